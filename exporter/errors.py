@@ -1,0 +1,75 @@
+"""What can go wrong, as a tree; each leaf says where the mistake is made and who may catch it.
+
+ShardwatchError
+├── SettingsError        the configuration is refused whole; lists every problem (cli, app catch it)
+├── ListenError          the listening address cannot be had (cli catches it)
+├── SourceError          one source could not be read this time (poller catches it, nobody else)
+│   ├── EndpointError    the HTTP exchange with an engine failed
+│   ├── PageError        the exchange succeeded, the page is not one we can use
+│   └── DriverError      the GPU driver, or the worker process that talks to it, failed
+└── CatalogError         two metrics collide or a row is malformed (a bug: raised at import)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ShardwatchError(Exception):
+    """The root: anything raised on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a configuration: ``path`` is dotted (``engines[2].url``), ``line`` counts from 1."""
+
+    path: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """Give the problem as one line: where, then what."""
+        where = f"line {self.line}: " if self.line is not None else ""
+        return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+
+
+class SettingsError(ShardwatchError):
+    """A configuration that is refused; ``problems`` holds every reason at once."""
+
+    def __init__(self, problems: list[Problem], origin: str = "configuration") -> None:
+        self.problems = problems
+        self.origin = origin
+        noun = "problem" if len(problems) == 1 else "problems"
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"{origin}: {len(problems)} {noun}{lines}")
+
+
+class ListenError(ShardwatchError):
+    """The listening address is taken, privileged or malformed."""
+
+
+class SourceError(ShardwatchError):
+    """A source could not be read; ``reason`` is a short closed word that becomes a label value.
+
+    The message is for the log and must never carry a secret, a body, or a URL's query.
+    """
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        self.reason = reason
+        super().__init__(message or reason)
+
+
+class EndpointError(SourceError):
+    """An HTTP exchange failed: refused, timeout, dns, tls, http_503, too_large, redirect, protocol, …."""
+
+
+class PageError(SourceError):
+    """A page arrived that is empty, not metrics, too large in lines, or of no known engine."""
+
+
+class DriverError(SourceError):
+    """The driver said no: library, driver, mismatch, lost, reset_required, hung, …."""
+
+
+class CatalogError(ShardwatchError):
+    """The catalogue contradicts itself; raised while importing, so it cannot ship."""
