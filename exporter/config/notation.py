@@ -1,0 +1,173 @@
+"""Durations, addresses and URLs: each function turns what a person wrote into a value, or says why it cannot be one.
+
+No message repeats the text it refuses: a token pasted into the wrong place must not travel on into a log.  The reader
+has the path and the line, and finds the text there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from urllib.parse import unquote, urlsplit
+
+LONGEST_URL = 2048  # characters; longer ones are refused by many servers anyway
+DURATION_EXAMPLES = "a number with a unit, such as 500ms, 5s, 1m30s or 1h"
+
+_UNITS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))  # in milliseconds: sums stay exact
+_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?", re.ASCII)
+_SHORT_NUMBER = re.compile(r"\d{1,6}(\.\d{1,3})?", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]:([0-9]{1,5})", re.ASCII)
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # an interface name, after the % of a link-local address
+_SECRET_PARAMETERS = frozenset(
+    {"token", "access_token", "auth_token", "auth", "authorization", "bearer", "bearer_token", "api_key", "apikey"}
+    | {"key", "password", "passwd", "pwd", "secret", "client_secret", "credential", "credentials", "signature"}
+)
+
+
+class Refused(ValueError):  # noqa: N818 - a verdict on one value; SettingsError is what leaves the package
+    """A value cannot be used; the message says why and what to write, and never holds the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen.  ``host`` has no brackets; port 0 means any free port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Give the address as it is written: IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def duration(text: str) -> float:
+    """Read ``1m30s`` as 90.0 seconds; more than zero, in whole units from the largest to the smallest."""
+    bare = text.strip()
+    if re.fullmatch(r"[-+]?[0-9.]+", bare):
+        cure = f"{bare}s" if _SHORT_NUMBER.fullmatch(bare) and "." not in bare else "5s"
+        raise Refused(f"a duration needs a unit: write {cure}, for example")
+    if bare.startswith("-"):
+        raise Refused("a duration must be more than zero")
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise Refused(f"expected {DURATION_EXAMPLES}; whole numbers, no spaces, the largest unit first")
+    milliseconds = sum(int(part) * size for part, (_, size) in zip(match.groups(), _UNITS, strict=True) if part)
+    if milliseconds == 0:
+        raise Refused("a duration must be more than zero")
+    return milliseconds / 1000
+
+
+def written(seconds: float) -> str:
+    """Write seconds the one canonical way (60 → ``1m``, 90.5 → ``1m30s500ms``): labels and messages use it."""
+    rest = round(seconds * 1000)
+    parts = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def address(text: str) -> Address:
+    """Read ``HOST:PORT`` or ``[IPV6]:PORT``."""
+    example = "such as 0.0.0.0:9853 or [::]:9853"
+    if re.fullmatch(r":?[0-9]{1,5}", text, re.ASCII):
+        raise Refused(f"expected HOST:PORT; write 0.0.0.0:{text.lstrip(':')} to listen on all IPv4 addresses")
+    bracketed = _BRACKETED.fullmatch(text)
+    if bracketed:
+        host, port = bracketed.groups()
+        if not _is_ipv6(host, zone=True):
+            raise Refused(f"between the brackets stands no IPv6 address; expected HOST:PORT, {example}")
+    elif text.count(":") > 1:
+        raise Refused(f"an IPv6 address stands in brackets and is followed by a port, {example}")
+    else:
+        host, colon, port = text.partition(":")
+        if not colon or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII):
+            raise Refused(f"expected HOST:PORT, {example}")
+        if not _is_name(host):
+            raise Refused(f"the host is neither a host name nor an IPv4 address; expected HOST:PORT, {example}")
+    if int(port) > 65535:
+        raise Refused("the port is above 65535")
+    return Address(host=host, port=int(port))
+
+
+def url(text: str) -> str:
+    """Read an http or https URL; the host comes back in lower case, an empty path as ``/metrics``."""
+    if len(text) > LONGEST_URL:
+        raise Refused(f"is longer than {LONGEST_URL} characters")
+    if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
+        raise Refused("holds a character that cannot stand in a URL; percent-encode it (host names: punycode)")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise Refused("the host or port is malformed; expected http://HOST:PORT/PATH") from None
+    if parts.scheme not in {"http", "https"} or "//" not in text:
+        raise Refused("expected a URL that begins with http:// or https://")
+    if "@" in parts.netloc:
+        raise Refused("carries a user name or password; take it out, and give it through basic_auth or a token file")
+    if "#" in text:
+        raise Refused("carries a fragment (#…), which no server sees; take it out")
+    if not host or not (_is_name(host) or _is_ipv6(host, zone=False)):
+        raise Refused("the host is missing or malformed; expected http://HOST:PORT/PATH")
+    if port == 0:
+        raise Refused("port 0 cannot be connected to")
+    _refuse_secret_parameters(parts.query)
+    shown_host = f"[{host}]" if ":" in host else host
+    netloc = shown_host if port is None else f"{shown_host}:{port}"
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{netloc}{parts.path or '/metrics'}{query}"
+
+
+def host_port(location: str) -> str:
+    """Give ``HOST:PORT`` of a URL that ``url`` accepted; the scheme's port where none is written."""
+    parts = urlsplit(location)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def identity(location: str) -> tuple[str, str, str, str]:
+    """Give what two URLs of one page have in common, however they are spelt."""
+    parts = urlsplit(location)
+    return parts.scheme, host_port(location), parts.path, parts.query
+
+
+def without_query(location: str) -> str:
+    """Give a URL fit for logs and pages: queries carry tokens."""
+    head, mark, _ = location.partition("?")
+    return f"{head}?…" if mark else head
+
+
+def _refuse_secret_parameters(query: str) -> None:
+    for part in query.split("&"):
+        name = unquote(part.partition("=")[0]).lower().replace("-", "_")
+        if name in _SECRET_PARAMETERS:
+            raise Refused(f"the query carries a secret ({name}); put it in a file and name that in bearer_token_file")
+
+
+def _is_ipv6(host: str, *, zone: bool) -> bool:
+    address_part, percent, interface = host.partition("%")
+    if percent and not (zone and _ZONE.fullmatch(interface)):
+        return False
+    try:
+        IPv6Address(address_part)
+    except AddressValueError:
+        return False
+    return True
+
+
+def _is_name(host: str) -> bool:
+    """Accept a DNS name or a dotted IPv4 address; ``10.0.0.300`` is a slip, not a name."""
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        return False
+    if not labels[-1].isdigit():
+        return True
+    try:
+        IPv4Address(host)
+    except AddressValueError:
+        return False
+    return True

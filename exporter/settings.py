@@ -1,0 +1,332 @@
+"""The configuration as frozen records, read whole or refused whole with every problem at once.
+
+Each record is the only list of its keys: names, defaults, bounds and environment variables all follow from the fields
+here.  Times are in seconds.  Secrets are never held, only the names of the files they stand in; URLs are left out of
+``repr`` because a query may carry what it should not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from exporter.config import notation, readers
+from exporter.config.document import MAX_BYTES, TOO_LARGE, Node, read_document
+from exporter.config.environment import overrides
+from exporter.config.notation import Address, Refused
+from exporter.config.schema import WRONG, Found, Item, Listed, Report, Scalar, Section, Table, key
+from exporter.errors import Problem, SettingsError
+from exporter.model import EMPTY
+
+ENGINE_KINDS = ("vllm", "tgi", "sglang", "ray_serve")
+GATEWAY_KINDS = ("haproxy", "nginx", "envoy")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_ENDPOINTS = 256  # of each kind; one node never has as many, a generated file gone wrong may
+MAX_WINDOWS = 4
+MAX_QUANTILES = 8
+
+_DEFAULT_INTERVAL = 5.0
+_MAX_TIMEOUT = 2.0
+_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for reading the page and for a late start
+
+_WINDOW_SECONDS = readers.duration(10, 3600).convert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A length of time that figures are computed over; ``label`` is the canonical spelling (``60s`` → ``1m``)."""
+
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSettings:
+    """How cards are read; ``deadline`` is what one exchange with the driver's worker may take."""
+
+    enabled: bool = field(default=True, metadata=key(readers.boolean()))
+    interval: float = field(default=1.0, metadata=key(readers.duration(0.1, 60)))
+    deadline: float = field(default=2.0, metadata=key(readers.duration(0, 60)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasicAuth:
+    """A user name, and the file its password is read from at every use."""
+
+    username: str = field(metadata=key(readers.text("a user name", forbidden=":")))
+    password_file: str = field(metadata=key(readers.file(secret=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """How an https endpoint is verified, and the certificate we show it.  None: the system's own authorities."""
+
+    ca_file: str | None = field(default=None, metadata=key(readers.file()))
+    cert_file: str | None = field(default=None, metadata=key(readers.file()))
+    key_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    server_name: str | None = field(default=None, metadata=key(readers.text("a host name")))
+    insecure_skip_verify: bool = field(default=False, metadata=key(readers.boolean()))
+
+
+def _finish_tls(found: Found) -> None:
+    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if found.given(one) and not found.given(other):
+            found.refuse(one, f"needs {other} beside it")
+
+
+def _finish_endpoint(found: Found) -> None:
+    """Default the name and the timeout, which depend on the URL and the interval."""
+    url = found.known("url")
+    if "name" not in found.values:  # without a URL, or with a wrong name, the mistake is reported already
+        found.values["name"] = notation.host_port(url) if url and not found.refused("name") else WRONG
+    interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
+    if interval is None:
+        return
+    if timeout is None:
+        found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
+    elif timeout > interval:
+        message = f"{notation.written(timeout)} is above the interval of {notation.written(interval)}"
+        found.refuse("timeout", f"{message}; a poll must end before the next begins")
+
+
+def _finish_engine(found: Found) -> None:
+    _finish_endpoint(found)
+    if found.given("bearer_token_file") and found.given("basic_auth"):
+        found.refuse("basic_auth", "stands beside bearer_token_file, and a request carries one of the two; keep one")
+    if found.given("tls") and str(found.known("url", "")).startswith("http://"):
+        found.refuse("tls", "has no effect on an http:// URL; write https://, or take tls out")
+
+
+# Two replicas of one name would be one set of series; two of one page would count everything twice.
+_DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] = {
+    "url": lambda endpoint: notation.identity(endpoint.url),
+    "name": lambda endpoint: endpoint.name,
+}
+_ENDPOINT_URL = readers.written_as("a URL that begins with http:// or https://", notation.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One replica's metrics page and how to read it; ``gpus`` None means: found from the engine's processes."""
+
+    name: str = field(metadata=key(readers.text("a name")))
+    kind: str = field(default="auto", metadata=key(readers.choice("auto", *ENGINE_KINDS)))
+    url: str = field(repr=False, metadata=key(_ENDPOINT_URL))
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
+    gpus: tuple[int | str, ...] | None = field(
+        default=None,
+        metadata=key(
+            Listed(
+                item=readers.card(),
+                what="cards",
+                least=1,
+                distinct={"": lambda card: card.lower() if isinstance(card, str) else card},
+            )
+        ),
+    )
+    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its query: fit for logs and pages."""
+        return notation.without_query(self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """One gateway's metrics page and how to read it."""
+
+    name: str = field(metadata=key(readers.text("a name")))
+    kind: str = field(metadata=key(readers.choice(*GATEWAY_KINDS)))
+    url: str = field(repr=False, metadata=key(_ENDPOINT_URL))
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its query: fit for logs and pages."""
+        return notation.without_query(self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoverySettings:
+    """Where engines are looked for; off when engines are configured, unless it is switched on by name."""
+
+    processes: bool = field(default=True, metadata=key(readers.boolean()))
+
+
+def _card_name(name: str) -> None:
+    if not name or len(name) > readers.MAX_TEXT or not name.isprintable():
+        raise Refused("expected a card's name as the driver gives it, such as NVIDIA H100 80GB HBM3")
+
+
+def _currency(text: str) -> str:
+    if re.fullmatch(r"[A-Z]{3}", text):
+        return text
+    raise Refused("expected the three capital letters of a currency, such as USD")
+
+
+def _finish_costs(found: Found) -> None:
+    if found.known("gpu_hour") and not found.given("currency"):
+        found.refuse("gpu_hour", "has prices without a currency; give costs.currency, such as USD")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSettings:
+    """What a card costs: name as the driver gives it → price of one hour in ``currency``."""
+
+    currency: str | None = field(
+        default=None, metadata=key(readers.written_as("the three capital letters of a currency", _currency))
+    )
+    gpu_hour: Mapping[str, float] = field(
+        default_factory=lambda: EMPTY,
+        metadata=key(
+            Table(
+                name=_card_name,
+                value=readers.number(lambda price: 0 <= price <= 1e6, "a price from 0 to 1000000"),
+                what="a mapping of card names to prices",
+            )
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is logged, and how a line looks."""
+
+    level: str = field(default="info", metadata=key(readers.choice(*LOG_LEVELS)))
+    format: str = field(default="logfmt", metadata=key(readers.choice("logfmt", "json")))
+
+
+def _window(item: Item) -> Window:
+    seconds = _WINDOW_SECONDS(item)
+    return Window(label=notation.written(seconds), seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the daemon is told.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
+
+    listen: Address = field(
+        default=Address(host="0.0.0.0", port=9853),
+        metadata=key(readers.written_as("HOST:PORT", notation.address)),
+    )
+    gpu: GpuSettings = field(default_factory=GpuSettings, metadata=key(Section(GpuSettings)))
+    engines: tuple[EngineSettings, ...] = field(
+        default=(),
+        metadata=key(
+            Listed(
+                item=Section(EngineSettings, _finish_engine), what="engines", most=MAX_ENDPOINTS, distinct=_DISTINCT
+            )
+        ),
+    )
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings)))
+    gateways: tuple[GatewaySettings, ...] = field(
+        default=(),
+        metadata=key(
+            Listed(
+                item=Section(GatewaySettings, _finish_endpoint),
+                what="gateways",
+                most=MAX_ENDPOINTS,
+                distinct=_DISTINCT,
+            )
+        ),
+    )
+    windows: tuple[Window, ...] = field(
+        default=(Window(label="1m", seconds=60.0), Window(label="5m", seconds=300.0)),
+        metadata=key(
+            Listed(
+                item=Scalar(_window),
+                what="durations",
+                least=1,
+                most=MAX_WINDOWS,
+                distinct={"": lambda window: window.seconds},
+                rank=lambda window: window.seconds,
+            )
+        ),
+    )
+    quantiles: tuple[float, ...] = field(
+        default=(0.5, 0.95, 0.99, 0.999),
+        metadata=key(
+            Listed(
+                item=readers.number(lambda q: 0 < q < 1, "a number above 0 and below 1, such as 0.99"),
+                what="quantiles",
+                least=1,
+                most=MAX_QUANTILES,
+                distinct={"": float},
+                rank=float,
+            )
+        ),
+    )
+    costs: CostSettings = field(default_factory=CostSettings, metadata=key(Section(CostSettings, _finish_costs)))
+    series: str = field(default="common", metadata=key(readers.choice("common", "full")))
+    reload_endpoint: bool = field(default=False, metadata=key(readers.boolean()))
+    web_config_file: str | None = field(default=None, metadata=key(readers.file()))
+    log: LogSettings = field(default_factory=LogSettings, metadata=key(Section(LogSettings)))
+
+
+def _finish_settings(found: Found) -> None:
+    if found.given("engines") and not found.given("discovery.processes"):
+        found.values["discovery"] = DiscoverySettings(processes=False)
+
+
+def load(path: str, environ: Mapping[str, str]) -> Settings:
+    """Read a configuration file, overridden by the environment.
+
+    Relative file names in it start from its folder.  Raises SettingsError with every problem.
+    """
+    try:
+        text = _text_of(path)
+    except Refused as refused:
+        return _read(Item(path="", node=Node(value={})), [Problem("", str(refused))], path, environ)
+    return parse(text, path, environ, base=os.path.dirname(os.path.abspath(path)))
+
+
+def parse(text: str, origin: str, environ: Mapping[str, str], *, base: str = "") -> Settings:
+    """Read a configuration text; ``origin`` names it in messages, ``base`` is where relative file names start."""
+    root, problems = read_document(text)
+    return _read(Item(path="", node=root, base=base), problems, origin, environ)
+
+
+def default(environ: Mapping[str, str]) -> Settings:
+    """Give the settings of a daemon without a file: defaults, overridden by the environment."""
+    return _read(Item(path="", node=Node(value={})), [], "environment", environ)
+
+
+def parse_listen(text: str, origin: str = "--listen") -> Address:
+    """Read a listening address given outside the configuration; raises SettingsError."""
+    try:
+        return notation.address(text)
+    except Refused as refused:
+        raise SettingsError([Problem("", str(refused))], origin) from None
+
+
+def _read(item: Item, problems: list[Problem], origin: str, environ: Mapping[str, str]) -> Settings:
+    report = Report(problems=list(problems))
+    report.environment = overrides(Settings, environ, report)
+    settings = Section(Settings, _finish_settings).read(item, report)
+    if report.problems or not isinstance(settings, Settings):
+        in_order = sorted(report.problems, key=lambda problem: (problem.path.startswith("$"), problem.line or 0))
+        raise SettingsError(in_order, origin)
+    return settings
+
+
+def _text_of(path: str) -> str:
+    """Read a file of at most MAX_BYTES, or raise Refused; says the line where it stops being UTF-8."""
+    with readers.open_regular(path) as opened:
+        try:
+            content = opened.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise Refused(f"cannot be read: {error.strerror or 'the device failed'}") from None
+    if len(content) > MAX_BYTES:
+        raise Refused(TOO_LARGE)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Refused(f"is not UTF-8 text from line {line} on; save it as UTF-8") from None
