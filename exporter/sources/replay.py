@@ -1,0 +1,46 @@
+"""Recorded pages played back in place of an engine; for tests and for looking into somebody's bug report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from exporter.errors import EndpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedPage:
+    """A recorded page; it took no time."""
+
+    body: bytes
+    duration: float = 0.0
+
+
+class Replay:
+    """Gives one page after the other, and the last one for ever.  None stands for a poll that failed."""
+
+    def __init__(self, pages: Iterable[bytes | None]) -> None:
+        self._pages = list(pages)
+        self._next = 0
+
+    @classmethod
+    def of_files(cls, paths: Iterable[str]) -> Replay:
+        """Play back files in the order given."""
+        pages = []
+        for path in paths:
+            with open(path, "rb") as file:
+                pages.append(file.read())
+        return cls(pages)
+
+    def fetch(self, path: str | None = None) -> ReplayedPage:
+        """Give the next page; raise EndpointError for a recorded failure and for any other path."""
+        if path is not None:
+            raise EndpointError("http_404", "a recording has the metrics page only")
+        page = self._pages[min(self._next, len(self._pages) - 1)]
+        self._next += 1
+        if page is None:
+            raise EndpointError("refused", "recorded as a failure")
+        return ReplayedPage(body=page)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,166 @@
+"""The page reader against hand-made pages and against prometheus_client's parser."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.engines.exposition import MAX_LINES, PageReader
+from exporter.errors import PageError
+
+CAPTURES = sorted((pathlib.Path(__file__).parent / "captures").glob("*.prom"))
+
+
+def read(*pages: bytes, wanted=lambda name: True):
+    reader = PageReader(wanted)
+    for page in pages:
+        values = reader.read(page)
+    return values
+
+
+def as_dict(values):
+    return {
+        (series.name, tuple(sorted(series.labels.items()))): number
+        for series, number in zip(values.layout.series, values.numbers, strict=True)
+    }
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_every_capture_reads_as_the_reference_parser_reads_it(path):
+    page = path.read_bytes()
+    expected = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+    once, twice = as_dict(read(page)), as_dict(read(page, page))
+    assert once.keys() == expected.keys()
+    assert all(once[key] == value or (math.isnan(value) and math.isnan(once[key])) for key, value in expected.items())
+    assert twice.keys() == once.keys()
+
+
+def test_the_layout_is_the_same_object_while_the_series_stay():
+    reader = PageReader(lambda name: True)
+    first = reader.read(b'a{x="1"} 1\nb 2\n')
+    second = reader.read(b'a{x="1"} 5\nb 6\n')
+    third = reader.read(b'a{x="1"} 5\n')
+    assert second.layout is first.layout
+    assert second.numbers == [5.0, 6.0]
+    assert third.layout is not first.layout
+    assert [series.name for series in third.layout.series] == ["a"]
+
+
+def test_unwanted_series_are_neither_kept_nor_converted():
+    values = read(b"a nonsense\nb 2\n", b"a nonsense\nb 3\n", wanted=lambda name: name == "b")
+    assert as_dict(values) == {("b", ()): 3.0}
+    assert values.oddities == {}
+
+
+def test_escapes_in_label_values_come_out_exactly():
+    values = read(b'e{m="a\\"b\\\\c\\nd",n="}{,=\\""} 1\n')
+    assert values.layout.series[0].labels == {"m": 'a"b\\c\nd', "n": '}{,="'}
+
+
+def test_timestamps_and_exemplars_are_ignored_page_after_page():
+    reader = PageReader(lambda name: True)
+    for stamp in (1000, 2000):
+        values = reader.read(b'a{x="1"} 7 %d\nb_total 3 # {trace_id="x y"} 0.5 1.0\n# EOF\n' % stamp)
+        assert as_dict(values) == {("a", (("x", "1"),)): 7.0, ("b_total", ()): 3.0}
+
+
+def test_crlf_and_a_missing_final_newline_are_accepted():
+    assert as_dict(read(b"a 1\r\nb 2\r\n")) == as_dict(read(b"a 1\nb 2")) == {("a", ()): 1.0, ("b", ()): 2.0}
+    assert read(b"a 1\nb 2").complete
+
+
+def test_a_line_cut_in_the_middle_is_skipped_and_marks_the_page():
+    values = read(b'a 1\nvllm:generation_tokens_total{engine="0",mod')
+    assert as_dict(values) == {("a", ()): 1.0}
+    assert values.complete is False
+    assert values.oddities == {"unreadable": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"%%% what is this", "unreadable"),
+        (b"b twelve", "bad_value"),
+        (b'd{x="1",x="2"} 1', "unreadable"),
+        (b'd{x="\xff\xfe"} 1', "unreadable"),
+        (b'd{x="1"', "unreadable"),
+        (b'd{x="1" y="2"} 1', "unreadable"),
+        (b"z" * 20_000 + b" 1", "long_line"),
+        (b"l{" + b",".join(b'k%d="v"' % i for i in range(20_000)) + b"} 1", "long_line"),
+    ],
+)
+def test_one_bad_line_costs_only_itself(line, reason):
+    values = read(b"a 1\n" + line + b"\nc 3\n")
+    assert as_dict(values) == {("a", ()): 1.0, ("c", ()): 3.0}
+    assert values.oddities == {reason: 1}
+
+
+def test_a_repeated_series_keeps_its_first_value_and_is_counted():
+    for pages in ([b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'], [b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'] * 2):
+        values = read(*pages)
+        assert as_dict(values) == {("d", (("x", "1"),)): 1.0, ("ok", ()): 1.0}
+        assert values.oddities == {"duplicate": 1}
+
+
+@pytest.mark.parametrize("page", [b"<html><body>login</body></html>\n", bytes(range(256)) * 100, b"\x00\x01\x02"])
+def test_what_is_no_metrics_page_is_refused_by_content(page):
+    with pytest.raises(PageError) as caught:
+        read(page)
+    assert caught.value.reason == "not_metrics"
+
+
+def test_more_lines_than_the_cap_refuse_the_page_and_the_next_page_is_read():
+    reader = PageReader(lambda name: True)
+    with pytest.raises(PageError) as caught:
+        reader.read(b"".join(b'a{i="%d"} 1\n' % i for i in range(MAX_LINES + 1)))
+    assert caught.value.reason == "too_many_lines"
+    assert as_dict(reader.read(b"a 1\n")) == {("a", ()): 1.0}
+
+
+def test_new_series_on_every_page_do_not_fill_memory():
+    reader = PageReader(lambda name: name == "wanted")
+    for page in range(40):
+        reader.read(b"".join(b'other{page="%d",i="%d"} 1\n' % (page, i) for i in range(5_000)) + b"wanted 1\n")
+        assert len(reader._slots) < 50_000
+    assert reader._cached_bytes < 4 * 1024 * 1024
+
+
+NAME = st.sampled_from(["a", "vllm:x", "b_total", "c_bucket"])
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
+LABELS = st.dictionaries(st.sampled_from(["le", "engine", "model_name", "k"]), TEXT, max_size=3)
+NUMBER = st.floats(allow_nan=False) | st.integers(-(10**15), 10**15).map(float)
+
+
+def line(name, labels, value):
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
+    return f"{name}{{{inside}}} {value!r}\n" if inside else f"{name} {value!r}\n"
+
+
+@given(st.dictionaries(st.tuples(NAME, LABELS.map(lambda d: tuple(sorted(d.items())))), NUMBER, max_size=8))
+def test_any_labels_and_numbers_survive_a_round_trip(samples):
+    page = "".join(line(name, dict(labels), value) for (name, labels), value in samples.items())
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        assert as_dict(reader.read(page.encode())) == samples
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=60) | st.just(b'a{x="1"} 1'), max_size=12))
+def test_no_bytes_whatsoever_raise_anything_but_a_page_error(lines):
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        try:
+            values = reader.read(b"\n".join(lines))
+        except PageError:
+            continue
+        assert len(values.numbers) == len(values.layout.series)
