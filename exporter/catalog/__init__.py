@@ -1,0 +1,17 @@
+"""Every metric that the daemon exposes, one row each, in the order of the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from exporter.catalog.cards import CARDS
+from exporter.catalog.engines import ENGINES
+from exporter.catalog.own_health import OWN_HEALTH
+from exporter.catalog.spec import Metric
+from exporter.errors import CatalogError
+
+CATALOG: tuple[Metric, ...] = (*CARDS, *ENGINES, *OWN_HEALTH)
+
+_twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]
+if _twice:
+    raise CatalogError(f"declared twice: {', '.join(_twice)}")

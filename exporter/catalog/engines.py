@@ -1,0 +1,415 @@
+"""What the page says of replicas, their ranks, and the models they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from exporter.catalog.spec import (
+    MODEL,
+    REPLICA,
+    HistogramRow,
+    Kind,
+    Metric,
+    Read,
+    ReadHistogram,
+    Row,
+    Series,
+    Unit,
+)
+from exporter.model import Quantity, ReplicaState, Snapshot, Stage, WindowFigures
+
+# The latencies that everybody asks for first; the others are in the full set of series.
+COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
+
+
+def _by_rank(quantity: Quantity) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica in snapshot.replicas:
+            if replica.reading is not None:
+                for rank, numbers in replica.reading.ranks.items():
+                    if quantity in numbers:
+                        yield (*replica.labels, rank), numbers[quantity]
+
+    return read
+
+
+def _summed(quantity: Quantity) -> Read:
+    """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
+
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica in snapshot.replicas:
+            if replica.reading is not None:
+                found = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
+                if found:
+                    yield (*replica.labels, ""), sum(found)
+
+    return read
+
+
+def _replica(value: Callable[[Snapshot, ReplicaState], float | None]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica in snapshot.replicas:
+            number = value(snapshot, replica)
+            if number is not None:
+                yield replica.labels, number
+
+    return read
+
+
+def _up(_: Snapshot, replica: ReplicaState) -> float:
+    return float(replica.reading is not None)
+
+
+def _duration(_: Snapshot, replica: ReplicaState) -> float | None:
+    return replica.status.duration
+
+
+def _age(snapshot: Snapshot, replica: ReplicaState) -> float | None:
+    return None if replica.last_read_at is None else max(0.0, snapshot.at - replica.last_read_at)
+
+
+def _frozen(_: Snapshot, replica: ReplicaState) -> float | None:
+    return None if replica.frozen is None else float(replica.frozen)
+
+
+def _restarts(_: Snapshot, replica: ReplicaState) -> float:
+    return float(replica.restarts)
+
+
+def _engine_info(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            yield (*replica.labels, replica.reading.version), 1.0
+
+
+def _finished(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            outcomes: dict[str, float] = {}
+            for by_outcome in replica.reading.finished.values():
+                for outcome, count in by_outcome.items():
+                    outcomes[outcome] = outcomes.get(outcome, 0.0) + count
+            for outcome, count in outcomes.items():
+                yield (*replica.labels, outcome), count
+
+
+def _responses(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for status, count in replica.reading.responses.items():
+                yield (*replica.labels, status), count
+
+
+def _histogram(stage: Stage) -> ReadHistogram:
+    def read(snapshot: Snapshot) -> Iterator[HistogramRow]:
+        for replica in snapshot.replicas:
+            if replica.reading is not None and stage in replica.histograms:
+                yield replica.labels, replica.histograms[stage]
+
+    return read
+
+
+def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for label, figures in replica.windows.items():
+                yield replica, label, figures
+
+
+def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            number = value(figures)
+            if number is not None:
+                yield (*replica.labels, label), number
+
+    return read
+
+
+def _quantiles(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            for stage in stages:
+                if stage in figures.latency:
+                    for quantile, seconds in figures.latency[stage].quantiles.items():
+                        yield (*replica.labels, stage.value, f"{quantile:g}", label), seconds
+
+    return read
+
+
+def _observations(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            for stage in stages:
+                if stage in figures.latency:
+                    yield (*replica.labels, stage.value, label), figures.latency[stage].observations
+
+    return read
+
+
+def _above_top(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            for stage in stages:
+                share = figures.latency[stage].above_top_bucket if stage in figures.latency else None
+                if share is not None:
+                    yield (*replica.labels, stage.value, label), share
+
+    return read
+
+
+def _rank_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        for signal, value in replica.rank_imbalance.items():
+            yield (*replica.labels, signal), value
+
+
+def _replica_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+    yield from snapshot.replica_imbalance.items()
+
+
+def _metric(
+    noun: str,
+    kind: Kind,
+    read: Read,
+    help_: str,
+    *labels: str,
+    unit: Unit = Unit.NONE,
+    series: Series = Series.COMMON,
+) -> Metric:
+    return Metric(
+        subject=REPLICA, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
+    )
+
+
+def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=Kind.COUNTER,
+        unit=unit,
+        labels=("rank",),
+        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
+        read=_summed(quantity),
+        read_full=_by_rank(quantity),
+    )
+
+
+def _latency(stage: Stage, noun: str, help_: str) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=Kind.HISTOGRAM,
+        unit=Unit.SECONDS,
+        help=f"{help_} The engine's own buckets, summed over its ranks.",
+        series=Series.COMMON if stage in COMMON_STAGES else Series.FULL,
+        read_histogram=_histogram(stage),
+    )
+
+
+HEALTH = (
+    _metric("up", Kind.GAUGE, _replica(_up), "1 while the engine's page is read and understood, else 0."),
+    _metric(
+        "scrape_duration",
+        Kind.GAUGE,
+        _replica(_duration),
+        "How long the last exchange with the engine took; slow answers under load are normal.",
+        unit=Unit.SECONDS,
+    ),
+    _metric(
+        "data_age",
+        Kind.GAUGE,
+        _replica(_age),
+        "Age of the replica's newest reading when this page was made.",
+        unit=Unit.SECONDS,
+    ),
+    _metric(
+        "frozen",
+        Kind.GAUGE,
+        _replica(_frozen),
+        "1 when requests are running and no counter has moved for 20 seconds; absent while that is not known.",
+    ),
+    _metric(
+        "restarts",
+        Kind.COUNTER,
+        _replica(_restarts),
+        "Restarts of the engine that the daemon saw.",
+        series=Series.FULL,
+    ),
+    _metric("engine", Kind.INFO, _engine_info, "The engine's version, empty when it does not say.", "version"),
+)
+
+LOAD = (
+    _metric(
+        "requests_running", Kind.GAUGE, _by_rank(Quantity.REQUESTS_RUNNING), "Requests in the running batch.", "rank"
+    ),
+    _metric(
+        "requests_waiting",
+        Kind.GAUGE,
+        _by_rank(Quantity.REQUESTS_WAITING),
+        "Requests that wait for the scheduler.",
+        "rank",
+    ),
+    _metric(
+        "requests_swapped",
+        Kind.GAUGE,
+        _by_rank(Quantity.REQUESTS_SWAPPED),
+        "Requests swapped out to host memory (old engines).",
+        "rank",
+        series=Series.FULL,
+    ),
+    _metric(
+        "requests",
+        Kind.COUNTER,
+        _finished,
+        "Finished requests by outcome. Clients that go away are counted by few engines.",
+        "outcome",
+    ),
+    _metric(
+        "responses",
+        Kind.COUNTER,
+        _responses,
+        "HTTP answers of the inference paths by status class. A stream that fails after its head stays 2xx.",
+        "status",
+        series=Series.FULL,
+    ),
+    _rank_counter("prompt", Quantity.PROMPT_TOKENS, "Prompt tokens processed, cached ones included.", Unit.TOKENS),
+    _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS),
+    _rank_counter("preemptions", Quantity.PREEMPTIONS, "Running requests set back because the KV cache was full."),
+)
+
+KV_CACHE = (
+    _metric(
+        "kv_cache_usage",
+        Kind.GAUGE,
+        _by_rank(Quantity.KV_CACHE_USAGE),
+        "Share of the KV cache that live requests hold; cached blocks that could be evicted count as free.",
+        "rank",
+        unit=Unit.RATIO,
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="kv_cache_capacity",
+        kind=Kind.GAUGE,
+        unit=Unit.TOKENS,
+        labels=("rank",),
+        help="Tokens that the KV cache can hold. The common set shows the sum over the ranks, with an empty rank.",
+        read=_summed(Quantity.KV_CACHE_CAPACITY),
+        read_full=_by_rank(Quantity.KV_CACHE_CAPACITY),
+    ),
+    _rank_counter(
+        "prefix_cache_queries",
+        Quantity.PREFIX_CACHE_QUERIES,
+        "Tokens looked up in the prefix cache (blocks in vLLM before 0.9).",
+    ),
+    _rank_counter(
+        "prefix_cache_hits",
+        Quantity.PREFIX_CACHE_HITS,
+        "Tokens found in the prefix cache (blocks in vLLM before 0.9).",
+    ),
+    _metric(
+        "kv_cache_hit",
+        Kind.GAUGE,
+        _windowed(lambda figures: figures.hit_ratio),
+        "Prefix-cache hits over queries during the window; absent without queries. window=lifetime marks the "
+        "average since start that old engines give instead of counters.",
+        "window",
+        unit=Unit.RATIO,
+    ),
+)
+
+LATENCY = (
+    _latency(Stage.TIME_TO_FIRST_TOKEN, "time_to_first_token", "Arrival to first token, queue and prefill included."),
+    _latency(
+        Stage.INTER_TOKEN,
+        "inter_token_latency",
+        "Time between engine steps of a request; with speculative decoding a step yields several tokens.",
+    ),
+    _latency(
+        Stage.TIME_PER_OUTPUT_TOKEN, "time_per_output_token", "Mean time per output token of each finished request."
+    ),
+    _latency(Stage.REQUEST, "request_duration", "Arrival to last token of finished requests."),
+    _latency(Stage.QUEUE, "queue_duration", "Time that finished requests waited for the scheduler."),
+    _latency(Stage.PREFILL, "prefill_duration", "Time from scheduling to the first token."),
+    _latency(Stage.DECODE, "decode_duration", "Time from the first to the last token."),
+    Metric(
+        subject=REPLICA,
+        noun="latency_quantile",
+        kind=Kind.SUMMARY,
+        unit=Unit.SECONDS,
+        labels=("stage", "quantile", "window"),
+        help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
+        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio.",
+        read=_quantiles(COMMON_STAGES),
+        read_full=_quantiles(tuple(Stage)),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="latency_observations",
+        kind=Kind.GAUGE,
+        labels=("stage", "window"),
+        help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
+        read=_observations(COMMON_STAGES),
+        read_full=_observations(tuple(Stage)),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="latency_above_top_bucket",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("stage", "window"),
+        help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off.",
+        read=_above_top(COMMON_STAGES),
+        read_full=_above_top(tuple(Stage)),
+    ),
+)
+
+RATES = (
+    _metric(
+        "error",
+        Kind.GAUGE,
+        _windowed(lambda figures: figures.error_ratio),
+        "Failed over finished requests during the window: server errors and engine errors, not clients' mistakes.",
+        "window",
+        unit=Unit.RATIO,
+    ),
+    _metric(
+        "request_rate",
+        Kind.GAUGE,
+        _windowed(lambda figures: figures.request_rate),
+        "Requests finished per second during the window.",
+        "window",
+        series=Series.FULL,
+    ),
+    _metric(
+        "generation_token_rate",
+        Kind.GAUGE,
+        _windowed(lambda figures: figures.generation_token_rate),
+        "Tokens generated per second during the window.",
+        "window",
+    ),
+)
+
+UNEVENNESS = (
+    _metric(
+        "rank_imbalance_max_to_mean",
+        Kind.GAUGE,
+        _rank_imbalance,
+        "Highest over mean of a signal between the replica's data-parallel ranks: 1 is balanced. The engine's "
+        "scheduler makes it.",
+        "signal",
+        unit=Unit.RATIO,
+    ),
+    Metric(
+        subject=MODEL,
+        noun="replica_imbalance_max_to_mean",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("signal",),
+        help="Highest over mean of a signal between the replicas of one model on this node: 1 is balanced. The "
+        "gateway makes it.",
+        read=_replica_imbalance,
+    ),
+)
+
+ENGINES = (*HEALTH, *LOAD, *KV_CACHE, *LATENCY, *RATES, *UNEVENNESS)

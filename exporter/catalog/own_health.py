@@ -1,0 +1,174 @@
+"""What the daemon says about itself; ``process_*`` comes from prometheus_client (see the collector)."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+
+from exporter import __version__
+from exporter.catalog.spec import DAEMON, SOURCE, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import Snapshot, SourceStatus
+
+
+def _source(value: Callable[[SourceStatus], float | None]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for status in snapshot.sources:
+            number = value(status)
+            if number is not None:
+                yield (status.source,), number
+
+    return read
+
+
+def _failures(snapshot: Snapshot) -> Iterator[Row]:
+    for status in snapshot.sources:
+        for reason, count in status.failures.items():
+            yield (status.source, reason), float(count)
+
+
+def _down(snapshot: Snapshot) -> Iterator[Row]:
+    for status in snapshot.sources:
+        if not status.up and status.reason:
+            yield (status.source, status.reason), 1.0
+
+
+def _oddities(snapshot: Snapshot) -> Iterator[Row]:
+    for (source, reason), count in snapshot.daemon.oddities.items():
+        yield (source, reason), float(count)
+
+
+def _unassigned(snapshot: Snapshot) -> Iterator[Row]:
+    for replica, reason in snapshot.daemon.unassigned.items():
+        yield (replica, reason), 1.0
+
+
+def _build(_: Snapshot) -> Iterator[Row]:
+    yield (__version__, platform.python_version()), 1.0
+
+
+def _reload(snapshot: Snapshot) -> Iterator[Row]:
+    yield (), float(snapshot.daemon.config_reload_successful)
+
+
+def _reload_time(snapshot: Snapshot) -> Iterator[Row]:
+    if snapshot.daemon.config_reload_wall is not None:
+        yield (), snapshot.daemon.config_reload_wall
+
+
+def _loops(snapshot: Snapshot) -> Iterator[Row]:
+    for loop, count in snapshot.daemon.loop_restarts.items():
+        yield (loop,), float(count)
+
+
+def _dropped(snapshot: Snapshot) -> Iterator[Row]:
+    yield (), float(snapshot.daemon.dropped_series)
+
+
+def _metric(
+    noun: str,
+    kind: Kind,
+    read: Read,
+    help_: str,
+    *labels: str,
+    unit: Unit = Unit.NONE,
+    series: Series = Series.COMMON,
+) -> Metric:
+    return Metric(
+        subject=SOURCE, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
+    )
+
+
+SOURCES = (
+    _metric("source_up", Kind.GAUGE, _source(lambda s: float(s.up)), "1 while the source is read successfully."),
+    _metric(
+        "source_down",
+        Kind.INFO,
+        _down,
+        "Why a source is down now: refused, timeout, lost, hung, library and so on.",
+        "reason",
+    ),
+    _metric(
+        "source_poll_duration",
+        Kind.GAUGE,
+        _source(lambda s: s.duration),
+        "How long the last attempt to read the source took.",
+        unit=Unit.SECONDS,
+        series=Series.FULL,
+    ),
+    _metric(
+        "source_last_success_timestamp",
+        Kind.GAUGE,
+        _source(lambda s: s.last_success_wall),
+        "Unix time of the newest successful reading.",
+        unit=Unit.SECONDS,
+    ),
+    _metric("source_failures", Kind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
+    _metric(
+        "source_polls_skipped",
+        Kind.COUNTER,
+        _source(lambda s: float(s.skipped)),
+        "Polls that were not started because the previous one was still running.",
+        series=Series.FULL,
+    ),
+    _metric(
+        "source_hung", Kind.GAUGE, _source(lambda s: float(s.hung)), "1 while a call to the source does not return."
+    ),
+    _metric(
+        "source_oddities",
+        Kind.COUNTER,
+        _oddities,
+        "Lines and numbers of the source's pages that were left out, by reason: unreadable, duplicate, bad_number.",
+        "reason",
+    ),
+)
+
+SELF = (
+    Metric(
+        subject=DAEMON,
+        noun="build",
+        kind=Kind.INFO,
+        labels=("version", "python_version"),
+        help="The daemon's version.",
+        read=_build,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="config_last_reload_successful",
+        kind=Kind.GAUGE,
+        help="1 unless the newest attempt to reload the configuration was refused; the old one goes on then.",
+        read=_reload,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="config_last_reload_success_timestamp",
+        kind=Kind.GAUGE,
+        unit=Unit.SECONDS,
+        help="Unix time at which the configuration in use was loaded.",
+        read=_reload_time,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="replica_unassigned",
+        kind=Kind.INFO,
+        labels=("replica", "reason"),
+        help="A replica for which no card was found, and why.",
+        read=_unassigned,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="loop_restarts",
+        kind=Kind.COUNTER,
+        labels=("loop",),
+        help="Unexpected errors that a loop of the daemon survived; each is a bug worth a report.",
+        read=_loops,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="dropped_series",
+        kind=Kind.GAUGE,
+        help="Series left out of the page because it would exceed its hard cap, or because they were not finite.",
+        read=_dropped,
+    ),
+)
+
+OWN_HEALTH = (*SOURCES, *SELF)

@@ -1,0 +1,122 @@
+"""What a metric is: one frozen row that names it, types it, explains it and reads it from a snapshot.
+
+The exposed name is computed, so that units and suffixes cannot be forgotten: prefix of the subject, noun, unit, and
+``_total`` for counters or ``_info`` for facts.  Names are a contract: a row is never renamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from exporter.errors import CatalogError
+from exporter.model import Histogram, Snapshot
+
+Labels = tuple[str, ...]
+Row = tuple[Labels, float]
+HistogramRow = tuple[Labels, Histogram]
+Read = Callable[[Snapshot], Iterable[Row]]
+ReadHistogram = Callable[[Snapshot], Iterable[HistogramRow]]
+
+
+class Kind(Enum):
+    """The type that ``# TYPE`` says."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    SUMMARY = "summary"  # quantiles only: the type that owns the label "quantile"
+    INFO = "info"  # a gauge of 1 whose labels are the fact
+
+
+class Unit(Enum):
+    """Base units; the value is the suffix."""
+
+    NONE = ""
+    RATIO = "ratio"
+    BYTES = "bytes"
+    CELSIUS = "celsius"
+    WATTS = "watts"
+    JOULES = "joules"
+    HERTZ = "hertz"
+    SECONDS = "seconds"
+    TOKENS = "tokens"
+
+
+class Series(Enum):
+    """In which set of series a row stands; see ``series`` in the configuration."""
+
+    COMMON = "common"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a metric is about: the prefix of its name and the labels that identify it."""
+
+    prefix: str
+    labels: Labels
+    heading: str
+
+
+CARD = Subject("gpu", ("gpu", "uuid"), "Cards")
+NODE = Subject("gpu", (), "Node")
+GROUP = Subject("gpu", ("scope", "group"), "Groups of cards")
+REPLICA = Subject("llm", ("replica", "engine", "model"), "Replicas")
+MODEL = Subject("llm", ("model",), "Models on this node")
+SOURCE = Subject("shardwatch", ("source",), "Sources of the daemon")
+DAEMON = Subject("shardwatch", (), "The daemon itself")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Metric:
+    """One family of the page.  ``labels`` come after the subject's; ``read`` yields their values in that order.
+
+    ``read_full`` replaces ``read`` where the full set of series shows more of the same family.
+    """
+
+    subject: Subject
+    noun: str
+    kind: Kind
+    help: str
+    unit: Unit = Unit.NONE
+    labels: Labels = ()
+    series: Series = Series.COMMON
+    read: Read | None = None
+    read_full: Read | None = None
+    read_histogram: ReadHistogram | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a malformed row while importing, so that it cannot ship."""
+        if not _NAME.match(self.name):
+            raise CatalogError(f"{self.name!r} is no metric name")
+        if (self.read_histogram is not None) != (self.kind is Kind.HISTOGRAM) or (
+            (self.read is None) == (self.read_histogram is None)
+        ):
+            raise CatalogError(f"{self.name}: exactly one reading function, and it must fit the kind")
+        if not self.help.endswith("."):
+            raise CatalogError(f"{self.name}: the help text is a sentence")
+        if len(set(self.all_labels)) != len(self.all_labels) or "le" in self.all_labels:
+            raise CatalogError(f"{self.name}: labels {self.all_labels} are not distinct")
+        if ("quantile" in self.all_labels) != (self.kind is Kind.SUMMARY):
+            raise CatalogError(f"{self.name}: the label quantile belongs to summaries, and they to it")
+
+    @property
+    def all_labels(self) -> Labels:
+        """Every label of the family, subject's first."""
+        return self.subject.labels + self.labels
+
+    @property
+    def family(self) -> str:
+        """The family's name in OpenMetrics: without ``_total``."""
+        end = "info" if self.kind is Kind.INFO else ""
+        return "_".join(part for part in (self.subject.prefix, self.noun, self.unit.value, end) if part)
+
+    @property
+    def name(self) -> str:
+        """The name that samples carry and that queries use (for histograms: without ``_bucket``)."""
+        return self.family + ("_total" if self.kind is Kind.COUNTER else "")

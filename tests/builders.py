@@ -1,0 +1,56 @@
+"""Small ready-made records for tests."""
+
+from __future__ import annotations
+
+from exporter.model import (
+    CardFacts,
+    CardReading,
+    CardState,
+    EngineReading,
+    ReplicaState,
+    Signal,
+    Snapshot,
+    SourceStatus,
+)
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def card(index: int = 0, *, at: float = 1000.0, up: bool = True, **signals: float) -> CardState:
+    uuid = f"GPU-{index:04d}"
+    values = {Signal(name): value for name, value in signals.items()}
+    return CardState(
+        facts=CardFacts(index=index, uuid=uuid, name="card"),
+        status=SourceStatus(source=f"gpu:{uuid}", up=up, reason="" if up else "lost"),
+        reading=CardReading(at=at, signals=values) if up else None,
+        last_read_at=at,
+        labels=(str(index), uuid),
+    )
+
+
+def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str = "m", **more) -> ReplicaState:
+    reading = more.pop("reading", None) or EngineReading(at=at, engine="vllm", model=model, ranks={})
+    return ReplicaState(
+        name=name,
+        kind="vllm",
+        labels=(name, "vllm", model),
+        status=SourceStatus(source=f"engine:{name}", up=up, reason="" if up else "refused"),
+        reading=reading if up else None,
+        last_read_at=at,
+        **more,
+    )
+
+
+def snapshot(**parts) -> Snapshot:
+    return Snapshot(at=1001.0, wall=1.7e9, **parts)

@@ -1,0 +1,44 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew; the diff is the review")
+
+
+@pytest.fixture
+def golden(request):
+    """Compare text with tests/golden/NAME, or write it there with --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = TESTS / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing; run pytest --update-golden and review it"
+        assert text == path.read_text(), f"{name} differs; if that is meant, run pytest --update-golden and review"
+
+    return check
+
+
+def tool(name: str) -> str:
+    """Give the path of a program that no Python package brings; skip without it, but never in CI."""
+    path = shutil.which(name)
+    if path is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{name} is missing, and CI must not skip")
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+@pytest.fixture
+def promtool() -> str:
+    return tool("promtool")
