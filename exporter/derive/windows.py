@@ -1,0 +1,64 @@
+"""The past that windows need, thinned so that it fits: at most 65 sums per window, shared between windows.
+
+A window's base is the oldest sum not older than the window, as in Prometheus.  So an outage or a suspended daemon
+is a gap and never a spike: what happened during an outage longer than the window belongs to no window.
+
+Thinning makes a window start late by less than a 64th of its length plus one poll interval.  Rates do not suffer,
+because they divide by the time really covered; a quantile leaves out the observations of that first instant.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+
+from exporter.derive.delta import Totals
+
+# 64 and not 60: polls once a second come a little early or late, and an entry refused for one millisecond would
+# double the spacing of a one-minute window.
+_STEPS = 64
+
+
+class History:
+    """Sums of one replica over the longest window.  Owned by one thread; not locked."""
+
+    __slots__ = ("_latest", "_rings", "_windows")
+
+    def __init__(self, windows: Sequence[tuple[str, float]]) -> None:
+        """``windows``: label and length in seconds of each window, labels distinct, lengths above 0."""
+        self._windows = dict(windows)
+        self._rings: dict[str, deque[Totals]] = {label: deque(maxlen=_STEPS + 1) for label in self._windows}
+        self._latest: Totals | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The windows' labels in the order given."""
+        return tuple(self._windows)
+
+    @property
+    def latest(self) -> Totals | None:
+        """The newest sums added, None before the first."""
+        return self._latest
+
+    def add(self, totals: Totals) -> None:
+        """Take the newest sums; sums not younger than the last ones are ignored."""
+        if self._latest is not None and totals.at <= self._latest.at:
+            return
+        self._latest = totals
+        for label, length in self._windows.items():
+            ring = self._rings[label]
+            while ring and ring[0].at < totals.at - length:
+                ring.popleft()
+            if not ring or totals.at - ring[-1].at >= length / _STEPS:
+                ring.append(totals)
+
+    def base(self, label: str, not_before: float = -inf) -> Totals | None:
+        """Give the oldest sums inside the window that ends at the newest, and not from before ``not_before``.
+
+        None before the first reading; the newest sums themselves when the window holds nothing else.
+        """
+        for totals in self._rings[label]:
+            if totals.at >= not_before:
+                return totals
+        return self._latest
