@@ -1,0 +1,298 @@
+"""The daemon's only way out over HTTP: one bounded exchange with one engine, a whole page or a named failure.
+
+Whatever the peer does, ``fetch`` returns within the deadline (resolving, connecting, TLS, head and body together),
+takes no more memory than its limits, follows at most one redirect and only within the same origin, and shows no
+secret.  It stands on urllib3's connections, which it keeps between polls, and not on its pools: those retry, log URLs
+and start every wait anew.  Nothing is read from the environment: no proxy, no netrc.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from exporter import __version__
+from exporter.errors import EndpointError
+from exporter.sources import origin as urls
+from exporter.sources.credentials import Authorization, TlsFiles, TlsSettings
+from exporter.sources.deadline import Deadline, DeadlineSocket, DeadlineTlsSocket
+from exporter.sources.failure import READING, explain, of_status
+from exporter.sources.origin import Origin
+from exporter.sources.resolver import SHARED, Address, Resolver
+from exporter.sources.response import CappedResponse, Limits, read_page
+
+__all__ = ["Endpoint", "Limits", "Page", "Target"]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_STANDARD = Limits()
+_Dial = Callable[[], socket.socket]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Target:
+    """Where to read, and as whom.  ``timeout`` is in seconds, for the whole exchange."""
+
+    url: str
+    timeout: float = 1.0
+    bearer_token_file: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    server_name: str | None = None
+    insecure_skip_verify: bool = False
+
+    def __repr__(self) -> str:
+        """Show what is safe to show."""
+        return f"Target({urls.redacted(self.url)}, timeout={self.timeout:g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole body, inflated; ``duration`` in seconds; when the server's certificate ends, in Unix time.
+
+    ``certificate_expires`` is None without TLS, and with ``insecure_skip_verify``, where nothing watches the date.
+    """
+
+    body: bytes
+    duration: float
+    certificate_expires: float | None
+
+
+class _Plain(HTTPConnection):
+    def __init__(self, origin: Origin, dial: _Dial) -> None:
+        super().__init__(origin.host, origin.port)
+        self._dial = dial
+
+    def _new_conn(self) -> socket.socket:
+        return self._dial()
+
+
+class _Tls(HTTPSConnection):
+    def __init__(self, origin: Origin, dial: _Dial, context: ssl.SSLContext, server_name: str | None) -> None:
+        super().__init__(origin.host, origin.port, ssl_context=context, server_hostname=server_name)
+        self._dial = dial
+
+    def _new_conn(self) -> socket.socket:
+        return self._dial()
+
+
+class Endpoint:
+    """One engine's address and the connection kept to it.  One exchange at a time; others wait in their deadline."""
+
+    def __init__(self, target: Target, limits: Limits = _STANDARD, *, resolver: Resolver = SHARED) -> None:
+        self._target = target
+        self._limits = limits
+        self._resolver = resolver
+        self._authorization = Authorization(target.bearer_token_file, target.username, target.password_file)
+        self._tls = TlsSettings(
+            TlsFiles(
+                ca_file=target.ca_file,
+                cert_file=target.cert_file,
+                key_file=target.key_file,
+                insecure_skip_verify=target.insecure_skip_verify,
+            )
+        )
+        self._turn = threading.Lock()
+        self._closed = False
+        self._connection: _Plain | _Tls | None = None
+        self._context: ssl.SSLContext | None = None
+        self._loopback = False
+        self._expires: float | None = None
+        self._phase = ""
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self._target!r})"
+
+    def fetch(self, path: str | None = None) -> Page:
+        """Return the page at the target's URL, or at ``path`` of the same origin.
+
+        Raise EndpointError, and nothing else, with one of the closed reasons; the connection is then closed and the
+        address looked up anew the next time.
+        """
+        started = time.monotonic()
+        deadline = Deadline(self._target.timeout)
+        place = urls.redacted(self._target.url)
+        try:
+            origin, own_path = urls.parse(self._target.url)
+            asked = own_path if path is None else urls.parse_path(path)
+            place = urls.shown(origin, asked)
+            body, expires = self._exchange_in_turn(origin, asked, deadline)
+        except Exception as cause:
+            problem = explain(cause, self._phase, self._target.timeout)
+            failure = EndpointError(problem.reason, f"{place}: {problem}")
+        else:
+            duration = time.monotonic() - started
+            return Page(body=body, duration=duration, certificate_expires=expires)
+        # Raised out here so that it carries neither the cause, whose text may hold a secret, nor its frames.
+        try:
+            raise failure
+        finally:
+            del failure  # as its traceback holds this frame
+
+    def close(self) -> None:
+        """Give the connection up, also under an exchange in another thread, which fails at once.  Final."""
+        self._closed = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._drop()
+            finally:
+                self._turn.release()
+            return
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            with suppress(OSError):
+                # Not sock.shutdown: that of a TLS socket takes its encryption away under the reader.
+                socket.socket.shutdown(cast("socket.socket", sock), socket.SHUT_RDWR)
+
+    def _exchange_in_turn(self, origin: Origin, path: str, deadline: Deadline) -> tuple[bytes, float | None]:
+        if not self._turn.acquire(timeout=deadline.remaining()):
+            raise EndpointError("timeout", "the exchange before this one is still under way")
+        try:
+            return self._exchange(origin, path, deadline), self._expires
+        except BaseException:
+            self._drop()
+            self._resolver.forget(origin.host)
+            raise
+        finally:
+            self._turn.release()
+            if self._closed:
+                self.close()  # it came while this exchange held the connection
+
+    def _exchange(self, origin: Origin, path: str, deadline: Deadline) -> bytes:
+        self._phase = "preparing"
+        authorization = self._authorization.value()
+        response = self._ask(origin, path, authorization, deadline)
+        if response.status in _REDIRECTS:
+            path = urls.follow(origin, path, response.headers.get("Location"))
+            self._leave(response)
+            response = self._ask(origin, path, authorization, deadline)
+            if response.status in _REDIRECTS:
+                raise EndpointError("redirect", "redirected a second time")
+        if response.status != http.client.OK:
+            raise of_status(response.status)
+        self._phase = READING
+        body = read_page(response, self._limits, deadline)
+        response.close()
+        return body
+
+    def _leave(self, response: CappedResponse) -> None:
+        """Make the connection ready for the next request; a body nobody reads would be taken for its answer."""
+        empty = response.headers.get("Content-Length") == "0" and not response.chunked
+        response.close()
+        if not empty:
+            self._drop()
+
+    def _ask(self, origin: Origin, path: str, authorization: str | None, deadline: Deadline) -> CappedResponse:
+        """Send the request, return the answer's head.  A kept connection that turns out dead is replaced once."""
+        kept = self._connect(origin, deadline)
+        try:
+            return self._send(path, authorization)
+        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            if not kept:
+                raise
+        self._drop()
+        self._connect(origin, deadline)
+        return self._send(path, authorization)
+
+    def _connect(self, origin: Origin, deadline: Deadline) -> bool:
+        """Have a connection that keeps ``deadline``; return whether it was there before."""
+        if self._closed:
+            raise EndpointError("closed", "this endpoint is closed")
+        context = self._tls.context() if origin.scheme == "https" else None
+        connection = self._connection
+        kept = connection is not None and context is self._context and connection.is_connected
+        if connection is None or not kept:
+            self._drop()
+            connection = self._open(origin, context, deadline)
+        cast("DeadlineSocket | DeadlineTlsSocket", connection.sock).deadline = deadline
+        return kept
+
+    def _open(self, origin: Origin, context: ssl.SSLContext | None, deadline: Deadline) -> _Plain | _Tls:
+        dial = partial(self._dial, origin, deadline)
+        connection: _Plain | _Tls
+        if context is None:
+            connection = _Plain(origin, dial)
+        else:
+            connection = _Tls(origin, dial, context, self._target.server_name)
+        connection.response_class = partial(CappedResponse, limits=self._limits)  # type: ignore[assignment]
+        self._connection = connection
+        self._context = context
+        connection.connect()
+        sock = connection.sock
+        if isinstance(sock, DeadlineTlsSocket):
+            sock.suppress_ragged_eofs = False  # a page that ends with the connection must end on purpose
+            certificate = sock.getpeercert()
+            ends = certificate.get("notAfter") if certificate else None
+            self._expires = float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
+        return connection
+
+    def _dial(self, origin: Origin, deadline: Deadline) -> socket.socket:
+        """Connect to the first address that answers, none of them being given the time of those after it."""
+        self._phase = "resolving the name"
+        addresses = self._resolver.addresses(origin.host, deadline)
+        self._phase = "connecting"
+        first_problem: OSError | None = None
+        for index, address in enumerate(addresses):
+            self._loopback = ipaddress.ip_address(address[1][0].partition("%")[0]).is_loopback
+            try:
+                sock = _connected(address, origin.port, deadline, deadline.remaining() / (len(addresses) - index))
+            except OSError as problem:
+                first_problem = first_problem or problem
+                continue
+            self._phase = "shaking hands over TLS"
+            return sock
+        try:
+            raise first_problem or EndpointError("dns", f"no address for {origin.host}")
+        finally:
+            del first_problem  # its traceback holds this frame: garbage that only the collector would find
+
+    def _send(self, path: str, authorization: str | None) -> CappedResponse:
+        connection = self._connection
+        assert connection is not None
+        headers = {
+            "Accept": "text/plain;version=0.0.4",  # more than this, and some engines rename their metrics
+            "Accept-Encoding": "identity" if self._loopback else "gzip",
+            "User-Agent": f"shardwatch/{__version__}",
+        }
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        self._phase = "sending the request"
+        connection.request("GET", path, headers=headers)
+        self._phase = "waiting for the head of the answer"
+        # urllib3's own wraps the answer, at some cost, and logs the URL with its query when a head is malformed.
+        return cast("CappedResponse", http.client.HTTPConnection.getresponse(connection))
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._expires = None
+        if connection is not None:
+            connection.close()
+
+
+def _connected(address: Address, port: int, deadline: Deadline, seconds: float) -> DeadlineSocket:
+    family, where = address
+    sock = DeadlineSocket(family, socket.SOCK_STREAM)
+    sock.deadline = deadline
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(seconds)
+        sock.connect((where[0], port, *where[2:]))
+        sock.settimeout(deadline.remaining())  # what a TLS handshake may take
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,74 @@
+"""Every way in which an exchange fails becomes one closed word and a sentence that is safe to log.
+
+Exception texts of the libraries below are never passed on: some quote the URL with its query, some quote headers,
+some quote what the peer sent.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import ssl
+from http import HTTPStatus
+
+from exporter.errors import EndpointError
+
+READING = "reading the body"
+
+_EXPIRED = 10  # verification results of OpenSSL, x509_vfy.h
+_WRONG_NAME = frozenset({62, 64})
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
+_STATUSES = frozenset(int(status) for status in HTTPStatus)
+
+
+def of_status(status: int) -> EndpointError:
+    """Name an answer other than 200; numbers that no standard knows share a word, or a peer could invent labels."""
+    word = str(status) if status in _STATUSES else f"{str(status)[0]}xx"
+    return EndpointError(f"http_{word}", f"answered with status {status}")
+
+
+def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:  # noqa: PLR0911 - one a kind
+    """Give reason and sentence for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
+    if isinstance(cause, EndpointError):
+        return EndpointError(cause.reason, str(cause))
+    if isinstance(cause, TimeoutError):
+        return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}")
+    if isinstance(cause, (ssl.SSLError, ssl.CertificateError)):
+        return _tls(cause, phase)
+    if isinstance(cause, http.client.RemoteDisconnected):
+        return EndpointError("closed", "the peer closed the connection without an answer")
+    if isinstance(cause, http.client.LineTooLong):
+        return EndpointError("head_too_large", "the response head is too long")
+    if isinstance(cause, OSError):
+        return _system(cause, phase)
+    if isinstance(cause, http.client.HTTPException):
+        return EndpointError("protocol", "the answer is not HTTP")
+    return EndpointError("protocol", f"{type(cause).__name__} while {phase}")
+
+
+def _tls(cause: Exception, phase: str) -> EndpointError:
+    if isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        hint = "" if phase == READING else "; it may want a client certificate, see cert_file"
+        return EndpointError("closed", f"the peer ended the TLS connection while {phase}{hint}")
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        reason = getattr(cause, "reason", None) or "failed"
+        return EndpointError("tls", f"TLS while {phase}: {reason.replace('_', ' ').lower()}")
+    if cause.verify_code == _EXPIRED:
+        return EndpointError("tls_expired", "the server's certificate has expired")
+    if cause.verify_code in _WRONG_NAME:
+        return EndpointError("tls_name", "the server's certificate is for another name; see server_name")
+    if cause.verify_code in _UNKNOWN_ISSUER:
+        return EndpointError("tls_unknown_ca", "the server's certificate is of an unknown authority; see ca_file")
+    return EndpointError("tls", f"the server's certificate is refused: {cause.verify_message}")
+
+
+def _system(cause: OSError, phase: str) -> EndpointError:
+    if isinstance(cause, ConnectionRefusedError):
+        return EndpointError("refused", "connection refused; is the server running on that port?")
+    if isinstance(cause, ConnectionError):
+        return EndpointError("reset", f"the peer reset the connection while {phase}")
+    text = os.strerror(cause.errno) if cause.errno else type(cause).__name__
+    if cause.errno in (errno.EMFILE, errno.ENFILE):
+        text += " (of this process; raise its limit)"
+    return EndpointError("unreachable", f"{text.lower()} while {phase}")

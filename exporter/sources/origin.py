@@ -1,0 +1,88 @@
+"""URLs as the poller uses them: an origin that never changes and a path; whatever could be a secret is not shown.
+
+Credentials inside a URL are refused, because a URL ends up in logs, labels and process lists.  Query strings are
+sent but never shown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+from exporter.errors import EndpointError
+
+_PORTS = {"http": 80, "https": 443}
+_VISIBLE = re.compile(r"[!-~]+")
+_HOST = re.compile(r"[a-z0-9._:%-]{1,253}")
+_SHOWN = 200  # characters of a path in a message: a hostile redirect must not fill the log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Scheme, host (lower case, no brackets) and port: all that must be equal for two URLs to be one place."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Give the origin as a URL without a path, the port left out where it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+
+def parse(url: str) -> tuple[Origin, str]:
+    """Split ``url`` into its origin and what to ask for there (path and query); raise EndpointError ``url``."""
+    if not _VISIBLE.fullmatch(url):
+        raise EndpointError("url", "the URL is empty, or holds a space, a control or a non-ASCII character")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its text quotes the URL, so it goes no further
+        raise EndpointError("url", "the URL's host or port cannot be read") from None
+    if "@" in parts.netloc:
+        raise EndpointError("url", "the URL holds credentials; put them in bearer_token_file or password_file")
+    if parts.scheme not in _PORTS:
+        raise EndpointError("url", "the URL must begin with http:// or https://")
+    host = parts.hostname or ""
+    if not _HOST.fullmatch(host) or port == 0:
+        raise EndpointError("url", "the URL's host or port cannot be read")
+    path = parts.path or "/"
+    query = f"?{parts.query}" if parts.query else ""
+    return Origin(scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme]), path + query
+
+
+def parse_path(path: str) -> str:
+    """Return ``path`` (with its query) if it can be asked for at an origin; raise EndpointError ``url``."""
+    if not path.startswith("/") or not _VISIBLE.fullmatch(path) or "#" in path:
+        raise EndpointError("url", "a path must begin with / and hold neither spaces nor non-ASCII characters")
+    return path
+
+
+def follow(origin: Origin, path: str, location: str | None) -> str:
+    """Return the path that a redirect names, if it stays at ``origin``; raise EndpointError ``redirect``."""
+    if not location:
+        raise EndpointError("redirect", "redirected without saying where")
+    try:
+        there, path = parse(urljoin(str(origin) + path, location))
+    except (EndpointError, ValueError):
+        raise EndpointError("redirect", "redirected to something that is not an http URL") from None
+    if there != origin:
+        raise EndpointError("redirect", f"redirected to {there}, another place; configure that URL if it is right")
+    return path
+
+
+def shown(origin: Origin, path: str) -> str:
+    """Give origin and path for a message: no query, and no path that may hold a misplaced password."""
+    bare = path.partition("?")[0]
+    return f"{origin}{bare[:_SHOWN]}" if "@" not in bare else str(origin)
+
+
+def redacted(url: str) -> str:
+    """Give any configured text as far as it is safe to show."""
+    try:
+        return shown(*parse(url))
+    except EndpointError:
+        return "[unusable URL]"
