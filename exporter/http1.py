@@ -1,0 +1,201 @@
+"""HTTP/1.1 messages as bytes: reads one request strictly, and writes the head of one answer; no I/O.
+
+Strict because two readers that disagree about where a request ends are a hole (request smuggling): lines end in CRLF,
+a length is digits, said once, and never stands beside a transfer coding.  Whatever is refused is refused with the
+status, a sentence for the person at the other end, and the end of the connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([!-~]+) HTTP/([0-9])\.([0-9])")
+_FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t -~\x80-\xff]*)")
+_ONCE_ONLY = frozenset({"content-length", "host", "transfer-encoding"})
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    411: "Length Required",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    417: "Expectation Failed",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request; ``path`` as sent (nothing decoded), header names in lower case, repeated fields joined by ", "."""
+
+    method: str  # GET, HEAD or POST
+    path: str
+    query: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One answer.  ``body`` is sent as it is and never copied, so one page can be shared by all clients.
+
+    Content-Length, Date, Connection, ``Cache-Control: no-store`` and ``X-Content-Type-Options: nosniff`` are added to
+    every answer; ``headers`` are the others, and must not hold text that came from a client.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A whole request as it lay on the wire: its first ``size`` bytes, body included, are used up."""
+
+    request: Request
+    keep: bool  # the client wants the connection for more
+    size: int
+
+
+class BadRequestError(Exception):
+    """A request that is answered with ``response``, and then the connection ends."""
+
+    def __init__(self, status: int, sentence: str, *headers: tuple[str, str]) -> None:
+        super().__init__(sentence)
+        self.response = plain(status, sentence, *headers)
+
+
+def plain(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
+    """Make an answer of one plain sentence."""
+    body = f"{sentence}\n".encode()
+    return Response(status=status, content_type="text/plain; charset=utf-8", body=body, headers=headers)
+
+
+def head(response: Response, *, keep: bool) -> bytes:
+    """Write everything that goes before the body; ``keep``: the connection stays open after it."""
+    lines = [
+        f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Other')}",
+        f"Date: {_date(int(time.time()))}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.body)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+    ]
+    lines += [f"{name}: {value}" for name, value in response.headers]
+    if not keep:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def take(inbox: bytearray, *, header_bytes: int, header_fields: int, body_bytes: int) -> Message | None:
+    """Read the request at the start of ``inbox``, or None while it is incomplete; ``inbox`` stays as it is.
+
+    Raises ``BadRequestError`` as soon as what has arrived cannot become a request within these limits.
+    """
+    if inbox and not inbox[:1].isalpha():
+        raise BadRequestError(400, "not an HTTP request; this port speaks plain HTTP/1.1")
+    end = inbox.find(b"\r\n\r\n", 0, header_bytes)
+    if end < 0:
+        _check_beginning(inbox, header_bytes)
+        return None
+    first, *lines = bytes(inbox[:end]).split(b"\r\n")
+    method, target, minor = _request_line(first)
+    if len(lines) > header_fields:
+        raise BadRequestError(431, f"more than {header_fields} header fields")
+    fields = _fields(lines)
+    if minor > 0 and "host" not in fields:
+        raise BadRequestError(400, "HTTP/1.1 requires a Host header")
+    size = end + 4 + _body_length(fields, body_bytes if method == "POST" else 0)
+    if len(inbox) < size:
+        return None
+    path, _, query = target.partition("?")
+    tokens = {token.strip().lower() for token in fields.get("connection", "").split(",")}
+    request = Request(method=method, path=path, query=query, headers=fields)
+    return Message(request=request, keep=minor > 0 and "close" not in tokens, size=size)
+
+
+def _check_beginning(inbox: bytearray, header_bytes: int) -> None:
+    """Refuse what is hopeless already; an HTTP/0.9 client, for one, will never send more than its first line."""
+    end = inbox.find(b"\n", 0, header_bytes)
+    if end >= 0:
+        line = bytes(inbox[:end])
+        if not line.endswith(b"\r"):
+            raise BadRequestError(400, "lines of an HTTP request end in CR LF")
+        _request_line(line[:-1])
+    if len(inbox) >= header_bytes:
+        if end < 0:
+            raise BadRequestError(414, f"the request line is longer than {header_bytes} bytes")
+        raise BadRequestError(431, f"the request's head is longer than {header_bytes} bytes")
+
+
+def _request_line(line: bytes) -> tuple[str, str, int]:
+    """Give method, target in origin form, and minor version (0 means HTTP/1.0)."""
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        raise BadRequestError(400, "not an HTTP/1.1 request line")
+    method, target = match[1].decode("ascii"), match[2].decode("ascii")
+    if match[3] != b"1":
+        raise BadRequestError(505, "this server speaks HTTP/1.1 and HTTP/1.0")
+    if method not in _METHODS:
+        raise BadRequestError(405, f"{method[:32]} is not answered here", ("Allow", "GET, HEAD, POST"))
+    if not target.startswith("/"):
+        scheme, mark, rest = target.partition("://")
+        if not mark or scheme.lower() not in ("http", "https"):
+            raise BadRequestError(400, "the request's target must begin with /")
+        target = "/" + rest.partition("/")[2]
+    return method, target, int(match[4])
+
+
+def _fields(lines: list[bytes]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise BadRequestError(400, "a header line is not of the form Name: value")
+        name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
+        if name in fields:
+            if name in _ONCE_ONLY:
+                raise BadRequestError(400, f"the header {name} stands twice")
+            value = f"{fields[name]}, {value}"
+        fields[name] = value
+    return fields
+
+
+def _body_length(fields: Mapping[str, str], most: int) -> int:
+    """Give the bytes of body that follow; ``most`` are taken."""
+    text = fields.get("content-length", "0")
+    if "transfer-encoding" in fields:
+        if "content-length" in fields:
+            raise BadRequestError(400, "Content-Length and Transfer-Encoding exclude each other")
+        raise BadRequestError(411, "a body is taken with Content-Length only")
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequestError(400, "Content-Length is not a number")
+    if len(text) > 18 or int(text) > most:  # 18 digits: int() of thousands costs time, and raises
+        raise BadRequestError(413, f"at most {most} bytes of body are taken here")
+    if "expect" in fields:
+        raise BadRequestError(417, "Expect is not supported; send the body right away")
+    return int(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _date(wall: int) -> str:
+    """Write a date as HTTP wants it; strftime would follow the locale."""
+    t = time.gmtime(wall)
+    day, month = _DAYS[t.tm_wday], _MONTHS[t.tm_mon - 1]
+    return f"{day}, {t.tm_mday:02} {month} {t.tm_year} {t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02} GMT"
