@@ -1,0 +1,382 @@
+"""Reads the processes behind GPU pids and listening ports from /proc; bounded in size, and never raises.
+
+Whatever stands there may vanish between two reads, may belong to somebody else, and may lie: a command line and a
+title are what a process says of itself.  What cannot be read is left out and counted in ``ProcessTable.problems``.
+A read of ``cmdline`` waits for a lock that a process stuck in the driver may hold for ever, so the command line of a
+process in uninterruptible sleep is left alone, and callers still run these functions where a hang stops nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from exporter.model import EMPTY
+from exporter.sources import procfs
+from exporter.sources.process_kind import (
+    DEFAULT_PORTS,
+    engine_kind,
+    is_mps,
+    is_relay,
+    is_shared,
+    may_be_engine,
+)
+
+_DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
+_LINKS = 65_536  # all processes of one call
+_DEPTH = 128  # generations
+_ANY = ("0.0.0.0", "::")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process.  ``started`` counts seconds from boot; ``cgroup`` ends at the container, "" outside of one."""
+
+    pid: int
+    parent: int
+    command: tuple[str, ...] = ()  # the first 4 KiB; a process that renames itself has its title in command[0]
+    title: str = ""
+    cgroup: str = ""
+    netns: int = 0  # 0: not known
+    started: float | None = None
+
+    @property
+    def engine(self) -> str:
+        """Give the engine kind when the command line starts one of its servers, else ""."""
+        return engine_kind(self.command)
+
+    @property
+    def shared(self) -> bool:
+        """Say whether it is a shell, supervisor or runtime: what stands below it is not one server."""
+        return is_shared(self.title, self.command)
+
+    @property
+    def relay(self) -> bool:
+        """Say whether it only passes a published port on into a container."""
+        return is_relay(self.title)
+
+    @property
+    def mps(self) -> bool:
+        """Say whether it is CUDA's multi-process service, which holds a card for its clients."""
+        return is_mps(self.title)
+
+    def flag(self, *names: str) -> str:
+        """Give the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""
+        for position, word in enumerate(self.command):
+            name, equals, value = word.partition("=")
+            if name in names:
+                return value if equals else "".join(self.command[position + 1 : position + 2])
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A listening TCP socket; ``pids`` are those holders that were found, none when it is a stranger's."""
+
+    port: int
+    address: str
+    netns: int
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTable:
+    """The processes of interest at one moment.
+
+    ``problems`` counts what could not be read: no_permission, vanished, pid_namespace (the GPU pids belong to
+    another pid namespace), truncated.  ``home`` is the daemon's network namespace, ``outer`` that of pid 1;
+    ``addresses`` holds what each namespace is reached by, without loopback.  ``reader`` is the daemon's own pid.
+    """
+
+    processes: Mapping[int, Process]
+    listeners: tuple[Listener, ...] = ()
+    problems: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    home: int = 0
+    outer: int = 0
+    addresses: Mapping[int, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    reader: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A server that looks like an engine, and where the daemon reaches it."""
+
+    kind: str
+    host: str
+    port: int
+    pid: int
+
+
+def read_processes(
+    pids: Iterable[int], ports: Iterable[int], *, root: str = "/proc", limit: int = 4096
+) -> ProcessTable:
+    """Read the GPU processes ``pids``, their ancestors, and who listens on ``ports`` or in their containers.
+
+    At most ``limit`` processes are kept.  The whole of /proc is looked through only when some port's listener is
+    neither a GPU process nor an ancestor of one.
+    """
+    return _Reader(root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
+
+
+def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[Candidate, ...]:
+    """Find the engine servers of this node by command line, and where each listens; one per socket."""
+    reader = _Reader(root, limit)
+    servers = [one for pid in reader.everybody() if reader.looks_like_engine(pid) and (one := reader.process(pid))]
+    reader.load_sockets(servers)
+    inodes = {row.inode for held in reader.sockets.values() for row in held}
+    for server in servers:
+        reader.load_descriptors(server.pid, inodes)
+    chosen: dict[tuple[int, int], Candidate] = {}
+    # Several API servers hold one socket; the one whose command line names the port speaks for them.
+    for server in sorted(servers, key=lambda one: (not _port_flag(one), one.pid)):
+        row = reader.serving_socket(server)
+        host = reader.reachable(server.netns, row.address) if row else None
+        if row and host:
+            candidate = Candidate(kind=server.engine, host=host, port=row.port, pid=server.pid)
+            chosen.setdefault((server.netns, row.port), candidate)
+    return tuple(sorted(chosen.values(), key=lambda one: (one.port, one.host)))
+
+
+class _Reader:
+    """What one call has read so far, and how much it may still read."""
+
+    def __init__(self, root: str, limit: int) -> None:
+        self.root = root
+        self.limit = limit
+        self.links = _LINKS
+        self.problems: Counter[str] = Counter()
+        self.processes: dict[int, Process] = {}
+        self.sockets: dict[int, tuple[procfs.Socket, ...]] = {}
+        self.addresses: dict[int, frozenset[str]] = {}
+        self.holders: defaultdict[int, set[int]] = defaultdict(set)
+        self.searched: set[int] = set()
+        self.stats: dict[int, procfs.Stat | None] = {}
+        self.commands: dict[int, tuple[str, ...]] = {}
+        self.cgroups: dict[int, str] = {}
+        self.home = self.netns("self")
+        self.outer = self.netns(1)
+
+    def table(self, pids: Collection[int], ports: frozenset[int]) -> ProcessTable:
+        """Read the GPU processes, then look for the listeners."""
+        for pid in pids:
+            self.load_chain(pid)
+        users = [self.processes[pid] for pid in pids if pid in self.processes]
+        if len(users) < len(pids) and not self.problems["truncated"]:
+            self.problems[self._why_missing(found=bool(users))] += len(pids) - len(users)
+        self.problems["no_permission"] += sum(user.netns == 0 for user in users)
+        self.load_sockets(users)
+        own = procfs.link(f"{self.root}/self")
+        return ProcessTable(
+            listeners=self._listeners(users, ports) if users else (),
+            processes=self.processes,
+            problems={reason: count for reason, count in self.problems.items() if count},
+            home=self.home,
+            outer=self.outer,
+            addresses=self.addresses,
+            reader=int(own) if own.isascii() and own.isdecimal() and len(own) < 10 else 0,
+        )
+
+    def load_chain(self, pid: int) -> None:
+        """Read a process and its ancestors; a chain that is too deep, or turns back on itself, just ends."""
+        for _ in range(_DEPTH):
+            if pid <= 0 or pid in self.processes:
+                return
+            if len(self.processes) >= self.limit:
+                self.problems["truncated"] += 1
+                return
+            process = self.process(pid)
+            if process is None:
+                return
+            self.processes[pid] = process
+            pid = process.parent
+
+    def load_sockets(self, processes: Iterable[Process]) -> None:
+        """Read the listening sockets and addresses of the namespaces of the daemon, of pid 1 and of these."""
+        spaces: dict[int, int | str] = {self.home: "self"}
+        for space, pid in ((self.outer, 1), *((process.netns, process.pid) for process in processes)):
+            if space:
+                spaces.setdefault(space, pid)
+        for space, owner in spaces.items():
+            self.sockets[space] = procfs.listening(self.root, owner)
+            self.addresses[space] = procfs.addresses(self.root, owner)
+        name = procfs.hostname(self.root)
+        self.addresses[self.home] |= {name} - {""}
+
+    def load_descriptors(self, pid: int, inodes: Collection[int]) -> None:
+        """Note which of the sockets ``inodes`` the process holds."""
+        if pid in self.searched:
+            return
+        self.searched.add(pid)
+        try:
+            for target in procfs.descriptors(self.root, pid, min(_DESCRIPTORS, self.links)):
+                self.links -= 1
+                inode = procfs.bracketed(target, "socket:")
+                if inode in inodes:
+                    self.holders[inode].add(pid)
+        except PermissionError:
+            self.problems["no_permission"] += 1
+        if self.links <= 0:
+            self.problems["truncated"] += 1
+
+    def everybody(self) -> Iterator[int]:
+        """Give the pids of all processes but the kernel's own, at most ``limit``."""
+        left = self.limit
+        second = self.stat(2)  # inside of a container it is an ordinary process
+        kernel = 2 if second is not None and second.title == "kthreadd" else 0
+        for pid in procfs.pids(self.root):
+            stat = self.stat(pid)
+            if stat is None or (kernel and kernel in (pid, stat.parent)):
+                continue
+            left -= 1
+            if left < 0:
+                self.problems["truncated"] += 1
+                return
+            yield pid
+
+    def looks_like_engine(self, pid: int) -> bool:
+        """Say whether the command line is an engine server's."""
+        stat = self.stat(pid)
+        return stat is not None and may_be_engine(stat.title) and bool(engine_kind(self.command(pid)))
+
+    def serving_socket(self, server: Process) -> procfs.Socket | None:
+        """Choose the API's socket among those a server holds: its command line knows, else the engine's habit."""
+        held = [row for row in self.sockets.get(server.netns, ()) if server.pid in self.holders.get(row.inode, ())]
+        for port in (_port_flag(server), str(DEFAULT_PORTS.get(server.engine))):
+            for row in held:
+                if str(row.port) == port:
+                    return row
+        return held[0] if len({row.port for row in held}) == 1 else None
+
+    def reachable(self, space: int, address: str) -> str | None:
+        """Give the host under which the daemon reaches a socket bound to ``address`` in a namespace."""
+        if space == self.home:
+            return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+        if address not in _ANY:
+            return None if address == "::1" or address.startswith("127.") else address
+        numeric = sorted(one for one in self.addresses.get(space, ()) if one[:1].isdigit() and ":" not in one)
+        return numeric[0] if numeric else None
+
+    def process(self, pid: int) -> Process | None:
+        """Read one process; None when it is gone."""
+        stat = self.stat(pid)
+        if stat is None:
+            return None
+        return Process(
+            pid=pid,
+            parent=stat.parent,
+            command=self.command(pid),
+            title=stat.title,
+            cgroup=self.cgroup(pid),
+            netns=self.netns(pid),
+            started=stat.started,
+        )
+
+    def stat(self, pid: int) -> procfs.Stat | None:
+        """Read the fixed part once."""
+        return _once(self.stats, pid, lambda: procfs.stat(self.root, pid))
+
+    def command(self, pid: int) -> tuple[str, ...]:
+        """Read the command line once, unless reading it might block."""
+        stat = self.stat(pid)
+        if stat is None or stat.state == "D":
+            return ()
+        return _once(self.commands, pid, lambda: procfs.command(self.root, pid))
+
+    def cgroup(self, pid: int) -> str:
+        """Read the container's control group once."""
+        return _once(self.cgroups, pid, lambda: procfs.cgroup(self.root, pid))
+
+    def netns(self, pid: int | str) -> int:
+        """Read the network namespace's inode; 0 when it is hidden."""
+        return procfs.bracketed(procfs.namespace(self.root, pid, "net"), "net:")
+
+    def _why_missing(self, *, found: bool) -> str:
+        """Say why a GPU pid is not in /proc: hidden from this user, another pid namespace, or simply over."""
+        if procfs.stat(self.root, 1) is None:
+            return "no_permission"  # mounted with hidepid
+        if found or procfs.namespace(self.root, "self", "pid") == procfs.INITIAL_PID_NAMESPACE:
+            return "vanished"
+        return "pid_namespace"
+
+    def _listeners(self, users: Collection[Process], ports: frozenset[int]) -> tuple[Listener, ...]:
+        """Search in three steps, each wider than the one before, until every port's listener is known."""
+        # In a container every port counts: it may be published under another number.
+        private = self.sockets.keys() - {self.home, self.outer}
+        rows = [
+            (space, row)
+            for space, held in self.sockets.items()
+            for row in held
+            if space in private or row.port in ports
+        ]
+        inodes = {row.inode for _, row in rows} - {0}
+        wanted = {row.inode for _, row in rows if row.port in ports}
+        everywhere = ports <= {row.port for _, row in rows}
+        pids = {user.pid for user in users}
+        for step in (self._ancestors(pids), sorted(pids), self._relatives(users)):
+            if everywhere and wanted <= self.holders.keys():
+                break
+            for pid in step:
+                self.load_descriptors(pid, inodes)
+        return tuple(
+            Listener(port=row.port, address=row.address, netns=space, pids=frozenset(self.holders.get(row.inode, ())))
+            for space, row in rows
+            if row.port in ports or row.inode in self.holders
+        )
+
+    def _ancestors(self, pids: Collection[int]) -> list[int]:
+        return [pid for pid, process in self.processes.items() if pid not in pids and not process.shared]
+
+    def _relatives(self, users: Collection[Process]) -> Iterator[int]:
+        """Give relays, the kin of the GPU processes, their containers' other processes, and other engines."""
+        containers = {user.cgroup for user in users} - {""}
+        private = {user.netns for user in users} - {0, self.home, self.outer}
+        everybody = list(self.everybody())
+        kin = self._descendants({self._top(user) for user in users}, everybody)
+        for pid in everybody:
+            stat = self.stat(pid)
+            if (
+                pid in kin
+                or (stat is not None and is_relay(stat.title))
+                or (containers and self.cgroup(pid) in containers)
+                or (private and self.netns(pid) in private)
+                or self.looks_like_engine(pid)
+            ):
+                self.load_chain(pid)
+                yield pid
+
+    def _top(self, process: Process) -> int:
+        """Find the highest ancestor that still belongs to one server."""
+        for _ in range(_DEPTH):
+            parent = self.processes.get(process.parent)
+            if parent is None or parent.shared or parent.pid == 1:
+                break
+            process = parent
+        return process.pid
+
+    def _descendants(self, tops: Iterable[int], everybody: Iterable[int]) -> set[int]:
+        children: defaultdict[int, list[int]] = defaultdict(list)
+        for pid in everybody:
+            if (stat := self.stat(pid)) is not None:
+                children[stat.parent].append(pid)
+        kin: set[int] = set()
+        waiting = list(tops)
+        while waiting:
+            pid = waiting.pop()
+            if pid not in kin:
+                kin.add(pid)
+                waiting.extend(children[pid])
+        return kin
+
+
+def _port_flag(server: Process) -> str:
+    return server.flag("--port", "-p")
+
+
+def _once(known: dict[int, _T], pid: int, read: Callable[[], _T]) -> _T:
+    if pid not in known:
+        known[pid] = read()
+    return known[pid]
