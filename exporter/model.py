@@ -266,6 +266,7 @@ class ReplicaState:
     frozen: bool | None = None  # None: not known
     rank_imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # signal → max ÷ mean
     restarts: int = 0
+    certificate_expires: float | None = None  # wall; of the engine's TLS certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exporter import __version__
-from exporter.http1 import plain
-from exporter.listener import Handler, Request, Response
+from exporter.listener.http1 import plain
+from exporter.listener.loop import Handler, Request, Response
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

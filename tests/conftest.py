@@ -12,7 +12,9 @@ TESTS = pathlib.Path(__file__).parent
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write the golden files anew; the diff is the review")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files anew; the diff is the review"
+    )
 
 
 @pytest.fixture

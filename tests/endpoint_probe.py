@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.sources.endpoint import Endpoint, Page, Target
+from exporter.sources.endpoint.exchange import Endpoint, Page, Target
 
 D = 0.5  # seconds, the deadline of those tests that wait for it
 SLACK = 1.5  # what a busy machine may add; a peer that beats the deadline takes minutes

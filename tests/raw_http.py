@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from exporter.listener import Listener, Request, Response, ServerLimits
+from exporter.listener.loop import Listener, Request, Response, ServerLimits
 
 PAGE = b"# HELP up Whether it is.\nup 1\n" * 100
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -23,7 +23,9 @@ def test_published_names_kinds_and_labels_never_change():
 
 
 def test_every_name_is_published():
-    assert {signature(metric) for metric in CATALOG} - set(PUBLISHED) == set(), "add the new row to published_names.txt"
+    assert {signature(metric) for metric in CATALOG} - set(PUBLISHED) == set(), (
+        "add the new row to published_names.txt"
+    )
 
 
 def test_the_reference_is_what_the_catalogue_generates():
@@ -37,5 +39,12 @@ def test_the_reference_names_every_metric_once():
 
 
 def test_health_is_always_in_the_common_set():
-    health = {"gpu_up", "gpu_data_age_seconds", "llm_up", "llm_data_age_seconds", "shardwatch_source_up", "gpu_replica_info"}
+    health = {
+        "gpu_up",
+        "gpu_data_age_seconds",
+        "llm_up",
+        "llm_data_age_seconds",
+        "shardwatch_source_up",
+        "gpu_replica_info",
+    }
     assert health <= {metric.name for metric in CATALOG if metric.series is Series.COMMON}

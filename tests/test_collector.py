@@ -6,12 +6,12 @@ import math
 import subprocess
 
 import pytest
+from builders import card, replica, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from builders import card, replica, snapshot
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import CARD, DAEMON, REPLICA, Kind, Metric, Series, Unit
 from exporter.collector import MAX_SERIES, Collector
@@ -43,7 +43,10 @@ def busy_replica(name="a", model="m"):
         engine="vllm",
         model=model,
         version="0.32.0",
-        ranks={"0": {Quantity.REQUESTS_RUNNING: 3.0, Quantity.PROMPT_TOKENS: 10.0}, "1": {Quantity.PROMPT_TOKENS: 5.0}},
+        ranks={
+            "0": {Quantity.REQUESTS_RUNNING: 3.0, Quantity.PROMPT_TOKENS: 10.0},
+            "1": {Quantity.PROMPT_TOKENS: 5.0},
+        },
         finished={"0": {"stop": 2.0}, "1": {"stop": 3.0}, "": {"rejected": 0.0}},
     )
     return replica(
@@ -96,7 +99,11 @@ def test_histograms_keep_the_engines_buckets():
 def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
     common, full = (samples(render(series=which), parse_text) for which in (Series.COMMON, Series.FULL))
     by_rank = {
-        which: {dict(labels)["rank"]: value for (name, labels), value in found.items() if name == "llm_prompt_tokens_total"}
+        which: {
+            dict(labels)["rank"]: value
+            for (name, labels), value in found.items()
+            if name == "llm_prompt_tokens_total"
+        }
         for which, found in (("common", common), ("full", full))
     }
     assert by_rank == {"common": {"": 15.0}, "full": {"0": 10.0, "1": 5.0}}
@@ -114,7 +121,11 @@ def test_the_hard_cap_holds_for_samples_and_for_histograms():
     many = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), 1.0) for i in range(MAX_SERIES + 5)])
     histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)
     after = metric(
-        noun="after", kind=Kind.HISTOGRAM, read=None, read_histogram=lambda s: [(("0", "u"), histogram)], unit=Unit.SECONDS
+        noun="after",
+        kind=Kind.HISTOGRAM,
+        read=None,
+        read_histogram=lambda s: [(("0", "u"), histogram)],
+        unit=Unit.SECONDS,
     )
     page = Collector(openmetrics=False, catalog=(many, after)).render(SNAPSHOT)
     assert page.series == MAX_SERIES

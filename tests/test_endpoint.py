@@ -12,10 +12,10 @@ import pytest
 
 from exporter import __version__
 from exporter.errors import EndpointError
-from exporter.sources import endpoint as endpoint_module
-from exporter.sources.deadline import DeadlineSocket
-from exporter.sources.endpoint import Endpoint, Page, Target
-from exporter.sources.resolver import Address
+from exporter.sources.endpoint import exchange as endpoint_module
+from exporter.sources.endpoint.deadline import DeadlineSocket
+from exporter.sources.endpoint.exchange import Endpoint, Page, Target
+from exporter.sources.endpoint.resolver import Address
 from tests.endpoint_probe import SLACK, D, failure, fetch, full_backlog, refused_port
 from tests.hostile import Hostile
 from tests.hostile_pages import PAGE

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.sources.deadline import Deadline
-from exporter.sources.endpoint import Endpoint, Target
-from exporter.sources.resolver import Address, Resolver
+from exporter.sources.endpoint.deadline import Deadline
+from exporter.sources.endpoint.exchange import Endpoint, Target
+from exporter.sources.endpoint.resolver import Address, Resolver
 from tests.endpoint_probe import SLACK, full_backlog
 from tests.hostile import Hostile
 from tests.hostile_pages import PAGE
@@ -144,7 +144,7 @@ def test_an_address_that_is_a_minute_old_is_looked_up_before_a_new_connection(
         endpoint.fetch("/once_a_connection")
         endpoint.fetch("/once_a_connection")
         assert len(asked) == 1
-        monkeypatch.setattr("exporter.sources.resolver._MAX_AGE", -1.0)
+        monkeypatch.setattr("exporter.sources.endpoint.resolver._MAX_AGE", -1.0)
         assert endpoint.fetch("/once_a_connection").body == PAGE
         assert len(asked) == 2
 

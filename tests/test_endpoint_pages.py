@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.sources.endpoint import Endpoint, Limits, Target
+from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
 from tests.endpoint_probe import REFUSED, D, failure, fetch, refused_port
 from tests.hostile import Hostile
 from tests.hostile_pages import LARGE_PAGE, PAGE, bomb

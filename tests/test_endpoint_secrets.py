@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.sources.endpoint import Endpoint, Target
+from exporter.sources.endpoint.exchange import Endpoint, Target
 from tests.endpoint_probe import REFUSED, failure, fetch, refused_port
 from tests.hostile import Hostile, Peer, fault, head
 from tests.hostile_pages import PAGE

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.sources.endpoint import Endpoint, Target
+from exporter.sources.endpoint.exchange import Endpoint, Target
 from tests.endpoint_probe import SLACK, D, failure, fetch
 from tests.hostile import Hostile
 from tests.hostile_pages import PAGE

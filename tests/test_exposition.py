@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines.exposition import MAX_LINES, PageReader
+from exporter.engines.exposition import FULL_READING_EVERY, MAX_LINES, PageReader
 from exporter.errors import PageError
 
 CAPTURES = sorted((pathlib.Path(__file__).parent / "captures").glob("*.prom"))
@@ -53,6 +53,26 @@ def test_the_layout_is_the_same_object_while_the_series_stay():
     assert second.numbers == [5.0, 6.0]
     assert third.layout is not first.layout
     assert [series.name for series in third.layout.series] == ["a"]
+
+
+def test_a_wanted_series_that_takes_an_unwanted_ones_line_is_found_within_sixteen_pages():
+    reader = PageReader(lambda name: name != "other")
+    for _ in range(3):
+        reader.read(b"a 1\nother 5\nb 2\n")
+    found = [len(reader.read(b"a 1\nnew 5\nb 2\n").numbers) for _ in range(FULL_READING_EVERY + 1)]
+    assert found[-1] == 3
+
+
+@pytest.mark.parametrize(
+    "page", [b"b 2\na 1\nc 3\n", b"a 1\nb 2\n", b"a 1\nb x\nc 3\n", b"a 1\nb 2 99\nc 3\n", b"a 1\nbb 2\nc 3\n"]
+)
+def test_a_page_that_changed_its_shape_reads_like_a_first_page(page):
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        reader.read(b"a 1\nb 2\nc 3\n")
+    again, first = reader.read(page), read(page)
+    assert as_dict(again) == as_dict(first)
+    assert again.oddities == first.oddities
 
 
 def test_unwanted_series_are_neither_kept_nor_converted():

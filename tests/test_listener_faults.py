@@ -17,7 +17,7 @@ import time
 import pytest
 
 from exporter.errors import ListenError
-from exporter.listener import Listener, Request, Response
+from exporter.listener.loop import Listener, Request, Response
 from tests.raw_http import (
     GET,
     GET_CLOSE,
@@ -72,7 +72,7 @@ def test_no_child_inherits_a_socket():
 
 EXHAUSTED = """
 import os, resource, sys
-from exporter.listener import Listener, Response
+from exporter.listener.loop import Listener, Response
 listener = Listener("127.0.0.1", 0, lambda _: Response(status=200, content_type="text/plain", body=b"here"))
 listener.start()
 print(listener.address[1], flush=True)
@@ -335,7 +335,7 @@ def test_a_failed_start_exits_without_a_traceback_when_its_message_is_printed():
     script = """
         import sys
         from exporter.errors import ListenError
-        from exporter.listener import Listener
+        from exporter.listener.loop import Listener
         try:
             Listener("127.0.0.1", int(sys.argv[1]), lambda _: None)
         except ListenError as error:

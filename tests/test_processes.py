@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.sources import procfs
-from exporter.sources.process_kind import engine_kind, is_shared
-from exporter.sources.processes import Candidate, Process, listening_engines, read_processes
+from exporter.sources.processes import procfs
+from exporter.sources.processes.kind import engine_kind, is_shared
+from exporter.sources.processes.table import Candidate, Process, listening_engines, read_processes
 from tests.fake_proc import HOST_NET, FakeProc
 
 ID = "0123456789abcdef" * 4
@@ -314,7 +314,7 @@ def test_the_number_of_descriptors_is_bounded(node: FakeProc, monkeypatch: pytes
     node.add(100, 1, ["x"])
     for number in range(10, 60):
         os.symlink(f"socket:[{number}]", node.root / "100" / "fd" / str(number))
-    monkeypatch.setattr("exporter.sources.processes._LINKS", 20)
+    monkeypatch.setattr("exporter.sources.processes.table._LINKS", 20)
     read = 0
     real = procfs.link
 
@@ -506,7 +506,7 @@ def test_a_reader_without_rights_counts_no_permission_and_names_nobody() -> None
     look = f"""
 import ctypes, os, sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from exporter.sources.processes import read_processes
+from exporter.sources.processes.table import read_processes
 os.setresuid(65534, 65534, 65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: own entries in /proc become readable again
 table = read_processes([int(sys.argv[1])], [int(sys.argv[2])])

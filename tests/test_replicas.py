@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from exporter.derive.replicas import Assignment, Endpoint, owners
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
-from exporter.sources.processes import Listener, Process, ProcessTable, read_processes
+from exporter.sources.processes.table import Listener, Process, ProcessTable, read_processes
 from tests.fake_proc import HOST_ADDRESS, FakeProc
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

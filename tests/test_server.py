@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from exporter import __version__
-from exporter.listener import Handler, Listener, Request, Response
+from exporter.listener.loop import Handler, Listener, Request, Response
 from exporter.server import OPENMETRICS, TEXT, routes
 
 PROMETHEUS_2_42 = (

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from exporter import settings
 from exporter.config.environment import variables
-from exporter.errors import SettingsError
 from exporter.config.notation import identity, written
+from exporter.errors import SettingsError
 from exporter.settings import (
     Address,
     BasicAuth,

@@ -69,7 +69,9 @@ def test_idle_servers_without_gauge_samples_say_nothing_about_load():
     assert reading.ranks["0"][Quantity.PROMPT_TOKENS] == 0.0
 
 
-@pytest.mark.parametrize("name", ["vllm-0.8.5.post2-real-cpu-fresh.prom", "vllm-0.6.6.post1-generated-v0-mp-fresh.prom"])
+@pytest.mark.parametrize(
+    "name", ["vllm-0.8.5.post2-real-cpu-fresh.prom", "vllm-0.6.6.post1-generated-v0-mp-fresh.prom"]
+)
 def test_a_nearly_empty_page_before_the_first_request_is_a_reading_and_no_error(name):
     reading = capture(name)
     assert list(reading.ranks) == [""]

@@ -80,10 +80,20 @@ def _replica(snapshot: Snapshot) -> Iterator[Row]:
             yield (*cards[owner.uuid], *known[owner.replica], owner.rank), 1.0
 
 
-def _events(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
-        for reason, active in reading.clock_events.items():
-            yield (*labels, reason), float(active)
+# Reasons that cost speed against somebody's will; being idle, or clocks that an administrator set, do not.
+_HARMFUL = frozenset(
+    {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+
+
+def _events(*, harmful_only: bool) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for labels, reading in _readings(snapshot):
+            for reason, active in reading.clock_events.items():
+                if not harmful_only or reason in _HARMFUL:
+                    yield (*labels, reason), float(active)
+
+    return read
 
 
 def _event_seconds(snapshot: Snapshot) -> Iterator[Row]:
@@ -348,12 +358,14 @@ CLOCKS = (
         "domain",
         series=Series.FULL,
     ),
-    _gauge(
-        "clock_event_active",
-        Unit.NONE,
-        _events,
-        "1 while the driver holds the clocks down for this reason.",
-        "reason",
+    Metric(
+        subject=CARD,
+        noun="clock_event_active",
+        kind=Kind.GAUGE,
+        labels=("reason",),
+        help="1 while the driver holds the clocks down for this reason; harmless reasons are in the full set.",
+        read=_events(harmful_only=True),
+        read_full=_events(harmful_only=False),
     ),
     _counter(
         "clock_event",

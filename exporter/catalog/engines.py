@@ -76,6 +76,10 @@ def _restarts(_: Snapshot, replica: ReplicaState) -> float:
     return float(replica.restarts)
 
 
+def _certificate(_: Snapshot, replica: ReplicaState) -> float | None:
+    return replica.certificate_expires
+
+
 def _engine_info(snapshot: Snapshot) -> Iterator[Row]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
@@ -235,6 +239,13 @@ HEALTH = (
         _replica(_restarts),
         "Restarts of the engine that the daemon saw.",
         series=Series.FULL,
+    ),
+    _metric(
+        "certificate_expiry_timestamp",
+        Kind.GAUGE,
+        _replica(_certificate),
+        "Unix time at which the engine's TLS certificate ends; absent over plain HTTP.",
+        unit=Unit.SECONDS,
     ),
     _metric("engine", Kind.INFO, _engine_info, "The engine's version, empty when it does not say.", "version"),
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from exporter.model import EMPTY, CardState, Missing, Ownership, Signal
 
 if TYPE_CHECKING:
-    from exporter.sources.processes import Listener, Process, ProcessTable
+    from exporter.sources.processes.table import Listener, Process, ProcessTable
 
 _DEPTH = 128  # generations; deeper trees are not real
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))

@@ -1,1 +1,4 @@
-"""All input: the driver, engine endpoints, the process table.  Nothing outside this folder opens a socket or a file."""
+"""All input: the driver, engine endpoints, the process table.
+
+Nothing outside this folder opens an outbound socket or reads a file of the system.
+"""

@@ -14,6 +14,7 @@ class ReplayedPage:
 
     body: bytes
     duration: float = 0.0
+    certificate_expires: float | None = None
 
 
 class Replay:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exporter.errors import EndpointError
-from exporter.sources.deadline import Deadline
+from exporter.sources.endpoint.deadline import Deadline
 
 Address = tuple[int, tuple[Any, ...]]  # family, socket address with port 0
 LookUp = Callable[[str], Sequence[Address]]

@@ -24,13 +24,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from exporter import __version__
 from exporter.errors import EndpointError
-from exporter.sources import origin as urls
-from exporter.sources.credentials import Authorization, TlsFiles, TlsSettings
-from exporter.sources.deadline import Deadline, DeadlineSocket, DeadlineTlsSocket
-from exporter.sources.failure import READING, explain, of_status
-from exporter.sources.origin import Origin
-from exporter.sources.resolver import SHARED, Address, Resolver
-from exporter.sources.response import CappedResponse, Limits, read_page
+from exporter.sources.endpoint import origin as urls
+from exporter.sources.endpoint.credentials import Authorization, TlsFiles, TlsSettings
+from exporter.sources.endpoint.deadline import Deadline, DeadlineSocket, DeadlineTlsSocket
+from exporter.sources.endpoint.failure import READING, explain, of_status
+from exporter.sources.endpoint.origin import Origin
+from exporter.sources.endpoint.resolver import SHARED, Address, Resolver
+from exporter.sources.endpoint.response import CappedResponse, Limits, read_page
 
 __all__ = ["Endpoint", "Limits", "Page", "Target"]
 

@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from exporter.connection import Connection, Handler, Phase, ServerLimits
 from exporter.errors import ListenError
-from exporter.http1 import Request, Response, plain
+from exporter.listener.connection import Connection, Handler, Phase, ServerLimits
+from exporter.listener.http1 import Request, Response, plain
 
 __all__ = ["Handler", "Listener", "Request", "Response", "ServerLimits"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from selectors import EVENT_READ, EVENT_WRITE
 
-from exporter.http1 import BadRequestError, Message, Request, Response, head, plain, take
+from exporter.listener.http1 import BadRequestError, Message, Request, Response, head, plain, take
 
 Handler = Callable[[Request], Response]
 

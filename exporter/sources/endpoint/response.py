@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from exporter.errors import EndpointError
-from exporter.sources.deadline import Deadline
+from exporter.sources.endpoint.deadline import Deadline
 
 _PIECE = 64 * 1024
 _INFLATED_PIECE = 256 * 1024

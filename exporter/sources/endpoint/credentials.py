@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 
 from exporter.errors import EndpointError
-from exporter.sources.deadline import DeadlineTlsSocket
+from exporter.sources.endpoint.deadline import DeadlineTlsSocket
 
 _MAX_SECRET = 16 * 1024
 _TOKEN = re.compile(r"[!-~]+")  # anything else would end the header, and http.client's complaint would quote it

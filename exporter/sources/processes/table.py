@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from exporter.model import EMPTY
-from exporter.sources import procfs
-from exporter.sources.process_kind import (
+from exporter.sources.processes import procfs
+from exporter.sources.processes.kind import (
     DEFAULT_PORTS,
     engine_kind,
     is_mps,
