@@ -1,0 +1,120 @@
+"""Which replica sits on which card, and which engines run on this node: looked up slowly, beside the polling.
+
+The process table is read in a thread of its own, because such a read can wait for a process that is stuck in the
+driver.  Should that happen, polling and serving go on with the last assignment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from exporter.derive.replicas import Assignment, Endpoint, owners
+from exporter.errors import SourceError
+from exporter.model import CardState
+from exporter.sources.endpoint.deadline import Deadline
+from exporter.sources.endpoint.resolver import SHARED
+from exporter.sources.processes.table import Candidate, listening_engines, read_processes
+
+logger = logging.getLogger(__name__)
+
+EVERY = 10.0  # seconds
+RESOLVE_SECONDS = 1.0
+
+
+class Placement:
+    """Looks every ten seconds, and at once when the set of processes on the cards changes."""
+
+    def __init__(
+        self,
+        *,
+        cards: Callable[[], Sequence[CardState]],
+        endpoints: Callable[[], Sequence[Endpoint]],
+        found: Callable[[Sequence[Candidate]], None] | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``found`` is told the engines of this node, when they are to be discovered at all."""
+        self.assignment = Assignment()
+        self.loop_restarts = 0
+        self.looked = False  # once
+        self._cards = cards
+        self._endpoints = endpoints
+        self._found = found
+        self._changed = changed
+        self._pids: frozenset[int] = frozenset()
+        self._nudge = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def discover(self, found: Callable[[Sequence[Candidate]], None] | None) -> None:
+        """Switch discovery on or off, from the next look on."""
+        self._found = found
+
+    def look(self) -> None:
+        """Look once, and replace ``assignment``."""
+        if self._found is not None:
+            self._found(listening_engines())
+        cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
+        # Configured replicas are looked up as well: their cards are known, their cards' ranks are not.
+        table = read_processes(_pids(cards), {endpoint.port for endpoint in endpoints}) if endpoints else None
+        assignment = owners(cards, endpoints, table)
+        self.looked = True
+        if assignment != self.assignment:
+            self.assignment = assignment
+            logger.info(
+                "event=placement assigned=%d unassigned=%s",
+                len(assignment.owners),
+                ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none",
+            )
+            self._changed()
+
+    def notice(self, cards: Sequence[CardState]) -> None:
+        """Look at once if other processes sit on the cards than last time."""
+        pids = _pids(cards)
+        if pids != self._pids:
+            self._pids = pids
+            self._nudge.set()
+
+    def look_now(self) -> None:
+        """Look at once: the replicas changed."""
+        self._nudge.set()
+
+    def start(self) -> None:
+        """Look from now on, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="placement", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it may be stuck in a read, so nobody waits for it."""
+        self._stopping = True
+        self._nudge.set()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._nudge.clear()
+            try:
+                self.look()
+            except Exception:
+                self.loop_restarts += 1
+                logger.exception("event=bug: looking for the cards' replicas failed and goes on")
+            self._nudge.wait(EVERY)
+
+
+def _resolved(endpoint: Endpoint) -> Endpoint:
+    """Replace a host's name by its address: a name says nothing about being on this node."""
+    try:
+        addresses = SHARED.addresses(endpoint.host, Deadline(RESOLVE_SECONDS))
+    except (SourceError, OSError):
+        return endpoint
+    return replace(endpoint, host=str(addresses[0][1][0])) if addresses else endpoint
+
+
+def _pids(cards: Iterable[CardState]) -> frozenset[int]:
+    return frozenset(
+        process.pid
+        for card in cards
+        if card.reading is not None and card.reading.processes
+        for process in card.reading.processes
+    )

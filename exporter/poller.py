@@ -1,0 +1,202 @@
+"""Joins what the sources last said into one snapshot, and publishes it.
+
+Sources run in threads of their own and keep their newest state; this one thread composes them.  It publishes when
+something is new, at most once per shortest interval, and every few seconds even when nothing is, because ages move.
+``snapshot`` is the one reference that changes; what it points to never does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from exporter.derive.engine import replica_imbalance
+from exporter.derive.imbalance import groups
+from exporter.derive.replicas import Assignment
+from exporter.model import CardState, DaemonState, DriverFacts, ReplicaState, Snapshot, SourceStatus
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT = 5.0  # seconds between pages when nothing is new
+TOGETHER = 0.02  # seconds that the first news waits for the rest of its kind
+DEAD_AFTER = 30.0  # seconds without a beat: the loop is dead, not slow
+PATIENCE = 5.0  # seconds that readiness waits for sources that have not answered once
+
+
+class CardsView(Protocol):
+    """What the card source shows: the driver's facts and health, and every card's state."""
+
+    @property
+    def driver(self) -> DriverFacts | None: ...  # noqa: D102
+
+    @property
+    def status(self) -> SourceStatus: ...  # noqa: D102
+
+    @property
+    def cards(self) -> tuple[CardState, ...]: ...  # noqa: D102
+
+
+class Cards(Protocol):
+    """Where cards come from."""
+
+    def state(self, now: float) -> CardsView: ...  # noqa: D102
+
+
+class Replica(Protocol):
+    """Where a replica's state comes from."""
+
+    oddities: Mapping[str, int]
+    loop_restarts: int
+
+    def view(self, now: float) -> ReplicaState: ...  # noqa: D102
+
+
+class Publisher:
+    """Composes and publishes until stopped."""
+
+    def __init__(
+        self,
+        *,
+        cards: Cards | None,
+        replicas: Callable[[], Sequence[Replica]],
+        assignment: Callable[[], Assignment],
+        publish: Callable[[Snapshot], None],
+        notice: Callable[[Sequence[CardState]], None] = lambda _: None,
+        loop_restarts: Callable[[], Mapping[str, int]] = dict,
+        dropped: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``publish`` is given every snapshot; ``notice`` the cards, for whoever follows their processes."""
+        self.snapshot: Snapshot | None = None
+        self.interval = 1.0
+        self.reload_successful = True
+        self.reload_wall: float | None = wall()
+        self._cards = cards
+        self._replicas = replicas
+        self._assignment = assignment
+        self._publish = publish
+        self._notice = notice
+        self._loop_restarts = loop_restarts
+        self._dropped = dropped
+        self._clock = clock
+        self._wall = wall
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._restarts = 0
+        self._started_at = clock()
+        self._beat_at = self._started_at
+
+    def news(self) -> None:
+        """Say that a source has something new; callable from any thread."""
+        self._news.set()
+
+    def compose(self) -> Snapshot:
+        """Join what every source last said."""
+        now = self._clock()
+        view = self._cards.state(now) if self._cards is not None else None
+        cards = view.cards if view is not None else ()
+        sources = self._replicas()
+        replicas = tuple(source.view(now) for source in sources)
+        assignment = self._assignment()
+        statuses = [] if view is None else [view.status, *[card.status for card in cards]]
+        restarts = dict(self._loop_restarts())
+        restarts["publisher"] = self._restarts
+        restarts["engines"] = sum(source.loop_restarts for source in sources)
+        daemon = DaemonState(
+            config_reload_successful=self.reload_successful,
+            config_reload_wall=self.reload_wall,
+            loop_restarts=restarts,
+            dropped_series=self._dropped(),
+            oddities={
+                (replica.status.source, reason): count
+                for source, replica in zip(sources, replicas, strict=True)
+                for reason, count in source.oddities.items()
+            },
+            unassigned=assignment.unassigned,
+        )
+        return Snapshot(
+            at=now,
+            wall=self._wall(),
+            driver=view.driver if view is not None else None,
+            cards=cards,
+            replicas=replicas,
+            owners=assignment.owners,
+            imbalance=groups(cards, assignment.owners),
+            replica_imbalance=replica_imbalance(replicas),
+            sources=(*statuses, *[replica.status for replica in replicas]),
+            daemon=daemon,
+        )
+
+    def turn(self) -> None:
+        """Publish one snapshot."""
+        snapshot = self.compose()
+        self.snapshot = snapshot
+        self._publish(snapshot)
+        self._notice(snapshot.cards)
+
+    # ------------------------------------------------------------------ health
+
+    def healthy(self) -> tuple[bool, str]:
+        """Tell whether the loop turns; a card or an engine in trouble does not matter here."""
+        still = self._clock() - self._beat_at
+        if self._thread is not None and self._thread.is_alive() and still < DEAD_AFTER:
+            return True, f"the loop turns; its last beat was {still:.1f} s ago"
+        return False, f"the loop has not turned for {still:.1f} s; restart the daemon"
+
+    def ready(self) -> tuple[bool, str]:
+        """Tell whether the first cycle is done and at least one source gives fresh data."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            return False, "no snapshot has been made yet"
+        if self._unheard(snapshot) and self._clock() - self._started_at < PATIENCE:
+            return False, "the first cycle is not done yet"
+        age = self._clock() - snapshot.at
+        if age > DEAD_AFTER:
+            return False, f"the newest snapshot is {age:.1f} s old"
+        cards = sum(card.reading is not None for card in snapshot.cards)
+        replicas = sum(replica.reading is not None for replica in snapshot.replicas)
+        sentence = (
+            f"{cards} of {len(snapshot.cards)} cards and {replicas} of {len(snapshot.replicas)} replicas answer"
+        )
+        return cards + replicas > 0, sentence
+
+    @staticmethod
+    def _unheard(snapshot: Snapshot) -> bool:
+        return any(status.reason == "starting" for status in snapshot.sources)
+
+    # ------------------------------------------------------------------ the loop
+
+    def start(self) -> None:
+        """Publish from now on, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 0.5) -> None:
+        """End the loop."""
+        self._stopping.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            begun = self._beat_at = self._clock()
+            self._news.clear()
+            try:
+                self.turn()
+            except Exception:
+                self._restarts += 1
+                logger.exception("event=bug: making a snapshot failed; the loop goes on")
+            self._pause(begun)
+
+    def _pause(self, begun: float) -> None:
+        """Wait for news, but keep the distance; while sources are still unheard every piece of news is shown."""
+        starting = self.snapshot is None or self._unheard(self.snapshot)
+        self._news.wait(HEARTBEAT)
+        gap = TOGETHER if starting else max(TOGETHER, begun + self.interval - self._clock())
+        self._stopping.wait(gap)

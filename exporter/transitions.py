@@ -1,0 +1,49 @@
+"""Say in the log when a source changes state, and only then.
+
+A source that flips on every poll must not flood the log: one line a minute per source at most, and the next line
+says how many changes went unsaid.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+QUIET_SECONDS = 60.0
+
+
+class Transitions:
+    """The log voice of one source; owned by the thread that reads it."""
+
+    def __init__(self, logger: logging.Logger, source: str, clock: Callable[[], float]) -> None:
+        self._logger = logger
+        self._source = source
+        self._clock = clock
+        self._reason: str | None = None  # "" is up; None before the first verdict
+        self._said: str | None = None
+        self._said_at = float("-inf")
+        self._unsaid = 0
+
+    def up(self) -> None:
+        """Note that the source was read; logged when it was down before or never read."""
+        self._turn("", "")
+
+    def down(self, reason: str, message: str) -> None:
+        """Note that the source could not be read; logged when it was up before or the reason changed."""
+        self._turn(reason, message)
+
+    def _turn(self, reason: str, message: str) -> None:
+        if reason == self._reason and self._said == reason:
+            return
+        if reason != self._reason:
+            self._unsaid += 1
+        self._reason = reason
+        now = self._clock()
+        if now - self._said_at < QUIET_SECONDS:
+            return
+        unsaid = f" changes_unsaid={self._unsaid - 1}" if self._unsaid > 1 else ""
+        if reason:
+            self._logger.warning("source=%s state=down reason=%s%s: %s", self._source, reason, unsaid, message)
+        else:
+            self._logger.info("source=%s state=up%s", self._source, unsaid)
+        self._said, self._said_at, self._unsaid = reason, now, 0
