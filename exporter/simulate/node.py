@@ -1,0 +1,136 @@
+"""A simulated node for the daemon to watch: one process for each engine server, and options for the cards.
+
+The daemon reads it exactly as it would read a real one: engines over HTTP, cards through a module with pynvml's
+names in the driver's worker process, ownership through the pids of real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from exporter.errors import ShardwatchError
+from exporter.simulate.plan import Plan
+from exporter.simulate.scenarios import SCENARIOS, Replica, find
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_SECONDS = 20.0  # for all engines together; a loaded machine imports slowly
+STOP_SECONDS = 2.0
+CARD_MODULE = "exporter.simulate.cards"
+NAMES = tuple(scenario.name for scenario in SCENARIOS)
+
+
+class SimulatedNode:
+    """Use it as a context, or call ``start`` and ``stop``.
+
+    ``engine_urls`` holds (replica name, metrics URL); ``card_options`` what the cards' module is configured with.
+    ``node`` chooses the variant of a scenario whose nodes differ, and gives other cards; ``fault_at`` and
+    ``fault_until`` move the scenario's faults, in simulated seconds after the start.
+    """
+
+    def __init__(
+        self,
+        scenario: str = "healthy",
+        *,
+        seed: int = 0,
+        speed: float = 1.0,
+        node: int = 0,
+        fault_at: float | None = None,
+        fault_until: float | None = None,
+    ) -> None:
+        self.scenario = find(scenario)
+        self.plan = Plan(
+            scenario=scenario, seed=seed, node=node, speed=speed, fault_at=fault_at, fault_until=fault_until
+        )
+        self.engine_urls: tuple[tuple[str, str], ...] = ()
+        self.pids: tuple[int, ...] = ()  # of the engine servers
+        self._engines: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def card_options(self) -> str:
+        """The plan with the pids of all ranks, as JSON; complete once ``start`` has returned."""
+        return self.plan.dumps()
+
+    def start(self) -> SimulatedNode:
+        """Start the engines and wait until they serve; ShardwatchError when one does not within the deadline."""
+        if self._engines:
+            raise RuntimeError("a simulated node starts once")
+        self.plan = replace(self.plan, start=time.monotonic(), wall=time.time())
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            for spec in self.scenario.replicas:
+                self._engines.append(self._launch(spec))
+            hellos = [
+                self._hello(engine, spec, deadline)
+                for engine, spec in zip(self._engines, self.scenario.replicas, strict=True)
+            ]
+        except BaseException:
+            self.stop()
+            raise
+        names = [spec.name for spec in self.scenario.replicas]
+        self.engine_urls = tuple(
+            (name, f"http://127.0.0.1:{hello['port']}/metrics") for name, hello in zip(names, hellos, strict=True)
+        )
+        self.pids = tuple(engine.pid for engine in self._engines)
+        ranks = {name: tuple(hello["ranks"]) for name, hello in zip(names, hellos, strict=True)}
+        self.plan = replace(self.plan, pids=ranks)
+        return self
+
+    def stop(self) -> None:
+        """End every process that ``start`` began, within a few seconds; may be called again."""
+        for engine in self._engines:
+            if engine.stdin:
+                engine.stdin.close()
+        deadline = time.monotonic() + STOP_SECONDS
+        for engine in self._engines:
+            try:
+                engine.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                engine.kill()
+                engine.wait()
+            if engine.stdout:
+                engine.stdout.close()
+        self._engines.clear()
+
+    def __enter__(self) -> SimulatedNode:  # noqa: PYI034 - typing.Self is younger than the oldest Python we serve
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self, spec: Replica) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "exporter.simulate.engine"]
+        command += ["--kind", spec.engine, "--replica", spec.name, "--options", self.plan.dumps()]
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    @staticmethod
+    def _hello(engine: subprocess.Popen[bytes], spec: Replica, deadline: float) -> dict[str, Any]:
+        """Read the line in which an engine says where it serves."""
+        assert engine.stdout is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([engine.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            part = os.read(engine.stdout.fileno(), 4096) if ready else b""
+            if not part:
+                why = "ended" if ready else f"was not ready within {START_SECONDS:g} s"
+                raise ShardwatchError(f"the simulated engine {spec.name} {why}; its own message stands above")
+            line += part
+        hello: dict[str, Any] = json.loads(line)
+        return hello

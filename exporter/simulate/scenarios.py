@@ -1,0 +1,301 @@
+"""What can be simulated, as literal records: cards, models, replicas, faults, and the named scenarios made of them.
+
+Nothing here computes.  A scenario says what the node is and what happens to it; ``world.py`` lives it.  Times of
+faults are seconds after the start of the simulated node; sizes are bytes, tokens or blocks as named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GIB = 1024**3
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardKind:
+    """A make of card: what its driver reports about it, and how it turns work into heat."""
+
+    name: str
+    memory: int  # bytes
+    reserved: int  # bytes the driver keeps for itself
+    sm_clock: int  # MHz, the highest
+    idle_clock: int  # MHz
+    memory_clock: int  # MHz
+    power_limit: float  # W
+    idle_power: float  # W
+    decode_power: float  # W above idle at full utilisation in memory-bound work
+    prefill_power: float  # W above idle at full utilisation in compute-bound work
+    thermal_resistance: float  # K/W from the inlet air
+    nvlinks: int  # active links; 0: the cards talk over PCIe
+    numa_split: int = 4  # cards below this index sit on the first socket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """Versions on one node.  ``pace`` scales step times: old software is a little slower."""
+
+    driver: str = "580.95.05"
+    nvml: str = "13.580.95.05"
+    cuda: int = 13000  # as the driver numbers it: major × 1000 + minor × 10
+    engine: str = "0.32.0"
+    pace: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A served model and how long its steps take on healthy cards of the group size it is meant for."""
+
+    name: str
+    weights: int  # bytes over the whole group
+    kv_bytes: int  # bytes of KV cache for one token, over the whole group
+    step_base: float  # s for any step
+    step_sequence: float  # s more for each sequence in the batch
+    step_prefill: float  # s more for each prompt token computed
+    link_bytes: int  # bytes that each card sends to its peers for one token
+    max_model_len: int = 32_768
+    launch_floor: float = 0.75  # utilisation of a busy card with a tiny batch: the rest is gaps between kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What clients ask of one replica; lengths are medians of log-normal distributions."""
+
+    rate: float  # requests per second, averaged over the day
+    daily: float = 0.0  # amplitude of the daily curve, share of the rate
+    prompt: int = 900  # tokens of a request's own
+    prompt_spread: float = 0.8
+    output: int = 260
+    output_spread: float = 0.8
+    prefixes: int = 24  # shared beginnings (system prompts, documents), popularity falls like 1/rank
+    prefix: tuple[int, int] = (512, 4096)  # tokens, between
+    patience: float = 90.0  # s until a client gives up
+    fickle: float = 0.006  # share of clients that leave before their answer is complete
+    malformed: float = 0.002  # share of HTTP requests refused with 400 before they reach the engine
+    shares: tuple[float, ...] = ()  # of the ranks; empty: even
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One engine server: ``ranks`` lists the cards of each data-parallel rank."""
+
+    name: str
+    model: Model
+    traffic: Traffic
+    ranks: tuple[tuple[int, ...], ...]
+    engine: str = "vllm"
+    memory_fraction: float = 0.90  # of each card, weights and KV cache together
+    max_sequences: int = 64
+    batch_tokens: int = 2048  # most tokens in one step
+    block: int = 16  # tokens per KV block
+    link_scale: float = 1.0  # how much longer a step takes because of the way the cards talk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that happens to one card.
+
+    ``lost``: link errors and slow steps for ``lead`` seconds, then the card is gone and its group freezes.
+    ``memory``: the process on the card grows by what is left, within ``lead`` seconds.
+    ``heat``: the cooler moves only ``strength`` of its heat.
+    """
+
+    kind: str
+    card: int
+    at: float
+    until: float | None = None
+    lead: float = 8.0
+    strength: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A node and its fate.  ``software`` holds one entry per node variant."""
+
+    name: str
+    summary: str
+    replicas: tuple[Replica, ...]
+    kind: CardKind
+    cards: int = 8
+    busy: tuple[float, ...] = (1.0,) * 8  # a card's share of its group's busy time
+    faults: tuple[Fault, ...] = ()
+    software: tuple[Software, ...] = (Software(),)
+
+
+H100 = CardKind(
+    name="NVIDIA H100 80GB HBM3",
+    memory=81_559 * MIB,
+    reserved=551 * MIB,
+    sm_clock=1980,
+    idle_clock=345,
+    memory_clock=2619,
+    power_limit=700.0,
+    idle_power=72.0,
+    decode_power=300.0,
+    prefill_power=600.0,
+    thermal_resistance=0.066,
+    nvlinks=18,
+)
+H100_PCIE = CardKind(
+    name="NVIDIA H100 PCIe",
+    memory=81_559 * MIB,
+    reserved=551 * MIB,
+    sm_clock=1755,
+    idle_clock=345,
+    memory_clock=1593,
+    power_limit=350.0,
+    idle_power=48.0,
+    decode_power=190.0,
+    prefill_power=290.0,
+    thermal_resistance=0.115,
+    nvlinks=0,
+)
+
+LLAMA_70B = Model(
+    name="llama-3.3-70b-instruct",
+    weights=141 * 10**9,
+    kv_bytes=327_680,
+    step_base=0.0165,
+    step_sequence=0.00011,
+    step_prefill=0.00006,
+    link_bytes=3_900_000,
+)
+LLAMA_70B_EIGHT = Model(
+    name="llama-3.3-70b-instruct",
+    weights=141 * 10**9,
+    kv_bytes=327_680,
+    step_base=0.0115,
+    step_sequence=0.00008,
+    step_prefill=0.00004,
+    link_bytes=4_500_000,
+    launch_floor=0.98,
+)
+QWEN_32B = Model(
+    name="qwen2.5-coder-32b",
+    weights=65 * 10**9,
+    kv_bytes=262_144,
+    step_base=0.0150,
+    step_sequence=0.00012,
+    step_prefill=0.00006,
+    link_bytes=2_600_000,
+)
+LLAMA_8B = Model(
+    name="llama-3.1-8b-instruct",
+    weights=16 * 10**9,
+    kv_bytes=131_072,
+    step_base=0.0080,
+    step_sequence=0.00012,
+    step_prefill=0.00003,
+    link_bytes=0,
+    launch_floor=0.40,
+)
+
+CHAT = Traffic(rate=2.4, daily=0.30)
+STEADY = Traffic(rate=2.4)
+FIRST_FOUR = ((0, 1, 2, 3),)
+LAST_FOUR = ((4, 5, 6, 7),)
+TWO_REPLICAS = (
+    Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+    Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR),
+)
+
+SCENARIOS = (
+    Scenario(
+        name="healthy",
+        summary="two replicas of one model on four cards each, all well",
+        kind=H100,
+        replicas=(
+            Replica(name="chat-a", model=LLAMA_70B, traffic=CHAT, ranks=FIRST_FOUR),
+            Replica(name="chat-b", model=LLAMA_70B, traffic=CHAT, ranks=LAST_FOUR),
+        ),
+    ),
+    Scenario(
+        name="mixed",
+        summary="two models on six cards, two cards idle",
+        kind=H100,
+        replicas=(
+            Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+            Replica(name="code", model=QWEN_32B, traffic=Traffic(rate=1.6, output=340), ranks=((4, 5),)),
+        ),
+    ),
+    Scenario(
+        name="pcie",
+        summary="one replica over eight cards that talk over PCIe: slower than four cards with NVLink",
+        kind=H100_PCIE,
+        busy=(0.998, 0.662, 0.611, 0.591, 0.560, 0.529, 0.489, 0.458),
+        replicas=(
+            Replica(
+                name="chat",
+                model=LLAMA_70B_EIGHT,
+                traffic=Traffic(rate=1.3),
+                ranks=((0, 1, 2, 3, 4, 5, 6, 7),),
+                link_scale=3.6,
+            ),
+        ),
+    ),
+    Scenario(
+        name="oom",
+        summary="one worker's memory grows until its card, not the first, is full and requests fail",
+        kind=H100,
+        replicas=(
+            Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR, memory_fraction=0.86),
+            Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR, memory_fraction=0.86),
+        ),
+        faults=(Fault(kind="memory", card=5, at=20.0, lead=40.0),),
+    ),
+    Scenario(
+        name="hang",
+        summary="a card is lost: its replica freezes in a collective and requests wait",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        faults=(Fault(kind="lost", card=6, at=30.0, lead=8.0),),
+    ),
+    Scenario(
+        name="skew",
+        summary="eight data-parallel ranks, one card each, and a scheduler that prefers the first",
+        kind=H100,
+        replicas=(
+            Replica(
+                name="chat",
+                model=LLAMA_8B,
+                traffic=Traffic(
+                    rate=65.4,
+                    prompt=160,
+                    output=300,
+                    output_spread=0.5,
+                    prefix=(256, 1024),
+                    patience=16.0,
+                    shares=(12.6, 10.9, 10.0, 9.0, 7.9, 6.7, 5.2, 3.1),
+                ),
+                ranks=((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,)),
+                max_sequences=64,
+            ),
+        ),
+    ),
+    Scenario(
+        name="drift",
+        summary="two nodes of one service whose driver, CUDA and engine versions differ (node 0 and node 1)",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        software=(
+            Software(),
+            Software(driver="570.172.08", nvml="12.570.172.08", cuda=12080, engine="0.31.1", pace=1.15),
+        ),
+    ),
+    Scenario(
+        name="heat",
+        summary="one card's cooler fails: it throttles, and the other cards of its replica wait for it",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        faults=(Fault(kind="heat", card=2, at=20.0, strength=0.30),),
+    ),
+)
+
+
+def find(name: str) -> Scenario:
+    """Give the scenario of that name; KeyError, with the known names, when there is none."""
+    for scenario in SCENARIOS:
+        if scenario.name == name:
+            return scenario
+    known = ", ".join(scenario.name for scenario in SCENARIOS)
+    raise KeyError(f"no scenario is called {name!r}; known: {known}")
