@@ -1,0 +1,71 @@
+"""Engine pages over HTTP for benchmarks: eight replicas whose counters move once a second.
+
+    python -m tests.bench.engines PORT
+
+The pages have the layout of a real four-rank vLLM page (1,700 lines); values run from one recording to the next in
+300 steps and begin anew, which the daemon sees as a restart every five minutes.  Ready bytes, so that the load
+generator costs little beside what is measured.
+"""
+
+from __future__ import annotations
+
+import http.server
+import pathlib
+import sys
+import time
+
+CAPTURES = pathlib.Path(__file__).parent.parent / "captures"
+STEPS = 300
+
+
+def pages(ranks: int = 4) -> list[bytes]:
+    """Make the page of every second; fewer ranks give fewer lines."""
+    before, after = ((CAPTURES / f"vllm-0.20.2-generated-v1-dp4-t{n}.prom").read_text().splitlines() for n in (1, 2))
+    drop = tuple(f'engine="{rank}"' for rank in range(ranks, 4))
+    rows = [(a, b) for a, b in zip(before, after, strict=True) if not any(mark in a for mark in drop)]
+    made = []
+    for step in range(STEPS):
+        share = step / STEPS
+        lines = []
+        for old, new in rows:
+            if old == new or old.startswith("#"):
+                lines.append(old)
+                continue
+            key, _, low = old.rpartition(" ")
+            high = new.rpartition(" ")[2]
+            lines.append(f"{key} {float(int(float(low) + (float(high) - float(low)) * share))}")
+        made.append("\n".join([*lines, ""]).encode())
+    return made
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers every path with this second's page."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    ready: list[bytes]
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/version"):
+            body = b'{"version": "0.20.2"}'
+        else:
+            body = self.ready[int(time.monotonic()) % STEPS]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def main(port: int) -> None:
+    """Serve until killed."""
+    Handler.ready = pages()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    print(server.server_address[1], Handler.ready[0].count(b"\n"), flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

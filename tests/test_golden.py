@@ -1,0 +1,198 @@
+"""What the page says for every recorded page and for simulated cards; the diff of tests/golden is the review.
+
+Recordings of one server in time order are played back 30 seconds apart, so that windows have something to show.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from dataclasses import replace
+
+import pytest
+from builders import Clock, card, replica
+
+from exporter.catalog import CATALOG
+from exporter.catalog.spec import Series
+from exporter.collector import Collector
+from exporter.derive.engine import replica_imbalance
+from exporter.derive.imbalance import groups
+from exporter.model import (
+    CardReading,
+    CardState,
+    DaemonState,
+    Missing,
+    Ownership,
+    Signal,
+    Snapshot,
+    SourceStatus,
+    WindowFigures,
+)
+from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.simulate.plan import Plan
+from exporter.sources.nvml import initialise, load_driver, open_card
+from exporter.sources.nvml_card import CardReader
+from exporter.sources.replay import Replay
+
+TESTS = pathlib.Path(__file__).parent
+STATES = ("fresh", "idle", "t1", "load", "t2", "after")  # in time order
+VALUE = re.compile(r"^([^#].*) (\S+)$", re.MULTILINE)
+VOLATILE = re.compile(r"^(?:# (?:HELP|TYPE) )?shardwatch_build_info.*\n", re.MULTILINE)
+
+
+def recordings() -> dict[str, list[pathlib.Path]]:
+    """Group the captures by server, each group in time order."""
+    found: dict[str, list[pathlib.Path]] = {}
+    for path in sorted((TESTS / "captures").glob("*.prom")):
+        stem, _, state = path.stem.rpartition("-")
+        found.setdefault(stem if state in STATES else path.stem, []).append(path)
+    order = {state: place for place, state in enumerate(STATES)}
+    return {
+        stem: sorted(paths, key=lambda p: order.get(p.stem.rpartition("-")[2], 0)) for stem, paths in found.items()
+    }
+
+
+RECORDINGS = recordings()
+
+
+def rendered(snapshot: Snapshot) -> str:
+    page = Collector(openmetrics=False, series=Series.FULL).render(snapshot)
+    assert page.dropped == 0
+    # Twelve digits: the last ones may differ between mathematical libraries.
+    return VALUE.sub(lambda match: f"{match[1]} {float(match[2]):.12g}", VOLATILE.sub("", page.body.decode()))
+
+
+def page_of_recording(stem: str) -> str:
+    clock = Clock(1000.0)
+    plan = ReplicaPlan(
+        name="replica",
+        kind="auto",
+        interval=5.0,
+        windows=(("1m", 60.0), ("5m", 300.0)),
+        quantiles=(0.5, 0.95, 0.99, 0.999),
+    )
+    poller = ReplicaPoller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
+    for _ in RECORDINGS[stem]:
+        poller.poll()
+        clock.tick(30.0)
+    state = poller.state
+    daemon = DaemonState(oddities={(state.status.source, reason): n for reason, n in poller.oddities.items()})
+    snapshot = Snapshot(
+        at=clock.now,
+        wall=1.7e9,
+        replicas=(state,),
+        replica_imbalance=replica_imbalance([state]),
+        sources=(state.status,),
+        daemon=daemon,
+    )
+    return rendered(snapshot)
+
+
+@pytest.mark.parametrize("stem", RECORDINGS)
+def test_a_recorded_server_gives_the_same_page_as_ever(stem, golden):
+    golden(f"{stem}.prom", page_of_recording(stem))
+
+
+def page_of_cards(scenario: str, monkeypatch) -> str:
+    """Read the simulated cards one minute into the scenario, twice, ten seconds apart, through the real reader."""
+    clock = Clock(60.0)
+    plan = Plan(scenario=scenario, start=0.0, wall=1.7e9, fault_at=20.0, pids={"chat-a": (101,), "chat-b": (102,)})
+    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
+    driver = load_driver("exporter.simulate.cards", plan.dumps())
+    monkeypatch.setattr(driver, "CATCH_UP", 60.0)
+    facts, count = initialise(driver)
+    opened = [open_card(driver, index) for index in range(count)]
+    readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
+    for _ in range(2):
+        clock.tick(10.0)
+        readings = [reader.read(slow=True, clock=clock) for reader in readers]
+    cards = tuple(
+        CardState(
+            facts=card,
+            status=SourceStatus(source=f"gpu:{card.uuid}", up=True, duration=0.001, last_success=clock.now),
+            reading=reading,
+            last_read_at=reading.at,
+            labels=(str(card.index), card.uuid),
+        )
+        for (_, card), reading in zip(opened, readings, strict=True)
+    )
+    owners = tuple(Ownership(uuid=card.facts.uuid, replica="chat") for card in cards)
+    return rendered(
+        Snapshot(
+            at=clock.now + 0.5,
+            wall=1.7e9,
+            driver=facts,
+            cards=cards,
+            owners=owners,
+            replicas=(replica("chat"),),
+            imbalance=groups(cards, owners),
+            sources=tuple(card.status for card in cards),
+            daemon=DaemonState(unassigned={"other": "no_processes"}),
+        )
+    )
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "pcie", "heat"])
+def test_simulated_cards_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden, monkeypatch):
+    golden(f"cards-{scenario}.prom", page_of_cards(scenario, monkeypatch))
+
+
+def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
+    """Health that a well node never shows: reasons, failures, restarts, what was left out."""
+    down = SourceStatus(source="engine:b", up=False, reason="timeout", hung=True, failures={"timeout": 3}, skipped=2)
+    sick = CardReading(
+        at=1000.0,
+        signals={
+            Signal.FAN_SPEED: 0.4,
+            Signal.RETIRED_PAGES_SINGLE_BIT: 2.0,
+            Signal.RETIRED_PAGES_DOUBLE_BIT: 1.0,
+            Signal.RECOVERY_ACTION: 2.0,
+        },
+        missing={Signal.POWER: Missing.NO_PERMISSION, Signal.UTILIZATION: Missing.MIG},
+    )
+    cards = (card(0, up=False), replace(card(1), reading=sick))
+    lapsed = replica(
+        "a",
+        certificate_expires=1.75e9,
+        restarts=4,
+        frozen=True,
+        windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
+    )
+    snapshot = Snapshot(
+        at=1001.0,
+        wall=1.7e9,
+        cards=cards,
+        replicas=(lapsed, replace(replica("b", up=False), status=down)),
+        sources=(SourceStatus(source="driver", up=True), cards[0].status, down),
+        replica_imbalance={("m", "requests_running"): 1.5},
+        daemon=DaemonState(
+            oddities={("engine:a", "duplicate"): 2},
+            config_reload_successful=False,
+            config_reload_wall=1.6e9,
+            loop_restarts={"publisher": 1},
+            dropped_series=7,
+        ),
+    )
+    golden("down.prom", rendered(snapshot))
+
+
+def emitted_families() -> set[str]:
+    names = set()
+    for path in (TESTS / "golden").glob("*.prom"):
+        names |= {line.split()[2] for line in path.read_text().splitlines() if line.startswith("# TYPE ")}
+    return names
+
+
+def test_every_emitted_family_is_in_the_catalogue():
+    assert emitted_families() - {metric.name for metric in CATALOG} == set()
+
+
+def test_every_row_of_the_catalogue_is_emitted_by_some_golden_page():
+    assert {metric.name for metric in CATALOG} - emitted_families() == {"shardwatch_build_info"}, (
+        "cut from goldens: volatile"
+    )
+
+
+def test_every_golden_page_belongs_to_a_test():
+    expected = {*RECORDINGS, "cards-healthy", "cards-pcie", "cards-heat", "down"}
+    assert {path.stem for path in (TESTS / "golden").glob("*.prom")} == expected
