@@ -1,0 +1,265 @@
+"""What is known of each card, by UUID: facts, the newest reading, and why there is none.
+
+Pure state: the supervisor feeds it messages and the time, ``view`` makes the frozen records.  A card stays in the
+book when it is lost, so that the page can say so, and is forgotten after a day.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from exporter.model import CardFacts, CardReading, CardState, Missing, SourceStatus
+from exporter.sources import pipe
+
+_log = logging.getLogger(__name__)
+
+FORGET_AFTER = 24 * 3600.0
+OPEN_DEADLINE = 30.0  # seconds; without persistence mode a card's first handle loads the driver
+
+
+@dataclass(slots=True)
+class _Card:
+    facts: CardFacts
+    labels: tuple[str, str]
+    seen_at: float
+    reading: CardReading | None = None
+    reason: str = ""  # why it is gone; empty while it answers
+    hung: bool = False
+    awaited: bool = False  # no answer yet since the driver was initialised
+    duration: float | None = None
+    last_success: float | None = None
+    last_success_wall: float | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    links: set[int] = field(default_factory=set)  # NVLinks that were up at least once
+    said: str = ""  # the state last logged
+    said_absent: tuple[str, ...] = ()  # the absent signals last logged
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One card thread of the worker.  ``since``: the driver call now running began (monotonic)."""
+
+    uuid: str = ""
+    answered: bool = False  # at least once since the driver was initialised
+    gone: bool = False
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How many cards hang in a call, how many do not, and whether all have answered and none hung before that."""
+
+    hung: int
+    answering: int
+    settled: bool
+
+
+class CardBook:
+    """All cards ever seen by this daemon.  Not locked: the owner sees to that."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, _Card] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._pending: set[int] = set()  # asked this cycle, no answer yet
+
+    def begin(self, cards: int) -> None:
+        """Note that the driver was initialised and counts ``cards`` cards."""
+        self.end()
+        self._slots = {index: _Slot() for index in range(cards)}
+        self._pending = set(self._slots)
+
+    def end(self) -> None:
+        """Note that nobody reads cards now (the worker is gone, or initialises)."""
+        self._slots = {}
+        self._pending = set()
+        for card in self._cards.values():
+            card.awaited = True
+
+    def found(self, facts: CardFacts, now: float) -> None:
+        """Note facts of a card; its figures go on wherever it stands now."""
+        slot = self._slots.setdefault(facts.index, _Slot())
+        slot.uuid = facts.uuid
+        labels = (str(facts.index), facts.uuid)
+        card = self._cards.get(facts.uuid)
+        if card is None:
+            self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
+        elif card.facts != facts:
+            card.facts, card.labels = facts, labels
+
+    def read(self, message: pipe.CardRead, wall: float) -> None:
+        """Take in a reading."""
+        card = self._cards.get(message.uuid)
+        self._answered(message.index, message.uuid, gone=False)
+        if card is None:
+            return
+        reading = message.reading
+        card.links |= {link for link, up in reading.nvlink_up.items() if up}
+        shown = {link: up for link, up in reading.nvlink_up.items() if link in card.links}
+        if len(shown) != len(reading.nvlink_up):
+            # A link that never was up is a place without a cable, not a fault.
+            reading = replace(reading, nvlink_up=shown)
+        card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
+        card.duration, card.seen_at = message.duration, reading.at
+        card.last_success, card.last_success_wall = reading.at, wall
+        for why in reading.missing.values():
+            if why in {Missing.ERROR, Missing.INVALID}:
+                card.failures[f"signal_{why.value}"] += 1
+
+    def failed(self, message: pipe.CardFailed, now: float) -> None:
+        """Take in that a card is gone; without a UUID it is the absent one that stood at the same index."""
+        slot = self._answered(message.index, message.uuid, gone=True)
+        uuid = message.uuid or slot.uuid or self._absent_at(message.index)
+        card = self._cards.get(uuid)
+        if card is not None:
+            slot.uuid = uuid
+            card.seen_at = now
+            self._lose(card, message.reason)
+
+    def _absent_at(self, index: int) -> str:
+        standing = {slot.uuid for slot in self._slots.values()}
+        absent = [uuid for uuid, card in self._cards.items() if uuid not in standing and card.facts.index == index]
+        return absent[0] if len(absent) == 1 else ""
+
+    @staticmethod
+    def _lose(card: _Card, reason: str) -> None:
+        card.failures[reason] += 1
+        card.reason, card.reading, card.hung = reason, None, False
+
+    def _answered(self, index: int, uuid: str, *, gone: bool) -> _Slot:
+        slot = self._slots.setdefault(index, _Slot())
+        slot.uuid = uuid or slot.uuid
+        slot.answered, slot.gone, slot.since = True, gone, None
+        self._pending.discard(index)
+        return slot
+
+    def beat(self, message: pipe.Beat, now: float) -> None:
+        """Take in which cards still work on an earlier question."""
+        for index, slot in self._slots.items():
+            stuck = message.busy.get(index)
+            if stuck is None:
+                if message.ask:
+                    self._pending.add(index)
+                continue
+            slot.since = now - stuck if stuck else None
+            card = self._cards.get(slot.uuid)
+            if message.ask and card is not None:
+                card.skipped += 1
+
+    def complete(self) -> bool:
+        """Say whether every card that was asked has answered, not counting those known to hang."""
+        return not any(self._slots[index].since is None for index in self._pending if index in self._slots)
+
+    def waiting(self) -> bool:
+        """Say whether some card has not answered the last question."""
+        return bool(self._pending)
+
+    def next_hang(self, now: float, deadline: float) -> float | None:
+        """Give the seconds until the next card would hang if its call went on; None when none is in a call."""
+        left = [slot.since + self._limit(slot, deadline) - now for slot in self._slots.values() if slot.since]
+        return min((seconds for seconds in left if seconds >= 0.0), default=None)
+
+    @staticmethod
+    def _limit(slot: _Slot, deadline: float) -> float:
+        return deadline if slot.answered else max(deadline, OPEN_DEADLINE)
+
+    def judge(self, now: float, deadline: float) -> Verdict:
+        """Mark what hangs and what was lost, and count."""
+        hung = answering = 0
+        for slot in self._slots.values():
+            if slot.since is not None and now - slot.since > self._limit(slot, deadline):
+                hung += 1
+                card = self._cards.get(slot.uuid)
+                if card is not None and not card.hung:
+                    card.hung, card.reading = True, None
+                    card.failures["hung"] += 1
+            elif not slot.gone:
+                answering += 1
+        self._lose_absent()
+        for uuid in [uuid for uuid, card in self._cards.items() if now - card.seen_at > FORGET_AFTER]:
+            del self._cards[uuid]
+        known = bool(self._slots) and all(slot.answered for slot in self._slots.values())
+        settled = known and not hung and not any(card.hung for card in self._cards.values())
+        return Verdict(hung=hung, answering=answering, settled=settled)
+
+    def _lose_absent(self) -> None:
+        """Mark as lost what the driver no longer counts, once every card it does count has said who it is."""
+        if not self._slots or not all(slot.answered for slot in self._slots.values()):
+            return
+        standing = {slot.uuid for slot in self._slots.values()}
+        for uuid, card in self._cards.items():
+            if uuid not in standing and not card.reason:
+                self._lose(card, "lost")
+
+    def view(self, now: float, freshness: float, down: str) -> tuple[CardState, ...]:
+        """Make the frozen states, by index.  ``freshness``: a reading older than that (seconds) is withdrawn.
+
+        ``down``: why the driver as a whole does not answer, empty when it does.
+        """
+        cards = sorted(self._cards.items(), key=lambda item: (item[1].facts.index, item[0]))
+        return tuple(self._state(uuid, card, now, freshness, down) for uuid, card in cards)
+
+    def _state(self, uuid: str, card: _Card, now: float, freshness: float, down: str) -> CardState:
+        reading = card.reading
+        fresh = reading is not None and now - reading.at <= freshness
+        reason = self._reason(card, fresh=fresh, down=down)
+        status = SourceStatus(
+            source=f"gpu:{uuid}",
+            up=not reason,
+            reason=reason,
+            hung=reason == "hung",
+            duration=card.duration,
+            last_success=card.last_success,
+            last_success_wall=card.last_success_wall,
+            failures=dict(card.failures),
+            skipped=card.skipped,
+        )
+        return CardState(
+            facts=card.facts,
+            status=status,
+            reading=None if reason else reading,
+            last_read_at=card.last_success,
+            labels=card.labels,
+        )
+
+    @staticmethod
+    def _reason(card: _Card, *, fresh: bool, down: str) -> str:
+        if card.hung:
+            return "hung"
+        if card.reason:
+            return card.reason
+        if fresh:
+            return ""
+        return down or ("starting" if card.awaited or card.last_success is None else "slow")
+
+    def log_changes(self, now: float, freshness: float, down: str) -> bool:
+        """Log each card that entered or left a state since the last time; say whether any did."""
+        changed = False
+        for uuid, card in self._cards.items():
+            reading = card.reading
+            reason = self._reason(card, fresh=reading is not None and now - reading.at <= freshness, down=down)
+            # What befalls the whole driver is logged once, by its own source.
+            state = reason if reason in {"", "hung", card.reason, "slow"} else card.said
+            if state != card.said:
+                changed = True
+                level = logging.WARNING if state else logging.INFO
+                _log.log(level, "card state=%s gpu=%d uuid=%s", state or "up", card.facts.index, uuid)
+                card.said = state
+            if reading is not None and not reason:
+                self._log_absent(card, reading)
+        return changed
+
+    @staticmethod
+    def _log_absent(card: _Card, reading: CardReading) -> None:
+        """Say once what the card, driver or binding does not have."""
+        absent = tuple(
+            f"{signal.value}:{why.value}"
+            for signal, why in reading.missing.items()
+            if why in {Missing.UNSUPPORTED, Missing.NO_PERMISSION}
+        )
+        if absent != card.said_absent:
+            text = ",".join(absent) or "none"
+            _log.info("card absent_signals=%s gpu=%d uuid=%s", text, card.facts.index, card.facts.uuid)
+        card.said_absent = absent

@@ -1,0 +1,150 @@
+"""One thread for each card inside the worker, so that a card that is lost or hangs stops no other.
+
+Any call here can block for ever; nothing waits for these threads.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from exporter.model import CardFacts
+from exporter.sources import pipe
+from exporter.sources.nvml import open_card, read_facts
+from exporter.sources.nvml_card import CardReader
+from exporter.sources.nvml_errors import CardCalls, CardGone, DriverGone
+
+FAILED = 3  # exit code: a DriverFailed frame says why
+
+SLOW_EVERY = 10.0  # seconds between slow tiers
+SLOW_EVERY_DEMOTED = 60.0  # where one read takes longer than SLOW_READ
+SLOW_READ = 0.5
+FACTS_EVERY = 600.0
+
+
+class Outlet:
+    """The pipe to the daemon; whole frames only, from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, message: pipe.Message) -> None:
+        """Write one frame.  Ends the process when nobody reads any more: then it has no purpose left."""
+        data = memoryview(pipe.encode(message))
+        with self._lock:
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                os._exit(0)
+
+    def fail(self, reason: str, message: str) -> None:
+        """Say why the driver is of no use and end the process."""
+        self.send(pipe.DriverFailed(reason=reason, message=message))
+        os._exit(FAILED)
+
+
+class CardThread:
+    """Reads one card whenever asked; while a read runs it is not asked again.
+
+    ``gone`` says whether the last answer was that the card is gone; None before the first answer.  A card that is
+    gone gets a new handle at each try.
+    """
+
+    def __init__(
+        self,
+        driver: Any,
+        index: int,
+        driver_version: str,
+        *,
+        outlet: Outlet,
+        driver_gone: Callable[[DriverGone], None],
+    ) -> None:
+        self.index = index
+        self.gone: bool | None = None
+        self.working = True
+        self._driver = driver
+        self._driver_version = driver_version
+        self._outlet, self._driver_gone = outlet, driver_gone
+        self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._calls: CardCalls | None = None
+        self._reader: CardReader | None = None
+        self._facts: CardFacts | None = None
+        self._uuid = ""
+        self._opening: float | None = None
+        self._slow_at = self._facts_at = 0.0
+        self._slow_every = SLOW_EVERY
+        self.thread = threading.Thread(target=self._run, name=f"card-{index}", daemon=True)
+        self.thread.start()
+
+    def ask(self, cycle: int) -> None:
+        """Start a read; the caller has seen that none is running."""
+        self.working = True
+        self._inbox.put(cycle)
+
+    def end(self) -> None:
+        """Let the thread end after what it does now."""
+        self._inbox.put(None)
+
+    def stuck(self, now: float) -> float:
+        """Give the seconds that the driver call now running has taken; 0 between two calls."""
+        calls = self._calls
+        since = self._opening if calls is None else calls.since
+        return max(0.0, now - since) if since is not None else 0.0
+
+    def _run(self) -> None:
+        cycle: int | None = 0
+        while cycle is not None:
+            answer = self._answer(cycle)
+            # Not working from here on: the write below may wait for the daemon, and that is no hanging card.
+            self.working = False
+            self._outlet.send(answer)
+            cycle = self._inbox.get()
+
+    def _answer(self, cycle: int) -> pipe.CardRead | pipe.CardFailed:
+        started = time.monotonic()
+        try:
+            reader = self._opened(started)
+            slow = started - self._slow_at >= self._slow_every
+            reading = reader.read(slow=slow)
+        except CardGone as error:
+            return self._failed(cycle, error.reason, str(error))
+        except DriverGone as error:
+            self._driver_gone(error)
+            return self._failed(cycle, error.reason, str(error))
+        except Exception as error:
+            return self._failed(cycle, "error", f"{type(error).__name__}: {error}")
+        self.gone = False
+        duration = time.monotonic() - started
+        if slow:
+            self._slow_at = started
+            self._slow_every = SLOW_EVERY_DEMOTED if duration > SLOW_READ else SLOW_EVERY
+        return pipe.CardRead(index=self.index, uuid=self._uuid, cycle=cycle, duration=duration, reading=reading)
+
+    def _failed(self, cycle: int, reason: str, message: str) -> pipe.CardFailed:
+        self.gone = True
+        self._calls = self._reader = self._opening = None
+        return pipe.CardFailed(index=self.index, uuid=self._uuid, cycle=cycle, reason=reason, message=message)
+
+    def _opened(self, now: float) -> CardReader:
+        """Give the reader of the card, with a handle and facts that are not too old."""
+        if self._reader is not None and self._calls is not None:
+            if now - self._facts_at < FACTS_EVERY:
+                return self._reader
+            if read_facts(self._calls, self.index) == self._facts:
+                self._facts_at = now
+                return self._reader
+            self._calls = self._reader = None  # MIG was switched, or the handle has become another card's
+        self._opening = now
+        calls, facts = open_card(self._driver, self.index)
+        self._calls, self._opening = calls, None
+        self._reader = CardReader(self._driver, calls, facts, self._driver_version)
+        self._facts, self._uuid, self._facts_at = facts, facts.uuid, now
+        self._slow_at = now
+        self._outlet.send(pipe.CardFound(facts=facts))
+        return self._reader

@@ -1,0 +1,185 @@
+"""One card to CardReading: every number of it that needs neither events nor profiling.
+
+Three tiers: what changes (each cycle), what seldom changes or costs much (when the caller says so), and what the
+card refused once (never again until the next initialisation).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from exporter.model import CardFacts, CardProcess, CardReading, Missing, Signal
+from exporter.sources.nvml_errors import CardCalls, CardGone
+from exporter.sources.nvml_fields import FieldBatch, checked, event_time_fields
+from exporter.sources.nvml_probes import ClockEvents, NvLinks, SampleMean, fabric_state, fan_speed, processes
+from exporter.sources.nvml_signals import (
+    FAST,
+    MIG_MEANINGLESS,
+    MIG_REFUSED,
+    NVLINK_ERRORS,
+    SAMPLED,
+    SLOW,
+    Ways,
+)
+
+_FAILED = frozenset({Missing.ERROR, Missing.NO_PERMISSION})
+
+
+class CardReader:
+    """Reads one card again and again: everything fast each time, the slow tier when asked, unsupported ones once.
+
+    Not safe for two threads; ``calls.since`` may be looked at from another one.
+    """
+
+    def __init__(self, driver: Any, calls: CardCalls, facts: CardFacts, driver_version: str) -> None:
+        self._driver = driver
+        self._calls = calls
+        self._mig = facts.mig
+        self._links = NvLinks(calls)
+        self._events = ClockEvents(calls, event_time_fields(driver_version))
+        self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
+        fast = [*self._fields(FAST), *self._events.fields.values()]
+        self._fast = FieldBatch(calls, fast)
+        self._slow = FieldBatch(calls, [*self._fields(SLOW), *self._links.fields(NVLINK_ERRORS.values())])
+        self._fresh = {"fast", "slow"}
+        self._slow_values: dict[Signal, float | Missing] = {}
+        self._slow_errors: dict[str, float] | Missing = Missing.ERROR
+        self._slow_processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
+
+    def _fields(self, table: Mapping[Signal, Ways]) -> list[tuple[int, int]]:
+        fields: list[tuple[int, int]] = []
+        for ways in table.values():
+            for way in ways:
+                if way.field is not None:
+                    fields += self._links.fields([way.field[0]]) if way.per_link else [way.field]
+        return fields
+
+    def read(self, *, slow: bool, clock: Callable[[], float] = time.monotonic) -> CardReading:
+        """Read the card once; ``slow`` also refreshes the slow tier, which otherwise keeps its last answers.
+
+        Raises CardGone when nothing answers, DriverGone when the initialisation is over.  ``at`` is when the read
+        began: no number in it is older.
+        """
+        at = clock()
+        values: dict[Signal, float | Missing] = {}
+        self._fast.read()
+        self._read_table(FAST, self._fast, values)
+        self._read_sampled(values)
+        if _FAILED.intersection(values.values()) and not any(isinstance(v, float) for v in values.values()):
+            raise CardGone(self._calls.last_error or "error", "the card answered none of the questions")
+        if slow or "slow" in self._fresh:
+            self._read_slow()
+        values.update(self._slow_values)
+        self._derive(values)
+        events = self._events.active()
+        seconds, why_no_seconds = self._events.seconds(self._fast, at)
+        self._settle("fast", self._fast)
+        return self._reading(at, values, events, seconds, why_no_seconds)
+
+    def _settle(self, tier: str, batch: FieldBatch) -> None:
+        if tier in self._fresh:
+            self._fresh.discard(tier)
+            batch.settle()
+
+    def _read_table(
+        self, table: Mapping[Signal, Ways], batch: FieldBatch, values: dict[Signal, float | Missing]
+    ) -> None:
+        answers: dict[Any, Any] = {}  # signals that share a call share its answer
+        for signal, ways in table.items():
+            values[signal] = self._first(ways, batch, answers)
+
+    def _first(self, ways: Ways, batch: FieldBatch, answers: dict[Any, Any]) -> float | Missing:
+        value: float | Missing = Missing.UNSUPPORTED
+        for way in ways:
+            if way.field is not None:
+                raw: Any = self._links.total(batch, way.field[0]) if way.per_link else batch.get(way.field)
+            else:
+                question = (way.call, way.args)
+                if question not in answers:
+                    answers[question] = self._calls.call(way.call, *way.args)
+                raw = answers[question]
+            value = raw if isinstance(raw, Missing) else self._picked(way.pick, raw, way.scale, way.low, way.high)
+            if value is not Missing.UNSUPPORTED:
+                break
+        return value
+
+    @staticmethod
+    def _picked(pick: Callable[[Any], Any], raw: Any, scale: float, low: float, high: float) -> float | Missing:
+        try:
+            number = pick(raw)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return Missing.INVALID
+        return checked(number, scale, low, high)
+
+    def _read_sampled(self, values: dict[Signal, float | Missing]) -> None:
+        answers: dict[Any, Any] = {}
+        for signal, (_, ways) in SAMPLED.items():
+            if self._mig and signal in MIG_MEANINGLESS:
+                values[signal] = Missing.MIG
+                continue
+            mean = self._samples[signal].read()
+            values[signal] = self._first(ways, self._fast, answers) if isinstance(mean, Missing) else mean
+
+    def _read_slow(self) -> None:
+        self._slow.read()
+        values: dict[Signal, float | Missing] = {}
+        self._read_table(SLOW, self._slow, values)
+        values[Signal.FAN_SPEED] = fan_speed(self._calls)
+        values[Signal.FABRIC_STATE] = fabric_state(self._driver, self._calls)
+        self._slow_errors = self._links.errors(self._slow)
+        self._slow_processes = processes(self._calls)
+        self._slow_values = values
+        self._settle("slow", self._slow)
+
+    def _derive(self, values: dict[Signal, float | Missing]) -> None:
+        """Fill in and cross-check what follows from several numbers."""
+        limit = values.get(Signal.TEMPERATURE_LIMIT_SLOWDOWN)
+        now = values[Signal.TEMPERATURE_GPU]
+        if values[Signal.TEMPERATURE_MARGIN] is Missing.UNSUPPORTED and not (
+            limit is None or isinstance(limit, Missing) or isinstance(now, Missing)
+        ):
+            values[Signal.TEMPERATURE_MARGIN] = limit - now
+        total = values[Signal.MEMORY_TOTAL]
+        for signal in (Signal.MEMORY_USED, Signal.MEMORY_FREE, Signal.MEMORY_RESERVED):
+            part = values[signal]
+            if not (isinstance(part, Missing) or isinstance(total, Missing)) and part > total:
+                values[signal] = Missing.INVALID
+        if self._mig:
+            for signal in MIG_REFUSED:
+                if values[signal] is Missing.UNSUPPORTED:
+                    values[signal] = Missing.MIG
+
+    def _reading(
+        self,
+        at: float,
+        values: dict[Signal, float | Missing],
+        events: dict[str, bool] | Missing,
+        seconds: dict[str, float],
+        why_no_seconds: Missing | None,
+    ) -> CardReading:
+        states = self._links.states()
+        errors, running = self._slow_errors, self._slow_processes
+        parts: dict[Signal, Any] = {
+            Signal.CLOCK_EVENTS: events,
+            Signal.CLOCK_EVENT_TIME: why_no_seconds,
+            Signal.NVLINK_STATE: states,
+            Signal.NVLINK_ERRORS: errors,
+            Signal.PROCESSES: running,
+        }
+        missing = {signal: part for signal, part in (values | parts).items() if isinstance(part, Missing)}
+        signals = {signal: value for signal, value in values.items() if not isinstance(value, Missing)}
+        known = None if isinstance(running, Missing) else running
+        if known is not None:
+            signals[Signal.PROCESSES] = float(len(known))
+        return CardReading(
+            at=at,
+            signals=signals,
+            missing=missing,
+            clock_events={} if isinstance(events, Missing) else events,
+            clock_event_seconds=seconds,
+            nvlink_up={} if isinstance(states, Missing) else states,
+            nvlink_errors={} if isinstance(errors, Missing) else errors,
+            processes=known,
+        )

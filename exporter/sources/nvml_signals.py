@@ -1,0 +1,199 @@
+"""Which driver calls and fields give each signal, in the order to try them: a table, no code path per signal.
+
+Power is field 185, the mean of the last second: what nvidia-smi and DCGM show as the card's power, and what a poll
+once a second can compare between cards.  The instant value (186) of a card in a decode loop swings by half its
+power between two samples; it is the last resort.  For consumption use the energy counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from exporter.model import Signal
+from exporter.sources.nvml_fields import ALL_LINKS, Field
+
+MEMORY_V2 = 0x02000028
+
+Pick = Callable[[Any], Any]
+
+
+def _whole(result: Any) -> Any:
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to get one number: a batched field, or a call with arguments.
+
+    ``per_link``: the field is read for each NVLink and summed, whatever its scope says.  ``scale`` turns the
+    driver's unit into the base unit; ``low`` and ``high`` bound what can be true, in base units.
+    """
+
+    field: Field | None = None
+    per_link: bool = False
+    call: str = ""
+    args: tuple[Any, ...] = ()
+    pick: Pick = _whole
+    scale: float = 1.0
+    low: float = 0.0
+    high: float = 2.0**63
+
+
+Ways = tuple[Way, ...]
+
+
+def _call(name: str, *args: Any, **limits: Any) -> Way:
+    return Way(call=f"nvmlDeviceGet{name}", args=args, **limits)
+
+
+def _field(number: int, scope: int = 0, **limits: Any) -> Way:
+    return Way(field=(number, scope), **limits)
+
+
+_PERCENT: dict[str, Any] = {"scale": 0.01, "high": 1.0}
+_CELSIUS: dict[str, Any] = {"high": 200.0}
+_LIMIT_CELSIUS: dict[str, Any] = {"low": 1.0, "high": 200.0}
+_BYTES: dict[str, Any] = {"high": 2.0**56}
+_HERTZ: dict[str, Any] = {"scale": 1e6, "high": 2e10}
+_WATTS: dict[str, Any] = {"scale": 1e-3, "high": 2e4}
+_JOULES: dict[str, Any] = {"scale": 1e-3}
+_GENERATION: dict[str, Any] = {"low": 1.0, "high": 16.0}
+_LANES: dict[str, Any] = {"low": 1.0, "high": 64.0}
+_FLAG: dict[str, Any] = {"high": 1.0}
+_KIBIBYTES: dict[str, Any] = {"scale": 1024.0}
+
+
+def _memory(attribute: str, *, old: bool = True) -> Ways:
+    new = _call("MemoryInfo", MEMORY_V2, pick=attrgetter(attribute), **_BYTES)
+    return (new, _call("MemoryInfo", pick=attrgetter(attribute), **_BYTES)) if old else (new,)
+
+
+def _remapped(field: int, place: int, **limits: Any) -> Ways:
+    return (_field(field, **limits), _call("RemappedRows", pick=itemgetter(place), **limits))
+
+
+def _ecc(field: int, error: int, scope: int) -> Ways:
+    return (_field(field), _call("TotalEccErrors", error, scope))
+
+
+def _retired(field: int, cause: int) -> Ways:
+    return (_field(field, high=2.0**20), _call("RetiredPages", cause, pick=len, high=2.0**20))
+
+
+def _threshold(kind: int) -> Ways:
+    return (_call("TemperatureThreshold", kind, **_LIMIT_CELSIUS),)
+
+
+def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Ways:
+    # NVLink 5 counts bytes; whether its fields take "all links" is not documented, so single links stand by.
+    return (
+        _field(bytes_field, ALL_LINKS),
+        _field(bytes_field, per_link=True),
+        _field(kibibytes_field, ALL_LINKS, **_KIBIBYTES),
+    )
+
+
+# Sample type, then the ways for a cycle without new samples.  Types 1 to 4 of the driver's sample buffers.
+SAMPLED: Mapping[Signal, tuple[int, Ways]] = {
+    Signal.UTILIZATION: (1, (_call("UtilizationRates", pick=attrgetter("gpu"), **_PERCENT),)),
+    Signal.MEMORY_ACTIVITY: (2, (_call("UtilizationRates", pick=attrgetter("memory"), **_PERCENT),)),
+    Signal.ENCODER_UTILIZATION: (3, (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),)),
+    Signal.DECODER_UTILIZATION: (4, (_call("DecoderUtilization", pick=itemgetter(0), **_PERCENT),)),
+}
+
+FAST: Mapping[Signal, Ways] = {
+    Signal.MEMORY_TOTAL: _memory("total"),
+    Signal.MEMORY_USED: _memory("used"),
+    Signal.MEMORY_FREE: _memory("free"),
+    Signal.MEMORY_RESERVED: _memory("reserved", old=False),
+    Signal.TEMPERATURE_GPU: (_call("TemperatureV", 0, **_CELSIUS), _call("Temperature", 0, **_CELSIUS)),
+    # 0 is what cards without a sensor in the memory say; a working memory is warmer.
+    Signal.TEMPERATURE_MEMORY: (_field(82, low=1.0, high=200.0),),
+    Signal.TEMPERATURE_MARGIN: (_call("MarginTemperature", low=-100.0, high=200.0),),
+    Signal.POWER: (_field(185, **_WATTS), _call("PowerUsage", **_WATTS), _field(186, **_WATTS)),
+    Signal.ENERGY: (_field(83, **_JOULES), _call("TotalEnergyConsumption", **_JOULES)),
+    Signal.CLOCK_GRAPHICS: (_call("ClockInfo", 0, **_HERTZ),),
+    Signal.CLOCK_SM: (_call("ClockInfo", 1, **_HERTZ),),
+    Signal.CLOCK_MEMORY: (_call("ClockInfo", 2, **_HERTZ),),
+    Signal.CLOCK_VIDEO: (_call("ClockInfo", 3, **_HERTZ),),
+    Signal.PERFORMANCE_STATE: (_call("PerformanceState", high=15.0),),  # 32 is the driver's "unknown"
+    Signal.PCIE_LINK_GENERATION: (_call("CurrPcieLinkGeneration", **_GENERATION),),
+    Signal.PCIE_LINK_WIDTH: (_call("CurrPcieLinkWidth", **_LANES),),
+    # Never nvmlDeviceGetPcieThroughput: it blocks 20 ms for each direction and card.
+    Signal.PCIE_TRANSMIT: (_field(197),),
+    Signal.PCIE_RECEIVE: (_field(198),),
+    Signal.PCIE_REPLAYS: (_field(94), _call("PcieReplayCounter")),
+    Signal.NVLINK_TRANSMIT: _nvlink_bytes(202, 138),
+    Signal.NVLINK_RECEIVE: _nvlink_bytes(204, 139),
+    Signal.ECC_CORRECTED_VOLATILE: _ecc(3, 0, 0),
+    Signal.ECC_UNCORRECTED_VOLATILE: _ecc(4, 1, 0),
+    Signal.ECC_CORRECTED_AGGREGATE: _ecc(5, 0, 1),
+    Signal.ECC_UNCORRECTED_AGGREGATE: _ecc(6, 1, 1),
+    Signal.REMAPPED_ROWS_CORRECTABLE: _remapped(142, 0),
+    Signal.REMAPPED_ROWS_UNCORRECTABLE: _remapped(143, 1),
+    Signal.ROW_REMAP_PENDING: _remapped(144, 2, **_FLAG),
+    Signal.ROW_REMAP_FAILED: _remapped(145, 3, **_FLAG),
+    Signal.RECOVERY_ACTION: (_field(230, high=64.0),),
+}
+
+SLOW: Mapping[Signal, Ways] = {
+    Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),
+    Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
+    Signal.TEMPERATURE_LIMIT_MEMORY_MAX: _threshold(2),
+    Signal.TEMPERATURE_LIMIT_GPU_MAX: _threshold(3),
+    Signal.POWER_LIMIT: (_call("EnforcedPowerLimit", **_WATTS),),
+    Signal.CLOCK_MAX_GRAPHICS: (_call("MaxClockInfo", 0, **_HERTZ),),
+    Signal.CLOCK_MAX_SM: (_call("MaxClockInfo", 1, **_HERTZ),),
+    Signal.CLOCK_MAX_MEMORY: (_call("MaxClockInfo", 2, **_HERTZ),),
+    Signal.CLOCK_MAX_VIDEO: (_call("MaxClockInfo", 3, **_HERTZ),),
+    Signal.PCIE_LINK_GENERATION_MAX: (_call("MaxPcieLinkGeneration", **_GENERATION),),
+    Signal.PCIE_LINK_WIDTH_MAX: (_call("MaxPcieLinkWidth", **_LANES),),
+    Signal.RETIRED_PAGES_SINGLE_BIT: _retired(29, 0),
+    Signal.RETIRED_PAGES_DOUBLE_BIT: _retired(30, 1),
+}
+
+# The share of a card's time says nothing once the card is divided: the driver refuses, or answers for the whole.
+MIG_MEANINGLESS = frozenset(SAMPLED)
+# These the driver refuses while instances exist; the refusal is MIG's, not the card's.
+MIG_REFUSED = frozenset(
+    {
+        Signal.REMAPPED_ROWS_CORRECTABLE,
+        Signal.REMAPPED_ROWS_UNCORRECTABLE,
+        Signal.ROW_REMAP_PENDING,
+        Signal.ROW_REMAP_FAILED,
+    }
+)
+
+CLOCK_EVENT_BITS: Mapping[str, int] = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock_setting": 0x100,
+}
+
+# Counted per link.  The first three belong to NVLink 1 to 4, the rest to NVLink 5; a card has one set or the other.
+NVLINK_ERRORS: Mapping[str, int] = {
+    "replay": 161,
+    "recovery": 162,
+    "crc": 163,
+    "malformed_packet": 206,
+    "buffer_overrun": 207,
+    "rx_error": 208,
+    "rx_remote_error": 209,
+    "rx_general_error": 210,
+    "local_integrity": 211,
+    "tx_discard": 212,
+    "recovery_successful": 213,
+    "recovery_failed": 214,
+    "recovery_event": 215,
+    "effective_error": 219,
+    "symbol_error": 221,
+}

@@ -1,0 +1,214 @@
+"""The process that talks to the GPU driver, so that a driver call that never returns stops nothing else.
+
+It is started by ``exporter.sources.cards``, speaks ``exporter.sources.pipe`` over its standard input and output,
+and ends when that pipe closes.  The main thread never calls the driver: it reads requests and answers each with a
+Beat.  One thread initialises the driver and watches the number of cards; each card has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from exporter.errors import DriverError
+from exporter.sources import pipe
+from exporter.sources.card_thread import CardThread, Outlet
+from exporter.sources.nvml import card_count, initialise, load_driver, shut_down
+from exporter.sources.nvml_errors import DriverGone
+
+RECYCLED = 75  # exit code: the memory cap was reached and a fresh process should go on
+
+MEMORY_CAP = 128 * 1024 * 1024  # bytes resident
+COUNT_EVERY = 10.0  # seconds between counts of the cards
+RETRY_FIRST, RETRY_LAST = 2.0, 600.0  # seconds between initialisations for the sake of a card that is gone
+SPACING_FIRST, SPACING_LAST = 1.0, 60.0  # seconds between initialisations for whatever reason
+_TICK = 0.5
+
+
+class Again:
+    """Decides when the driver is initialised once more: on request, or for the sake of a card that is gone.
+
+    Each time interrupts all cards, and without persistence mode resets their counters: hence the long back-off.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._wanted = threading.Event()
+        self._gone_since: float | None = None
+        self._retry = RETRY_FIRST
+        self._spacing = SPACING_FIRST
+        self._not_before = now
+
+    def request(self) -> None:
+        """Ask for it, from any thread."""
+        self._wanted.set()
+
+    def due(self, now: float, gone: list[bool | None]) -> bool:
+        """Say whether it is time; ``gone`` holds what each card last answered."""
+        if True in gone:
+            self._gone_since = now if self._gone_since is None else self._gone_since
+            if now - self._gone_since >= self._retry:
+                self._wanted.set()
+        elif None not in gone:
+            self._gone_since, self._retry = None, RETRY_FIRST
+        return self._wanted.is_set() and now >= self._not_before
+
+    def postpone(self, now: float) -> None:
+        """Try later: some card is in a call."""
+        self._not_before = now + SPACING_LAST
+
+    def done(self, now: float) -> None:
+        """Start counting anew; what happens often happens less often."""
+        calm = now - self._not_before > SPACING_LAST
+        self._spacing = SPACING_FIRST if calm else min(self._spacing * 2, SPACING_LAST)
+        self._not_before = now + self._spacing
+        if self._gone_since is not None:
+            self._gone_since, self._retry = now, min(self._retry * 2, RETRY_LAST)
+        self._wanted.clear()
+
+
+class Worker:
+    """All threads of the process; ``serve`` is the main one's."""
+
+    def __init__(self, module: str, options: str, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self._module = module
+        self._options = options
+        self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
+        self._cards: tuple[CardThread, ...] = ()
+        self._accepting = False
+        self._again = Again(time.monotonic())
+
+    def driver_gone(self, error: DriverGone) -> None:
+        """Act on an error that ends the initialisation: another one here, or another process."""
+        if error.reason == "uninitialized":
+            self._again.request()
+        else:
+            self.outlet.fail(error.reason, str(error))
+
+    def serve(self, inlet: int) -> None:
+        """Answer requests until the pipe closes; never calls the driver."""
+        threading.Thread(target=self._watch, name="driver", daemon=True).start()
+        frames = pipe.FrameBuffer()
+        while data := os.read(inlet, 65536):
+            for frame in frames.feed(data):
+                message = pipe.decode(frame)
+                if isinstance(message, pipe.Read):
+                    self._read(message)
+                elif isinstance(message, pipe.Initialise):
+                    self._again.request()
+            if resident_bytes() > MEMORY_CAP:
+                os._exit(RECYCLED)
+
+    def _read(self, message: pipe.Read) -> None:
+        now = time.monotonic()
+        busy = {}
+        with self._lock:
+            for card in self._cards:
+                if card.working:
+                    busy[card.index] = card.stuck(now)
+                elif message.ask and self._accepting:
+                    card.ask(message.cycle)
+        self.outlet.send(pipe.Beat(cycle=message.cycle, ask=message.ask, busy=busy))
+
+    def _watch(self) -> None:
+        """Initialise the driver, and again whenever that is due; the only thread that does."""
+        try:
+            driver = load_driver(self._module, self._options)
+            self._start(driver)
+            counted = time.monotonic()
+            while True:
+                time.sleep(_TICK)
+                now = time.monotonic()
+                if now - counted >= COUNT_EVERY:
+                    counted = now
+                    if card_count(driver) not in {None, len(self._cards)}:
+                        self._again.request()
+                if self._again.due(now, [card.gone for card in self._cards]):
+                    self._initialise_again(driver)
+        except DriverError as error:
+            self.outlet.fail(error.reason, str(error))
+        except BaseException as error:
+            self.outlet.fail("crashed", f"{type(error).__name__}: {error}")
+
+    def _start(self, driver: Any) -> None:
+        self.outlet.send(pipe.Initialising())
+        facts, count = initialise(driver)
+        self.outlet.send(pipe.Initialised(facts=facts, cards=count))
+        with self._lock:
+            self._cards = tuple(
+                CardThread(driver, index, facts.driver_version, outlet=self.outlet, driver_gone=self.driver_gone)
+                for index in range(count)
+            )
+            self._accepting = True
+
+    def _initialise_again(self, driver: Any) -> None:
+        if self._quiet():
+            shut_down(driver)
+            self._again.done(time.monotonic())
+            self._start(driver)
+        else:
+            # A card hangs: the daemon replaces this process in time, and until then the other cards go on.
+            self._again.postpone(time.monotonic())
+
+    def _quiet(self) -> bool:
+        """Stop asking and say whether no card works; shutting the driver down under a call would crash."""
+        for _ in range(20):
+            with self._lock:
+                self._accepting = False
+                if not any(card.working for card in self._cards):
+                    for card in self._cards:
+                        card.end()
+                    self._cards = ()
+                    return True
+            time.sleep(0.05)
+        self._accepting = True
+        return False
+
+
+def resident_bytes() -> int:
+    """Give the memory that this process holds; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read(128).split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _take_pipes() -> tuple[int, int]:
+    """Move the protocol away from descriptors 0 to 2: vendor libraries print to those whenever they like."""
+    inlet = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    outlet = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    return inlet, outlet
+
+
+def _prepare() -> None:
+    """Set what the parent's terminal, signal masks and limits must not decide."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # The default action works even while a driver call holds the interpreter; a handler would not.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A driver that aborts on each start would fill the disk with core files.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the worker until its pipe closes.  ``arguments``: the driver module's name, then its options."""
+    module, options = (sys.argv[1:] if arguments is None else arguments)[:2]
+    inlet, outlet = _take_pipes()
+    _prepare()
+    speaker = Outlet(outlet)
+    try:
+        Worker(module, options, speaker).serve(inlet)
+    except BaseException as error:
+        speaker.fail("crashed", f"{type(error).__name__}: {error}")
+    os._exit(0)

@@ -1,0 +1,109 @@
+"""The driver worker as its parent sees it: a child process, a pipe each way, and nothing that ever waits for it.
+
+The child gets no descriptor but its pipes, a session of its own (a terminal's Ctrl-C is not for it) and the parent's
+import path, so that it finds the same package whether installed, editable or run from a checkout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import exporter
+from exporter.sources import pipe
+
+_READ = 65536
+_READS = 64  # at most 4 MiB at a time, so that a flood of frames cannot keep the supervisor
+
+
+def import_path() -> list[str]:
+    """Give the import path for the child: the parent's, without entries that mean the current directory."""
+    kept = [entry for entry in sys.path if os.path.isabs(entry)]
+    if len(kept) != len(sys.path):
+        # This package may have been found through one of the entries just dropped.
+        kept.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(exporter.__file__))))
+    return kept
+
+
+def command(module: str, options: str) -> list[str]:
+    """Give the command line of a worker; -I because the path is handed over whole."""
+    code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.sources.worker import main; main()"
+    return [sys.executable, "-I", "-c", code, module, options]
+
+
+class WorkerProcess:
+    """One child.  Raises OSError from the constructor when it cannot be started."""
+
+    def __init__(self, module: str, options: str) -> None:
+        # Without the limit the C library keeps an arena of memory for each card's thread.
+        environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+        self._child = subprocess.Popen(
+            command(module, options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            close_fds=True,
+            start_new_session=True,
+            env=environment,
+        )
+        if self._child.stdin is None or self._child.stdout is None:
+            raise OSError("the worker has no pipes")
+        self._to_child, self._from_child = self._child.stdin, self._child.stdout
+        os.set_blocking(self._to_child.fileno(), False)
+        os.set_blocking(self._from_child.fileno(), False)
+        self._frames = pipe.FrameBuffer()
+        self.pid = self._child.pid
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Give the descriptor on which answers arrive, for poll."""
+        return self._from_child.fileno()
+
+    def send(self, message: pipe.Message) -> bool:
+        """Write one request; False when the worker does not take it."""
+        data = pipe.encode(message)
+        try:
+            # Far below PIPE_BUF, so a pipe takes it whole or not at all.
+            return os.write(self._to_child.fileno(), data) == len(data)
+        except OSError:
+            return False
+
+    def receive(self) -> list[pipe.Message]:
+        """Give the messages that have arrived; sets ``closed`` at the end of the stream.
+
+        Raises DriverError("protocol") when what arrived is not the protocol; the worker is then of no use.
+        """
+        messages: list[pipe.Message] = []
+        for _ in range(_READS):
+            try:
+                data = os.read(self.fileno(), _READ)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+                break
+            messages += [pipe.decode(frame) for frame in self._frames.feed(data)]
+        return messages
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal the worker and whatever it started."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def exit_code(self) -> int | None:
+        """Give the exit code (negative: the signal) without waiting; None while it is alive."""
+        return self._child.poll()
+
+    def close(self) -> None:
+        """Close both pipes; a worker that can still think ends itself."""
+        self.closed = True
+        for end in (self._to_child, self._from_child):
+            with contextlib.suppress(OSError):
+                end.close()
