@@ -96,10 +96,14 @@ def _events(*, harmful_only: bool) -> Read:
     return read
 
 
-def _event_seconds(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
-        for reason, seconds in reading.clock_event_seconds.items():
-            yield (*labels, reason), seconds
+def _event_seconds(*, harmful_only: bool) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for labels, reading in _readings(snapshot):
+            for reason, seconds in reading.clock_event_seconds.items():
+                if not harmful_only or reason in _HARMFUL:
+                    yield (*labels, reason), seconds
+
+    return read
 
 
 def _nvlink_up(snapshot: Snapshot) -> Iterator[Row]:
@@ -367,12 +371,15 @@ CLOCKS = (
         read=_events(harmful_only=True),
         read_full=_events(harmful_only=False),
     ),
-    _counter(
-        "clock_event",
-        Unit.SECONDS,
-        _event_seconds,
-        "Time for which the driver held the clocks down for this reason.",
-        "reason",
+    Metric(
+        subject=CARD,
+        noun="clock_event",
+        kind=Kind.COUNTER,
+        unit=Unit.SECONDS,
+        labels=("reason",),
+        help="Time for which the driver held the clocks down for this reason; harmless reasons are in the full set.",
+        read=_event_seconds(harmful_only=True),
+        read_full=_event_seconds(harmful_only=False),
     ),
     _gauge(
         "performance_state",

@@ -20,6 +20,9 @@ from exporter.model import Quantity, ReplicaState, Snapshot, Stage, WindowFigure
 
 # The latencies that everybody asks for first; the others are in the full set of series.
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
+# A whole request's duration says more about the length of answers than about service: quantiles in the common set,
+# its 24 series of buckets a replica in the full one.
+COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
 def _by_rank(quantity: Quantity) -> Read:
@@ -206,7 +209,7 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
         kind=Kind.HISTOGRAM,
         unit=Unit.SECONDS,
         help=f"{help_} The engine's own buckets, summed over its ranks.",
-        series=Series.COMMON if stage in COMMON_STAGES else Series.FULL,
+        series=Series.COMMON if stage in COMMON_HISTOGRAMS else Series.FULL,
         read_histogram=_histogram(stage),
     )
 
@@ -219,6 +222,7 @@ HEALTH = (
         _replica(_duration),
         "How long the last exchange with the engine took; slow answers under load are normal.",
         unit=Unit.SECONDS,
+        series=Series.FULL,
     ),
     _metric(
         "data_age",

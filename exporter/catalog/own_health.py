@@ -10,14 +10,28 @@ from exporter.catalog.spec import DAEMON, SOURCE, Kind, Metric, Read, Row, Serie
 from exporter.model import Snapshot, SourceStatus
 
 
-def _source(value: Callable[[SourceStatus], float | None]) -> Read:
+def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> Read:
+    """Read a number of every source; without ``cards``, of those whose health no ``gpu_*`` row tells."""
+
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for status in snapshot.sources:
             number = value(status)
-            if number is not None:
+            if number is not None and (cards or not status.source.startswith("gpu:")):
                 yield (status.source,), number
 
     return read
+
+
+def _health(noun: str, value: Callable[[SourceStatus], float | None], help_: str, unit: Unit = Unit.NONE) -> Metric:
+    return Metric(
+        subject=SOURCE,
+        noun=noun,
+        kind=Kind.GAUGE,
+        unit=unit,
+        help=f"{help_} Cards (gpu:…) are in the full set only: gpu_up and gpu_data_age_seconds tell them.",
+        read=_source(value, cards=False),
+        read_full=_source(value),
+    )
 
 
 def _failures(snapshot: Snapshot) -> Iterator[Row]:
@@ -79,7 +93,7 @@ def _metric(
 
 
 SOURCES = (
-    _metric("source_up", Kind.GAUGE, _source(lambda s: float(s.up)), "1 while the source is read successfully."),
+    _health("source_up", lambda s: float(s.up), "1 while the source is read successfully."),
     _metric(
         "source_down",
         Kind.INFO,
@@ -95,12 +109,11 @@ SOURCES = (
         unit=Unit.SECONDS,
         series=Series.FULL,
     ),
-    _metric(
+    _health(
         "source_last_success_timestamp",
-        Kind.GAUGE,
-        _source(lambda s: s.last_success_wall),
+        lambda s: s.last_success_wall,
         "Unix time of the newest successful reading.",
-        unit=Unit.SECONDS,
+        Unit.SECONDS,
     ),
     _metric("source_failures", Kind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
     _metric(
@@ -110,9 +123,7 @@ SOURCES = (
         "Polls that were not started because the previous one was still running.",
         series=Series.FULL,
     ),
-    _metric(
-        "source_hung", Kind.GAUGE, _source(lambda s: float(s.hung)), "1 while a call to the source does not return."
-    ),
+    _health("source_hung", lambda s: float(s.hung), "1 while a call to the source does not return."),
     _metric(
         "source_oddities",
         Kind.COUNTER,

@@ -33,6 +33,7 @@ DRIVER_MODULES = ("pynvml", "exporter.simulate.cards")
 
 INIT_DEADLINE = 30.0
 _GATHER = 0.05  # cards answer within milliseconds of each other: one update for all of them
+_TOGETHER = 0.004  # seconds; cards answer within milliseconds, and waking for each costs more than waiting
 _GRACE = 0.5  # a card about to be found hanging is not logged as slow a moment before
 _STOLEN = 1.0  # a turn this much late: the machine or the daemon stood still, and so may have the worker
 
@@ -150,6 +151,8 @@ class CardSource:
             self._stopping.wait(1.0)
 
     def _wait(self, seconds: float) -> None:
+        if self._fresh_at is not None:
+            self._stopping.wait(_TOGETHER)
         poller = select.poll()
         poller.register(self._wakers[0], select.POLLIN)
         worker = self._keeper.worker()

@@ -1,4 +1,4 @@
-"""The whole daemon at W8: 8 simulated cards, 8 replicas of 1,700 lines polled once a second, two scrapers.
+"""The whole daemon at W8: 8 simulated cards, 8 replicas of 1,485 lines polled once a second, two scrapers.
 
     python -m tests.bench.node [--seconds 60] [--stress] [--series full] [--json FILE]
 

@@ -1,0 +1,82 @@
+"""What the page says about the room that is left in KV caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from exporter.catalog.spec import REPLICA, Kind, Metric, Read, Row, Unit
+from exporter.model import CacheRoom, Snapshot
+
+Of = Callable[[CacheRoom], Mapping[str, float]]
+
+
+def _by_rank(value: Of) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica in snapshot.replicas:
+            if replica.room is not None:
+                for rank, number in value(replica.room).items():
+                    yield (*replica.labels, rank), number
+
+    return read
+
+
+def _summed(value: Of) -> Read:
+    """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
+
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica in snapshot.replicas:
+            if replica.room is not None and value(replica.room):
+                yield (*replica.labels, ""), sum(value(replica.room).values())
+
+    return read
+
+
+def _full_in(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.room is not None and replica.room.full_in is not None:
+            yield replica.labels, replica.room.full_in
+
+
+def _metric(noun: str, unit: Unit, value: Of, help_: str) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=Kind.GAUGE,
+        unit=unit,
+        labels=("rank",),
+        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
+        read=_summed(value),
+        read_full=_by_rank(value),
+    )
+
+
+CAPACITY = (
+    _metric(
+        "kv_cache_used",
+        Unit.TOKENS,
+        lambda room: room.used,
+        "Tokens of KV cache that live requests hold: usage times capacity, both as the engine says them.",
+    ),
+    _metric(
+        "kv_cache_free",
+        Unit.TOKENS,
+        lambda room: room.free,
+        "Tokens of KV cache that requests could still take; cached blocks that could be evicted are free.",
+    ),
+    _metric(
+        "kv_cache_free_sequences",
+        Unit.NONE,
+        lambda room: room.sequences,
+        "Sequences of the recent mean length (prompt and answer of finished requests) that fit into the free tokens; "
+        "a low estimate where prefixes are shared. The engine's limit on running requests may be reached first.",
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="kv_cache_time_to_full",
+        kind=Kind.GAUGE,
+        unit=Unit.SECONDS,
+        help="Seconds until the KV cache of the first rank is full and requests begin to queue, if it goes on growing "
+        "as during the shortest window; 0 when full, absent while it does not grow.",
+        read=_full_in,
+    ),
+)

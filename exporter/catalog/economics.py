@@ -1,0 +1,91 @@
+"""What the page says about energy and money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from exporter.catalog.spec import CARD, REPLICA, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import Economics, Snapshot
+
+ByWindow = Callable[[Economics], Mapping[tuple[str, str], float]]
+ByCard = Callable[[Economics], Mapping[str, float]]
+
+
+def _replicas(value: ByWindow, *, currency: bool = False) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        labels = {replica.name: replica.labels for replica in snapshot.replicas}
+        more = (snapshot.economics.currency,) if currency else ()
+        for (name, window), number in value(snapshot.economics).items():
+            if name in labels:
+                yield (*labels[name], window, *more), number
+
+    return read
+
+
+def _cards(value: ByCard, *, currency: bool = False) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        found = value(snapshot.economics)
+        more = (snapshot.economics.currency,) if currency else ()
+        for card in snapshot.cards:
+            if card.facts.uuid in found:
+                yield (*card.labels, *more), found[card.facts.uuid]
+
+    return read
+
+
+ECONOMICS = (
+    Metric(
+        subject=REPLICA,
+        noun="energy_joules_per_token",
+        kind=Kind.GAUGE,
+        labels=("window",),
+        help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own counters, "
+        "without the host. A card of several replicas is split evenly between them.",
+        read=_replicas(lambda figures: figures.joules_per_token),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="generation_tokens_per_joule",
+        kind=Kind.GAUGE,
+        labels=("window",),
+        help="Tokens generated over energy that the replica's cards drew, in the same window; 0 when only idling.",
+        series=Series.FULL,
+        read=_replicas(lambda figures: figures.tokens_per_joule),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="cost_per_million_tokens",
+        kind=Kind.GAUGE,
+        labels=("window", "currency"),
+        help="Price of the replica's cards, busy or not, for the time of a million generated tokens at the window's "
+        "rate; absent without tokens, and when a card has no price in costs.gpu_hour. A card of several replicas is "
+        "split evenly between them.",
+        read=_replicas(lambda figures: figures.cost_per_million, currency=True),
+    ),
+    Metric(
+        subject=CARD,
+        noun="price_per_hour",
+        kind=Kind.GAUGE,
+        labels=("currency",),
+        help="Price of an hour of the card, from costs.gpu_hour of the configuration.",
+        read=_cards(lambda figures: figures.prices, currency=True),
+    ),
+    Metric(
+        subject=CARD,
+        noun="idle",
+        kind=Kind.COUNTER,
+        unit=Unit.SECONDS,
+        help="Time in which nothing ran on the replica (or rank) that uses the card, or in which no replica was known "
+        "to use it and its utilisation was 0; judged at each reading, since the daemon's start.",
+        read=_cards(lambda figures: figures.idle_seconds),
+    ),
+    Metric(
+        subject=CARD,
+        noun="idle_cost",
+        kind=Kind.COUNTER,
+        labels=("currency",),
+        help="Price of the card's idle seconds, at the price that was in force.",
+        series=Series.FULL,
+        read=_cards(lambda figures: figures.idle_cost, currency=True),
+    ),
+)
