@@ -37,7 +37,7 @@ class ServerLimits:
     linger_seconds: float = 1.0  # after the last answer, so that the client can read it before the connection dies
     pause_seconds: float = 0.1  # without accepting, after the machine ran out of descriptors
     connections: int = 64
-    backlog: int = 128
+    backlog: int = 512  # with 128, two hundred scrapers at once overflow it, and some wait a second for a new SYN
 
 
 class Phase(Enum):

@@ -64,7 +64,8 @@ def pairs() -> list[tuple[str, str, str, str]]:
                     )
                 )
         hits, queries = (
-            f"sum(increase(vllm:prefix_cache_{which}_total{{job='engine'}}[{window}]))" for which in ("hits", "queries")
+            f"sum(increase(vllm:prefix_cache_{which}_total{{job='engine'}}[{window}]))"
+            for which in ("hits", "queries")
         )
         found.append(
             (window, f"hit ratio {window}", f'llm_kv_cache_hit_ratio{{window="{window}"}}', f"{hits} / {queries}")

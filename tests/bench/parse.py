@@ -14,8 +14,8 @@ from collections.abc import Callable
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.engines import recognise
-from exporter.engines.base import Interpreter
 from exporter.engines.exposition import PageReader
+from exporter.engines.interpreter import Interpreter
 
 CAPTURES = pathlib.Path(__file__).parent.parent / "captures"
 

@@ -1,0 +1,20 @@
+"""``python -m tests.bench``: every budget of the design in turn, about four minutes on a quiet machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+STEPS = (
+    ("pages", ["tests.bench.parse"]),
+    ("whole node, common set", ["tests.bench.node", "--seconds", "30"]),
+    ("whole node, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
+    ("whole node, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
+    ("bursts and a driver that hangs", ["tests.bench.burst"]),
+    ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
+    ("soak", ["tests.bench.soak", "--polls", "50000"]),
+)
+
+for title, arguments in STEPS:
+    print(f"\n== {title}: python -m {' '.join(arguments)}", flush=True)
+    subprocess.run([sys.executable, "-m", *arguments], check=False)

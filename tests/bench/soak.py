@@ -1,0 +1,70 @@
+"""Memory over many polls: one replica polled as fast as it goes, with restarts, failures and derivations.
+
+    python -m tests.bench.soak [--polls 100000]
+
+Prints the resident memory at every tenth and its slope in KiB per million polls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+
+from exporter.catalog.spec import Series
+from exporter.collector import Collector
+from exporter.errors import EndpointError
+from exporter.model import Snapshot
+from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.sources.replay import ReplayedPage
+from tests.bench.engines import pages
+from tests.bench.machine import memory_mib
+
+
+class Engine:
+    """Gives page after page, begins anew after the last, and fails now and then."""
+
+    def __init__(self) -> None:
+        self.pages = pages(1)
+        self.polls = 0
+
+    def fetch(self, path: str | None = None) -> ReplayedPage:
+        self.polls += 1
+        if self.polls % 97 == 0:
+            raise EndpointError("timeout", "now and then")
+        return ReplayedPage(body=self.pages[self.polls % len(self.pages)])
+
+    def close(self) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--polls", type=int, default=100_000)
+    polls = parser.parse_args().polls
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    plan = ReplicaPlan(
+        name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
+    )
+    poller = ReplicaPoller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
+    collector = Collector(openmetrics=True, series=Series.FULL)
+    sizes: list[float] = []
+    for poll in range(polls):
+        now += 1.0
+        poller.poll()
+        if poll % 10 == 0:
+            collector.render(Snapshot(at=now, wall=now, replicas=(poller.view(now),), sources=(poller.state.status,)))
+        if poll % (polls // 10) == polls // 10 - 1:
+            gc.collect()
+            sizes.append(memory_mib([os.getpid()], "Rss"))
+            print(f"{poll + 1:8} polls  {sizes[-1]:7.2f} MiB", flush=True)
+    slope = (sizes[-1] - sizes[1]) * 1024 / (0.8 * polls) * 1e6
+    print(f"slope {slope:.0f} KiB per million polls (first tenth left out)")
+
+
+if __name__ == "__main__":
+    main()
