@@ -63,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--listen", metavar="HOST:PORT", help="address to serve on (default 127.0.0.1:9853)")
     demo.add_argument("--seed", type=int, default=0, help="another seed is another day (default 0)")
+    demo.add_argument("--fault-at", type=float, metavar="SECONDS", help="when the scenario's fault begins")
+    demo.add_argument("--fault-until", type=float, metavar="SECONDS", help="when it is mended (default never)")
     demo.add_argument("--list", action="store_true", help="list the scenarios and end")
     demo.set_defaults(run=_demo)
 
@@ -118,7 +120,9 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
     from exporter.settings import EngineSettings  # noqa: PLC0415
     from exporter.simulate.node import SimulatedNode  # noqa: PLC0415
 
-    node = SimulatedNode(arguments.scenario, seed=arguments.seed)
+    node = SimulatedNode(
+        arguments.scenario, seed=arguments.seed, fault_at=arguments.fault_at, fault_until=arguments.fault_until
+    )
     node.start()
     try:
         engines = tuple(

@@ -113,7 +113,7 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
 
 
 def test_a_card_lost_in_the_demo_costs_its_own_series_only(start):
-    daemon = start("demo", "--scenario", "hang", "--listen", "127.0.0.1:0")
+    daemon = start("demo", "--scenario", "hang", "--fault-at", "4", "--listen", "127.0.0.1:0")
     page = daemon.wait_for(lambda page: count(page, "gpu_up", "0.0") == 1, seconds=60)
     assert count(page, "gpu_up") == 7
     assert len(re.findall(r"^gpu_power_watts\{", page, re.MULTILINE)) == 7
