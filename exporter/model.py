@@ -170,6 +170,7 @@ class Quantity(str, Enum):
     PROMPT_TOKENS = "prompt_tokens"
     GENERATION_TOKENS = "generation_tokens"
     PREEMPTIONS = "preemptions"
+    REQUESTS_ABORTED = "requests_aborted"  # given up before their end; among the finished ones too
     PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens, or blocks where the engine counts blocks
     PREFIX_CACHE_HITS = "prefix_cache_hits"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
@@ -180,6 +181,7 @@ COUNTERS = frozenset(
         Quantity.PROMPT_TOKENS,
         Quantity.GENERATION_TOKENS,
         Quantity.PREEMPTIONS,
+        Quantity.REQUESTS_ABORTED,
         Quantity.PREFIX_CACHE_QUERIES,
         Quantity.PREFIX_CACHE_HITS,
     }
@@ -196,6 +198,9 @@ class Stage(str, Enum):
     QUEUE = "queue"
     PREFILL = "prefill"
     DECODE = "decode"
+    INFERENCE = "inference"  # prefill and decode together, of engines that do not tell them apart
+    BATCH_PREFILL = "batch_prefill"  # one observation per batch, not per request
+    BATCH_DECODE = "batch_decode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +232,10 @@ class EngineReading:
     created: float | None = None  # newest _created on the page; a change is a restart
     complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
     oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
+    dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
+    missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
+    stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
+    frozen_after: float | None = 20.0  # seconds without progress at work that mean a fault; None: means nothing here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +258,17 @@ class WindowFigures:
     request_rate: float | None = None  # finished requests per second
     generation_token_rate: float | None = None
     rank_token_rates: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    request_tokens: float | None = None  # mean length of finished requests: prompt and answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRoom:
+    """What is left of a replica's KV cache, by rank as far as the engine says it."""
+
+    used: Mapping[str, float]  # tokens
+    free: Mapping[str, float]  # tokens
+    sequences: Mapping[str, float]  # how many of the recent mean length fit into the free tokens
+    full_in: float | None  # seconds until the first rank is full; None: not growing, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +287,8 @@ class ReplicaState:
     rank_imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # signal → max ÷ mean
     restarts: int = 0
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
+    room: CacheRoom | None = None
+    generated: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +321,82 @@ class GroupImbalance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Localisation:
+    """At which layer the unevenness of one signal of one model arises; no shares when nothing is uneven."""
+
+    model: str
+    signal: str
+    coefficient_of_variation: float | None  # over all cards, or over all ranks; None when the mean is 0
+    shares: Mapping[str, float]  # layer "replica", "rank", "card" → share of the sum of squares; they add up to 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Economics:
+    """What work and idleness cost.  Prices are in ``currency``, which is "" when nothing is priced."""
+
+    currency: str = ""
+    prices: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → price of one hour
+    joules_per_token: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (replica, window)
+    tokens_per_joule: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
+    cost_per_million: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
+    idle_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
+    idle_cost: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
+
+
+Backend = tuple[str, str]  # (pool, backend) as the gateway names them; the pool is "" where it has no pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a gateway counts for one backend, or for a whole pool.  None: it does not say."""
+
+    requests: float | None = None  # counter; retries count again
+    errors: float | None = None  # counter
+    active: float | None = None  # requests at the backend now
+    queued: float | None = None  # requests that wait for it
+    rate: float | None = None  # requests per second, from gateways that do not count them
+    up: bool | None = None  # fit for new requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReading:
+    """What one gateway page said, upstream names gone."""
+
+    at: float
+    gateway: str  # the kind: haproxy, nginx, envoy, …
+    backends: Mapping[Backend, Load]
+    pools: Mapping[str, Load] = field(default_factory=lambda: EMPTY)
+    cut: frozenset[str] = frozenset()  # pools with backends beyond the cap: shares would be wrong
+    started: float | None = None  # wall; a change is a restart
+    uptime: float | None = None  # seconds; a fall is a restart
+    complete: bool = True
+    oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFigures:
+    """How a gateway spread its requests during one window; empty where nothing was sent."""
+
+    seconds: float  # time really covered
+    shares: Mapping[Backend, float] = field(default_factory=lambda: EMPTY)  # of the pool's requests
+    imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # pool → max ÷ mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayState:
+    """A gateway as the page shows it."""
+
+    name: str
+    labels: tuple[str, str]  # (gateway, kind); the kind is "" until the page says
+    status: SourceStatus
+    reading: GatewayReading | None
+    last_read_at: float | None
+    windows: Mapping[str, GatewayFigures] = field(default_factory=lambda: EMPTY)
+    replicas: Mapping[Backend, str] = field(default_factory=lambda: EMPTY)  # which replica a backend is
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonState:
     """The daemon about itself."""
 
@@ -319,8 +417,11 @@ class Snapshot:
     driver: DriverFacts | None = None
     cards: tuple[CardState, ...] = ()
     replicas: tuple[ReplicaState, ...] = ()
+    gateways: tuple[GatewayState, ...] = ()
     owners: tuple[Ownership, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (model, signal)
+    localisation: tuple[Localisation, ...] = ()
+    economics: Economics = field(default_factory=Economics)
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)

@@ -30,11 +30,17 @@ def as_dict(values):
     }
 
 
+def as_written(name: str, page: bytes) -> str:
+    """Undo the reference parser's habit of adding _total to counters that have none (TGI, Triton)."""
+    bare = name.removesuffix("_total")
+    return bare if f"# TYPE {bare} counter\n".encode() in page else name
+
+
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_every_capture_reads_as_the_reference_parser_reads_it(path):
     page = path.read_bytes()
     expected = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        (as_written(sample.name, page), tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.decode())
         for sample in family.samples
     }

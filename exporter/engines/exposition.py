@@ -33,6 +33,7 @@ MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; beyond it lines
 MAX_UNREADABLE = 1_000  # more than this is not a metrics page
 
 FULL_READING_EVERY = 16  # pages
+_GLANCE = 1_000  # lines that tell a metrics page from anything else
 
 _IGNORED = -1
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -167,6 +168,12 @@ class PageReader:
         self._cached_bytes += len(text) + 100
         if slot >= 0 or self._cached_bytes <= MAX_CACHE_BYTES:
             self._slots[text] = slot
+
+
+def holds_samples(body: bytes) -> bool:
+    """Say whether any of a page's first lines is a sample at all, of whatever name."""
+    lines = body.split(b"\n", _GLANCE)[:_GLANCE]
+    return any(len(line) <= MAX_LINE_BYTES and _series_and_value(line.rstrip(b"\r")) is not None for line in lines)
 
 
 class _Places:

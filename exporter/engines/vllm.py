@@ -1,24 +1,21 @@
 """vLLM 0.4.3 to 0.33: one field table for V0 and V1, renamed and hidden metrics, any number of ranks and servers.
 
 Where a name carries a surprise, the row says so.  The rank is the data-parallel engine (label ``engine``, from
-0.8.3); before, the rank is "".
+0.8.3); before, the rank is "".  On the page of a Ray node, where several replicas of one app stand, each is a rank
+of its own: "ReplicaId/engine".  What a router in front of engines says under the same names (label ``server``, no
+model) is no engine's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.base import Engine, Family, Field, Reduce
+from exporter.engines.base import INFERENCE_PATHS, Engine, Family, Field, Reduce
 from exporter.model import Quantity, Stage
-
-# Paths that answer inference; the model list, tokenisation of curious clients and 404 scans say nothing of service.
-_INFERENCE = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio",
-              "/v1/score", "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/generate",
-              "/invocations", "/inference")  # fmt: skip
 
 
 def _serves(labels: Mapping[str, str]) -> bool:
-    return labels.get("handler", "").startswith(_INFERENCE)
+    return labels.get("handler", "").startswith(INFERENCE_PATHS)
 
 
 def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
@@ -39,7 +36,8 @@ def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
 VLLM = Engine(
     kind="vllm",
     prefixes=("vllm:",),
-    rank_label="engine",
+    rank_labels=("ReplicaId", "engine"),
+    router_labels=("server",),
     created="vllm:generation_tokens_created",
     version_path="/version",
     hint="Was the server started with --disable-log-stats?",

@@ -18,9 +18,9 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from exporter.simulate import vllm_page
+from exporter.simulate import other_pages, vllm_page
 from exporter.simulate.plan import CATCH_UP, Plan
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 # One writer for each engine kind: (replica, process facts, Unix time of the node's start) → page.
 PAGES: dict[str, tuple[str, Callable[[SimulatedReplica, vllm_page.ProcessFacts, float], str]]] = {
     "vllm": (vllm_page.CONTENT_TYPE, vllm_page.render),
+    "sglang": (other_pages.MULTIPROCESS, other_pages.sglang),
+    "tgi": (other_pages.TEXT, other_pages.tgi),
+    "ray_serve": (other_pages.TEXT, other_pages.ray_serve),
 }
+FACTS = {"sglang": "/get_server_info", "tgi": "/info"}  # where others than vLLM tell their version
 TICK = 1.0  # the world is lived in small pieces even when nobody asks, so that no answer has to catch up
 CLIENT_SECONDS = 30.0
 RANK_PROGRAM = "/bin/cat"  # waits for its input to end and does nothing else
@@ -51,11 +55,20 @@ def process_facts() -> vllm_page.ProcessFacts:
     )
 
 
+class Site(Protocol):
+    """Something simulated that clients ask over HTTP."""
+
+    def live(self) -> None: ...  # noqa: D102
+
+    def answer(self, path: str) -> tuple[str, bytes] | None: ...  # noqa: D102
+
+
 class Engine:
     """The replica of one server, for the threads that answer its clients."""
 
     def __init__(self, kind: str, replica: str, plan: Plan) -> None:
         self.content_type, self._render = PAGES[kind]
+        self._facts_path = FACTS.get(kind, "")
         self._plan = plan
         self._world = plan.world()
         self._replica = self._world.replica(replica)
@@ -76,7 +89,10 @@ class Engine:
         """Give (content type, body) for a path, None for one that does not exist."""
         if path == "/metrics" or path.startswith("/metrics/"):
             return self.content_type, self.page()
-        if path == "/version":
+        if path == self._facts_path:
+            facts = {"version": self._world.software.engine, "model_id": self._replica.spec.model.name}
+            return "application/json", json.dumps(facts).encode()
+        if path == "/version" and not self._facts_path:
             return "application/json", json.dumps({"version": self._world.software.engine}).encode()
         if path == "/v1/models":
             models = [{"id": self._replica.spec.model.name, "object": "model"}]
@@ -84,13 +100,13 @@ class Engine:
         return ("text/plain", b"") if path in {"/health", "/ping"} else None
 
 
-def _handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
+def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = CLIENT_SECONDS
 
         def do_GET(self) -> None:
-            found = engine.answer(self.path.partition("?")[0])
+            found = site.answer(self.path.partition("?")[0])
             kind, body = found or ("application/json", b'{"detail":"Not Found"}')
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", kind)
@@ -123,12 +139,16 @@ def start_ranks(count: int) -> list[subprocess.Popen[bytes]]:
 
 def serve(kind: str, replica: str, plan: Plan) -> None:
     """Serve until standard input ends; KeyError for a replica or scenario that does not exist."""
+    engine = Engine(kind, replica, plan)
+    attend(engine, start_ranks(len(plan.world().replica(replica).ranks)))
+
+
+def attend(site: Site, ranks: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+    """Answer for the site until standard input ends or the parent is gone, then end the ranks."""
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends our input
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    engine = Engine(kind, replica, plan)
-    ranks = start_ranks(len(plan.world().replica(replica).ranks))
-    server = _Server(("127.0.0.1", 0), _handler(engine))
+    server = _Server(("127.0.0.1", 0), _handler(site))
     thread = threading.Thread(target=server.serve_forever, daemon=True, name="http")
     try:
         thread.start()
@@ -138,7 +158,7 @@ def serve(kind: str, replica: str, plan: Plan) -> None:
             ready, _, _ = select.select([sys.stdin], [], [], TICK)
             if ready and not os.read(sys.stdin.fileno(), 4096):
                 break
-            engine.live()
+            site.live()
     finally:
         server.shutdown()
         server.server_close()

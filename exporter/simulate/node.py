@@ -33,7 +33,8 @@ class SimulatedNode:
 
     ``engine_urls`` holds (replica name, metrics URL); ``card_options`` what the cards' module is configured with.
     ``node`` chooses the variant of a scenario whose nodes differ, and gives other cards; ``fault_at`` and
-    ``fault_until`` move the scenario's faults, in simulated seconds after the start.
+    ``fault_until`` move the scenario's faults, in simulated seconds after the start.  With ``gateway`` there is an
+    HAProxy before the engines, whose page is at ``gateway_url``.
     """
 
     def __init__(
@@ -45,13 +46,16 @@ class SimulatedNode:
         node: int = 0,
         fault_at: float | None = None,
         fault_until: float | None = None,
+        gateway: bool = False,
     ) -> None:
         self.scenario = find(scenario)
         self.plan = Plan(
             scenario=scenario, seed=seed, node=node, speed=speed, fault_at=fault_at, fault_until=fault_until
         )
         self.engine_urls: tuple[tuple[str, str], ...] = ()
+        self.gateway_url: str | None = None
         self.pids: tuple[int, ...] = ()  # of the engine servers
+        self._with_gateway = gateway
         self._engines: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -69,9 +73,13 @@ class SimulatedNode:
             for spec in self.scenario.replicas:
                 self._engines.append(self._launch(spec))
             hellos = [
-                self._hello(engine, spec, deadline)
+                self._hello(engine, spec.name, deadline)
                 for engine, spec in zip(self._engines, self.scenario.replicas, strict=True)
             ]
+            if self._with_gateway:
+                self._engines.append(self._spawn("exporter.simulate.gateway", "--options", self.plan.dumps()))
+                hello = self._hello(self._engines[-1], "gateway", deadline)
+                self.gateway_url = f"http://127.0.0.1:{hello['port']}/metrics"
         except BaseException:
             self.stop()
             raise
@@ -79,7 +87,7 @@ class SimulatedNode:
         self.engine_urls = tuple(
             (name, f"http://127.0.0.1:{hello['port']}/metrics") for name, hello in zip(names, hellos, strict=True)
         )
-        self.pids = tuple(engine.pid for engine in self._engines)
+        self.pids = tuple(engine.pid for engine in self._engines[: len(names)])
         ranks = {name: tuple(hello["ranks"]) for name, hello in zip(names, hellos, strict=True)}
         self.plan = replace(self.plan, pids=ranks)
         return self
@@ -109,19 +117,22 @@ class SimulatedNode:
         self.stop()
 
     def _launch(self, spec: Replica) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "exporter.simulate.engine"]
-        command += ["--kind", spec.engine, "--replica", spec.name, "--options", self.plan.dumps()]
+        options = ("--kind", spec.engine, "--replica", spec.name, "--options", self.plan.dumps())
+        return self._spawn("exporter.simulate.engine", *options)
+
+    @staticmethod
+    def _spawn(module: str, *options: str) -> subprocess.Popen[bytes]:
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         return subprocess.Popen(
-            command,
+            [sys.executable, "-m", module, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
 
     @staticmethod
-    def _hello(engine: subprocess.Popen[bytes], spec: Replica, deadline: float) -> dict[str, Any]:
+    def _hello(engine: subprocess.Popen[bytes], name: str, deadline: float) -> dict[str, Any]:
         """Read the line in which an engine says where it serves."""
         assert engine.stdout is not None
         line = b""
@@ -130,7 +141,7 @@ class SimulatedNode:
             part = os.read(engine.stdout.fileno(), 4096) if ready else b""
             if not part:
                 why = "ended" if ready else f"was not ready within {START_SECONDS:g} s"
-                raise ShardwatchError(f"the simulated engine {spec.name} {why}; its own message stands above")
+                raise ShardwatchError(f"the simulated engine {name} {why}; its own message stands above")
             line += part
         hello: dict[str, Any] = json.loads(line)
         return hello

@@ -192,6 +192,7 @@ LLAMA_8B = Model(
 
 CHAT = Traffic(rate=2.4, daily=0.30)
 STEADY = Traffic(rate=2.4)
+CODE = Traffic(rate=1.6, output=340)
 FIRST_FOUR = ((0, 1, 2, 3),)
 LAST_FOUR = ((4, 5, 6, 7),)
 TWO_REPLICAS = (
@@ -215,7 +216,7 @@ SCENARIOS = (
         kind=H100,
         replicas=(
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
-            Replica(name="code", model=QWEN_32B, traffic=Traffic(rate=1.6, output=340), ranks=((4, 5),)),
+            Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
         ),
     ),
     Scenario(
@@ -288,6 +289,17 @@ SCENARIOS = (
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="heat", card=2, at=20.0, strength=0.30),),
+    ),
+    Scenario(
+        name="engines",
+        summary="one model behind four kinds of engines, two cards each: vLLM, SGLang, TGI and Ray Serve",
+        kind=H100,
+        replicas=(
+            Replica(name="code-vllm", model=QWEN_32B, traffic=CODE, ranks=((0, 1),)),
+            Replica(name="code-sglang", model=QWEN_32B, traffic=CODE, ranks=((2, 3),), engine="sglang"),
+            Replica(name="code-tgi", model=QWEN_32B, traffic=CODE, ranks=((4, 5),), engine="tgi"),
+            Replica(name="code-ray", model=QWEN_32B, traffic=CODE, ranks=((6, 7),), engine="ray_serve"),
+        ),
     ),
 )
 

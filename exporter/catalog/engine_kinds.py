@@ -1,0 +1,96 @@
+"""What the page says about how kinds of engines differ: names in use, what is never given, what is special."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.engines import histogram_of, numbers_by_rank, numbers_summed
+from exporter.catalog.spec import REPLICA, Kind, Metric, Row, Series, Unit
+from exporter.model import Quantity, Snapshot, Stage
+
+
+def _dialect(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None and replica.reading.dialect:
+            yield (*replica.labels, replica.reading.dialect), 1.0
+
+
+def _missing(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for signal, reason in replica.reading.missing.items():
+                yield (*replica.labels, signal, reason), 1.0
+
+
+def _stale(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for rank in sorted(replica.reading.stale_ranks):
+                yield (*replica.labels, rank), 1.0
+
+
+def _duration(stage: Stage, noun: str, help_: str) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=Kind.HISTOGRAM,
+        unit=Unit.SECONDS,
+        help=f"{help_} The engine's own buckets.",
+        series=Series.FULL,
+        read_histogram=histogram_of(stage),
+    )
+
+
+ENGINE_KINDS = (
+    Metric(
+        subject=REPLICA,
+        noun="engine_dialect",
+        kind=Kind.INFO,
+        labels=("dialect",),
+        help="How the engine's metric names begin on its page, such as vllm:, ray_vllm_ or sglang_.",
+        series=Series.FULL,
+        read=_dialect,
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="signal_missing",
+        kind=Kind.INFO,
+        labels=("signal", "reason"),
+        help="What this kind of engine never gives, and why; nothing is wrong where these figures are absent.",
+        read=_missing,
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="rank_stale",
+        kind=Kind.INFO,
+        labels=("rank",),
+        help="A rank on a Ray node's page whose figures stand still while others move: its replica is gone or hangs. "
+        "Its load is left out.",
+        read=_stale,
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="aborted_requests",
+        kind=Kind.COUNTER,
+        labels=("rank",),
+        help="Requests given up before their end, of engines that count them; they are in llm_requests_total too.",
+        series=Series.FULL,
+        read=numbers_summed(Quantity.REQUESTS_ABORTED),
+        read_full=numbers_by_rank(Quantity.REQUESTS_ABORTED),
+    ),
+    _duration(
+        Stage.INFERENCE,
+        "inference_duration",
+        "Time from scheduling to the last token, of engines that do not tell prefill from decode.",
+    ),
+    _duration(
+        Stage.BATCH_PREFILL,
+        "batch_prefill_duration",
+        "Prefill of one batch, of engines that measure no request's; requests in the batch count once together.",
+    ),
+    _duration(
+        Stage.BATCH_DECODE,
+        "batch_decode_duration",
+        "One decode step of one batch, of engines that measure no request's.",
+    ),
+)

@@ -1,0 +1,119 @@
+"""The one interpreter of every engine's table: pages in, readings out.
+
+Values that cannot be (NaN, infinite, negative, a ratio above 1) are dropped and counted, never repaired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import accumulate
+
+from exporter.engines.base import Engine, Reduce
+from exporter.engines.exposition import Layout, Values
+from exporter.engines.plan import Number, Plan, compile_layout
+from exporter.engines.standstill import Standstill
+from exporter.model import EMPTY, EngineReading, Histogram, Quantity, Stage
+
+_MOST = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
+_OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, and nothing odd
+
+
+class Interpreter:
+    """Turns pages of one engine kind into readings; keeps the plan of the last layout.  One per replica."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._plan = Plan(Layout(()))
+        self._standstill = Standstill()
+        self._missing = engine.missing() or EMPTY
+        names = engine.wanted_names()
+        self.wanted: Callable[[str], bool] = lambda name: engine.canonical(name) in names
+
+    def read(self, page: Values, at: float) -> EngineReading:
+        """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
+        if page.layout is not self._plan.layout:
+            self._plan = compile_layout(self.engine, page.layout)
+        plan, numbers = self._plan, page.numbers
+        odd = Counter(page.oddities) + plan.oddities
+        ranks: dict[str, dict[Quantity, float]] = {}
+        for item in plan.numbers:
+            number = _reduce(item, numbers) if item.fixed is None else item.fixed
+            if 0.0 <= number < math.inf and not (item.ratio and number > 1.0):
+                ranks.setdefault(item.rank, {})[item.quantity] = number
+            elif number != _OFF:
+                odd["bad_number"] += 1
+        start = None if plan.process_start is None else numbers[plan.process_start]
+        return EngineReading(
+            at=at,
+            engine=self.engine.kind,
+            model=plan.model,
+            version=plan.version,
+            dialect=plan.dialect,
+            missing=self._missing,
+            ranks=ranks,
+            finished=_finished(plan, numbers, odd),
+            responses=_responses(plan, numbers, odd),
+            histograms=_histograms(plan, numbers, odd),
+            process_start=start,
+            created=max([numbers[p] for p in plan.created], default=None),
+            complete=page.complete,
+            stale_ranks=self._standstill.withdraw(ranks, at) if plan.relayed else frozenset(),
+            frozen_after=plan.frozen_after,
+            oddities=dict(odd),
+        )
+
+
+def _reduce(item: Number, numbers: list[float]) -> float:
+    if len(item.positions) == 1:
+        return numbers[item.positions[0]] * item.scale
+    chosen = [numbers[p] for p in item.positions]
+    if item.reduce is Reduce.MAX:
+        return max(chosen) * item.scale
+    total = sum(chosen) * item.scale
+    return total / len(chosen) if item.reduce is Reduce.MEAN else total
+
+
+def _count(numbers: list[float], positions: tuple[int, ...], odd: Counter[str]) -> float | None:
+    number = sum([numbers[p] for p in positions])
+    if 0.0 <= number < math.inf:
+        return number
+    odd["bad_number"] += 1
+    return None
+
+
+def _finished(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (rank, outcome), positions in plan.finished.items():
+        number = _count(numbers, positions, odd)
+        if number is not None:
+            found.setdefault(rank, {})[outcome] = number
+    return found
+
+
+def _responses(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str, float]:
+    found = {status: _count(numbers, positions, odd) for status, positions in plan.responses}
+    return {status: number for status, number in found.items() if number is not None}
+
+
+def _histograms(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[Stage, dict[str, Histogram]]:
+    found: dict[Stage, dict[str, Histogram]] = {}
+    for item in plan.buckets:
+        counts = item.take(numbers)
+        # Neither NaN nor infinity is an integer, and OpenMetrics readers refuse a page with half an observation.
+        if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MOST):
+            odd["bad_number"] += 1
+            continue
+        rising = tuple(sorted(counts))
+        if rising != counts:  # counts that fall with le: keep the running maximum, as quantile functions do
+            odd["falling_buckets"] += 1
+            counts = tuple(accumulate(counts, max))
+        total = None
+        if item.total is not None:
+            total = numbers[item.total]
+            if item.more_totals:
+                total += sum([numbers[p] for p in item.more_totals])
+            total = total * item.scale if 0.0 <= total < math.inf else None
+        found.setdefault(item.stage, {})[item.rank] = Histogram(bounds=item.bounds, counts=counts, sum=total)
+    return found
