@@ -1,0 +1,198 @@
+"""What every polled page has in common: a thread of its own, a beat, back-off after failures, and its health.
+
+A source that hangs delays nobody, because nobody shares its thread.  Whoever owns a ``Polling`` says what one turn
+does; the health that it is handed back stands beside the data that it publishes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from exporter.errors import SourceError
+from exporter.model import SourceStatus
+from exporter.schedule import Beat
+from exporter.transitions import QUIET_SECONDS, Transitions
+
+Do = Callable[[], None]
+
+_BACK_OFF_AFTER = 5  # failures in a row; a restart of an engine takes minutes and needs no poll a second
+# Seconds.  A refusal costs nothing, and an engine whose page is still without figures is about to have them.
+_BACK_OFF_MOST = {"refused": 5.0, "unknown_engine": 5.0, "no_engine_metrics": 5.0}
+_BACK_OFF_MOST_ELSE = 30.0
+
+
+class Fetched(Protocol):
+    """An answer's body, how long it took in seconds, and when the server's certificate ends (Unix time)."""
+
+    @property
+    def body(self) -> bytes: ...  # noqa: D102
+
+    @property
+    def duration(self) -> float: ...  # noqa: D102
+
+    @property
+    def certificate_expires(self) -> float | None: ...  # noqa: D102
+
+
+class Fetcher(Protocol):
+    """One bounded exchange; raises SourceError and nothing else."""
+
+    def fetch(self, path: str | None = None) -> Fetched: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Polling:
+    """The loop and the health of one source, named like ``engine:chat-a``.  Owned by the one thread that polls it."""
+
+    def __init__(
+        self,
+        source: str,
+        interval: float,
+        *,
+        logger: logging.Logger,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.source = source
+        self.interval = interval
+        self.loop_restarts = 0
+        self.status = SourceStatus(source=source, up=False, reason="starting")
+        self._logger = logger
+        self._clock = clock
+        self._wall = wall
+        self._voice = Transitions(logger, source, clock)
+        self._failures: Counter[str] = Counter()
+        self._failed_in_a_row = 0
+        self._restart_said_at = float("-inf")
+        self._under_way: float | None = None
+        self._beat: Beat | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ the health of one poll
+
+    def begin(self) -> float:
+        """Note that an exchange begins, and give the time."""
+        started = self._under_way = self._clock()
+        return started
+
+    def end(self) -> None:
+        """Note that the exchange has come back, whatever it brought."""
+        self._under_way = None
+
+    def late(self, now: float) -> bool:
+        """Tell whether nothing has come for far too long: the exchange under way hangs, or the loop is dead."""
+        since = self._under_way
+        if since is None and self.status.up:
+            since = self.status.last_success
+        return since is not None and now - since > 2 * self.interval + 5.0
+
+    def succeeded(self, duration: float) -> SourceStatus:
+        """Note a page that was read in ``duration`` seconds and understood."""
+        self._failed_in_a_row = 0
+        self._voice.up()
+        self.status = replace(
+            self.status,
+            up=True,
+            reason="",
+            duration=duration,
+            last_success=self._clock(),
+            last_success_wall=self._wall(),
+            skipped=self._skipped(),
+        )
+        return self.status
+
+    def failed(self, error: SourceError, started: float) -> SourceStatus:
+        """Note a poll that brought nothing; ``started``: when it began."""
+        self._failures[error.reason] += 1
+        self._failed_in_a_row += 1
+        self._voice.down(error.reason, str(error))
+        self.status = replace(
+            self.status,
+            up=False,
+            reason=error.reason,
+            duration=self._clock() - started,
+            failures=dict(self._failures),
+            skipped=self._skipped(),
+        )
+        return self.status
+
+    def _skipped(self) -> int:
+        return self._beat.skipped if self._beat is not None else 0
+
+    def restarted(self) -> None:
+        """Log a restart, once a minute at most: counters that fall on every page must not flood the log."""
+        now = self._clock()
+        if now - self._restart_said_at >= QUIET_SECONDS:
+            self._restart_said_at = now
+            self._logger.info("source=%s event=restart", self.source)
+
+    # ------------------------------------------------------------------ the loop
+
+    def start(
+        self,
+        first: float,
+        turn: Callable[[], None],
+        crashed: Callable[[SourceError], None],
+        close: Callable[[], None],
+    ) -> None:
+        """Call ``turn`` from ``first`` (monotonic) on, in a thread of its own, and ``close`` at the end.
+
+        ``crashed`` is told when a turn raised what it must not; the loop goes on.
+        """
+        self._thread = threading.Thread(
+            target=self._run, args=(first, turn, crashed, close), name=self.source, daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it does so within one exchange."""
+        self._stop.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread, not for ever."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(
+        self,
+        first: float,
+        turn: Callable[[], None],
+        crashed: Callable[[SourceError], None],
+        close: Callable[[], None],
+    ) -> None:
+        beat = self._beat = Beat(self.interval, first)
+        while not self._stop.wait(beat.wait(self._clock())):
+            try:
+                turn()
+            except Exception:
+                self.loop_restarts += 1
+                self._logger.exception("source=%s event=bug: the poll failed unexpectedly and goes on", self.source)
+                crashed(SourceError("internal", "an unexpected error; see the log"))
+            now = self._clock()
+            beat.advance(now)
+            delay = self._back_off()
+            if delay > beat.wait(now):
+                beat.postpone(now, delay)
+        close()
+
+    def _back_off(self) -> float:
+        over = self._failed_in_a_row - _BACK_OFF_AFTER
+        if over < 0:
+            return 0.0
+        most = _BACK_OFF_MOST.get(self.status.reason, _BACK_OFF_MOST_ELSE)
+        # So that sources which fell together spread out.
+        spread = 0.9 + 0.2 * (zlib.crc32(self.source.encode()) % 101) / 101
+        return min(most, self.interval * 2.0 ** min(over + 1, 10)) * spread
+
+
+def staggered(count: int, interval: float, now: float) -> Sequence[float]:
+    """First due times of ``count`` sources: the first at once, the others spread over a fifth of the interval."""
+    return [now + index * 0.2 * interval / max(1, count) for index in range(count)]
