@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from exporter.catalog.spec import REPLICA, Kind, Metric, Read, Row, Unit
+from exporter.catalog.spec import REPLICA, Kind, Metric, Read, Row, Series, Unit
 from exporter.model import CacheRoom, Snapshot
 
 Of = Callable[[CacheRoom], Mapping[str, float]]
@@ -37,14 +37,15 @@ def _full_in(snapshot: Snapshot) -> Iterator[Row]:
             yield replica.labels, replica.room.full_in
 
 
-def _metric(noun: str, unit: Unit, value: Of, help_: str) -> Metric:
+def _metric(noun: str, unit: Unit, value: Of, help_: str, series: Series = Series.COMMON) -> Metric:
     return Metric(
         subject=REPLICA,
         noun=noun,
         kind=Kind.GAUGE,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
+        help=help_ if series is Series.FULL else f"{help_} The common set of series shows the sum over the ranks.",
+        series=series,
         read=_summed(value),
         read_full=_by_rank(value),
     )
@@ -56,6 +57,7 @@ CAPACITY = (
         Unit.TOKENS,
         lambda room: room.used,
         "Tokens of KV cache that live requests hold: usage times capacity, both as the engine says them.",
+        Series.FULL,
     ),
     _metric(
         "kv_cache_free",
@@ -75,8 +77,8 @@ CAPACITY = (
         noun="kv_cache_time_to_full",
         kind=Kind.GAUGE,
         unit=Unit.SECONDS,
-        help="Seconds until the KV cache of the first rank is full and requests begin to queue, if it goes on growing "
-        "as during the shortest window; 0 when full, absent while it does not grow.",
+        help="Seconds until the KV cache of the first rank is full and requests begin to queue, if it goes on "
+        "growing as during the shortest window; 0 when full, absent while it does not grow.",
         read=_full_in,
     ),
 )

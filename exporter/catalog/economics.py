@@ -39,8 +39,8 @@ ECONOMICS = (
         noun="energy_joules_per_token",
         kind=Kind.GAUGE,
         labels=("window",),
-        help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own counters, "
-        "without the host. A card of several replicas is split evenly between them.",
+        help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own "
+        "counters, without the host. A card of several replicas is split evenly between them.",
         read=_replicas(lambda figures: figures.joules_per_token),
     ),
     Metric(
@@ -75,8 +75,8 @@ ECONOMICS = (
         noun="idle",
         kind=Kind.COUNTER,
         unit=Unit.SECONDS,
-        help="Time in which nothing ran on the replica (or rank) that uses the card, or in which no replica was known "
-        "to use it and its utilisation was 0; judged at each reading, since the daemon's start.",
+        help="Time in which nothing ran on the replica (or rank) that uses the card, or in which no replica was "
+        "known to use it and its utilisation was 0; judged at each reading, since the daemon's start.",
         read=_cards(lambda figures: figures.idle_seconds),
     ),
     Metric(

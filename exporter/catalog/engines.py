@@ -25,7 +25,9 @@ COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
-def _by_rank(quantity: Quantity) -> Read:
+def numbers_by_rank(quantity: Quantity) -> Read:
+    """Read a quantity of every rank."""
+
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
@@ -36,7 +38,7 @@ def _by_rank(quantity: Quantity) -> Read:
     return read
 
 
-def _summed(quantity: Quantity) -> Read:
+def numbers_summed(quantity: Quantity) -> Read:
     """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
 
     def read(snapshot: Snapshot) -> Iterator[Row]:
@@ -107,7 +109,9 @@ def _responses(snapshot: Snapshot) -> Iterator[Row]:
                 yield (*replica.labels, status), count
 
 
-def _histogram(stage: Stage) -> ReadHistogram:
+def histogram_of(stage: Stage) -> ReadHistogram:
+    """Read a latency's buckets, summed over the ranks."""
+
     def read(snapshot: Snapshot) -> Iterator[HistogramRow]:
         for replica in snapshot.replicas:
             if replica.reading is not None and stage in replica.histograms:
@@ -197,8 +201,8 @@ def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.N
         unit=unit,
         labels=("rank",),
         help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
-        read=_summed(quantity),
-        read_full=_by_rank(quantity),
+        read=numbers_summed(quantity),
+        read_full=numbers_by_rank(quantity),
     )
 
 
@@ -210,7 +214,7 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
         unit=Unit.SECONDS,
         help=f"{help_} The engine's own buckets, summed over its ranks.",
         series=Series.COMMON if stage in COMMON_HISTOGRAMS else Series.FULL,
-        read_histogram=_histogram(stage),
+        read_histogram=histogram_of(stage),
     )
 
 
@@ -235,7 +239,8 @@ HEALTH = (
         "frozen",
         Kind.GAUGE,
         _replica(_frozen),
-        "1 when requests are running and no counter has moved for 20 seconds; absent while that is not known.",
+        "1 when requests are running and no counter has moved for 20 seconds (60 with SGLang and behind Ray); absent "
+        "while that is not known.",
     ),
     _metric(
         "restarts",
@@ -256,19 +261,23 @@ HEALTH = (
 
 LOAD = (
     _metric(
-        "requests_running", Kind.GAUGE, _by_rank(Quantity.REQUESTS_RUNNING), "Requests in the running batch.", "rank"
+        "requests_running",
+        Kind.GAUGE,
+        numbers_by_rank(Quantity.REQUESTS_RUNNING),
+        "Requests in the running batch.",
+        "rank",
     ),
     _metric(
         "requests_waiting",
         Kind.GAUGE,
-        _by_rank(Quantity.REQUESTS_WAITING),
+        numbers_by_rank(Quantity.REQUESTS_WAITING),
         "Requests that wait for the scheduler.",
         "rank",
     ),
     _metric(
         "requests_swapped",
         Kind.GAUGE,
-        _by_rank(Quantity.REQUESTS_SWAPPED),
+        numbers_by_rank(Quantity.REQUESTS_SWAPPED),
         "Requests swapped out to host memory (old engines).",
         "rank",
         series=Series.FULL,
@@ -297,7 +306,7 @@ KV_CACHE = (
     _metric(
         "kv_cache_usage",
         Kind.GAUGE,
-        _by_rank(Quantity.KV_CACHE_USAGE),
+        numbers_by_rank(Quantity.KV_CACHE_USAGE),
         "Share of the KV cache that live requests hold; cached blocks that could be evicted count as free.",
         "rank",
         unit=Unit.RATIO,
@@ -309,8 +318,8 @@ KV_CACHE = (
         unit=Unit.TOKENS,
         labels=("rank",),
         help="Tokens that the KV cache can hold. The common set shows the sum over the ranks, with an empty rank.",
-        read=_summed(Quantity.KV_CACHE_CAPACITY),
-        read_full=_by_rank(Quantity.KV_CACHE_CAPACITY),
+        read=numbers_summed(Quantity.KV_CACHE_CAPACITY),
+        read_full=numbers_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
     _rank_counter(
         "prefix_cache_queries",

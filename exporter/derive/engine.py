@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, isfinite
 
+from exporter.derive.capacity import mean_length
 from exporter.derive.delta import FINISHED, RESPONSES, Totals
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.latency import latency
@@ -12,15 +13,16 @@ from exporter.derive.windows import History
 from exporter.model import EngineReading, Latency, Quantity, ReplicaState, Stage, WindowFigures
 
 LIFETIME = "lifetime"
-FROZEN_AFTER = 20.0  # seconds; a long prefill step stays far below, a wedged collective does not end
 
 _GAUGES = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING, Quantity.KV_CACHE_USAGE)
 _TOKEN_RATE = "generation_token_rate"  # noqa: S105 - a rate, no secret
 _REQUEST_RATE = "request_rate"
 
+_OF_CLIENTS = frozenset({"invalid", "abort", "rejected"})
+
 
 def figures(
-    history: History, quantiles: Sequence[float], reading: EngineReading | None = None
+    history: History[Totals], quantiles: Sequence[float], reading: EngineReading | None = None
 ) -> Mapping[str, WindowFigures]:
     """Give the figures by window label; a window that covers no time yet is left out.
 
@@ -40,7 +42,9 @@ def figures(
     return found
 
 
-def _window(history: History, label: str, base: Totals, latest: Totals, quantiles: Sequence[float]) -> WindowFigures:
+def _window(
+    history: History[Totals], label: str, base: Totals, latest: Totals, quantiles: Sequence[float]
+) -> WindowFigures:
     seconds = latest.at - base.at
     queries = _increase(base, latest, Quantity.PREFIX_CACHE_QUERIES)
     hits = _increase(base, latest, Quantity.PREFIX_CACHE_HITS)
@@ -59,6 +63,7 @@ def _window(history: History, label: str, base: Totals, latest: Totals, quantile
             for rank, increase in _increases(base.rank_generation, latest.rank_generation).items()
             if rank not in latest.withdrawn_ranks
         },
+        request_tokens=mean_length(base, latest),
     )
 
 
@@ -72,7 +77,9 @@ def _increases(base: Mapping[str, float], latest: Mapping[str, float]) -> dict[s
     return {name: total - base.get(name, 0.0) for name, total in latest.items()}
 
 
-def _latencies(history: History, label: str, latest: Totals, quantiles: Sequence[float]) -> Mapping[Stage, Latency]:
+def _latencies(
+    history: History[Totals], label: str, latest: Totals, quantiles: Sequence[float]
+) -> Mapping[Stage, Latency]:
     found: dict[Stage, Latency] = {}
     for stage, histogram in latest.histograms.items():
         if stage.value in latest.withdrawn:
@@ -90,33 +97,44 @@ def _error_ratio(base: Totals, latest: Totals) -> float | None:
     """Divide the failures that either side saw by the requests that either side saw.
 
     The HTTP side misses streams that failed after their headers, the engine's side misses requests that never
-    reached it; 4xx are the client's doing and in neither number.
+    reached it.  4xx, invalid requests and clients that went away are the client's doing, rejections are load that was
+    shed on purpose: both are in neither number.
     """
     finished = {} if FINISHED in latest.withdrawn else _increases(base.finished, latest.finished)
     responses = {} if RESPONSES in latest.withdrawn else _increases(base.responses, latest.responses)
     if not responses and "error" not in finished:
         return None  # an engine that counts no failures has not shown that there are none
     failed = responses.get("5xx", 0.0)
-    total = max(responses.get("2xx", 0.0) + failed, sum(finished.values()))
+    served = sum(count for outcome, count in finished.items() if outcome not in _OF_CLIENTS)
+    total = max(responses.get("2xx", 0.0) + failed, served)
     return max(failed, finished.get("error", 0.0)) / total if total > 0 else None
 
 
-def frozen(reading: EngineReading, totals: Totals | None, now: float) -> bool | None:
-    """Say whether requests are running while no counter has moved for ``FROZEN_AFTER`` seconds.
+def generated(totals: Totals | None) -> tuple[float, float] | None:
+    """Give when, and how many tokens had been generated since the first reading; None when the page does not say."""
+    name = Quantity.GENERATION_TOKENS
+    if totals is None or name not in totals.quantities or name.value in totals.withdrawn:
+        return None
+    return totals.at, totals.quantities[name]
 
-    None when it cannot be known: no gauge of running requests, not watched for long enough, or no complete page
-    for as long.
+
+def frozen(reading: EngineReading, totals: Totals | None, now: float) -> bool | None:
+    """Say whether requests are running while no counter has moved for ``reading.frozen_after`` seconds.
+
+    None when it cannot be known: no gauge of running requests, an engine that counts only at the end of requests,
+    not watched for long enough, or no complete page for as long.
     """
+    after = reading.frozen_after
     running = [
         values[Quantity.REQUESTS_RUNNING] for values in reading.ranks.values() if Quantity.REQUESTS_RUNNING in values
     ]
-    if not running:
+    if not running or after is None:
         return None
     if not any(number > 0 for number in running):
         return False
-    if totals is None or now - totals.at >= FROZEN_AFTER:
+    if totals is None or now - totals.at >= after:
         return None
-    if totals.at - totals.moved_at >= FROZEN_AFTER:
+    if totals.at - totals.moved_at >= after:
         return True
     # Until the first movement, "still" and "not watched for long enough" look the same.
     return None if totals.moved_at <= totals.first_at else False
@@ -129,10 +147,10 @@ def rank_imbalance(reading: EngineReading, token_rates: Mapping[str, float]) -> 
     """
     found: dict[str, float] = {}
     for name in _GAUGES:
-        ratio = _max_to_mean(values[name] for values in reading.ranks.values() if name in values)
+        ratio = max_to_mean(values[name] for values in reading.ranks.values() if name in values)
         if ratio is not None:
             found[name.value] = ratio
-    ratio = _max_to_mean(token_rates.values())
+    ratio = max_to_mean(token_rates.values())
     if ratio is not None:
         found[_TOKEN_RATE] = ratio
     return found
@@ -152,11 +170,11 @@ def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[tuple[str, st
     for model, members in models.items():
         for name in _GAUGES:
             levels = [_level(member.reading, name) for member in members if member.reading is not None]
-            ratio = _max_to_mean(level for level in levels if level is not None)
+            ratio = max_to_mean(level for level in levels if level is not None)
             if ratio is not None:
                 found[model, name.value] = ratio
         for signal in (_TOKEN_RATE, _REQUEST_RATE):
-            ratio = _max_to_mean(_rates(members, signal))
+            ratio = max_to_mean(_rates(members, signal))
             if ratio is not None:
                 found[model, signal] = ratio
     return found
@@ -178,7 +196,8 @@ def _rates(members: Sequence[ReplicaState], signal: str) -> list[float]:
     return []
 
 
-def _max_to_mean(values: Iterable[float]) -> float | None:
+def max_to_mean(values: Iterable[float]) -> float | None:
+    """Divide the highest by the mean; None without two values, or with a mean of 0."""
     sound = [value for value in values if isfinite(value) and value >= 0]
     if len(sound) < 2:
         return None

@@ -76,7 +76,7 @@ def _spreads(teams: Sequence[_Readings]) -> Mapping[Signal, Spread]:
 def _part(team: _Readings, signal: Signal) -> _Part | None:
     values = [signals[signal] for signals in team.values() if signal in signals]
     values = [value for value in values if isfinite(value)]
-    return _Part(values, _mean(values)) if values else None
+    return _Part(values, average(values)) if values else None
 
 
 def _spread(parts: Sequence[_Part]) -> Spread | None:
@@ -85,7 +85,7 @@ def _spread(parts: Sequence[_Part]) -> Spread | None:
     if len(values) < 2:
         return None
     squares = fsum((value - part.mean) * (value - part.mean) for part in parts for value in part.values)
-    stddev, mean = sqrt(squares / len(values)), _mean(values)
+    stddev, mean = sqrt(squares / len(values)), average(values)
     return Spread(
         stddev=stddev,
         spread=max(max(part.values) - min(part.values) for part in parts),
@@ -94,8 +94,8 @@ def _spread(parts: Sequence[_Part]) -> Spread | None:
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    """Give the mean, the same in any order; exactly the common value when all are equal."""
+def average(values: Sequence[float]) -> float:
+    """Give the mean of at least one value, the same in any order; exactly the common value when all are equal."""
     lowest = min(values)
     return lowest if lowest == max(values) else fsum(values) / len(values)
 

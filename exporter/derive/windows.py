@@ -12,15 +12,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-
-from exporter.derive.delta import Totals
+from typing import Generic, Protocol, TypeVar
 
 # 64 and not 60: polls once a second come a little early or late, and an entry refused for one millisecond would
 # double the spacing of a one-minute window.
 _STEPS = 64
 
 
-class History:
+class Dated(Protocol):
+    """What a history keeps: anything that says when it was true, in monotonic seconds."""
+
+    @property
+    def at(self) -> float: ...  # noqa: D102
+
+
+_Sums = TypeVar("_Sums", bound=Dated)
+
+
+class History(Generic[_Sums]):
     """Sums of one replica over the longest window.  Owned by one thread; not locked."""
 
     __slots__ = ("_latest", "_rings", "_windows")
@@ -28,8 +37,8 @@ class History:
     def __init__(self, windows: Sequence[tuple[str, float]]) -> None:
         """``windows``: label and length in seconds of each window, labels distinct, lengths above 0."""
         self._windows = dict(windows)
-        self._rings: dict[str, deque[Totals]] = {label: deque(maxlen=_STEPS + 1) for label in self._windows}
-        self._latest: Totals | None = None
+        self._rings: dict[str, deque[_Sums]] = {label: deque(maxlen=_STEPS + 1) for label in self._windows}
+        self._latest: _Sums | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -37,11 +46,11 @@ class History:
         return tuple(self._windows)
 
     @property
-    def latest(self) -> Totals | None:
+    def latest(self) -> _Sums | None:
         """The newest sums added, None before the first."""
         return self._latest
 
-    def add(self, totals: Totals) -> None:
+    def add(self, totals: _Sums) -> None:
         """Take the newest sums; sums not younger than the last ones are ignored."""
         if self._latest is not None and totals.at <= self._latest.at:
             return
@@ -53,7 +62,7 @@ class History:
             if not ring or totals.at - ring[-1].at >= length / _STEPS:
                 ring.append(totals)
 
-    def base(self, label: str, not_before: float = -inf) -> Totals | None:
+    def base(self, label: str, not_before: float = -inf) -> _Sums | None:
         """Give the oldest sums inside the window that ends at the newest, and not from before ``not_before``.
 
         None before the first reading; the newest sums themselves when the window holds nothing else.
@@ -62,3 +71,8 @@ class History:
             if totals.at >= not_before:
                 return totals
         return self._latest
+
+    def within(self, label: str) -> Sequence[_Sums]:
+        """Give what is kept of the window, oldest first, the newest sums among it."""
+        ring = self._rings[label]
+        return [*ring, self._latest] if self._latest is not None and ring[-1] is not self._latest else [*ring]

@@ -1,0 +1,111 @@
+"""What is left of a KV cache: tokens used and free, sequences that still fit, seconds until it is full.
+
+Only from what the engine says; what it does not say is absent:
+
+- Used tokens are the engine's usage ratio times its capacity, free ones the rest.  Engines count blocks that live
+  requests hold, so cached blocks that could be evicted are free, and a block that is half full counts whole.
+- The recent mean length of a sequence is prompt plus answer tokens over finished requests, of the longest window in
+  which enough requests finished.  Tokens of clients that went away count and their requests mostly do not, and a
+  prefix found in the cache takes no new room, so the true number that fits tends to be higher.  A limit on the
+  number of sequences in a batch is not known here and may be reached first.
+- Seconds until full extend the line of least squares through the usage of the shortest window.  Requests that wait
+  begin to pile up when that point is reached.  A cache that grew by less than a hundredth of itself in the window is
+  not called growing: that much is the coming and going of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, fsum
+
+from exporter.derive.delta import FINISHED, Totals
+from exporter.model import CacheRoom, EngineReading, Quantity, WindowFigures
+
+LEAST_FINISHED = 10  # requests; a mean of fewer is an anecdote
+LEAST_SAMPLES = 5
+LEAST_GROWTH = 0.01  # of the cache, over the window
+_REJECTED = "rejected"  # an outcome of requests that never held a token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How full the KV cache of each rank was at one time; ratios."""
+
+    at: float
+    ranks: Mapping[str, float]
+
+
+def usage(reading: EngineReading) -> Usage:
+    """Take the usage out of a reading."""
+    name = Quantity.KV_CACHE_USAGE
+    return Usage(at=reading.at, ranks={rank: said[name] for rank, said in reading.ranks.items() if name in said})
+
+
+def room(
+    reading: EngineReading, windows: Mapping[str, WindowFigures], recent: Sequence[Usage], window: float
+) -> CacheRoom:
+    """Give what is left.  ``recent``: usage of the last ``window`` seconds, oldest first, this reading's last."""
+    used: dict[str, float] = {}
+    free: dict[str, float] = {}
+    for rank, said in reading.ranks.items():
+        share, capacity = said.get(Quantity.KV_CACHE_USAGE), said.get(Quantity.KV_CACHE_CAPACITY, 0.0)
+        if share is not None and capacity > 0:  # an engine that has not measured its cache yet says 0
+            used[rank] = share * capacity
+            free[rank] = capacity - used[rank]
+    length = _recent_length(windows)
+    fit = {} if length is None else {rank: float(floor(tokens / length)) for rank, tokens in free.items()}
+    times = [full_in(recent, rank, window) for rank in (recent[-1].ranks if recent else ())]
+    known = [seconds for seconds in times if seconds is not None]
+    return CacheRoom(used=used, free=free, sequences=fit, full_in=min(known, default=None))
+
+
+def mean_length(base: Totals, latest: Totals) -> float | None:
+    """Give the mean tokens of the requests that finished between the two, prompt and answer; None for too few.
+
+    Rejected requests are none: they never held a token.
+    """
+    names = (Quantity.PROMPT_TOKENS, Quantity.GENERATION_TOKENS)
+    if FINISHED in latest.withdrawn or any(
+        name not in latest.quantities or name.value in latest.withdrawn for name in names
+    ):
+        return None
+    finished = sum(
+        total - base.finished.get(outcome, 0.0) for outcome, total in latest.finished.items() if outcome != _REJECTED
+    )
+    tokens = sum(latest.quantities[name] - base.quantities.get(name, 0.0) for name in names)
+    if finished < LEAST_FINISHED or tokens <= 0:
+        return None
+    return max(1.0, tokens / finished)
+
+
+def _recent_length(windows: Mapping[str, WindowFigures]) -> float | None:
+    """Choose the window that covers the most: counters move while requests run, and short windows feel it."""
+    known = [figures for figures in windows.values() if figures.request_tokens is not None]
+    return max(known, key=lambda figures: figures.seconds).request_tokens if known else None
+
+
+def full_in(recent: Sequence[Usage], rank: str, window: float) -> float | None:
+    """Give the seconds until the rank's cache is full at its present growth; 0 when it is full.
+
+    None while it does not grow, and while the samples cover less than half of the window.
+    """
+    points = [(sample.at - recent[-1].at, sample.ranks[rank]) for sample in recent if rank in sample.ranks]
+    if not points or points[-1][0] < 0:  # the newest page does not say it
+        return None
+    level = points[-1][1]
+    if level >= 1:
+        return 0.0
+    covered = -points[0][0]
+    if len(points) < LEAST_SAMPLES or covered < window / 2:
+        return None
+    slope = _slope(points)
+    return (1 - level) / slope if slope * covered >= LEAST_GROWTH else None
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Fit a line by least squares; the times are distinct."""
+    x_mean = fsum(x for x, _ in points) / len(points)
+    y_mean = fsum(y for _, y in points) / len(points)
+    spread = fsum((x - x_mean) ** 2 for x, _ in points)
+    return fsum((x - x_mean) * (y - y_mean) for x, y in points) / spread

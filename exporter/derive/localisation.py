@@ -1,0 +1,177 @@
+"""At which layer unevenness arises: between replicas, between ranks of a replica, or between cards of a rank.
+
+The gateway spreads load over replicas, the engine's scheduler over ranks, and the cards of a rank should all do the
+same.  A nested analysis of variance says how much of the unevenness of a model's cards lies at each of the three.
+With x the signal of card k in rank j of replica i, and a mean m over whatever its index names:
+
+    sum (x_ijk - m)^2  =  sum n_i (m_i - m)^2  +  sum n_ij (m_ij - m_i)^2  +  sum (x_ijk - m_ij)^2
+         total                 "replica"                 "rank"                     "card"
+
+A share is one term over the total.  Every card weighs the same, so a replica of four cards (n_i = 4) weighs twice as
+much as one of two; only cards that have the signal count.  Request load is said by rank, so there a rank stands where
+a card stands above, every rank weighs the same, and there is no layer "card".
+
+- A layer without two members to compare (one replica, one rank in every replica, one card in every rank) has no
+  share: it is absent, and the others still add up to 1.
+- A total of 0 gives no shares at all; so does one that is only rounding (standard deviation below a billionth of the
+  largest value).
+- Shares say where, not how much: read them beside the coefficient of variation.  They are shares of the sample, no
+  estimates of variance components: pure noise over n cards gives each layer its degrees of freedom over n - 1, so
+  2 replicas of 4 cards show 1/7 for "replica" when nothing is wrong.
+- Cards whose rank is not known are one rank.  A card on which several ranks of a replica work is in a rank of its
+  own kind.  A card of several replicas is left out: nobody knows whose load it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum, isfinite, sqrt
+
+from exporter.derive.imbalance import SIGNALS, average
+from exporter.model import (
+    EMPTY,
+    CardState,
+    EngineReading,
+    Localisation,
+    Ownership,
+    Quantity,
+    ReplicaState,
+    Signal,
+)
+
+REPLICA, RANK, CARD = "replica", "rank", "card"
+TOKEN_RATE = "generation_token_rate"  # noqa: S105 - a rate, no secret
+
+_LOADS = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING)
+_ROUNDING = 1e-9  # of the largest value
+
+Nested = Sequence[Sequence[Sequence[float]]]  # replicas of ranks of cards
+_Team = Sequence[Sequence[Sequence[Mapping[Signal, float]]]]
+
+
+def localise(
+    cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]
+) -> tuple[Localisation, ...]:
+    """Give one row per model and signal that at least two cards (or ranks) have; models by name.
+
+    Replicas whose model is not known are compared with nobody.  The order of the arguments does not matter.
+    """
+    teams = _teams(cards, replicas, owners)
+    models: dict[str, list[ReplicaState]] = {}
+    for replica in replicas:
+        if replica.labels[2]:
+            models.setdefault(replica.labels[2], []).append(replica)
+    rows: list[Localisation | None] = []
+    for model in sorted(models):
+        if model in teams:
+            rows += [_row(model, signal.value, _values(teams[model], signal)) for signal in SIGNALS]
+        rows += [_row(model, quantity.value, _loads(models[model], quantity)) for quantity in _LOADS]
+        rows.append(_row(model, TOKEN_RATE, _rates(models[model])))
+    return tuple(row for row in rows if row is not None)
+
+
+def decompose(values: Nested) -> tuple[float | None, Mapping[str, float]] | None:
+    """Give the coefficient of variation and the shares by layer; None for fewer than two values.
+
+    Values are finite.  The coefficient is None when the mean is not above 0.
+    """
+    team = [[rank for rank in replica if rank] for replica in values]
+    team = [replica for replica in team if replica]
+    every = [value for replica in team for rank in replica for value in rank]
+    if len(every) < 2:
+        return None
+    peak = max(map(abs, every))
+    if peak == 0:
+        return None, EMPTY
+    # Relative to the largest, so that neither squares nor tiny values leave the range of numbers.
+    every = [value / peak for value in every]
+    mean = average(every)
+    sums = _sums_of_squares(team, peak, mean)
+    total = fsum(sums.values())
+    if total <= len(every) * _ROUNDING * _ROUNDING:
+        return 0.0 if mean > 0 else None, EMPTY
+    coefficient = sqrt(total / len(every)) / mean if mean > 0 else None
+    return coefficient, {layer: square / total for layer, square in sums.items()}
+
+
+def _sums_of_squares(team: Nested, peak: float, mean: float) -> dict[str, float]:
+    """Give the terms of the layers that exist; the term of one that does not is 0."""
+    replica_term: list[float] = []
+    rank_term: list[float] = []
+    card_term: list[float] = []
+    for replica in team:
+        ranks = [[value / peak for value in rank] for rank in replica]
+        own = average([value for rank in ranks for value in rank])
+        replica_term.append(sum(map(len, ranks)) * (own - mean) ** 2)
+        for rank in ranks:
+            middle = average(rank)
+            rank_term.append(len(rank) * (middle - own) ** 2)
+            if len(rank) > 1:
+                card_term += [(value - middle) ** 2 for value in rank]
+    found = {}
+    if len(team) > 1:
+        found[REPLICA] = fsum(replica_term)
+    if len(rank_term) > len(team):
+        found[RANK] = fsum(rank_term)
+    if card_term:
+        found[CARD] = fsum(card_term)
+    return found
+
+
+def _row(model: str, signal: str, values: Nested) -> Localisation | None:
+    found = decompose(values)
+    if found is None:
+        return None
+    return Localisation(model=model, signal=signal, coefficient_of_variation=found[0], shares=found[1])
+
+
+# ── Who works with whom ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _teams(
+    cards: Sequence[CardState], replicas: Iterable[ReplicaState], owners: Iterable[Ownership]
+) -> dict[str, _Team]:
+    """Nest the signals of every model's cards: replicas of ranks of cards."""
+    users: dict[str, dict[str, set[str]]] = {}  # uuid → replica → ranks
+    for owner in owners:
+        users.setdefault(owner.uuid, {}).setdefault(owner.replica, set()).add(owner.rank)
+    models = {replica.name: replica.labels[2] for replica in replicas if replica.labels[2]}
+    found: dict[str, dict[str, dict[frozenset[str], list[Mapping[Signal, float]]]]] = {}
+    for card in cards:
+        replica_ranks = users.get(card.facts.uuid, EMPTY)
+        if card.reading is None or len(replica_ranks) != 1:
+            continue
+        ((replica, ranks),) = replica_ranks.items()
+        if replica in models:
+            team = found.setdefault(models[replica], {}).setdefault(replica, {})
+            team.setdefault(frozenset(ranks), []).append(card.reading.signals)
+    return {model: [list(ranks.values()) for ranks in by_replica.values()] for model, by_replica in found.items()}
+
+
+def _values(team: _Team, signal: Signal) -> Nested:
+    return [
+        [[card[signal] for card in rank if signal in card and isfinite(card[signal])] for rank in replica]
+        for replica in team
+    ]
+
+
+def _loads(replicas: Sequence[ReplicaState], quantity: Quantity) -> Nested:
+    return [_by_rank(replica.reading, quantity) for replica in replicas if replica.reading is not None]
+
+
+def _by_rank(reading: EngineReading, quantity: Quantity) -> list[list[float]]:
+    found = [numbers[quantity] for numbers in reading.ranks.values() if quantity in numbers]
+    return [[number] for number in found if isfinite(number)]
+
+
+def _rates(replicas: Sequence[ReplicaState]) -> Nested:
+    """Give the token rates of the first window that at least two ranks have: windows must not be mixed."""
+    for label in dict.fromkeys(label for replica in replicas for label in replica.windows):
+        found = [
+            [[rate] for rate in replica.windows[label].rank_token_rates.values() if isfinite(rate)]
+            for replica in replicas
+            if replica.reading is not None and label in replica.windows
+        ]
+        if sum(map(len, found)) >= 2:
+            return found
+    return []

@@ -1,0 +1,233 @@
+"""Keeps the accounts that economics need: energy and tokens over the windows, and idle time, by card.
+
+Owned by the thread that publishes, and fed once per snapshot; not locked.  A replica's energy is taken at the very
+instants at which its tokens were counted, on a straight line between the two readings of each card around it, so
+that both cover the same time.  That instant is a little in the past: a page shows the newest one that is bracketed.
+
+The arithmetic stands in ``derive.economics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.derive import economics
+from exporter.derive.economics import HOUR, Consumed, Costs, Energy
+from exporter.derive.windows import History
+from exporter.model import CardState, Economics, EngineReading, Ownership, ReplicaState, Signal
+
+Windows = tuple[tuple[str, float], ...]  # label and length
+_Parts = tuple[tuple[str, float, float], ...]  # uuid, portion, when its energy began to be counted
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Idle seconds of one card, and their cost in ``currency``."""
+
+    at: float
+    seconds: float = 0.0
+    cost: float = 0.0
+    currency: str = ""
+
+
+class _Account:
+    """One replica: its cards, what it consumed, and the newest count of tokens that waits for its energy."""
+
+    def __init__(self, parts: _Parts, windows: Windows) -> None:
+        self.parts = parts
+        self.history: History[Consumed] = History(windows)
+        self._waiting: tuple[float, float] | None = None
+
+    def take(self, generated: tuple[float, float], meters: Mapping[str, Energy]) -> None:
+        """Book the tokens that waited as soon as the energy up to their instant is known."""
+        self._book(meters)
+        latest = self.history.latest
+        if latest is None or generated[0] > latest.at:
+            self._waiting = generated
+            self._book(meters)
+
+    def _book(self, meters: Mapping[str, Energy]) -> None:
+        if self._waiting is None:
+            return
+        at, tokens = self._waiting
+        joules = 0.0
+        for uuid, portion, _ in self.parts:
+            known = economics.joules_at(meters[uuid], at)
+            if known is None:
+                return
+            joules += portion * known
+        self.history.add(Consumed(at=at, joules=joules, tokens=tokens))
+        self._waiting = None
+
+
+class Ledger:
+    """Makes the economics of each snapshot, and remembers what the next one needs."""
+
+    def __init__(self) -> None:
+        self._windows: Windows = ()
+        self._meters: dict[str, Energy] = {}
+        self._accounts: dict[str, _Account] = {}
+        self._idle: dict[str, _Idle] = {}
+        self._owners: Sequence[Ownership] = ()
+        self._portions: dict[str, dict[str, float]] = {}
+        self._users: dict[str, list[tuple[str, str]]] = {}  # uuid → (replica, rank)
+
+    def account(
+        self,
+        cards: Sequence[CardState],
+        replicas: Sequence[ReplicaState],
+        owners: Sequence[Ownership],
+        *,
+        windows: Windows,
+        costs: Costs,
+    ) -> Economics:
+        """Book what the sources said since the last call, and give the figures.
+
+        New windows begin anew; counters of idle time go on.
+        """
+        if windows != self._windows:
+            self._windows, self._accounts = windows, {}
+        if owners is not self._owners:
+            self._adopt(owners)
+        currency = costs.currency or ""
+        prices = {
+            card.facts.uuid: costs.gpu_hour[card.facts.name]
+            for card in cards
+            if currency and card.facts.name in costs.gpu_hour
+        }
+        idle = self._book_idle(cards, replicas, prices, currency)
+        per_token, per_joule = self._energy(replicas, self._read_meters(cards))
+        return Economics(
+            currency=currency,
+            prices=prices,
+            joules_per_token=per_token,
+            tokens_per_joule=per_joule,
+            cost_per_million=self._cost(replicas, prices),
+            idle_seconds={uuid: known.seconds for uuid, known in idle.items()},
+            idle_cost={uuid: known.cost for uuid, known in idle.items() if uuid in prices},
+        )
+
+    def _adopt(self, owners: Sequence[Ownership]) -> None:
+        self._owners = owners
+        self._portions = economics.portions(owners)
+        self._users = {}
+        for owner in owners:
+            self._users.setdefault(owner.uuid, []).append((owner.replica, owner.rank))
+
+    # ------------------------------------------------------------------ energy and tokens
+
+    def _read_meters(self, cards: Sequence[CardState]) -> set[str]:
+        """Follow the energy counters; give the cards that showed one now.  The others keep their meters."""
+        shown = set()
+        for card in cards:
+            raw = None if card.reading is None else card.reading.signals.get(Signal.ENERGY)
+            if card.reading is not None and raw is not None:
+                uuid = card.facts.uuid
+                shown.add(uuid)
+                self._meters[uuid] = economics.metered(self._meters.get(uuid), card.reading.at, raw)
+        present = {card.facts.uuid for card in cards}
+        self._meters = {uuid: meter for uuid, meter in self._meters.items() if uuid in present}
+        return shown
+
+    def _energy(
+        self, replicas: Sequence[ReplicaState], shown: set[str]
+    ) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+        """Give joules per token and tokens per joule by (replica, window)."""
+        per_token: dict[tuple[str, str], float] = {}
+        per_joule: dict[tuple[str, str], float] = {}
+        kept: dict[str, _Account] = {}
+        for replica in replicas:
+            account = self._account(replica)
+            if account is None:
+                continue
+            kept[replica.name] = account
+            # Both sides must be read now: otherwise the figures would stand still and be old.
+            if replica.generated is None or not self._portions[replica.name].keys() <= shown:
+                continue
+            account.take(replica.generated, self._meters)
+            for label, joules, tokens in _consumed(account.history):
+                if tokens > 0:
+                    per_token[replica.name, label] = joules / tokens
+                if joules > 0:
+                    per_joule[replica.name, label] = tokens / joules
+        self._accounts = kept
+        return per_token, per_joule
+
+    def _account(self, replica: ReplicaState) -> _Account | None:
+        """Find the replica's account: begun anew with other cards or another count, none without energy."""
+        portion = self._portions.get(replica.name)
+        if not portion or not portion.keys() <= self._meters.keys():
+            return None
+        parts = tuple((uuid, share, self._meters[uuid].begun) for uuid, share in portion.items())
+        account = self._accounts.get(replica.name)
+        if account is not None and account.parts == parts:
+            latest = account.history.latest
+            if latest is None or replica.generated is None or replica.generated[1] >= latest.tokens:
+                return account
+        return _Account(parts, self._windows)
+
+    def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for replica in replicas:
+            price = economics.hourly(self._portions.get(replica.name, {}), prices)
+            if price is None:
+                continue
+            for label, figures in replica.windows.items():
+                rate = figures.generation_token_rate
+                cost = None if rate is None else economics.cost_per_million(price, rate)
+                if cost is not None:
+                    found[replica.name, label] = cost
+        return found
+
+    # ------------------------------------------------------------------ idle time
+
+    def _book_idle(
+        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], prices: Mapping[str, float], currency: str
+    ) -> Mapping[str, _Idle]:
+        """Add the time between two readings of a card when it was idle at the second; give the cards read now."""
+        readings = {replica.name: replica.reading for replica in replicas}
+        shown: dict[str, _Idle] = {}
+        for card in cards:
+            uuid, reading = card.facts.uuid, card.reading
+            if reading is None:
+                continue
+            users: list[tuple[EngineReading | None, str]] = [
+                (readings.get(name), rank) for name, rank in self._users.get(uuid, ())
+            ]
+            idle = economics.idle(card, users)
+            known = self._idle.get(uuid)
+            if idle is None:
+                continue
+            if known is None:
+                known = self._idle[uuid] = _Idle(at=reading.at)
+            if currency != known.currency:
+                known.cost, known.currency = 0.0, currency
+            seconds = max(0.0, reading.at - known.at)
+            if idle:
+                known.seconds += seconds
+                known.cost += seconds / HOUR * prices.get(uuid, 0.0)
+            known.at = reading.at
+            shown[uuid] = known
+        self._forget_time(cards, shown)
+        return shown
+
+    def _forget_time(self, cards: Sequence[CardState], shown: Mapping[str, _Idle]) -> None:
+        """Leave out the time in which a card was not seen, and the cards that are gone for good."""
+        present = {card.facts.uuid for card in cards}
+        for uuid, known in list(self._idle.items()):
+            if uuid not in present:
+                del self._idle[uuid]
+            elif uuid not in shown:
+                known.at = float("inf")
+
+
+def _consumed(history: History[Consumed]) -> list[tuple[str, float, float]]:
+    """Give (window, joules, tokens) for every window that covers some time."""
+    latest = history.latest
+    found = []
+    for label in history.labels:
+        base = history.base(label)
+        if latest is not None and base is not None and latest.at > base.at:
+            found.append((label, latest.joules - base.joules, latest.tokens - base.tokens))
+    return found
