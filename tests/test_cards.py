@@ -628,7 +628,7 @@ def test_a_driver_that_prints_disturbs_nothing(node):
 
 
 def test_a_worker_that_cannot_be_started_is_said_and_tried_again(node, monkeypatch):
-    def refused(*_):
+    def refused(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     real = worker_keeper.WorkerProcess

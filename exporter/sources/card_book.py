@@ -46,6 +46,7 @@ class _Slot:
     answered: bool = False  # at least once since the driver was initialised
     gone: bool = False
     since: float | None = None
+    reason: str = ""  # why the card here has not said who it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class CardBook:
         self._cards: dict[str, _Card] = {}
         self._slots: dict[int, _Slot] = {}
         self._pending: set[int] = set()  # asked this cycle, no answer yet
+        self._visible: set[str] = set()  # the cards last seen to have a fresh reading
+        self._said_nameless: dict[int, str] = {}  # index → the reason last logged
 
     def begin(self, cards: int) -> None:
         """Note that the driver was initialised and counts ``cards`` cards."""
@@ -82,6 +85,7 @@ class CardBook:
         """Note facts of a card; its figures go on wherever it stands now."""
         slot = self._slots.setdefault(facts.index, _Slot())
         slot.uuid = facts.uuid
+        self._said_nameless.pop(facts.index, None)
         labels = (str(facts.index), facts.uuid)
         card = self._cards.get(facts.uuid)
         if card is None:
@@ -117,6 +121,14 @@ class CardBook:
             slot.uuid = uuid
             card.seen_at = now
             self._lose(card, message.reason)
+        else:
+            self._nameless(message.index, slot, message.reason)
+
+    def _nameless(self, index: int, slot: _Slot, reason: str) -> None:
+        slot.reason = reason
+        if self._said_nameless.get(index) != reason:
+            self._said_nameless[index] = reason
+            _log.warning("card state=%s gpu=%d uuid=unknown", reason, index)
 
     def _absent_at(self, index: int) -> str:
         standing = {slot.uuid for slot in self._slots.values()}
@@ -168,11 +180,13 @@ class CardBook:
     def judge(self, now: float, deadline: float) -> Verdict:
         """Mark what hangs and what was lost, and count."""
         hung = answering = 0
-        for slot in self._slots.values():
+        for index, slot in self._slots.items():
             if slot.since is not None and now - slot.since > self._limit(slot, deadline):
                 hung += 1
                 card = self._cards.get(slot.uuid)
-                if card is not None and not card.hung:
+                if card is None:
+                    self._nameless(index, slot, "hung")
+                elif not card.hung:
                     card.hung, card.reading = True, None
                     card.failures["hung"] += 1
             elif not slot.gone:
@@ -198,8 +212,17 @@ class CardBook:
 
         ``down``: why the driver as a whole does not answer, empty when it does.
         """
-        cards = sorted(self._cards.items(), key=lambda item: (item[1].facts.index, item[0]))
-        return tuple(self._state(uuid, card, now, freshness, down) for uuid, card in cards)
+        states = [self._state(uuid, card, now, freshness, down) for uuid, card in self._cards.items()]
+        states += [self._stranger(i, slot.reason) for i, slot in self._slots.items() if slot.reason and not slot.uuid]
+        return tuple(sorted(states, key=lambda state: (state.facts.index, state.facts.uuid)))
+
+    @staticmethod
+    def _stranger(index: int, reason: str) -> CardState:
+        """Make the state of a card that the driver counts and that never said who it is."""
+        name = f"unknown-{index}"
+        status = SourceStatus(source=f"gpu:{name}", up=False, reason=reason, hung=reason == "hung")
+        facts = CardFacts(index=index, uuid=name)
+        return CardState(facts=facts, status=status, reading=None, last_read_at=None, labels=(str(index), name))
 
     def _state(self, uuid: str, card: _Card, now: float, freshness: float, down: str) -> CardState:
         reading = card.reading
@@ -233,6 +256,14 @@ class CardBook:
         if fresh:
             return ""
         return down or ("starting" if card.awaited or card.last_success is None else "slow")
+
+    def came_or_went(self, now: float, freshness: float) -> bool:
+        """Say whether a card's reading has become visible or withdrawn since the last time."""
+        before = self._visible
+        self._visible = {
+            uuid for uuid, card in self._cards.items() if card.reading and now - card.reading.at <= freshness
+        }
+        return self._visible != before
 
     def log_changes(self, now: float, freshness: float, down: str) -> bool:
         """Log each card that entered or left a state since the last time; say whether any did."""

@@ -66,6 +66,7 @@ class CardSource:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        self.loop_restarts = 0
         self._interval, self._deadline = interval, deadline
         self._on_update, self._clock, self._wall = on_update, clock, wall
         self._lock = threading.Lock()
@@ -146,6 +147,7 @@ class CardSource:
             self._wait(self._turn())
         except Exception:
             # A mistake of ours must not leave the cards unwatched without a word.
+            self.loop_restarts += 1
             _log.exception("card supervisor state=failed: starting over with a new worker")
             self._end("crashed", "the supervisor failed", self._clock())
             self._stopping.wait(1.0)
@@ -261,7 +263,10 @@ class CardSource:
             self._asked_at = now
         if self._down or self._initialising:
             if now - self._keeper.started_at > INIT_DEADLINE:
-                self._end("hung", f"the driver did not start in {INIT_DEADLINE:g} s", now)
+                # After a good start this was for the sake of a lost card, and would hang again and again.
+                again = not self._down
+                self._keeper.gentle = self._keeper.gentle or again
+                self._end("hung", f"the driver did not start in {INIT_DEADLINE:g} s", now, at_once=again)
             return
         if self._asked_at is not None and now - self._asked_at > self._deadline:
             self._end("hung", f"the worker did not react in {self._deadline:g} s", now)
@@ -291,8 +296,10 @@ class CardSource:
     def _announce(self, now: float) -> None:
         """Log what changed, and tell the owner once for all cards of a cycle."""
         with self._lock:
-            late = self._interval + self._deadline + _GRACE
-            changed = self._book.log_changes(now, late, self._down) or self._changed
+            freshness = self._interval + self._deadline
+            changed = self._book.log_changes(now, freshness + _GRACE, self._down) or self._changed
+            # A page that nobody makes anew would go on showing what has grown old.
+            changed = self._book.came_or_went(now, freshness) or changed
             gathered = self._fresh_at is not None and (self._book.complete() or now - self._fresh_at >= _GATHER)
             self._changed = False
             if gathered:

@@ -6,8 +6,9 @@ branches (``event_time_fields``), and a binding knows only the branch it was gen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import isfinite
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from exporter.model import Missing
@@ -44,13 +45,9 @@ def decoded(item: Any) -> float | Missing:
     return raw if isinstance(raw, int | float) and isfinite(raw) else Missing.INVALID
 
 
-def sample_value(value_type: int, sample: Any) -> float | Missing:
-    """Take the number out of one buffered sample by the type that the whole buffer has."""
-    try:
-        raw = getattr(sample.sampleValue, _VALUE_OF_TYPE[value_type])
-    except (AttributeError, IndexError, TypeError):
-        return Missing.INVALID
-    return raw if isinstance(raw, int | float) and isfinite(raw) else Missing.INVALID
+def value_getter(value_type: int) -> Callable[[Any], Any]:
+    """Give what takes the number out of a value of that type.  Raises IndexError or TypeError where there is none."""
+    return attrgetter(_VALUE_OF_TYPE[value_type])
 
 
 def event_time_fields(driver_version: str) -> dict[str, Field]:

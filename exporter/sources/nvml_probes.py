@@ -11,7 +11,7 @@ from typing import Any
 
 from exporter.model import CardProcess, Missing
 from exporter.sources.nvml_errors import CardCalls
-from exporter.sources.nvml_fields import Field, FieldBatch, checked, decoded, sample_value
+from exporter.sources.nvml_fields import Field, FieldBatch, checked, decoded, value_getter
 from exporter.sources.nvml_signals import CLOCK_EVENT_BITS, NVLINK_ERRORS
 
 _MAX_LINKS = 64
@@ -40,21 +40,24 @@ class SampleMean:
             return answer
         try:
             value_type, samples = answer
-            stamped = {int(sample.timeStamp): sample for sample in samples[-_MAX_SAMPLES:]}
-        except (AttributeError, TypeError, ValueError, OverflowError):
+            stamped = {sample.timeStamp: sample.sampleValue for sample in samples[-_MAX_SAMPLES:]}
+            newest = max(stamped, default=0)
+        except (AttributeError, TypeError, ValueError):
             return Missing.INVALID
-        newest = max(stamped, default=0)
         if not 0 < newest < 2**62:  # a garbage time kept as "last seen" would hide every later sample
             return Missing.ERROR
         after = max(self._last, 0) or newest - _FIRST_WINDOW
         self._last = newest
-        return self._mean(value_type, [sample for stamp, sample in stamped.items() if stamp > after])
+        return self._mean(value_type, [value for stamp, value in stamped.items() if stamp > after])
 
     @staticmethod
-    def _mean(value_type: int, samples: list[Any]) -> float | Missing:
-        numbers = [checked(sample_value(value_type, sample), 0.01, 0.0, 1.0) for sample in samples]
-        valid = [number for number in numbers if not isinstance(number, Missing)]
-        return sum(valid) / len(valid) if valid else Missing.INVALID
+    def _mean(value_type: int, values: list[Any]) -> float | Missing:
+        # Hundreds of these in a cycle of eight cards: hence no call for each.  NaN and all-ones fail the comparison.
+        try:
+            valid = [number for number in map(value_getter(value_type), values) if 0 <= number <= 100]
+        except (AttributeError, IndexError, TypeError):
+            return Missing.INVALID
+        return sum(valid) / (100 * len(valid)) if valid else Missing.INVALID
 
 
 class ClockEvents:
@@ -198,7 +201,8 @@ def processes(calls: CardCalls) -> tuple[CardProcess, ...] | Missing:
             memory[pid] = before if isinstance(used, Missing) else used + (before or 0.0)
     except (AttributeError, TypeError, ValueError):
         return Missing.INVALID
-    return tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
+    found = tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
+    return Missing.INVALID if memory and not found else found  # none would say that nobody uses the card
 
 
 def fabric_state(driver: Any, calls: CardCalls) -> float | Missing:

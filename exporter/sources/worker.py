@@ -35,11 +35,13 @@ class Again:
     """Decides when the driver is initialised once more: on request, or for the sake of a card that is gone.
 
     Each time interrupts all cards, and without persistence mode resets their counters: hence the long back-off.
+    ``gentle``: never for the sake of a card that is gone, because an attempt has hung.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, *, gentle: bool = False) -> None:
         self._wanted = threading.Event()
         self._gone_since: float | None = None
+        self._gentle = gentle
         self._retry = RETRY_FIRST
         self._spacing = SPACING_FIRST
         self._not_before = now
@@ -50,7 +52,7 @@ class Again:
 
     def due(self, now: float, gone: list[bool | None]) -> bool:
         """Say whether it is time; ``gone`` holds what each card last answered."""
-        if True in gone:
+        if True in gone and not self._gentle:
             self._gone_since = now if self._gone_since is None else self._gone_since
             if now - self._gone_since >= self._retry:
                 self._wanted.set()
@@ -75,14 +77,14 @@ class Again:
 class Worker:
     """All threads of the process; ``serve`` is the main one's."""
 
-    def __init__(self, module: str, options: str, outlet: Outlet) -> None:
+    def __init__(self, module: str, options: str, outlet: Outlet, *, gentle: bool = False) -> None:
         self.outlet = outlet
         self._module = module
         self._options = options
         self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
         self._cards: tuple[CardThread, ...] = ()
         self._accepting = False
-        self._again = Again(time.monotonic())
+        self._again = Again(time.monotonic(), gentle=gentle)
 
     def driver_gone(self, error: DriverGone) -> None:
         """Act on an error that ends the initialisation: another one here, or another process."""
@@ -149,6 +151,8 @@ class Worker:
 
     def _initialise_again(self, driver: Any) -> None:
         if self._quiet():
+            # Said first, because a driver with a lost card may never come back from the shutdown.
+            self.outlet.send(pipe.Initialising())
             shut_down(driver)
             self._again.done(time.monotonic())
             self._start(driver)
@@ -202,13 +206,16 @@ def _prepare() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the worker until its pipe closes.  ``arguments``: the driver module's name, then its options."""
-    module, options = (sys.argv[1:] if arguments is None else arguments)[:2]
+    """Run the worker until its pipe closes.
+
+    ``arguments``: the driver module's name, its options, and the word "gentle" where that is wanted.
+    """
+    module, options, *more = sys.argv[1:] if arguments is None else arguments
     inlet, outlet = _take_pipes()
     _prepare()
     speaker = Outlet(outlet)
     try:
-        Worker(module, options, speaker).serve(inlet)
+        Worker(module, options, speaker, gentle="gentle" in more).serve(inlet)
     except BaseException as error:
         speaker.fail("crashed", f"{type(error).__name__}: {error}")
     os._exit(0)

@@ -30,6 +30,7 @@ class WorkerKeeper:
         self._killed_at = 0.0
         self._closed_at: float | None = None
         self._at_once = False
+        self.gentle = False  # further workers never initialise again for the sake of a card that is gone
         self.started_at = 0.0
         self.ready_at: float | None = None  # since when this worker's driver answers
         self.reason = ""
@@ -52,7 +53,7 @@ class WorkerKeeper:
         self.started_at, self.ready_at = now, None
         self._closed_at = None
         try:
-            self._worker = WorkerProcess(self._module, self._options)
+            self._worker = WorkerProcess(self._module, self._options, gentle=self.gentle)
         except OSError as error:
             self.reason, self.words = "spawn", f"the worker process cannot be started: {error}"
             self._start_at = now + self._restarts.delay(self.reason, now, 0.0)

@@ -28,20 +28,20 @@ def import_path() -> list[str]:
     return kept
 
 
-def command(module: str, options: str) -> list[str]:
+def command(module: str, options: str, *, gentle: bool = False) -> list[str]:
     """Give the command line of a worker; -I because the path is handed over whole."""
     code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.sources.worker import main; main()"
-    return [sys.executable, "-I", "-c", code, module, options]
+    return [sys.executable, "-I", "-c", code, module, options, *(["gentle"] if gentle else [])]
 
 
 class WorkerProcess:
     """One child.  Raises OSError from the constructor when it cannot be started."""
 
-    def __init__(self, module: str, options: str) -> None:
+    def __init__(self, module: str, options: str, *, gentle: bool = False) -> None:
         # Without the limit the C library keeps an arena of memory for each card's thread.
         environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
         self._child = subprocess.Popen(
-            command(module, options),
+            command(module, options, gentle=gentle),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ import sys
 
 STEPS = (
     ("pages", ["tests.bench.parse"]),
+    ("one card's cycle", ["tests.bench.nvml_cycle"]),
     ("whole node, common set", ["tests.bench.node", "--seconds", "30"]),
     ("whole node, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
     ("whole node, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
