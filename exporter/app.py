@@ -11,24 +11,24 @@ from urllib.parse import urlsplit
 
 from exporter.catalog.spec import Series
 from exporter.derive.replicas import Endpoint as Place
+from exporter.discovery import Discovery
 from exporter.errors import SettingsError
+from exporter.gateway import GatewayPlan, GatewayPoller
+from exporter.ledger import Ledger
 from exporter.listener.loop import Listener
-from exporter.model import Snapshot
+from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
 from exporter.pages import PageStore
 from exporter.placement import Placement
 from exporter.poller import Publisher
-from exporter.replica import ReplicaPlan, ReplicaPoller, staggered
+from exporter.polling import staggered
+from exporter.replica import ReplicaPlan, ReplicaPoller
 from exporter.server import routes
-from exporter.settings import EngineSettings, Settings
+from exporter.settings import EngineSettings, GatewaySettings, Settings
 from exporter.sources import own_process
 from exporter.sources.cards import CardSource
 from exporter.sources.endpoint.exchange import Endpoint, Target
-from exporter.sources.processes.table import Candidate
 
 logger = logging.getLogger(__name__)
-
-MAX_DISCOVERED = 32  # engines found on the node by themselves
-FORGET_DISCOVERED = 60.0  # seconds since an engine's process was last seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,23 @@ class App:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._replicas: dict[EngineSettings, ReplicaPoller] = {}
-        self._discovered: dict[EngineSettings, float] = {}  # → when its process was last seen
+        self._gateways: dict[GatewaySettings, GatewayPoller] = {}
+        self._stopping = False
         self.pages = PageStore(series=Series(settings.series), clock=clock)
         self.cards = self._make_cards(driver or Driver())
+        self._ledger = Ledger()
+        self.discovery = Discovery(
+            configured=lambda: self.settings.engines, changed=self._rediscovered, clock=clock, wall=wall
+        )
         self.publisher = Publisher(
             cards=self.cards,
             replicas=lambda: list(self._replicas.values()),
             assignment=lambda: self.placement.assignment,
+            gateways=lambda: list(self._gateways.values()),
+            others=lambda: self.discovery.statuses,
             publish=self._publish,
             notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made below
+            economy=self._economy,
             loop_restarts=self._loop_restarts,
             dropped=lambda: self.pages.dropped,
             clock=clock,
@@ -74,7 +82,7 @@ class App:
         self.placement = Placement(
             cards=lambda: self.publisher.snapshot.cards if self.publisher.snapshot else (),
             endpoints=self._places,
-            found=self._found if settings.discovery.processes else None,
+            found=self.discovery.saw_processes if settings.discovery.processes else None,
             changed=self.publisher.news,
         )
         self.listener: Listener | None = None
@@ -107,9 +115,10 @@ class App:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
         if self.cards is not None:
             self.cards.start()
-        self._warn_of_what_is_not_used()
         with self._lock:
             self._apply_engines(self.settings.engines)
+            self._apply_gateways()
+        self.discovery.adopt(self.settings.discovery)
         self.publisher.start()
         self.placement.start()
 
@@ -118,9 +127,13 @@ class App:
         if self.listener is not None:
             self.listener.stop(0.5)
         self.placement.stop()
+        self.discovery.stop()
         with self._lock:
+            self._stopping = True
             for poller in self._replicas.values():
                 poller.stop()
+            for watcher in self._gateways.values():
+                watcher.stop()
         self.publisher.stop()
         if self.cards is not None:
             self.cards.stop(1.0)
@@ -131,9 +144,18 @@ class App:
         own = own_process.exposition()
         self.pages.publish(snapshot, own.__getitem__)
 
+    def _economy(
+        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]
+    ) -> Economics:
+        settings = self.settings
+        windows = tuple((window.label, window.seconds) for window in settings.windows)
+        return self._ledger.account(cards, replicas, owners, windows=windows, costs=settings.costs)
+
     def _loop_restarts(self) -> Mapping[str, int]:
         served = self.listener.loop_restarts if self.listener is not None else 0
-        return {"listener": served, "placement": self.placement.loop_restarts}
+        cards = self.cards.loop_restarts if self.cards is not None else 0
+        loops = {"listener": served, "placement": self.placement.loop_restarts, "cards": cards}
+        return {**loops, **self.discovery.loop_restarts}
 
     def _places(self) -> list[Place]:
         return [_place(engine) for engine in list(self._replicas)]
@@ -154,7 +176,8 @@ class App:
             made[engine].start(first)
         # Replaced whole, in the order wanted, so that the publisher never sees half a change.
         self._replicas = {engine: kept[engine] if engine in kept else made[engine] for engine in wanted}
-        shortest = [engine.interval for engine in wanted] + ([self.settings.gpu.interval] if self.cards else [])
+        intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
+        shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
         self.publisher.news()
         self.placement.look_now()
@@ -175,24 +198,34 @@ class App:
             wall=self._wall,
         )
 
-    def _found(self, candidates: Sequence[Candidate]) -> None:
-        """Poll the engines that were found on this node, beside those that are configured."""
-        now = self._clock()
+    def _apply_gateways(self) -> None:
+        """Make the gateways' pollers those of the settings; unchanged ones go on.  Called with the lock held."""
+        wanted = self.settings.gateways
+        new = [gateway for gateway in wanted if gateway not in self._gateways]
+        for gateway, poller in self._gateways.items():
+            if gateway not in wanted:
+                poller.stop()
+        windows = tuple((window.label, window.seconds) for window in self.settings.windows)
+        made = {}
+        for gateway, first in zip(new, staggered(len(new), 1.0, self._clock()), strict=True):
+            plan = GatewayPlan(name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=windows)
+            made[gateway] = GatewayPoller(
+                plan,
+                Endpoint(_target(gateway)),
+                places=self._places,
+                on_update=self.publisher.news,
+                clock=self._clock,
+                wall=self._wall,
+            )
+            made[gateway].start(first)
+        self._gateways = {gateway: made.get(gateway) or self._gateways[gateway] for gateway in wanted}
+        self.publisher.news()
+
+    def _rediscovered(self) -> None:
+        """Poll the engines that are found now, beside those that are configured."""
         with self._lock:
-            configured = {_spot(place.host, place.port) for place in map(_place, self.settings.engines)}
-            for candidate in candidates:
-                engine = _settings_for(candidate)
-                known = engine in self._discovered
-                if _spot(candidate.host, candidate.port) not in configured and (
-                    known or len(self._discovered) < MAX_DISCOVERED
-                ):
-                    self._discovered[engine] = now
-            for engine, seen in list(self._discovered.items()):
-                if now - seen > FORGET_DISCOVERED:
-                    logger.info("source=engine:%s event=forgotten: its process is gone", engine.name)
-                    del self._discovered[engine]
-            wanted = (*self.settings.engines, *self._discovered)
-            if set(wanted) != set(self._replicas):
+            wanted = (*self.settings.engines, *self.discovery.engines())
+            if set(wanted) != set(self._replicas) and not self._stopping:
                 self._apply_engines(wanted)
 
     # ------------------------------------------------------------------ reload
@@ -205,7 +238,8 @@ class App:
                 check_supported(settings)
             except SettingsError as error:
                 self.publisher.reload_successful = False
-                logger.exception("event=reload_refused: the old configuration goes on")
+                problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
+                logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
                 self.publisher.news()
                 return False, f"refused, the old configuration goes on: {error}"
             self._adopt(settings)
@@ -226,19 +260,16 @@ class App:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:
             self.pages.use(Series(settings.series))
-        if not settings.discovery.processes:
-            self._discovered.clear()
-        self.placement.discover(self._found if settings.discovery.processes else None)
+        self.discovery.adopt(settings.discovery)
+        self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)
         if (settings.windows, settings.quantiles) != (old.windows, old.quantiles):
             for poller in self._replicas.values():
                 poller.stop()
-            self._replicas = {}
-        self._warn_of_what_is_not_used()
-        self._apply_engines((*settings.engines, *self._discovered))
-
-    def _warn_of_what_is_not_used(self) -> None:
-        if self.settings.gateways:
-            logger.warning("event=ignored key=gateways: this version does not poll gateways yet")
+            for watcher in self._gateways.values():
+                watcher.stop()
+            self._replicas, self._gateways = {}, {}
+        self._apply_engines((*settings.engines, *self.discovery.engines()))
+        self._apply_gateways()
 
 
 def check_supported(settings: Settings) -> None:
@@ -256,18 +287,7 @@ def _place(engine: EngineSettings) -> Place:
     return Place(replica=engine.name, host=parts.hostname or "", port=port, gpus=engine.gpus)
 
 
-def _spot(host: str, port: int) -> tuple[str, int]:
-    """Make the ways to write this machine equal, so that an engine is not polled twice."""
-    return ("localhost" if host in ("127.0.0.1", "::1") else host, port)
-
-
-def _settings_for(candidate: Candidate) -> EngineSettings:
-    host = f"[{candidate.host}]" if ":" in candidate.host else candidate.host
-    place = f"{host}:{candidate.port}"
-    return EngineSettings(name=place, kind="auto", url=f"http://{place}/metrics")
-
-
-def _target(engine: EngineSettings) -> Target:
+def _target(engine: EngineSettings | GatewaySettings) -> Target:
     basic, tls = engine.basic_auth, engine.tls
     return Target(
         url=engine.url,

@@ -117,11 +117,15 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: type[App]) -> int:
     from exporter.app import Driver  # noqa: PLC0415
-    from exporter.settings import EngineSettings  # noqa: PLC0415
+    from exporter.settings import EngineSettings, GatewaySettings  # noqa: PLC0415
     from exporter.simulate.node import SimulatedNode  # noqa: PLC0415
 
     node = SimulatedNode(
-        arguments.scenario, seed=arguments.seed, fault_at=arguments.fault_at, fault_until=arguments.fault_until
+        arguments.scenario,
+        seed=arguments.seed,
+        fault_at=arguments.fault_at,
+        fault_until=arguments.fault_until,
+        gateway=True,
     )
     node.start()
     try:
@@ -129,7 +133,8 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
             EngineSettings(name=name, url=url, interval=1.0, timeout=0.8) for name, url in node.engine_urls
         )
         discovery = replace(settings.discovery, processes=False)
-        settings = replace(settings, engines=engines, discovery=discovery)
+        edge = GatewaySettings(name="edge", url=node.gateway_url or "", interval=1.0, timeout=0.8)
+        settings = replace(settings, engines=engines, gateways=(edge,), discovery=discovery)
         driver = Driver(module="exporter.simulate.cards", options=node.card_options)
         return _serve(app(settings, driver=driver), said=_urls)
     finally:

@@ -86,6 +86,7 @@ class _Family:
 
     def __init__(self, metric: Metric, *, full: bool, openmetrics: bool) -> None:
         self._metric = metric
+        self._openmetrics = openmetrics
         self._read = metric.read_full if full and metric.read_full is not None else metric.read
         kind = "gauge" if metric.kind is Kind.INFO else metric.kind.value
         title = metric.family if openmetrics else metric.name
@@ -138,8 +139,11 @@ class _Family:
                 lost += len(buckets) + 2
                 continue
             lines += [f"{text}{value!r}\n" for text, value in zip(buckets, histogram.counts, strict=True)]
-            lines.append(f"{count}{histogram.counts[-1]!r}\n")
-            if histogram.sum is not None:
+            # OpenMetrics allows a count only beside a sum, and neither beside a bound below zero.
+            strict = self._openmetrics and (histogram.sum is None or histogram.bounds[0] < 0)
+            if not strict:
+                lines.append(f"{count}{histogram.counts[-1]!r}\n")
+            if histogram.sum is not None and not strict:
                 lines.append(f"{total}{histogram.sum!r}\n")
         return lines, lost
 

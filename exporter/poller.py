@@ -15,10 +15,23 @@ from typing import Protocol
 
 from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
+from exporter.derive.localisation import localise
 from exporter.derive.replicas import Assignment
-from exporter.model import CardState, DaemonState, DriverFacts, ReplicaState, Snapshot, SourceStatus
+from exporter.model import (
+    CardState,
+    DaemonState,
+    DriverFacts,
+    Economics,
+    GatewayState,
+    Ownership,
+    ReplicaState,
+    Snapshot,
+    SourceStatus,
+)
 
 logger = logging.getLogger(__name__)
+
+Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[Ownership]], Economics]
 
 HEARTBEAT = 5.0  # seconds between pages when nothing is new
 TOGETHER = 0.02  # seconds that the first news waits for the rest of its kind
@@ -48,10 +61,25 @@ class Cards(Protocol):
 class Replica(Protocol):
     """Where a replica's state comes from."""
 
-    oddities: Mapping[str, int]
-    loop_restarts: int
+    @property
+    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+
+    @property
+    def loop_restarts(self) -> int: ...  # noqa: D102
 
     def view(self, now: float) -> ReplicaState: ...  # noqa: D102
+
+
+class Gateway(Protocol):
+    """Where a gateway's state comes from."""
+
+    @property
+    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+
+    @property
+    def loop_restarts(self) -> int: ...  # noqa: D102
+
+    def view(self, now: float) -> GatewayState: ...  # noqa: D102
 
 
 class Publisher:
@@ -63,14 +91,21 @@ class Publisher:
         cards: Cards | None,
         replicas: Callable[[], Sequence[Replica]],
         assignment: Callable[[], Assignment],
+        gateways: Callable[[], Sequence[Gateway]] = tuple,
+        others: Callable[[], Sequence[SourceStatus]] = tuple,
         publish: Callable[[Snapshot], None],
         notice: Callable[[Sequence[CardState]], None] = lambda _: None,
+        economy: Economy = lambda *_: Economics(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
         dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``publish`` is given every snapshot; ``notice`` the cards, for whoever follows their processes."""
+        """``publish`` is given every snapshot; ``notice`` the cards, for whoever follows their processes.
+
+        ``others``: the health of what only leads to engines.  ``economy`` keeps accounts: it is called once for each
+        snapshot, in its order.
+        """
         self.snapshot: Snapshot | None = None
         self.interval = 1.0
         self.reload_successful = True
@@ -78,8 +113,11 @@ class Publisher:
         self._cards = cards
         self._replicas = replicas
         self._assignment = assignment
+        self._gateways = gateways
+        self._others = others
         self._publish = publish
         self._notice = notice
+        self._economy = economy
         self._loop_restarts = loop_restarts
         self._dropped = dropped
         self._clock = clock
@@ -100,22 +138,28 @@ class Publisher:
         now = self._clock()
         view = self._cards.state(now) if self._cards is not None else None
         cards = view.cards if view is not None else ()
+        others = self._others()  # before the replicas: whoever has looked has brought its engines by then
         sources = self._replicas()
         replicas = tuple(source.view(now) for source in sources)
+        watched = self._gateways()
+        gateways = tuple(gateway.view(now) for gateway in watched)
+        heard: list[tuple[SourceStatus, Mapping[str, int]]] = [
+            *[(state.status, source.oddities) for state, source in zip(replicas, sources, strict=True)],
+            *[(state.status, source.oddities) for state, source in zip(gateways, watched, strict=True)],
+        ]
         assignment = self._assignment()
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
         restarts = dict(self._loop_restarts())
         restarts["publisher"] = self._restarts
         restarts["engines"] = sum(source.loop_restarts for source in sources)
+        restarts["gateways"] = sum(source.loop_restarts for source in watched)
         daemon = DaemonState(
             config_reload_successful=self.reload_successful,
             config_reload_wall=self.reload_wall,
             loop_restarts=restarts,
             dropped_series=self._dropped(),
             oddities={
-                (replica.status.source, reason): count
-                for source, replica in zip(sources, replicas, strict=True)
-                for reason, count in source.oddities.items()
+                (status.source, reason): count for status, oddities in heard for reason, count in oddities.items()
             },
             unassigned=assignment.unassigned,
         )
@@ -125,10 +169,13 @@ class Publisher:
             driver=view.driver if view is not None else None,
             cards=cards,
             replicas=replicas,
+            gateways=gateways,
             owners=assignment.owners,
             imbalance=groups(cards, assignment.owners),
             replica_imbalance=replica_imbalance(replicas),
-            sources=(*statuses, *[replica.status for replica in replicas]),
+            localisation=localise(cards, replicas, assignment.owners),
+            economics=self._economy(cards, replicas, assignment.owners),
+            sources=(*statuses, *[status for status, _ in heard], *others),
             daemon=daemon,
         )
 
@@ -160,10 +207,11 @@ class Publisher:
             return False, f"the newest snapshot is {age:.1f} s old"
         cards = sum(card.reading is not None for card in snapshot.cards)
         replicas = sum(replica.reading is not None for replica in snapshot.replicas)
-        sentence = (
-            f"{cards} of {len(snapshot.cards)} cards and {replicas} of {len(snapshot.replicas)} replicas answer"
-        )
-        return cards + replicas > 0, sentence
+        gateways = sum(gateway.reading is not None for gateway in snapshot.gateways)
+        sentence = f"{cards} of {len(snapshot.cards)} cards and {replicas} of {len(snapshot.replicas)} replicas"
+        if snapshot.gateways:
+            sentence += f" and {gateways} of {len(snapshot.gateways)} gateways"
+        return cards + replicas + gateways > 0, f"{sentence} answer"
 
     @staticmethod
     def _unheard(snapshot: Snapshot) -> bool:

@@ -8,53 +8,27 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from exporter.derive import delta, engine
+from exporter.derive import capacity, delta, engine
 from exporter.derive.windows import History
-from exporter.engines import by_kind, recognise
-from exporter.engines.base import Interpreter, clean
-from exporter.engines.exposition import PageReader
+from exporter.engines import by_kind, kinds_on, recognise, still
+from exporter.engines.base import Engine, clean
+from exporter.engines.exposition import PageReader, holds_samples
+from exporter.engines.interpreter import Interpreter
+from exporter.engines.plan import RELAYED
 from exporter.errors import PageError, SourceError
-from exporter.model import EMPTY, EngineReading, ReplicaState, SourceStatus
-from exporter.schedule import Beat
-from exporter.transitions import Transitions
+from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, WindowFigures
+from exporter.polling import Fetched, Fetcher, Polling
 
 logger = logging.getLogger(__name__)
 
-_BACK_OFF_AFTER = 5  # failures in a row; a restart of an engine takes minutes and needs no poll a second
-_BACK_OFF_MOST = {"refused": 5.0}  # a refusal costs nothing, and its end should be seen soon
-_BACK_OFF_MOST_ELSE = 30.0
 _VERSION_AGAIN = 600.0
 _VERSION_AGAIN_AFTER_FAILURE = 60.0
-_MAX_VERSION_BYTES = 64 * 1024
-
-
-class Fetched(Protocol):
-    """An answer's body, how long it took in seconds, and when the server's certificate ends (Unix time)."""
-
-    @property
-    def body(self) -> bytes: ...  # noqa: D102
-
-    @property
-    def duration(self) -> float: ...  # noqa: D102
-
-    @property
-    def certificate_expires(self) -> float | None: ...  # noqa: D102
-
-
-class Fetcher(Protocol):
-    """One bounded exchange; raises SourceError and nothing else."""
-
-    def fetch(self, path: str | None = None) -> Fetched: ...  # noqa: D102
-
-    def close(self) -> None: ...  # noqa: D102
+_MAX_VERSION_BYTES = 512 * 1024  # some engines answer with their whole configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +56,21 @@ class ReplicaPoller:
     ) -> None:
         self.plan = plan
         self.oddities: Mapping[str, int] = EMPTY
-        self.loop_restarts = 0
+        self.polling = Polling(f"engine:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
         self._fetcher = fetcher
         self._on_update = on_update
         self._clock = clock
-        self._wall = wall
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._voice = Transitions(logger, f"engine:{plan.name}", clock)
-        self._failures: Counter[str] = Counter()
-        self._failed_in_a_row = 0
-        self._started_at: float | None = None  # of the exchange under way
-        self._version, self._version_due = "", float("-inf")
+        self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
         self._interpreter: Interpreter | None = None
         self._progress: delta.Progress | None = None
-        self._history = History(plan.windows)
+        self._history: History[delta.Totals] = History(plan.windows)
+        self._usage: History[capacity.Usage] = History(plan.windows[:1])
         self.state = ReplicaState(
             name=plan.name,
             kind=plan.kind,
             labels=(plan.name, "" if plan.kind == "auto" else plan.kind, ""),
-            status=SourceStatus(source=f"engine:{plan.name}", up=False, reason="starting"),
+            status=self.polling.status,
             reading=None,
             last_read_at=None,
         )
@@ -111,7 +79,7 @@ class ReplicaPoller:
 
     def poll(self) -> None:
         """Read the replica once and replace ``state``; never raises for what the engine does."""
-        started = self._started_at = self._clock()
+        started = self.polling.begin()
         try:
             page = self._fetcher.fetch()
             reading = self._understand(page.body, self._clock())
@@ -120,35 +88,49 @@ class ReplicaPoller:
         else:
             self._take(reading, page)
         finally:
-            self._started_at = None
+            self.polling.end()
         self._on_update()
 
     def _understand(self, body: bytes, at: float) -> EngineReading:
-        if self._interpreter is None or (self.plan.kind == "auto" and not self._same_kind(body)):
+        known = self._interpreter.engine if self._interpreter else None
+        if known is None or (self.plan.kind == "auto" and not still(known, body)):
             kind = recognise(body) if self.plan.kind == "auto" else by_kind(self.plan.kind)
             if kind is None and self.plan.kind != "auto":
                 message = f"this version does not read pages of kind {self.plan.kind} yet"
                 raise PageError("unsupported_engine", message)
+            if kind is None and not holds_samples(body):
+                raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
             if kind is None:
                 raise PageError(
                     "unknown_engine", "the page is of no engine that is known; set its kind or mend the url"
                 )
-            self._interpreter = Interpreter(kind)
-            self._reader = PageReader(self._interpreter.wanted)
-            self._begin_anew()
-        assert self._reader is not None  # made together with the interpreter
-        return self._interpreter.read(self._reader.read(body), at)
-
-    def _same_kind(self, body: bytes) -> bool:
-        """Cheaply make sure that the page is still of the recognised kind; a port may change hands."""
+            if kind is not known:
+                others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
+                if others:
+                    message = "source=engine:%s event=several_engines kind=%s left_out=%s"
+                    logger.warning(message, self.plan.name, kind.kind, ",".join(others))
+                self._interpreter = Interpreter(kind)
+                self._reader = PageReader(self._interpreter.wanted)
+                self._begin_anew()
         assert self._interpreter is not None
-        return any(prefix[:-1].encode() in body for prefix in self._interpreter.engine.prefixes)
+        assert self._reader is not None  # made together with the interpreter
+        return self._named(self._interpreter.read(self._reader.read(body), at))
+
+    def _named(self, reading: EngineReading) -> EngineReading:
+        """Add what the engine says elsewhere: its version, and the model where its page does not name it."""
+        kind = self._interpreter.engine if self._interpreter else None
+        if kind is not None and kind.model_key and not self._model and self._clock() >= self._version_due:
+            self._ask(kind)  # now, so that no figure is shown without its model first
+        if not (self._version or self._model):
+            return reading
+        return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
 
     def _begin_anew(self) -> None:
         """Forget the past: another engine or another model answers now, and windows must not mix the two."""
         self._progress = None
         self._history = History(self.plan.windows)
-        self._version, self._version_due = "", float("-inf")
+        self._usage = History(self.plan.windows[:1])
+        self._version, self._model, self._version_due = "", "", float("-inf")
 
     def _take(self, reading: EngineReading, page: Fetched) -> None:
         now = self._clock()
@@ -163,22 +145,16 @@ class ReplicaPoller:
             self._history.add(totals)
         restarted = totals is not None and totals.restarts != before
         if restarted:
-            logger.info("source=engine:%s event=restart", self.plan.name)
+            self.polling.restarted()
             self._version_due = now
-        reading = replace(reading, version=self._version) if self._version else reading
         windows = engine.figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
         summed = {stage: delta.sum_over_ranks(by_rank) for stage, by_rank in reading.histograms.items()}
-        self._failed_in_a_row = 0
-        self._voice.up()
         self.state = ReplicaState(
             name=self.plan.name,
             kind=self.plan.kind,
             labels=(self.plan.name, reading.engine, reading.model or self.state.labels[2]),
-            status=replace(
-                self.state.status, up=True, reason="", hung=False, duration=page.duration, last_success=now,
-                last_success_wall=self._wall(),
-            ),
+            status=self.polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
             histograms={stage: histogram for stage, histogram in summed.items() if histogram is not None},
@@ -187,27 +163,27 @@ class ReplicaPoller:
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
             restarts=totals.restarts if totals else self.state.restarts,
             certificate_expires=page.certificate_expires,
+            room=self._room(reading, windows),
+            generated=engine.generated(totals),
         )  # fmt: skip
 
+    def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:
+        self._usage.add(capacity.usage(reading))
+        window = self.plan.windows[0] if self.plan.windows else ("", 0.0)
+        recent = self._usage.within(window[0]) if self.plan.windows else ()
+        return capacity.room(reading, windows, recent, window[1])
+
     def _fail(self, error: SourceError, started: float) -> None:
-        self._failures[error.reason] += 1
-        self._failed_in_a_row += 1
-        self._voice.down(error.reason, str(error))
-        status = replace(
-            self.state.status,
-            up=False,
-            reason=error.reason,
-            duration=self._clock() - started,
-            failures=dict(self._failures),
-        )
         self.state = replace(
             self.state,
-            status=status,
+            status=self.polling.failed(error, started),
             reading=None,
             windows=EMPTY,
             histograms=EMPTY,
             frozen=None,
             rank_imbalance=EMPTY,
+            room=None,
+            generated=None,
         )
 
     def view(self, now: float) -> ReplicaState:
@@ -215,12 +191,20 @@ class ReplicaPoller:
 
         An exchange keeps its own deadline; should that ever fail, stale figures must not stay on the page.
         """
-        state, started = self.state, self._started_at
-        late = started is not None and now - started > 2 * self.plan.interval + 5.0
-        if not late or state.reading is None:
+        state = self.state
+        if not self.polling.late(now) or state.reading is None:
             return state
         status = replace(state.status, up=False, reason="hung", hung=True)
-        return replace(state, status=status, reading=None, windows=EMPTY, histograms=EMPTY, frozen=None)
+        return replace(
+            state,
+            status=status,
+            reading=None,
+            windows=EMPTY,
+            histograms=EMPTY,
+            frozen=None,
+            room=None,
+            generated=None,
+        )
 
     # ------------------------------------------------------------------ the engine's version
 
@@ -228,10 +212,17 @@ class ReplicaPoller:
         """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
         kind = self._interpreter.engine if self._interpreter else None
         now = self._clock()
-        if kind is None or not kind.version_path or now < self._version_due or self.state.reading is None:
+        reading = self.state.reading
+        if kind is None or not kind.version_path or now < self._version_due or reading is None:
             return
+        if not reading.dialect.startswith(RELAYED):  # a relay answers for itself
+            self._ask(kind)
+
+    def _ask(self, kind: Engine) -> None:
+        now = self._clock()
         try:
-            self._version = _version(self._fetcher.fetch(kind.version_path).body)
+            answer = _facts(self._fetcher.fetch(kind.version_path).body)
+            self._version, self._model = _text(answer, "version"), _text(answer, kind.model_key)
             self._version_due = now + _VERSION_AGAIN
         except SourceError as error:
             self._version_due = now + _VERSION_AGAIN_AFTER_FAILURE
@@ -241,60 +232,39 @@ class ReplicaPoller:
 
     def start(self, first: float) -> None:
         """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, args=(first,), name=f"engine:{self.plan.name}", daemon=True)
-        self._thread.start()
+        self.polling.start(first, self._turn, self._crashed, self._fetcher.close)
 
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange, and closes its connection."""
-        self._stop.set()
+        self.polling.stop()
 
     def join(self, timeout: float) -> None:
         """Wait for the thread, not for ever."""
-        if self._thread is not None:
-            self._thread.join(timeout)
+        self.polling.join(timeout)
 
-    def _run(self, first: float) -> None:
-        beat = Beat(self.plan.interval, first)
-        while not self._stop.wait(beat.wait(self._clock())):
-            try:
-                self.poll()
-                self.ask_version()
-            except Exception:
-                self.loop_restarts += 1
-                logger.exception(
-                    "source=engine:%s event=bug: the poll failed unexpectedly and goes on", self.plan.name
-                )
-                self._fail(SourceError("internal", "an unexpected error; see the log"), self._clock())
-            now = self._clock()
-            beat.advance(now)
-            delay = self._back_off()
-            if delay > beat.wait(now):
-                beat.postpone(now, delay)
-            self.state = replace(self.state, status=replace(self.state.status, skipped=beat.skipped))
-        self._fetcher.close()
+    @property
+    def loop_restarts(self) -> int:
+        """Unexpected errors that the loop survived."""
+        return self.polling.loop_restarts
 
-    def _back_off(self) -> float:
-        over = self._failed_in_a_row - _BACK_OFF_AFTER
-        if over < 0:
-            return 0.0
-        most = _BACK_OFF_MOST.get(self.state.status.reason, _BACK_OFF_MOST_ELSE)
-        spread = (
-            0.9 + 0.2 * (zlib.crc32(self.plan.name.encode()) % 101) / 101
-        )  # so that replicas which fell together spread out
-        return min(most, self.plan.interval * 2.0 ** min(over + 1, 10)) * spread
+    def _turn(self) -> None:
+        self.poll()
+        self.ask_version()
+
+    def _crashed(self, error: SourceError) -> None:
+        self._fail(error, self._clock())
 
 
-def _version(body: bytes) -> str:
+def _facts(body: bytes) -> Mapping[str, object]:
     if len(body) > _MAX_VERSION_BYTES:
         raise PageError("too_large", "the version's answer is too large")
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         raise PageError("not_json", "the version's answer is no JSON") from None
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return clean(version) if isinstance(version, str) else ""
+    return answer if isinstance(answer, dict) else {}
 
 
-def staggered(count: int, interval: float, now: float) -> Sequence[float]:
-    """First due times of ``count`` replicas: the first at once, the others spread over a fifth of the interval."""
-    return [now + index * 0.2 * interval / max(1, count) for index in range(count)]
+def _text(answer: Mapping[str, object], key: str) -> str:
+    text = answer.get(key)
+    return clean(text) if isinstance(text, str) else ""

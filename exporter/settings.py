@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from exporter.config import notation, readers
 from exporter.config.document import MAX_BYTES, TOO_LARGE, Node, read_document
@@ -20,12 +20,22 @@ from exporter.config.schema import WRONG, Found, Item, Listed, Report, Scalar, S
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY
 
-ENGINE_KINDS = ("vllm", "tgi", "sglang", "ray_serve")
-GATEWAY_KINDS = ("haproxy", "nginx", "envoy")
+ENGINE_KINDS = ("vllm", "tgi", "sglang", "ray_serve", "tensorrt_llm", "triton", "dynamo")
+GATEWAY_KINDS = (
+    "haproxy",
+    "nginx",
+    "envoy",
+    "production_stack",
+    "vllm_router",
+    "sglang_router",
+    "inference_extension",
+)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_ENDPOINTS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 MAX_WINDOWS = 4
 MAX_QUANTILES = 8
+MAX_PATTERNS = 16
+RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is Ray that chose the place
 
 _DEFAULT_INTERVAL = 5.0
 _MAX_TIMEOUT = 2.0
@@ -91,7 +101,7 @@ def _finish_endpoint(found: Found) -> None:
         found.refuse("timeout", f"{message}; a poll must end before the next begins")
 
 
-def _finish_engine(found: Found) -> None:
+def _finish_exchange(found: Found) -> None:
     _finish_endpoint(found)
     if found.given("bearer_token_file") and found.given("basic_auth"):
         found.refuse("basic_auth", "stands beside bearer_token_file, and a request carries one of the two; keep one")
@@ -142,10 +152,13 @@ class GatewaySettings:
     """One gateway's metrics page and how to read it."""
 
     name: str = field(metadata=key(readers.text("a name")))
-    kind: str = field(metadata=key(readers.choice(*GATEWAY_KINDS)))
+    kind: str = field(default="auto", metadata=key(readers.choice("auto", *GATEWAY_KINDS)))
     url: str = field(repr=False, metadata=key(_ENDPOINT_URL))
     interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
     timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
+    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
 
     @property
     def shown_url(self) -> str:
@@ -154,10 +167,45 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """How this node's pods are asked for; what is None is taken from the pod's environment and service account."""
+
+    enabled: bool = field(default=False, metadata=key(readers.boolean()))
+    url: str | None = field(
+        default=None, repr=False, metadata=key(readers.written_as("an https:// URL", notation.pod_list))
+    )
+    node_name: str | None = field(default=None, metadata=key(readers.text("a node's name")))
+    interval: float = field(default=15.0, metadata=key(readers.duration(1, 600)))
+    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverySettings:
-    """Where engines are looked for; off when engines are configured, unless it is switched on by name."""
+    """Where engines are looked for; processes are not when engines are configured, unless it is said by name."""
 
     processes: bool = field(default=True, metadata=key(readers.boolean()))
+    ray: bool = field(default=False, metadata=key(readers.boolean()))
+    ray_file: str = field(default=RAY_FILE, metadata=key(readers.path("the name of a file")))
+    file_sd: tuple[str, ...] = field(
+        default=(),
+        metadata=key(
+            Listed(
+                item=readers.path("the name of a file", notation.target_files),
+                what="file names",
+                most=MAX_PATTERNS,
+                distinct={"": str},
+            )
+        ),
+    )
+    kubernetes: KubernetesSettings = field(
+        default_factory=KubernetesSettings, metadata=key(Section(KubernetesSettings))
+    )
+
+
+def _finish_discovery(found: Found) -> None:
+    if found.given("ray_file") and not found.given("ray"):
+        found.values["ray"] = True
 
 
 def _card_name(name: str) -> None:
@@ -221,16 +269,18 @@ class Settings:
         default=(),
         metadata=key(
             Listed(
-                item=Section(EngineSettings, _finish_engine), what="engines", most=MAX_ENDPOINTS, distinct=_DISTINCT
+                item=Section(EngineSettings, _finish_exchange), what="engines", most=MAX_ENDPOINTS, distinct=_DISTINCT
             )
         ),
     )
-    discovery: DiscoverySettings = field(default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings)))
+    discovery: DiscoverySettings = field(
+        default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings, _finish_discovery))
+    )
     gateways: tuple[GatewaySettings, ...] = field(
         default=(),
         metadata=key(
             Listed(
-                item=Section(GatewaySettings, _finish_endpoint),
+                item=Section(GatewaySettings, _finish_exchange),
                 what="gateways",
                 most=MAX_ENDPOINTS,
                 distinct=_DISTINCT,
@@ -272,7 +322,7 @@ class Settings:
 
 def _finish_settings(found: Found) -> None:
     if found.given("engines") and not found.given("discovery.processes"):
-        found.values["discovery"] = DiscoverySettings(processes=False)
+        found.values["discovery"] = replace(found.values.get("discovery", DiscoverySettings()), processes=False)
 
 
 def load(path: str, environ: Mapping[str, str]) -> Settings:

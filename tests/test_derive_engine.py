@@ -206,6 +206,12 @@ def test_client_errors_are_in_neither_number():
     assert answers(readings)["1m"].error_ratio == pytest.approx(0.1)
 
 
+def test_what_clients_did_wrong_or_gave_up_does_not_dilute_the_error_ratio():
+    outcomes = {"success": 1.0, "error": 9.0, "invalid": 500.0, "abort": 40.0, "rejected": 30.0}
+    readings = [page(at, finished={"": {name: at * count for name, count in outcomes.items()}}) for at in (0, 5)]
+    assert answers(readings)["1m"].error_ratio == pytest.approx(0.9)
+
+
 def test_a_side_that_left_the_page_has_no_say_in_the_errors():
     first, then = requests(0, 0, 0, 0, 0), requests(5, 80, 0, 0, 20)
     assert answers([first, then, requests(10, 160, 0)])["1m"].error_ratio == 0

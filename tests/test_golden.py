@@ -17,10 +17,14 @@ from exporter.catalog.spec import Series
 from exporter.collector import Collector
 from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
+from exporter.derive.localisation import localise
 from exporter.model import (
+    CacheRoom,
     CardReading,
     CardState,
     DaemonState,
+    Economics,
+    EngineReading,
     Missing,
     Ownership,
     Signal,
@@ -58,8 +62,13 @@ RECORDINGS = recordings()
 def rendered(snapshot: Snapshot) -> str:
     page = Collector(openmetrics=False, series=Series.FULL).render(snapshot)
     assert page.dropped == 0
-    # Twelve digits: the last ones may differ between mathematical libraries.
-    return VALUE.sub(lambda match: f"{match[1]} {float(match[2]):.12g}", VOLATILE.sub("", page.body.decode()))
+    # Twelve digits, and nothing below 1e-12: the rest may differ between mathematical libraries.
+    return VALUE.sub(_rounded, VOLATILE.sub("", page.body.decode()))
+
+
+def _rounded(line: re.Match[str]) -> str:
+    value = float(line[2])
+    return f"{line[1]} {value if abs(value) >= 1e-12 else 0.0:.12g}"
 
 
 def page_of_recording(stem: str) -> str:
@@ -82,6 +91,7 @@ def page_of_recording(stem: str) -> str:
         wall=1.7e9,
         replicas=(state,),
         replica_imbalance=replica_imbalance([state]),
+        localisation=localise((), [state], ()),
         sources=(state.status,),
         daemon=daemon,
     )
@@ -126,6 +136,7 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
             owners=owners,
             replicas=(replica("chat"),),
             imbalance=groups(cards, owners),
+            localisation=localise(cards, (replica("chat"),), owners),
             sources=tuple(card.status for card in cards),
             daemon=DaemonState(unassigned={"other": "no_processes"}),
         )
@@ -151,12 +162,24 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         missing={Signal.POWER: Missing.NO_PERMISSION, Signal.UTILIZATION: Missing.MIG},
     )
     cards = (card(0, up=False), replace(card(1), reading=sick))
+    standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
     lapsed = replica(
         "a",
+        reading=standing,
         certificate_expires=1.75e9,
         restarts=4,
         frozen=True,
         windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
+        room=CacheRoom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
+    )
+    economics = Economics(
+        currency="USD",
+        prices={"GPU-0001": 2.5},
+        joules_per_token={("a", "1m"): 4.5},
+        tokens_per_joule={("a", "1m"): 0.25},
+        cost_per_million={("a", "1m"): 4.45},
+        idle_seconds={"GPU-0001": 36.0},
+        idle_cost={"GPU-0001": 0.025},
     )
     snapshot = Snapshot(
         at=1001.0,
@@ -165,6 +188,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         replicas=(lapsed, replace(replica("b", up=False), status=down)),
         sources=(SourceStatus(source="driver", up=True), cards[0].status, down),
         replica_imbalance={("m", "requests_running"): 1.5},
+        economics=economics,
         daemon=DaemonState(
             oddities={("engine:a", "duplicate"): 2},
             config_reload_successful=False,
@@ -178,7 +202,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
 
 def emitted_families() -> set[str]:
     names = set()
-    for path in (TESTS / "golden").glob("*.prom"):
+    for path in (TESTS / "golden").rglob("*.prom"):
         names |= {line.split()[2] for line in path.read_text().splitlines() if line.startswith("# TYPE ")}
     return names
 

@@ -12,7 +12,8 @@ from builders import Clock
 
 from exporter.errors import EndpointError
 from exporter.model import Stage
-from exporter.replica import ReplicaPlan, ReplicaPoller, staggered
+from exporter.polling import staggered
+from exporter.replica import ReplicaPlan, ReplicaPoller
 from exporter.sources.replay import Replay, ReplayedPage
 
 CAPTURES = pathlib.Path(__file__).parent / "captures"
@@ -122,7 +123,7 @@ def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     assert polled(poller([b"up 1\n"], clock), clock, 1).status.reason == "unknown_engine"
     assert polled(poller([b"<html>"], clock, kind="vllm"), clock, 1).status.reason == "not_metrics"
     assert polled(poller([b"up 1\n"], clock, kind="vllm"), clock, 1).status.reason == "no_engine_metrics"
-    assert polled(poller([page(1)], clock, kind="tgi"), clock, 1).status.reason == "unsupported_engine"
+    assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
 def test_a_flapping_engine_is_logged_once_a_minute_and_the_silence_is_counted(caplog):
@@ -141,7 +142,7 @@ def test_an_exchange_that_never_returns_is_withdrawn_by_who_looks():
     one = poller([page(1)], clock)
     one.poll()
     assert one.view(clock.now).reading is not None
-    one._started_at = clock.now
+    one.polling.begin()
     assert one.view(clock.now + 10).reading is not None
     late = one.view(clock.now + 16)
     assert late.reading is None
@@ -227,13 +228,13 @@ def test_a_failing_engine_is_asked_less_and_less_often():
     refused, timeout = Counting(EndpointError("refused", "")), Counting(EndpointError("timeout", ""))
     ones = [ReplicaPoller(plan(interval=0.02), engine) for engine in (refused, timeout)]
     for one in ones:
-        one._failed_in_a_row = 100
+        one.polling._failed_in_a_row = 100
     for one, most in zip(ones, (5.0, 30.0), strict=True):
         one.poll()
-        assert 0.8 * min(most, 0.02 * 2**10) <= one._back_off() <= 1.1 * most
+        assert 0.8 * min(most, 0.02 * 2**10) <= one.polling._back_off() <= 1.1 * most
     healthy = ReplicaPoller(plan(interval=0.02), Counting())
     healthy.poll()
-    assert healthy._back_off() == 0.0
+    assert healthy.polling._back_off() == 0.0
 
 
 def test_replicas_start_at_once_and_not_all_together():

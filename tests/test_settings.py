@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import without_root
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as profile
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from exporter.settings import (
     DiscoverySettings,
     EngineSettings,
     GatewaySettings,
+    KubernetesSettings,
     Settings,
     TlsSettings,
     Window,
@@ -101,14 +103,19 @@ def test_the_full_example_shows_every_key_that_exists():
     assert missing(GatewaySettings, shown["gateways"]) == set()
     for name in ("gpu", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
+    assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
 
 
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
-    unsaid = {"engines", "gateways", "costs", "web_config_file"}
+    unsaid = {"engines", "gateways", "costs", "web_config_file", "discovery"}
     for spec in dataclasses.fields(Settings):
         if spec.name not in unsaid:
             assert getattr(full, spec.name) == getattr(Settings(), spec.name), spec.name
+    for name in ("processes", "ray", "ray_file"):
+        assert getattr(full.discovery, name) == getattr(DiscoverySettings(), name), name
+    for name in ("enabled", "interval"):
+        assert getattr(full.discovery.kubernetes, name) == getattr(KubernetesSettings(), name), name
 
 
 def test_the_full_example_is_read_as_it_is_meant():
@@ -118,7 +125,15 @@ def test_the_full_example_is_read_as_it_is_meant():
     assert chat_a.bearer_token_file == f"{GOOD_BASE}/files/token"
     assert chat_b.basic_auth == BasicAuth(username="shardwatch", password_file=f"{GOOD_BASE}/files/password")
     assert chat_b.tls.key_file == f"{GOOD_BASE}/files/client.key"
-    assert full.gateways == (GatewaySettings(name="edge", kind="haproxy", url="http://127.0.0.1:8404/metrics"),)
+    edge, router = full.gateways
+    password = BasicAuth(username="shardwatch", password_file=f"{GOOD_BASE}/files/password")
+    assert edge == GatewaySettings(
+        name="edge", kind="haproxy", url="http://127.0.0.1:8404/metrics", basic_auth=password
+    )
+    assert (router.name, router.kind, router.bearer_token_file) == (
+        "127.0.0.1:9443", "auto", f"{GOOD_BASE}/files/token",
+    )  # fmt: skip
+    assert router.tls.ca_file == f"{GOOD_BASE}/files/ca.pem"
     assert dict(full.costs.gpu_hour) == {"NVIDIA H100 80GB HBM3": 2.5, "NVIDIA L40S": 0.8}
 
 
@@ -149,6 +164,54 @@ def test_an_engine_needs_only_a_url_and_gets_name_path_and_timeout():
 )
 def test_discovery_is_off_when_engines_are_given_unless_switched_on(text, on):
     assert parse(text).discovery == DiscoverySettings(processes=on)
+
+
+def test_lists_of_engines_are_followed_beside_configured_ones_and_beside_processes():
+    text = "discovery: {file_sd: [lists/*.yml, /etc/a.json], ray_file: ray.json, kubernetes: {enabled: true}}"
+    for before, processes in (("", True), (engine() + "\n", False)):
+        found = settings.parse(before + text, "test.yaml", {}, base="/base").discovery
+        assert found.file_sd == ("/base/lists/*.yml", "/etc/a.json")
+        assert (found.processes, found.ray, found.ray_file) == (processes, True, "/base/ray.json")
+        assert found.kubernetes.enabled
+    assert parse("", DISCOVERY_RAY="true").discovery == DiscoverySettings(ray=True)
+    assert parse("", DISCOVERY_FILE_SD="a.json, b.yaml").discovery.file_sd == ("a.json", "b.yaml")
+    off = parse("discovery: {ray: false, ray_file: ray.json}").discovery
+    assert not off.ray
+
+
+@pytest.mark.parametrize(
+    "text, path, part",
+    [
+        ("file_sd: [targets.txt]", "discovery.file_sd[0]", ".json, .yml or .yaml"),
+        ("file_sd: ['/*/targets.json']", "discovery.file_sd[0]", "only the last part"),
+        ("file_sd: targets.json", "discovery.file_sd", "a list of file names"),
+        ("file_sd: [a.json, a.json]", "discovery.file_sd[1]", "repeats"),
+        ("file_sd: [" + ",".join(f"{n}.json" for n in range(17)) + "]", "discovery.file_sd", "at most 16"),
+        ("ray: /tmp/ray", "discovery.ray", "true or false"),
+        ("ray_file: ''", "discovery.ray_file", "the name of a file"),
+        ("ray_file: [a]", "discovery.ray_file", "the name of a file, found a list"),
+        ("kubernetes: true", "discovery.kubernetes", "a mapping of keys"),
+        ("kubernetes: {enable: true}", "discovery.kubernetes.enable", "did you mean enabled"),
+        ("kubernetes: {token: x}", "discovery.kubernetes.token", "bearer_token_file"),
+        ("kubernetes: {url: 'http://10.96.0.1'}", "discovery.kubernetes.url", "in clear"),
+        ("kubernetes: {url: 'https://10.96.0.1/api'}", "discovery.kubernetes.url", "/pods"),
+        ("kubernetes: {interval: 100ms}", "discovery.kubernetes.interval", "between 1s and 10m"),
+        ("kubernetes: {tls: {cert_file: files/client.pem}}", "discovery.kubernetes.tls.cert_file", "needs key_file"),
+    ],
+)
+def test_a_wrong_place_of_discovery_is_refused_with_its_cure(text, path, part):
+    with pytest.raises(SettingsError) as caught:
+        settings.parse(f"discovery: {{{text}}}", "test.yaml", {}, base=GOOD_BASE)
+    assert [(problem.path, part in problem.message) for problem in caught.value.problems] == [(path, True)]
+
+
+def test_the_pods_are_asked_for_at_an_api_server_or_a_kubelet():
+    def url(text):
+        return parse(f"discovery: {{kubernetes: {{url: '{text}'}}}}").discovery.kubernetes.url
+
+    assert url("https://10.96.0.1") == url("https://10.96.0.1/") == "https://10.96.0.1"
+    assert url("https://[FD00::1]:10250/pods") == "https://[fd00::1]:10250/pods"
+    assert url("http://127.0.0.1:8001") == "http://127.0.0.1:8001"
 
 
 def test_discovery_can_be_switched_on_beside_engines_from_the_environment():
@@ -374,10 +437,14 @@ TABLE = {
     ),
     "tls over http": (engine("tls: {insecure_skip_verify: true}"), [(3, "engines[0].tls", "no effect")]),
     # gateways
-    "gateway without a kind": ("gateways:\n- url: http://a", [(2, "gateways[0].kind", "is missing")]),
+    "gateway without a url": ("gateways:\n- name: a", [(2, "gateways[0].url", "is missing")]),
+    "gateway with tls over http": (
+        "gateways:\n- url: http://a\n  tls: {insecure_skip_verify: true}",
+        [(3, "gateways[0].tls", "no effect")],
+    ),
     "gateway of unknown kind": (
         "gateways:\n- url: http://a\n  kind: traefik",
-        [(3, "gateways[0].kind", "there are: haproxy, nginx, envoy")],
+        [(3, "gateways[0].kind", "there are: auto, haproxy, nginx, envoy, production_stack")],
     ),
     "gateway with cards": (
         "gateways:\n- url: http://a\n  kind: nginx\n  gpus: [0]",
@@ -518,10 +585,10 @@ def test_a_secret_file_must_hold_something_and_not_be_everybodys(tmp_path, caplo
     assert caplog.text == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_the_right_to_read_it_is_refused(tmp_path):
     (tmp_path / "t").touch(0)
-    assert "Permission denied" in refused(engine(f"bearer_token_file: {tmp_path}/t"))[0][2]
+    with without_root():
+        assert "Permission denied" in refused(engine(f"bearer_token_file: {tmp_path}/t"))[0][2]
 
 
 def test_a_pipe_nobody_writes_to_holds_nothing_up(tmp_path):
@@ -608,6 +675,19 @@ def test_the_variables_follow_from_the_record():
         "SHARDWATCH_GPU_INTERVAL",
         "SHARDWATCH_GPU_DEADLINE",
         "SHARDWATCH_DISCOVERY_PROCESSES",
+        "SHARDWATCH_DISCOVERY_RAY",
+        "SHARDWATCH_DISCOVERY_RAY_FILE",
+        "SHARDWATCH_DISCOVERY_FILE_SD",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_ENABLED",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_URL",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_NODE_NAME",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_INTERVAL",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_BEARER_TOKEN_FILE",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_TLS_CA_FILE",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_TLS_CERT_FILE",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_TLS_KEY_FILE",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_TLS_SERVER_NAME",
+        "SHARDWATCH_DISCOVERY_KUBERNETES_TLS_INSECURE_SKIP_VERIFY",
         "SHARDWATCH_WINDOWS",
         "SHARDWATCH_QUANTILES",
         "SHARDWATCH_COSTS_CURRENCY",
@@ -766,7 +846,7 @@ def test_no_syntax_error_shows_what_stands_around_it(text, each_loader):
 @pytest.mark.parametrize("name", [*variables(Settings), "SHARDWATCH_TOKEN"])
 def test_no_variable_shows_its_value(name):
     with pytest.raises(SettingsError) as caught:
-        settings.default({name: CANARY})
+        settings.default({name: CANARY, "SHARDWATCH_NONSENSE": "so that names, which take any text, are refused too"})
     assert CANARY not in str(caught.value)
 
 

@@ -121,6 +121,27 @@ def url(text: str) -> str:
     return f"{parts.scheme}://{netloc}{parts.path or '/metrics'}{query}"
 
 
+def pod_list(text: str) -> str:
+    """Read the API server's address, which comes back without a path, or a kubelet's list of pods."""
+    whole = url(text)
+    parts = urlsplit(whole)
+    bare = urlsplit(text).path in ("", "/")
+    if parts.query or not (bare or parts.path == "/pods"):
+        raise Refused("expected the API server's https://HOST:PORT, or a kubelet's https://HOST:10250/pods")
+    if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise Refused("would send the token in clear to another machine; write https://")
+    return f"{parts.scheme}://{parts.netloc}" if bare else whole
+
+
+def target_files(pattern: str) -> None:
+    """Refuse a pattern that names no list of targets, or would have whole trees of folders searched."""
+    folder, _, name = pattern.rpartition("/")
+    if not name.lower().endswith((".json", ".yml", ".yaml")):
+        raise Refused("expected the name of a .json, .yml or .yaml file; its last part may hold wildcards (*)")
+    if set("*?[") & set(folder):
+        raise Refused("holds a wildcard in a folder's name; only the last part may hold one")
+
+
 def host_port(location: str) -> str:
     """Give ``HOST:PORT`` of a URL that ``url`` accepted; the scheme's port where none is written."""
     parts = urlsplit(location)

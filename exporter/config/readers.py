@@ -159,6 +159,19 @@ def file(*, secret: bool = False) -> Scalar:
     return Scalar(convert)
 
 
+def path(what: str, check: Callable[[str], None] = lambda _: None) -> Scalar:
+    """Read the name of something that need not be there yet; relative names start from the configuration's folder."""
+
+    def convert(item: Item) -> str:
+        value = raw(item, what)
+        if not value or len(value) > MAX_PATH or not value.isprintable():
+            raise Refused(f"expected {what}, at most {MAX_PATH} printable characters")
+        check(value)
+        return os.path.join(item.base, value)
+
+    return Scalar(convert)
+
+
 def open_regular(path: str) -> BinaryIO:
     """Open a regular file, or raise Refused; a pipe without a writer or a device would hold us up for ever."""
     try:

@@ -41,7 +41,10 @@ _Dial = Callable[[], socket.socket]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Target:
-    """Where to read, and as whom.  ``timeout`` is in seconds, for the whole exchange."""
+    """Where to read, and as whom.  ``timeout`` is in seconds, for the whole exchange.
+
+    With more in ``accept`` than the text format, some engines rename their metrics.
+    """
 
     url: str
     timeout: float = 1.0
@@ -53,6 +56,7 @@ class Target:
     key_file: str | None = None
     server_name: str | None = None
     insecure_skip_verify: bool = False
+    accept: str = "text/plain;version=0.0.4"
 
     def __repr__(self) -> str:
         """Show what is safe to show."""
@@ -264,7 +268,7 @@ class Endpoint:
         connection = self._connection
         assert connection is not None
         headers = {
-            "Accept": "text/plain;version=0.0.4",  # more than this, and some engines rename their metrics
+            "Accept": self._target.accept,
             "Accept-Encoding": "identity" if self._loopback else "gzip",
             "User-Agent": f"shardwatch/{__version__}",
         }

@@ -1,0 +1,83 @@
+"""What a place of discovery says: engines at URLs that are safe to ask, a problem, and a remark for the log.
+
+Whoever writes these lists chooses only where a plain GET without credentials goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from exporter.config import notation
+from exporter.errors import SourceError
+
+MAX_TARGETS = 1000  # read from one list; what is more is left out
+_MAX_NAME = 128  # characters, as for names in the configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEngine:
+    """One metrics page.  ``name`` "" means: by its host and port; ``kind`` is a wish that may be no kind at all.
+
+    ``tentative``: nobody said that it is an engine, so its page is looked at before it becomes a replica.
+    """
+
+    url: str = field(repr=False)
+    name: str = ""
+    kind: str = ""
+    tentative: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one look gave.  ``found`` is the last good list where there is a ``problem``.
+
+    ``problem`` is the same object for as long as nothing new was read.  ``remark`` is no failure, yet worth a line.
+    """
+
+    found: tuple[FoundEngine, ...] = ()
+    problem: SourceError | None = None
+    remark: str = ""
+
+
+class Place(Protocol):
+    """Somewhere engines are declared; ``name`` is a closed word, as in ``discovery:file_sd``."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    def look(self) -> Seen:
+        """Look once, bounded in time and size; never raises for what is found."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def engine_at(address: object, labels: Mapping[object, object], *, tentative: bool = False) -> FoundEngine | None:
+    """Make an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
+
+    Heeds ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, and ``engine`` or ``kind``.
+    """
+    scheme, path = labels.get("__scheme__") or "http", labels.get("__metrics_path__") or "/metrics"
+    if not isinstance(address, str) or not address or set(address) & set("/?#@\\"):
+        return None
+    if not isinstance(path, str) or scheme not in ("http", "https"):
+        return None
+    try:
+        url = notation.url(f"{scheme}://{address}{path if path.startswith('/') else '/' + path}")
+    except notation.Refused:
+        return None
+    return FoundEngine(
+        url=url, name=_name(labels), kind=_word(labels, "engine") or _word(labels, "kind"), tentative=tentative
+    )
+
+
+def _name(labels: Mapping[object, object]) -> str:
+    name = _word(labels, "replica") or _word(labels, "name")
+    return name if name.isprintable() and name == name.strip() and len(name) <= _MAX_NAME else ""
+
+
+def _word(labels: Mapping[object, object], name: str) -> str:
+    value = labels.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,177 @@
+"""One file in Prometheus' ``file_sd`` format, read again when it changes; a bad content keeps the last good list.
+
+A file may be half written, or written by an enemy: it must be regular, at most 1 MiB and shallow, and nothing in it
+is constructed or run.  A file that is gone lists nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from exporter.errors import SourceError
+from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, engine_at
+
+MAX_BYTES = 1 << 20
+MAX_VALUES = 50_000  # commas and brackets: a list of empty lists takes sixty times its size in memory
+_MAX_DEPTH = 8  # a target stands on the third level
+
+_Stamp = tuple[int, int, int, int, int]
+
+
+class TargetFile:
+    """The engines of one file; ``look`` brings ``found``, ``problem`` and ``left_out`` up to date."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: tuple[FoundEngine, ...] = ()
+        self.left_out = 0  # targets that are no HOST:PORT, or beyond the first thousand
+        self.problem: SourceError | None = None
+        self._stamp: _Stamp | None = None
+
+    def look(self) -> None:
+        """Read the file if it is another than last time."""
+        try:
+            status = os.stat(self.path)
+            if _stamp(status) == self._stamp:
+                return
+            self._stamp, text = _read(self.path, status)
+            found, self.left_out = targets_of(_parse(text, self.path))
+            self.found, self.problem = tuple(found), None
+        except FileNotFoundError:
+            self.found, self.left_out, self._stamp = (), 0, None
+            self._note("missing", "there is no such file; it is looked for again and again")
+        except (OSError, ValueError) as error:
+            self._stamp = None
+            self._note("unreadable", f"cannot be read: {getattr(error, 'strerror', None) or 'the name is malformed'}")
+        except Unusable as bad:
+            self._stamp = bad.stamp or self._stamp
+            self._note(bad.reason, str(bad))
+
+    def _note(self, reason: str, message: str) -> None:
+        text = f"{self.path}: {message}"
+        if self.problem is None or str(self.problem) != text:
+            self.problem = SourceError(reason, text)
+
+
+class Unusable(Exception):  # noqa: N818 - a verdict on a content
+    """A content that cannot be used; ``stamp``: until the file changes there is no use in reading it again."""
+
+    def __init__(self, reason: str, message: str, stamp: _Stamp | None = None) -> None:
+        self.reason = reason
+        self.stamp = stamp
+        super().__init__(message)
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+def _read(path: str, status: os.stat_result) -> tuple[_Stamp, str]:
+    """Read a whole regular file; a pipe without a writer, or a device, would hold us up for ever."""
+    if not stat.S_ISREG(status.st_mode):
+        raise Unusable("not_regular", "is not a regular file", _stamp(status))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):  # before a file object exists: that of a folder would not close it
+        os.close(descriptor)
+        raise Unusable("not_regular", "is not a regular file")
+    with open(descriptor, "rb") as opened:
+        # The stamp is of before the reading: what is written meanwhile makes the next look read again.
+        content = opened.read(MAX_BYTES + 1) if status.st_size <= MAX_BYTES else b""
+    if max(status.st_size, len(content)) > MAX_BYTES:
+        raise Unusable(
+            "too_large", f"is larger than {MAX_BYTES >> 10} KiB; the last good list goes on", _stamp(status)
+        )
+    try:
+        return _stamp(status), content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Unusable("malformed", "is not UTF-8 text; the last good list goes on", _stamp(status)) from None
+
+
+def _parse(text: str, path: str) -> object:
+    if not text.strip():
+        raise Unusable("empty", "is empty, which a list without targets ([]) is not; the last good list goes on")
+    if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:
+        raise Unusable("too_large", f"holds more than {MAX_VALUES} values; the last good list goes on")
+    parse = parse_json if path.lower().endswith(".json") else _parse_yaml
+    return parse(text)
+
+
+def parse_json(text: str, *, keep: Any = None) -> object:
+    """Parse JSON, numbers as ``_number`` has them; ``keep`` may thin out each object (``object_pairs_hook``)."""
+    try:
+        return json.loads(
+            text, object_pairs_hook=keep, parse_int=_number, parse_float=_number, parse_constant=_number
+        )
+    except (ValueError, RecursionError):
+        raise Unusable("malformed", "is not JSON, or half of it; the last good list goes on") from None
+
+
+def _number(text: str) -> str | None:
+    """Give a port's number as text and no other: they have no meaning here, and long ones take long to convert."""
+    return text if len(text) <= 5 else None
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml  # noqa: PLC0415 - 11 ms and 2 MiB that only those pay who write YAML
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    events: Any = yaml.parse(text, Loader=loader)
+    try:
+        with closing(events):
+            return _first_document(events)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        raise Unusable("malformed", "is not YAML, or half of it; the last good list goes on") from None
+
+
+def _first_document(events: Any) -> object:
+    """Build lists, mappings and text from parser events, without recursion; anchors and tags are not read."""
+    import yaml  # noqa: PLC0415 - as above
+
+    open_ones: list[tuple[bool, list[object]]] = [(False, [])]
+    for count, event in enumerate(events):
+        if count > MAX_VALUES or len(open_ones) > _MAX_DEPTH:
+            raise Unusable("too_large", "holds too much, or is nested too deep; the last good list goes on")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            raise Unusable("malformed", "holds a YAML alias or tag, which are not read; the last good list goes on")
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            open_ones.append((isinstance(event, yaml.MappingStartEvent), []))
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            mapping, values = open_ones.pop()
+            open_ones[-1][1].append(_mapping(values) if mapping else values)
+        elif isinstance(event, yaml.ScalarEvent):
+            open_ones[-1][1].append(event.value)
+        elif isinstance(event, yaml.DocumentEndEvent):
+            break
+    return open_ones[0][1][0] if open_ones[0][1] else None
+
+
+def _mapping(values: list[object]) -> Mapping[object, object]:
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return {key: value for key, value in pairs if isinstance(key, str)}
+
+
+def targets_of(document: object) -> tuple[list[FoundEngine], int]:
+    """Give the engines of a list of groups, each page once, and how many targets were left out."""
+    if not isinstance(document, list):
+        raise Unusable("malformed", "must hold a list of groups with targets and labels; the last good list goes on")
+    found: dict[str, FoundEngine] = {}
+    named = left_out = 0
+    for group in document:
+        targets = group.get("targets") if isinstance(group, Mapping) else None
+        labels = (group.get("labels") or {}) if isinstance(group, Mapping) else None
+        if not isinstance(targets, list) or not isinstance(labels, Mapping):
+            raise Unusable("malformed", "must hold groups of targets and labels only; the last good list goes on")
+        for target in targets:
+            named += 1
+            engine = engine_at(target, labels) if named <= MAX_TARGETS else None
+            if engine is None:
+                left_out += 1
+            else:
+                found.setdefault(engine.url, engine)
+    return list(found.values()), left_out

@@ -1,0 +1,514 @@
+"""Engines that come and go: the bounded book, the watchers, the daemon's answer to a rewritten list."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+
+import pytest
+
+from exporter import discovery
+from exporter.app import App
+from exporter.book import FORGET_AFTER, MAX_CHANGES, MAX_DISCOVERED, Book
+from exporter.discovery import MAX_PROBES, PROBE_AGAIN, Discovery, Vetting
+from exporter.settings import DiscoverySettings, EngineSettings, parse
+from exporter.sources.discovery.found import FoundEngine
+from exporter.sources.processes.table import Candidate
+from tests.fault_matrix import Figures, programs, wait_until
+from tests.hostile import FAULTS, Hostile
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def at(place, name="", **more):
+    return FoundEngine(url=f"http://{place}/metrics", name=name, **more)
+
+
+def configured(url, name):
+    return EngineSettings(name=name, url=url)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def book(clock):
+    return Book(clock=clock, own=lambda: frozenset({"10.0.0.9"}))
+
+
+def names(book, engines=()):
+    return [engine.name for engine in book.engines(engines)]
+
+
+# ---------------------------------------------------------------------- the book
+
+
+def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(book):
+    book.saw("processes", [at("127.0.0.1:8000"), at("[::1]:8001")], ())
+    book.saw("kubernetes", [at("10.0.0.9:8000", "pod-0")], ())
+    book.saw("ray", [at("localhost:8002"), at("127.0.0.2:8000")], ())
+    book.saw("file_sd", [at("10.0.0.9:8000", "chat"), at("Localhost.:8001".lower(), "other")], ())
+    assert names(book) == ["chat", "other", "localhost:8002", "127.0.0.2:8000"]
+    assert book.engines(())[0].url == "http://10.0.0.9:8000/metrics"
+
+
+def test_a_configured_engine_wins_by_its_page_and_against_processes_by_its_port(book):
+    mine = [configured("http://127.0.0.1:8000/custom", "mine")]
+    book.saw("processes", [at("127.0.0.1:8000")], mine)
+    assert names(book, mine) == []
+    book.saw("file_sd", [at("127.0.0.1:8000"), FoundEngine(url="http://10.0.0.9:8000/custom", name="same")], mine)
+    assert names(book, mine) == ["127.0.0.1:8000"]
+    later = [*mine, configured("http://localhost:8000/metrics", "later")]
+    assert names(book, later) == []
+
+
+def test_names_are_never_shared_whoever_chose_them(book):
+    book.saw("file_sd", [at("a:1", "chat"), at("b:1", "chat"), at("c:1", "d:1"), at("d:1")], ())
+    assert names(book) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
+    mine = [configured("http://127.0.0.1:1/metrics", "chat"), configured("http://127.0.0.1:2/metrics", "b:1")]
+    assert names(book, mine) == ["http://a:1/metrics", "http://b:1/metrics", "d:1", "http://d:1/metrics"]
+    assert names(book) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
+
+
+def test_a_name_does_not_depend_on_whether_the_process_or_the_list_was_seen_first(clock):
+    given = []
+    for order in (("processes", "file_sd"), ("file_sd", "processes")):
+        book = Book(clock=clock, own=frozenset)
+        for place in order:
+            path = "metrics" if place == "processes" else "m"
+            book.saw(place, [FoundEngine(url=f"http://127.0.0.1:8000/{path}")], ())
+        given.append([(engine.name, engine.url) for engine in book.engines(())])
+    assert given == [[("127.0.0.1:8000", "http://127.0.0.1:8000/m")]] * 2
+
+
+def test_the_kind_is_heeded_only_where_there_is_such_a_kind(book):
+    book.saw("file_sd", [at("a:1", kind="vllm"), at("b:1", kind="nonsense"), at("c:1")], ())
+    assert [engine.kind for engine in book.engines(())] == ["vllm", "auto", "auto"]
+
+
+def test_one_that_is_listed_no_more_stays_a_minute_and_one_that_flickers_stays(book, clock):
+    both = [at("a:1"), at("b:1")]
+    assert book.saw("file_sd", both, ())
+    assert not book.saw("file_sd", both, ())
+    for _ in range(3):
+        clock.now += FORGET_AFTER - 1
+        assert not book.saw("file_sd", both[:1], ())
+        clock.now += 1
+        assert not book.saw("file_sd", both, ())
+    clock.now += FORGET_AFTER
+    assert not book.saw("file_sd", both[1:], ())
+    clock.now += 0.1
+    assert book.saw("file_sd", both[1:], ())
+    assert names(book) == ["b:1"]
+
+
+def test_a_place_that_is_not_heard_of_keeps_its_engines(book, clock):
+    book.saw("file_sd", [at("a:1")], ())
+    clock.now += 10 * FORGET_AFTER
+    book.saw("ray", [], ())
+    assert names(book) == ["a:1"]
+    book.drop("file_sd")
+    assert names(book) == []
+
+
+def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than_the_bound(book, clock, caplog):
+    book.saw("file_sd", [at(f"a{n}:1") for n in range(500)], ())
+    assert len(names(book)) == MAX_DISCOVERED
+    assert sum("event=crowded" in line for line in caplog.messages) == 1
+    for look in range(200):
+        before = set(names(book))
+        clock.now += 2
+        book.saw("file_sd", [at(f"b{look}-{n}:1") for n in range(500)], ())
+        book.saw("ray", [at(f"r{look}-{n}:1") for n in range(500)], ())
+        now = set(names(book))
+        assert len(now) <= MAX_DISCOVERED
+        if look:
+            assert len(before ^ now) <= 2 * MAX_CHANGES
+    assert len(names(book)) == MAX_DISCOVERED
+    assert all(not name.startswith("a") for name in names(book))
+    assert sum("event=crowded" in line for line in caplog.messages) == 2
+
+
+def test_a_pod_that_moved_takes_its_name_along_at_once(book, clock):
+    book.saw("kubernetes", [at("10.1.0.1:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
+    clock.now += 2
+    assert book.saw("kubernetes", [at("10.1.0.7:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
+    assert {(e.name, e.url) for e in book.engines(())} == {
+        ("chat-0", "http://10.1.0.7:1/metrics"), ("chat-1", "http://10.1.0.2:1/metrics"),
+    }  # fmt: skip
+
+
+def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(book):
+    book.saw("file_sd", [at("a:1", "x"), at("b:1", "y")], ())
+    before = book.engines(())
+    assert book.saw("file_sd", [at("a:1", "z", kind="tgi"), at("b:1", "y")], ())
+    after = book.engines(())
+    assert [(e.name, e.kind) for e in after] == [("z", "tgi"), ("y", "auto")]
+    assert after[1] == before[1]
+
+
+# ---------------------------------------------------------------------- tentative engines
+
+
+def test_a_tentative_engine_passes_once_its_page_is_an_engines(clock):
+    asked = []
+    vetting = Vetting(clock, lambda url: asked.append(url) or "good" in url)
+    found = [at("good:1", tentative=True), at("bad:1", tentative=True), at("certain:1")]
+    assert [one.url for one in vetting.passed(found)] == ["http://good:1/metrics", "http://certain:1/metrics"]
+    clock.now += PROBE_AGAIN - 1
+    assert len(vetting.passed(found)) == 2
+    assert len(asked) == 2
+    clock.now += 1
+    vetting.passed(found)
+    assert asked[2:] == ["http://bad:1/metrics"]
+    vetting.passed([])
+    vetting.passed(found)
+    assert len(asked) == 5  # who was gone proves itself anew
+
+
+def test_a_page_of_something_else_is_looked_at_ever_less_often_and_a_silent_pod_every_minute(clock):
+    asked = []
+    vetting = Vetting(clock, lambda url: asked.append((url, clock.now)) or (None if "silent" in url else False))
+    found = [at("other:1", tentative=True), at("silent:1", tentative=True)]
+    begun = clock.now
+    while clock.now < begun + 2400:
+        vetting.passed(found)
+        clock.now += 10
+    times = {url: [at - begun for one, at in asked if one == url] for url in dict(asked)}
+    assert times["http://other:1/metrics"] == [0, 60, 180, 420, 900, 1500, 2100]
+    assert times["http://silent:1/metrics"] == list(range(0, 2400, 60))
+
+
+def test_few_pages_are_looked_at_at_once_and_each_gets_its_turn(clock):
+    asked = []
+    vetting = Vetting(clock, lambda url: bool(asked.append(url)))
+    found = [at(f"a{n}:1", tentative=True) for n in range(100)]
+    for _ in range(8):
+        before = len(asked)
+        vetting.passed(found)
+        assert len(asked) - before <= MAX_PROBES
+        clock.now += 2
+    assert sorted(asked) == sorted(one.url for one in found)
+
+
+def test_a_page_is_an_engines_or_it_is_not(monkeypatch):
+    monkeypatch.setitem(FAULTS, "other", lambda peer: peer.reply(b"node_cpu_seconds_total 1\n"))
+    monkeypatch.setitem(FAULTS, "large", lambda peer: peer.reply(b"kube_pod_info 1\n" * 200_000))
+    with Hostile() as server:
+        assert discovery.is_engines_page(server.url("living"))
+        assert discovery.is_engines_page(server.url("no-such")) is None
+        assert discovery.is_engines_page(server.url("other")) is False
+        assert discovery.is_engines_page(server.url("large")) is False
+    assert discovery.is_engines_page("http://127.0.0.1:1/metrics") is None
+
+
+# ---------------------------------------------------------------------- watchers
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Make a Discovery that looks every 50 ms; its threads end with the test."""
+    monkeypatch.setattr(discovery, "FILES_EVERY", 0.05)
+    made, engines = [], []
+
+    def make(settings="", **more):
+        one = Discovery(configured=lambda: engines, changed=lambda: None, **more)
+        made.append(one)
+        one.adopt(parse(f"discovery: {{processes: false{settings}}}", "test", {}).discovery)
+        return one
+
+    yield make
+    watchers = [watcher for one in made for watcher in one._watchers.values()]
+    for one in made:
+        one.stop()
+    for watcher in watchers:
+        watcher.polling.join(5)
+        assert not watcher.polling._thread.is_alive()
+
+
+def write(path, *targets, **labels):
+    (path.parent / "new").write_text(json.dumps([{"targets": list(targets), "labels": labels}]))
+    os.replace(path.parent / "new", path)
+
+
+def found(one):
+    return [engine.name for engine in one.engines()]
+
+
+def status(one, name):
+    return next(status for status in one.statuses if status.source == f"discovery:{name}")
+
+
+def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, tmp_path, caplog):
+    path = tmp_path / "a.json"
+    write(path, "127.0.0.1:1")
+    caplog.set_level(logging.INFO)
+    one = watch(f", file_sd: ['{path}']")
+    assert wait_until(lambda: found(one) == ["127.0.0.1:1"] and status(one, "file_sd").up)
+    path.write_text('[{"targets"')
+    assert wait_until(lambda: status(one, "file_sd").reason == "malformed")
+    time.sleep(0.5)
+    assert status(one, "file_sd").failures == {"malformed": 1}
+    assert found(one) == ["127.0.0.1:1"]
+    write(path, "127.0.0.1:2")
+    assert wait_until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
+    assert [line for line in caplog.messages if "state=" in line] == ["source=discovery:file_sd state=up"]
+
+
+def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
+    write(tmp_path / "a.json", "127.0.0.1:1", "what is this")
+    one = watch(f", file_sd: ['{tmp_path}/*.json']")
+    assert wait_until(lambda: status(one, "file_sd").up)
+    time.sleep(0.3)
+    assert [line for line in caplog.messages if "left_out" in line] == [
+        "source=discovery:file_sd event=remark left_out=1: targets that are no HOST:PORT, or too many"
+    ]
+
+
+def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
+    write(tmp_path / "a.json", "127.0.0.1:1")
+    write(tmp_path / "ray.json", "127.0.0.1:2", "127.0.0.1:44217")
+    one = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
+    assert wait_until(lambda: found(one) == ["127.0.0.1:1", "127.0.0.1:2"])
+    assert one.loop_restarts == {"discovery": 0}
+    thread = one._watchers["ray"].polling._thread
+    gone = one._watchers["file_sd"].polling
+    one.adopt(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
+    assert found(one) == ["127.0.0.1:2"]
+    assert one._watchers["ray"].polling._thread is thread
+    gone.join(5)
+    assert [status.source for status in one.statuses] == ["discovery:ray"]
+    one.adopt(DiscoverySettings(processes=False))
+    assert (found(one), one.statuses, one.loop_restarts) == ([], [], {})
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path, monkeypatch):
+    write(tmp_path / "a.json", "127.0.0.1:1")
+    clock, go_on = Clock(), threading.Event()
+    one = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
+    assert wait_until(lambda: status(one, "file_sd").up)
+    hanging, look = threading.Event(), discovery.FileSd.look
+
+    def hang(self):
+        hanging.set()
+        go_on.wait(10)
+        return look(self)
+
+    monkeypatch.setattr(discovery.FileSd, "look", hang)
+    try:
+        clock.now += 1
+        assert hanging.wait(5)
+        clock.now += 30
+        assert (status(one, "file_sd").hung, status(one, "file_sd").reason) == (True, "hung")
+        assert found(one) == ["127.0.0.1:1"]
+    finally:
+        go_on.set()
+
+
+def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch, tmp_path, monkeypatch):
+    write(tmp_path / "a.json", "127.0.0.1:1")
+    begun, go_on = threading.Event(), threading.Event()
+    look = discovery.FileSd.look
+
+    def slow(self):
+        seen = look(self)
+        begun.set()
+        go_on.wait(10)
+        return seen
+
+    monkeypatch.setattr(discovery.FileSd, "look", slow)
+    one = watch(f", file_sd: ['{tmp_path}/a.json']")
+    assert begun.wait(5)
+    polling = one._watchers["file_sd"].polling
+    one.adopt(DiscoverySettings(processes=False))
+    go_on.set()
+    polling.join(5)
+    assert found(one) == []
+
+
+def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
+    write(tmp_path / "a.json", "127.0.0.1:1")
+    looks = []
+
+    def buggy(self):
+        looks.append(1)
+        raise RuntimeError("on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(discovery.FileSd, "look", buggy)
+        one = watch(f", file_sd: ['{tmp_path}/a.json']")
+        assert wait_until(lambda: len(looks) >= 2)
+        assert wait_until(lambda: status(one, "file_sd").reason == "internal")
+    assert wait_until(lambda: status(one, "file_sd").up)
+    assert one.loop_restarts["discovery"] >= 2
+
+
+def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("t")
+
+    def pod(name, port, path):
+        annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": path}
+        return {
+            "metadata": {"name": name, "annotations": annotations}, "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "podIP": "127.0.0.1"},
+        }  # fmt: skip
+
+    with Hostile() as server:
+        body = []
+        monkeypatch.setitem(FAULTS, "api", lambda peer: peer.reply(body[0]))
+        good = [pod("chat-0", server.port, "/living/0"), pod("chat-1", server.port, "/living/1")]
+        body.append(json.dumps({"kind": "PodList", "items": [*good, pod("web", server.port, "/no-such")]}).encode())
+        url = f"http://127.0.0.1:{server.port}"
+        one = watch(
+            f", kubernetes: {{enabled: true, interval: 1s, url: '{url}', bearer_token_file: '{tmp_path}/token'}}",
+            environ={"NODE_NAME": "n1"},
+        )
+        assert wait_until(lambda: found(one) == ["chat-0", "chat-1"])
+        assert status(one, "kubernetes").up
+        body[0] = b"nonsense"
+        assert wait_until(lambda: status(one, "kubernetes").reason == "malformed")
+        assert found(one) == ["chat-0", "chat-1"]
+        body[0] = json.dumps({"kind": "PodList", "items": [*good, pod("chat-2", server.port, "/living/2")]}).encode()
+        assert wait_until(lambda: found(one) == ["chat-0", "chat-1", "chat-2"])
+        assert len(server.heads("no-such")) == 1
+        assert all(b"Authorization" not in head for head in server.heads("living"))
+
+
+# ---------------------------------------------------------------------- the app and the daemon
+
+
+def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path):
+    clock = Clock()
+    app = App(parse("gpu: {enabled: false}", "test", {}), clock=clock)
+    try:
+        both = [Candidate(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
+        app.discovery.saw_processes(both)
+        gone, stays = app._replicas.values()
+        clock.now += FORGET_AFTER + 1
+        app.discovery.saw_processes(both[1:])
+        assert list(app._replicas.values()) == [stays]
+        gone.polling.join(5)
+        assert not gone.polling._thread.is_alive()
+    finally:
+        app.stop()
+        stays.polling.join(5)
+    app.discovery.saw_processes(both)
+    assert list(app._replicas.values()) == [stays]  # nothing begins after the end
+
+
+def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "FILES_EVERY", 0.05)
+    write(tmp_path / "a.json", "127.0.0.1:1", "127.0.0.1:2")
+    write(tmp_path / "b.json", "127.0.0.1:2", "127.0.0.1:3")
+
+    def settings(text):
+        return parse(
+            f"gpu: {{enabled: false}}\ndiscovery: {{processes: false{text}}}", "test", {}, base=str(tmp_path)
+        )
+
+    now = [settings(", file_sd: [a.json]")]
+    app = App(now[0], reread=lambda: now[0])
+
+    def replicas():
+        return {engine.name: poller for engine, poller in app._replicas.items()}
+
+    threads = set(threading.enumerate())
+    app.start()
+    try:
+        assert wait_until(lambda: set(replicas()) == {"127.0.0.1:1", "127.0.0.1:2"})
+        stays = replicas()["127.0.0.1:2"]
+        now[0] = settings(", file_sd: [b.json]")
+        assert app.reload()[0]
+        assert wait_until(lambda: "127.0.0.1:3" in replicas())
+        assert replicas()["127.0.0.1:2"] is stays
+        now[0] = settings("")
+        assert app.reload()[0]
+        assert replicas() == {}
+    finally:
+        app.stop()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(5)
+        assert not thread.is_alive(), thread.name
+
+
+def listing(path, *rows):
+    text = "".join(f"- {{targets: ['{target}'], labels: {labels}}}\n" for target, labels in rows)
+    (path.parent / "new").write_text(text)
+    os.replace(path.parent / "new", path)
+
+
+@pytest.mark.slow
+def test_the_daemon_follows_a_rewritten_list_within_seconds_and_a_half_written_one_costs_nothing(tmp_path):
+    targets = tmp_path / "targets.yml"
+    with Hostile() as server, programs() as start:
+        place = f"127.0.0.1:{server.port}"
+        listing(targets, (place, "{__metrics_path__: /living/a, replica: a}"))
+        (tmp_path / "c.yaml").write_text(
+            f"listen: 127.0.0.1:0\ngpu: {{enabled: false}}\nwindows: [10s]\nquantiles: [0.5]\n"
+            f"engines: [{{name: mine, url: '{server.url('living/mine')}', interval: 1s, timeout: 800ms}}]\n"
+            f"discovery: {{file_sd: [targets.yml], ray_file: ray.json}}\n"
+        )
+        program = start(tmp_path / "c.yaml")
+        page = program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0])
+        assert page.labels("llm_up", "replica") == {"mine", "a"}
+        assert page.one("shardwatch_source_up", source="discovery:file_sd") == 1.0
+        assert page.labels("shardwatch_source_down_info", "reason", source="discovery:ray") == {"missing"}
+        assert page.all("shardwatch_loop_restarts_total", loop="discovery") == [0.0]
+
+        # Beside the configured engine's page, a new one; and the configured page again, which is no other engine.
+        rows = [(place, "{__metrics_path__: /living/a, replica: a}"), (place, "{__metrics_path__: /living/mine}")]
+        listing(targets, *rows, (place, "{__metrics_path__: /living/b, replica: mine, engine: vllm}"))
+        page = program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0, 1.0], 10)
+        assert page.labels("llm_up", "replica") == {"mine", "a", place}
+
+        targets.write_text("- targets: ['half")
+        (tmp_path / "ray.json").write_text(json.dumps([{"labels": {"job": "ray"}, "targets": [place]}]))
+        page = program.wait_for(
+            lambda page: (
+                page.labels("shardwatch_source_down_info", "reason", source="discovery:file_sd") == {"malformed"}
+                and page.all("shardwatch_source_up", source="discovery:ray") == [1.0]
+            ),
+            10,
+        )
+        assert page.one("shardwatch_source_failures_total", source="discovery:file_sd", reason="malformed") == 1.0
+        assert page.all("llm_up", replica="a") == [1.0]
+        listing(targets, *rows)
+        page = program.wait_for(
+            lambda page: page.all("shardwatch_source_up", source="discovery:file_sd") == [1.0], 10
+        )
+        assert page.labels("llm_up", "replica") >= {"mine", "a"}
+        code, seconds = program.end()
+        assert (code, seconds < 7) == (0, True)
+        assert "event=bug" not in program.text()
+        assert "Traceback" not in program.text()
+
+
+@pytest.mark.slow
+def test_a_single_page_shows_the_engines_of_a_list(tmp_path):
+    import subprocess
+    import sys
+
+    from tests.fault_matrix import bare_environment
+
+    with Hostile() as server:
+        listing(tmp_path / "t.yml", (f"127.0.0.1:{server.port}", "{__metrics_path__: /living/a, replica: a}"))
+        (tmp_path / "c.yaml").write_text("gpu: {enabled: false}\ndiscovery: {processes: false, file_sd: [t.yml]}\n")
+        command = [sys.executable, "-m", "exporter", "once", "--config", str(tmp_path / "c.yaml")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=bare_environment())
+    assert done.returncode == 0, done.stderr
+    page = Figures(done.stdout)
+    assert page.one("llm_up", replica="a") == 1.0
+    assert page.one("shardwatch_source_up", source="discovery:file_sd") == 1.0
