@@ -6,6 +6,7 @@ Exit codes: 0 stopped cleanly, 1 failed, 2 bad usage or configuration.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ ONCE_PATIENCE = 35.0  # seconds; a driver without persistence mode takes up to t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` names; give the exit code."""
     arguments = _parser().parse_args(argv)
+    gc.disable()  # until be_thrifty: nothing that is loaded is garbage
     try:
         code: int = arguments.run(arguments)
     except SettingsError as error:

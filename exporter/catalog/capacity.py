@@ -10,16 +10,6 @@ from exporter.model import CacheRoom, Snapshot
 Of = Callable[[CacheRoom], Mapping[str, float]]
 
 
-def _by_rank(value: Of) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica in snapshot.replicas:
-            if replica.room is not None:
-                for rank, number in value(replica.room).items():
-                    yield (*replica.labels, rank), number
-
-    return read
-
-
 def _summed(value: Of) -> Read:
     """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
 
@@ -44,10 +34,9 @@ def _metric(noun: str, unit: Unit, value: Of, help_: str, series: Series = Serie
         kind=Kind.GAUGE,
         unit=unit,
         labels=("rank",),
-        help=help_ if series is Series.FULL else f"{help_} The common set of series shows the sum over the ranks.",
+        help=f"{help_} Shown is the sum over the ranks, with an empty rank.",
         series=series,
         read=_summed(value),
-        read_full=_by_rank(value),
     )
 
 

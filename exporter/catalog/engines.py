@@ -22,6 +22,8 @@ from exporter.model import Quantity, ReplicaState, Snapshot, Stage, WindowFigure
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 # A whole request's duration says more about the length of answers than about service: quantiles in the common set,
 # its 24 series of buckets a replica in the full one.
+# Of prefill and decode the full set has the buckets; their quantiles are histogram_quantile's to give.
+QUANTILE_STAGES = (*COMMON_STAGES, Stage.TIME_PER_OUTPUT_TOKEN, Stage.QUEUE)
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
@@ -193,16 +195,20 @@ def _metric(
     )
 
 
-def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
+def _rank_counter(
+    noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE, *, by_rank: bool = False
+) -> Metric:
+    """Declare a counter that is kept by rank; only work itself is worth its series by rank, in the full set."""
+    where = "The common set of series shows" if by_rank else "Shown is"
     return Metric(
         subject=REPLICA,
         noun=noun,
         kind=Kind.COUNTER,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
+        help=f"{help_} {where} the sum over the ranks, with an empty rank.",
         read=numbers_summed(quantity),
-        read_full=numbers_by_rank(quantity),
+        read_full=numbers_by_rank(quantity) if by_rank else None,
     )
 
 
@@ -297,8 +303,14 @@ LOAD = (
         "status",
         series=Series.FULL,
     ),
-    _rank_counter("prompt", Quantity.PROMPT_TOKENS, "Prompt tokens processed, cached ones included.", Unit.TOKENS),
-    _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS),
+    _rank_counter(
+        "prompt",
+        Quantity.PROMPT_TOKENS,
+        "Prompt tokens processed, cached ones included.",
+        Unit.TOKENS,
+        by_rank=True,
+    ),
+    _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS, by_rank=True),
     _rank_counter("preemptions", Quantity.PREEMPTIONS, "Running requests set back because the KV cache was full."),
 )
 
@@ -317,9 +329,8 @@ KV_CACHE = (
         kind=Kind.GAUGE,
         unit=Unit.TOKENS,
         labels=("rank",),
-        help="Tokens that the KV cache can hold. The common set shows the sum over the ranks, with an empty rank.",
+        help="Tokens that the KV cache can hold: the sum over the ranks, with an empty rank.",
         read=numbers_summed(Quantity.KV_CACHE_CAPACITY),
-        read_full=numbers_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
     _rank_counter(
         "prefix_cache_queries",
@@ -365,7 +376,7 @@ LATENCY = (
         help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
         "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio.",
         read=_quantiles(COMMON_STAGES),
-        read_full=_quantiles(tuple(Stage)),
+        read_full=_quantiles(QUANTILE_STAGES),
     ),
     Metric(
         subject=REPLICA,
@@ -373,8 +384,8 @@ LATENCY = (
         kind=Kind.GAUGE,
         labels=("stage", "window"),
         help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
-        read=_observations(COMMON_STAGES),
-        read_full=_observations(tuple(Stage)),
+        series=Series.FULL,
+        read=_observations(QUANTILE_STAGES),
     ),
     Metric(
         subject=REPLICA,
@@ -384,7 +395,7 @@ LATENCY = (
         labels=("stage", "window"),
         help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off.",
         read=_above_top(COMMON_STAGES),
-        read_full=_above_top(tuple(Stage)),
+        read_full=_above_top(QUANTILE_STAGES),
     ),
 )
 
@@ -411,6 +422,7 @@ RATES = (
         _windowed(lambda figures: figures.generation_token_rate),
         "Tokens generated per second during the window.",
         "window",
+        series=Series.FULL,
     ),
 )
 

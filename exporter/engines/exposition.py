@@ -17,6 +17,7 @@ and counted, a repeated series keeps its first value, time stamps and exemplars 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -230,7 +231,7 @@ def _series_and_value(line: bytes) -> tuple[bytes, Series, bytes] | None:
     rest = _REST.match(line, end)
     if labels is None or rest is None:
         return None
-    return line[:end], Series(name[0].decode("ascii"), labels), rest[1]
+    return line[:end], Series(sys.intern(name[0].decode("ascii")), labels), rest[1]
 
 
 def _labels(line: bytes, position: int) -> tuple[dict[str, str] | None, int]:
@@ -241,14 +242,14 @@ def _labels(line: bytes, position: int) -> tuple[dict[str, str] | None, int]:
         match = _LABEL.match(line, position)
         if match is None or not comma:
             return None, position
-        name = match[1].decode("ascii")
+        name = sys.intern(match[1].decode("ascii"))  # thousands of series share few words: 3 MiB at eight replicas
         try:
             text = match[2].decode("utf-8")
         except UnicodeDecodeError:
             return None, position
         if name in labels:
             return None, position
-        labels[name] = _ESCAPE.sub(_unescape, text) if "\\" in text else text
+        labels[name] = sys.intern(_ESCAPE.sub(_unescape, text) if "\\" in text else text)
         comma = match[3] is not None
         position = match.end()
     return labels, position + 1

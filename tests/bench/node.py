@@ -49,7 +49,8 @@ def configuration(port: int, engine_port: int, series: str, replicas: int) -> st
 
 
 LAUNCH = """
-import sys
+import gc, sys
+gc.disable()  # as cli.main does
 from exporter.app import App, Driver
 from exporter import cli, settings
 found = settings.load(sys.argv[1], {})
