@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from exporter.catalog.spec import Series
 from exporter.derive.replicas import Endpoint as Place
 from exporter.discovery import Discovery
 from exporter.errors import SettingsError
-from exporter.gateway import GatewayPlan, GatewayPoller
 from exporter.ledger import Ledger
 from exporter.listener.loop import Listener
 from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
@@ -27,6 +27,9 @@ from exporter.settings import EngineSettings, GatewaySettings, Settings
 from exporter.sources import own_process
 from exporter.sources.cards import CardSource
 from exporter.sources.endpoint.exchange import Endpoint, Target
+
+if TYPE_CHECKING:
+    from exporter.gateway import GatewayPoller
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +144,8 @@ class App:
     # ------------------------------------------------------------------ what the parts ask for
 
     def _publish(self, snapshot: Snapshot) -> None:
-        own = own_process.exposition()
+        # Not on the very first page, which is not to wait for it.
+        own = own_process.exposition() if self.pages.age() is not None else {False: "", True: ""}
         self.pages.publish(snapshot, own.__getitem__)
 
     def _economy(
@@ -205,6 +209,14 @@ class App:
         for gateway, poller in self._gateways.items():
             if gateway not in wanted:
                 poller.stop()
+        made = self._make_gateways(new) if new else {}
+        self._gateways = {gateway: made.get(gateway) or self._gateways[gateway] for gateway in wanted}
+        self.publisher.news()
+
+    def _make_gateways(self, new: Sequence[GatewaySettings]) -> dict[GatewaySettings, GatewayPoller]:
+        """Make and start pollers.  Few nodes have a gateway; the others need not load what reads them."""
+        from exporter.gateway import GatewayPlan, GatewayPoller  # noqa: PLC0415
+
         windows = tuple((window.label, window.seconds) for window in self.settings.windows)
         made = {}
         for gateway, first in zip(new, staggered(len(new), 1.0, self._clock()), strict=True):
@@ -218,8 +230,7 @@ class App:
                 wall=self._wall,
             )
             made[gateway].start(first)
-        self._gateways = {gateway: made.get(gateway) or self._gateways[gateway] for gateway in wanted}
-        self.publisher.news()
+        return made
 
     def _rediscovered(self) -> None:
         """Poll the engines that are found now, beside those that are configured."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from exporter.book import PROCESSES, Book
 from exporter.engines import recognise
@@ -20,13 +21,13 @@ from exporter.errors import SourceError
 from exporter.model import SourceStatus
 from exporter.polling import Polling
 from exporter.settings import DiscoverySettings, EngineSettings, KubernetesSettings
-from exporter.sources.discovery.file_sd import FileSd
 from exporter.sources.discovery.found import FoundEngine, Place
-from exporter.sources.discovery.kubernetes import Access, Kubernetes
-from exporter.sources.discovery.ray import Ray
 from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
 from exporter.sources.processes.table import Candidate
 from exporter.transitions import QUIET_SECONDS
+
+if TYPE_CHECKING:
+    from exporter.sources.discovery.kubernetes import Access
 
 logger = logging.getLogger(__name__)
 
@@ -216,13 +217,20 @@ class Discovery:
             self._changed()
 
     def _watcher(self, name: str, settings: DiscoverySettings) -> _Watcher:
+        """Make the place; what is not configured is not even loaded."""
         place: Place
         plan: object
         if name == "ray":
+            from exporter.sources.discovery.ray import Ray  # noqa: PLC0415
+
             place, plan, interval = Ray(settings.ray_file), settings.ray_file, FILES_EVERY
         elif name == "file_sd":
+            from exporter.sources.discovery.file_sd import FileSd  # noqa: PLC0415
+
             place, plan, interval = FileSd(settings.file_sd), settings.file_sd, FILES_EVERY
         else:
+            from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
+
             place, plan = Kubernetes(_access(settings.kubernetes), self._environ), settings.kubernetes
             interval = settings.kubernetes.interval
         return _Watcher(
@@ -241,6 +249,8 @@ def _found(candidate: Candidate) -> FoundEngine:
 
 
 def _access(settings: KubernetesSettings) -> Access:
+    from exporter.sources.discovery.kubernetes import Access  # noqa: PLC0415
+
     tls = settings.tls
     return Access(
         url=settings.url,

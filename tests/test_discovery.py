@@ -15,6 +15,7 @@ from exporter.app import App
 from exporter.book import FORGET_AFTER, MAX_CHANGES, MAX_DISCOVERED, Book
 from exporter.discovery import MAX_PROBES, PROBE_AGAIN, Discovery, Vetting
 from exporter.settings import DiscoverySettings, EngineSettings, parse
+from exporter.sources.discovery.file_sd import FileSd
 from exporter.sources.discovery.found import FoundEngine
 from exporter.sources.processes.table import Candidate
 from tests.fault_matrix import Figures, programs, wait_until
@@ -300,14 +301,14 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
     clock, go_on = Clock(), threading.Event()
     one = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
     assert wait_until(lambda: status(one, "file_sd").up)
-    hanging, look = threading.Event(), discovery.FileSd.look
+    hanging, look = threading.Event(), FileSd.look
 
     def hang(self):
         hanging.set()
         go_on.wait(10)
         return look(self)
 
-    monkeypatch.setattr(discovery.FileSd, "look", hang)
+    monkeypatch.setattr(FileSd, "look", hang)
     try:
         clock.now += 1
         assert hanging.wait(5)
@@ -321,7 +322,7 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
 def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch, tmp_path, monkeypatch):
     write(tmp_path / "a.json", "127.0.0.1:1")
     begun, go_on = threading.Event(), threading.Event()
-    look = discovery.FileSd.look
+    look = FileSd.look
 
     def slow(self):
         seen = look(self)
@@ -329,7 +330,7 @@ def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch
         go_on.wait(10)
         return seen
 
-    monkeypatch.setattr(discovery.FileSd, "look", slow)
+    monkeypatch.setattr(FileSd, "look", slow)
     one = watch(f", file_sd: ['{tmp_path}/a.json']")
     assert begun.wait(5)
     polling = one._watchers["file_sd"].polling
@@ -348,7 +349,7 @@ def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
         raise RuntimeError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(discovery.FileSd, "look", buggy)
+        patch.setattr(FileSd, "look", buggy)
         one = watch(f", file_sd: ['{tmp_path}/a.json']")
         assert wait_until(lambda: len(looks) >= 2)
         assert wait_until(lambda: status(one, "file_sd").reason == "internal")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
+from typing import Any
 
-from prometheus_client import ProcessCollector
-from prometheus_client.registry import CollectorRegistry
 
-_COLLECTOR = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
+@functools.cache
+def _collector() -> Any:
+    # Loaded at the first use: it brings an HTTP server that is not wanted, and would delay the first page.
+    from prometheus_client import ProcessCollector  # noqa: PLC0415
+    from prometheus_client.registry import CollectorRegistry  # noqa: PLC0415
+
+    return ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
 
 def exposition() -> dict[bool, str]:
     """Give the families as text 0.0.4 under False and as OpenMetrics under True."""
     text: dict[bool, list[str]] = {False: [], True: []}
-    for family in _COLLECTOR.collect():
+    for family in _collector().collect():
         for openmetrics, lines in text.items():
             title = family.name + ("_total" if family.type == "counter" and not openmetrics else "")
             lines.append(f"# HELP {title} {family.documentation}\n# TYPE {title} {family.type}\n")
