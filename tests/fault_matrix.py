@@ -413,7 +413,7 @@ class Rig:
         *,
         kind: str = "vllm",
         wall: Callable[[], float] | None = None,
-        series: str = "common",
+        series: str = "full",
         clock: Clock | None = None,
     ) -> None:
         text = (
