@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_POLLS_AFTER = 0.06  # seconds; learning eight pages takes as long, and the first page is not to wait for that
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
@@ -119,7 +121,7 @@ class App:
         if self.cards is not None:
             self.cards.start()
         with self._lock:
-            self._apply_engines(self.settings.engines)
+            self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
             self._apply_gateways()
         self.discovery.adopt(self.settings.discovery)
         self.publisher.start()
@@ -166,7 +168,7 @@ class App:
 
     # ------------------------------------------------------------------ replicas come and go
 
-    def _apply_engines(self, wanted: Sequence[EngineSettings]) -> None:
+    def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Make the pollers those of ``wanted``; unchanged ones go on untouched.  Called with the lock held."""
         kept = {engine: self._replicas[engine] for engine in wanted if engine in self._replicas}
         gone = [poller for engine, poller in self._replicas.items() if engine not in kept]
@@ -175,7 +177,7 @@ class App:
             poller.stop()
         now = self._clock()
         made = {}
-        for engine, first in zip(new, staggered(len(new), 1.0, now), strict=True):
+        for engine, first in zip(new, staggered(len(new), 1.0, now + after), strict=True):
             made[engine] = self._make_replica(engine)
             made[engine].start(first)
         # Replaced whole, in the order wanted, so that the publisher never sees half a change.

@@ -86,14 +86,11 @@ _HARMFUL = frozenset(
 )
 
 
-def _events(*, harmful_only: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for labels, reading in _readings(snapshot):
-            for reason, active in reading.clock_events.items():
-                if not harmful_only or reason in _HARMFUL:
-                    yield (*labels, reason), float(active)
-
-    return read
+def _events(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, reading in _readings(snapshot):
+        for reason, active in reading.clock_events.items():
+            if reason in _HARMFUL:
+                yield (*labels, reason), float(active)
 
 
 def _event_seconds(*, harmful_only: bool) -> Read:
@@ -367,9 +364,9 @@ CLOCKS = (
         noun="clock_event_active",
         kind=Kind.GAUGE,
         labels=("reason",),
-        help="1 while the driver holds the clocks down for this reason; harmless reasons are in the full set.",
-        read=_events(harmful_only=True),
-        read_full=_events(harmful_only=False),
+        help="1 while the driver holds the clocks down for this reason; being idle and clocks set on purpose are "
+        "left out.",
+        read=_events,
     ),
     Metric(
         subject=CARD,

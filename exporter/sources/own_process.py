@@ -42,6 +42,5 @@ def be_thrifty() -> None:
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 2)
         mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
-    gc.collect()
     gc.freeze()
     gc.enable()  # the command line switches it off while the program is loaded, which takes a tenth off the start
