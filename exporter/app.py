@@ -25,7 +25,7 @@ from exporter.replica import ReplicaPlan, ReplicaPoller
 from exporter.server import routes
 from exporter.settings import EngineSettings, GatewaySettings, Settings
 from exporter.sources import own_process
-from exporter.sources.cards import CardSource
+from exporter.sources.driver.cards import CardSource
 from exporter.sources.endpoint.exchange import Endpoint, Target
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.model import CardFacts, CardReading, DriverFacts, Missing, Signal
-from exporter.sources import backoff, cards, pipe, worker_keeper
+from exporter.sources import backoff
 from exporter.sources.backoff import HangPatience, Restarts
-from exporter.sources.card_book import FORGET_AFTER, OPEN_DEADLINE, CardBook
-from exporter.sources.cards import DRIVER_MODULES, CardSource
+from exporter.sources.driver import cards, pipe, worker_keeper
+from exporter.sources.driver.card_book import FORGET_AFTER, OPEN_DEADLINE, CardBook
+from exporter.sources.driver.cards import DRIVER_MODULES, CardSource
 
 PATIENCE = 30.0
 INTERVAL, DEADLINE = 0.1, 0.6

@@ -34,8 +34,8 @@ from exporter.model import (
 )
 from exporter.replica import ReplicaPlan, ReplicaPoller
 from exporter.simulate.plan import Plan
-from exporter.sources.nvml import initialise, load_driver, open_card
-from exporter.sources.nvml_card import CardReader
+from exporter.sources.driver.nvml import initialise, load_driver, open_card
+from exporter.sources.driver.nvml_card import CardReader
 from exporter.sources.replay import Replay
 
 TESTS = pathlib.Path(__file__).parent

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.model import Missing, Signal
-from exporter.sources import nvml
-from exporter.sources.nvml_card import CardReader
-from exporter.sources.nvml_errors import CardCalls, CardGone, DriverGone, word_of
-from exporter.sources.nvml_fields import FieldBatch, checked, decoded, event_time_fields
-from exporter.sources.nvml_signals import CLOCK_EVENT_BITS
+from exporter.sources.driver import nvml
+from exporter.sources.driver.nvml_card import CardReader
+from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.sources.driver.nvml_fields import FieldBatch, checked, decoded, event_time_fields
+from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS
 from tests.fake_nvml import FakeDriver, NVMLError, item, sample
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.errors import DriverError
 from exporter.model import CardFacts, CardProcess, CardReading, DriverFacts, Missing, Signal
-from exporter.sources import pipe
+from exporter.sources.driver import pipe
 
 READING = CardReading(
     at=12.5,

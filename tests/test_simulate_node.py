@@ -26,8 +26,8 @@ from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
 from exporter.simulate.vllm_page import number, render
 from exporter.simulate.world import World
-from exporter.sources.nvml import initialise, load_driver, open_card
-from exporter.sources.nvml_card import CardReader
+from exporter.sources.driver.nvml import initialise, load_driver, open_card
+from exporter.sources.driver.nvml_card import CardReader
 
 CAPTURE = os.path.join(os.path.dirname(__file__), "captures", "vllm-0.32.0-real-cpu-load.prom")
 TWO_RANKS = os.path.join(os.path.dirname(__file__), "captures", "vllm-0.32.0-dp2-real-cpu-load.prom")

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.model import Missing, Signal
-from exporter.sources import card_thread, pipe, worker, worker_process
-from exporter.sources.worker_process import WorkerProcess
+from exporter.sources.driver import card_thread, pipe, worker, worker_process
+from exporter.sources.driver.worker_process import WorkerProcess
 from tests.fake_nvml import FakeDriver
 
 PATIENCE = 20.0
@@ -255,7 +255,7 @@ def test_nonsense_from_the_parent_ends_it(talk):
 PARENT = """
 import sys, time
 sys.path[:] = {path!r}
-from exporter.sources.worker_process import WorkerProcess
+from exporter.sources.driver.worker_process import WorkerProcess
 child = WorkerProcess("tests.fake_nvml", {plan!r})
 print(child.pid, flush=True)
 time.sleep(60)

@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from exporter.sources import nvml, pipe
-from exporter.sources.nvml_card import CardReader
+from exporter.sources.driver import nvml, pipe
+from exporter.sources.driver.nvml_card import CardReader
 from tests.nvml_node import build
 
 GROUPS = {

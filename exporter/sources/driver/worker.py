@@ -1,7 +1,7 @@
 """The process that talks to the GPU driver, so that a driver call that never returns stops nothing else.
 
-It is started by ``exporter.sources.cards``, speaks ``exporter.sources.pipe`` over its standard input and output,
-and ends when that pipe closes.  The main thread never calls the driver: it reads requests and answers each with a
+It is started by ``driver.cards``, speaks ``driver.pipe`` over its standard input and output, and ends when that
+pipe closes.  The main thread never calls the driver: it reads requests and answers each with a
 Beat.  One thread initialises the driver and watches the number of cards; each card has a thread of its own.
 """
 
@@ -17,10 +17,10 @@ import time
 from typing import Any
 
 from exporter.errors import DriverError
-from exporter.sources import pipe
-from exporter.sources.card_thread import CardThread, Outlet
-from exporter.sources.nvml import card_count, initialise, load_driver, shut_down
-from exporter.sources.nvml_errors import DriverGone
+from exporter.sources.driver import pipe
+from exporter.sources.driver.card_thread import CardThread, Outlet
+from exporter.sources.driver.nvml import card_count, initialise, load_driver, shut_down
+from exporter.sources.driver.nvml_errors import DriverGone
 
 RECYCLED = 75  # exit code: the memory cap was reached and a fresh process should go on
 

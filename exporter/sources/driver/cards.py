@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from exporter.errors import DriverError
 from exporter.model import CardState, DriverFacts, SourceStatus
-from exporter.sources import pipe
 from exporter.sources.backoff import HangPatience
-from exporter.sources.card_book import CardBook
-from exporter.sources.worker_keeper import WorkerKeeper
-from exporter.sources.worker_process import WorkerProcess
+from exporter.sources.driver import pipe
+from exporter.sources.driver.card_book import CardBook
+from exporter.sources.driver.worker_keeper import WorkerKeeper
+from exporter.sources.driver.worker_process import WorkerProcess
 
 _log = logging.getLogger(__name__)
 

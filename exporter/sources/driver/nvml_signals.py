@@ -13,7 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from exporter.model import Signal
-from exporter.sources.nvml_fields import ALL_LINKS, Field
+from exporter.sources.driver.nvml_fields import ALL_LINKS, Field
 
 MEMORY_V2 = 0x02000028
 

@@ -9,10 +9,10 @@ import signal
 import time
 
 from exporter.sources.backoff import AT_ONCE, Restarts
-from exporter.sources.worker_process import WorkerProcess
+from exporter.sources.driver.worker_process import WorkerProcess
 
 KILL_DEADLINE = 0.5  # after that, a killed worker counts as stuck in the kernel
-RECYCLED_CODE = 75  # exporter.sources.worker.RECYCLED, which the daemon does not import
+RECYCLED_CODE = 75  # exporter.sources.driver.worker.RECYCLED, which the daemon does not import
 
 
 class WorkerKeeper:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exporter.model import CardProcess, Missing
-from exporter.sources.nvml_errors import CardCalls
-from exporter.sources.nvml_fields import Field, FieldBatch, checked, decoded, value_getter
-from exporter.sources.nvml_signals import CLOCK_EVENT_BITS, NVLINK_ERRORS
+from exporter.sources.driver.nvml_errors import CardCalls
+from exporter.sources.driver.nvml_fields import Field, FieldBatch, checked, decoded, value_getter
+from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS, NVLINK_ERRORS
 
 _MAX_LINKS = 64
 _MAX_SAMPLES = 4096

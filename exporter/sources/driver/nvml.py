@@ -44,7 +44,7 @@ import importlib
 from typing import Any
 
 from exporter.model import CardFacts, DriverFacts, Missing
-from exporter.sources.nvml_errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
 
 _MAX_CARDS = 64
 _MAX_TEXT = 96

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from exporter.model import CardFacts, CardReading, CardState, Missing, SourceStatus
-from exporter.sources import pipe
+from exporter.sources.driver import pipe
 
 _log = logging.getLogger(__name__)
 

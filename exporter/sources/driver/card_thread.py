@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from exporter.model import CardFacts
-from exporter.sources import pipe
-from exporter.sources.nvml import open_card, read_facts
-from exporter.sources.nvml_card import CardReader
-from exporter.sources.nvml_errors import CardCalls, CardGone, DriverGone
+from exporter.sources.driver import pipe
+from exporter.sources.driver.nvml import open_card, read_facts
+from exporter.sources.driver.nvml_card import CardReader
+from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone
 
 FAILED = 3  # exit code: a DriverFailed frame says why
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import exporter
-from exporter.sources import pipe
+from exporter.sources.driver import pipe
 
 _READ = 65536
 _READS = 64  # at most 4 MiB at a time, so that a flood of frames cannot keep the supervisor
@@ -30,7 +30,7 @@ def import_path() -> list[str]:
 
 def command(module: str, options: str, *, gentle: bool = False) -> list[str]:
     """Give the command line of a worker; -I because the path is handed over whole."""
-    code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.sources.worker import main; main()"
+    code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.sources.driver.worker import main; main()"
     return [sys.executable, "-I", "-c", code, module, options, *(["gentle"] if gentle else [])]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from exporter.model import Missing
 
 if TYPE_CHECKING:
-    from exporter.sources.nvml_errors import CardCalls
+    from exporter.sources.driver.nvml_errors import CardCalls
 
 Field = tuple[int, int]
 

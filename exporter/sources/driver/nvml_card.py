@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exporter.model import CardFacts, CardProcess, CardReading, Missing, Signal
-from exporter.sources.nvml_errors import CardCalls, CardGone
-from exporter.sources.nvml_fields import FieldBatch, checked, event_time_fields
-from exporter.sources.nvml_probes import ClockEvents, NvLinks, SampleMean, fabric_state, fan_speed, processes
-from exporter.sources.nvml_signals import (
+from exporter.sources.driver.nvml_errors import CardCalls, CardGone
+from exporter.sources.driver.nvml_fields import FieldBatch, checked, event_time_fields
+from exporter.sources.driver.nvml_probes import ClockEvents, NvLinks, SampleMean, fabric_state, fan_speed, processes
+from exporter.sources.driver.nvml_signals import (
     FAST,
     MIG_MEANINGLESS,
     MIG_REFUSED,

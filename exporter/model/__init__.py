@@ -1,0 +1,82 @@
+"""Frozen records that travel between the stages; what was not read is absent, never zero and never stale.
+
+Units are base units everywhere (seconds, bytes, ratios 0 to 1, hertz, watts, joules, degrees Celsius): whoever
+reads a source converts once, and nobody downstream scales.  Times called ``at`` are ``time.monotonic()`` seconds,
+which all processes of one machine share; only times called ``wall`` are Unix time, and only people read those.
+"""
+
+from __future__ import annotations
+
+from exporter.model.card import (
+    CardFacts,
+    CardProcess,
+    CardReading,
+    CardState,
+    DriverFacts,
+    Missing,
+    Signal,
+)
+from exporter.model.engine import (
+    COUNTERS,
+    CacheRoom,
+    EngineReading,
+    Histogram,
+    Latency,
+    Quantity,
+    ReplicaState,
+    Stage,
+    WindowFigures,
+)
+from exporter.model.gateway import (
+    Backend,
+    GatewayFigures,
+    GatewayReading,
+    GatewayState,
+    Load,
+)
+from exporter.model.node import (
+    DaemonState,
+    Economics,
+    GroupImbalance,
+    Localisation,
+    Ownership,
+    Snapshot,
+    Spread,
+)
+from exporter.model.source import (
+    EMPTY,
+    SourceStatus,
+)
+
+__all__ = [
+    "COUNTERS",
+    "EMPTY",
+    "Backend",
+    "CacheRoom",
+    "CardFacts",
+    "CardProcess",
+    "CardReading",
+    "CardState",
+    "DaemonState",
+    "DriverFacts",
+    "Economics",
+    "EngineReading",
+    "GatewayFigures",
+    "GatewayReading",
+    "GatewayState",
+    "GroupImbalance",
+    "Histogram",
+    "Latency",
+    "Load",
+    "Localisation",
+    "Missing",
+    "Ownership",
+    "Quantity",
+    "ReplicaState",
+    "Signal",
+    "Snapshot",
+    "SourceStatus",
+    "Spread",
+    "Stage",
+    "WindowFigures",
+]

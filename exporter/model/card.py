@@ -1,0 +1,137 @@
+"""What is known of cards and of the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from exporter.model.source import EMPTY, SourceStatus
+
+
+class Signal(str, Enum):
+    """One measured number of a card.  The value is the word that ``gpu_signal_missing_info`` shows.
+
+    str comes first among the bases so that look-ups hash in C; this enum keys the hottest mappings.
+    """
+
+    UTILIZATION = "utilization"
+    MEMORY_ACTIVITY = "memory_activity"
+    ENCODER_UTILIZATION = "encoder_utilization"
+    DECODER_UTILIZATION = "decoder_utilization"
+    MEMORY_TOTAL = "memory_total"
+    MEMORY_USED = "memory_used"
+    MEMORY_FREE = "memory_free"
+    MEMORY_RESERVED = "memory_reserved"
+    TEMPERATURE_GPU = "temperature_gpu"
+    TEMPERATURE_MEMORY = "temperature_memory"
+    TEMPERATURE_LIMIT_SLOWDOWN = "temperature_limit_slowdown"
+    TEMPERATURE_LIMIT_SHUTDOWN = "temperature_limit_shutdown"
+    TEMPERATURE_LIMIT_GPU_MAX = "temperature_limit_gpu_max"
+    TEMPERATURE_LIMIT_MEMORY_MAX = "temperature_limit_memory_max"
+    TEMPERATURE_MARGIN = "temperature_margin"
+    POWER = "power"
+    POWER_LIMIT = "power_limit"
+    ENERGY = "energy"
+    CLOCK_SM = "clock_sm"
+    CLOCK_MEMORY = "clock_memory"
+    CLOCK_GRAPHICS = "clock_graphics"
+    CLOCK_VIDEO = "clock_video"
+    CLOCK_MAX_SM = "clock_max_sm"
+    CLOCK_MAX_MEMORY = "clock_max_memory"
+    CLOCK_MAX_GRAPHICS = "clock_max_graphics"
+    CLOCK_MAX_VIDEO = "clock_max_video"
+    CLOCK_EVENTS = "clock_events"
+    CLOCK_EVENT_TIME = "clock_event_time"
+    PCIE_LINK_GENERATION = "pcie_link_generation"
+    PCIE_LINK_GENERATION_MAX = "pcie_link_generation_max"
+    PCIE_LINK_WIDTH = "pcie_link_width"
+    PCIE_LINK_WIDTH_MAX = "pcie_link_width_max"
+    PCIE_TRANSMIT = "pcie_transmit"
+    PCIE_RECEIVE = "pcie_receive"
+    PCIE_REPLAYS = "pcie_replays"
+    NVLINK_STATE = "nvlink_state"
+    NVLINK_TRANSMIT = "nvlink_transmit"
+    NVLINK_RECEIVE = "nvlink_receive"
+    NVLINK_ERRORS = "nvlink_errors"
+    ECC_CORRECTED_VOLATILE = "ecc_corrected_volatile"
+    ECC_UNCORRECTED_VOLATILE = "ecc_uncorrected_volatile"
+    ECC_CORRECTED_AGGREGATE = "ecc_corrected_aggregate"
+    ECC_UNCORRECTED_AGGREGATE = "ecc_uncorrected_aggregate"
+    REMAPPED_ROWS_CORRECTABLE = "remapped_rows_correctable"
+    REMAPPED_ROWS_UNCORRECTABLE = "remapped_rows_uncorrectable"
+    ROW_REMAP_PENDING = "row_remap_pending"
+    ROW_REMAP_FAILED = "row_remap_failed"
+    RETIRED_PAGES_SINGLE_BIT = "retired_pages_single_bit"
+    RETIRED_PAGES_DOUBLE_BIT = "retired_pages_double_bit"
+    RECOVERY_ACTION = "recovery_action"
+    PERFORMANCE_STATE = "performance_state"
+    FAN_SPEED = "fan_speed"
+    FABRIC_STATE = "fabric_state"
+    PROCESSES = "processes"
+
+
+class Missing(str, Enum):
+    """Why a signal of a card that answers is absent."""
+
+    UNSUPPORTED = "unsupported"  # the card, driver or binding does not have it; asked again after the next init
+    NO_PERMISSION = "no_permission"
+    MIG = "mig"  # meaningless while MIG is on
+    ERROR = "error"  # the call failed this time
+    INVALID = "invalid"  # the driver answered, with a number that cannot be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """What stays true of a card from one driver initialisation to the next.  Keyed by ``uuid``, never by index."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    pci_bus_id: str = ""
+    serial: str = ""
+    vbios_version: str = ""
+    numa_node: int | None = None
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardProcess:
+    """A process that holds a compute context on a card; pid in the daemon's pid namespace."""
+
+    pid: int
+    memory: float | None = None  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardReading:
+    """One card at one instant.  ``signals`` holds what was read, ``missing`` why the rest was not."""
+
+    at: float
+    signals: Mapping[Signal, float]
+    missing: Mapping[Signal, Missing] = field(default_factory=lambda: EMPTY)
+    clock_events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # reason → active now
+    clock_event_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # reason → counter
+    nvlink_up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)  # link → state
+    nvlink_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, all links
+    processes: tuple[CardProcess, ...] | None = None  # None: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """Versions of the node's driver stack; empty where the driver does not say."""
+
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardState:
+    """A card as the page shows it: facts, health, and a reading only while it is fresh."""
+
+    facts: CardFacts
+    status: SourceStatus
+    reading: CardReading | None
+    last_read_at: float | None  # age counts from here even after the reading is withdrawn
+    labels: tuple[str, str]  # (index, uuid), made once: every row of the card shows it

@@ -1,0 +1,141 @@
+"""What engines say, and what was derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from exporter.model.source import EMPTY, SourceStatus
+
+
+class Quantity(str, Enum):
+    """One number per rank that an engine says.  Gauges unless listed in ``COUNTERS``."""
+
+    REQUESTS_RUNNING = "requests_running"
+    REQUESTS_WAITING = "requests_waiting"
+    REQUESTS_SWAPPED = "requests_swapped"
+    KV_CACHE_USAGE = "kv_cache_usage"  # ratio
+    KV_CACHE_CAPACITY = "kv_cache_capacity"  # tokens
+    PROMPT_TOKENS = "prompt_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+    PREEMPTIONS = "preemptions"
+    REQUESTS_ABORTED = "requests_aborted"  # given up before their end; among the finished ones too
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens, or blocks where the engine counts blocks
+    PREFIX_CACHE_HITS = "prefix_cache_hits"
+    LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
+
+
+COUNTERS = frozenset(
+    {
+        Quantity.PROMPT_TOKENS,
+        Quantity.GENERATION_TOKENS,
+        Quantity.PREEMPTIONS,
+        Quantity.REQUESTS_ABORTED,
+        Quantity.PREFIX_CACHE_QUERIES,
+        Quantity.PREFIX_CACHE_HITS,
+    }
+)
+
+
+class Stage(str, Enum):
+    """A latency that engines measure per request (or per step); the value is the ``stage`` label."""
+
+    TIME_TO_FIRST_TOKEN = "time_to_first_token"  # noqa: S105 - a latency, no secret
+    INTER_TOKEN = "inter_token"  # noqa: S105
+    TIME_PER_OUTPUT_TOKEN = "time_per_output_token"  # noqa: S105
+    REQUEST = "request"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    INFERENCE = "inference"  # prefill and decode together, of engines that do not tell them apart
+    BATCH_PREFILL = "batch_prefill"  # one observation per batch, not per request
+    BATCH_DECODE = "batch_decode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Cumulative bucket counts as an engine keeps them.
+
+    ``bounds``: finite upper bounds, ascending, n of them.  ``counts``: n + 1 cumulative counts, the last one for
+    +Inf, never falling.  ``sum`` may be missing, or may be a fiction (some engines re-observe midpoints).
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReading:
+    """What one engine page said, upstream names gone.  A rank is a data-parallel engine; "" when there are none."""
+
+    at: float
+    engine: str  # the kind: vllm, tgi, sglang, …
+    model: str = ""
+    version: str = ""
+    ranks: Mapping[str, Mapping[Quantity, float]]
+    finished: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: EMPTY)  # rank → outcome → counter
+    responses: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # HTTP status class → counter
+    histograms: Mapping[Stage, Mapping[str, Histogram]] = field(default_factory=lambda: EMPTY)  # stage → rank → …
+    process_start: float | None = None  # wall; a change is a restart
+    created: float | None = None  # newest _created on the page; a change is a restart
+    complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
+    oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
+    dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
+    missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
+    stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
+    frozen_after: float | None = 20.0  # seconds without progress at work that mean a fault; None: means nothing here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """A latency over one window: quantiles by q, how many observations, and how far the buckets can be trusted."""
+
+    quantiles: Mapping[float, float]  # q → seconds; absent when no observations
+    observations: float
+    above_top_bucket: float | None  # share of observations beyond the last finite bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFigures:
+    """What changed at one replica during one window.  None and empty: not known, or nothing to divide by."""
+
+    seconds: float  # time really covered; may be less than the window after a start
+    hit_ratio: float | None = None
+    latency: Mapping[Stage, Latency] = field(default_factory=lambda: EMPTY)
+    error_ratio: float | None = None
+    request_rate: float | None = None  # finished requests per second
+    generation_token_rate: float | None = None
+    rank_token_rates: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    request_tokens: float | None = None  # mean length of finished requests: prompt and answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRoom:
+    """What is left of a replica's KV cache, by rank as far as the engine says it."""
+
+    used: Mapping[str, float]  # tokens
+    free: Mapping[str, float]  # tokens
+    sequences: Mapping[str, float]  # how many of the recent mean length fit into the free tokens
+    full_in: float | None  # seconds until the first rank is full; None: not growing, or not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """A replica as the page shows it.  ``windows`` is keyed by the window's label ("1m", or "lifetime")."""
+
+    name: str
+    kind: str  # configured kind; "auto" until the page says
+    labels: tuple[str, str, str]  # (replica, engine, model)
+    status: SourceStatus
+    reading: EngineReading | None
+    last_read_at: float | None
+    histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)  # raw, summed over ranks
+    windows: Mapping[str, WindowFigures] = field(default_factory=lambda: EMPTY)
+    frozen: bool | None = None  # None: not known
+    rank_imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # signal → max ÷ mean
+    restarts: int = 0
+    certificate_expires: float | None = None  # wall; of the engine's TLS certificate
+    room: CacheRoom | None = None
+    generated: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

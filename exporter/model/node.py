@@ -1,0 +1,94 @@
+"""The node as a whole: who owns what, what is uneven, what it costs, and the snapshot that one page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from exporter.model.card import CardState, DriverFacts, Signal
+from exporter.model.engine import ReplicaState
+from exporter.model.gateway import GatewayState
+from exporter.model.source import EMPTY, SourceStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Which replica uses a card; at most one row per (card, replica, rank)."""
+
+    uuid: str
+    replica: str
+    rank: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How uneven one signal is within one group of cards."""
+
+    stddev: float  # population standard deviation
+    spread: float  # max − min
+    coefficient_of_variation: float | None  # None when the mean is 0
+    max_to_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupImbalance:
+    """Unevenness inside one group.  scope "replica": group is the replica; scope "node": group is ""."""
+
+    scope: str
+    group: str
+    spreads: Mapping[Signal, Spread]
+    deviations: Mapping[Signal, Mapping[str, float]]  # signal → uuid → (value − median) ÷ median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Localisation:
+    """At which layer the unevenness of one signal of one model arises; no shares when nothing is uneven."""
+
+    model: str
+    signal: str
+    coefficient_of_variation: float | None  # over all cards, or over all ranks; None when the mean is 0
+    shares: Mapping[str, float]  # layer "replica", "rank", "card" → share of the sum of squares; they add up to 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Economics:
+    """What work and idleness cost.  Prices are in ``currency``, which is "" when nothing is priced."""
+
+    currency: str = ""
+    prices: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → price of one hour
+    joules_per_token: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (replica, window)
+    tokens_per_joule: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
+    cost_per_million: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
+    idle_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
+    idle_cost: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonState:
+    """The daemon about itself."""
+
+    config_reload_successful: bool = True
+    config_reload_wall: float | None = None
+    loop_restarts: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # loop → count
+    dropped_series: int = 0  # beyond the hard cap, or not finite
+    oddities: Mapping[tuple[str, str], int] = field(default_factory=lambda: EMPTY)  # (source, reason) → lines
+    unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # replica → why no card was found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that one page shows, immutable once made; the poller holds the newest."""
+
+    at: float
+    wall: float
+    driver: DriverFacts | None = None
+    cards: tuple[CardState, ...] = ()
+    replicas: tuple[ReplicaState, ...] = ()
+    gateways: tuple[GatewayState, ...] = ()
+    owners: tuple[Ownership, ...] = ()
+    imbalance: tuple[GroupImbalance, ...] = ()
+    replica_imbalance: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (model, signal)
+    localisation: tuple[Localisation, ...] = ()
+    economics: Economics = field(default_factory=Economics)
+    sources: tuple[SourceStatus, ...] = ()
+    daemon: DaemonState = field(default_factory=DaemonState)
