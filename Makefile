@@ -23,6 +23,7 @@ lint: $(VENV)/.test
 
 generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog > exporter/METRICS.md
+	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench

@@ -7,7 +7,8 @@ ShardwatchError
 │   ├── EndpointError    the HTTP exchange with an engine failed
 │   ├── PageError        the exchange succeeded, the page is not one we can use
 │   └── DriverError      the GPU driver, or the worker process that talks to it, failed
-└── CatalogError         two metrics collide or a row is malformed (a bug: raised at import)
+├── CatalogError         two metrics collide or a row is malformed (a bug: raised at import)
+└── QueryError           a query asks for what no metric has (a bug: raised while generating)
 """
 
 from __future__ import annotations
@@ -73,3 +74,7 @@ class DriverError(SourceError):
 
 class CatalogError(ShardwatchError):
     """The catalogue contradicts itself; raised while importing, so it cannot ship."""
+
+
+class QueryError(ShardwatchError):
+    """A query names a label that its metric lacks, or joins what can never match; raised where it is written."""

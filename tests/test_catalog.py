@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from exporter.catalog import CATALOG
-from exporter.catalog.reference import reference
+from exporter.catalog.reference import names, reference
 from exporter.catalog.spec import Series
 
 EXPORTER = pathlib.Path(__file__).parent.parent / "exporter"
@@ -30,6 +30,10 @@ def test_every_name_is_published():
 
 def test_the_reference_is_what_the_catalogue_generates():
     assert (EXPORTER / "METRICS.md").read_text() == reference(), "run make generate"
+
+
+def test_the_names_for_queries_are_what_the_rows_say():
+    assert (EXPORTER / "catalog" / "metrics.py").read_text() == names(), "run make generate"
 
 
 def test_the_reference_names_every_metric_once():

@@ -1,6 +1,8 @@
-"""``python -m exporter.catalog`` prints the metric reference."""
+"""``python -m exporter.catalog`` prints the metric reference; with ``--names`` the module of names for queries."""
 
-from exporter.catalog.reference import reference
+import sys
+
+from exporter.catalog.reference import names, reference
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    print(names() if sys.argv[1:] == ["--names"] else reference(), end="")

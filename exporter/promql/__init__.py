@@ -1,0 +1,102 @@
+"""PromQL built from metric objects, so that a query for what nobody exposes cannot be written.
+
+An ``Expr`` knows its text, the labels that its result carries, and its unit.  Selecting by a label that the metric
+does not have, aggregating by a label that is gone, matching two vectors whose labels can never be equal, adding watts
+to bytes, or summing a counter without ``rate``: each raises ``QueryError`` where the query is written, not at night
+as a panel without data.  What cannot be known here (values, duplicates, how many series) is left to tests that run
+the query.
+
+Operators are Python's: ``+ - * /`` and ``< <= > >=`` build queries; ``==`` stays Python's, so use ``equals``.
+Matching is one to one on all labels unless ``on`` or ``ignoring`` says otherwise; ``bring`` copies labels of the
+right side to the left (``group_left``).
+"""
+
+from __future__ import annotations
+
+from exporter.promql.expression import Expr, binary, number
+from exporter.promql.functions import (
+    absent,
+    absolute,
+    aggregate,
+    avg_by,
+    both,
+    bottomk,
+    changes,
+    clamp_max,
+    clamp_min,
+    count_by,
+    delta,
+    deriv,
+    histogram_quantile,
+    increase,
+    join,
+    label_replace,
+    max_by,
+    min_by,
+    over_time,
+    rate,
+    since,
+    sum_by,
+    topk,
+    unless,
+    vector,
+)
+from exporter.promql.selectors import (
+    ALERTS,
+    TARGET,
+    UP,
+    Known,
+    Match,
+    buckets,
+    labels_of,
+    no_regex,
+    observations,
+    regex,
+    select,
+    total,
+    without_value,
+)
+
+__all__ = [
+    "ALERTS",
+    "TARGET",
+    "UP",
+    "Expr",
+    "Known",
+    "Match",
+    "absent",
+    "absolute",
+    "aggregate",
+    "avg_by",
+    "binary",
+    "both",
+    "bottomk",
+    "buckets",
+    "changes",
+    "clamp_max",
+    "clamp_min",
+    "count_by",
+    "delta",
+    "deriv",
+    "histogram_quantile",
+    "increase",
+    "join",
+    "label_replace",
+    "labels_of",
+    "max_by",
+    "min_by",
+    "no_regex",
+    "number",
+    "observations",
+    "over_time",
+    "rate",
+    "regex",
+    "select",
+    "since",
+    "sum_by",
+    "topk",
+    "total",
+    "unless",
+    "vector",
+    "without_value",
+]

@@ -1,0 +1,112 @@
+"""Selecting the series of a family: rows of the catalogue, recording rules, and what Prometheus itself exposes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.catalog.spec import Kind, Metric, Unit
+from exporter.errors import QueryError
+from exporter.promql.expression import Expr, check
+
+TARGET = frozenset({"job", "instance"})  # Prometheus puts them on every series that it scrapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A family that somebody else declares: a recording rule, or what Prometheus itself exposes.
+
+    ``labels`` are all of them, ``job`` and ``instance`` included where the series have them.
+    """
+
+    name: str
+    labels: frozenset[str]
+    kind: Kind = Kind.GAUGE
+    unit: Unit | None = Unit.NONE
+    per_second: bool = False
+
+
+UP = Known(name="up", labels=TARGET)
+ALERTS = Known(name="ALERTS", labels=TARGET | {"alertname", "alertstate", "severity", "component"})
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A label matcher other than equality."""
+
+    operator: str
+    value: str
+
+
+def regex(value: str) -> Match:
+    """Match a label against an anchored regular expression."""
+    return Match("=~", value)
+
+
+def without_value(value: str) -> Match:
+    """Match every label value but this one."""
+    return Match("!=", value)
+
+
+def no_regex(value: str) -> Match:
+    """Match what an anchored regular expression does not."""
+    return Match("!~", value)
+
+
+def select(metric: Metric | Known, **matchers: str | Match) -> Expr:
+    """Give the family's series that match; a plain string matches by equality.
+
+    Raises QueryError for a label that the family does not have, and for histograms: use ``buckets``, ``observations``
+    or ``total``.
+    """
+    if metric.kind is Kind.HISTOGRAM:
+        raise QueryError(f"{metric.name} is a histogram: select its buckets, observations or total")
+    return _selector(metric, metric.name, frozenset(), metric.unit, matchers)
+
+
+def buckets(metric: Metric | Known, **matchers: str | Match) -> Expr:
+    """Give the cumulative bucket counters of a histogram; they carry ``le``."""
+    return _selector(_histogram(metric), f"{metric.name}_bucket", frozenset({"le"}), Unit.NONE, matchers)
+
+
+def observations(metric: Metric | Known, **matchers: str | Match) -> Expr:
+    """Give the counter of a histogram's observations."""
+    return _selector(_histogram(metric), f"{metric.name}_count", frozenset(), Unit.NONE, matchers)
+
+
+def total(metric: Metric | Known, **matchers: str | Match) -> Expr:
+    """Give the sum of a histogram's observations, a counter in the histogram's unit."""
+    return _selector(_histogram(metric), f"{metric.name}_sum", frozenset(), metric.unit, matchers)
+
+
+def _histogram(metric: Metric | Known) -> Metric | Known:
+    if metric.kind is not Kind.HISTOGRAM:
+        raise QueryError(f"{metric.name} is no histogram")
+    return metric
+
+
+def labels_of(metric: Metric | Known) -> frozenset[str]:
+    """Give every label that the family's series have in Prometheus."""
+    return metric.labels if isinstance(metric, Known) else frozenset(metric.all_labels) | TARGET
+
+
+def _selector(
+    metric: Metric | Known, name: str, more: frozenset[str], unit: Unit | None, matchers: Mapping[str, str | Match]
+) -> Expr:
+    labels = labels_of(metric) | more
+    check(matchers, labels, name)
+    shown = []
+    for label, value in matchers.items():
+        match = value if isinstance(value, Match) else Match("=", value)
+        quoted = match.value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        shown.append(f'{label}{match.operator}"{quoted}"')
+    return Expr(
+        body=name + ("{" + ",".join(shown) + "}" if shown else ""),
+        labels=labels,
+        unit=unit,
+        per_second=isinstance(metric, Known) and metric.per_second,
+        sources=frozenset({metric.name}),
+        counter=metric.kind in {Kind.COUNTER, Kind.HISTOGRAM},
+        selector=True,
+        pinned=frozenset(label for label, value in matchers.items() if isinstance(value, str)),
+    )
