@@ -53,11 +53,16 @@ class App:
         *,
         driver: Driver | None = None,
         reread: Callable[[], Settings] | None = None,
+        alive: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``reread`` gives the settings anew for a reload, None where they came from nowhere that could change."""
+        """``reread`` gives the settings anew for a reload, None where they came from nowhere that could change.
+
+        ``alive`` is called after every page that was made.
+        """
         self.settings = settings
+        self._alive = alive
         self._reread = reread
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
@@ -149,6 +154,7 @@ class App:
         # Not on the very first page, which is not to wait for it.
         own = own_process.exposition() if self.pages.age() is not None else {False: "", True: ""}
         self.pages.publish(snapshot, own.__getitem__)
+        self._alive()
 
     def _economy(
         self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]

@@ -23,6 +23,7 @@ from exporter.errors import ListenError, SettingsError
 
 if TYPE_CHECKING:
     from exporter.app import App
+    from exporter.service_manager import ServiceManager
     from exporter.settings import LogSettings, Settings
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
@@ -91,13 +92,15 @@ def _check_config(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from exporter.app import App  # noqa: PLC0415 - --version and check-config stay quick
+    from exporter.service_manager import ServiceManager  # noqa: PLC0415
 
     def read() -> Settings:
         return _with_listen(_read(arguments.config), arguments.listen)
 
     settings = read()
     _log_to_stderr(settings.log)
-    return _serve(App(settings, reread=read))
+    manager = ServiceManager(os.environ)
+    return _serve(App(settings, reread=read, alive=manager.alive), manager=manager)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -215,10 +218,12 @@ def _urls(host: str, port: int) -> None:
     print("stop with Ctrl-C", flush=True)
 
 
-def _serve(app: App, said: Callable[[str, int], None] | None = None) -> int:
+def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager: ServiceManager | None = None) -> int:
     """Run until SIGTERM or SIGINT; SIGHUP reloads."""
+    from exporter.service_manager import ServiceManager  # noqa: PLC0415
     from exporter.sources.own_process import be_thrifty  # noqa: PLC0415
 
+    manager = manager or ServiceManager({})
     events: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _: events.put(received))
@@ -232,8 +237,12 @@ def _serve(app: App, said: Callable[[str, int], None] | None = None) -> int:
     logging.getLogger(__name__).info("event=listening address=%s:%d version=%s", host, port, __version__)
     if said is not None:
         said(host, port)
+    manager.ready(f"serving {host}:{port}")
     while events.get() == signal.SIGHUP:
-        app.reload()
+        manager.reloading()
+        _, outcome = app.reload()
+        manager.ready(f"serving {host}:{port}; {outcome.splitlines()[0]}")
+    manager.stopping()
     app.stop()
     return _end(OK)
 

@@ -1,0 +1,69 @@
+"""Tells systemd how the daemon is: started, alive, reloading, stopping; silent where nobody asked.
+
+The protocol is one datagram of ``KEY=value`` lines to the socket that ``NOTIFY_SOCKET`` names (sd_notify(3)).  The
+watchdog is fed by whoever makes the page, so that a daemon whose loop stands still is restarted although its process
+lives and its port answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+
+class ServiceManager:
+    """Speaks to the service manager, if there is one.  No method raises: a lost message must not stop the daemon."""
+
+    def __init__(self, environment: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``environment`` holds NOTIFY_SOCKET, and WATCHDOG_USEC where the watchdog is on."""
+        self._address = _address(environment.get("NOTIFY_SOCKET", ""))
+        self._clock = clock
+        self._every = _seconds(environment.get("WATCHDOG_USEC", "")) / 4  # three may be lost before it bites
+        self._next_sign = 0.0
+        self._failed = False
+
+    def ready(self, status: str) -> None:
+        """Say that the daemon serves; ``status`` is one line for ``systemctl status``."""
+        self._tell(f"READY=1\nSTATUS={status}")
+
+    def alive(self) -> None:
+        """Feed the watchdog, not more often than it needs."""
+        now = self._clock()
+        if self._every and now >= self._next_sign:
+            self._next_sign = now + self._every
+            self._tell("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """Say that a reload has begun; ``ready`` ends it."""
+        self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(time.monotonic() * 1e6)}")
+
+    def stopping(self) -> None:
+        """Say that the daemon ends on purpose."""
+        self._tell("STOPPING=1")
+
+    def _tell(self, message: str) -> None:
+        if self._address is None:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
+                speaker.setblocking(False)  # a manager that does not listen must not stop the loop
+                speaker.sendto(message.encode(), self._address)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                logger.warning("event=notify_failed: the service manager does not listen: %s", error)
+            self._failed = True
+
+
+def _address(text: str) -> str | None:
+    if text.startswith("@"):
+        return "\0" + text[1:]  # Linux's abstract namespace
+    return text if text.startswith("/") else None
+
+
+def _seconds(microseconds: str) -> float:
+    return int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0
