@@ -1,0 +1,68 @@
+"""``/dev/kmsg``: the kernel's ring of messages, one record a read, never waited for.
+
+A read gives ``priority,sequence,microseconds,flags;text``, then lines with the record's properties.  What the ring
+still holds at the beginning is old; what comes after the first time that nothing is left is new.  Records that were
+overwritten before they were read are counted in ``overruns``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from exporter.sources.kernel_log.record import Record
+
+MAX_RECORD = 8192  # the kernel's own limit
+MAX_READS = 4096  # a turn: some milliseconds
+OLD_FOR = 60.0  # seconds; under a flood there is always something left
+
+
+class Kmsg:
+    """The open device; raises OSError from the constructor.  Times of records are monotonic, like the kernel's."""
+
+    def __init__(self, path: str, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._clock, self._wall = clock, wall
+        self._opened = clock()
+        self._old = True
+        self.overruns = 0
+
+    def read(self) -> list[Record]:
+        """Give the records about the GPU driver that have come, at most those of MAX_READS reads.  Raises OSError."""
+        found = []
+        if self._clock() - self._opened > OLD_FOR:
+            self._old = False
+        for _ in range(MAX_READS):
+            try:
+                data = os.read(self._descriptor, MAX_RECORD)
+            except BlockingIOError:
+                self._old = False
+                break
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # the next read goes on with the oldest that is left
+                    self.overruns += 1
+                    continue
+                if error.errno == errno.EINVAL:  # a record longer than any: it is skipped
+                    continue
+                raise
+            if not data:
+                break
+            if b"NVRM: " in data:
+                found.append(self._record(data))
+        return found
+
+    def _record(self, data: bytes) -> Record:
+        head, _, text = data.partition(b";")
+        line = text.partition(b"\n")[0].decode("utf-8", "replace")
+        wall = self._wall()
+        if self._old:
+            try:
+                wall -= max(0.0, self._clock() - int(head.split(b",")[2]) / 1e6)
+            except (ValueError, IndexError):
+                return Record(line, None, old=True)
+        return Record(line.replace("\\x0a", " "), wall, old=self._old)
+
+    def close(self) -> None:
+        """Close the device."""
+        os.close(self._descriptor)

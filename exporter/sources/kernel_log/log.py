@@ -1,0 +1,105 @@
+"""The kernel log of this machine, from whatever place can be read: errors of cards that stand in it.
+
+Without a configured path the device is tried first, then the file into which syslog daemons write the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.errors import SourceError
+from exporter.sources.kernel_log.kmsg import Kmsg
+from exporter.sources.kernel_log.line import LineReader, NameLine, XidLine
+from exporter.sources.kernel_log.record import Record
+from exporter.sources.kernel_log.text_log import TextLog
+
+PLACES = ("/dev/kmsg", "/var/log/kern.log")
+_CURE = "give the daemon CAP_SYSLOG, or name a log file that it may read as kernel_log.path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a line says, and when it was written; ``wall`` None: nobody knows."""
+
+    said: XidLine | NameLine
+    wall: float | None
+    old: bool
+
+
+class KernelLog:
+    """Opened at the first read, and again after a failure.  Owned by the one thread that reads it."""
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = path
+        self.overruns = 0  # times that the kernel overwrote what was not read yet
+        self._clock, self._wall = clock, wall
+        self._lines = LineReader()
+        self._log: Kmsg | TextLog | None = None
+        self._tried = False
+
+    def read(self) -> list[Entry]:
+        """Give what was said since the last time.
+
+        Raises SourceError: no_permission, missing, not_a_log, unreadable.
+        """
+        try:
+            if self._log is None:
+                self._log = self._opened()
+            records = self._log.read()
+        except OSError as error:
+            self.close()
+            raise self._failure(error) from error
+        finally:
+            self._tried = True
+        self.overruns += self._log.overruns
+        self._log.overruns = 0
+        return self._entries(records)
+
+    def _entries(self, records: list[Record]) -> list[Entry]:
+        entries = []
+        for record in records:
+            said = self._lines.read(record.text)
+            if said is not None:
+                entries.append(Entry(said=said, wall=record.wall, old=record.old))
+        return entries
+
+    def _opened(self) -> Kmsg | TextLog:
+        places = (self.path,) if self.path is not None else PLACES
+        for place in places[1:]:
+            with contextlib.suppress(OSError):
+                return self._open(places[0])
+            with contextlib.suppress(OSError):
+                return self._open(place)
+        return self._open(places[0])  # the one that should work, for its error
+
+    def _open(self, place: str) -> Kmsg | TextLog:
+        if stat.S_ISCHR(os.stat(place).st_mode):
+            return Kmsg(place, clock=self._clock, wall=self._wall)
+        return TextLog(place, new=self._tried, wall=self._wall)
+
+    def _failure(self, error: OSError) -> SourceError:
+        name = self.path or PLACES[0]
+        why = error.strerror or "it failed"
+        if isinstance(error, PermissionError):
+            return SourceError("no_permission", f"{name} cannot be read ({why}): {_CURE}")
+        if isinstance(error, FileNotFoundError):
+            return SourceError("missing", f"{name} is not there: in a container, mount it; or {_CURE}")
+        return SourceError("unreadable", f"{name} cannot be read: {why}")
+
+    def close(self) -> None:
+        """Let go of the log; the next read opens it again."""
+        log, self._log = self._log, None
+        if log is not None:
+            with contextlib.suppress(OSError):
+                log.close()

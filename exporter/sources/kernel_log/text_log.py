@@ -1,0 +1,95 @@
+"""A file or pipe of text that holds the kernel's messages, such as /var/log/kern.log, followed as ``tail -F`` would.
+
+What stands in the file when it is opened first is old (its last MiB is looked at); a file that appears later, after
+a rotation or because it was not there, is new from its beginning.  From a pipe everything is new.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from exporter.errors import SourceError
+from exporter.sources.kernel_log.record import Record, written_at
+
+MAX_LINE = 16 * 1024  # bytes; the rest of a longer line is skipped
+MAX_BYTES = 256 * 1024  # a turn
+BACKLOG = 1 << 20  # bytes of old text that are looked at
+_READ = 64 * 1024
+
+
+class TextLog:
+    """The open file; raises OSError, or SourceError("not_a_log") for what is neither a file nor a pipe."""
+
+    def __init__(self, path: str, *, new: bool, wall: Callable[[], float]) -> None:
+        """Open the file.  ``new``: everything in it was written since this daemon looks for it."""
+        self._path, self._wall = path, wall
+        self.overruns = 0
+        self._descriptor, self._old_until = -1, 0
+        self._open(new=new)
+
+    def _open(self, *, new: bool) -> None:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(descriptor)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+            os.close(descriptor)
+            raise SourceError("not_a_log", f"{self._path} is neither a file nor a pipe")
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._regular = stat.S_ISREG(status.st_mode)
+        self._stamp = (status.st_dev, status.st_ino)
+        self._at = 0
+        self._old_until = 0 if new or not self._regular else status.st_size
+        self._rest, self._skipping = b"", False
+        if self._old_until > BACKLOG:
+            self._at = self._old_until - BACKLOG
+            self._skipping = True  # the first line is cut
+
+    def read(self) -> list[Record]:
+        """Give the lines about the GPU driver that have come.  Raises OSError, FileNotFoundError when it is gone."""
+        found = self._lines(MAX_BYTES)
+        if self._regular:
+            status = os.stat(self._path)
+            if (status.st_dev, status.st_ino) != self._stamp:
+                found += self._lines(MAX_BYTES)  # what was written up to the rotation
+                self._open(new=True)
+                found += self._lines(MAX_BYTES)
+            elif status.st_size < self._at:
+                self._at, self._old_until, self._rest, self._skipping = 0, 0, b"", False  # cut and written anew
+                found += self._lines(MAX_BYTES)
+        return found
+
+    def _lines(self, most: int) -> list[Record]:
+        found: list[Record] = []
+        while most > 0:
+            try:
+                data = os.pread(self._descriptor, _READ, self._at) if self._regular else self._from_pipe()
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            most -= len(data)
+            begin, self._at = self._at, self._at + len(data)
+            self._cut(data, begin < self._old_until, found)
+        return found
+
+    def _from_pipe(self) -> bytes:
+        return os.read(self._descriptor, _READ)
+
+    def _cut(self, data: bytes, old: bool, found: list[Record]) -> None:  # noqa: FBT001 - of this class only
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not self._skipping and b"NVRM: " in line:
+                text = line[:MAX_LINE].decode("utf-8", "replace")
+                wall = written_at(text, self._wall()) if old else self._wall()
+                found.append(Record(text, wall, old=old))
+            self._skipping = False
+        if len(rest) > MAX_LINE:
+            self._skipping, rest = True, b""
+        self._rest = b"" if self._skipping else rest
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
