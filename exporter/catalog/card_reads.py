@@ -1,0 +1,59 @@
+"""How rows about cards read their values: one signal, several signals as one family, or whole readings.
+
+A card without a fresh reading has no rows.  ``gauge`` and ``counter`` make the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from exporter.catalog.spec import CARD, Kind, Labels, Metric, Read, Row, Series, Unit
+from exporter.model import CardReading, Signal, Snapshot
+
+Which = Mapping[tuple[str, ...], Signal]  # the label values that tell the signals of one family apart
+
+
+def signal(which: Signal) -> Read:
+    """Read one signal, one row a card."""
+
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for card in snapshot.cards:
+            if card.reading is not None and which in card.reading.signals:
+                yield card.labels, card.reading.signals[which]
+
+    return read
+
+
+def signals(by_label: Which) -> Read:
+    """Read several signals as one family."""
+
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for card in snapshot.cards:
+            if card.reading is not None:
+                found = card.reading.signals
+                for values, which in by_label.items():
+                    if which in found:
+                        yield (*card.labels, *values), found[which]
+
+    return read
+
+
+def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
+    """Give the labels and the reading of each card that has a fresh one."""
+    for card in snapshot.cards:
+        if card.reading is not None:
+            yield card.labels, card.reading
+
+
+def gauge(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
+    """Make a row about cards that may rise and fall; ``labels`` come after the card's."""
+    return Metric(
+        subject=CARD, noun=noun, kind=Kind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
+    )
+
+
+def counter(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
+    """Make a row about cards that only rises, or starts anew."""
+    return Metric(
+        subject=CARD, noun=noun, kind=Kind.COUNTER, unit=unit, labels=labels, help=help_, series=series, read=read
+    )

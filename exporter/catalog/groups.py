@@ -1,0 +1,82 @@
+"""What the page says of the unevenness between the cards of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.card_reads import gauge
+from exporter.catalog.spec import GROUP, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import Signal, Snapshot, Spread
+
+
+def _spread(attribute: str, signal: Signal | None = None) -> Read:
+    """Read one figure of unevenness: of one signal, or of every signal with the signal as last label."""
+
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for group in snapshot.imbalance:
+            chosen = group.spreads if signal is None else {s: v for s, v in group.spreads.items() if s is signal}
+            for which, spread in chosen.items():
+                value: float | None = getattr(spread, attribute)
+                if value is not None:
+                    name = (which.value,) if signal is None else ()
+                    yield (group.scope, group.group, *name), value
+
+    assert attribute in Spread.__slots__  # a misspelt one would silently read nothing
+    return read
+
+
+def _deviation(snapshot: Snapshot) -> Iterator[Row]:
+    labels = {card.facts.uuid: card.labels for card in snapshot.cards}
+    for group in snapshot.imbalance:
+        if group.scope == "replica":
+            for signal, by_card in group.deviations.items():
+                for uuid, value in by_card.items():
+                    yield (*labels[uuid], group.group, signal.value), value
+
+
+UNEVENNESS = (
+    Metric(
+        subject=GROUP,
+        noun="utilization_stddev",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        help="Population standard deviation of utilisation inside the group; scope node pools the groups, each "
+        "around its own mean. It cannot exceed 0.5.",
+        read=_spread("stddev", Signal.UTILIZATION),
+    ),
+    Metric(
+        subject=GROUP,
+        noun="utilization_spread",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        help="Highest minus lowest utilisation inside the group; scope node shows the widest group.",
+        read=_spread("spread", Signal.UTILIZATION),
+    ),
+    Metric(
+        subject=GROUP,
+        noun="imbalance_coefficient_of_variation",
+        kind=Kind.GAUGE,
+        labels=("signal",),
+        help="Standard deviation over mean of a signal inside the group.",
+        series=Series.FULL,
+        read=_spread("coefficient_of_variation"),
+    ),
+    Metric(
+        subject=GROUP,
+        noun="imbalance_max_to_mean",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("signal",),
+        help="Highest over mean of a signal inside the group: 1 is balanced.",
+        read=_spread("max_to_mean"),
+    ),
+    gauge(
+        "group_deviation",
+        Unit.RATIO,
+        _deviation,
+        "The card's signal against its group's median: 0 is the median, -0.2 a fifth below.",
+        "group",
+        "signal",
+        series=Series.FULL,
+    ),
+)

@@ -1,0 +1,187 @@
+"""What the page says of links between cards, and between cards and host: PCIe, NVLink, NVSwitch fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.card_reads import counter, gauge, readings, signal
+from exporter.catalog.spec import CARD, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import LinkHealth, Signal, Snapshot
+
+
+def _nvlink_up(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, reading in readings(snapshot):
+        for link, state in reading.nvlink_up.items():
+            yield (*labels, str(link)), float(state)
+
+
+def _nvlinks(*, active: bool) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for labels, reading in readings(snapshot):
+            if reading.nvlink_up:
+                states = reading.nvlink_up.values()
+                yield labels, float(sum(states) if active else len(states))
+
+    return read
+
+
+def _health(attribute: str) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for card in snapshot.cards:
+            health = snapshot.topology.links.get(card.facts.uuid)
+            value = getattr(health, attribute) if health is not None and card.reading is not None else None
+            if value is not None:
+                yield card.labels, float(value)
+
+    assert attribute in LinkHealth.__slots__  # a misspelt one would fail on the first page only
+    return read
+
+
+def _remotes(snapshot: Snapshot) -> Iterator[Row]:
+    for card in snapshot.cards:
+        if card.reading is not None and card.topology is not None:
+            kinds = [end.kind for end in card.topology.links.values()]
+            for kind in dict.fromkeys(kinds):
+                yield (*card.labels, kind), float(kinds.count(kind))
+
+
+def _bit_errors(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, reading in readings(snapshot):
+        for kind, ratio in reading.nvlink_bit_errors.items():
+            yield (*labels, kind), ratio
+
+
+def _fabric_problems(snapshot: Snapshot) -> Iterator[Row]:
+    for card in snapshot.cards:
+        health = snapshot.topology.links.get(card.facts.uuid)
+        if health is not None and card.reading is not None:
+            for problem in health.fabric_problems:
+                yield (*card.labels, problem), 1.0
+
+
+def _nvlink_errors(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, reading in readings(snapshot):
+        for kind, count in reading.nvlink_errors.items():
+            yield (*labels, kind), count
+
+
+LINKS = (
+    gauge(
+        "pcie_link_generation",
+        Unit.NONE,
+        signal(Signal.PCIE_LINK_GENERATION),
+        "PCIe generation of the link now; an idle card lowers it: gpu_pcie_link_degraded judges it under load.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "pcie_link_generation_max",
+        Unit.NONE,
+        signal(Signal.PCIE_LINK_GENERATION_MAX),
+        "PCIe generation that card and slot can reach together.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "pcie_link_width",
+        Unit.NONE,
+        signal(Signal.PCIE_LINK_WIDTH),
+        "PCIe lanes of the link now.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "pcie_link_width_max",
+        Unit.NONE,
+        signal(Signal.PCIE_LINK_WIDTH_MAX),
+        "PCIe lanes that card and slot can reach together.",
+        series=Series.FULL,
+    ),
+    counter("pcie_transmit", Unit.BYTES, signal(Signal.PCIE_TRANSMIT), "Bytes the card sent over PCIe."),
+    counter("pcie_receive", Unit.BYTES, signal(Signal.PCIE_RECEIVE), "Bytes the card received over PCIe."),
+    gauge(
+        "pcie_link_degraded",
+        Unit.NONE,
+        _health("pcie_degraded"),
+        "1 when generation or width of the PCIe link has stood below its highest for 30 s although the card worked "
+        "all the time; absent while the card has not, as an idle card lowers its link on purpose.",
+    ),
+    counter(
+        "pcie_replays",
+        Unit.NONE,
+        signal(Signal.PCIE_REPLAYS),
+        "PCIe packets that had to be sent again.",
+        series=Series.FULL,
+    ),
+    gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=Series.FULL),
+    gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "NVLinks of the card that are active."),
+    gauge(
+        "nvlink_links_down",
+        Unit.NONE,
+        _health("nvlinks_down"),
+        "NVLinks that were active before, or that most cards of the same name on this node have, and that are not "
+        "active now; absent on cards without NVLink and while MIG is on.",
+    ),
+    gauge(
+        "nvlink_remote_links",
+        Unit.NONE,
+        _remotes,
+        "NVLinks by what is at their other end: gpu, switch, npu, unknown.",
+        "remote",
+        series=Series.FULL,
+    ),
+    gauge(
+        "nvlink_links",
+        Unit.NONE,
+        _nvlinks(active=False),
+        "NVLinks of the card, active or not.",
+        series=Series.FULL,
+    ),
+    counter("nvlink_transmit", Unit.BYTES, signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks."),
+    counter("nvlink_receive", Unit.BYTES, signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks."),
+    counter(
+        "nvlink_errors",
+        Unit.NONE,
+        _nvlink_errors,
+        "NVLink errors over all links, by type.",
+        "type",
+        series=Series.FULL,
+    ),
+    gauge(
+        "nvlink_bit_error",
+        Unit.RATIO,
+        _bit_errors,
+        "Share of bits that arrive wrong on the card's worst NVLink (NVLink 5): raw on the wire, effective after "
+        "correction, symbol for symbols after correction.",
+        "type",
+        series=Series.FULL,
+    ),
+    gauge(
+        "fabric_state",
+        Unit.NONE,
+        signal(Signal.FABRIC_STATE),
+        "NVSwitch fabric: 1 not started, 2 in progress, 3 completed.",
+        series=Series.FULL,
+    ),
+    Metric(
+        subject=CARD,
+        noun="fabric_problem",
+        kind=Kind.INFO,
+        labels=("problem",),
+        help="What keeps the card from using the NVSwitch fabric fully: not_started, in_progress, failed, "
+        "degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition_assigned, "
+        "manager_disconnected, or what is wrong with its configuration. Absent when nothing is.",
+        read=_fabric_problems,
+    ),
+    gauge(
+        "c2c_links",
+        Unit.NONE,
+        signal(Signal.C2C_LINKS),
+        "Links to a processor on the same module; absent on cards without.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "c2c_active_links",
+        Unit.NONE,
+        signal(Signal.C2C_LINKS_ACTIVE),
+        "Links to a processor on the same module that are active.",
+        series=Series.FULL,
+    ),
+)

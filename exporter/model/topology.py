@@ -1,0 +1,84 @@
+"""How cards are joined to each other and to the host: what the driver says, and what follows for replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from exporter.model.source import EMPTY
+
+# From the nearest common ancestor to the farthest, as ``nvidia-smi topo -m`` calls them.
+PCI_PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+LINK_ENDS = ("gpu", "switch", "npu", "unknown")
+CAPABILITIES = ("read", "write", "nvlink", "atomics", "pci")
+STATUSES = (
+    "ok",
+    "chipset_not_supported",
+    "gpu_not_supported",
+    "topology_not_supported",
+    "disabled_by_regkey",
+    "not_supported",
+    "unknown",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnd:
+    """Where one NVLink of a card leads: a word of ``LINK_ENDS``, and the address on the bus of a card there."""
+
+    kind: str
+    pci_bus_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What the driver says of a pair of cards; empty where it did not answer."""
+
+    pci_path: str = ""  # a word of PCI_PATHS: the way over PCIe, even where there is a better one
+    access: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # word of CAPABILITIES → word of STATUSES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardTopology:
+    """One card's place among the others.  Static: read rarely, and kept while a card is away."""
+
+    peers: Mapping[str, Peer] = field(default_factory=lambda: EMPTY)  # the other card's uuid
+    links: Mapping[int, LinkEnd] = field(default_factory=lambda: EMPTY)  # NVLink → its far end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerPath:
+    """How one card reaches another now."""
+
+    uuid: str
+    peer: str  # uuid
+    path: str  # "NV18" or a word of PCI_PATHS
+    access: str  # what one may do with the other's memory: "read,write,…", or why nothing; "" when not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPaths:
+    """How the cards of one replica reach each other.  None and "": some pair is not known, and it matters."""
+
+    replica: str
+    worst: str = ""  # the slowest path between two of its cards
+    over_pcie: bool | None = None  # some pair has no NVLink between them
+    cross_sockets: bool | None = None  # some pair stands behind different sockets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkHealth:
+    """What is wrong with one card's links; None where it cannot be judged now."""
+
+    pcie_degraded: bool | None = None
+    nvlinks_down: int | None = None
+    fabric_problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """All that a page shows of paths and links.  ``links`` is keyed by uuid."""
+
+    paths: tuple[PeerPath, ...] = ()
+    groups: tuple[GroupPaths, ...] = ()
+    links: Mapping[str, LinkHealth] = field(default_factory=lambda: EMPTY)

@@ -1,0 +1,185 @@
+"""The worker's thread for questions about two cards: when it asks, how it makes way, and what is kept of its answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.model import CardFacts, CardReading, CardTopology, LinkEnd, Peer
+from exporter.sources.driver import pipe, topology_thread, worker
+from exporter.sources.driver.card_book import CardBook
+from exporter.sources.driver.topology_thread import TopologyThread
+
+
+class Place:
+    def __init__(self, uuid, gone=False):
+        self.uuid, self.gone = uuid, gone
+
+    def standing(self):
+        return (self.uuid, self.uuid) if self.gone is False else None
+
+
+class Driver:
+    """Counts passes by the ancestor question; ``gate`` holds it up, ``error`` is raised by it."""
+
+    def __init__(self):
+        self.asked, self.gate, self.error = [], threading.Event(), None
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle, other):  # noqa: N802
+        self.asked.append((handle, other))
+        self.entered.set()
+        assert self.gate.wait(10)
+        if self.error:
+            raise self.error
+        return 10
+
+
+class Outlet(list):
+    def send(self, message):
+        self.append(message)
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def start(monkeypatch):
+    monkeypatch.setattr(topology_thread, "LOOK", 0.01)
+    started = []
+
+    def begin(driver, places):
+        outlet = Outlet()
+        thread = TopologyThread(driver, places, outlet)
+        started.append((driver, thread))
+        return thread, outlet
+
+    yield begin
+    for driver, thread in started:
+        thread.end()
+        driver.gate.set()
+    until(lambda: not any(one.name == "topology" for one in threading.enumerate()))
+
+
+def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
+    late = Place("b", gone=None)
+    driver, places = Driver(), [Place("a"), late, Place("c", gone=True)]
+    _, outlet = start(driver, places)
+    time.sleep(0.1)
+    assert not driver.asked
+    late.gone = False
+    until(lambda: outlet)
+    assert outlet[0] == pipe.TopologyRead(
+        cards={
+            "a": CardTopology(peers={"b": Peer(pci_path="PIX")}),
+            "b": CardTopology(peers={"a": Peer(pci_path="PIX")}),
+        }
+    )
+    time.sleep(0.1)
+    assert len(outlet) == 1, "once is enough"
+
+
+def test_a_card_that_hangs_from_the_start_is_not_waited_for_longer_than_that(start, monkeypatch):
+    monkeypatch.setattr(topology_thread, "FIRST_ANSWERS", 0.1)
+    _, outlet = start(Driver(), [Place("a"), Place("b"), Place("c", gone=None)])
+    until(lambda: outlet)
+    assert set(outlet[0].cards) == {"a", "b"}
+
+
+def test_a_card_that_comes_back_is_asked_about_at_once(start):
+    away = Place("c", gone=True)
+    _, outlet = start(Driver(), [Place("a"), Place("b"), away])
+    until(lambda: outlet)
+    away.gone = False
+    until(lambda: len(outlet) == 2)
+    assert set(outlet[1].cards["a"].peers) == {"b", "c"}
+
+
+def test_answers_that_were_not_final_are_asked_for_again(start, monkeypatch):
+    monkeypatch.setattr(topology_thread, "AGAIN", 0.05)
+    driver = Driver()
+    driver.error = type("E", (Exception,), {"value": 999})()
+    _, outlet = start(driver, [Place("a"), Place("b")])
+    until(lambda: len(outlet) >= 2)
+    driver.error = None
+    until(lambda: outlet[-1].cards["a"].peers["b"].pci_path == "PIX")
+    time.sleep(0.1)
+    count = len(outlet)
+    time.sleep(0.2)
+    assert len(outlet) == count
+
+
+def test_it_makes_way_at_its_next_question_and_begins_anew_when_resumed(start):
+    driver = Driver()
+    driver.gate.clear()
+    thread, outlet = start(driver, [Place("a"), Place("b"), Place("c")])
+    assert driver.entered.wait(10)
+    assert thread.working
+    until(lambda: thread.stuck(time.monotonic()) > 0.02)
+    thread.pause()
+    driver.gate.set()
+    until(lambda: not thread.working)
+    assert not outlet and len(driver.asked) == 1 and thread.stuck(time.monotonic()) == 0
+    thread.resume()
+    until(lambda: outlet)
+    assert len(outlet[0].cards) == 3
+
+
+def test_a_driver_that_is_over_ends_the_pass_and_is_left_to_others_to_say(start):
+    driver = Driver()
+    driver.error = type("E", (Exception,), {"value": 1})()
+    thread, outlet = start(driver, [Place("a"), Place("b")])
+    until(lambda: len(driver.asked) > 1)
+    driver.error = None
+    until(lambda: outlet)
+    assert not thread.working
+
+
+class Stuck:
+    def __init__(self, seconds):
+        self.seconds, self.working, self.paused = seconds, True, 0
+
+    def pause(self):
+        self.paused += 1
+
+    def resume(self):
+        self.paused -= 1
+
+    def stuck(self, _now):
+        return self.seconds
+
+
+@pytest.mark.parametrize(("seconds", "given_up"), [(worker.STUCK - 5, []), (worker.STUCK + 5, ["hung"])])
+def test_a_new_initialisation_waits_for_a_question_but_not_for_ever(monkeypatch, seconds, given_up):
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
+    failures = []
+    outlet = SimpleNamespace(send=lambda _: None, fail=lambda reason, _: failures.append(reason))
+    one = worker.Worker("none", "", outlet)
+    thread = Stuck(seconds)
+    one._topology = (thread,)
+    one._initialise_again(SimpleNamespace())
+    assert failures == given_up and thread.paused == 0
+
+
+def test_what_is_known_of_a_card_outlives_the_worker_and_passes_without_it():
+    book, links = CardBook(), {0: LinkEnd(kind="switch")}
+    facts = CardFacts(index=0, uuid="GPU-a")
+    book.begin(1)
+    book.found(facts, 1.0)
+    book.joined(pipe.TopologyRead(cards={"GPU-a": CardTopology(links=links), "GPU-x": CardTopology()}))
+    book.end()
+    book.begin(1)
+    book.found(facts, 2.0)
+    reading = CardReading(at=2.0, signals={})
+    book.read(pipe.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=reading), 1e9)
+    book.joined(pipe.TopologyRead(cards={}))
+    (state,) = book.view(2.0, 5.0, "")
+    assert state.topology == CardTopology(links=links)
