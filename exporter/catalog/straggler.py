@@ -1,0 +1,64 @@
+"""What the page says about the card that the others of its group wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.spec import CARD, GROUP, Kind, Metric, Row, Unit
+from exporter.model import Snapshot, Straggler
+
+
+def _found(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], Straggler]]:
+    labels = {card.facts.uuid: card.labels for card in snapshot.cards}
+    for one in snapshot.stragglers.found:
+        if one.uuid in labels:
+            yield labels[one.uuid], one
+
+
+def _stragglers(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, one in _found(snapshot):
+        yield (*labels, one.replica, one.cause.value), 1.0
+
+
+def _slowdowns(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, one in _found(snapshot):
+        if one.slowdown is not None:
+            yield (*labels, one.replica), one.slowdown
+
+
+def _judged(snapshot: Snapshot) -> Iterator[Row]:
+    for replica, judged in snapshot.stragglers.judged.items():
+        yield ("replica", replica), float(judged)
+
+
+STRAGGLER = (
+    Metric(
+        subject=CARD,
+        noun="straggler",
+        kind=Kind.GAUGE,
+        labels=("replica", "cause"),
+        help="1 on the card that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
+        "clock_lock, other_tenant, pcie, nvlink, memory_pressure, unknown. Judged on work (SM, tensor and memory "
+        "activity, clocks, links), not on utilisation, and only when it lasts. Absent when there is none, and when "
+        "gpu_straggler_judged is 0.",
+        read=_stragglers,
+    ),
+    Metric(
+        subject=CARD,
+        noun="straggler_slowdown",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("replica",),
+        help="Time that the straggler needs for the same work, over the median of the other cards of its group; a "
+        "lower bound. Absent where it cannot be measured (cards without GPM, some causes).",
+        read=_slowdowns,
+    ),
+    Metric(
+        subject=GROUP,
+        noun="straggler_judged",
+        kind=Kind.GAUGE,
+        help="1 while the cards of the replica can be compared, so that no gpu_straggler means that there is none; 0 "
+        "while they idle, do not work in step, or say too little. Absent for a replica without two cards in step.",
+        read=_judged,
+    ),
+)

@@ -1,0 +1,141 @@
+"""Why a card of a group is the slow one, from what its driver says of it beside the others.
+
+Nothing here accuses a card by itself: ``derive.straggler`` says when these questions are asked, and in which order
+the answers count.  Clocks are compared as shares of the highest where all cards say it, so that makes may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exporter.derive.card_evidence import CardEvidence
+from exporter.model import Cause
+
+MORE_WORK = 1.15  # another tenant's, over the median of the group
+LOWER_CLOCK = 0.97
+AT_LIMIT = 0.98  # of the power limit
+LINK_COST = 1.05
+LINK_YIELD = 0.8  # of a PCIe link's rate that transfers reach
+NARROWER = 0.75  # of the others' capacity
+FEWER_LINKS = 0.96
+LINK_USED = 1e6  # bytes per second over NVLink; below that nobody waits for it
+LINK_ERRORS = 1.0  # per second
+FULL, ROOM = 0.01, 0.08  # share of memory free
+
+_HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+
+
+def cause_of(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause:
+    """Say why a card that was measured to be slow is slow."""
+    cause = held_back(card, others)
+    if cause is not None:
+        return cause
+    held = held_up_by(card, others)
+    return held[0] if held is not None else Cause.UNKNOWN
+
+
+def held_back(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause | None:
+    """Say what holds the clock of a card below the others'; None when it is not below, or nothing is known of why."""
+    events = card.events
+    clock, usual = clocks(card, others)
+    lower = clock is not None and usual is not None and clock <= LOWER_CLOCK * usual
+    if not lower and (clock is not None or not events):
+        return None
+    near = card.margin is not None and card.margin <= 2.0
+    if events.get("hw_power_brake_slowdown"):
+        return Cause.POWER_BRAKE
+    if any(events.get(event) for event in _HEAT) or (near and (events.get("hw_slowdown") or not events)):
+        return Cause.THERMAL
+    at_limit = card.power_share is not None and card.power_share >= AT_LIMIT
+    if events.get("sw_power_cap") or (at_limit and not events):
+        return Cause.POWER_CAP
+    if events.get("hw_slowdown"):
+        return Cause.POWER_BRAKE
+    return Cause.CLOCK_LOCK if lower and events and not events.get("gpu_idle") else None
+
+
+def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | None, float | None]:
+    """Give the card's clock and the others' median, relative to the highest where all of them say it."""
+    known = [other.clock for other in others if other.clock is not None]
+    if card.clock is None or not known:
+        return card.clock, None
+    if card.clock_max is not None and all(other.clock_max is not None for other in others):
+        shares = [other.clock / other.clock_max for other in others if other.clock and other.clock_max]
+        return card.clock / card.clock_max, median(shares)
+    return card.clock, median(known)
+
+
+def tenants(group: Sequence[CardEvidence], work: Sequence[float]) -> list[CardEvidence]:
+    """Give the cards that do more work than the group's, and on which somebody is who is not on the others."""
+    found = []
+    for place, card in enumerate(group):
+        usual = median([*work[:place], *work[place + 1 :]])
+        if usual > 0.0 and work[place] >= MORE_WORK * usual:
+            others = [*group[:place], *group[place + 1 :]]
+            if card.replicas > median([float(other.replicas) for other in others]) or _visited(card, others):
+                found.append(card)
+    return found
+
+
+def _visited(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
+    """Say whether more processes are on this card alone than is usual.
+
+    One process may drive the whole group, or one each card; and workers open contexts on cards that are not theirs.
+    The others are therefore compared among themselves, except where there is one only.
+    """
+    alone = len(_only_on(card, others))
+    usual = [_only_on(other, [one for one in others if one is not other] or [card]) for other in others]
+    return alone > median([float(len(processes)) for processes in usual])
+
+
+def _only_on(card: CardEvidence, others: Sequence[CardEvidence]) -> frozenset[int]:
+    return (card.processes or frozenset()).difference(*[other.processes or frozenset() for other in others])
+
+
+def held_up_by(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[Cause, float | None] | None:
+    """Look at a card's links and memory beside the others'; with the slowdown where it can be told."""
+    cost = _narrow(card, others)
+    if cost >= LINK_COST:
+        return Cause.PCIE, cost
+    if _poor_links(card, others):
+        return Cause.NVLINK, None
+    room = [other.memory_free for other in others if other.memory_free is not None]
+    if card.memory_free is not None and card.memory_free <= FULL and room and median(room) >= ROOM:
+        return Cause.MEMORY_PRESSURE, None
+    return None
+
+
+def _narrow(card: CardEvidence, others: Sequence[CardEvidence]) -> float:
+    """Give how much longer a step takes because of the card's PCIe link; 1 where it is as good as the others'.
+
+    With the traffic r and the capacities C of the card and of the others, the card's transfers take the share
+    s = r / C_card of the time, and would take s x C_card / C_others: the rest is lost.
+    """
+    capacities = [other.pcie_capacity for other in others if other.pcie_capacity is not None]
+    if card.pcie_capacity is None or card.pcie_rate is None or not capacities:
+        return 1.0
+    usual = median(capacities)
+    if card.pcie_capacity > NARROWER * usual:
+        return 1.0
+    share = min(1.0, card.pcie_rate / (LINK_YIELD * card.pcie_capacity))
+    return 1.0 / (1.0 - share * (1.0 - card.pcie_capacity / usual))
+
+
+def _poor_links(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
+    """Say whether the card's NVLinks are fewer than the others', or fail again and again, and theirs do not."""
+    traffic = [other.nvlink_rate for other in others if other.nvlink_rate is not None]
+    if traffic and median(traffic) < LINK_USED:
+        return False
+    usual = median([float(other.nvlinks) for other in others])
+    if usual > 0.0 and card.nvlinks <= FEWER_LINKS * usual:
+        return True
+    errors = card.nvlink_error_rate or 0.0
+    rates = [other.nvlink_error_rate or 0.0 for other in others]
+    return errors >= LINK_ERRORS and errors > 10.0 * median(rates)
+
+
+def median(values: Sequence[float]) -> float:
+    """Give the middle of at least one value."""
+    known = sorted(values)
+    upper = len(known) // 2
+    return known[upper] if len(known) % 2 else (known[upper - 1] + known[upper]) / 2

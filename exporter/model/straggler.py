@@ -1,0 +1,41 @@
+"""Which card the others of its group wait for, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from exporter.model.source import EMPTY
+
+
+class Cause(str, Enum):
+    """What makes a card the slow one; the value is the ``cause`` label."""
+
+    POWER_BRAKE = "power_brake"  # the server's power supply or the board holds the clocks down from outside
+    THERMAL = "thermal"
+    POWER_CAP = "power_cap"
+    CLOCK_LOCK = "clock_lock"  # the clocks are lower than the group's, and no event says why: somebody set them
+    OTHER_TENANT = "other_tenant"
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    MEMORY_PRESSURE = "memory_pressure"
+    UNKNOWN = "unknown"  # measured to be slow, and nothing that the driver says explains it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A card that its group waits for.  ``slowdown``: time it needs for the same work over the others' median."""
+
+    uuid: str
+    replica: str
+    cause: Cause
+    slowdown: float | None = None  # None: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """The verdict on every replica that has cards to compare.  ``judged`` is False where nothing can be said now."""
+
+    judged: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # replica →
+    found: tuple[Straggler, ...] = ()

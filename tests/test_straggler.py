@@ -1,0 +1,351 @@
+"""The card that the others wait for: judged on work, for every cause, and silent where nobody is to blame."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.derive.card_evidence import CardEvidence
+from exporter.derive.slow_card_cause import LINK_COST
+from exporter.derive.straggler import Judgement, judge
+from exporter.model import Cause
+
+CALM = {
+    "gpu_idle": False,
+    "sw_power_cap": False,
+    "hw_slowdown": False,
+    "sw_thermal_slowdown": False,
+    "hw_thermal_slowdown": False,
+    "hw_power_brake_slowdown": False,
+}
+GIGA = 1e9
+
+
+def event(*names):
+    return CALM | dict.fromkeys(names, True)
+
+
+def member(index, **more):
+    """A card that waits a fifth of its time: 100 % utilisation, work as everybody's."""
+    usual = {
+        "busy": 0.70,
+        "dram": 0.50,
+        "tensor": 0.20,
+        "resident": 1.0,
+        "memory_activity": 0.55,
+        "clock": 1.98 * GIGA,
+        "clock_max": 1.98 * GIGA,
+        "power_share": 0.6,
+        "margin": 30.0,
+        "events": CALM,
+        "memory_free": 0.10,
+        "pcie_capacity": 63 * GIGA,
+        "pcie_rate": 1e7,
+        "nvlinks": 18,
+        "nvlink_rate": 5 * GIGA,
+        "nvlink_error_rate": 0.0,
+        "processes": frozenset({100 + index}),
+    }
+    return CardEvidence(uuid=f"GPU-{index:04d}", **(usual | more))
+
+
+def blind(index, **more):
+    """The same on a card without GPM."""
+    return member(index, busy=None, dram=None, tensor=None, **more)
+
+
+def slow(index, ratio=1.2, clock=1.6 * GIGA, make=member, **more):
+    """A card that needs ``ratio`` times as long for the same work; tensor cycles at its clock are the same work."""
+    tensor = {"tensor": 0.20 * 1.98 * GIGA / clock} if make is member else {}
+    measured = {"busy": 0.70 * ratio} if make is member else {}
+    return make(index, clock=clock, **(measured | tensor | more))
+
+
+def group(*odd, size=4, make=member):
+    """``odd`` cards come first; the others are as usual."""
+    return [*odd, *[make(index) for index in range(len(odd), size)]]
+
+
+def causes(judgement: Judgement):
+    return {uuid: suspicion.cause for uuid, suspicion in judgement.suspects.items()}
+
+
+FIRST = "GPU-0000"
+
+CAUSES = [
+    (Cause.THERMAL, {"events": event("sw_thermal_slowdown")}),
+    (Cause.THERMAL, {"events": event("hw_thermal_slowdown", "hw_slowdown")}),
+    (Cause.THERMAL, {"events": {}, "margin": 0.0}),
+    (Cause.POWER_CAP, {"events": event("sw_power_cap")}),
+    (Cause.POWER_CAP, {"events": {}, "power_share": 1.0}),
+    (Cause.POWER_BRAKE, {"events": event("hw_power_brake_slowdown", "hw_slowdown")}),
+    (Cause.CLOCK_LOCK, {}),
+]
+
+
+# ── Every cause ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("make", [member, blind])
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize(("cause", "shown"), CAUSES)
+def test_a_card_held_at_a_lower_clock_is_accused_with_what_holds_it(cause, shown, size, make):
+    found = judge(group(slow(0, make=make, **shown), size=size, make=make))
+    assert causes(found) == {FIRST: cause}
+    assert found.suspects[FIRST].slowdown == (pytest.approx(1.2) if make is member else None)
+
+
+def test_a_card_that_more_than_one_event_holds_back_is_accused_of_the_first():
+    everything = event("sw_thermal_slowdown", "sw_power_cap")
+    assert causes(judge(group(slow(0, events=everything)))) == {FIRST: Cause.THERMAL}
+
+
+def test_a_slow_card_whose_clock_is_as_high_as_the_others_is_not_slow_because_of_an_event():
+    found = judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA, events=event("sw_power_cap"))))
+    assert causes(found) == {FIRST: Cause.UNKNOWN}
+
+
+def test_a_card_that_is_slow_for_no_visible_reason_must_be_very_slow_and_not_one_of_two():
+    assert causes(judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA)))) == {FIRST: Cause.UNKNOWN}
+    assert judge(group(slow(0, ratio=1.15, clock=1.98 * GIGA))) == Judgement(judged=True)
+    assert judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA), size=2)) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("make", [member, blind])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_narrow_pcie_link_that_is_full_of_traffic_holds_up_the_group(make, size):
+    over_pcie = {"nvlinks": 0, "nvlink_rate": None, "pcie_rate": 3 * GIGA, "make": make}
+    narrow = make(0, nvlinks=0, nvlink_rate=None, pcie_rate=3 * GIGA, pcie_capacity=63 * GIGA / 4)
+    del over_pcie["make"]
+    found = judge([narrow, *[make(index, **over_pcie) for index in range(1, size)]])
+    assert causes(found) == {FIRST: Cause.PCIE}
+    # 3 of 12.6 GB/s: 0.238 of the time, of which three quarters would be saved.
+    assert found.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.238 * 0.75), rel=1e-3)
+
+
+def test_a_narrow_pcie_link_without_traffic_costs_nothing():
+    assert judge(group(member(0, pcie_capacity=63 * GIGA / 4))) == Judgement(judged=True)
+
+
+def test_a_group_whose_cards_all_talk_over_narrow_pcie_has_no_straggler():
+    alike = {"nvlinks": 0, "pcie_capacity": 8 * GIGA, "pcie_rate": 6 * GIGA}
+    assert judge([member(index, **alike) for index in range(8)]) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("make", [member, blind])
+@pytest.mark.parametrize("shown", [{"nvlinks": 12}, {"nvlinks": 0}, {"nvlink_error_rate": 40.0}])
+def test_nvlinks_that_are_fewer_or_fail_hold_up_the_group(shown, make):
+    assert causes(judge(group(make(0, **shown), make=make))) == {FIRST: Cause.NVLINK}
+
+
+def test_nvlinks_that_are_not_used_or_fail_alike_everywhere_hold_up_nobody():
+    unused = [member(index, nvlink_rate=0.0, nvlinks=18 - index) for index in range(4)]
+    assert judge(unused) == Judgement(judged=True)
+    assert judge([member(index, nvlink_error_rate=40.0) for index in range(4)]) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("make", [member, blind])
+def test_a_card_without_free_memory_holds_up_a_group_that_has_some(make):
+    assert causes(judge(group(make(0, memory_free=0.0), make=make))) == {FIRST: Cause.MEMORY_PRESSURE}
+    assert judge([make(index, memory_free=0.005) for index in range(4)]) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("users", [{"processes": frozenset({100, 999})}, {"replicas": 2}])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_card_that_works_for_somebody_else_too_is_accused_of_that(users, size):
+    busy = {"busy": 0.95, "dram": 0.7, "tensor": 0.3, "memory_activity": 0.8, "events": event("sw_power_cap")}
+    assert causes(judge(group(member(0, **busy, **users), size=size))) == {FIRST: Cause.OTHER_TENANT}
+    without = blind(0, memory_activity=0.8, **users)
+    assert causes(judge(group(without, size=size, make=blind))) == {FIRST: Cause.OTHER_TENANT}
+
+
+def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant():
+    assert judge(group(member(0, processes=frozenset({100, 999})))) == Judgement(judged=True)
+    workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first card
+    assert judge(group(member(0, dram=0.58, busy=0.8, processes=workers))) == Judgement(judged=True)
+    one = [member(index, processes=frozenset({100}), dram=0.5 + 0.08 * (index == 0)) for index in range(4)]
+    assert judge(one) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_visitor_is_found_where_one_process_drives_all_cards_of_the_group(size):
+    visited = member(0, processes=frozenset({100, 999}), dram=0.7, busy=0.95)
+    driven = [member(index, processes=frozenset({100})) for index in range(1, size)]
+    assert causes(judge([visited, *driven])) == {FIRST: Cause.OTHER_TENANT}
+
+
+# ── Nobody to blame ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_waiters_at_full_utilisation_are_not_accused_and_do_not_hide_who_is(size):
+    waiting = [member(index, busy=0.55) for index in range(1, size)]
+    assert causes(judge([slow(0, ratio=1.0, events=event("sw_thermal_slowdown")), *waiting])) == {
+        FIRST: Cause.THERMAL
+    }
+    assert judge([member(0, busy=0.55), *waiting]) == Judgement(judged=True)
+
+
+def test_utilisation_alone_changes_nothing():
+    """A card at half the others' utilisation, or twice it, does the same work in the same time."""
+    for resident in (0.5, 0.8, 1.0):
+        assert judge([member(0, resident=resident), *[member(i, resident=0.7) for i in (1, 2, 3)]]).suspects == {}
+
+
+def test_a_card_that_spins_longer_in_the_same_collective_is_not_slow():
+    """Cards over PCIe: 98 % utilisation on the first, half of that on the others, and all of it waiting."""
+    spinning = member(0, resident=0.98, busy=0.31, dram=0.15, tensor=0.05)
+    assert judge([spinning, *[member(i, resident=0.5, busy=0.24, dram=0.15, tensor=0.05) for i in (1, 2, 3)]]) == (
+        Judgement(judged=True)
+    )
+
+
+@pytest.mark.parametrize("make", [member, blind])
+def test_an_idle_group_is_not_judged(make):
+    idle = {"resident": 0.0, "memory_activity": 0.0, "clock": 0.345 * GIGA, "events": event("gpu_idle")}
+    if make is member:
+        idle |= {"busy": 0.0, "dram": 0.0, "tensor": 0.0}
+    hot = make(0, **(idle | {"clock": 0.2 * GIGA, "events": event("sw_thermal_slowdown"), "memory_free": 0.0}))
+    assert judge([hot, *[make(index, **idle) for index in range(1, 4)]]) == Judgement()
+
+
+@pytest.mark.parametrize("make", [member, blind])
+@pytest.mark.parametrize("reason", ["sw_power_cap", "sw_thermal_slowdown", "hw_power_brake_slowdown"])
+def test_cards_that_are_all_held_alike_have_no_straggler(reason, make):
+    held = [make(i, clock=(1.5 + 0.01 * i) * GIGA, events=event(reason), power_share=1.0) for i in range(8)]
+    assert judge(held) == Judgement(judged=True)
+
+
+@pytest.mark.parametrize("make", [member, blind])
+def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(make):
+    capped = make(0, events=event("sw_power_cap"), power_share=1.0, clock=1.93 * GIGA)
+    assert judge(group(capped, make=make)) == Judgement(judged=True)
+
+
+def test_without_work_measured_a_clock_that_is_a_little_lower_or_idle_accuses_nobody():
+    hot = event("sw_thermal_slowdown")
+    assert judge(group(blind(0, clock=1.87 * GIGA, events=hot), make=blind)) == Judgement(judged=True)
+    assert judge(group(blind(0, clock=0.345 * GIGA, events=event("gpu_idle")), make=blind)) == Judgement(judged=True)
+
+
+def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_cards():
+    """98 % utilisation on the first card, 48 % on the last, and the first is hot from all that."""
+    shares = (0.98, 0.9, 0.83, 0.76, 0.69, 0.62, 0.55, 0.48)
+    skewed = [member(i, busy=0.8 * s, dram=0.6 * s, tensor=0.2 * s, resident=s) for i, s in enumerate(shares)]
+    assert judge(skewed).suspects == {}
+    hot = replace(skewed[0], clock=1.7 * GIGA, events=event("sw_thermal_slowdown", "sw_power_cap"))
+    assert judge([hot, *skewed[1:]]).suspects == {}
+    unmeasured = [replace(one, busy=None, dram=None, tensor=None) for one in [hot, *skewed[1:]]]
+    assert judge(unmeasured).suspects == {}
+
+
+def test_one_card_that_does_more_of_the_same_work_is_out_of_step_and_not_slow():
+    hot_expert = member(0, busy=0.95, dram=0.68, tensor=0.27)
+    assert judge(group(hot_expert)) == Judgement(judged=True)
+
+
+def test_two_cards_that_do_different_work_are_not_judged():
+    busier = slow(0, ratio=1.3, events=event("sw_thermal_slowdown"), dram=0.65)
+    assert judge(group(busier, size=2)) == Judgement()
+
+
+def test_a_card_alone_is_never_judged():
+    assert judge([slow(0, events=event("sw_thermal_slowdown"))]) == Judgement()
+    assert judge([]) == Judgement()
+
+
+# ── More than one, and less than all ────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_slow_cards_the_slower_one_is_waited_for_and_equals_both():
+    hot = event("sw_thermal_slowdown")
+    slower = [slow(0, ratio=1.3, events=hot), slow(1, ratio=1.15, events=hot)]
+    assert causes(judge(group(*slower, size=8))) == {FIRST: Cause.THERMAL}
+    braked = [slow(index, ratio=1.3, events=event("hw_power_brake_slowdown")) for index in (0, 1)]
+    assert causes(judge(group(*braked, size=8))) == dict.fromkeys((FIRST, "GPU-0001"), Cause.POWER_BRAKE)
+
+
+def test_scatter_among_the_others_protects_a_card_that_is_only_a_little_worse():
+    scattered = [member(i, busy=0.70 * (1 + 0.05 * i)) for i in range(7)]
+    assert judge([slow(9, ratio=1.32, events=event("sw_thermal_slowdown")), *scattered]).suspects == {}
+
+
+@pytest.mark.parametrize(
+    "lost", ["dram", "tensor", "resident", "margin", "memory_free", "pcie_capacity", "processes"]
+)
+def test_a_signal_that_nobody_has_is_not_needed(lost):
+    cards = group(slow(0, events=event("sw_thermal_slowdown")))
+    found = judge([replace(one, **{lost: None}) for one in cards])
+    assert causes(found) == {FIRST: Cause.THERMAL}
+
+
+def test_a_card_whose_work_was_not_read_is_left_out_of_the_comparison():
+    cards = group(slow(0, events=event("sw_thermal_slowdown")))
+    assert causes(judge([*cards, blind(9)])) == {FIRST: Cause.THERMAL}
+
+
+def test_without_work_and_clocks_nothing_is_judged():
+    assert judge([blind(index, clock=None) for index in range(4)]) == Judgement()
+    assert judge([CardEvidence(uuid=str(index)) for index in range(4)]) == Judgement()
+
+
+# ── Properties ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHARES = st.none() | st.floats(0.0, 1.0)
+ANY = st.builds(
+    CardEvidence,
+    uuid=st.uuids().map(str),
+    busy=SHARES,
+    dram=SHARES,
+    tensor=SHARES,
+    resident=SHARES,
+    memory_activity=SHARES,
+    clock=st.none() | st.floats(1e6, 3e9),
+    clock_max=st.none() | st.floats(1e6, 3e9),
+    power_share=st.none() | st.floats(0.0, 2.0),
+    margin=st.none() | st.floats(-20.0, 80.0),
+    events=st.dictionaries(st.sampled_from(sorted(CALM)), st.booleans()),
+    memory_free=SHARES,
+    pcie_capacity=st.none() | st.floats(1e8, 1e12),
+    pcie_rate=st.none() | st.floats(0.0, 1e15),
+    nvlinks=st.integers(0, 18),
+    nvlink_rate=st.none() | st.floats(0.0, 1e13),
+    nvlink_error_rate=st.none() | st.floats(0.0, 1e6),
+    processes=st.none() | st.frozensets(st.integers(1, 9), max_size=4),
+    replicas=st.integers(1, 3),
+)
+
+
+@given(st.lists(ANY, max_size=8, unique_by=lambda one: one.uuid), st.randoms())
+def test_whatever_was_read_the_judgement_is_finite_and_does_not_depend_on_the_order(cards, chance):
+    found = judge(cards)
+    assert found.suspects.keys() <= {one.uuid for one in cards}
+    assert found.judged or not found.suspects
+    for suspicion in found.suspects.values():
+        assert suspicion.slowdown is None or (math.isfinite(suspicion.slowdown) and suspicion.slowdown >= LINK_COST)
+    mixed = list(cards)
+    chance.shuffle(mixed)
+    assert judge(mixed) == found
+
+
+@given(st.floats(0.3, 1.15), st.floats(0.3, 1.9), st.integers(3, 8))
+def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdown(busy, dram, size):
+    cards = group(slow(0, events=event("sw_thermal_slowdown")), size=size)
+    scaled = [replace(one, busy=one.busy * busy, dram=one.dram * dram) for one in cards]
+    found = judge(scaled)
+    assert causes(found) == {FIRST: Cause.THERMAL}
+    assert found.suspects[FIRST].slowdown == pytest.approx(1.2)
+
+
+@given(st.lists(st.floats(0.98, 1.02), min_size=2, max_size=8), st.data())
+def test_cards_that_scatter_by_little_are_never_accused(noise, data):
+    events = st.sampled_from(sorted(CALM)).map(event)
+    cards = [
+        member(i, busy=0.7 * n, dram=0.5 * n, clock=1.9 * GIGA * n, events=data.draw(events))
+        for i, n in enumerate(noise)
+    ]
+    assert judge(cards) == Judgement(judged=True)

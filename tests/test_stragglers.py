@@ -1,0 +1,231 @@
+"""From readings to verdicts: what a reading shows, what lasts, and what is kept from cycle to cycle."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from builders import card
+
+from exporter.derive.card_evidence import counted, evidence
+from exporter.model import CardProcess, CardReading, Cause, Ownership, Signal
+from exporter.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
+
+CALM = dict.fromkeys(("gpu_idle", "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown"), False)
+
+
+# ── From readings to evidence ───────────────────────────────────────────────────────────────────────────────────
+
+
+def reading(at=1000.0, signals=None, **more):
+    return CardReading(at=at, signals=signals or {}, **more)
+
+
+def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
+    first = reading(
+        1000.0, {Signal.PCIE_TRANSMIT: 1e9, Signal.PCIE_RECEIVE: 0.0}, nvlink_errors={"replay": 5.0, "crc": 1.0}
+    )
+    second = reading(
+        1002.0,
+        {
+            Signal.PCIE_TRANSMIT: 5e9,
+            Signal.PCIE_RECEIVE: 1e9,
+            Signal.SM_ACTIVE: 0.7,
+            Signal.PCIE_LINK_GENERATION: 4.0,
+            Signal.PCIE_LINK_WIDTH: 16.0,
+            Signal.MEMORY_TOTAL: 100.0,
+            Signal.MEMORY_USED: 80.0,
+            Signal.MEMORY_RESERVED: 5.0,
+            Signal.POWER: 350.0,
+            Signal.POWER_LIMIT: 700.0,
+        },
+        nvlink_errors={"replay": 8.0, "crc": 2.0},
+        nvlink_up={0: True, 1: False, 2: True},
+        processes=(CardProcess(pid=7),),
+    )
+    found = evidence("GPU-1", second, counted(second), counted(first), 2)
+    assert (found.busy, found.power_share, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
+    assert (found.pcie_rate, found.nvlink_error_rate) == (2e9, 2.0)
+    assert found.memory_free == pytest.approx(0.15)
+    assert found.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
+    assert found.processes == frozenset({7})
+    own = replace(second, traffic={("pcie", "transmit"): 3e9, ("pcie", "receive"): 1e9})
+    assert evidence("GPU-1", own, counted(own), counted(first)).pcie_rate == 3e9
+
+
+def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
+    now = reading(1002.0, {Signal.PCIE_TRANSMIT: 5e9}, nvlink_errors={"replay": 1.0})
+    for before in (
+        reading(1000.0, {Signal.PCIE_TRANSMIT: 9e9}, nvlink_errors={"replay": 5.0}),
+        reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
+        reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
+    ):
+        found = evidence("GPU-1", now, counted(now), counted(before))
+        assert (found.pcie_rate, found.nvlink_error_rate) == (None, None)
+    assert evidence("GPU-1", now, counted(now), None).pcie_rate is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
+def test_values_that_cannot_be_are_not_evidence(value):
+    odd = reading(1.0, dict.fromkeys(Signal, value))
+    found = evidence("GPU-1", odd, counted(odd), None)
+    shares = (found.busy, found.dram, found.tensor, found.resident, found.memory_activity)
+    assert shares == (None,) * 5
+    numbers = [found.clock, found.power_share, found.margin, found.memory_free, found.pcie_capacity]
+    assert all(number is None or math.isfinite(number) for number in numbers)
+
+
+# ── What lasts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOT = {"sm_active": 0.84, "clock_sm": 1.6e9}
+WELL = {"sm_active": 0.70, "clock_sm": 1.98e9}
+IDLE = {"sm_active": 0.0, "dram_active": 0.0, "utilization": 0.0}
+
+
+class Node:
+    """Four cards of one replica, read once a second by a watch."""
+
+    def __init__(self, *, rank=None, replica="chat", size=4):
+        self.watch, self.at, self.size = StragglerWatch(), 1000.0, size
+        self.owners = tuple(
+            Ownership(uuid=f"GPU-{i:04d}", replica=replica, rank="" if rank is None else rank(i)) for i in range(size)
+        )
+
+    def cards(self, odd, down=()):
+        found = []
+        for index in range(self.size):
+            signals = {"dram_active": 0.5, "utilization": 1.0, "clock_max_sm": 1.98e9} | WELL
+            signals |= odd if odd is IDLE or index == 2 else {}
+            one = card(index, at=self.at, up=index not in down, **signals)
+            if one.reading is not None:
+                held = CALM | {"sw_thermal_slowdown": True} if odd is HOT and index == 2 else CALM
+                one = replace(one, reading=replace(one.reading, clock_events=held))
+            found.append(one)
+        return found
+
+    def turn(self, odd=WELL, times=1, step=1.0, down=()):
+        for _ in range(times):
+            self.at += step
+            found = self.watch.look(self.cards(odd, down), self.owners)
+        return found
+
+    def accused(self, *arguments, **more):
+        return [(one.uuid, one.cause) for one in self.turn(*arguments, **more).found]
+
+
+VERDICT = [("GPU-0002", Cause.THERMAL)]
+
+
+def test_a_verdict_takes_several_cycles_and_several_to_go_away():
+    node = Node()
+    assert node.accused(HOT, ENTER - 1) == []
+    assert node.accused(HOT) == VERDICT
+    assert node.turn(HOT, CYCLES).found[0].slowdown == pytest.approx(1.2)
+    assert node.accused(WELL, CYCLES - 3) == VERDICT
+    assert node.accused(WELL) == []
+    assert node.turn().judged == {"chat": True}
+
+
+def test_a_flicker_neither_makes_a_verdict_nor_ends_one():
+    node = Node()
+    for _ in range(30):
+        assert node.accused(HOT) == []
+        assert node.accused(WELL) == []
+    assert node.accused(HOT, CYCLES) == VERDICT
+    for _ in range(30):
+        assert node.accused(WELL) == VERDICT
+        assert node.accused(HOT) == VERDICT
+
+
+def test_pages_without_new_readings_are_no_cycles():
+    node = Node()
+    node.turn(HOT, 2)
+    cards = node.cards(HOT)
+    for _ in range(50):
+        assert node.watch.look(cards, node.owners).found == ()
+
+
+def test_a_group_that_falls_idle_loses_judgement_and_verdict():
+    node = Node()
+    assert node.turn(HOT, 20).judged == {"chat": True}
+    found = node.turn(IDLE, CYCLES - JUDGED + 1)
+    assert (found.found, found.judged) == ((), {"chat": False})
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_a_short_rest_does_not_end_a_verdict():
+    node = Node()
+    node.turn(HOT, 20)
+    for _ in range(5):
+        assert node.accused(IDLE, 2) == VERDICT
+        assert node.accused(HOT, 4) == VERDICT
+
+
+def test_a_long_gap_in_the_readings_starts_anew():
+    node = Node()
+    node.turn(HOT, 20)
+    found = node.turn(HOT, step=GAP + 1)
+    assert (found.found, found.judged) == ((), {"chat": False})
+    assert node.accused(HOT, ENTER - 1) == VERDICT
+
+
+def test_cards_that_are_read_rarely_by_choice_are_judged_all_the_same():
+    assert Node().accused(HOT, ENTER + 1, step=60.0) == VERDICT
+
+
+def test_a_straggler_that_is_lost_is_named_no_more_and_comes_back_with_evidence():
+    node = Node()
+    node.turn(HOT, 20)
+    assert node.accused(HOT, down=(2,)) == []
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_a_neighbour_that_is_lost_changes_nothing_and_all_lost_say_nothing():
+    node = Node()
+    node.turn(HOT, 20)
+    assert node.accused(HOT, 3, down=(0,)) == VERDICT
+    found = node.turn(HOT, down=(0, 1, 2, 3))
+    assert (found.found, found.judged) == ((), {"chat": False})
+
+
+def test_other_members_are_another_group():
+    node = Node()
+    node.turn(HOT, 20)
+    node.owners = node.owners[:3]
+    assert node.turn(HOT).found == ()
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_cards_of_ranks_of_their_own_are_not_compared():
+    found = Node(rank=str).turn(HOT, 20)
+    assert (found.found, found.judged) == ((), {})
+
+
+def test_ranks_are_judged_each_for_itself_and_shown_as_one_replica():
+    node = Node(rank=lambda index: str(index // 2))
+    assert node.accused(HOT, 20) == VERDICT
+    assert node.turn(HOT).judged == {"chat": True}
+
+
+def test_what_is_kept_is_bounded_by_what_there_is_now():
+    node = Node()
+    for number in range(100):
+        node.owners = tuple(replace(owner, replica=f"r{number}") for owner in node.owners)
+        node.turn(HOT, 2)
+    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (1, 4, 4)
+    node.watch.look([], node.owners)
+    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (0, 0, 0)
+
+
+def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):
+    caplog.set_level("INFO")
+    node = Node()
+    for odd, times in [(HOT, 30), (WELL, 30)]:
+        node.turn(odd, times)
+    assert [re.sub(r"^event=(\S+).*", r"\1", record.getMessage()) for record in caplog.records] == [
+        "straggler",
+        "straggler_over",
+    ]
+    assert "replica=chat gpu=GPU-0002 cause=thermal slowdown=1.20" in caplog.records[0].getMessage()
