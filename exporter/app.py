@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from exporter.catalog.spec import Series
+from exporter.dcgm_pages import DcgmPages
 from exporter.derive.replicas import Endpoint as Place
 from exporter.discovery import Discovery
 from exporter.errors import SettingsError
+from exporter.events import Events
 from exporter.ledger import Ledger
 from exporter.listener.loop import Listener
 from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
@@ -27,6 +29,7 @@ from exporter.settings import EngineSettings, GatewaySettings, Settings
 from exporter.sources import own_process
 from exporter.sources.driver.cards import CardSource
 from exporter.sources.endpoint.exchange import Endpoint, Target
+from exporter.stragglers import StragglerWatch
 
 if TYPE_CHECKING:
     from exporter.gateway import GatewayPoller
@@ -70,6 +73,14 @@ class App:
         self._gateways: dict[GatewaySettings, GatewayPoller] = {}
         self._stopping = False
         self.pages = PageStore(series=Series(settings.series), clock=clock)
+        self.dcgm = DcgmPages(clock=clock)
+        self._simulated = driver is not None and driver.module != Driver().module
+        self.events = Events(
+            driver=settings.gpu.enabled,
+            changed=lambda: self.publisher.news(),  # noqa: PLW0108 - made below
+            clock=clock,
+            wall=wall,
+        )
         self.cards = self._make_cards(driver or Driver())
         self._ledger = Ledger()
         self.discovery = Discovery(
@@ -80,10 +91,12 @@ class App:
             replicas=lambda: list(self._replicas.values()),
             assignment=lambda: self.placement.assignment,
             gateways=lambda: list(self._gateways.values()),
-            others=lambda: self.discovery.statuses,
+            others=lambda: [*self.discovery.statuses, *self.events.statuses],
+            xids=self.events.view,
             publish=self._publish,
             notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made below
             economy=self._economy,
+            stragglers=StragglerWatch().look,
             loop_restarts=self._loop_restarts,
             dropped=lambda: self.pages.dropped,
             clock=clock,
@@ -107,6 +120,7 @@ class App:
             interval=gpu.interval,
             deadline=gpu.deadline,
             on_update=lambda: self.publisher.news(),  # noqa: PLW0108 - made after the cards
+            on_event=self.events.driver_said,
             clock=self._clock,
             wall=self._wall,
         )
@@ -117,7 +131,8 @@ class App:
         """Bind and serve; give the address.  Raise ListenError when it cannot be had."""
         address = self.settings.listen
         reload = self.reload if self.settings.reload_endpoint else None
-        self.listener = Listener(address.host, address.port, routes(self.pages, self.publisher, reload=reload))
+        handler = routes(self.pages, self.publisher, reload=reload, dcgm=self.dcgm)
+        self.listener = Listener(address.host, address.port, handler)
         self.listener.start()
         return self.listener.address
 
@@ -125,6 +140,7 @@ class App:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
         if self.cards is not None:
             self.cards.start()
+        self._watch_kernel()
         with self._lock:
             self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
             self._apply_gateways()
@@ -138,6 +154,7 @@ class App:
             self.listener.stop(0.5)
         self.placement.stop()
         self.discovery.stop()
+        self.events.stop()
         with self._lock:
             self._stopping = True
             for poller in self._replicas.values():
@@ -148,12 +165,18 @@ class App:
         if self.cards is not None:
             self.cards.stop(1.0)
 
+    def release_cards(self, *, released: bool) -> None:
+        """Hold no driver file open until told otherwise, so that MIG can be switched or the driver replaced."""
+        if self.cards is not None:
+            self.cards.release(released=released)
+
     # ------------------------------------------------------------------ what the parts ask for
 
     def _publish(self, snapshot: Snapshot) -> None:
         # Not on the very first page, which is not to wait for it.
         own = own_process.exposition() if self.pages.age() is not None else {False: "", True: ""}
         self.pages.publish(snapshot, own.__getitem__)
+        self.dcgm.publish(snapshot)
         self._alive()
 
     def _economy(
@@ -167,7 +190,13 @@ class App:
         served = self.listener.loop_restarts if self.listener is not None else 0
         cards = self.cards.loop_restarts if self.cards is not None else 0
         loops = {"listener": served, "placement": self.placement.loop_restarts, "cards": cards}
-        return {**loops, **self.discovery.loop_restarts}
+        return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts}
+
+    def _watch_kernel(self) -> None:
+        """Follow the kernel log for XIDs; simulated cards have none in the log of the machine they run on."""
+        log = self.settings.kernel_log
+        ours = self.cards is not None and (log.path is not None or not self._simulated)
+        self.events.watch(enabled=log.enabled and ours, path=log.path)
 
     def _places(self) -> list[Place]:
         return [_place(engine) for engine in list(self._replicas)]
@@ -201,6 +230,7 @@ class App:
             interval=engine.interval,
             windows=tuple((window.label, window.seconds) for window in self.settings.windows),
             quantiles=self.settings.quantiles,
+            image=engine.image,
         )
         return ReplicaPoller(
             plan,
@@ -279,6 +309,7 @@ class App:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:
             self.pages.use(Series(settings.series))
+        self._watch_kernel()
         self.discovery.adopt(settings.discovery)
         self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)
         if (settings.windows, settings.quantiles) != (old.windows, old.quantiles):

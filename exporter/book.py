@@ -150,4 +150,4 @@ class Book:
 def _settings(one: FoundEngine, taken: set[str]) -> EngineSettings:
     names = [name for name in (one.name, notation.host_port(one.url)) if name and name not in taken]
     kind = one.kind if one.kind in ENGINE_KINDS else "auto"
-    return EngineSettings(name=names[0] if names else one.url, kind=kind, url=one.url)
+    return EngineSettings(name=names[0] if names else one.url, kind=kind, url=one.url, image=one.image)

@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0, help="another seed is another day (default 0)")
     demo.add_argument("--fault-at", type=float, metavar="SECONDS", help="when the scenario's fault begins")
     demo.add_argument("--fault-until", type=float, metavar="SECONDS", help="when it is mended (default never)")
+    demo.add_argument("--node", type=int, default=0, help="which node of the service, where they differ (default 0)")
     demo.add_argument("--list", action="store_true", help="list the scenarios and end")
     demo.set_defaults(run=_demo)
 
@@ -128,6 +129,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
     node = SimulatedNode(
         arguments.scenario,
         seed=arguments.seed,
+        node=arguments.node,
         fault_at=arguments.fault_at,
         fault_until=arguments.fault_until,
         gateway=True,
@@ -219,13 +221,14 @@ def _urls(host: str, port: int) -> None:
 
 
 def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager: ServiceManager | None = None) -> int:
-    """Run until SIGTERM or SIGINT; SIGHUP reloads."""
+    """Run until SIGTERM or SIGINT; SIGHUP reloads, SIGUSR1 lets go of the cards until SIGUSR2."""
     from exporter.service_manager import ServiceManager  # noqa: PLC0415
     from exporter.sources.own_process import be_thrifty  # noqa: PLC0415
 
     manager = manager or ServiceManager({})
     events: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    going_on = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    for number in (signal.SIGTERM, signal.SIGINT, *going_on):
         signal.signal(number, lambda received, _: events.put(received))
     be_thrifty()
     app.start()
@@ -238,7 +241,10 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     if said is not None:
         said(host, port)
     manager.ready(f"serving {host}:{port}")
-    while events.get() == signal.SIGHUP:
+    while (received := events.get()) in going_on:
+        if received != signal.SIGHUP:
+            app.release_cards(released=received == signal.SIGUSR1)
+            continue
         manager.reloading()
         _, outcome = app.reload()
         manager.ready(f"serving {host}:{port}; {outcome.splitlines()[0]}")

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
+from exporter.derive.links import LinkWatch
 from exporter.derive.localisation import localise
 from exporter.derive.replicas import Assignment
 from exporter.model import (
@@ -27,6 +28,8 @@ from exporter.model import (
     ReplicaState,
     Snapshot,
     SourceStatus,
+    Stragglers,
+    XidCount,
 )
 
 logger = logging.getLogger(__name__)
@@ -93,9 +96,11 @@ class Publisher:
         assignment: Callable[[], Assignment],
         gateways: Callable[[], Sequence[Gateway]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
+        xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         publish: Callable[[Snapshot], None],
         notice: Callable[[Sequence[CardState]], None] = lambda _: None,
         economy: Economy = lambda *_: Economics(),
+        stragglers: Callable[[Sequence[CardState], Sequence[Ownership]], Stragglers] = lambda *_: Stragglers(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
         dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -103,8 +108,8 @@ class Publisher:
     ) -> None:
         """``publish`` is given every snapshot; ``notice`` the cards, for whoever follows their processes.
 
-        ``others``: the health of what only leads to engines.  ``economy`` keeps accounts: it is called once for each
-        snapshot, in its order.
+        ``others``: the health of what only leads to engines, and of the sources of ``xids``.  ``economy`` keeps
+        accounts: it is called once for each snapshot, in its order.
         """
         self.snapshot: Snapshot | None = None
         self.interval = 1.0
@@ -115,11 +120,14 @@ class Publisher:
         self._assignment = assignment
         self._gateways = gateways
         self._others = others
+        self._xids = xids
         self._publish = publish
         self._notice = notice
         self._economy = economy
+        self._stragglers = stragglers
         self._loop_restarts = loop_restarts
         self._dropped = dropped
+        self._links = LinkWatch()
         self._clock = clock
         self._wall = wall
         self._news = threading.Event()
@@ -175,6 +183,9 @@ class Publisher:
             replica_imbalance=replica_imbalance(replicas),
             localisation=localise(cards, replicas, assignment.owners),
             economics=self._economy(cards, replicas, assignment.owners),
+            stragglers=self._stragglers(cards, assignment.owners),
+            topology=self._links.look(cards, assignment.owners),
+            xids=self._xids(cards),
             sources=(*statuses, *[status for status, _ in heard], *others),
             daemon=daemon,
         )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from exporter.derive import capacity, delta, engine
+from exporter.derive import capacity, delta, engine, ranks
 from exporter.derive.windows import History
 from exporter.engines import by_kind, kinds_on, recognise, still
 from exporter.engines.base import Engine, clean
@@ -40,6 +40,7 @@ class ReplicaPlan:
     interval: float
     windows: tuple[tuple[str, float], ...]
     quantiles: tuple[float, ...]
+    image: str = ""
 
 
 class ReplicaPoller:
@@ -73,6 +74,7 @@ class ReplicaPoller:
             status=self.polling.status,
             reading=None,
             last_read_at=None,
+            image=plan.image,
         )
 
     # ------------------------------------------------------------------ one poll
@@ -134,7 +136,8 @@ class ReplicaPoller:
 
     def _take(self, reading: EngineReading, page: Fetched) -> None:
         now = self._clock()
-        if reading.model and self.state.labels[2] not in ("", reading.model):
+        known = "" if reading.several_models else reading.model or self.state.labels[2]
+        if self.state.labels[2] not in ("", known):
             self._begin_anew()
         if reading.oddities:
             self.oddities = dict(Counter(self.oddities) + Counter(reading.oddities))
@@ -149,15 +152,15 @@ class ReplicaPoller:
             self._version_due = now
         windows = engine.figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
-        summed = {stage: delta.sum_over_ranks(by_rank) for stage, by_rank in reading.histograms.items()}
+        page_before = self.state.reading.histograms if self.state.reading is not None else EMPTY
         self.state = ReplicaState(
             name=self.plan.name,
             kind=self.plan.kind,
-            labels=(self.plan.name, reading.engine, reading.model or self.state.labels[2]),
+            labels=(self.plan.name, reading.engine, known),
             status=self.polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
-            histograms={stage: histogram for stage, histogram in summed.items() if histogram is not None},
+            histograms=ranks.summed(reading.histograms, page_before, self.state.histograms),
             windows=windows,
             frozen=engine.frozen(reading, totals, now),
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
@@ -165,6 +168,7 @@ class ReplicaPoller:
             certificate_expires=page.certificate_expires,
             room=self._room(reading, windows),
             generated=engine.generated(totals),
+            image=self.plan.image,
         )  # fmt: skip
 
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:

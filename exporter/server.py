@@ -10,11 +10,14 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from exporter import __version__
 from exporter.listener.http1 import plain
 from exporter.listener.loop import Handler, Request, Response
+
+if TYPE_CHECKING:
+    from exporter.dcgm.query import Wanted
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -36,6 +39,13 @@ class Pages(Protocol):
     """Where ready pages come from."""
 
     def page(self, *, openmetrics: bool, gzip: bool) -> bytes | None:
+        """Give the newest page; None while there is none, or when it is too old to be shown."""
+
+
+class DcgmForms(Protocol):
+    """Where ready pages under DCGM's names come from."""
+
+    def page(self, wanted: Wanted, *, gzip: bool) -> bytes | None:
         """Give the newest page; None while there is none, or when it is too old to be shown."""
 
 
@@ -76,7 +86,7 @@ class _Form:
     gzip: bool
 
 
-def routes(pages: Pages, health: Health, *, reload: Reload | None) -> Handler:
+def routes(pages: Pages, health: Health, *, reload: Reload | None, dcgm: DcgmForms | None = None) -> Handler:
     """Give the handler of all paths; ``reload`` is None where the configuration does not allow it."""
     table = {
         "/metrics": _Route(method="GET", title="metrics, for Prometheus", answer=lambda r: _metrics(r, pages)),
@@ -84,6 +94,9 @@ def routes(pages: Pages, health: Health, *, reload: Reload | None) -> Handler:
         "/-/ready": _Route(method="GET", title="is its data fresh?", answer=lambda _: _verdict(health.ready())),
         "/-/reload": _Route(method="POST", title="read the configuration", answer=lambda _: _reload(reload)),
     }
+    if dcgm is not None:
+        title = "cards under DCGM's names; ?dialect=legacy or ?dialect=4.9"
+        table["/metrics/dcgm"] = _Route(method="GET", title=title, answer=lambda r: _dcgm(r, dcgm))
     index = _index(table)
     table["/"] = _Route(method="GET", title="this page", answer=lambda _: index)
     return functools.partial(_answer, table)
@@ -103,13 +116,33 @@ def _metrics(request: Request, pages: Pages) -> Response:
     form = _form(request.headers.get("accept", ""), request.headers.get("accept-encoding", ""))
     body = pages.page(openmetrics=form.openmetrics, gzip=form.gzip)
     if body is None:
-        return plain(503, "no page yet, or the newest is too old to be shown; /-/ready says more", _VARY)
+        return _no_page()
     return Response(
         status=200,
         content_type=OPENMETRICS if form.openmetrics else TEXT,
         body=body,
         headers=(_VARY, ("Content-Encoding", "gzip")) if form.gzip else (_VARY,),
     )
+
+
+def _no_page() -> Response:
+    return plain(503, "no page yet, or the newest is too old to be shown; /-/ready says more", _VARY)
+
+
+def _dcgm(request: Request, pages: DcgmForms) -> Response:
+    """Answer in text 0.0.4 whatever the client prefers: these names are not OpenMetrics'."""
+    from exporter.dcgm.query import QueryRefusedError, understood  # noqa: PLC0415 - most nodes never need the tables
+
+    try:
+        wanted = understood(request.query)
+    except QueryRefusedError as refused:
+        return plain(400, str(refused))
+    packed = _form("", request.headers.get("accept-encoding", "")).gzip
+    body = pages.page(wanted, gzip=packed)
+    if body is None:
+        return _no_page()
+    headers = (_VARY, ("Content-Encoding", "gzip")) if packed else (_VARY,)
+    return Response(status=200, content_type=TEXT, body=body, headers=headers)
 
 
 def _verdict(verdict: tuple[bool, str]) -> Response:

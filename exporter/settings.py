@@ -62,6 +62,14 @@ class GpuSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLogSettings:
+    """Where errors of cards are looked for beside the driver's events; ``path`` None: wherever it can be read."""
+
+    enabled: bool = field(default=True, metadata=key(readers.boolean()))
+    path: str | None = field(default=None, metadata=key(readers.path("the name of a file")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BasicAuth:
     """A user name, and the file its password is read from at every use."""
 
@@ -119,7 +127,10 @@ _ENDPOINT_URL = readers.written_as("a URL that begins with http:// or https://",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One replica's metrics page and how to read it; ``gpus`` None means: found from the engine's processes."""
+    """One replica's metrics page and how to read it; ``gpus`` None means: found from the engine's processes.
+
+    ``image``: of its container, shown as a fact; "" where nobody says it.
+    """
 
     name: str = field(metadata=key(readers.text("a name")))
     kind: str = field(default="auto", metadata=key(readers.choice("auto", *ENGINE_KINDS)))
@@ -137,6 +148,7 @@ class EngineSettings:
             )
         ),
     )
+    image: str = field(default="", metadata=key(readers.written_as("the name of a container image", notation.image)))
     bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
     tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
@@ -265,6 +277,7 @@ class Settings:
         metadata=key(readers.written_as("HOST:PORT", notation.address)),
     )
     gpu: GpuSettings = field(default_factory=GpuSettings, metadata=key(Section(GpuSettings)))
+    kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings, metadata=key(Section(KernelLogSettings)))
     engines: tuple[EngineSettings, ...] = field(
         default=(),
         metadata=key(

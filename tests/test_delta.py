@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.derive.delta import FINISHED, RESPONSES, Buckets, Progress, advance, sum_over_ranks
+from exporter.derive.delta import FINISHED, RESPONSES, Buckets, Progress, advance
+from exporter.derive.ranks import sum_over_ranks, summed
 from exporter.model import EngineReading, Histogram, Quantity, Stage
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
@@ -315,6 +316,18 @@ def test_ranks_are_summed_on_common_bounds():
     assert sum_over_ranks({"0": wide}) == wide
     assert sum_over_ranks({"0": wide, "1": Histogram(bounds=(9.0,), counts=(4, 5))}) is None
     assert sum_over_ranks({}) is None
+
+
+def test_stages_whose_ranks_did_not_change_are_not_added_again():
+    one, two, more = histogram(1, 2, 3, 4), histogram(2, 2, 2, 2), histogram(3, 3, 3, 3)
+    before = {TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": one}}
+    known = summed(before)
+    assert known[TTFT].counts == (3, 4, 5, 6)
+    later = summed({TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
+    assert later[TTFT] is known[TTFT]
+    assert later[Stage.QUEUE] == more
+    assert summed({TTFT: {"0": one}}, before, known)[TTFT] == one
+    assert summed({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
 
 
 # ── Properties ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,8 @@
 """The whole daemon against a driver that fails in every way a driver is known to fail.
 
 The real binding loads a library built from tests/nvml/fake_nvml.c; D1 to D25 are the rows of the fault list.  Each
-story below runs one daemon; stories run side by side, and the tests ask what was seen.  Handing the cards over to
-MIG (D22) and XID events (D24) are not in this version.
+story below runs one daemon; stories run side by side, and the tests ask what was seen.  XID events (D24) are in
+test_driver_events.py; profiling, instances (MIG) and letting go of the cards (D22) in test_driver_work_signals.py.
 """
 
 from __future__ import annotations
@@ -253,6 +253,14 @@ def test_a_driver_upgrade_withdraws_the_cards_and_a_new_worker_loads_the_new_lib
     told(driver_replaced)
 
 
+SETTLED = {"sw_power_cap", "sync_boost"}
+THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+
+def times(page):
+    return {s.labels["reason"]: s.value for s in page.all("gpu_clock_event_seconds_total")}
+
+
 @story
 def driver_branches(lab):
     """Field ids that moved, on one daemon: each plan is a driver that was reloaded."""
@@ -263,19 +271,21 @@ def driver_branches(lab):
         node.until(lambda page, v=version: page.all("gpu_driver_info", driver_version=v))
         node.plan(f"driver {version}")
         node.until(whole(node))
-        page = node.during(1.0)[-1]
-        found = page.all("gpu_clock_event_seconds_total")
-        seen[version] = {s.labels["reason"]: s.value for s in found}
+        # Seconds of throttling tell the unit; fields that are not asked for must not turn up meanwhile.
+        wanted = SETTLED if version.startswith("570") else {*SETTLED, *THERMAL}
+        page = node.until(lambda page, w=wanted: w <= times(page).keys())
+        seen[version] = times(page), {reason for page in node.during(2.0) for reason in times(page)}
     return seen
 
 
 def test_thermal_time_is_read_from_the_fields_of_the_driver_branch(told):
     seen = told(driver_branches)
-    assert set(seen["570.172.08"]) == {"sw_power_cap", "sync_boost"}
+    assert seen["570.172.08"][1] <= SETTLED
     for version in ("580.65.06", "580.95.05"):
-        times = seen[version]
-        assert times["hw_thermal_slowdown"] == times["hw_power_brake_slowdown"] == 0
-        assert times["sw_power_cap"] == pytest.approx(2 * times["sw_thermal_slowdown"], rel=0.01)
+        found, ever = seen[version]
+        assert ever <= {*SETTLED, *THERMAL}
+        assert found["hw_thermal_slowdown"] == found["hw_power_brake_slowdown"] == 0
+        assert found["sw_power_cap"] == pytest.approx(found["sw_thermal_slowdown"], rel=0.01)
 
 
 # ---------------------------------------------------------------- one card in trouble among others

@@ -253,3 +253,13 @@ def test_version_and_help_answer_without_loading_the_daemon():
     assert result.stdout.startswith("shardwatch ")
     loaded = set(result.stdout.split())
     assert not loaded & {"yaml", "urllib3", "requests", "pynvml", "prometheus_client", "exporter.app"}
+
+
+def test_the_demo_names_the_card_that_the_others_wait_for_and_why(start):
+    daemon = start("demo", "--scenario", "brake", "--fault-at", "3", "--listen", "127.0.0.1:0")
+    page = daemon.wait_for(lambda page: "\ngpu_straggler{" in page, seconds=60)
+    (row,) = re.findall(r"^gpu_straggler\{(.+)\} 1.0$", page, re.MULTILINE)
+    assert re.fullmatch(r'gpu="1",uuid="GPU-[0-9a-f-]+",replica="chat-a",cause="power_brake"', row)
+    (slowdown,) = re.findall(r"^gpu_straggler_slowdown_ratio\{.+\} (\S+)$", page, re.MULTILINE)
+    assert float(slowdown) > 1.2
+    assert count(page, "gpu_straggler_judged") == 2

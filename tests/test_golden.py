@@ -17,25 +17,35 @@ from exporter.catalog.spec import Series
 from exporter.collector import Collector
 from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
+from exporter.derive.links import LinkWatch
 from exporter.derive.localisation import localise
 from exporter.model import (
     CacheRoom,
+    CardFacts,
     CardReading,
     CardState,
+    Cause,
     DaemonState,
     Economics,
     EngineReading,
+    LinkHealth,
+    MigInstance,
     Missing,
     Ownership,
     Signal,
     Snapshot,
     SourceStatus,
+    Straggler,
+    Stragglers,
+    Topology,
     WindowFigures,
+    XidCount,
 )
 from exporter.replica import ReplicaPlan, ReplicaPoller
 from exporter.simulate.plan import Plan
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
 from exporter.sources.driver.nvml_card import CardReader
+from exporter.sources.driver.nvml_topology import TopologyReader
 from exporter.sources.replay import Replay
 
 TESTS = pathlib.Path(__file__).parent
@@ -109,13 +119,14 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
     plan = Plan(scenario=scenario, start=0.0, wall=1.7e9, fault_at=20.0, pids={"chat-a": (101,), "chat-b": (102,)})
     monkeypatch.setattr(Plan, "now", lambda self: clock.now)
     driver = load_driver("exporter.simulate.cards", plan.dumps())
-    monkeypatch.setattr(driver, "CATCH_UP", 60.0)
+    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
     readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
     for _ in range(2):
         clock.tick(10.0)
         readings = [reader.read(slow=True, clock=clock) for reader in readers]
+    joined = TopologyReader(driver).read({card.uuid: calls.handle for calls, card in opened})
     cards = tuple(
         CardState(
             facts=card,
@@ -123,6 +134,7 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
             reading=reading,
             last_read_at=reading.at,
             labels=(str(card.index), card.uuid),
+            topology=joined[card.uuid],
         )
         for (_, card), reading in zip(opened, readings, strict=True)
     )
@@ -137,6 +149,7 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
             replicas=(replica("chat"),),
             imbalance=groups(cards, owners),
             localisation=localise(cards, (replica("chat"),), owners),
+            topology=LinkWatch().look(cards, owners),
             sources=tuple(card.status for card in cards),
             daemon=DaemonState(unassigned={"other": "no_processes"}),
         )
@@ -158,10 +171,18 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             Signal.RETIRED_PAGES_SINGLE_BIT: 2.0,
             Signal.RETIRED_PAGES_DOUBLE_BIT: 1.0,
             Signal.RECOVERY_ACTION: 2.0,
+            Signal.C2C_LINKS: 2.0,
+            Signal.C2C_LINKS_ACTIVE: 1.0,
         },
+        nvlink_bit_errors={"effective": 5e-12},
         missing={Signal.POWER: Missing.NO_PERMISSION, Signal.UTILIZATION: Missing.MIG},
     )
-    cards = (card(0, up=False), replace(card(1), reading=sick))
+    part = MigInstance(number=2, parent="GPU-0001", profile="1g.10gb", gpu_instance=7, compute_instance=0)
+    cards = (
+        card(0, up=False),
+        replace(card(1), reading=sick),
+        replace(card(2), facts=CardFacts(index=1, uuid="MIG-0002", instance=part), labels=("1:2", "MIG-0002")),
+    )
     standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
     lapsed = replica(
         "a",
@@ -169,6 +190,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         certificate_expires=1.75e9,
         restarts=4,
         frozen=True,
+        image="vllm/vllm-openai:v0.11.0@sha256:" + 64 * "0",
         windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
         room=CacheRoom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
     )
@@ -189,6 +211,17 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         sources=(SourceStatus(source="driver", up=True), cards[0].status, down),
         replica_imbalance={("m", "requests_running"): 1.5},
         economics=economics,
+        stragglers=Stragglers(
+            judged={"a": True, "b": False},
+            found=(Straggler(uuid="GPU-0001", replica="a", cause=Cause.THERMAL, slowdown=1.125),),
+        ),
+        topology=Topology(
+            links={"GPU-0001": LinkHealth(pcie_degraded=True, nvlinks_down=2, fabric_problems=("not_started",))}
+        ),
+        xids=(
+            XidCount(labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9),
+            XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None),
+        ),
         daemon=DaemonState(
             oddities={("engine:a", "duplicate"): 2},
             config_reload_successful=False,

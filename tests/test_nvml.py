@@ -12,6 +12,7 @@ from exporter.sources.driver import nvml
 from exporter.sources.driver.nvml_card import CardReader
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
 from exporter.sources.driver.nvml_fields import FieldBatch, checked, decoded, event_time_fields
+from exporter.sources.driver.nvml_gpm import SIGNALS as WORK
 from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS
 from tests.fake_nvml import FakeDriver, NVMLError, item, sample
 
@@ -33,12 +34,18 @@ def error(code):
     return {"error": code}
 
 
+def missing(reading):
+    """Give what is absent beside the work signals, which this driver does not have; see test_work_signals.py."""
+    return {signal: why for signal, why in reading.missing.items() if signal not in WORK}
+
+
 def test_a_healthy_card_gives_every_signal_in_base_units():
     reading = read({})
     assert set(reading.signals) == set(Signal) - {
-        Signal.CLOCK_EVENTS, Signal.CLOCK_EVENT_TIME, Signal.NVLINK_STATE, Signal.NVLINK_ERRORS,
+        Signal.CLOCK_EVENTS, Signal.CLOCK_EVENT_TIME, Signal.NVLINK_STATE, Signal.NVLINK_ERRORS, *WORK,
+        Signal.FABRIC_STATUS, Signal.FABRIC_HEALTH, Signal.C2C_LINKS, Signal.C2C_LINKS_ACTIVE,
     }  # fmt: skip
-    assert reading.missing == {}
+    assert missing(reading) == {}
     expected = {
         Signal.UTILIZATION: 0.5, Signal.DECODER_UTILIZATION: 0.04, Signal.MEMORY_RESERVED: 2**30,
         Signal.TEMPERATURE_MEMORY: 61, Signal.TEMPERATURE_MARGIN: 32, Signal.POWER: 412, Signal.POWER_LIMIT: 700,
@@ -51,7 +58,7 @@ def test_a_healthy_card_gives_every_signal_in_base_units():
     for signal, value in expected.items():
         assert reading.signals[signal] == pytest.approx(value), signal
     assert reading.clock_events == {reason: reason == "sw_power_cap" for reason in CLOCK_EVENT_BITS}
-    assert reading.clock_event_seconds["sw_power_cap"] == pytest.approx(5.0)
+    assert reading.clock_event_seconds["sw_power_cap"] == 0.0
     assert reading.nvlink_up == {0: True, 1: True}
     assert reading.nvlink_errors == {"replay": 2, "recovery": 4, "crc": 6}
     assert [(process.pid, process.memory) for process in reading.processes] == [(100, 2**30)]
@@ -211,7 +218,7 @@ def test_a_binding_that_objects_to_its_own_constant_costs_one_signal():
 
     driver._nvmlDeviceGetPerformanceState = objects
     reading = reader(driver).read(slow=False)
-    assert reading.missing == {Signal.PERFORMANCE_STATE: Missing.UNSUPPORTED}
+    assert missing(reading) == {Signal.PERFORMANCE_STATE: Missing.UNSUPPORTED}
 
 
 def test_an_argument_error_after_a_good_answer_is_a_passing_failure():
@@ -227,7 +234,7 @@ def test_an_argument_error_after_a_good_answer_is_a_passing_failure():
 def test_no_permission_is_said_and_tried_again():
     driver = FakeDriver(calls(PerformanceState=error(4)))
     one = reader(driver)
-    assert one.read(slow=False).missing == {Signal.PERFORMANCE_STATE: Missing.NO_PERMISSION}
+    assert missing(one.read(slow=False)) == {Signal.PERFORMANCE_STATE: Missing.NO_PERMISSION}
     driver.plan = {}
     assert Signal.PERFORMANCE_STATE in one.read(slow=False).signals
 
@@ -236,8 +243,8 @@ def test_one_failed_call_loses_only_its_signal_and_only_this_time():
     driver = FakeDriver(calls(EnforcedPowerLimit=error(999), CurrPcieLinkWidth={"error": 999, "every": 2}))
     one = reader(driver)
     first, second = one.read(slow=True), one.read(slow=True)
-    assert first.missing == {Signal.POWER_LIMIT: Missing.ERROR}
-    assert second.missing == {Signal.POWER_LIMIT: Missing.ERROR, Signal.PCIE_LINK_WIDTH: Missing.ERROR}
+    assert missing(first) == {Signal.POWER_LIMIT: Missing.ERROR}
+    assert missing(second) == {Signal.POWER_LIMIT: Missing.ERROR, Signal.PCIE_LINK_WIDTH: Missing.ERROR}
 
 
 def test_fields_that_are_refused_fall_back_to_calls():
@@ -270,7 +277,7 @@ def test_old_memory_call_gives_no_reserve():
     driver._nvmlDeviceGetMemoryInfo = lambda uuid, *version: refuse(25) if version else plain(uuid)
     reading = reader(driver).read(slow=False)
     assert reading.signals[Signal.MEMORY_USED] == 30 * 2**30
-    assert reading.missing == {Signal.MEMORY_RESERVED: Missing.UNSUPPORTED}
+    assert missing(reading) == {Signal.MEMORY_RESERVED: Missing.UNSUPPORTED}
 
 
 def test_old_names_of_calls_are_tried():
@@ -373,8 +380,15 @@ def test_the_driver_build_decides_which_fields_hold_thermal_time(version, first)
 
 
 def test_thermal_time_of_an_older_build_is_read_from_its_own_fields():
-    reading = read({"fields": {"251": 7_000_000_000, "252": 0, "253": 0}}, version="580.65.06")
-    assert reading.clock_event_seconds["sw_thermal_slowdown"] == pytest.approx(7)
+    driver = FakeDriver({})
+    one = reader(driver, version="580.65.06")
+    for second in range(4):
+        driver.plan = {
+            **calls(CurrentClocksEventReasons={"return": 0x20}),
+            "fields": {"251": (7 + second) * 10**9, "252": 0, "253": 0},
+        }
+        found = one.read(slow=False, clock=lambda at=second: 100.0 + at)
+    assert found.clock_event_seconds["sw_thermal_slowdown"] == pytest.approx(10)
 
 
 @pytest.mark.parametrize("later", [3_000_000_000, 5_000_000_000 + 9_000_000_000])
@@ -387,12 +401,23 @@ def test_event_time_that_falls_or_outruns_the_clock_is_left_out_once(later):
         driver.plan = {"fields": {"74": value}}
         return one.read(slow=False, clock=lambda: now[0])
 
-    again(5_000_000_000, 0)
+    for second in (2, 3, 4):
+        again(second * 1_000_000_000, 1)
+    again(5_000_000_000, 1)
     assert again(6_000_000_000, 1).clock_event_seconds["sw_power_cap"] == pytest.approx(6)
     reading = again(later + 1_000_000_000, 1)
     assert "sw_power_cap" not in reading.clock_event_seconds
     assert reading.missing[Signal.CLOCK_EVENT_TIME] is Missing.INVALID
     assert "sw_power_cap" in again(later + 1_500_000_000, 1).clock_event_seconds
+
+
+def test_byte_counters_of_32_bits_go_on_through_their_wraps_and_wider_ones_are_shown_as_they_are():
+    driver = FakeDriver({})
+    one = reader(driver)
+    for raw, sent in ((2**32 - 100, 2**32 - 100), (50, 2**32 + 50), (60, 2**32 + 60)):
+        driver.plan = {"fields": {"197": {"value": raw, "type": 1}, "198": {"value": raw, "type": 3}}}
+        signals = one.read(slow=False).signals
+        assert signals[Signal.PCIE_TRANSMIT] == sent and signals[Signal.PCIE_RECEIVE] == raw
 
 
 # ---- garbage
@@ -482,6 +507,7 @@ def test_a_divided_card_says_mig_instead_of_utilisation():
     assert {signal for signal, why in reading.missing.items() if why is Missing.MIG} == {
         Signal.UTILIZATION, Signal.MEMORY_ACTIVITY, Signal.ENCODER_UTILIZATION, Signal.DECODER_UTILIZATION,
         Signal.REMAPPED_ROWS_CORRECTABLE, Signal.REMAPPED_ROWS_UNCORRECTABLE, Signal.ROW_REMAP_PENDING, Signal.ROW_REMAP_FAILED,
+        *WORK, Signal.PROCESSES,
     }  # fmt: skip
     assert driver.counts["nvmlDeviceGetSamples"] == 0
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import DriverError
-from exporter.model import CardFacts, CardProcess, CardReading, DriverFacts, Missing, Signal
+from exporter.model import CardFacts, CardProcess, CardReading, DriverFacts, MigInstance, Missing, Signal
 from exporter.sources.driver import pipe
 
 READING = CardReading(
@@ -21,8 +21,11 @@ READING = CardReading(
     clock_event_seconds={"sw_power_cap": 1.25},
     nvlink_up={0: True, 17: False},
     nvlink_errors={"crc": 3.0},
+    pipe_active={"fp16": 0.25},
+    traffic={("pcie", "transmit"): 1e9, ("nvlink", "receive"): 0.5},
     processes=(CardProcess(pid=1, memory=None), CardProcess(pid=2, memory=5.0)),
 )
+PART = MigInstance(number=2, parent="GPU-3", profile="1g.10gb", gpu_instance=9, compute_instance=0)
 MESSAGES = [
     pipe.Initialising(),
     pipe.Initialised(facts=DriverFacts(driver_version="590.48", nvml_version="13", cuda_version="13.1"), cards=8),
@@ -30,8 +33,13 @@ MESSAGES = [
     pipe.CardFound(facts=CardFacts(index=0, uuid="GPU-0")),
     pipe.CardRead(index=3, uuid="GPU-3", cycle=7, duration=0.25, reading=READING),
     pipe.CardRead(index=0, uuid="u", cycle=0, duration=0.0, reading=CardReading(at=0.0, signals={})),
+    pipe.Divided(uuid="GPU-3", instances=((CardFacts(index=3, uuid="MIG-1", instance=PART), READING),)),
+    pipe.Divided(uuid="GPU-3", instances=()),
     pipe.CardFailed(index=1, uuid="", cycle=7, reason="lost", message="gone"),
-    pipe.Beat(cycle=9, ask=False, busy={0: 1.5, 3: 0.0}),
+    pipe.Beat(cycle=9, ask=False, busy={0: 1.5, 3: 0.0}, counting=2.5),
+    pipe.XidSeen(uuid="GPU-3", xid=79, times=3, at=12.5),
+    pipe.Listening(cards=8),
+    pipe.Listening(cards=0, reason="unsupported"),
     pipe.DriverFailed(reason="mismatch", message="x"),
     pipe.Read(cycle=1),
     pipe.Read(cycle=2, ask=False),

@@ -21,7 +21,8 @@ LLM = page("ray-2.60.0-vllm-0.33.0-reexport-lab")
 def test_an_app_on_a_ray_node_gives_its_requests_with_the_labels_of_replicas_summed_away():
     reading = interpret(SERVE)
     assert (reading.engine, reading.model, reading.version) == ("ray_serve", "llmapp", "2.60.0")
-    assert reading.ranks == {"": {Quantity.REQUESTS_RUNNING: 14.0, Quantity.REQUESTS_WAITING: 6.0}}
+    load = {Quantity.REQUESTS_RUNNING: 14.0, Quantity.REQUESTS_WAITING: 6.0}
+    assert reading.ranks == {"": {**load, Quantity.PROXIES_HEALTHY: 1.0, Quantity.PROXIES_UNHEALTHY: 0.0}}
     assert reading.finished == {"": {"success": 289.0, "invalid": 31.0, "error": 27.0 + 173.0}}
     assert reading.responses == {"2xx": 289.0, "4xx": 31.0, "5xx": 200.0}  # 404s of unknown routes are left out
     assert reading.process_start is None  # the agent's restart is not the app's
@@ -63,9 +64,35 @@ def test_answers_of_several_proxies_are_summed_bucket_by_bucket():
     assert (request.bounds, request.counts) == ((0.1,), (8.0, 10.0))
 
 
+TWO_APPS = SERVE.replace(b'application="llmapp",deployment="Ingress"', b'application="second",deployment="Ingress"')
+
+
 def test_a_page_with_two_apps_names_no_model():
-    body = SERVE.replace(b'application="llmapp",deployment="Ingress"', b'application="second",deployment="Ingress"')
-    assert interpret(body).model == ""
+    reading = interpret(TWO_APPS)
+    assert (reading.model, reading.several_models) == ("", True)
+    assert not interpret(SERVE).several_models
+
+
+def test_the_first_app_lends_its_name_neither_to_a_second_nor_to_both():
+    clock = Clock()
+    watcher = poller([SERVE, TWO_APPS, TWO_APPS, SERVE], clock)
+    shown = []
+    for _ in range(4):
+        watcher.poll()
+        window = watcher.state.windows.get("1m")
+        shown.append((watcher.state.labels[2], window.seconds if window else 0.0))
+        clock.tick(10.0)
+    assert [model for model, _ in shown] == ["llmapp", "", "", "llmapp"]
+    assert shown[1][1] == 0.0, "what one app did is no past of both"
+    assert shown[2][1] == 10.0
+
+
+def test_proxies_are_counted_by_state_so_that_a_dead_one_shows():
+    states = [2, 2, 3, 1, 4, 5, 3, 3]
+    body = "".join(f'ray_serve_proxy_status{{node_id="{n}"}} {state}\n' for n, state in enumerate(states))
+    numbers = interpret(body.encode()).ranks[""]
+    assert numbers == {Quantity.PROXIES_HEALTHY: 2.0, Quantity.PROXIES_UNHEALTHY: 3.0}
+    assert interpret(b"ray_serve_deployment_queued_queries 1\n").ranks == {"": {Quantity.REQUESTS_WAITING: 1.0}}
 
 
 def test_the_engine_behind_ray_is_read_rather_than_the_app_around_it():

@@ -101,17 +101,18 @@ def test_the_full_example_shows_every_key_that_exists():
     assert missing(TlsSettings, [shown["engines"][1]["tls"]]) == set()
     assert missing(BasicAuth, [shown["engines"][1]["basic_auth"]]) == set()
     assert missing(GatewaySettings, shown["gateways"]) == set()
-    for name in ("gpu", "discovery", "costs", "log"):
+    for name in ("gpu", "kernel_log", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
 
 
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
-    unsaid = {"engines", "gateways", "costs", "web_config_file", "discovery"}
+    unsaid = {"engines", "gateways", "costs", "web_config_file", "discovery", "kernel_log"}
     for spec in dataclasses.fields(Settings):
         if spec.name not in unsaid:
             assert getattr(full, spec.name) == getattr(Settings(), spec.name), spec.name
+    assert full.kernel_log.enabled is Settings().kernel_log.enabled
     for name in ("processes", "ray", "ray_file"):
         assert getattr(full.discovery, name) == getattr(DiscoverySettings(), name), name
     for name in ("enabled", "interval"):
@@ -295,7 +296,7 @@ TABLE = {
     "misspelt top-level key": ("gpuu: {}", [(1, "gpuu", "did you mean gpu?")]),
     "misspelt nested key": ("gpu:\n  intervall: 1s", [(2, "gpu.intervall", "did you mean interval?")]),
     "key with a hyphen": ("\nreload-endpoint: true", [(2, "reload-endpoint", "did you mean reload_endpoint?")]),
-    "key that resembles nothing": ("zzz: 1", [(1, "zzz", "there are: listen, gpu, engines")]),
+    "key that resembles nothing": ("zzz: 1", [(1, "zzz", "there are: listen, gpu, kernel_log, engines")]),
     "misspelt engine key": (engine("tiemout: 1s"), [(3, "engines[0].tiemout", "did you mean timeout?")]),
     "merge key": ("a: &a {}\ngpu:\n  <<: *a", [(1, "a", "unknown"), (3, "gpu.<<", "merge keys")]),
     "key that may be a secret": ("http://u:hunter2@h/: 1", [(1, "?", "unknown key")]),
@@ -674,6 +675,8 @@ def test_the_variables_follow_from_the_record():
         "SHARDWATCH_GPU_ENABLED",
         "SHARDWATCH_GPU_INTERVAL",
         "SHARDWATCH_GPU_DEADLINE",
+        "SHARDWATCH_KERNEL_LOG_ENABLED",
+        "SHARDWATCH_KERNEL_LOG_PATH",
         "SHARDWATCH_DISCOVERY_PROCESSES",
         "SHARDWATCH_DISCOVERY_RAY",
         "SHARDWATCH_DISCOVERY_RAY_FILE",

@@ -13,6 +13,7 @@ from exporter.simulate.tally import Buckets, Tally, length_bounds
 from exporter.simulate.world import STEP, World
 
 NAMES = [scenario.name for scenario in SCENARIOS]
+BUSY = [name for name in NAMES if name != "idle"]
 
 
 @cache
@@ -81,7 +82,7 @@ def test_a_world_never_goes_back_and_asks_for_no_more_than_its_budget() -> None:
     assert numbers(world) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BUSY)
 def test_every_request_is_somewhere(name: str) -> None:
     world = World(name, seed=3)
     for second in range(0, 150, 10):
@@ -92,7 +93,13 @@ def test_every_request_is_somewhere(name: str) -> None:
     assert sum(rank.tally.arrived for rank in ranks(world)) > 100
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_an_idle_node_has_no_requests_and_cool_cards() -> None:
+    world = World("idle", seed=3).at(120.0)
+    assert [rank.tally.arrived for rank in ranks(world)] == [0, 0]
+    assert max(mean_utilization(world)) == 0
+
+
+@pytest.mark.parametrize("name", BUSY)
 def test_histograms_agree_with_counters(name: str) -> None:
     for rank in ranks(lived(name, 120.0)):
         tally = rank.tally
@@ -363,7 +370,7 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 
 def test_an_unknown_scenario_is_refused_with_the_known_names() -> None:
-    with pytest.raises(KeyError, match=r"no scenario is called 'sunny'.*healthy, mixed, pcie"):
+    with pytest.raises(KeyError, match=r"no scenario is called 'sunny'.*healthy, mixed, idle, pcie"):
         World("sunny")
 
 

@@ -184,3 +184,16 @@ def test_unknown_names_of_a_future_version_are_ignored():
     future = page + b'vllm:a_new_family_total{engine="0",model_name="tiny-llama",why="x"} 3\n'
     assert interpret(future).ranks == interpret(page).ranks
     assert interpret(future).oddities == {}
+
+
+def test_a_histogram_that_did_not_change_is_the_very_same_object_on_the_next_reading():
+    page = (CAPTURES / "vllm-0.32.0-real-cpu-after.prom").read_bytes()
+    interpreter = Interpreter(VLLM)
+    reader = PageReader(interpreter.wanted)
+    first = interpreter.read(reader.read(page), at=1.0).histograms
+    name = b"vllm:e2e_request_latency_seconds_sum"
+    (line,) = [line for line in page.split(b"\n") if line.startswith(name)]
+    changed = page.replace(line, line.rpartition(b" ")[0] + b" 12345.5")
+    second = interpreter.read(reader.read(changed), at=2.0).histograms
+    assert second[Stage.REQUEST]["0"].sum == 12345.5
+    assert second[Stage.TIME_TO_FIRST_TOKEN]["0"] is first[Stage.TIME_TO_FIRST_TOKEN]["0"]

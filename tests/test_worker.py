@@ -15,6 +15,7 @@ import pytest
 
 from exporter.model import Missing, Signal
 from exporter.sources.driver import card_thread, pipe, worker, worker_process
+from exporter.sources.driver.nvml_card import Shared
 from exporter.sources.driver.worker_process import WorkerProcess
 from tests.fake_nvml import FakeDriver
 
@@ -308,7 +309,7 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     sent = []
     driver = FakeDriver({})
     outlet = SimpleNamespace(send=sent.append)
-    thread = card_thread.CardThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append)
+    thread = card_thread.CardThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
 
     def read(cycle):
         assert until(lambda: not thread.working)

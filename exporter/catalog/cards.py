@@ -1,42 +1,12 @@
-"""What the page says of cards."""
+"""What the page says of cards: identity, load, memory, heat, power, clocks, health."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, GROUP, NODE, Kind, Labels, Metric, Read, Row, Series, Unit
-from exporter.model import CardReading, Missing, Signal, Snapshot, Spread
-
-Which = Mapping[tuple[str, ...], Signal]  # the label values that tell the signals of one family apart
-
-
-def _signal(signal: Signal) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for card in snapshot.cards:
-            if card.reading is not None and signal in card.reading.signals:
-                yield card.labels, card.reading.signals[signal]
-
-    return read
-
-
-def _signals(by_label: Which) -> Read:
-    """Read several signals as one family."""
-
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for card in snapshot.cards:
-            if card.reading is not None:
-                found = card.reading.signals
-                for values, signal in by_label.items():
-                    if signal in found:
-                        yield (*card.labels, *values), found[signal]
-
-    return read
-
-
-def _readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
-    for card in snapshot.cards:
-        if card.reading is not None:
-            yield card.labels, card.reading
+from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals
+from exporter.catalog.spec import CARD, NODE, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import Missing, Signal, Snapshot
 
 
 def _info(snapshot: Snapshot) -> Iterator[Row]:
@@ -64,10 +34,10 @@ def _age(snapshot: Snapshot) -> Iterator[Row]:
 
 def _missing(*, unsupported: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
-        for labels, reading in _readings(snapshot):
-            for signal, reason in reading.missing.items():
+        for labels, reading in readings(snapshot):
+            for absent, reason in reading.missing.items():
                 if unsupported or reason is not Missing.UNSUPPORTED:
-                    yield (*labels, signal.value, reason.value), 1.0
+                    yield (*labels, absent.value, reason.value), 1.0
 
     return read
 
@@ -87,7 +57,7 @@ _HARMFUL = frozenset(
 
 
 def _events(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
+    for labels, reading in readings(snapshot):
         for reason, active in reading.clock_events.items():
             if reason in _HARMFUL:
                 yield (*labels, reason), float(active)
@@ -95,34 +65,12 @@ def _events(snapshot: Snapshot) -> Iterator[Row]:
 
 def _event_seconds(*, harmful_only: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
-        for labels, reading in _readings(snapshot):
+        for labels, reading in readings(snapshot):
             for reason, seconds in reading.clock_event_seconds.items():
                 if not harmful_only or reason in _HARMFUL:
                     yield (*labels, reason), seconds
 
     return read
-
-
-def _nvlink_up(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
-        for link, state in reading.nvlink_up.items():
-            yield (*labels, str(link)), float(state)
-
-
-def _nvlinks(*, active: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for labels, reading in _readings(snapshot):
-            if reading.nvlink_up:
-                states = reading.nvlink_up.values()
-                yield labels, float(sum(states) if active else len(states))
-
-    return read
-
-
-def _nvlink_errors(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
-        for kind, count in reading.nvlink_errors.items():
-            yield (*labels, kind), count
 
 
 _ACTIONS = (
@@ -138,48 +86,11 @@ _ACTIONS = (
 
 
 def _recovery(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in _readings(snapshot):
+    for labels, reading in readings(snapshot):
         number = reading.signals.get(Signal.RECOVERY_ACTION)
         if number is not None:
             known = number.is_integer() and 0 <= number < len(_ACTIONS)
             yield (*labels, _ACTIONS[int(number)] if known else f"{number:g}"), 1.0
-
-
-def _spread(attribute: str, signal: Signal | None = None) -> Read:
-    """Read one figure of unevenness: of one signal, or of every signal with the signal as last label."""
-
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for group in snapshot.imbalance:
-            chosen = group.spreads if signal is None else {s: v for s, v in group.spreads.items() if s is signal}
-            for which, spread in chosen.items():
-                value: float | None = getattr(spread, attribute)
-                if value is not None:
-                    name = (which.value,) if signal is None else ()
-                    yield (group.scope, group.group, *name), value
-
-    assert attribute in Spread.__slots__  # a misspelt one would silently read nothing
-    return read
-
-
-def _deviation(snapshot: Snapshot) -> Iterator[Row]:
-    labels = {card.facts.uuid: card.labels for card in snapshot.cards}
-    for group in snapshot.imbalance:
-        if group.scope == "replica":
-            for signal, by_card in group.deviations.items():
-                for uuid, value in by_card.items():
-                    yield (*labels[uuid], group.group, signal.value), value
-
-
-def _gauge(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
-    return Metric(
-        subject=CARD, noun=noun, kind=Kind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
-    )
-
-
-def _counter(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
-    return Metric(
-        subject=CARD, noun=noun, kind=Kind.COUNTER, unit=unit, labels=labels, help=help_, series=series, read=read
-    )
 
 
 _CLOCKS: Which = {
@@ -232,8 +143,8 @@ IDENTITY = (
         help="Versions of this node's GPU driver stack.",
         read=_driver,
     ),
-    _gauge("up", Unit.NONE, _up, "1 while the card answers, 0 when it is lost, hung or in error."),
-    _gauge("data_age", Unit.SECONDS, _age, "Age of the card's newest reading when this page was made."),
+    gauge("up", Unit.NONE, _up, "1 while the card answers, 0 when it is lost, hung or in error."),
+    gauge("data_age", Unit.SECONDS, _age, "Age of the card's newest reading when this page was made."),
     Metric(
         subject=CARD,
         noun="signal_missing",
@@ -255,86 +166,87 @@ IDENTITY = (
 )
 
 WORK = (
-    _gauge(
+    gauge(
         "utilization",
         Unit.RATIO,
-        _signal(Signal.UTILIZATION),
+        signal(Signal.UTILIZATION),
         "Share of time in which at least one kernel was resident, mean over the driver's samples since the previous "
         "cycle. It says nothing about work: a rank that waits for the others shows 1.",
     ),
-    _gauge(
+    gauge(
         "memory_activity",
         Unit.RATIO,
-        _signal(Signal.MEMORY_ACTIVITY),
-        "Share of time in which device memory was read or written; not bandwidth.",
+        signal(Signal.MEMORY_ACTIVITY),
+        "Share of time in which device memory was read or written; not bandwidth. See gpu_dram_active_ratio.",
+        series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "encoder_utilization",
         Unit.RATIO,
-        _signal(Signal.ENCODER_UTILIZATION),
+        signal(Signal.ENCODER_UTILIZATION),
         "Share of time in which the video encoder was busy.",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "decoder_utilization",
         Unit.RATIO,
-        _signal(Signal.DECODER_UTILIZATION),
+        signal(Signal.DECODER_UTILIZATION),
         "Share of time in which the video decoder was busy.",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "processes",
         Unit.NONE,
-        _signal(Signal.PROCESSES),
+        signal(Signal.PROCESSES),
         "Processes that hold a compute context on the card.",
         series=Series.FULL,
     ),
 )
 
 MEMORY = (
-    _gauge("memory_total", Unit.BYTES, _signal(Signal.MEMORY_TOTAL), "Device memory of the card."),
-    _gauge("memory_used", Unit.BYTES, _signal(Signal.MEMORY_USED), "Device memory allocated, without the reserved."),
-    _gauge(
+    gauge("memory_total", Unit.BYTES, signal(Signal.MEMORY_TOTAL), "Device memory of the card."),
+    gauge("memory_used", Unit.BYTES, signal(Signal.MEMORY_USED), "Device memory allocated, without the reserved."),
+    gauge(
         "memory_free",
         Unit.BYTES,
-        _signal(Signal.MEMORY_FREE),
+        signal(Signal.MEMORY_FREE),
         "Device memory that can still be allocated.",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "memory_reserved",
         Unit.BYTES,
-        _signal(Signal.MEMORY_RESERVED),
+        signal(Signal.MEMORY_RESERVED),
         "Device memory that the driver and firmware keep for themselves.",
         series=Series.FULL,
     ),
 )
 
 HEAT_AND_POWER = (
-    _gauge("temperature", Unit.CELSIUS, _signals(_TEMPERATURES), "Temperature by sensor.", "sensor"),
-    _gauge(
+    gauge("temperature", Unit.CELSIUS, signals(_TEMPERATURES), "Temperature by sensor.", "sensor"),
+    gauge(
         "temperature_limit",
         Unit.CELSIUS,
-        _signals(_TEMPERATURE_LIMITS),
+        signals(_TEMPERATURE_LIMITS),
         "Temperature at which the card slows down, shuts down, or leaves its rated range.",
         "limit",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "temperature_margin",
         Unit.CELSIUS,
-        _signal(Signal.TEMPERATURE_MARGIN),
+        signal(Signal.TEMPERATURE_MARGIN),
         "Degrees left until the card slows down; alert on this rather than on a fixed temperature.",
     ),
-    _gauge("power", Unit.WATTS, _signal(Signal.POWER), "Power drawn now, as the driver averages it."),
-    _gauge("power_limit", Unit.WATTS, _signal(Signal.POWER_LIMIT), "Power limit that is enforced."),
-    _counter(
-        "energy", Unit.JOULES, _signal(Signal.ENERGY), "Energy drawn since the driver was loaded or the card reset."
+    gauge("power", Unit.WATTS, signal(Signal.POWER), "Power drawn now, as the driver averages it."),
+    gauge("power_limit", Unit.WATTS, signal(Signal.POWER_LIMIT), "Power limit that is enforced."),
+    counter(
+        "energy", Unit.JOULES, signal(Signal.ENERGY), "Energy drawn since the driver was loaded or the card reset."
     ),
-    _gauge(
+    gauge(
         "fan_speed",
         Unit.RATIO,
-        _signal(Signal.FAN_SPEED),
+        signal(Signal.FAN_SPEED),
         "Intended fan speed over its maximum, mean over the fans; absent on passive cards.",
         series=Series.FULL,
     ),
@@ -348,13 +260,13 @@ CLOCKS = (
         unit=Unit.HERTZ,
         labels=("domain",),
         help="Clock now, by domain; domains other than sm are in the full set of series.",
-        read=_signals({("sm",): Signal.CLOCK_SM}),
-        read_full=_signals(_CLOCKS),
+        read=signals({("sm",): Signal.CLOCK_SM}),
+        read_full=signals(_CLOCKS),
     ),
-    _gauge(
+    gauge(
         "clock_max",
         Unit.HERTZ,
-        _signals(_CLOCK_LIMITS),
+        signals(_CLOCK_LIMITS),
         "Highest clock that the card may reach, by domain.",
         "domain",
         series=Series.FULL,
@@ -378,70 +290,11 @@ CLOCKS = (
         read=_event_seconds(harmful_only=True),
         read_full=_event_seconds(harmful_only=False),
     ),
-    _gauge(
+    gauge(
         "performance_state",
         Unit.NONE,
-        _signal(Signal.PERFORMANCE_STATE),
+        signal(Signal.PERFORMANCE_STATE),
         "P-state: 0 is full performance, 15 the least.",
-        series=Series.FULL,
-    ),
-)
-
-LINKS = (
-    _gauge(
-        "pcie_link_generation",
-        Unit.NONE,
-        _signal(Signal.PCIE_LINK_GENERATION),
-        "PCIe generation of the link now; an idle card lowers it, so judge it under load.",
-    ),
-    _gauge(
-        "pcie_link_generation_max",
-        Unit.NONE,
-        _signal(Signal.PCIE_LINK_GENERATION_MAX),
-        "PCIe generation that card and slot can reach together.",
-        series=Series.FULL,
-    ),
-    _gauge("pcie_link_width", Unit.NONE, _signal(Signal.PCIE_LINK_WIDTH), "PCIe lanes of the link now."),
-    _gauge(
-        "pcie_link_width_max",
-        Unit.NONE,
-        _signal(Signal.PCIE_LINK_WIDTH_MAX),
-        "PCIe lanes that card and slot can reach together.",
-        series=Series.FULL,
-    ),
-    _counter("pcie_transmit", Unit.BYTES, _signal(Signal.PCIE_TRANSMIT), "Bytes the card sent over PCIe."),
-    _counter("pcie_receive", Unit.BYTES, _signal(Signal.PCIE_RECEIVE), "Bytes the card received over PCIe."),
-    _counter(
-        "pcie_replays",
-        Unit.NONE,
-        _signal(Signal.PCIE_REPLAYS),
-        "PCIe packets that had to be sent again.",
-        series=Series.FULL,
-    ),
-    _gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=Series.FULL),
-    _gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "NVLinks of the card that are active."),
-    _gauge(
-        "nvlink_links",
-        Unit.NONE,
-        _nvlinks(active=False),
-        "NVLinks of the card, active or not.",
-        series=Series.FULL,
-    ),
-    _counter("nvlink_transmit", Unit.BYTES, _signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks."),
-    _counter("nvlink_receive", Unit.BYTES, _signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks."),
-    _counter(
-        "nvlink_errors",
-        Unit.NONE,
-        _nvlink_errors,
-        "NVLink errors over all links, by type.",
-        "type",
-        series=Series.FULL,
-    ),
-    _gauge(
-        "fabric_state",
-        Unit.NONE,
-        _signal(Signal.FABRIC_STATE),
-        "NVSwitch fabric: 1 not started, 2 in progress, 3 completed.",
         series=Series.FULL,
     ),
 )
@@ -453,38 +306,38 @@ HEALTH = (
         kind=Kind.COUNTER,
         labels=("error", "scope"),
         help="ECC memory errors; volatile since the driver was loaded, aggregate for the card's life (full set).",
-        read=_signals(_ECC_VOLATILE),
-        read_full=_signals({**_ECC_VOLATILE, **_ECC_AGGREGATE}),
+        read=signals(_ECC_VOLATILE),
+        read_full=signals({**_ECC_VOLATILE, **_ECC_AGGREGATE}),
     ),
-    _counter(
+    counter(
         "remapped_rows",
         Unit.NONE,
-        _signals(_REMAPPED),
+        signals(_REMAPPED),
         "Memory rows replaced by spare ones, by what caused it.",
         "cause",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "row_remap_pending",
         Unit.NONE,
-        _signal(Signal.ROW_REMAP_PENDING),
+        signal(Signal.ROW_REMAP_PENDING),
         "1 when a row waits for the next reset of the card to be replaced.",
     ),
-    _gauge(
+    gauge(
         "row_remap_failed",
         Unit.NONE,
-        _signal(Signal.ROW_REMAP_FAILED),
+        signal(Signal.ROW_REMAP_FAILED),
         "1 when a row could not be replaced: the card needs service.",
     ),
-    _counter(
+    counter(
         "retired_pages",
         Unit.NONE,
-        _signals(_RETIRED),
+        signals(_RETIRED),
         "Memory pages taken out of use (cards before Ampere), by cause.",
         "cause",
         series=Series.FULL,
     ),
-    _gauge(
+    gauge(
         "recovery_action",
         Unit.NONE,
         _recovery,
@@ -494,51 +347,4 @@ HEALTH = (
     ),
 )
 
-UNEVENNESS = (
-    Metric(
-        subject=GROUP,
-        noun="utilization_stddev",
-        kind=Kind.GAUGE,
-        unit=Unit.RATIO,
-        help="Population standard deviation of utilisation inside the group; scope node pools the groups, each "
-        "around its own mean. It cannot exceed 0.5.",
-        read=_spread("stddev", Signal.UTILIZATION),
-    ),
-    Metric(
-        subject=GROUP,
-        noun="utilization_spread",
-        kind=Kind.GAUGE,
-        unit=Unit.RATIO,
-        help="Highest minus lowest utilisation inside the group; scope node shows the widest group.",
-        read=_spread("spread", Signal.UTILIZATION),
-    ),
-    Metric(
-        subject=GROUP,
-        noun="imbalance_coefficient_of_variation",
-        kind=Kind.GAUGE,
-        labels=("signal",),
-        help="Standard deviation over mean of a signal inside the group.",
-        series=Series.FULL,
-        read=_spread("coefficient_of_variation"),
-    ),
-    Metric(
-        subject=GROUP,
-        noun="imbalance_max_to_mean",
-        kind=Kind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("signal",),
-        help="Highest over mean of a signal inside the group: 1 is balanced.",
-        read=_spread("max_to_mean"),
-    ),
-    _gauge(
-        "group_deviation",
-        Unit.RATIO,
-        _deviation,
-        "The card's signal against its group's median: 0 is the median, -0.2 a fifth below.",
-        "group",
-        "signal",
-        series=Series.FULL,
-    ),
-)
-
-CARDS = (*IDENTITY, *WORK, *MEMORY, *HEAT_AND_POWER, *CLOCKS, *LINKS, *HEALTH, *UNEVENNESS)
+CARDS = (*IDENTITY, *WORK, *MEMORY, *HEAT_AND_POWER, *CLOCKS)

@@ -11,12 +11,16 @@ ByWindow = Callable[[Economics], Mapping[tuple[str, str], float]]
 ByCard = Callable[[Economics], Mapping[str, float]]
 
 
-def _replicas(value: ByWindow, *, currency: bool = False) -> Read:
+def _replicas(value: ByWindow, *, currency: bool = False, longest: bool = False) -> Read:
+    """Read a figure of every window, or of each replica's longest one: windows ascend."""
+
     def read(snapshot: Snapshot) -> Iterator[Row]:
         labels = {replica.name: replica.labels for replica in snapshot.replicas}
         more = (snapshot.economics.currency,) if currency else ()
-        for (name, window), number in value(snapshot.economics).items():
-            if name in labels:
+        found = value(snapshot.economics)
+        last = dict(found.keys()) if longest else {}
+        for (name, window), number in found.items():
+            if name in labels and (not longest or last[name] == window):
                 yield (*labels[name], window, *more), number
 
     return read
@@ -40,8 +44,10 @@ ECONOMICS = (
         kind=Kind.GAUGE,
         labels=("window",),
         help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own "
-        "counters, without the host. A card of several replicas is split evenly between them.",
-        read=_replicas(lambda figures: figures.joules_per_token),
+        "counters, without the host. A card of several replicas is split evenly between them. The common set has the "
+        "longest window.",
+        read=_replicas(lambda figures: figures.joules_per_token, longest=True),
+        read_full=_replicas(lambda figures: figures.joules_per_token),
     ),
     Metric(
         subject=REPLICA,
@@ -59,8 +65,9 @@ ECONOMICS = (
         labels=("window", "currency"),
         help="Price of the replica's cards, busy or not, for the time of a million generated tokens at the window's "
         "rate; absent without tokens, and when a card has no price in costs.gpu_hour. A card of several replicas is "
-        "split evenly between them.",
-        read=_replicas(lambda figures: figures.cost_per_million, currency=True),
+        "split evenly between them. The common set has the longest window.",
+        read=_replicas(lambda figures: figures.cost_per_million, currency=True, longest=True),
+        read_full=_replicas(lambda figures: figures.cost_per_million, currency=True),
     ),
     Metric(
         subject=CARD,

@@ -29,6 +29,16 @@ def _stale(snapshot: Snapshot) -> Iterator[Row]:
                 yield (*replica.labels, rank), 1.0
 
 
+def _proxies(snapshot: Snapshot) -> Iterator[Row]:
+    states = (("healthy", Quantity.PROXIES_HEALTHY), ("unhealthy", Quantity.PROXIES_UNHEALTHY))
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for numbers in replica.reading.ranks.values():
+                for state, quantity in states:
+                    if quantity in numbers:
+                        yield (*replica.labels, state), numbers[quantity]
+
+
 def _duration(stage: Stage, noun: str, help_: str) -> Metric:
     return Metric(
         subject=REPLICA,
@@ -67,6 +77,15 @@ ENGINE_KINDS = (
         help="A rank on a Ray node's page whose figures stand still while others move: its replica is gone or hangs. "
         "Its load is left out.",
         read=_stale,
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="proxies",
+        kind=Kind.GAUGE,
+        labels=("state",),
+        help="Proxies that take requests in for Ray Serve, in the whole cluster as its controller sees them; those "
+        "that start or drain are in neither state.",
+        read=_proxies,
     ),
     Metric(
         subject=REPLICA,

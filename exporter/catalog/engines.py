@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from exporter.catalog.spec import (
@@ -22,8 +23,8 @@ from exporter.model import Quantity, ReplicaState, Snapshot, Stage, WindowFigure
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 # A whole request's duration says more about the length of answers than about service: quantiles in the common set,
 # its 24 series of buckets a replica in the full one.
-# Of prefill and decode the full set has the buckets; their quantiles are histogram_quantile's to give.
-QUANTILE_STAGES = (*COMMON_STAGES, Stage.TIME_PER_OUTPUT_TOKEN, Stage.QUEUE)
+# Of the other stages the full set has the buckets; their quantiles are histogram_quantile's to give.
+QUANTILE_STAGES = (*COMMON_STAGES, Stage.QUEUE)
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
@@ -122,11 +123,24 @@ def histogram_of(stage: Stage) -> ReadHistogram:
     return read
 
 
+Windows = Callable[[Snapshot], Iterator[tuple[ReplicaState, str, WindowFigures]]]
+
+
 def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for label, figures in replica.windows.items():
                 yield replica, label, figures
+
+
+def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+    """Give each replica's longest window with latencies: labels ascend."""
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for label in reversed(list(replica.windows)):
+                if replica.windows[label].latency:
+                    yield replica, label, replica.windows[label]
+                    break
 
 
 def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
@@ -139,34 +153,49 @@ def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
     return read
 
 
-def _quantiles(stages: tuple[Stage, ...]) -> Read:
+# A p99.9 of one minute is the slowest of some hundred requests: the common set has it for the longest window only.
+_RARE = 0.99
+
+
+def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
+        longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
         for replica, label, figures in _windows(snapshot):
+            most = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
             for stage in stages:
-                if stage in figures.latency:
-                    for quantile, seconds in figures.latency[stage].quantiles.items():
-                        yield (*replica.labels, stage.value, f"{quantile:g}", label), seconds
+                latency = figures.latency.get(stage)
+                if latency is not None:
+                    name = stage.value
+                    for quantile, seconds in latency.quantiles.items():
+                        if quantile <= most:
+                            yield (*replica.labels, name, _quantile_label(quantile), label), seconds
 
     return read
+
+
+@functools.lru_cache(maxsize=64)
+def _quantile_label(quantile: float) -> str:
+    return f"{quantile:g}"
 
 
 def _observations(stages: tuple[Stage, ...]) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for replica, label, figures in _windows(snapshot):
             for stage in stages:
-                if stage in figures.latency:
-                    yield (*replica.labels, stage.value, label), figures.latency[stage].observations
+                latency = figures.latency.get(stage)
+                if latency is not None:
+                    yield (*replica.labels, stage.value, label), latency.observations
 
     return read
 
 
-def _above_top(stages: tuple[Stage, ...]) -> Read:
+def _above_top(stages: tuple[Stage, ...], windows: Windows) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica, label, figures in _windows(snapshot):
+        for replica, label, figures in windows(snapshot):
             for stage in stages:
-                share = figures.latency[stage].above_top_bucket if stage in figures.latency else None
-                if share is not None:
-                    yield (*replica.labels, stage.value, label), share
+                latency = figures.latency.get(stage)
+                if latency is not None and latency.above_top_bucket is not None:
+                    yield (*replica.labels, stage.value, label), latency.above_top_bucket
 
     return read
 
@@ -374,9 +403,10 @@ LATENCY = (
         unit=Unit.SECONDS,
         labels=("stage", "quantile", "window"),
         help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
-        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio.",
-        read=_quantiles(COMMON_STAGES),
-        read_full=_quantiles(QUANTILE_STAGES),
+        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. Above 0.99 the common set has "
+        "the longest window only.",
+        read=_quantiles(COMMON_STAGES, rare_everywhere=False),
+        read_full=_quantiles(QUANTILE_STAGES, rare_everywhere=True),
     ),
     Metric(
         subject=REPLICA,
@@ -394,8 +424,8 @@ LATENCY = (
         unit=Unit.RATIO,
         labels=("stage", "window"),
         help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off.",
-        read=_above_top(COMMON_STAGES),
-        read_full=_above_top(QUANTILE_STAGES),
+        read=_above_top(COMMON_STAGES, _longest),
+        read_full=_above_top(QUANTILE_STAGES, _windows),
     ),
 )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import unquote, urlsplit
 
+MAX_IMAGE = 512  # characters
 LONGEST_URL = 2048  # characters; longer ones are refused by many servers anyway
 DURATION_EXAMPLES = "a number with a unit, such as 500ms, 5s, 1m30s or 1h"
 
@@ -192,3 +193,10 @@ def _is_name(host: str) -> bool:
     except AddressValueError:
         return False
     return True
+
+
+def image(text: str) -> str:
+    """Read the name of a container image, ``NAME[:TAG][@sha256:…]``; only what could not be a label is refused."""
+    if not text or len(text) > MAX_IMAGE or not text.isprintable() or " " in text:
+        raise Refused(f"expected the name of a container image: printable, no spaces, at most {MAX_IMAGE} characters")
+    return text

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, fsum
+from operator import mul
 
 from exporter.derive.delta import FINISHED, Totals
 from exporter.model import CacheRoom, EngineReading, Quantity, WindowFigures
@@ -55,7 +56,8 @@ def room(
             free[rank] = capacity - used[rank]
     length = _recent_length(windows)
     fit = {} if length is None else {rank: float(floor(tokens / length)) for rank, tokens in free.items()}
-    times = [full_in(recent, rank, window) for rank in (recent[-1].ranks if recent else ())]
+    ahead = times_ahead(recent)
+    times = [full_in(recent, rank, window, ahead) for rank in (recent[-1].ranks if recent else ())]
     known = [seconds for seconds in times if seconds is not None]
     return CacheRoom(used=used, free=free, sequences=fit, full_in=min(known, default=None))
 
@@ -85,27 +87,30 @@ def _recent_length(windows: Mapping[str, WindowFigures]) -> float | None:
     return max(known, key=lambda figures: figures.seconds).request_tokens if known else None
 
 
-def full_in(recent: Sequence[Usage], rank: str, window: float) -> float | None:
+def full_in(recent: Sequence[Usage], rank: str, window: float, ahead: Sequence[float] = ()) -> float | None:
     """Give the seconds until the rank's cache is full at its present growth; 0 when it is full.
 
-    None while it does not grow, and while the samples cover less than half of the window.
+    None while it does not grow, and while the samples cover less than half of the window.  ``ahead``: what
+    ``times_ahead`` gives for ``recent``, so that it need not be made for each rank.
     """
-    points = [(sample.at - recent[-1].at, sample.ranks[rank]) for sample in recent if rank in sample.ranks]
-    if not points or points[-1][0] < 0:  # the newest page does not say it
+    if not recent or rank not in recent[-1].ranks:  # the newest page does not say it
         return None
-    level = points[-1][1]
+    level = recent[-1].ranks[rank]
     if level >= 1:
         return 0.0
-    covered = -points[0][0]
-    if len(points) < LEAST_SAMPLES or covered < window / 2:
+    levels = [ratio for sample in recent if (ratio := sample.ranks.get(rank)) is not None]
+    if len(levels) < len(recent):
+        recent, ahead = [sample for sample in recent if rank in sample.ranks], ()
+    covered = recent[-1].at - recent[0].at
+    if len(recent) < LEAST_SAMPLES or covered < window / 2:
         return None
-    slope = _slope(points)
+    # A line of least squares.  The times add up to 0, so the levels need not.
+    ahead = ahead or times_ahead(recent)
+    slope = fsum(map(mul, ahead, levels)) / fsum(map(mul, ahead, ahead))
     return (1 - level) / slope if slope * covered >= LEAST_GROWTH else None
 
 
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Fit a line by least squares; the times are distinct."""
-    x_mean = fsum(x for x, _ in points) / len(points)
-    y_mean = fsum(y for _, y in points) / len(points)
-    spread = fsum((x - x_mean) ** 2 for x, _ in points)
-    return fsum((x - x_mean) * (y - y_mean) for x, y in points) / spread
+def times_ahead(recent: Sequence[Usage]) -> Sequence[float]:
+    """Give the seconds by which each sample is ahead of the mean of all; the times are distinct."""
+    middle = fsum(sample.at for sample in recent) / len(recent) if recent else 0.0
+    return [sample.at - middle for sample in recent]

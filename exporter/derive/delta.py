@@ -12,13 +12,14 @@ it was instead of adding its whole life at once.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from operator import add, le, lt, sub
 from typing import TypeVar
 
+from exporter.derive.ranks import common_bounds, on_bounds
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _Key = TypeVar("_Key")
@@ -91,7 +92,7 @@ def advance(progress: Progress | None, reading: EngineReading) -> Progress | Non
     """
     if not reading.complete or (progress is not None and reading.at <= progress.totals.at):
         return progress
-    page = _by_rank(reading)
+    page = _by_rank(reading, progress.ranks if progress is not None else EMPTY)
     responses = _valid(reading.responses)
     if progress is None:  # the page as its own predecessor: everything is known and nothing has grown
         start = Totals(at=reading.at, first_at=reading.at, moved_at=reading.at)
@@ -114,31 +115,15 @@ def advance(progress: Progress | None, reading: EngineReading) -> Progress | Non
     )
 
 
-def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:
-    """Add the ranks' histograms bucket by bucket on the bounds that all have; None when they share no finite one.
-
-    The sum is there only if every rank has one.
-    """
-    edges = _common_bounds([histogram.bounds for histogram in histograms.values()])
-    if not edges:
-        return None
-    columns = zip(*(_on(edges, histogram) for histogram in histograms.values()), strict=True)
-    sums = [histogram.sum for histogram in histograms.values() if histogram.sum is not None]
-    return Histogram(
-        bounds=edges,
-        counts=tuple(map(sum, columns)),
-        sum=sum(sums) if len(sums) == len(histograms) else None,
-    )
-
-
 # ── Reading a page ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_rank(reading: EngineReading) -> dict[str, RankCounters]:
+def _by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[str, RankCounters]:
     histograms: dict[str, dict[Stage, Histogram]] = {}
     for stage, by_rank in reading.histograms.items():
         for rank, histogram in by_rank.items():
-            sound = _sound(histogram)
+            same = known.get(rank, _NOTHING).histograms.get(stage) is histogram  # most do not change in a second
+            sound = histogram if same else _sound(histogram)
             if sound is not None:
                 histograms.setdefault(rank, {})[stage] = sound
     names = dict.fromkeys((*reading.ranks, *reading.finished, *histograms))
@@ -230,7 +215,7 @@ def _fell(before: RankCounters, now: RankCounters) -> bool:
         return True
     for stage, histogram in now.histograms.items():
         known = before.histograms.get(stage)
-        if known is None or known.counts == histogram.counts:
+        if known is None or known is histogram or known.counts == histogram.counts:
             continue
         if histogram.counts[-1] < known.counts[-1]:
             return True
@@ -320,7 +305,7 @@ def _grown_histograms(
     grown, begun = dict(totals.histograms), dict(totals.begun)
     for stage in dict.fromkeys(stage for now in step.page.values() for stage in now.histograms):
         known = [ranks.histograms[stage] for ranks in step.after.values() if stage in ranks.histograms]
-        edges = _common_bounds([histogram.bounds for histogram in known])
+        edges = common_bounds([histogram.bounds for histogram in known])
         old = totals.histograms.get(stage)
         if not edges:
             grown.pop(stage, None)
@@ -351,27 +336,14 @@ def _with_increases(total: Buckets, stage: Stage, step: _Step) -> Buckets:
             continue
         known = step.before.get(rank, _NOTHING).histograms.get(stage)
         if known is None:
-            counts = map(add, counts, _on(edges, histogram))
+            counts = map(add, counts, on_bounds(edges, histogram))
+        elif known is histogram:
+            continue
         elif known.counts != histogram.counts and known.bounds == histogram.bounds:
-            grown = map(sub, _on(edges, histogram), _on(edges, known))
+            grown = map(sub, on_bounds(edges, histogram), on_bounds(edges, known))
             counts = map(add, counts, grown)
         # else nothing new, or new bounds without a restart: not comparable, so left out this once
     return total if counts is total.counts else Buckets(bounds=edges, counts=array("d", counts))
-
-
-def _common_bounds(all_bounds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    first = all_bounds[0] if all_bounds else ()
-    if all(bounds == first for bounds in all_bounds):
-        return first
-    common = set(first).intersection(*all_bounds)
-    return tuple(bound for bound in first if bound in common)
-
-
-def _on(edges: tuple[float, ...], histogram: Histogram) -> tuple[float, ...]:
-    if histogram.bounds == edges:
-        return histogram.counts
-    at_bound = dict(zip(histogram.bounds, histogram.counts, strict=False))  # without +Inf, which has no bound
-    return (*(at_bound[edge] for edge in edges), histogram.counts[-1])
 
 
 def _withdrawn(

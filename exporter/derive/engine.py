@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, isfinite
 
 from exporter.derive.capacity import mean_length
-from exporter.derive.delta import FINISHED, RESPONSES, Totals
+from exporter.derive.delta import FINISHED, RESPONSES, Buckets, Totals
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
-from exporter.derive.latency import latency
+from exporter.derive.latency import Latencies
 from exporter.derive.windows import History
-from exporter.model import EngineReading, Latency, Quantity, ReplicaState, Stage, WindowFigures
+from exporter.model import EngineReading, Quantity, ReplicaState, Stage, WindowFigures
 
 LIFETIME = "lifetime"
 
@@ -77,20 +77,16 @@ def _increases(base: Mapping[str, float], latest: Mapping[str, float]) -> dict[s
     return {name: total - base.get(name, 0.0) for name, total in latest.items()}
 
 
-def _latencies(
-    history: History[Totals], label: str, latest: Totals, quantiles: Sequence[float]
-) -> Mapping[Stage, Latency]:
-    found: dict[Stage, Latency] = {}
+def _latencies(history: History[Totals], label: str, latest: Totals, quantiles: Sequence[float]) -> Latencies:
+    found: dict[Stage, tuple[Buckets | None, Buckets]] = {}
     for stage, histogram in latest.histograms.items():
         if stage.value in latest.withdrawn:
             continue
         base = history.base(label, latest.begun.get(stage, latest.first_at))
         if base is None or base.at >= latest.at:
             continue  # new bounds, and nothing to subtract yet
-        answer = latency(base.histograms.get(stage), histogram, quantiles)
-        if answer is not None:
-            found[stage] = answer
-    return found
+        found[stage] = (base.histograms.get(stage), histogram)
+    return Latencies(found, quantiles)
 
 
 def _error_ratio(base: Totals, latest: Totals) -> float | None:

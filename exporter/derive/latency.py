@@ -8,10 +8,10 @@ buckets that were summed first.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from exporter.model import EMPTY, Latency
+from exporter.model import EMPTY, Latency, Stage
 
 # Counts that differ by less than this share of their sum are one count written twice: PromQL's own tolerance.
 _TOLERANCE = 1e-12
@@ -25,6 +25,41 @@ class Cumulative(Protocol):
 
     @property
     def counts(self) -> Sequence[float]: ...  # noqa: D102
+
+
+class Latencies(Mapping[Stage, Latency]):
+    """The latencies between two states of each stage's histogram, each made when it is first asked for.
+
+    Quantiles are most of the work of a window, and a page shows those of fewer stages than an engine has.  A stage
+    whose two states cannot be compared is not there.
+    """
+
+    __slots__ = ("_made", "_quantiles", "_states")
+
+    def __init__(
+        self, states: Mapping[Stage, tuple[Cumulative | None, Cumulative]], quantiles: Sequence[float]
+    ) -> None:
+        """``states``: what ``latency`` takes as base and latest; nobody writes to them any more."""
+        self._states = states
+        self._quantiles = quantiles
+        self._made: dict[Stage, Latency | None] = {}
+
+    def __getitem__(self, stage: Stage) -> Latency:
+        """Give the latency of a stage; raise KeyError."""
+        if stage not in self._made:
+            self._made[stage] = latency(*self._states[stage], self._quantiles)
+        found = self._made[stage]
+        if found is None:
+            raise KeyError(stage)
+        return found
+
+    def __iter__(self) -> Iterator[Stage]:
+        """Go through the stages that have one."""
+        return (stage for stage in self._states if stage in self)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return sum(1 for _ in self)
 
 
 def latency(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[float]) -> Latency | None:
@@ -57,7 +92,7 @@ def _rising(counts: Sequence[float], old: Sequence[float]) -> list[float]:
     highest, rising = 0.0, []
     for new, before in zip(counts, old, strict=True):
         count = new - before
-        if count - highest >= _TOLERANCE * (count + highest) and count > highest:
+        if count > highest and count - highest >= _TOLERANCE * (count + highest):
             highest = count
         rising.append(highest)
     return rising

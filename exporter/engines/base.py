@@ -66,6 +66,7 @@ class Field:
     whose value is added.  ``label``: the label whose value is the outcome or the status, put into our words by
     ``word``, with ``constant`` instead where there is none.  ``where`` keeps only some series.  ``from_labels``
     takes the number from an info series' labels instead of its value; it is told how many ranks the server has.
+    ``equal``: the values are states, and the number is how many series are in this one.
     """
 
     target: Quantity | Stage | Family
@@ -79,6 +80,7 @@ class Field:
     constant: str = ""
     where: Callable[[Mapping[str, str]], bool] | None = None
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None
+    equal: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

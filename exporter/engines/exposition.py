@@ -6,9 +6,8 @@ float.  Lines never seen before are parsed properly, once.  The cache needs no o
 wanted lines come in the same order as last time (they do), the very same ``Layout`` object is handed out again, and
 whoever compiled something for it may keep using it.
 
-When they even stand at the same lines as last time, only those lines are looked at, each checked for its series
-text.  What that could miss, a wanted series that appears where an unwanted one vanished, is found by the full
-reading that every sixteenth page gets.
+When they even stand at the same lines as last time, the page is read by ``places``.  What that could miss, a wanted
+series that appears where an unwanted one vanished, is found by the full reading that a page gets now and then.
 
 Nothing is believed: a page is bounded in lines, a line in bytes, the cache in bytes; an unreadable line is skipped
 and counted, a repeated series keeps its first value, time stamps and exemplars are ignored.
@@ -21,8 +20,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 
+from exporter.engines.places import Places
 from exporter.errors import PageError
 from exporter.model import EMPTY
 
@@ -33,7 +32,7 @@ MAX_LINE_BYTES = 16 * 1024
 MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; beyond it lines are parsed each time
 MAX_UNREADABLE = 1_000  # more than this is not a metrics page
 
-FULL_READING_EVERY = 16  # pages
+FULL_READING_EVERY = 32  # pages
 _GLANCE = 1_000  # lines that tell a metrics page from anything else
 
 _IGNORED = -1
@@ -81,21 +80,21 @@ class PageReader:
         self._cached_bytes = 0
         self._seen: list[int] = []
         self._layout = Layout(())
-        self._places: _Places | None = None
+        self._places: Places | None = None
         self._since_full = 0
 
     def read(self, body: bytes) -> Values:
         """Convert one page; raise PageError when it is no metrics page or is too large."""
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
-        lines = body.split(b"\n")
-        if len(lines) > MAX_LINES:
-            raise PageError("too_many_lines", f"the page has {len(lines)} lines, more than {MAX_LINES} are not read")
         if self._places is not None and self._since_full < FULL_READING_EVERY:
-            numbers = self._places.read(lines)
+            numbers = self._places.read(body)
             if numbers is not None:
                 self._since_full += 1
                 return Values(layout=self._layout, numbers=numbers)
+        lines = body.split(b"\n")
+        if len(lines) > MAX_LINES:
+            raise PageError("too_many_lines", f"the page has {len(lines)} lines, more than {MAX_LINES} are not read")
         return self._read_fully(lines)
 
     def _read_fully(self, lines: list[bytes]) -> Values:
@@ -120,8 +119,8 @@ class PageReader:
                 stood((index, key))
         complete = not lines[-1] or lines[-1].startswith(b"#") or _series_and_value(lines[-1]) is not None
         values = self._values(seen, texts, complete=complete, odd=odd)
-        plain = complete and not odd and not stamped and len(places) > 1
-        self._places = _Places(len(lines), places) if plain else None
+        plain = not lines[-1] and not odd and not stamped
+        self._places = Places(lines, places, values.numbers) if plain and places else None
         return values
 
     def _values(self, seen: list[int], texts: list[bytes], *, complete: bool, odd: Counter[str]) -> Values:
@@ -175,28 +174,6 @@ def holds_samples(body: bytes) -> bool:
     """Say whether any of a page's first lines is a sample at all, of whatever name."""
     lines = body.split(b"\n", _GLANCE)[:_GLANCE]
     return any(len(line) <= MAX_LINE_BYTES and _series_and_value(line.rstrip(b"\r")) is not None for line in lines)
-
-
-class _Places:
-    """Where the wanted lines of a page stood, to read the next page by position."""
-
-    def __init__(self, lines: int, places: list[tuple[int, bytes]]) -> None:
-        self._lines = lines
-        self._pick = itemgetter(*[index for index, _ in places])
-        self._keys = [key + b" " for _, key in places]
-        self._starts = [len(key) + 1 for _, key in places]
-
-    def read(self, lines: list[bytes]) -> list[float] | None:
-        """Give the numbers, or None when anything stands elsewhere or is odd."""
-        if len(lines) != self._lines:
-            return None
-        chosen = self._pick(lines)
-        if not all(map(bytes.startswith, chosen, self._keys)):
-            return None
-        try:
-            return [float(line[start:]) for line, start in zip(chosen, self._starts, strict=True)]
-        except ValueError:
-            return None
 
 
 def _convert_one_by_one(seen: list[int], texts: list[bytes], odd: Counter[str]) -> tuple[list[int], list[float]]:

@@ -1,18 +1,19 @@
 """The one interpreter of every engine's table: pages in, readings out.
 
 Values that cannot be (NaN, infinite, negative, a ratio above 1) are dropped and counted, never repaired.
+A histogram that is the same as on the page before is the very same object, so that nobody need compare it again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from exporter.engines.base import Engine, Reduce
 from exporter.engines.exposition import Layout, Values
-from exporter.engines.plan import Number, Plan, compile_layout
+from exporter.engines.plan import Buckets, Number, Plan, compile_layout
 from exporter.engines.standstill import Standstill
 from exporter.model import EMPTY, EngineReading, Histogram, Quantity, Stage
 
@@ -26,6 +27,7 @@ class Interpreter:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._plan = Plan(Layout(()))
+        self._histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
         self._standstill = Standstill()
         self._missing = engine.missing() or EMPTY
         names = engine.wanted_names()
@@ -34,7 +36,7 @@ class Interpreter:
     def read(self, page: Values, at: float) -> EngineReading:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
         if page.layout is not self._plan.layout:
-            self._plan = compile_layout(self.engine, page.layout)
+            self._plan, self._histograms = compile_layout(self.engine, page.layout), EMPTY
         plan, numbers = self._plan, page.numbers
         odd = Counter(page.oddities) + plan.oddities
         ranks: dict[str, dict[Quantity, float]] = {}
@@ -44,18 +46,20 @@ class Interpreter:
                 ranks.setdefault(item.rank, {})[item.quantity] = number
             elif number != _OFF:
                 odd["bad_number"] += 1
+        self._histograms = _histograms(plan, numbers, odd, self._histograms)
         start = None if plan.process_start is None else numbers[plan.process_start]
         return EngineReading(
             at=at,
             engine=self.engine.kind,
             model=plan.model,
+            several_models=plan.several_models,
             version=plan.version,
             dialect=plan.dialect,
             missing=self._missing,
             ranks=ranks,
             finished=_finished(plan, numbers, odd),
             responses=_responses(plan, numbers, odd),
-            histograms=_histograms(plan, numbers, odd),
+            histograms=self._histograms,
             process_start=start,
             created=max([numbers[p] for p in plan.created], default=None),
             complete=page.complete,
@@ -66,6 +70,8 @@ class Interpreter:
 
 
 def _reduce(item: Number, numbers: list[float]) -> float:
+    if item.equal is not None:
+        return float(sum(numbers[p] == item.equal for p in item.positions))
     if len(item.positions) == 1:
         return numbers[item.positions[0]] * item.scale
     chosen = [numbers[p] for p in item.positions]
@@ -97,23 +103,38 @@ def _responses(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str,
     return {status: number for status, number in found.items() if number is not None}
 
 
-def _histograms(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[Stage, dict[str, Histogram]]:
+def _histograms(
+    plan: Plan, numbers: list[float], odd: Counter[str], before: Mapping[Stage, Mapping[str, Histogram]]
+) -> Mapping[Stage, Mapping[str, Histogram]]:
+    """Read every histogram; those of ``before``, which were sound, stand for equal ones."""
     found: dict[Stage, dict[str, Histogram]] = {}
     for item in plan.buckets:
-        counts = item.take(numbers)
-        # Neither NaN nor infinity is an integer, and OpenMetrics readers refuse a page with half an observation.
-        if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MOST):
-            odd["bad_number"] += 1
-            continue
-        rising = tuple(sorted(counts))
-        if rising != counts:  # counts that fall with le: keep the running maximum, as quantile functions do
-            odd["falling_buckets"] += 1
-            counts = tuple(accumulate(counts, max))
-        total = None
-        if item.total is not None:
-            total = numbers[item.total]
-            if item.more_totals:
-                total += sum([numbers[p] for p in item.more_totals])
-            total = total * item.scale if 0.0 <= total < math.inf else None
-        found.setdefault(item.stage, {})[item.rank] = Histogram(bounds=item.bounds, counts=counts, sum=total)
+        counts, total = item.take(numbers), _total(item, numbers)
+        known = before.get(item.stage, EMPTY).get(item.rank)
+        if known is None or known.counts != counts or known.sum != total:
+            known = _histogram(item, counts, total, odd)
+        if known is not None:
+            found.setdefault(item.stage, {})[item.rank] = known
     return found
+
+
+def _total(item: Buckets, numbers: list[float]) -> float | None:
+    if item.total is None:
+        return None
+    total = numbers[item.total]
+    if item.more_totals:
+        total += sum([numbers[p] for p in item.more_totals])
+    return total * item.scale if 0.0 <= total < math.inf else None
+
+
+def _histogram(item: Buckets, counts: tuple[float, ...], total: float | None, odd: Counter[str]) -> Histogram | None:
+    # Neither NaN nor infinity is an integer, and OpenMetrics readers refuse a page with half an observation.
+    if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MOST):
+        odd["bad_number"] += 1
+        return None
+    if (
+        tuple(sorted(counts)) != counts
+    ):  # counts that fall with le: keep the running maximum, as quantile functions do
+        odd["falling_buckets"] += 1
+        counts = tuple(accumulate(counts, max))
+    return Histogram(bounds=item.bounds, counts=counts, sum=total)

@@ -37,6 +37,7 @@ class Number:
     reduce: Reduce
     ratio: bool
     fixed: float | None = None
+    equal: float | None = None  # count the series of this value instead
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Plan:
 
     layout: Layout
     model: str = ""
+    several_models: bool = False
     version: str = ""
     dialect: str = ""
     numbers: list[Number] = field(default_factory=list)
@@ -110,7 +112,7 @@ def _own_series(engine: Engine, layout: Layout, plan: Plan) -> _ByName:
         raise PageError("no_engine_metrics", f"the page has no {engine.prefixes[0]}* series. {hint}".strip())
     chosen = {prefix: _most(counts) for prefix, counts in spellings.items()}
     plan.dialect = next(chosen[prefix] for prefix in engine.prefixes if prefix in chosen)
-    plan.model = _model(engine, [series for _, series, _, _ in kept])
+    plan.model, plan.several_models = _model(engine, [series for _, series, _, _ in kept])
     by_name: dict[str, _Rows] = {}
     for position, series, prefix, spelling in kept:
         if prefix and spelling != chosen[prefix]:
@@ -129,10 +131,11 @@ def _most(counts: Counter[str]) -> str:
     return min(counts, key=lambda name: (-counts[name], name)) if counts else ""
 
 
-def _model(engine: Engine, series: Iterable[Series]) -> str:
-    """Name the served model: the one that most series carry; of several applications on one page none."""
+def _model(engine: Engine, series: Iterable[Series]) -> tuple[str, bool]:
+    """Name the served model: the one that most series carry; of several applications on one page none, and say so."""
     counts = Counter(s.labels[engine.model_label] for s in series if s.labels.get(engine.model_label))
-    return "" if engine.several_models and len(counts) > 1 else clean(_most(counts))
+    several = engine.several_models and len(counts) > 1
+    return ("" if several else clean(_most(counts))), several
 
 
 def _of_other_model(series: Series, label: str, model: str) -> bool:
@@ -200,7 +203,7 @@ def _compile_number(engine: Engine, row: Field, by_name: _ByName, plan: Plan) ->
             fixed = row.from_labels(labels[(rank, kept)], here) if row.from_labels else None
             if row.from_labels is None or fixed is not None:
                 plan.numbers.append(
-                    Number(row.target, rank, tuple(positions), row.scale, row.reduce, row.ratio, fixed)
+                    Number(row.target, rank, tuple(positions), row.scale, row.reduce, row.ratio, fixed, row.equal)
                 )
 
 

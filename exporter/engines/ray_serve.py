@@ -62,6 +62,10 @@ RAY_SERVE = Engine(
             names=("ray_serve_num_ongoing_http_requests",),
         ),
         Field(target=Quantity.REQUESTS_WAITING, names=("ray_serve_deployment_queued_queries",)),
+        # The controller's view of the cluster's proxies, through which requests come in; the page comes from an
+        # agent, and goes on without them.
+        Field(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
+        Field(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
         Field(
             target=Family.FINISHED,
             names=("ray_serve_num_http_requests_total",),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from exporter.model.source import EMPTY, SourceStatus
+from exporter.model.topology import CardTopology
 
 
 class Signal(str, Enum):
@@ -68,7 +69,19 @@ class Signal(str, Enum):
     PERFORMANCE_STATE = "performance_state"
     FAN_SPEED = "fan_speed"
     FABRIC_STATE = "fabric_state"
+    FABRIC_STATUS = "fabric_status"
+    FABRIC_HEALTH = "fabric_health"
+    C2C_LINKS = "c2c_links"
+    C2C_LINKS_ACTIVE = "c2c_links_active"
     PROCESSES = "processes"
+    # Work, not residency: share of time or of peak, from the hardware's own counters (GPM, Hopper and newer).
+    SM_ACTIVE = "sm_active"
+    SM_OCCUPANCY = "sm_occupancy"
+    TENSOR_ACTIVE = "tensor_active"
+    DRAM_ACTIVE = "dram_active"
+    GRAPHICS_ACTIVE = "graphics_active"
+    PIPE_ACTIVE = "pipe_active"
+    TRAFFIC = "traffic"
 
 
 class Missing(str, Enum):
@@ -79,6 +92,19 @@ class Missing(str, Enum):
     MIG = "mig"  # meaningless while MIG is on
     ERROR = "error"  # the call failed this time
     INVALID = "invalid"  # the driver answered, with a number that cannot be
+    STARTING = "starting"  # a difference between two reads, and there was only one yet
+    UNVERIFIED = "unverified"  # it is not known yet which number or unit this driver means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """What makes an instance of a divided card: its place in the parent's list, and what it was cut as."""
+
+    number: int
+    parent: str  # UUID
+    profile: str = ""  # "1g.10gb"; empty where the driver does not say
+    gpu_instance: int
+    compute_instance: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +118,8 @@ class CardFacts:
     serial: str = ""
     vbios_version: str = ""
     numa_node: int | None = None
-    mig: bool = False
+    mig: bool = False  # divided into instances, which are cards of their own
+    instance: MigInstance | None = None  # set on those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +141,9 @@ class CardReading:
     clock_event_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # reason → counter
     nvlink_up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)  # link → state
     nvlink_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, all links
+    nvlink_bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → share of bits, worst link
+    pipe_active: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # kind of arithmetic → share of time
+    traffic: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (link, direction) → bytes/s
     processes: tuple[CardProcess, ...] | None = None  # None: not known
 
 
@@ -135,3 +165,4 @@ class CardState:
     reading: CardReading | None
     last_read_at: float | None  # age counts from here even after the reading is withdrawn
     labels: tuple[str, str]  # (index, uuid), made once: every row of the card shows it
+    topology: CardTopology | None = None  # None: not known yet

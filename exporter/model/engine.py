@@ -23,6 +23,8 @@ class Quantity(str, Enum):
     REQUESTS_ABORTED = "requests_aborted"  # given up before their end; among the finished ones too
     PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens, or blocks where the engine counts blocks
     PREFIX_CACHE_HITS = "prefix_cache_hits"
+    PROXIES_HEALTHY = "proxies_healthy"  # of a server with proxies of its own before its replicas
+    PROXIES_UNHEALTHY = "proxies_unhealthy"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
 
 
@@ -82,6 +84,7 @@ class EngineReading:
     created: float | None = None  # newest _created on the page; a change is a restart
     complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
     oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
+    several_models: bool = False  # the page sums up several; ``model`` is "" because of that
     dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
@@ -138,4 +141,5 @@ class ReplicaState:
     restarts: int = 0
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
     room: CacheRoom | None = None
+    image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
     generated: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

@@ -9,6 +9,9 @@ from exporter.model.card import CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
 from exporter.model.gateway import GatewayState
 from exporter.model.source import EMPTY, SourceStatus
+from exporter.model.straggler import Stragglers
+from exporter.model.topology import Topology
+from exporter.model.xid import XidCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +93,8 @@ class Snapshot:
     replica_imbalance: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (model, signal)
     localisation: tuple[Localisation, ...] = ()
     economics: Economics = field(default_factory=Economics)
+    stragglers: Stragglers = field(default_factory=Stragglers)
+    topology: Topology = field(default_factory=Topology)
+    xids: tuple[XidCount, ...] = ()
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)

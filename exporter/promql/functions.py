@@ -51,6 +51,11 @@ def over_time(function: str, expr: Expr, window: str, *, step: str = "") -> Expr
     return _function(f"{function}_over_time({_range(expr, window, step)})", expr, unit=unit)
 
 
+def resets(expr: Expr, window: str) -> Expr:
+    """Give how often a counter began anew."""
+    return replace(_of_counter("resets", expr, window, per_second=False), unit=Unit.NONE)
+
+
 def changes(expr: Expr, window: str) -> Expr:
     """Give how often a gauge changed its value."""
     return _function(f"changes({_range(expr, window)})", expr, unit=Unit.NONE)
@@ -160,6 +165,11 @@ def absolute(expr: Expr) -> Expr:
 def since(expr: Expr) -> Expr:
     """Give the seconds that have passed since a Unix time."""
     return binary("-", Expr(body="time()", labels=frozenset(), unit=Unit.SECONDS, scalar=True), expr)
+
+
+def until(expr: Expr) -> Expr:
+    """Give the seconds that are left until a Unix time."""
+    return binary("-", expr, Expr(body="time()", labels=frozenset(), unit=Unit.SECONDS, scalar=True))
 
 
 def vector(value: float) -> Expr:

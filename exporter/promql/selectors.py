@@ -53,8 +53,11 @@ def no_regex(value: str) -> Match:
     return Match("!~", value)
 
 
-def select(metric: Metric | Known, **matchers: str | Match) -> Expr:
-    """Give the family's series that match; a plain string matches by equality.
+Matcher = str | Match | tuple["str | Match", ...]  # several: all must hold
+
+
+def select(metric: Metric | Known, **matchers: Matcher) -> Expr:
+    """Give the family's series that match; a plain string matches by equality, a tuple holds several matchers.
 
     Raises QueryError for a label that the family does not have, and for histograms: use ``buckets``, ``observations``
     or ``total``.
@@ -64,17 +67,17 @@ def select(metric: Metric | Known, **matchers: str | Match) -> Expr:
     return _selector(metric, metric.name, frozenset(), metric.unit, matchers)
 
 
-def buckets(metric: Metric | Known, **matchers: str | Match) -> Expr:
+def buckets(metric: Metric | Known, **matchers: Matcher) -> Expr:
     """Give the cumulative bucket counters of a histogram; they carry ``le``."""
     return _selector(_histogram(metric), f"{metric.name}_bucket", frozenset({"le"}), Unit.NONE, matchers)
 
 
-def observations(metric: Metric | Known, **matchers: str | Match) -> Expr:
+def observations(metric: Metric | Known, **matchers: Matcher) -> Expr:
     """Give the counter of a histogram's observations."""
     return _selector(_histogram(metric), f"{metric.name}_count", frozenset(), Unit.NONE, matchers)
 
 
-def total(metric: Metric | Known, **matchers: str | Match) -> Expr:
+def total(metric: Metric | Known, **matchers: Matcher) -> Expr:
     """Give the sum of a histogram's observations, a counter in the histogram's unit."""
     return _selector(_histogram(metric), f"{metric.name}_sum", frozenset(), metric.unit, matchers)
 
@@ -91,15 +94,16 @@ def labels_of(metric: Metric | Known) -> frozenset[str]:
 
 
 def _selector(
-    metric: Metric | Known, name: str, more: frozenset[str], unit: Unit | None, matchers: Mapping[str, str | Match]
+    metric: Metric | Known, name: str, more: frozenset[str], unit: Unit | None, matchers: Mapping[str, Matcher]
 ) -> Expr:
     labels = labels_of(metric) | more
     check(matchers, labels, name)
     shown = []
     for label, value in matchers.items():
-        match = value if isinstance(value, Match) else Match("=", value)
-        quoted = match.value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        shown.append(f'{label}{match.operator}"{quoted}"')
+        for one in value if isinstance(value, tuple) else (value,):
+            match = one if isinstance(one, Match) else Match("=", one)
+            quoted = match.value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            shown.append(f'{label}{match.operator}"{quoted}"')
     return Expr(
         body=name + ("{" + ",".join(shown) + "}" if shown else ""),
         labels=labels,

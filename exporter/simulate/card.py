@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from exporter.simulate.restraints import NONE, Restraint
 from exporter.simulate.traffic import stream
+from exporter.simulate.work import Work
 
 if TYPE_CHECKING:
     import random
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from exporter.simulate.scenarios import CardKind
 
 # The driver's reason bits.
-IDLE, POWER_CAP, SW_THERMAL = 0x1, 0x4, 0x20
+IDLE, POWER_CAP, SW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x20, 0x80 | 0x8
 
 SLOWDOWN_CELSIUS = 87.0
 SHUTDOWN_CELSIUS = 92.0
@@ -32,6 +34,7 @@ class Load:
     utilization: float = 0.0  # at full clock
     prefill: float = 0.0  # share of that in compute-bound work
     pace: float = 1.0  # own work ÷ time: below 1 when the card waits for a slower one of its group
+    work: float = 0.0  # share of the time in which the card computes; the rest of its utilisation it waits
     peer_bytes: float = 0.0  # to and from the other cards
     host_bytes: float = 0.0
 
@@ -67,6 +70,8 @@ class Card:
     cooling: float = 1.0  # share of its heat that the cooler still moves
     samples: deque[tuple[float, float, float, float]] = field(default_factory=lambda: deque(maxlen=120))
     thermal_factor: float = 1.0
+    restraint: Restraint = NONE
+    work: Work = field(default_factory=Work)
     _random: random.Random = field(init=False)
     identity: str = field(init=False)  # 32 hexadecimal digits that no other card has
     _resistance: float = field(init=False)
@@ -79,6 +84,11 @@ class Card:
         self.clock = float(self.kind.idle_clock)
         self.power = self.kind.idle_power
         self.energy = self._random.uniform(2e8, 4e9)  # counted since the driver was loaded, long before the start
+
+    @property
+    def power_limit(self) -> float:
+        """Watts that the card may draw now."""
+        return self.kind.power_limit * self.restraint.allowance
 
     @property
     def memory_temperature(self) -> float:
@@ -98,7 +108,10 @@ class Card:
         busy = load.utilization > 0.0
         self.utilization = min(1.0, max(0.0, load.utilization + noise)) if busy else 0.0
         self.memory_activity = self.utilization * (0.62 - 0.25 * load.prefill) * load.pace
+        self.memory_activity += self.restraint.visitor * (0.62 - self.memory_activity) if busy else 0.0
         self._draw_power(load, noise)
+        load.work += self.restraint.visitor if busy else 0.0
+        self.work.advance(seconds, load, self.utilization, self.clock / self.kind.sm_clock)
         self._heat(seconds)
         self.energy += self.power * seconds
         self._count_bytes(seconds, load)
@@ -120,12 +133,15 @@ class Card:
         factor, self.reasons = self.thermal_factor, 0
         if factor < 1.0:
             self.reasons |= SW_THERMAL
-        allowed = (kind.power_limit - kind.idle_power) / full if full else 1.0
+        if self.restraint.brake < factor:
+            factor = self.restraint.brake
+            self.reasons |= POWER_BRAKE
+        allowed = (self.power_limit - kind.idle_power) / full if full else 1.0
         if allowed < factor**CLOCK_EXPONENT:
             factor = allowed ** (1.0 / CLOCK_EXPONENT)
             self.reasons |= POWER_CAP
         self.clock = max(float(kind.idle_clock), kind.sm_clock * factor // CLOCK_STEP * CLOCK_STEP)
-        self.power = min(kind.power_limit, kind.idle_power + full * factor**CLOCK_EXPONENT)
+        self.power = min(self.power_limit, kind.idle_power + full * factor**CLOCK_EXPONENT)
 
     def _heat(self, seconds: float) -> None:
         goal = INLET_CELSIUS + self._resistance / self.cooling * self.power

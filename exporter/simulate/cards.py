@@ -10,29 +10,38 @@ the driver lacks.
 
 from __future__ import annotations
 
-import threading
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from exporter.simulate.card import MEMORY_MAX_CELSIUS, SHUTDOWN_CELSIUS, SLOWDOWN_CELSIUS
 from exporter.simulate.fields import UNSIGNED, Value, ecc_errors, fabric_structure, read_field, remapped_rows
-from exporter.simulate.plan import CATCH_UP, Plan
+from exporter.simulate.gpm import (  # noqa: F401 - the binding has them too
+    c_nvmlGpmMetricsGet_t,
+    nvmlGpmMetricsGet,
+    nvmlGpmSampleAlloc,
+    nvmlGpmSampleFree,
+)
+from exporter.simulate.plan import Plan
+from exporter.simulate.playing import (  # noqa: F401 - the binding has all of them
+    NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_INVALID_ARGUMENT,
+    NVML_ERROR_NOT_FOUND,
+    NVML_ERROR_NOT_SUPPORTED,
+    NVML_ERROR_UNINITIALIZED,
+    Node,
+    NVMLError,
+)
+from exporter.simulate.restraints import LANES
+from exporter.simulate.topology import questions, socket
+from exporter.simulate.xids import functions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from exporter.simulate.card import Card
-    from exporter.simulate.world import World
+    from exporter.simulate.work import Sample
 
-NVML_ERROR_UNINITIALIZED = 1
-NVML_ERROR_INVALID_ARGUMENT = 2
-NVML_ERROR_NOT_SUPPORTED = 3
-NVML_ERROR_NOT_FOUND = 6
-NVML_ERROR_GPU_IS_LOST = 15
-NVML_TOPOLOGY_NODE = 40
-NVML_TOPOLOGY_SYSTEM = 50
-NVML_P2P_STATUS_OK = 0
-NVML_P2P_STATUS_NOT_SUPPORTED = 5
 NVML_GPU_FABRIC_STATE_COMPLETED = 3
 nvmlMemory_v2 = 0x2000028
 
@@ -41,50 +50,15 @@ _SAMPLE_COLUMNS = {1: 1, 2: 2, 0: 3}  # sampling type → column of Card.samples
 _SAMPLE_SCALES = {1: 100.0, 2: 100.0, 0: 1000.0}
 
 
-class NVMLError(Exception):
-    """The driver's refusal; ``value`` is the return code."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-        super().__init__(f"NVML answered {value}")
-
-
-class _Node:
-    """The world of this process, its lock, and whether the driver is initialised."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.world: World = plan.world()
-        self.lock = threading.Lock()
-        self.users = 0
-
-    def live(self) -> World:
-        """Bring the world up to now."""
-        if not self.users:
-            raise NVMLError(NVML_ERROR_UNINITIALIZED)
-        with self.lock:
-            return self.world.at(self.plan.now(), budget=CATCH_UP)
-
-    def card(self, handle: Any) -> Card:
-        """Give the card behind a handle."""
-        world = self.live()
-        if not isinstance(handle, int) or not 0 <= handle < len(world.cards):
-            raise NVMLError(NVML_ERROR_INVALID_ARGUMENT)
-        card = world.cards[handle]
-        if card.lost:
-            raise NVMLError(NVML_ERROR_GPU_IS_LOST)
-        return card
-
-
-_node: list[_Node] = []
+_node: list[Node] = []
 
 
 def configure(options: str) -> None:
     """Choose the node to play: ``options`` is a plan's JSON, "" an ordinary healthy node.  ValueError, KeyError."""
-    _node[:] = [_Node(Plan.loads(options) if options else Plan())]
+    _node[:] = [Node(Plan.loads(options) if options else Plan())]
 
 
-def _driver() -> _Node:
+def _driver() -> Node:
     if not _node:
         configure("")
     return _node[0]
@@ -167,14 +141,10 @@ def nvmlDeviceGetPciInfo(handle: Any) -> SimpleNamespace:
     return SimpleNamespace(domain=0, bus=bus, device=0, busId=f"00000000:{bus:02X}:00.0")
 
 
-def _socket(handle: Any) -> int:
-    return int(handle >= _card(handle).kind.numa_split)
-
-
 def nvmlDeviceGetMemoryAffinity(handle: Any, words: int, scope: int) -> list[int]:
     """Give the bit mask of the memory nodes next to the card."""
     del scope
-    return [1 << _socket(handle)] + [0] * (words - 1)
+    return [1 << socket(_card(handle))] + [0] * (words - 1)
 
 
 def nvmlDeviceGetMigMode(handle: Any) -> list[int]:
@@ -183,15 +153,12 @@ def nvmlDeviceGetMigMode(handle: Any) -> list[int]:
     return [0, 0]
 
 
-def nvmlDeviceGetTopologyCommonAncestor(handle: Any, other: Any) -> int:
-    """Say whether two cards share a socket."""
-    return NVML_TOPOLOGY_NODE if _socket(handle) == _socket(other) else NVML_TOPOLOGY_SYSTEM
-
-
-def nvmlDeviceGetP2PStatus(handle: Any, other: Any, capability: int) -> int:
-    """Say whether two cards reach each other; capability 2 asks for NVLink."""
-    linked = bool(_card(handle).kind.nvlinks and _card(other).kind.nvlinks)
-    return NVML_P2P_STATUS_OK if linked or capability != 2 else NVML_P2P_STATUS_NOT_SUPPORTED
+(
+    nvmlDeviceGetTopologyCommonAncestor,
+    nvmlDeviceGetP2PStatus,
+    nvmlDeviceGetNvLinkRemoteDeviceType,
+    nvmlDeviceGetNvLinkRemotePciInfo,
+) = questions(_card)
 
 
 def nvmlDeviceGetUtilizationRates(handle: Any) -> SimpleNamespace:
@@ -267,7 +234,7 @@ def nvmlDeviceGetPowerUsage(handle: Any) -> int:
 
 def nvmlDeviceGetEnforcedPowerLimit(handle: Any) -> int:
     """Give mW."""
-    return round(_card(handle).kind.power_limit * 1000)
+    return round(_card(handle).power_limit * 1000)
 
 
 def nvmlDeviceGetTotalEnergyConsumption(handle: Any) -> int:
@@ -313,12 +280,14 @@ def nvmlDeviceGetMaxPcieLinkGeneration(handle: Any) -> int:
 
 
 def nvmlDeviceGetCurrPcieLinkWidth(handle: Any) -> int:
-    """Give the lanes."""
+    """Give the lanes now."""
+    return _card(handle).restraint.lanes
+
+
+def nvmlDeviceGetMaxPcieLinkWidth(handle: Any) -> int:
+    """Give the lanes of card and slot."""
     _card(handle)
-    return 16
-
-
-nvmlDeviceGetMaxPcieLinkWidth = nvmlDeviceGetCurrPcieLinkWidth
+    return LANES
 
 
 def nvmlDeviceGetPcieReplayCounter(handle: Any) -> int:
@@ -349,11 +318,14 @@ def nvmlDeviceGetRemappedRows(handle: Any) -> tuple[int, int, int, int]:
 def nvmlDeviceGetComputeRunningProcesses(handle: Any) -> list[SimpleNamespace]:
     """Give the processes of the ranks that run on the card, when the plan knows them."""
     card, driver = _card(handle), _driver()
-    return [
+    workers = [
         SimpleNamespace(pid=driver.plan.pids[name][rank], usedGpuMemory=int(card.own_memory))
         for name, rank in driver.world.owners(card.index)
         if rank < len(driver.plan.pids.get(name, ()))
     ]
+    # A visitor serves nothing on this node; this very process is one of those that do not.
+    visitors = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)] if card.restraint.visitor else []
+    return workers + visitors
 
 
 nvmlDeviceGetNumFans = nvmlDeviceGetFanSpeed = nvmlDeviceGetFanSpeed_v2 = _refuse
@@ -390,3 +362,26 @@ def nvmlDeviceGetFieldValues(handle: Any, fields: Sequence[Any]) -> list[SimpleN
             )
         )
     return answers
+
+
+def nvmlGpmQueryDeviceSupport(handle: Any) -> SimpleNamespace:
+    """Say that the card has counters of its work."""
+    _card(handle)
+    return SimpleNamespace(version=1, isSupportedDevice=1)
+
+
+def nvmlGpmSampleGet(handle: Any, sample: Sample) -> Sample:
+    """Fill a buffer with the card's counters."""
+    card, driver = _card(handle), _driver()
+    with driver.lock:
+        sample.take(card, driver.world.now)
+    return sample
+
+
+(
+    nvmlEventSetCreate,
+    nvmlDeviceGetSupportedEventTypes,
+    nvmlDeviceRegisterEvents,
+    nvmlEventSetWait_v2,
+    nvmlEventSetFree,
+) = functions(_driver)

@@ -98,6 +98,8 @@ class Fault:
     ``lost``: link errors and slow steps for ``lead`` seconds, then the card is gone and its group freezes.
     ``memory``: the process on the card grows by what is left, within ``lead`` seconds.
     ``heat``: the cooler moves only ``strength`` of its heat.
+    ``cap``, ``brake``, ``lanes``: only ``strength`` of its power limit, clock or PCIe lanes are left.
+    ``tenant``: somebody else's process takes ``strength`` of the group's time.
     """
 
     kind: str
@@ -193,6 +195,7 @@ LLAMA_8B = Model(
 CHAT = Traffic(rate=2.4, daily=0.30)
 STEADY = Traffic(rate=2.4)
 CODE = Traffic(rate=1.6, output=340)
+QUIET = Traffic(rate=1e-6)
 FIRST_FOUR = ((0, 1, 2, 3),)
 LAST_FOUR = ((4, 5, 6, 7),)
 TWO_REPLICAS = (
@@ -217,6 +220,15 @@ SCENARIOS = (
         replicas=(
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
             Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
+        ),
+    ),
+    Scenario(
+        name="idle",
+        summary="two replicas that nobody asks anything: all well, and nothing may look or sound as if it were not",
+        kind=H100,
+        replicas=(
+            Replica(name="chat-a", model=LLAMA_70B, traffic=QUIET, ranks=FIRST_FOUR),
+            Replica(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
         ),
     ),
     Scenario(
@@ -289,6 +301,37 @@ SCENARIOS = (
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="heat", card=2, at=20.0, strength=0.30),),
+    ),
+    Scenario(
+        name="powercap",
+        summary="one card's power limit was lowered: it runs at a lower clock, and its replica waits for it",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        faults=(Fault(kind="cap", card=5, at=20.0, strength=0.35),),
+    ),
+    Scenario(
+        name="brake",
+        summary="the power supply brakes one card, and its replica waits for it",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        faults=(Fault(kind="brake", card=1, at=20.0, strength=0.7),),
+    ),
+    Scenario(
+        name="tenant",
+        summary="somebody else's process works on one card, and its replica waits for it",
+        kind=H100,
+        replicas=TWO_REPLICAS,
+        faults=(Fault(kind="tenant", card=6, at=20.0, strength=0.35),),
+    ),
+    Scenario(
+        name="narrow",
+        summary="two replicas over PCIe, and one card's link has a quarter of its lanes: its replica waits for it",
+        kind=H100_PCIE,
+        replicas=tuple(
+            Replica(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=cards, link_scale=1.5)
+            for name, cards in (("chat-a", FIRST_FOUR), ("chat-b", LAST_FOUR))
+        ),
+        faults=(Fault(kind="lanes", card=3, at=20.0, strength=0.25),),
     ),
     Scenario(
         name="engines",

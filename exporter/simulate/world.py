@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exporter.simulate.card import Card, Load
+from exporter.simulate.restraints import NONE, lateness, restraint
 from exporter.simulate.scenarios import Fault, Scenario, Software, find
 from exporter.simulate.scheduler import Rank
 from exporter.simulate.traffic import Arrivals, Request
@@ -26,6 +27,8 @@ STEP = 0.25
 OVERHEAD = 0.01  # of a card's memory: CUDA context, graphs, workspace
 LINK_TROUBLE = 25.0  # how much longer a step takes while a link is being retried
 FAILING = 0.08  # share of requests that fail while a card is full
+NVLINK, OFF_THE_BUS = 74, 79  # XIDs
+COLLECTIVE = 0.12  # share of a step that a card of a group spends in collectives over NVLink
 
 
 class SimulatedReplica:
@@ -88,6 +91,7 @@ class World:
         self.replicas = [SimulatedReplica(spec, kind.memory, base) for spec in self.scenario.replicas]
         self.faults = tuple(_moved(fault, fault_at, fault_until) for fault in self.scenario.faults)
         self.steps = 0
+        self.xids: list[tuple[int, int]] = []  # (card, code) in the order of their time
         self._pace = [[1.0] * len(replica.ranks) for replica in self.replicas]
         self._set_memory()
 
@@ -129,9 +133,11 @@ class World:
             clocks = [self._slowest(group) for group in replica.spec.ranks]
             stretch = [share * self.software.pace / clock for share, clock in zip(pace, clocks, strict=True)]
             replica.advance(end, stretch)
-            for rank, group, slowest in zip(replica.ranks, replica.spec.ranks, clocks, strict=True):
+            for rank, group, slowest, late in zip(replica.ranks, replica.spec.ranks, clocks, pace, strict=True):
+                alone = replica.spec.link_scale * late / (1.0 - COLLECTIVE if len(group) > 1 else 1.0)
                 for index in group:
                     loads[index] = self._load(replica, rank, index, slowest)
+                    loads[index].work /= alone
         for card, load in zip(self.cards, loads, strict=True):
             card.advance(end, STEP, Load() if card.lost else load)
         self.steps += 1
@@ -157,6 +163,7 @@ class World:
             utilization=activity.busy * resident * self.scenario.busy[index],
             prefill=activity.prefill,
             pace=slowest / own,
+            work=activity.busy * resident * slowest / own,
             peer_bytes=float(activity.tokens * model.link_bytes),
             host_bytes=activity.tokens * 2048.0,
         )
@@ -173,7 +180,8 @@ class World:
     def _strike(self, now: float) -> None:
         for fault in self.faults:
             active = fault.at <= now and (fault.until is None or now < fault.until)
-            {"lost": self._lose, "memory": self._fill, "heat": self._choke}[fault.kind](fault, now, active=active)
+            strike = {"lost": self._lose, "memory": self._fill, "heat": self._choke}.get(fault.kind, self._restrain)
+            strike(fault, now, active=active)
 
     def _lose(self, fault: Fault, now: float, *, active: bool) -> None:
         card = self.cards[fault.card]
@@ -187,11 +195,15 @@ class World:
             elif replica.frozen:
                 replica.restart(now)
         if active and not gone:
+            if card.dead_link is None and card.kind.nvlinks:
+                self.xids.append((card.index, NVLINK))
             card.dead_link = card.fault_link = 4
             card.nvlink_replays += 40
             card.nvlink_crc += 15
             card.nvlink_recoveries += 1
         elif gone:
+            if not card.lost:
+                self.xids.append((card.index, OFF_THE_BUS))
             card.lost = True
         elif card.lost:
             card.restart()
@@ -207,6 +219,14 @@ class World:
             for rank, group in zip(replica.ranks, replica.spec.ranks, strict=True):
                 if fault.card in group:
                     rank.failing = FAILING if grown >= 1.0 else 0.0
+
+    def _restrain(self, fault: Fault, now: float, *, active: bool) -> None:
+        del now
+        self.cards[fault.card].restraint = restraint(fault) if active else NONE
+        for replica, pace in zip(self.replicas, self._pace, strict=True):
+            for number, group in enumerate(replica.spec.ranks):
+                if fault.card in group:
+                    pace[number] = lateness(fault) if active else 1.0
 
     def _choke(self, fault: Fault, now: float, *, active: bool) -> None:
         del now

@@ -9,6 +9,7 @@ STEPS = (
     ("pages", ["tests.bench.parse"]),
     ("one card's cycle", ["tests.bench.nvml_cycle"]),
     ("whole node, common set", ["tests.bench.node", "--seconds", "30"]),
+    ("whole node, engines every 5 s", ["tests.bench.node", "--seconds", "20", "--interval", "5s"]),
     ("whole node, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
     ("whole node, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),

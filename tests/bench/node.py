@@ -1,6 +1,8 @@
 """The whole daemon at W8: 8 simulated cards, 8 replicas of 1,485 lines polled once a second, two scrapers.
 
-    python -m tests.bench.node [--seconds 60] [--stress] [--series full] [--json FILE]
+    python -m tests.bench.node [--seconds 60] [--interval 5s] [--dcgm] [--stress] [--series full] [--json FILE]
+
+--interval sets how often engines are polled; --dcgm adds a third scraper, of /metrics/dcgm every 15 s.
 
 Prints CPU of one core (daemon and worker apart: the worker's includes the simulated cards, which a real driver would
 not cost), proportional memory, scrape latency, series, and the times from exec to the first page and first data.
@@ -40,9 +42,9 @@ def get(port: int, path: str = "/metrics", *, packed: bool = False, timeout: flo
     return time.perf_counter() - started, answer.status, body
 
 
-def configuration(port: int, engine_port: int, series: str, replicas: int) -> str:
+def configuration(port: int, engine_port: int, series: str, replicas: int, interval: str = "1s") -> str:
     engines = "".join(
-        f"  - {{name: r{i}, url: 'http://127.0.0.1:{engine_port}/r{i}/metrics', interval: 1s, timeout: 800ms, gpus: [{i % 8}]}}\n"
+        f"  - {{name: r{i}, url: 'http://127.0.0.1:{engine_port}/r{i}/metrics', interval: {interval}, gpus: [{i % 8}]}}\n"
         for i in range(replicas)
     )
     return f"listen: 127.0.0.1:{port}\nseries: {series}\nengines:\n{engines}"
@@ -70,9 +72,10 @@ def card_options() -> str:
 class Scraper(threading.Thread):
     """Scrapes once a second and keeps the latencies."""
 
-    def __init__(self, port: int, *, packed: bool, phase: float) -> None:
+    def __init__(self, port: int, *, packed: bool, phase: float, path: str = "/metrics", every: float = 1.0) -> None:
         super().__init__(daemon=True)
         self.port, self.packed, self.phase = port, packed, phase
+        self.path, self.every = path, every
         self.seconds: list[float] = []
         self.failures = 0
         self.end = False
@@ -80,22 +83,26 @@ class Scraper(threading.Thread):
     def run(self) -> None:
         due = time.monotonic() + self.phase
         while not self.end:
-            time.sleep(max(0.0, due - time.monotonic()))
-            due += 1.0
+            time.sleep(min(0.5, max(0.0, due - time.monotonic())))
+            if time.monotonic() < due:
+                continue
+            due += self.every
             try:
-                seconds, status, _ = get(self.port, packed=self.packed)
+                seconds, status, _ = get(self.port, self.path, packed=self.packed)
                 self.seconds.append(seconds)
                 self.failures += status != 200
             except OSError:
                 self.failures += 1
 
 
-def measure(seconds: float, *, stress: bool, series: str, replicas: int = 8) -> dict[str, float]:
+def measure(
+    seconds: float, *, stress: bool, series: str, replicas: int = 8, interval: str = "1s", dcgm: bool = False
+) -> dict[str, float]:
     """Run the daemon and give its figures."""
     port, engine_port = free_port(), free_port()
     hogs: list[subprocess.Popen[bytes]] = []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(configuration(port, engine_port, series, replicas))
+        file.write(configuration(port, engine_port, series, replicas, interval))
         file.flush()
         engines = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.engines", str(engine_port)], stdout=subprocess.PIPE
@@ -110,7 +117,7 @@ def measure(seconds: float, *, stress: bool, series: str, replicas: int = 8) -> 
             [sys.executable, "-c", LAUNCH, file.name, card_options()], stderr=subprocess.DEVNULL
         )
         try:
-            return figures(daemon, port, started, seconds)
+            return figures(daemon, port, started, seconds, dcgm=dcgm)
         finally:
             for process in (daemon, engines, *hogs):
                 process.terminate()
@@ -118,7 +125,9 @@ def measure(seconds: float, *, stress: bool, series: str, replicas: int = 8) -> 
                 process.wait(10)
 
 
-def figures(daemon: subprocess.Popen[bytes], port: int, started: float, seconds: float) -> dict[str, float]:
+def figures(
+    daemon: subprocess.Popen[bytes], port: int, started: float, seconds: float, *, dcgm: bool = False
+) -> dict[str, float]:
     first_page = first_data = 0.0
     while not first_data:
         try:
@@ -136,6 +145,9 @@ def figures(daemon: subprocess.Popen[bytes], port: int, started: float, seconds:
         time.sleep(0.005)
     time.sleep(5)
     scrapers = [Scraper(port, packed=packed, phase=0.3 + 0.4 * packed) for packed in (False, True)]
+    if dcgm:
+        path = "/metrics/dcgm?dialect=legacy&fields=all"
+        scrapers.append(Scraper(port, packed=True, phase=0.0, path=path, every=15.0))
     for scraper in scrapers:
         scraper.start()
     everybody = tree(daemon.pid)
@@ -172,9 +184,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--stress", action="store_true")
     parser.add_argument("--series", default="common", choices=["common", "full"])
+    parser.add_argument("--interval", default="1s", help="between two polls of an engine, as in the configuration")
+    parser.add_argument("--dcgm", action="store_true")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    found = measure(arguments.seconds, stress=arguments.stress, series=arguments.series)
+    found = measure(
+        arguments.seconds,
+        stress=arguments.stress,
+        series=arguments.series,
+        interval=arguments.interval,
+        dcgm=arguments.dcgm,
+    )
     for name, value in found.items():
         print(f"{name:42} {value:10.3f}")
     if arguments.json:

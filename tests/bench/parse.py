@@ -1,6 +1,8 @@
-"""Microseconds a line: reading and understanding engine pages, against splitting lines and the reference parser.
+"""Microseconds a line and a page: reading and understanding engine pages, against the reference parser.
 
 python -m tests.bench.parse [FILE ...]
+
+One line a page, then for each kind of engine the median of its pages.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def microseconds(function: Callable[[], object], budget: float = 0.6) -> float:
 
 def main(paths: list[str]) -> None:
     chosen = [pathlib.Path(path) for path in paths] or sorted(CAPTURES.glob("*.prom"))
+    by_kind: dict[str, list[tuple[float, float]]] = {}
     print(f"{'page':50} {'lines':>6} {'split':>8} {'read':>8} {'+meaning':>9} {'reference':>10}   (µs a line)")
     for path in chosen:
         body = path.read_bytes()
@@ -53,6 +56,11 @@ def main(paths: list[str]) -> None:
             microseconds(lambda: list(text_string_to_metric_families(body.decode()))),
         )
         print(f"{path.stem[:50]:50} {lines:6} " + " ".join(f"{cost / lines:8.3f}" for cost in costs))
+        by_kind.setdefault(engine.kind, []).append((costs[2] / lines, costs[2]))
+    print(f"\n{'kind':16} {'pages':>6} {'µs a line':>10} {'µs a page':>10}   (read and understood)")
+    for kind, found in sorted(by_kind.items()):
+        line, page = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"{kind:16} {len(found):6} {line:10.3f} {page:10.0f}")
 
 
 if __name__ == "__main__":

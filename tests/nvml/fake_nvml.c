@@ -12,11 +12,15 @@
      live 1                                  indices follow at once too, under the feet of whoever holds handles
      driver VERSION                          decides which field ids hold thermal time
      build N                                 a process that loaded the library under another N gets 18 from all calls
+     unit N                                  steps a second of the clock event counters, 1e9 without it
+     mig CARD PLACE GI CI PROFILE UUID       an instance; CARD counts as divided while "value" gives its mode a 1.
+                                             Without its line an instance is not found, its handle answers 6
      since SECONDS                           counters start here on CLOCK_MONOTONIC: move it for a reset
      on CARD FUNCTION ACTION [ARG] [every N] only each N-th matching call of this process
      value CARD FUNCTION NUMBER              what the call writes, all its numbers alike
+     gpm CARD ID value|code NUMBER           one metric; CARD is the parent's for instances too
      field CARD ID TYPE NUMBER               ID a number or *; TYPE one of d u l q s i h as nvmlValueType_t, or "code"
-     event SERIAL CARD TYPE DATA             delivered once to each event set, in order
+     event SERIAL CARD TYPE DATA [every N]   delivered once (N times) to each event set, in order
    Actions: code N  block  vfork SECONDS (state D that SIGKILL ends)  write PATH (state D for ever if it is frozen)
      gil SECONDS  sleep MS  segv  abort  leak BYTES  print BYTES  (the last five but segv and abort then go on)  */
 #define _GNU_SOURCE
@@ -37,7 +41,7 @@
 enum { CARDS = 64, RULES = 256, WORD = 96, SLOTS = 4096, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3,
        NOT_FOUND = 6, SHORT = 7, TIMEOUT = 10, LOST = 15, MISMATCH = 18 };
 
-struct card { char uuid[WORD]; int number; };
+struct card { char uuid[WORD], profile[32]; int number; struct card *parent; unsigned place, gi, ci, present; };
 struct rule { char kind[8], card[WORD], function[WORD], word[WORD]; char text[WORD]; double number; unsigned every, seen; };
 struct value { union { double d; uint32_t u; uint64_t q; int64_t s; int32_t i; uint16_t h; }; };
 struct field { uint32_t id, scope; int64_t stamp, latency; uint32_t type, code; struct value value; };
@@ -51,7 +55,7 @@ static unsigned cards, places, live;
 static struct rule rules[RULES];
 static unsigned rule_count;
 static char driver[WORD] = "590.48.01";
-static double since;
+static double since, unit = 1e9;
 static long build, build_loaded;
 static int initialised;
 static struct timespec changed;
@@ -83,6 +87,16 @@ static void take_line(char *line) {
   else if (n > 1 && !strcmp(w[0], "live")) live = (unsigned)atoi(w[1]);
   else if (n > 1 && !strcmp(w[0], "build")) build = atol(w[1]);
   else if (n > 1 && !strcmp(w[0], "since")) since = atof(w[1]);
+  else if (n > 1 && !strcmp(w[0], "unit")) unit = atof(w[1]);
+  else if (n > 6 && !strcmp(w[0], "mig")) {
+    struct card *part = card_named(w[6]);
+    part->parent = card_named(w[1]);
+    part->place = (unsigned)atoi(w[2]);
+    part->gi = (unsigned)atoi(w[3]);
+    part->ci = (unsigned)atoi(w[4]);
+    part->present = 1;
+    snprintf(part->profile, sizeof part->profile, "%s", w[5]);
+  }
   else if (n > 3 && rule_count < RULES) {
     struct rule *r = &rules[rule_count++];
     memset(r, 0, sizeof *r);
@@ -120,6 +134,8 @@ static void refresh(void) {
   char line[8192];
   rule_count = live = 0;
   since = 0;
+  unit = 1e9;
+  for (int i = 0; i < CARDS; i++) known[i].present = 0;
   while (fgets(line, sizeof line, f)) take_line(line);
   fclose(f);
 }
@@ -233,8 +249,10 @@ static int enter(const struct card *card, const char *function) {
   if (build != build_loaded) code = MISMATCH;
   else if (!initialised && !strstr(function, "Init")) code = UNINITIALIZED;
   else if (card) {
+    const struct card *whole = card->parent ? card->parent : card;
     code = LOST;
-    for (unsigned i = 0; i < cards; i++) if (listed[i] == card) code = 0;
+    for (unsigned i = 0; i < cards; i++) if (listed[i] == whole) code = 0;
+    if (!code && card->parent && !card->present) code = NOT_FOUND;
   }
   pthread_mutex_unlock(&lock);
   for (int i = 0; i < n; i++) {
@@ -298,7 +316,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct card **out) {
 /* ---- facts */
 
 TEXT(nvmlDeviceGetUUID, "%s", card->uuid)
-TEXT(nvmlDeviceGetName, "Fake H200")
+TEXT(nvmlDeviceGetName, card->parent ? "Fake H200 MIG %s" : "Fake H200", card->profile)
 TEXT(nvmlDeviceGetSerial, "165%010d", card->number)
 TEXT(nvmlDeviceGetVbiosVersion, "96.00.BC.00.01")
 ONE(nvmlDeviceGetNumaNodeId, int, card->number / 4)
@@ -322,14 +340,26 @@ int nvmlDeviceGetMigMode(struct card *card, unsigned *current, unsigned *pending
   return 0;
 }
 
+/* ---- instances of a divided card */
+
+ONE(nvmlDeviceGetMaxMigDeviceCount, unsigned, 7)
+int nvmlDeviceGetMigDeviceHandleByIndex(struct card *card, unsigned index, struct card **out) {
+  ENTER(card);
+  for (int i = 0; i < CARDS; i++)
+    if (known[i].present && known[i].parent == card && known[i].place == index) { *out = &known[i]; return 0; }
+  return NOT_FOUND;
+}
+int nvmlDeviceGetGpuInstanceId(struct card *card, unsigned *out) { ENTER(card); *out = card->gi; return card->parent ? 0 : NOT_SUPPORTED; }
+int nvmlDeviceGetComputeInstanceId(struct card *card, unsigned *out) { ENTER(card); *out = card->ci; return card->parent ? 0 : NOT_SUPPORTED; }
+
 /* ---- what changes: each figure tells its card, so that a figure under another card's name is seen */
 
 ONE(nvmlDeviceGetPowerUsage, unsigned, 300000 + 1000 * card->number)
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
 ONE(nvmlDeviceGetTotalEnergyConsumption, uint64_t, (now() - since) * 300000)
 ONE(nvmlDeviceGetPerformanceState, unsigned, 0)
-ONE(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, 4)
-ONE(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, 4)
+ONE(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, 0x24)
+ONE(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, 0x24)
 ONE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 5)
 ONE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 ONE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 5)
@@ -342,7 +372,15 @@ BY_KIND(nvmlDeviceGetTemperature, unsigned, 40 + card->number)
 BY_KIND(nvmlDeviceGetTemperatureThreshold, unsigned, 95 - kind)
 BY_KIND(nvmlDeviceGetClockInfo, unsigned, 1000 + 100 * kind)
 BY_KIND(nvmlDeviceGetMaxClockInfo, unsigned, 2000 + 100 * kind)
-BY_KIND(nvmlDeviceGetNvLinkState, unsigned, 1)
+
+/* "value CARD linkN 0" takes one link down. */
+int nvmlDeviceGetNvLinkState(struct card *card, unsigned link, unsigned *out) {
+  char name[16];
+  ENTER(card);
+  snprintf(name, sizeof name, "link%u", link);
+  *out = (unsigned)number(card, name, (double)N(1));
+  return 0;
+}
 
 struct temperature { unsigned version, sensor; int degrees; };
 int nvmlDeviceGetTemperatureV(struct card *card, struct temperature *out) {
@@ -437,7 +475,36 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct card *card, unsigned *size, s
   return 0;
 }
 struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique, state, health; };
-int nvmlDeviceGetGpuFabricInfoV(struct card *card, struct fabric *out) { ENTER(card); out->state = (unsigned)N(3); return 0; }
+int nvmlDeviceGetGpuFabricInfoV(struct card *card, struct fabric *out) {
+  ENTER(card);
+  out->state = (unsigned)N(3);
+  out->status = (unsigned)number(card, "fabric_status", 0);
+  out->health = (unsigned)number(card, "fabric_health", 0);
+  return 0;
+}
+
+/* ---- how cards are joined: four behind each socket, all links to switches; the rules' card is the first of a pair */
+
+int nvmlDeviceGetTopologyCommonAncestor(struct card *card, struct card *other, unsigned *out) {
+  ENTER(card);
+  *out = (unsigned)N(card->number / 4 == other->number / 4 ? 40 : 50);
+  return 0;
+}
+int nvmlDeviceGetP2PStatus(struct card *card, struct card *other, unsigned capability, unsigned *out) {
+  char name[16];
+  (void)other;
+  ENTER(card);
+  snprintf(name, sizeof name, "p2p%u", capability);
+  *out = (unsigned)number(card, name, (double)N(0));
+  return 0;
+}
+BY_KIND(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned, 2)
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct card *card, unsigned link, struct pci *out) {
+  ENTER(card);
+  memset(out, 0, sizeof *out);
+  snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", (unsigned)N(0xc0 + link % 4) & 0xff);
+  return 0;
+}
 
 /* ---- fields */
 
@@ -446,12 +513,12 @@ static int natural(const struct card *card, struct field *f) {
   int major = atoi(driver), minor = strchr(driver, '.') ? atoi(strchr(driver, '.') + 1) : 0;
   unsigned thermal = major < 575 ? 0 : major > 580 || (major == 580 && minor >= 82) ? 269 : 251;
   f->type = 3;
-  if (thermal && f->id >= thermal && f->id < thermal + 3) { f->value.q = f->id == thermal ? (uint64_t)(t * 5e7) : 0; return 0; }
+  if (thermal && f->id >= thermal && f->id < thermal + 3) { f->value.q = f->id == thermal ? (uint64_t)(t * unit) : 0; return 0; }
   if (f->id == 251 && (thermal != 251)) { f->type = 1; f->value.u = 1; return 0; }  /* power smoothing is on */
   switch (f->id) {
     case 3: case 4: case 5: case 6: f->value.q = f->id; return 0;
     case 29: case 30: case 94: case 144: case 145: case 230: case 76: return 0;
-    case 74: f->value.q = (uint64_t)(t * 1e8); return 0;
+    case 74: f->value.q = (uint64_t)(t * unit); return 0;
     case 82: f->type = 1; f->value.u = 60 + (unsigned)card->number; return 0;
     case 83: f->value.q = (uint64_t)(t * 300000); return 0;
     case 91: f->type = 1; f->value.u = 18; return 0;
@@ -500,7 +567,7 @@ int nvmlDeviceGetFieldValues(struct card *card, int size, struct field *fields) 
 
 /* ---- events: XIDs and the like, from "event" lines; a set delivers those of its cards that it has not delivered */
 
-struct set { double last; unsigned size; struct card *cards[CARDS]; };
+struct set { double last; unsigned size, times; struct card *cards[CARDS]; };
 struct event { struct card *card; uint64_t type, data; unsigned instance, compute; };
 int nvmlEventSetCreate(struct set **out) { ENTER(NULL); *out = calloc(1, sizeof **out); return 0; }
 int nvmlEventSetFree(struct set *set) { ENTER(NULL); free(set); return 0; }
@@ -523,7 +590,7 @@ int nvmlEventSetWait_v2(struct set *set, struct event *out, unsigned ms) {
         for (unsigned c = 0; c < set->size; c++) if (!strcmp(set->cards[c]->uuid, r->function)) first = r;
     }
     if (first) {
-      set->last = atof(first->card);
+      if (++set->times >= (first->every ? first->every : 1)) { set->last = atof(first->card); set->times = 0; }
       *out = (struct event){card_named(first->function), (uint64_t)strtoull(first->word, NULL, 0), whole(first->number), ~0u, ~0u};
     }
     pthread_mutex_unlock(&lock);
@@ -532,30 +599,58 @@ int nvmlEventSetWait_v2(struct set *set, struct event *out, unsigned ms) {
   }
 }
 
-/* ---- profiling: a metric's value is its id, out of 100, unless "value CARD nvmlGpmMetricsGet" says otherwise */
+/* ---- profiling: a metric's value is its id, out of 100 (an instance's is its GPU instance), unless "value CARD
+   nvmlGpmMetricsGet" or "gpm" says otherwise.  Calls that overlap are counted as gpm_overlap, buffers in use as what
+   was allocated and not freed. */
 
-struct gpm_sample { struct card *card; double at; };
+struct gpm_sample { struct card *card; double at; unsigned gi; };
 struct gpm_metric { unsigned id, code; double value; const char *name, *long_name, *unit; };
 struct gpm { unsigned version, size; struct gpm_sample *first, *second; struct gpm_metric metrics[]; };
 struct gpm_support { unsigned version, supported; };
-int nvmlGpmQueryDeviceSupport(struct card *card, struct gpm_support *out) { ENTER(card); out->supported = (unsigned)N(1); return 0; }
-int nvmlGpmSampleAlloc(struct gpm_sample **out) { ENTER(NULL); *out = calloc(1, sizeof **out); return 0; }
-int nvmlGpmSampleFree(struct gpm_sample *sample) { ENTER(NULL); free(sample); return 0; }
-int nvmlGpmSampleGet(struct card *card, struct gpm_sample *sample) {
-  ENTER(card);
+
+static int inside;
+static void left(int *unused) { (void)unused; __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); }
+static int enter_alone(const struct card *card, const char *function) {
+  if (__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST) > 1) {
+    pthread_mutex_lock(&lock);
+    count(NULL, "gpm_overlap", 0);
+    pthread_mutex_unlock(&lock);
+  }
+  return enter(card, function);
+}
+#define ALONE(card) \
+  int alone_ __attribute__((cleanup(left), unused)) = 0; \
+  do { int code_ = enter_alone(card, __func__); if (code_) return code_; } while (0)
+
+int nvmlGpmQueryDeviceSupport(struct card *card, struct gpm_support *out) { ALONE(card); out->supported = (unsigned)N(1); return 0; }
+int nvmlGpmSampleAlloc(struct gpm_sample **out) { ALONE(NULL); *out = calloc(1, sizeof **out); return 0; }
+int nvmlGpmSampleFree(struct gpm_sample *sample) { ALONE(NULL); free(sample); return 0; }
+static int sampled(struct card *card, unsigned gi, struct gpm_sample *sample) {
   sample->card = card;
+  sample->gi = gi;
   sample->at = now();
   return 0;
 }
+int nvmlGpmSampleGet(struct card *card, struct gpm_sample *sample) { ALONE(card); return sampled(card, ~0u, sample); }
+int nvmlGpmMigSampleGet(struct card *card, unsigned gi, struct gpm_sample *sample) { ALONE(card); return sampled(card, gi, sample); }
 int nvmlGpmMetricsGet(struct gpm *gpm) {
   struct card *card = gpm->first ? gpm->first->card : NULL;
-  ENTER(card);
+  ALONE(card);
   pthread_mutex_lock(&lock);
   unsigned place = 0;
-  struct rule *r = next_rule("value", card, __func__, &place);
+  struct rule *all = next_rule("value", card, __func__, &place);
   for (unsigned i = 0; i < gpm->size; i++) {
-    gpm->metrics[i].code = gpm->second && gpm->second->at - gpm->first->at >= 0.1 ? 0 : INVALID;
-    gpm->metrics[i].value = r ? r->number : gpm->metrics[i].id % 100;
+    struct gpm_metric *m = &gpm->metrics[i];
+    char id[16];
+    snprintf(id, sizeof id, "%u", m->id);
+    count(card, "gpm", m->id);
+    place = 0;
+    struct rule *r = next_rule("gpm", card, id, &place);
+    m->code = gpm->second && gpm->second->at - gpm->first->at >= 0.1 ? 0 : INVALID;
+    m->value = gpm->first->gi != ~0u ? gpm->first->gi : m->id % 100;
+    if (all) m->value = all->number;
+    if (r && !strcmp(r->word, "code")) m->code = (unsigned)r->number;
+    else if (r) m->value = r->number;
   }
   pthread_mutex_unlock(&lock);
   return 0;

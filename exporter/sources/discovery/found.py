@@ -26,6 +26,7 @@ class FoundEngine:
     url: str = field(repr=False)
     name: str = ""
     kind: str = ""
+    image: str = ""  # of its container, where the place knows it
     tentative: bool = False
 
 
@@ -57,7 +58,7 @@ class Place(Protocol):
 def engine_at(address: object, labels: Mapping[object, object], *, tentative: bool = False) -> FoundEngine | None:
     """Make an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
 
-    Heeds ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, and ``engine`` or ``kind``.
+    Heeds ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, ``engine`` or ``kind``, and ``image``.
     """
     scheme, path = labels.get("__scheme__") or "http", labels.get("__metrics_path__") or "/metrics"
     if not isinstance(address, str) or not address or set(address) & set("/?#@\\"):
@@ -69,13 +70,24 @@ def engine_at(address: object, labels: Mapping[object, object], *, tentative: bo
     except notation.Refused:
         return None
     return FoundEngine(
-        url=url, name=_name(labels), kind=_word(labels, "engine") or _word(labels, "kind"), tentative=tentative
+        url=url,
+        name=_name(labels),
+        kind=_word(labels, "engine") or _word(labels, "kind"),
+        image=_image(labels),
+        tentative=tentative,
     )
 
 
 def _name(labels: Mapping[object, object]) -> str:
     name = _word(labels, "replica") or _word(labels, "name")
     return name if name.isprintable() and name == name.strip() and len(name) <= _MAX_NAME else ""
+
+
+def _image(labels: Mapping[object, object]) -> str:
+    try:
+        return notation.image(_word(labels, "image"))
+    except notation.Refused:
+        return ""
 
 
 def _word(labels: Mapping[object, object], name: str) -> str:

@@ -36,8 +36,9 @@ _KEPT = frozenset(
         "containerPort",
         "protocol",
     }
-    | {"status", "podIP", "phase"}
+    | {"status", "podIP", "phase", "image", "containerStatuses", "imageID"}
 )
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
@@ -159,8 +160,30 @@ def _engine(pod: Mapping[str, object]) -> FoundEngine | None:
         "__scheme__": annotations.get(f"{_PREFIX}scheme"),
         "__metrics_path__": annotations.get(f"{_PREFIX}path"),
         "replica": _at(pod, "metadata", "name"),
+        "image": _image(pod, port),
     }
     return engine_at(f"{host}:{port}", labels, tentative=True)
+
+
+def _image(pod: Mapping[str, object], port: str) -> str:
+    """Name the image of the container that declares the port, or of the only one, with the digest that really runs.
+
+    A tag may mean other bytes on the next node; the digest is what tells two nodes apart.
+    """
+    containers = _listed(_at(pod, "spec", "containers"))
+    declaring = [one for one in containers if port in _ports(one)]
+    chosen = declaring if len(declaring) == 1 else containers
+    image, name = (_at(chosen[0], "image"), _at(chosen[0], "name")) if len(chosen) == 1 else (None, None)
+    if not isinstance(image, str):
+        return ""
+    running = [one for one in _listed(_at(pod, "status", "containerStatuses")) if _at(one, "name") == name]
+    identity = _at(running[0], "imageID") if running else None
+    digest = _DIGEST.search(identity) if isinstance(identity, str) else None
+    return f"{image.partition('@')[0]}@{digest[0]}" if digest else image
+
+
+def _ports(container: object) -> list[object]:
+    return [_at(port, "containerPort") for port in _listed(_at(container, "ports"))]
 
 
 def _host(address: object) -> str:

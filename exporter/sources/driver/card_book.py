@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from exporter.model import CardFacts, CardReading, CardState, Missing, SourceStatus
+from exporter.model import CardFacts, CardReading, CardState, CardTopology, Missing, SourceStatus
 from exporter.sources.driver import pipe
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class _Card:
     failures: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     links: set[int] = field(default_factory=set)  # NVLinks that were up at least once
+    topology: CardTopology | None = None
     said: str = ""  # the state last logged
     said_absent: tuple[str, ...] = ()  # the absent signals last logged
 
@@ -44,6 +45,7 @@ class _Slot:
 
     uuid: str = ""
     answered: bool = False  # at least once since the driver was initialised
+    opened: bool = False  # it has said who it is since then
     gone: bool = False
     since: float | None = None
     reason: str = ""  # why the card here has not said who it is
@@ -56,6 +58,25 @@ class Verdict:
     hung: int
     answering: int
     settled: bool
+
+
+def place(facts: CardFacts) -> str:
+    """Give what the label gpu says: the index, and of an instance its place on the card too."""
+    return str(facts.index) if facts.instance is None else f"{facts.index}:{facts.instance.number}"
+
+
+def _order(state: CardState) -> tuple[int, int, str]:
+    instance = state.facts.instance
+    return state.facts.index, -1 if instance is None else instance.number, state.facts.uuid
+
+
+def _show(card: _Card, reading: CardReading, wall: float) -> None:
+    card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
+    card.seen_at = reading.at
+    card.last_success, card.last_success_wall = reading.at, wall
+    for why in reading.missing.values():
+        if why in {Missing.ERROR, Missing.INVALID}:
+            card.failures[f"signal_{why.value}"] += 1
 
 
 class CardBook:
@@ -84,14 +105,33 @@ class CardBook:
     def found(self, facts: CardFacts, now: float) -> None:
         """Note facts of a card; its figures go on wherever it stands now."""
         slot = self._slots.setdefault(facts.index, _Slot())
-        slot.uuid = facts.uuid
+        slot.uuid, slot.opened = facts.uuid, True
         self._said_nameless.pop(facts.index, None)
-        labels = (str(facts.index), facts.uuid)
+        self._noted(facts, now)
+        if not facts.mig:
+            self._keep_instances(facts.uuid, frozenset())
+
+    def _noted(self, facts: CardFacts, now: float) -> _Card:
+        labels = (place(facts), facts.uuid)
         card = self._cards.get(facts.uuid)
         if card is None:
-            self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
+            card = self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
         elif card.facts != facts:
             card.facts, card.labels = facts, labels
+        return card
+
+    def divided(self, message: pipe.Divided, wall: float) -> None:
+        """Take in the instances of a divided card; what is not among them any more was taken away on purpose."""
+        for facts, reading in message.instances:
+            _show(self._noted(facts, reading.at), reading, wall)
+        self._keep_instances(message.uuid, frozenset(facts.uuid for facts, _ in message.instances))
+
+    def _keep_instances(self, parent: str, kept: frozenset[str]) -> None:
+        for uuid, card in list(self._cards.items()):
+            instance = card.facts.instance
+            if instance is not None and instance.parent == parent and uuid not in kept:
+                del self._cards[uuid]
+                _log.info("card state=removed gpu=%s uuid=%s", card.labels[0], uuid)
 
     def read(self, message: pipe.CardRead, wall: float) -> None:
         """Take in a reading."""
@@ -105,12 +145,15 @@ class CardBook:
         if len(shown) != len(reading.nvlink_up):
             # A link that never was up is a place without a cable, not a fault.
             reading = replace(reading, nvlink_up=shown)
-        card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
-        card.duration, card.seen_at = message.duration, reading.at
-        card.last_success, card.last_success_wall = reading.at, wall
-        for why in reading.missing.values():
-            if why in {Missing.ERROR, Missing.INVALID}:
-                card.failures[f"signal_{why.value}"] += 1
+        card.duration = message.duration
+        _show(card, reading, wall)
+
+    def joined(self, message: pipe.TopologyRead) -> None:
+        """Take in how the cards are joined; one that was not asked about keeps what is known of it."""
+        for uuid, topology in message.cards.items():
+            card = self._cards.get(uuid)
+            if card is not None and card.topology != topology:
+                card.topology = topology
 
     def failed(self, message: pipe.CardFailed, now: float) -> None:
         """Take in that a card is gone; without a UUID it is the absent one that stood at the same index."""
@@ -132,7 +175,8 @@ class CardBook:
 
     def _absent_at(self, index: int) -> str:
         standing = {slot.uuid for slot in self._slots.values()}
-        absent = [uuid for uuid, card in self._cards.items() if uuid not in standing and card.facts.index == index]
+        whole = {uuid: card for uuid, card in self._cards.items() if card.facts.instance is None}
+        absent = [uuid for uuid, card in whole.items() if uuid not in standing and card.facts.index == index]
         return absent[0] if len(absent) == 1 else ""
 
     @staticmethod
@@ -175,7 +219,7 @@ class CardBook:
 
     @staticmethod
     def _limit(slot: _Slot, deadline: float) -> float:
-        return deadline if slot.answered else max(deadline, OPEN_DEADLINE)
+        return deadline if slot.answered or slot.opened else max(deadline, OPEN_DEADLINE)
 
     def judge(self, now: float, deadline: float) -> Verdict:
         """Mark what hangs and what was lost, and count."""
@@ -204,7 +248,7 @@ class CardBook:
             return
         standing = {slot.uuid for slot in self._slots.values()}
         for uuid, card in self._cards.items():
-            if uuid not in standing and not card.reason:
+            if uuid not in standing and not card.reason and card.facts.instance is None:
                 self._lose(card, "lost")
 
     def view(self, now: float, freshness: float, down: str) -> tuple[CardState, ...]:
@@ -214,7 +258,7 @@ class CardBook:
         """
         states = [self._state(uuid, card, now, freshness, down) for uuid, card in self._cards.items()]
         states += [self._stranger(i, slot.reason) for i, slot in self._slots.items() if slot.reason and not slot.uuid]
-        return tuple(sorted(states, key=lambda state: (state.facts.index, state.facts.uuid)))
+        return tuple(sorted(states, key=_order))
 
     @staticmethod
     def _stranger(index: int, reason: str) -> CardState:
@@ -245,14 +289,16 @@ class CardBook:
             reading=None if reason else reading,
             last_read_at=card.last_success,
             labels=card.labels,
+            topology=card.topology,
         )
 
-    @staticmethod
-    def _reason(card: _Card, *, fresh: bool, down: str) -> str:
-        if card.hung:
+    def _reason(self, card: _Card, *, fresh: bool, down: str) -> str:
+        instance = card.facts.instance
+        whole = card if instance is None else self._cards.get(instance.parent, card)
+        if whole.hung:
             return "hung"
-        if card.reason:
-            return card.reason
+        if whole.reason:
+            return whole.reason
         if fresh:
             return ""
         return down or ("starting" if card.awaited or card.last_success is None else "slow")

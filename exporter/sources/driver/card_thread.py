@@ -14,8 +14,8 @@ from typing import Any
 
 from exporter.model import CardFacts
 from exporter.sources.driver import pipe
-from exporter.sources.driver.nvml import open_card, read_facts
-from exporter.sources.driver.nvml_card import CardReader
+from exporter.sources.driver.nvml import mig_enabled, open_card, read_facts
+from exporter.sources.driver.nvml_card import CardReader, Shared
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone
 
 FAILED = 3  # exit code: a DriverFailed frame says why
@@ -64,6 +64,7 @@ class CardThread:
         *,
         outlet: Outlet,
         driver_gone: Callable[[DriverGone], None],
+        shared: Shared,
     ) -> None:
         self.index = index
         self.gone: bool | None = None
@@ -71,6 +72,7 @@ class CardThread:
         self._driver = driver
         self._driver_version = driver_version
         self._outlet, self._driver_gone = outlet, driver_gone
+        self._shared = shared
         self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._calls: CardCalls | None = None
         self._reader: CardReader | None = None
@@ -91,60 +93,83 @@ class CardThread:
         """Let the thread end after what it does now."""
         self._inbox.put(None)
 
+    def standing(self) -> tuple[str, Any] | None:
+        """Give uuid and handle while the card's last answer was good; for questions about several cards."""
+        calls = self._calls
+        return (self._uuid, calls.handle) if calls is not None and self.gone is False else None
+
     def stuck(self, now: float) -> float:
         """Give the seconds that the driver call now running has taken; 0 between two calls."""
-        calls = self._calls
-        since = self._opening if calls is None else calls.since
+        reader = self._reader
+        since = self._opening if reader is None else reader.since()
         return max(0.0, now - since) if since is not None else 0.0
 
     def _run(self) -> None:
         cycle: int | None = 0
         while cycle is not None:
-            answer = self._answer(cycle)
-            # Not working from here on: the write below may wait for the daemon, and that is no hanging card.
+            answers = self._answers(cycle)
+            # Not working from here on: the writes below may wait for the daemon, and that is no hanging card.
             self.working = False
-            self._outlet.send(answer)
+            for answer in answers:
+                self._outlet.send(answer)
             cycle = self._inbox.get()
+        self._drop()
 
-    def _answer(self, cycle: int) -> pipe.CardRead | pipe.CardFailed:
+    def _drop(self) -> None:
+        """Forget handle and reader."""
+        if self._reader is not None:
+            self._reader.close()
+        self._calls = self._reader = self._opening = None
+
+    def _answers(self, cycle: int) -> list[pipe.Message]:
         started = time.monotonic()
         try:
             reader = self._opened(started)
             slow = started - self._slow_at >= self._slow_every
             reading = reader.read(slow=slow)
+            parts = reader.instances.read(look=slow) if reader.instances is not None else None
         except CardGone as error:
-            return self._failed(cycle, error.reason, str(error))
+            return [self._failed(cycle, error.reason, str(error))]
         except DriverGone as error:
             self._driver_gone(error)
-            return self._failed(cycle, error.reason, str(error))
+            return [self._failed(cycle, error.reason, str(error))]
         except Exception as error:
-            return self._failed(cycle, "error", f"{type(error).__name__}: {error}")
+            return [self._failed(cycle, "error", f"{type(error).__name__}: {error}")]
         self.gone = False
         duration = time.monotonic() - started
         if slow:
             self._slow_at = started
             self._slow_every = SLOW_EVERY_DEMOTED if duration > SLOW_READ else SLOW_EVERY
-        return pipe.CardRead(index=self.index, uuid=self._uuid, cycle=cycle, duration=duration, reading=reading)
+        answer = pipe.CardRead(index=self.index, uuid=self._uuid, cycle=cycle, duration=duration, reading=reading)
+        return [answer] if parts is None else [pipe.Divided(uuid=self._uuid, instances=parts), answer]
 
     def _failed(self, cycle: int, reason: str, message: str) -> pipe.CardFailed:
         self.gone = True
-        self._calls = self._reader = self._opening = None
+        self._drop()
         return pipe.CardFailed(index=self.index, uuid=self._uuid, cycle=cycle, reason=reason, message=message)
 
     def _opened(self, now: float) -> CardReader:
         """Give the reader of the card, with a handle and facts that are not too old."""
         if self._reader is not None and self._calls is not None:
-            if now - self._facts_at < FACTS_EVERY:
+            if now - self._facts_at < FACTS_EVERY and not self._switched(now):
                 return self._reader
             if read_facts(self._calls, self.index) == self._facts:
                 self._facts_at = now
                 return self._reader
-            self._calls = self._reader = None  # MIG was switched, or the handle has become another card's
+            self._drop()  # MIG was switched, or the handle has become another card's
         self._opening = now
         calls, facts = open_card(self._driver, self.index)
-        self._calls, self._opening = calls, None
-        self._reader = CardReader(self._driver, calls, facts, self._driver_version)
         self._facts, self._uuid, self._facts_at = facts, facts.uuid, now
-        self._slow_at = now
+        # Said before the first read: from here on a call that does not return hangs, and does not merely open.
         self._outlet.send(pipe.CardFound(facts=facts))
+        self._opening = time.monotonic()
+        self._reader = CardReader(self._driver, calls, facts, self._driver_version, self._shared)
+        self._calls, self._opening = calls, None
+        self._slow_at = now
         return self._reader
+
+    def _switched(self, now: float) -> bool:
+        """Say whether MIG was switched, looking as often as at anything slow."""
+        if now - self._slow_at < self._slow_every or self._calls is None or self._facts is None:
+            return False
+        return mig_enabled(self._calls) not in {None, self._facts.mig}

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 DRIVER_MODULES = ("pynvml", "exporter.simulate.cards")
 
 INIT_DEADLINE = 30.0
+DRIVER_DOWN = "driver"  # why no events come while there is no driver
 _GATHER = 0.05  # cards answer within milliseconds of each other: one update for all of them
 _TOGETHER = 0.004  # seconds; cards answer within milliseconds, and waking for each costs more than waiting
 _GRACE = 0.5  # a card about to be found hanging is not logged as slow a moment before
@@ -52,7 +53,8 @@ class CardSource:
 
     ``module``: the driver binding by name; ``options`` is handed to its ``configure``.  ``interval`` and
     ``deadline`` in seconds.  ``on_update`` is called from the supervisor thread after each cycle and each change of
-    health; it must be quick and may raise (logged).
+    health; it must be quick and may raise (logged).  ``on_event`` is told of XIDs, with a lock held: it must not call
+    back.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class CardSource:
         interval: float = 1.0,
         deadline: float = 2.0,
         on_update: Callable[[], None] = lambda: None,
+        on_event: Callable[[pipe.XidSeen | pipe.Listening], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.loop_restarts = 0
+        self._on_event = on_event
         self._interval, self._deadline = interval, deadline
         self._on_update, self._clock, self._wall = on_update, clock, wall
         self._lock = threading.Lock()
@@ -82,6 +86,8 @@ class CardSource:
         self._failures: Counter[str] = Counter()
         self._success: tuple[float, float] | None = None  # monotonic, wall
         self._said = "starting"
+        self._release = False
+        self._counting = 0.0  # seconds that the driver has taken to count its cards
         self._cycle = 0
         self._next_read = self._turn_at = self._beat_at = 0.0
         self._initialising = False
@@ -111,6 +117,11 @@ class CardSource:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def release(self, *, released: bool) -> None:
+        """Let go of every card until called again with False: the worker ends, and with it all that it holds open."""
+        self._release = released
+        self._wake()
+
     def state(self, now: float) -> CardsView:
         """Give what is known at ``now`` (monotonic seconds); never waits for the driver."""
         with self._lock:
@@ -120,13 +131,17 @@ class CardSource:
                 source="driver",
                 up=not self._down,
                 reason=self._down,
-                hung=self._down == "hung",
+                hung=self._down == "hung" or self._counting > self._deadline or self._lingers(),
                 last_success=self._success[0] if self._success else None,
                 last_success_wall=self._success[1] if self._success else None,
                 failures=dict(self._failures),
             )
             cards = self._book.view(now, freshness, self._down)
             return CardsView(driver=self._facts if known else None, status=status, cards=cards)
+
+    def _lingers(self) -> bool:
+        """Say whether the cards were to be let go of, and a worker that cannot be killed still holds them."""
+        return self._down == "released" and not self._keeper.gone
 
     def _wake(self) -> None:
         with suppress(OSError):  # not started, stopped, or woken often enough
@@ -168,6 +183,9 @@ class CardSource:
         """Do what is due now and give the seconds until something is due again, at most one."""
         now = self._clock()
         stolen = now - self._turn_at > _STOLEN
+        if self._release != self._keeper.held:
+            self._keeper.hold(now, held=self._release)
+            self._begin_down(now)
         if self._keeper.tend(now):
             self._begin_down(now)
         worker = self._keeper.worker()
@@ -212,12 +230,19 @@ class CardSource:
             self._fresh_at = now if self._fresh_at is None else self._fresh_at
         elif isinstance(message, pipe.Beat):
             self._asked_at, self._beat_at = None, now
+            self._count_hangs(message.counting)
             self._book.beat(message, now)
         elif isinstance(message, pipe.CardFailed):
             self._book.failed(message, now)
             self._fresh_at = now if self._fresh_at is None else self._fresh_at
         elif isinstance(message, pipe.CardFound):
             self._book.found(message.facts, now)
+        elif isinstance(message, pipe.Divided):
+            self._book.divided(message, wall)
+        elif isinstance(message, pipe.TopologyRead):
+            self._book.joined(message)
+        elif isinstance(message, pipe.XidSeen | pipe.Listening):
+            self._on_event(message)
         else:
             self._take_driver(message, now, wall)
 
@@ -240,6 +265,16 @@ class CardSource:
             self._keeper.end(message.reason, message.message, now)
             self._take_down(now)
 
+    def _count_hangs(self, seconds: float) -> None:
+        """Note how long the driver has been counting its cards: until it has, none that comes or goes is noticed."""
+        before, now = self._counting > self._deadline, seconds > self._deadline
+        self._counting = seconds
+        if now and not before:
+            self._failures["count_hung"] += 1
+            _log.warning("gpu driver state=count_hung: it does not count its cards; those known are read as before")
+        elif before and not now:
+            _log.info("gpu driver state=counts: it counts its cards again")
+
     def _end(self, reason: str, words: str, now: float, *, at_once: bool = False) -> None:
         self._keeper.end(reason, words, now, at_once=at_once)
         self._begin_down(now)
@@ -252,8 +287,10 @@ class CardSource:
         if not self._down:
             self._down_since = now
         self._down = self._keeper.reason
-        self._failures[self._down] += 1
-        self._asked_at = None
+        if self._down not in {"released", "starting"}:
+            self._failures[self._down] += 1
+        self._asked_at, self._counting = None, 0.0
+        self._on_event(pipe.Listening(cards=0, reason=DRIVER_DOWN))
         self._book.end()
         self._changed = True
 

@@ -31,11 +31,18 @@ slow        nvmlDeviceGetTemperatureThreshold(h, 0 shutdown 1 slowdown 2 memory_
             nvmlDeviceGetMaxPcieLinkGeneration(h) nvmlDeviceGetMaxPcieLinkWidth(h)
             nvmlDeviceGetNumFans(h) nvmlDeviceGetFanSpeed_v2(h, fan) else nvmlDeviceGetFanSpeed(h)
             nvmlDeviceGetRetiredPages(h, 0 1) nvmlDeviceGetComputeRunningProcesses(h) -> [.pid .usedGpuMemory]
-            c_nvmlGpuFabricInfo_v2_t() nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info)).state
-fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event ns, 82 memory temperature, 83 energy mJ,
+            c_nvmlGpuFabricInfo_v2_t() nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info)).state .status .healthMask
+fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event time, 82 memory temperature, 83 energy mJ,
             91 link count, 94 replays, 142-145 row remap, 185 average power mW, 197 198 PCIe bytes sent and received,
             230 recovery action, NVLink bytes 202 204 (bytes) or 138 139 (KiB) with scope 0xFFFFFFFF
-            slow: 29 30 retired pages, NVLink errors per link (scope link) 161-163 or 206-222
+            slow: 29 30 retired pages, NVLink errors per link (scope link) 161-163 or 206-222 and 293, 170 171 C2C
+work        nvmlGpmQueryDeviceSupport(h).isSupportedDevice nvmlGpmSampleAlloc() nvmlGpmSampleFree(sample)
+            nvmlGpmSampleGet(h, sample) nvmlGpmMetricsGet(question) with c_nvmlGpmMetricsGet_t(): .version .numMetrics
+            .sample1 .sample2 .metrics[place].metricId .nvmlReturn .value; ids in nvml_gpm
+instances   nvmlDeviceGetMaxMigDeviceCount(h) nvmlDeviceGetMigDeviceHandleByIndex(h, place) and, of what that gives,
+            nvmlDeviceGetUUID nvmlDeviceGetName nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId
+            nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses; nvmlGpmMigSampleGet(h, instance, sample)
+topology    see nvml_topology
 """
 
 from __future__ import annotations
@@ -73,8 +80,8 @@ def initialise(driver: Any) -> tuple[DriverFacts, int]:
         raise DriverGone("error", f"NVML counts {count} cards; at most {_MAX_CARDS} are believed")
     cuda = _version_call(driver, "nvmlSystemGetCudaDriverVersion")
     facts = DriverFacts(
-        driver_version=_text(_version_call(driver, "nvmlSystemGetDriverVersion")),
-        nvml_version=_text(_version_call(driver, "nvmlSystemGetNVMLVersion")),
+        driver_version=printable(_version_call(driver, "nvmlSystemGetDriverVersion")),
+        nvml_version=printable(_version_call(driver, "nvmlSystemGetNVMLVersion")),
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else "",
     )
     return facts, count
@@ -114,21 +121,28 @@ def open_card(driver: Any, index: int) -> tuple[CardCalls, CardFacts]:
 
 def read_facts(calls: CardCalls, index: int) -> CardFacts:
     """Read what stays true of a card.  Raises CardGone where it has no UUID, as it could not be told from others."""
-    uuid = _text(calls.call("nvmlDeviceGetUUID"))
+    uuid = printable(calls.call("nvmlDeviceGetUUID"))
     if not uuid:
         raise CardGone(calls.last_error or "error", f"card {index} has no UUID")
-    mig = calls.call("nvmlDeviceGetMigMode")
     pci = calls.call("nvmlDeviceGetPciInfo")
     return CardFacts(
         index=index,
         uuid=uuid,
-        name=_text(calls.call("nvmlDeviceGetName")),
-        pci_bus_id=_text(getattr(pci, "busId", "")),
-        serial=_text(calls.call("nvmlDeviceGetSerial")),
-        vbios_version=_text(calls.call("nvmlDeviceGetVbiosVersion")),
+        name=printable(calls.call("nvmlDeviceGetName")),
+        pci_bus_id=printable(getattr(pci, "busId", "")),
+        serial=printable(calls.call("nvmlDeviceGetSerial")),
+        vbios_version=printable(calls.call("nvmlDeviceGetVbiosVersion")),
         numa_node=_numa_node(calls),
-        mig=not isinstance(mig, Missing) and bool(mig) and mig[0] == 1,
+        mig=mig_enabled(calls) or False,
     )
+
+
+def mig_enabled(calls: CardCalls) -> bool | None:
+    """Say whether the card is divided into instances; None where the driver does not answer this time."""
+    mode = calls.call("nvmlDeviceGetMigMode")
+    if isinstance(mode, Missing):
+        return False if mode is Missing.UNSUPPORTED else None
+    return bool(mode) and mode[0] == 1
 
 
 def _numa_node(calls: CardCalls) -> int | None:
@@ -150,7 +164,7 @@ def _version_call(driver: Any, name: str) -> Any:
         return ""
 
 
-def _text(raw: Any) -> str:
+def printable(raw: Any) -> str:
     """Give a driver's string, without what a page or log cannot carry; empty for anything else."""
     if isinstance(raw, bytes):
         raw = raw.decode("utf-8", "replace")

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.model import CardFacts, CardProcess, CardReading, Missing, Signal
+from exporter.sources.driver.calibration import widened
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone
+from exporter.sources.driver.nvml_fabric import C2C_COUNT, c2c, fabric
 from exporter.sources.driver.nvml_fields import FieldBatch, checked, event_time_fields
-from exporter.sources.driver.nvml_probes import ClockEvents, NvLinks, SampleMean, fabric_state, fan_speed, processes
+from exporter.sources.driver.nvml_gpm import GpmRoom, WorkCounters, WorkRead
+from exporter.sources.driver.nvml_mig import MigInstances
+from exporter.sources.driver.nvml_probes import ClockEvents, NvLinks, SampleMean, fan_speed, processes
 from exporter.sources.driver.nvml_signals import (
     FAST,
     MIG_MEANINGLESS,
     MIG_REFUSED,
+    NVLINK_BIT_ERRORS,
     NVLINK_ERRORS,
+    PCIE_BYTES,
     SAMPLED,
     SLOW,
     Ways,
@@ -27,25 +34,46 @@ from exporter.sources.driver.nvml_signals import (
 _FAILED = frozenset({Missing.ERROR, Missing.NO_PERMISSION})
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the cards of one worker share: turns at profiling, and the units of counters that some card has shown."""
+
+    room: GpmRoom = field(default_factory=GpmRoom)
+    units: dict[str, float] = field(default_factory=dict)
+
+    def clear(self, driver: Any) -> None:
+        """Give back and forget everything: the driver is about to be shut down."""
+        self.room.clear(driver)
+        self.units.clear()
+
+
 class CardReader:
     """Reads one card again and again: everything fast each time, the slow tier when asked, unsupported ones once.
 
     Not safe for two threads; ``calls.since`` may be looked at from another one.
     """
 
-    def __init__(self, driver: Any, calls: CardCalls, facts: CardFacts, driver_version: str) -> None:
+    def __init__(
+        self, driver: Any, calls: CardCalls, facts: CardFacts, driver_version: str, shared: Shared | None = None
+    ) -> None:
         self._driver = driver
         self._calls = calls
         self._mig = facts.mig
+        shared = shared or Shared()
         self._links = NvLinks(calls)
-        self._events = ClockEvents(calls, event_time_fields(driver_version))
+        self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units)
         self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
         fast = [*self._fields(FAST), *self._events.fields.values()]
         self._fast = FieldBatch(calls, fast)
-        self._slow = FieldBatch(calls, [*self._fields(SLOW), *self._links.fields(NVLINK_ERRORS.values())])
+        counted = [*NVLINK_ERRORS.values(), *NVLINK_BIT_ERRORS.values()]
+        self._slow = FieldBatch(calls, [*self._fields(SLOW), C2C_COUNT, *self._links.fields(counted)])
+        self._work = WorkCounters(driver, calls, shared.room)
+        self._wraps: dict[Signal, tuple[float, int]] = {}
+        self.instances = MigInstances(driver, calls, facts, shared.room) if facts.mig else None
         self._fresh = {"fast", "slow"}
         self._slow_values: dict[Signal, float | Missing] = {}
         self._slow_errors: dict[str, float] | Missing = Missing.ERROR
+        self._slow_bit_errors: dict[str, float] = {}
         self._slow_processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
     def _fields(self, table: Mapping[Signal, Ways]) -> list[tuple[int, int]]:
@@ -73,10 +101,23 @@ class CardReader:
             self._read_slow()
         values.update(self._slow_values)
         self._derive(values)
+        work = WorkRead.none(Missing.MIG) if self._mig else self._work.read(clock)
+        values.update(work.values)
         events = self._events.active()
-        seconds, why_no_seconds = self._events.seconds(self._fast, at)
+        seconds, why_no_seconds = self._events.seconds(self._fast, at, events)
         self._settle("fast", self._fast)
-        return self._reading(at, values, events, seconds, why_no_seconds)
+        return self._reading(at, values, events, seconds, why_no_seconds, work=work)
+
+    def close(self) -> None:
+        """Give back what belongs to the driver."""
+        self._work.close()
+        if self.instances is not None:
+            self.instances.close()
+
+    def since(self) -> float | None:
+        """Give when the call that now runs began (monotonic), about the card or an instance; None between two."""
+        since = self._calls.since
+        return since if since is not None or self.instances is None else self.instances.since
 
     def _settle(self, tier: str, batch: FieldBatch) -> None:
         if tier in self._fresh:
@@ -127,14 +168,17 @@ class CardReader:
         values: dict[Signal, float | Missing] = {}
         self._read_table(SLOW, self._slow, values)
         values[Signal.FAN_SPEED] = fan_speed(self._calls)
-        values[Signal.FABRIC_STATE] = fabric_state(self._driver, self._calls)
+        values.update(fabric(self._driver, self._calls))
+        values.update(c2c(self._calls, self._slow))
         self._slow_errors = self._links.errors(self._slow)
-        self._slow_processes = processes(self._calls)
+        self._slow_bit_errors = self._links.bit_errors(self._slow)
+        self._slow_processes = Missing.MIG if self._mig else processes(self._calls)  # the instances list their own
         self._slow_values = values
         self._settle("slow", self._slow)
 
     def _derive(self, values: dict[Signal, float | Missing]) -> None:
         """Fill in and cross-check what follows from several numbers."""
+        self._unwrap(values)
         limit = values.get(Signal.TEMPERATURE_LIMIT_SLOWDOWN)
         now = values[Signal.TEMPERATURE_GPU]
         if values[Signal.TEMPERATURE_MARGIN] is Missing.UNSUPPORTED and not (
@@ -151,6 +195,15 @@ class CardReader:
                 if values[signal] is Missing.UNSUPPORTED:
                     values[signal] = Missing.MIG
 
+    def _unwrap(self, values: dict[Signal, float | Missing]) -> None:
+        """Go on counting where the driver's byte counters are so narrow that they start over."""
+        for signal in PCIE_BYTES:
+            value, field = values[signal], FAST[signal][0].field
+            if not isinstance(value, Missing) and field in self._fast.narrow:
+                before, wraps = self._wraps.get(signal, (None, 0))
+                values[signal], wraps = widened(before, value, wraps, 32)
+                self._wraps[signal] = (value, wraps)
+
     def _reading(
         self,
         at: float,
@@ -158,6 +211,8 @@ class CardReader:
         events: dict[str, bool] | Missing,
         seconds: dict[str, float],
         why_no_seconds: Missing | None,
+        *,
+        work: WorkRead,
     ) -> CardReading:
         states = self._links.states()
         errors, running = self._slow_errors, self._slow_processes
@@ -181,5 +236,8 @@ class CardReader:
             clock_event_seconds=seconds,
             nvlink_up={} if isinstance(states, Missing) else states,
             nvlink_errors={} if isinstance(errors, Missing) else errors,
+            nvlink_bit_errors=self._slow_bit_errors,
+            pipe_active=work.pipes,
+            traffic=work.traffic,
             processes=known,
         )

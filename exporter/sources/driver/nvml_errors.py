@@ -81,12 +81,21 @@ class CardCalls:
         self.since: float | None = None
         self.last_error = ""
 
+    @property
+    def handle(self) -> Any:
+        """The card's handle, for questions about two cards."""
+        return self._handle
+
     def call(self, name: str, *args: Any, key: Any = None) -> Any:
         """Call ``name`` with the card's handle: its result, or a Missing.  Raises CardGone, DriverGone, no others.
 
         ``key`` is what a refusal is remembered under; it defaults to the name and the arguments.
         """
-        key = key if key is not None else (name, *args)
+        return self.ask(name, self._handle, *args, key=key if key is not None else (name, *args))
+
+    def ask(self, name: str, *args: Any, key: Any = None) -> Any:
+        """Do the same for a function that takes no handle, or another one; ``key`` defaults to the name."""
+        key = key if key is not None else name
         if key in self.unsupported:
             return Missing.UNSUPPORTED
         function = getattr(self._driver, name, None)
@@ -94,7 +103,7 @@ class CardCalls:
             return Missing.UNSUPPORTED
         self.since = time.monotonic()
         try:
-            result = function(self._handle, *args)
+            result = function(*args)
         except Exception as error:
             return self._missing(key, error)
         finally:

@@ -6,7 +6,7 @@ branches (``event_time_fields``), and a binding knows only the branch it was gen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ ALL_LINKS = 0xFFFFFFFF
 _VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 _LIMIT = 2.0**64
+_NARROW_TYPES = frozenset({1, 5})  # numbers of 32 bits
+SETTLED_REASONS: Mapping[str, Field] = {"sw_power_cap": (74, 0), "sync_boost": (76, 0)}
 
 
 def checked(raw: Any, scale: float = 1.0, low: float = 0.0, high: float = 2.0**63) -> float | Missing:
@@ -51,12 +53,12 @@ def value_getter(value_type: int) -> Callable[[Any], Any]:
 
 
 def event_time_fields(driver_version: str) -> dict[str, Field]:
-    """Give reason → field of the accumulated clock-event time (nanoseconds) for a driver branch and build.
+    """Give reason → field of the accumulated clock-event time for a driver branch and build.
 
     Two of the five never moved.  The other three are absent before R575, 251-253 from R575 to 580.81, and 269-271
     from 580.82 on, where 251-253 mean power smoothing.
     """
-    fields = {"sw_power_cap": (74, 0), "sync_boost": (76, 0)}
+    fields = dict(SETTLED_REASONS)
     numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in driver_version.split(".")]
     version = (numbers[0], numbers[1] if len(numbers) > 1 else 0)
     if version >= (575, 0):
@@ -78,6 +80,7 @@ class FieldBatch:
         self._wanted = [field for field in dict.fromkeys(fields) if field not in calls.unsupported]
         self._values: dict[Field, float | Missing] = {}
         self._used: set[Field] = set()
+        self.narrow: set[Field] = set()  # fields that the driver gives as 32 bits
 
     def read(self) -> None:
         """Read all wanted fields.  Raises CardGone or DriverGone; any other failure is each field's own Missing."""
@@ -99,6 +102,8 @@ class FieldBatch:
         code = getattr(item, "nvmlReturn", None)
         if code == 0:
             self._calls.accepted(field)
+            if item.valueType in _NARROW_TYPES:
+                self.narrow.add(field)
             return decoded(item)
         return self._calls.refused(field, code) if isinstance(code, int) else Missing.INVALID
 

@@ -1,24 +1,23 @@
-"""Readings that are more than one number: buffered samples, clock events, NVLinks, fans, processes, fabric.
+"""Readings that are more than one number: buffered samples, clock events, NVLinks, fans, processes.
 
 Each probe keeps what it needs between cycles of one initialisation and answers values, or the Missing that says why.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exporter.model import CardProcess, Missing
+from exporter.model import EMPTY, CardProcess, Missing
+from exporter.sources.driver.calibration import Evidence, plausible, weigh
 from exporter.sources.driver.nvml_errors import CardCalls
-from exporter.sources.driver.nvml_fields import Field, FieldBatch, checked, decoded, value_getter
-from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS, NVLINK_ERRORS
+from exporter.sources.driver.nvml_fields import SETTLED_REASONS, Field, FieldBatch, checked, decoded, value_getter
+from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS, NVLINK_BIT_ERRORS, NVLINK_ERRORS
 
 _MAX_LINKS = 64
 _MAX_SAMPLES = 4096
 _MAX_PROCESSES = 1024
 _FIRST_WINDOW = 1_000_000  # µs of buffered samples that the first cycle takes; older ones are history
-_NANO = 1e-9
 
 
 class SampleMean:
@@ -63,14 +62,16 @@ class SampleMean:
 class ClockEvents:
     """Why the clocks are held down now (bits), and for how long in total (counters).
 
-    The counters are taken as nanoseconds, as the driver's header says.  A counter that falls, or that runs faster
-    than the clock on the wall, is some other field (ids have moved between branches) or garbage, and is left out.
+    ``units``: reason → unit of its counter, as far as some card of this driver has shown it; shared by all of them.
+    A counter is left out until its unit is known, unless it is zero, and when it moves as time cannot; see
+    ``calibration``.
     """
 
-    def __init__(self, calls: CardCalls, fields: Mapping[str, Field]) -> None:
+    def __init__(self, calls: CardCalls, fields: Mapping[str, Field], units: dict[str, float] | None = None) -> None:
         self._calls = calls
         self.fields = fields
-        self._previous: dict[str, tuple[float, float]] = {}
+        self._units = {} if units is None else units
+        self._evidence: dict[str, Evidence] = {}
 
     def active(self) -> dict[str, bool] | Missing:
         """Give reason → active for the nine known reasons."""
@@ -83,28 +84,40 @@ class ClockEvents:
             return Missing.INVALID
         return {reason: bool(mask & bit) for reason, bit in CLOCK_EVENT_BITS.items()}
 
-    def seconds(self, batch: FieldBatch, at: float) -> tuple[dict[str, float], Missing | None]:
+    def seconds(
+        self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing
+    ) -> tuple[dict[str, float], Missing | None]:
         """Give reason → seconds, and why some reason is not among them (None: nothing worth saying)."""
+        bits = EMPTY if isinstance(active, Missing) else active
         seconds: dict[str, float] = {}
         why: Missing | None = None
         for reason, field in self.fields.items():
             raw = batch.get(field)
-            value = checked(raw, _NANO) if not isinstance(raw, Missing) else raw
-            if not isinstance(value, Missing) and not self._plausible(reason, value, at):
-                value = Missing.INVALID
+            number = raw if isinstance(raw, Missing) else checked(raw)
+            value = number if isinstance(number, Missing) else self._value(reason, at, number, bits.get(reason))
             if not isinstance(value, Missing):
                 seconds[reason] = value
             elif value is not Missing.UNSUPPORTED:
                 why = value
         return seconds, why if seconds or why else Missing.UNSUPPORTED
 
-    def _plausible(self, reason: str, value: float, at: float) -> bool:
-        previous = self._previous.get(reason)
-        self._previous[reason] = (at, value)
-        if previous is None:
-            return True
-        # The driver updates its counters in steps, so one step may show ahead of our clock.
-        return 0.0 <= value - previous[1] <= (at - previous[0]) * 1.1 + 0.25
+    def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
+        unit = self._unit(reason)
+        before = self._evidence.get(reason, Evidence())
+        sound = plausible(before, at, raw, unit)
+        evidence = self._evidence[reason] = weigh(before, at, raw, active=active)
+        if not sound:
+            return Missing.INVALID
+        if evidence.unit is not None and not evidence.refuted:
+            self._units[reason] = unit = evidence.unit
+        value = evidence.value(unit)
+        return Missing.UNVERIFIED if value is None else value
+
+    def _unit(self, reason: str) -> float | None:
+        unit = self._units.get(reason)
+        if unit is None and reason in SETTLED_REASONS:  # their ids never moved: only the unit is in question
+            return next(iter(self._units.values()), None)
+        return unit
 
 
 class NvLinks:
@@ -153,6 +166,16 @@ class NvLinks:
                 why = total
         return totals or why
 
+    def bit_errors(self, batch: FieldBatch) -> dict[str, float]:
+        """Give type → share of bits that arrived wrong, of the link where it is highest."""
+        worst = {}
+        for kind, number in NVLINK_BIT_ERRORS.items():
+            values = [batch.get((number, link)) for link in range(self.count or 0)]
+            ratios = [bit_error_ratio(value) for value in values if not isinstance(value, Missing)]
+            if ratios:
+                worst[kind] = max(ratios)
+        return worst
+
     def total(self, batch: FieldBatch, number: int) -> float | Missing:
         """Give the sum of one field over all links."""
         values = [batch.get((number, link)) for link in range(self.count or 0)]
@@ -167,6 +190,12 @@ class NvLinks:
                 return number_or_why
             total += number_or_why
         return total
+
+
+def bit_error_ratio(raw: float) -> float:
+    """Decode the driver's form: mantissa (bits 8 to 11) × 10 to the minus exponent (bits 0 to 7)."""
+    number = int(raw)
+    return float((number >> 8 & 0xF) * 10.0 ** -(number & 0xFF))
 
 
 def fan_speed(calls: CardCalls) -> float | Missing:
@@ -203,16 +232,3 @@ def processes(calls: CardCalls) -> tuple[CardProcess, ...] | Missing:
         return Missing.INVALID
     found = tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
     return Missing.INVALID if memory and not found else found  # none would say that nobody uses the card
-
-
-def fabric_state(driver: Any, calls: CardCalls) -> float | Missing:
-    """Give 1 not started, 2 in progress, 3 completed; a card that belongs to no fabric does not have it."""
-    structure = getattr(driver, "c_nvmlGpuFabricInfo_v2_t", None)
-    if structure is None:
-        return Missing.UNSUPPORTED
-    info = structure()
-    answer = calls.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), key="nvmlDeviceGetGpuFabricInfoV")
-    if isinstance(answer, Missing):
-        return answer
-    state = checked(getattr(info, "state", None), high=16.0)
-    return Missing.UNSUPPORTED if state == 0 else state

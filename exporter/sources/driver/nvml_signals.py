@@ -139,6 +139,8 @@ FAST: Mapping[Signal, Ways] = {
     Signal.RECOVERY_ACTION: (_field(230, high=64.0),),
 }
 
+PCIE_BYTES = (Signal.PCIE_TRANSMIT, Signal.PCIE_RECEIVE)
+
 SLOW: Mapping[Signal, Ways] = {
     Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),
     Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
@@ -197,3 +199,5 @@ NVLINK_ERRORS: Mapping[str, int] = {
     "effective_error": 219,
     "symbol_error": 221,
 }
+# Per link, NVLink 5.  Eight bits of exponent below four of mantissa: mantissa × 10^-exponent.
+NVLINK_BIT_ERRORS: Mapping[str, int] = {"effective": 220, "symbol": 222, "raw": 293}

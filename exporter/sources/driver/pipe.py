@@ -14,9 +14,21 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from exporter.errors import DriverError
-from exporter.model import EMPTY, CardFacts, CardProcess, CardReading, DriverFacts, Missing, Signal
+from exporter.model import (
+    EMPTY,
+    CardFacts,
+    CardProcess,
+    CardReading,
+    CardTopology,
+    DriverFacts,
+    MigInstance,
+    Missing,
+    Signal,
+)
+from exporter.sources.driver import topology_frame
 
 MAX_FRAME = 4 * 1024 * 1024
+MAX_XID = 65_535
 _HEAD = 4
 _MAX_TEXT = 512
 
@@ -53,6 +65,14 @@ class CardRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """Worker: all instances of the divided card ``uuid`` (MIG), each with its figures."""
+
+    uuid: str
+    instances: tuple[tuple[CardFacts, CardReading], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardFailed:
     """Worker: one card answered cycle ``cycle`` by being gone; ``uuid`` is empty when it never had a handle."""
 
@@ -68,12 +88,38 @@ class Beat:
     """Worker's main thread: Read ``cycle`` arrived, with ``ask`` as it said.
 
     ``busy``: the cards whose last read still runs, so that they were not asked.  Card index → seconds that the
-    driver call now running has taken; 0 between two calls.
+    driver call now running has taken; 0 between two calls.  ``counting``: the same of the call that counts cards.
     """
 
     cycle: int
     ask: bool = True
     busy: Mapping[int, float] = field(default_factory=lambda: EMPTY)
+    counting: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyRead:
+    """Worker: how the cards that answer are joined, uuid → topology."""
+
+    cards: Mapping[str, CardTopology]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidSeen:
+    """Worker: the driver told of ``xid``, ``times`` times; ``uuid`` is empty when it did not say of which card."""
+
+    uuid: str
+    xid: int
+    times: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Worker: XID events of ``cards`` cards are waited for, or ``reason`` says why of none."""
+
+    cards: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +143,21 @@ class Initialise:
     """Daemon: initialise the driver anew as soon as no card is busy."""
 
 
-Message = Initialising | Initialised | CardFound | CardRead | CardFailed | Beat | DriverFailed | Read | Initialise
+Message = (
+    Initialising
+    | Initialised
+    | CardFound
+    | CardRead
+    | Divided
+    | CardFailed
+    | Beat
+    | TopologyRead
+    | XidSeen
+    | Listening
+    | DriverFailed
+    | Read
+    | Initialise
+)
 
 
 def encode(message: Message) -> bytes:
@@ -147,11 +207,21 @@ def _plain(message: Message) -> dict[str, Any]:
     if isinstance(message, CardRead):
         body["reading"] = _plain_reading(message.reading)
     elif isinstance(message, CardFound | Initialised):
-        facts = message.facts
-        body["facts"] = {name: getattr(facts, name) for name in type(facts).__dataclass_fields__}
+        body["facts"] = _plain_facts(message.facts)
+    elif isinstance(message, Divided):
+        body["instances"] = [(_plain_facts(facts), _plain_reading(reading)) for facts, reading in message.instances]
     elif isinstance(message, Beat):
         body["busy"] = dict(message.busy)
+    elif isinstance(message, TopologyRead):
+        body["cards"] = {uuid: topology_frame.plain(topology) for uuid, topology in message.cards.items()}
     return body
+
+
+def _plain_facts(facts: Any) -> dict[str, Any]:
+    plain = {name: getattr(facts, name) for name in type(facts).__dataclass_fields__}
+    if plain.get("instance") is not None:
+        plain["instance"] = _plain_facts(plain["instance"])
+    return plain
 
 
 def _plain_reading(reading: CardReading) -> dict[str, Any]:
@@ -164,6 +234,9 @@ def _plain_reading(reading: CardReading) -> dict[str, Any]:
         "clock_event_seconds": dict(reading.clock_event_seconds),
         "nvlink_up": dict(reading.nvlink_up),
         "nvlink_errors": dict(reading.nvlink_errors),
+        "nvlink_bit_errors": dict(reading.nvlink_bit_errors),
+        "pipe_active": dict(reading.pipe_active),
+        "traffic": [(*which, rate) for which, rate in reading.traffic.items()],
         "processes": None if listed is None else [(process.pid, process.memory) for process in listed],
     }
 
@@ -212,6 +285,9 @@ def _reading(body: Mapping[str, Any]) -> CardReading:
         clock_event_seconds={name: _number(value) for name, value in body["clock_event_seconds"].items()},
         nvlink_up={_count(int(link)): _flag(up) for link, up in body["nvlink_up"].items()},
         nvlink_errors={name: _number(value) for name, value in body["nvlink_errors"].items()},
+        nvlink_bit_errors={name: _number(value) for name, value in body["nvlink_bit_errors"].items()},
+        pipe_active={name: _number(value) for name, value in body["pipe_active"].items()},
+        traffic={(_text(link), _text(way)): _number(rate) for link, way, rate in body["traffic"]},
         processes=None if listed is None else tuple(_process(*entry) for entry in listed),
     )
 
@@ -229,8 +305,26 @@ def _card_facts(body: Mapping[str, Any]) -> CardFacts:
         index=_count(body["index"]),
         numa_node=None if node is None else _count(node),
         mig=_flag(body["mig"]),
+        instance=None if body["instance"] is None else _instance(body["instance"]),
         **texts,
     )
+
+
+def _instance(body: Mapping[str, Any]) -> MigInstance:
+    return MigInstance(
+        number=_count(body["number"]),
+        parent=_text(body["parent"]),
+        profile=_text(body["profile"]),
+        gpu_instance=_count(body["gpu_instance"]),
+        compute_instance=_count(body["compute_instance"]),
+    )
+
+
+def _divided(body: Mapping[str, Any]) -> Divided:
+    found = tuple((_card_facts(facts), _reading(reading)) for facts, reading in body["instances"])
+    if any(facts.instance is None for facts, _ in found):
+        raise ValueError
+    return Divided(uuid=_text(body["uuid"]), instances=found)
 
 
 def _driver_facts(body: Mapping[str, Any]) -> DriverFacts:
@@ -263,7 +357,22 @@ def _card_failed(body: Mapping[str, Any]) -> CardFailed:
 
 def _beat(body: Mapping[str, Any]) -> Beat:
     busy = {_count(int(index)): _number(seconds) for index, seconds in body["busy"].items()}
-    return Beat(cycle=_count(body["cycle"]), ask=_flag(body["ask"]), busy=busy)
+    return Beat(cycle=_count(body["cycle"]), ask=_flag(body["ask"]), busy=busy, counting=_number(body["counting"]))
+
+
+def _topology_read(body: Mapping[str, Any]) -> TopologyRead:
+    return TopologyRead(cards={_text(uuid): topology_frame.topology(one) for uuid, one in body["cards"].items()})
+
+
+def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
+    xid = _count(body["xid"])
+    if xid > MAX_XID:
+        raise ValueError
+    return XidSeen(uuid=_text(body["uuid"]), xid=xid, times=_count(body["times"]), at=_number(body["at"]))
+
+
+def _listening(body: Mapping[str, Any]) -> Listening:
+    return Listening(cards=_count(body["cards"]), reason=_word(body["reason"]) if body["reason"] else "")
 
 
 _SIGNALS = {signal.value: signal for signal in Signal}
@@ -274,7 +383,11 @@ _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
     "CardFound": lambda body: CardFound(facts=_card_facts(body["facts"])),
     "CardRead": _card_read,
     "CardFailed": _card_failed,
+    "Divided": _divided,
     "Beat": _beat,
+    "TopologyRead": _topology_read,
+    "XidSeen": _xid_seen,
+    "Listening": _listening,
     "DriverFailed": lambda body: DriverFailed(reason=_word(body["reason"]), message=_text(body["message"])),
     "Read": lambda body: Read(cycle=_count(body["cycle"]), ask=_flag(body["ask"])),
     "Initialise": lambda _: Initialise(),

@@ -14,13 +14,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from exporter.errors import DriverError
 from exporter.sources.driver import pipe
 from exporter.sources.driver.card_thread import CardThread, Outlet
+from exporter.sources.driver.event_thread import EventThread
 from exporter.sources.driver.nvml import card_count, initialise, load_driver, shut_down
+from exporter.sources.driver.nvml_card import Shared
 from exporter.sources.driver.nvml_errors import DriverGone
+from exporter.sources.driver.topology_thread import TopologyThread
 
 RECYCLED = 75  # exit code: the memory cap was reached and a fresh process should go on
 
@@ -28,7 +32,9 @@ MEMORY_CAP = 128 * 1024 * 1024  # bytes resident
 COUNT_EVERY = 10.0  # seconds between counts of the cards
 RETRY_FIRST, RETRY_LAST = 2.0, 600.0  # seconds between initialisations for the sake of a card that is gone
 SPACING_FIRST, SPACING_LAST = 1.0, 60.0  # seconds between initialisations for whatever reason
+STUCK = 30.0  # seconds that one question about two cards may take
 _TICK = 0.5
+_FAREWELL = 0.2  # seconds that a card's thread has to leave, which it does at once unless the daemon does not read
 
 
 class Again:
@@ -83,7 +89,11 @@ class Worker:
         self._options = options
         self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
         self._cards: tuple[CardThread, ...] = ()
+        self._topology: tuple[TopologyThread, ...] = ()  # one, once the driver is initialised
+        self._events: tuple[EventThread, ...] = ()  # likewise
         self._accepting = False
+        self._shared = Shared()
+        self._counting_since: float | None = None
         self._again = Again(time.monotonic(), gentle=gentle)
 
     def driver_gone(self, error: DriverGone) -> None:
@@ -116,7 +126,15 @@ class Worker:
                     busy[card.index] = card.stuck(now)
                 elif message.ask and self._accepting:
                     card.ask(message.cycle)
-        self.outlet.send(pipe.Beat(cycle=message.cycle, ask=message.ask, busy=busy))
+        since = self._counting_since
+        counting = 0.0 if since is None else now - since
+        self.outlet.send(pipe.Beat(cycle=message.cycle, ask=message.ask, busy=busy, counting=counting))
+
+    def _doubled(self) -> bool:
+        """Say whether two threads read the same card: the driver's indices have moved under our feet."""
+        standing = [card.standing() for card in self._cards]
+        uuids = [one[0] for one in standing if one is not None]
+        return len(set(uuids)) != len(uuids)
 
     def _watch(self) -> None:
         """Initialise the driver, and again whenever that is due; the only thread that does."""
@@ -127,10 +145,16 @@ class Worker:
             while True:
                 time.sleep(_TICK)
                 now = time.monotonic()
+                for one in self._events:
+                    one.stuck(now)
                 if now - counted >= COUNT_EVERY:
-                    counted = now
-                    if card_count(driver) not in {None, len(self._cards)}:
+                    counted = self._counting_since = now
+                    count = card_count(driver)
+                    self._counting_since = None
+                    if count not in {None, len(self._cards)}:
                         self._again.request()
+                if self._doubled():
+                    self._again.request()
                 if self._again.due(now, [card.gone for card in self._cards]):
                     self._initialise_again(driver)
         except DriverError as error:
@@ -144,35 +168,74 @@ class Worker:
         self.outlet.send(pipe.Initialised(facts=facts, cards=count))
         with self._lock:
             self._cards = tuple(
-                CardThread(driver, index, facts.driver_version, outlet=self.outlet, driver_gone=self.driver_gone)
+                CardThread(
+                    driver,
+                    index,
+                    facts.driver_version,
+                    outlet=self.outlet,
+                    driver_gone=self.driver_gone,
+                    shared=self._shared,
+                )
                 for index in range(count)
             )
+            self._topology = (TopologyThread(driver, self._cards, self.outlet),)
+            self._events = (EventThread(driver, self._cards, self.outlet.send),)
             self._accepting = True
 
     def _initialise_again(self, driver: Any) -> None:
+        cards = self._cards
         if self._quiet():
             # Said first, because a driver with a lost card may never come back from the shutdown.
             self.outlet.send(pipe.Initialising())
+            for card in cards:
+                card.thread.join(_FAREWELL)
+            self._shared.clear(driver)
             shut_down(driver)
             self._again.done(time.monotonic())
             self._start(driver)
         else:
             # A card hangs: the daemon replaces this process in time, and until then the other cards go on.
-            self._again.postpone(time.monotonic())
+            now = time.monotonic()
+            self._again.postpone(now)
+            if any(one.stuck(now) > STUCK for one in self._beside()):
+                # The daemon sees only cards; without this no lost card would ever be tried again.
+                self.outlet.fail("hung", "a question about two cards, or a wait for events, never returned")
+
+    def _beside(self) -> list[TopologyThread | EventThread]:
+        """Give the threads that call the driver beside the cards' own."""
+        return [*self._topology, *self._events]
 
     def _quiet(self) -> bool:
-        """Stop asking and say whether no card works; shutting the driver down under a call would crash."""
-        for _ in range(20):
+        """Stop asking and say whether nothing is being read; shutting the driver down under a call would crash."""
+        beside = self._beside()
+        for one in beside:
+            one.pause()
+        # A wait for events takes half a second to end, and the cards need not stand still for that.
+        calm = _within(1.0, lambda: not any(one.working for one in beside))
+        for _ in range(20 if calm else 0):
             with self._lock:
                 self._accepting = False
-                if not any(card.working for card in self._cards):
-                    for card in self._cards:
-                        card.end()
-                    self._cards = ()
+                threads: list[CardThread | TopologyThread | EventThread] = [*self._cards, *beside]
+                if not any(thread.working for thread in threads):
+                    for thread in threads:
+                        thread.end()
+                    self._cards, self._topology, self._events = (), (), ()
                     return True
             time.sleep(0.05)
         self._accepting = True
+        for one in beside:
+            one.resume()
         return False
+
+
+def _within(seconds: float, done: Callable[[], bool]) -> bool:
+    """Wait until ``done``, at most so long; say whether it is."""
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def resident_bytes() -> int:

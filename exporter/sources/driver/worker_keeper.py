@@ -30,6 +30,7 @@ class WorkerKeeper:
         self._killed_at = 0.0
         self._closed_at: float | None = None
         self._at_once = False
+        self.held = False  # start none until told otherwise
         self.gentle = False  # further workers never initialise again for the sake of a card that is gone
         self.started_at = 0.0
         self.ready_at: float | None = None  # since when this worker's driver answers
@@ -43,7 +44,7 @@ class WorkerKeeper:
     def tend(self, now: float) -> bool:
         """Start, bury or notice the death of the worker, whichever is due; True when its end has just begun."""
         if self._worker is None:
-            return now >= self._start_at and not self._spawn(now)
+            return not self.held and now >= self._start_at and not self._spawn(now)
         if self._ending:
             self._bury(self._worker, now)
             return False
@@ -80,6 +81,20 @@ class WorkerKeeper:
             self._worker.kill()
             self._bury(self._worker, now)
 
+    @property
+    def gone(self) -> bool:
+        """Whether no worker is left, dying ones included."""
+        return self._worker is None
+
+    def hold(self, now: float, *, held: bool) -> None:
+        """End the worker and start no other, or start one now."""
+        self.held = held
+        if held:
+            self.end("released", "asked to let go of the cards", now, at_once=True)
+        else:
+            self.reason, self.words = "starting", "asked to take the cards up again"
+            self._start_at = min(self._start_at, now)
+
     def _bury(self, worker: WorkerProcess, now: float) -> None:
         if worker.exit_code() is None:
             return
@@ -92,7 +107,7 @@ class WorkerKeeper:
     def pause(self, now: float) -> float | None:
         """Give the seconds until ``tend`` has something to do; None when that depends on the worker."""
         if self._worker is None:
-            return self._start_at - now
+            return 1.0 if self.held else self._start_at - now
         if self._ending:
             # A worker that survives SIGKILL may take days to go; look for it rarely.
             return 0.02 if now - self._killed_at < KILL_DEADLINE else 0.5

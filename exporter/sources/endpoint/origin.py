@@ -6,6 +6,7 @@ sent but never shown.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
@@ -28,9 +29,16 @@ class Origin:
 
     def __str__(self) -> str:
         """Give the origin as a URL without a path, the port left out where it is the scheme's own."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}"
+        return f"{self.scheme}://{self._with_port(self.host)}"
+
+    @property
+    def authority(self) -> str:
+        """Give host and port as the Host field wants them: without an IPv6 zone, which means nothing to the peer."""
+        return self._with_port(self.host.partition("%")[0])
+
+    def _with_port(self, host: str) -> str:
+        host = f"[{host}]" if ":" in host else host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse(url: str) -> tuple[Origin, str]:
@@ -52,6 +60,10 @@ def parse(url: str) -> tuple[Origin, str]:
     path = parts.path or "/"
     query = f"?{parts.query}" if parts.query else ""
     return Origin(scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme]), path + query
+
+
+# For a URL out of the configuration, which is asked for again and again; never for what a peer sent.
+parse_configured = functools.lru_cache(maxsize=256)(parse)
 
 
 def parse_path(path: str) -> str:

@@ -1,106 +1,33 @@
-"""One HTTP answer, read with a cap on each dimension; what is announced and what comes must agree.
+"""The body of one HTTP answer, read with a cap on each dimension; what is announced and what comes must agree.
 
-The head goes through ``http.client``, which bounds a line at 64 KiB and a head at 100 of them; here the whole head
-has one small budget.  The body is read here and not by ``http.client``: its chunk reader takes a size of -1 as "all
-there is", without limit.  Nothing is ever returned in part.
+Read here and not by ``http.client``: its chunk reader takes a size of -1 as "all there is", without limit.  Nothing
+is ever returned in part.
 """
 
 from __future__ import annotations
 
-import http.client
 import io
 import mmap
 import re
-import socket
 import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from exporter.errors import EndpointError
 from exporter.sources.endpoint.deadline import Deadline
+from exporter.sources.endpoint.head import Head, Limits, Lines
 
 _PIECE = 64 * 1024
 _INFLATED_PIECE = 256 * 1024
 _LARGE = 1024 * 1024  # no page of a real engine is known to be larger
 _CHUNK_LINE = 256
-_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r?\n")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t -~\x80-\xff]*)?\r?\n")
-_BLANK = (b"\r\n", b"\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 # Pages beyond _LARGE are read one at a time, or many hostile peers at once would take 8 MiB each.
 _one_large_page = threading.Semaphore(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one answer may take: bytes and fields of head and trailers, bytes of body as sent and as inflated."""
-
-    head_bytes: int = 16 * 1024
-    head_fields: int = 64
-    wire_bytes: int = 8 * 1024 * 1024
-    body_bytes: int = 8 * 1024 * 1024
-
-
-class _Head:
-    """The file that http.client reads a head from: one budget of bytes and fields, and every line well formed."""
-
-    __slots__ = ("_fields_left", "_first", "_left", "_stream")
-
-    def __init__(self, stream: Any, limits: Limits, *, status_line: bool = True) -> None:
-        self._stream = stream
-        self._left = limits.head_bytes
-        self._fields_left = limits.head_fields
-        self._first = status_line
-
-    def readline(self, _limit: int = -1) -> bytes:
-        """Return the next line; raise EndpointError where http.client would guess or go on."""
-        line: bytes = self._stream.readline(self._left + 1)
-        self._left -= len(line)
-        if self._left < 0:
-            raise EndpointError("head_too_large", "the response head is too long")
-        first, self._first = self._first, False
-        if first:
-            return line  # http.client judges the status line, and an end before it
-        if not line.endswith(b"\n"):
-            raise EndpointError("closed", "the peer closed the connection inside the head of its answer")
-        if line in _BLANK:
-            self._first = True  # after "100 Continue" comes another status line
-        else:
-            self._count(line)
-        return line
-
-    def _count(self, line: bytes) -> None:
-        self._fields_left -= 1
-        if self._fields_left < 0:
-            raise EndpointError("head_too_large", "the response head has too many fields")
-        if not _FIELD.fullmatch(line):
-            raise EndpointError("protocol", "a field of the response head is malformed")
-
-    def close(self) -> None:
-        """Close the stream below."""
-        self._stream.close()
-
-
-class CappedResponse(http.client.HTTPResponse):
-    """An answer whose head is read within ``limits``; ``read_page`` reads the rest."""
-
-    def __init__(self, sock: socket.socket, *args: Any, limits: Limits, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self._limits = limits
-
-    def begin(self) -> None:
-        """Read status and fields; raise EndpointError or what http.client raises."""
-        stream = self.fp
-        self.fp = _Head(stream, self._limits)  # type: ignore[assignment]
-        try:
-            super().begin()
-        finally:
-            if self.fp is not None:  # http.client has closed it when the answer is not HTTP
-                self.fp = stream
 
 
 class _Sink:
@@ -147,38 +74,49 @@ class _Sink:
         return self._small.getvalue() if self._large is None else self._large[: self._size]
 
 
-def read_page(response: CappedResponse, limits: Limits, deadline: Deadline) -> bytes:
+def read_page(head: Head, stream: BinaryIO, limits: Limits, deadline: Deadline) -> bytes:
     """Return the whole body, inflated; raise EndpointError, OSError (TimeoutError among them) or nothing at all."""
-    coding = response.headers.get("Content-Encoding", "").strip().lower()
+    coding = head.first("content-encoding").lower()
     if coding not in ("", "identity", "gzip", "x-gzip"):
         raise EndpointError("encoding", "the content coding is neither identity nor gzip")
-    pieces = _body(response, limits)
-    with closing(_Sink(limits.body_bytes, deadline)) as sink:
-        if coding in ("", "identity"):
-            for piece in pieces:
-                sink.write(piece)
-        else:
-            _inflate(pieces, sink)
-        body = sink.whole()
+    length = _length(head, limits)
+    if coding in ("", "identity") and length is not None and length <= min(_LARGE, limits.body_bytes):
+        body = stream.read(length)  # the usual page, in one piece
+        if len(body) < length:
+            raise _short(length - len(body), length)
+    else:
+        body = _collected(_pieces(head, stream, length, limits), limits, deadline, inflate=coding.endswith("gzip"))
     if not body:
         raise EndpointError("empty", "the page is empty")
     return body
 
 
-def _body(response: CappedResponse, limits: Limits) -> Iterator[bytes]:
-    """Choose how the body is delimited; refuse what two readers could understand in two ways."""
-    transfer = response.headers.get_all("Transfer-Encoding", [])
-    lengths = response.headers.get_all("Content-Length", [])
-    stream: BinaryIO = response.fp
+def _collected(pieces: Iterator[bytes], limits: Limits, deadline: Deadline, *, inflate: bool) -> bytes:
+    with closing(_Sink(limits.body_bytes, deadline)) as sink:
+        if inflate:
+            _inflate(pieces, sink)
+        else:
+            for piece in pieces:
+                sink.write(piece)
+        return sink.whole()
+
+
+def _length(head: Head, limits: Limits) -> int | None:
+    """Give the announced length, None where the body ends by other means; refuse what has two readings."""
+    transfer = head.fields.get("transfer-encoding")
+    lengths = head.fields.get("content-length")
     if transfer:
-        if [coding.strip().lower() for coding in transfer] != ["chunked"]:
+        if [coding.lower() for coding in transfer] != ["chunked"]:
             raise EndpointError("encoding", "the transfer coding is not chunked")
         if lengths:
             raise EndpointError("content_length", "both chunked and with a Content-Length")
-        return _chunked(stream, limits)
-    if lengths:
-        return _exactly(stream, _announced(lengths, limits))
-    return _until_closed(stream, limits)
+    return _announced(lengths, limits) if lengths else None
+
+
+def _pieces(head: Head, stream: BinaryIO, length: int | None, limits: Limits) -> Iterator[bytes]:
+    if length is not None:
+        return _exactly(stream, length)
+    return _chunked(stream, limits) if "transfer-encoding" in head.fields else _until_closed(stream, limits)
 
 
 def _announced(lengths: list[str], limits: Limits) -> int:
@@ -196,9 +134,13 @@ def _exactly(stream: BinaryIO, length: int) -> Iterator[bytes]:
     while left:
         piece = stream.read(min(left, _PIECE))
         if not piece:
-            raise EndpointError("content_length", f"closed {left} bytes short of the announced {length}")
+            raise _short(left, length)
         left -= len(piece)
         yield piece
+
+
+def _short(left: int, length: int) -> EndpointError:
+    return EndpointError("content_length", f"closed {left} bytes short of the announced {length}")
 
 
 def _until_closed(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
@@ -231,9 +173,7 @@ def _chunked(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
             yield piece
         if (end := stream.read(2)) != b"\r\n":
             raise _bad_chunk() if len(end) == 2 else _cut_off()
-    trailer = _Head(stream, limits, status_line=False)
-    while trailer.readline() not in _BLANK:
-        pass
+    Lines(stream, limits).fields()  # the trailers; nothing in them is of use
 
 
 def _cut_off() -> EndpointError:

@@ -1,0 +1,28 @@
+"""What the page says of the container images that replicas run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.spec import REPLICA, Kind, Metric, Row
+from exporter.model import Snapshot
+
+
+def _images(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        if replica.image and replica.reading is not None:
+            image, _, digest = replica.image.partition("@")
+            yield (*replica.labels, image, digest), 1.0
+
+
+IMAGES: tuple[Metric, ...] = (
+    Metric(
+        subject=REPLICA,
+        noun="image",
+        kind=Kind.INFO,
+        labels=("image", "digest"),
+        help="The container image of a replica, where Kubernetes, a file_sd list or the configuration says it; "
+        "the digest is empty when only the name is known.",
+        read=_images,
+    ),
+)

@@ -1,0 +1,28 @@
+"""What the page says of divided cards (MIG): which instance is part of which card, and what it was cut as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.spec import CARD, Kind, Metric, Row
+from exporter.model import Snapshot
+
+
+def _instances(snapshot: Snapshot) -> Iterator[Row]:
+    for card in snapshot.cards:
+        part = card.facts.instance
+        if part is not None:
+            numbers = str(part.gpu_instance), str(part.compute_instance)
+            yield (*card.labels, part.parent, part.profile, *numbers), 1.0
+
+
+MIG = (
+    Metric(
+        subject=CARD,
+        noun="mig",
+        kind=Kind.INFO,
+        labels=("parent_uuid", "profile", "gpu_instance", "compute_instance"),
+        help="An instance of a divided card, a card of its own here; gpu is the parent's index and its place.",
+        read=_instances,
+    ),
+)

@@ -1,0 +1,65 @@
+"""Histograms of several ranks as one: added bucket by bucket, on the bounds that all have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import add, is_
+
+from exporter.model import EMPTY, Histogram, Stage
+
+
+def summed(
+    stages: Mapping[Stage, Mapping[str, Histogram]],
+    before: Mapping[Stage, Mapping[str, Histogram]] = EMPTY,
+    known: Mapping[Stage, Histogram] = EMPTY,
+) -> dict[Stage, Histogram]:
+    """Add the ranks of every stage, as far as they can be added.
+
+    ``known``: what this gave for ``before``; stages whose every histogram is the same object are not added again.
+    """
+    found = {}
+    for stage, by_rank in stages.items():
+        histogram = known.get(stage)
+        old = before.get(stage, EMPTY)
+        if histogram is None or len(old) != len(by_rank) or not all(map(is_, by_rank.values(), old.values())):
+            histogram = sum_over_ranks(by_rank)
+        if histogram is not None:
+            found[stage] = histogram
+    return found
+
+
+def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:
+    """Add the ranks' histograms bucket by bucket on the bounds that all have; None when they share no finite one.
+
+    The sum is there only if every rank has one.
+    """
+    edges = common_bounds([histogram.bounds for histogram in histograms.values()])
+    if not edges:
+        return None
+    counts: Iterable[float] = ()
+    for histogram in histograms.values():
+        here = on_bounds(edges, histogram)
+        counts = map(add, counts, here) if counts else here
+    sums = [histogram.sum for histogram in histograms.values() if histogram.sum is not None]
+    return Histogram(
+        bounds=edges,
+        counts=tuple(counts),
+        sum=sum(sums) if len(sums) == len(histograms) else None,
+    )
+
+
+def common_bounds(all_bounds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Give the bounds that all have, in the order of the first; the same object where all are equal."""
+    first = all_bounds[0] if all_bounds else ()
+    if all(bounds is first or bounds == first for bounds in all_bounds):
+        return first
+    common = set(first).intersection(*all_bounds)
+    return tuple(bound for bound in first if bound in common)
+
+
+def on_bounds(edges: tuple[float, ...], histogram: Histogram) -> tuple[float, ...]:
+    """Give the cumulative counts at some of a histogram's bounds, and the one for +Inf."""
+    if histogram.bounds is edges or histogram.bounds == edges:
+        return histogram.counts
+    at_bound = dict(zip(histogram.bounds, histogram.counts, strict=False))  # without +Inf, which has no bound
+    return (*(at_bound[edge] for edge in edges), histogram.counts[-1])
