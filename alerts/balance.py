@@ -1,0 +1,201 @@
+"""Alerts about uneven work: between cards of a group, ranks and replicas; only under demand."""
+
+from __future__ import annotations
+
+from alerts.boards import (
+    IMBALANCE_CARDS,
+    IMBALANCE_RANKS,
+    IMBALANCE_REPLICAS,
+    NODE_LINKS,
+    NODE_MEMORY,
+    REPLICA_STRAGGLER,
+)
+from alerts.figures import REPLICA, RUNNING, WAITING
+from alerts.rule import Alert, Component, Severity
+from alerts.text import Text
+from alerts.tuning import Tuning
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, avg_by, both, label_replace, max_by, over_time, select, sum_by
+
+_GROUP = ("job", "instance", "replica")
+
+
+def alerts(tuning: Tuning) -> tuple[Alert, ...]:
+    """Give the alerts about balance."""
+    return (_straggler(), _pcie(tuning), _cards(tuning), _memory(tuning), _ranks(tuning), _replicas(tuning))
+
+
+def _of_replica(group: Expr) -> Expr:
+    """Call the group by its replica's name, which it is in scope replica."""
+    return label_replace(group, "replica", "$1", "group", "(.+)")
+
+
+def _demand() -> Expr:
+    """Keep replicas on which requests have been running for all of 3 minutes."""
+    return sum_by(over_time("min", select(RUNNING.known), "3m"), *_GROUP) > 0
+
+
+def _straggler() -> Alert:
+    return Alert(
+        name="GpuStraggler",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        # The daemon judges work under load over several cycles, and shows nothing for an idle group.
+        expr=select(m.GPU_STRAGGLER).equals(1),
+        lasting="2m",
+        keep="5m",
+        panel=REPLICA_STRAGGLER,
+        summary=Text(
+            "The cards of {{ $labels.replica }} on {{ $labels.instance }} wait for card {{ $labels.gpu }}: {{ $labels.cause }}",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 的其他卡在等 {{ $labels.gpu }} 号卡：{{ $labels.cause }}",
+        ),
+        description=Text(
+            "Card {{ $labels.gpu }} ({{ $labels.uuid }}) does the same work more slowly, and the whole group runs at "
+            "its pace. Cause: {{ $labels.cause }}; gpu_straggler_slowdown_ratio says by how much where it can be "
+            "measured.",
+            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）完成同样的工作更慢，整组都按它的速度运行。"
+            "原因：{{ $labels.cause }}；可测量时 gpu_straggler_slowdown_ratio 给出慢了多少。",
+        ),
+    )
+
+
+def _spread() -> Expr:
+    return _of_replica(over_time("avg", select(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "3m"))
+
+
+def _pcie(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.utilization_spread
+    # Many good nodes have no NVLink at all; what is wrong is that the group suffers from it.
+    suffers = both(_spread() > limit.warning, _demand(), on=_GROUP)
+    return Alert(
+        name="GroupTalksOverPcie",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=both(select(m.LLM_CARDS_OVER_PCIE).equals(1), suffers, on=_GROUP),
+        lasting=limit.lasting,
+        keep="5m",
+        panel=NODE_LINKS,
+        summary=Text(
+            "The cards of {{ $labels.replica }} on {{ $labels.instance }} talk over PCIe and wait for each other",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 的卡间通信走 PCIe，互相等待",
+        ),
+        description=Text(
+            "Two cards that work together have no NVLink between them, and utilisation inside the group differs by "
+            f"more than {limit.warning:.0%} under load. Use fewer cards for each replica (tensor parallelism of 2 or 4 "
+            "inside one PCIe switch, or pipeline stages), or cards with NVLink; llm_card_path_info names the slowest "
+            "path.",
+            "协同工作的两张卡之间没有 NVLink，且负载下组内利用率相差超过 "
+            f"{limit.warning:.0%}。请减少每个副本的卡数（在同一 PCIe 交换机内用 2 或 4 路张量并行，或改用流水线并行），"
+            "或使用带 NVLink 的卡；最慢路径见 llm_card_path_info。",
+        ),
+    )
+
+
+def _cards(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.utilization_spread
+    return Alert(
+        name="GroupUtilizationUneven",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=both(_spread() > limit.warning, _demand(), on=_GROUP),
+        lasting=limit.lasting,
+        keep="5m",
+        panel=IMBALANCE_CARDS,
+        summary=Text(
+            "The cards of {{ $labels.replica }} on {{ $labels.instance }} are unevenly busy",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 各卡的利用率不均",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} lie between the busiest and the least busy card while requests run "
+            f"(alarm above {limit.warning:.0%} for {limit.lasting}). Cards over PCIe, a scheduler that prefers the "
+            "first rank, or one slow card: llm_imbalance_share_ratio says at which layer.",
+            "有请求运行时，最忙与最闲的卡相差 {{ $value | humanizePercentage }}（持续 "
+            f"{limit.lasting} 高于 {limit.warning:.0%} 即告警）。可能是卡间走 PCIe、调度偏向第一个 rank，"
+            "或某张卡变慢：llm_imbalance_share_ratio 指出发生在哪一层。",
+        ),
+    )
+
+
+def _memory(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.memory_skew
+    skew = _of_replica(select(m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO, scope="replica", signal="memory_used"))
+    served = sum_by(over_time("max", select(RUNNING.known), "15m"), *_GROUP) > 0
+    return Alert(
+        name="GroupMemoryUneven",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=both(skew > limit.warning, served, on=_GROUP),
+        lasting=limit.lasting,
+        panel=NODE_MEMORY,
+        summary=Text(
+            "One card of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 有一张卡的显存占用高于其他卡",
+        ),
+        description=Text(
+            "The fullest card holds {{ $value | humanize }} times the mean of its group (alarm above "
+            f"{limit.warning:g}). Shards are equal, so something else is on that card: a leak in one worker, another "
+            "process, or a rank with more buffers. It runs out first.",
+            "最满的卡是组内均值的 {{ $value | humanize }} 倍（超过 "
+            f"{limit.warning:g} 即告警）。各分片大小相同，因此该卡上另有占用：某个 worker 泄漏、其他进程，"
+            "或某个 rank 的缓冲更大。它会最先耗尽显存。",
+        ),
+    )
+
+
+def _ranks(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    floor = limits.balance_requests.warning
+
+    def skew(signal: str, load: Expr) -> Expr:
+        ratio = over_time("avg", select(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal=signal), "5m")
+        return both(ratio > limits.rank_imbalance.warning, over_time("avg", load, "5m") >= floor, on=REPLICA)
+
+    uneven = skew("requests_running", select(RUNNING.known)) | skew("requests_waiting", select(WAITING.known))
+    return Alert(
+        name="RanksUneven",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=max_by(uneven, *REPLICA),
+        lasting=limits.rank_imbalance.lasting,
+        keep="5m",
+        panel=IMBALANCE_RANKS,
+        summary=Text(
+            "The scheduler of {{ $labels.replica }} on {{ $labels.instance }} loads its ranks unevenly",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 的调度器对各 rank 分配不均",
+        ),
+        description=Text(
+            "The busiest data-parallel rank has {{ $value | humanize }} times the mean number of requests, running or "
+            f"waiting (alarm above {limits.rank_imbalance.warning:g}). Its queue is the tail that users feel.",
+            "最忙的数据并行 rank 的请求数（运行或等待）是均值的 {{ $value | humanize }} 倍（超过 "
+            f"{limits.rank_imbalance.warning:g} 即告警）。它的队列就是用户感受到的长尾。",
+        ),
+    )
+
+
+def _replicas(tuning: Tuning) -> Alert:
+    limits = tuning.thresholds
+    load = over_time("avg", select(RUNNING.known), "5m")
+    mean = avg_by(load, "job", "model")
+    ratio = max_by(load, "job", "model") / mean
+    return Alert(
+        name="ReplicasUneven",
+        severity=Severity.WARNING,
+        component=Component.GATEWAY,
+        expr=both(
+            ratio > limits.replica_imbalance.warning, mean >= limits.balance_requests.warning, on=("job", "model")
+        ),
+        lasting=limits.replica_imbalance.lasting,
+        keep="5m",
+        panel=IMBALANCE_REPLICAS,
+        summary=Text(
+            "One replica of {{ $labels.model }} carries far more requests than the others",
+            "{{ $labels.model }} 的某个副本承担的请求远多于其他副本",
+        ),
+        description=Text(
+            "It runs {{ $value | humanize }} times the mean of the model's replicas, on all nodes of "
+            f"{{{{ $labels.job }}}} (alarm above {limits.replica_imbalance.warning:g}). The gateway makes this: sticky "
+            "sessions, routing by prefix, or a replica that is slower than the rest.",
+            "其运行请求数是 {{ $labels.job }} 中该模型所有副本均值的 {{ $value | humanize }} 倍（超过 "
+            f"{limits.replica_imbalance.warning:g} 即告警）。原因在网关：会话粘滞、按前缀路由，或某个副本比其他慢。",
+        ),
+    )

@@ -1,0 +1,168 @@
+"""Alerts about cards that are slower or fuller than they should be: heat, power brake, PCIe under load, memory."""
+
+from __future__ import annotations
+
+from alerts.boards import NODE_LINKS, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
+from alerts.figures import CARD
+from alerts.rule import Alert, Component, Group, Severity
+from alerts.text import Text
+from alerts.tuning import Tuning
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, aggregate, both, over_time, rate, regex, select, unless
+
+
+def groups(tuning: Tuning) -> tuple[Group, ...]:
+    """Give the group about the load on cards."""
+    rules = (*_heat(tuning), *_throttled(tuning), _pcie(), _full(tuning))
+    return (Group(name="shardwatch-card-load", rules=rules),)
+
+
+def _busy(tuning: Tuning) -> Expr:
+    return over_time("avg", select(m.GPU_UTILIZATION_RATIO), "5m") > tuning.thresholds.busy_utilization.warning
+
+
+def _heat(tuning: Tuning) -> tuple[Alert, ...]:
+    limits = tuning.thresholds
+    margin = over_time("max", select(m.GPU_TEMPERATURE_MARGIN_CELSIUS), "2m")
+    return (
+        Alert(
+            name="GpuHot",
+            severity=Severity.WARNING,
+            component=Component.GPU,
+            expr=margin < limits.temperature_margin.warning,
+            lasting=limits.temperature_margin.lasting,
+            keep="5m",
+            panel=NODE_TEMPERATURE,
+            summary=Text(
+                "Card {{ $labels.gpu }} of {{ $labels.instance }} is about to slow down for heat",
+                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡即将因过热降频",
+            ),
+            description=Text(
+                "{{ $value | humanize }} °C are left to the slowdown limit of {{ $labels.uuid }} (alarm below "
+                f"{limits.temperature_margin.warning:g} °C for {limits.temperature_margin.lasting}). Its whole group "
+                "will run at its pace.",
+                "{{ $labels.uuid }} 距降频温度只剩 {{ $value | humanize }} °C（持续 "
+                f"{limits.temperature_margin.lasting} 低于 {limits.temperature_margin.warning:g} °C 即告警）。"
+                "整组卡都会被它拖慢。",
+            ),
+        ),
+        Alert(
+            name="GpuHotWithoutLimit",
+            severity=Severity.WARNING,
+            component=Component.GPU,
+            expr=unless(
+                over_time("min", select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu"), "2m") > limits.temperature.warning,
+                select(m.GPU_TEMPERATURE_MARGIN_CELSIUS),
+                on=CARD,
+            ),
+            lasting=limits.temperature.lasting,
+            keep="5m",
+            panel=NODE_TEMPERATURE,
+            summary=Text(
+                "Card {{ $labels.gpu }} of {{ $labels.instance }} is hot and does not tell its limit",
+                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高且未报告上限",
+            ),
+            description=Text(
+                f"{{{{ $value | humanize }}}} °C, alarm above {limits.temperature.warning:g} °C "
+                "({{ $labels.uuid }}). This card tells no slowdown limit, so the general figure is used.",
+                f"{{{{ $value | humanize }}}} °C，超过 {limits.temperature.warning:g} °C 即告警"
+                "（{{ $labels.uuid }}）。该卡未报告降频温度，因此使用通用数值。",
+            ),
+        ),
+    )
+
+
+def _throttled(tuning: Tuning) -> tuple[Alert, ...]:
+    limits = tuning.thresholds
+    events = m.GPU_CLOCK_EVENT_SECONDS_TOTAL
+    heat = aggregate("max", rate(select(events, reason=regex("(sw|hw)_thermal_slowdown")), "5m"), by=CARD)
+    brake = aggregate("max", rate(select(events, reason="hw_power_brake_slowdown"), "5m"), by=CARD)
+    return (
+        Alert(
+            name="GpuThrottledByHeat",
+            severity=Severity.WARNING,
+            component=Component.GPU,
+            expr=both(heat > limits.throttled_share.warning, _busy(tuning), on=CARD),
+            lasting=limits.throttled_share.lasting,
+            keep="5m",
+            panel=NODE_THROTTLE,
+            summary=Text(
+                "Card {{ $labels.gpu }} of {{ $labels.instance }} works with its clocks held down by heat",
+                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下因过热降频",
+            ),
+            description=Text(
+                "{{ $value | humanizePercentage }} of the last 5 minutes under load ({{ $labels.uuid }}). The other "
+                "cards of its replica wait for it.",
+                "负载下最近 5 分钟有 {{ $value | humanizePercentage }} 的时间被降频（{{ $labels.uuid }}）。"
+                "同一副本的其他卡都在等它。",
+            ),
+        ),
+        Alert(
+            name="GpuPowerBrake",
+            severity=Severity.WARNING,
+            component=Component.GPU,
+            expr=brake > limits.power_brake.warning,
+            lasting=limits.power_brake.lasting,
+            keep="5m",
+            panel=NODE_THROTTLE,
+            summary=Text(
+                "The power supply holds card {{ $labels.gpu }} of {{ $labels.instance }} down",
+                "供电系统正在限制 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡",
+            ),
+            description=Text(
+                "{{ $value | humanizePercentage }} of the last 5 minutes the external power brake was pulled "
+                "({{ $labels.uuid }}): a power supply is missing, overloaded or too hot. Usually all cards of a "
+                "chassis are hit.",
+                "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间外部功率刹车被触发（{{ $labels.uuid }}）："
+                "电源缺失、过载或过热。通常整机的卡都会受影响。",
+            ),
+        ),
+    )
+
+
+def _pcie() -> Alert:
+    return Alert(
+        name="GpuPcieDowngraded",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        # Shown by the daemon only while the card works: an idle card lowers its link on purpose.
+        expr=over_time("min", select(m.GPU_PCIE_LINK_DEGRADED), "5m").equals(1),
+        lasting="5m",
+        keep="10m",
+        panel=NODE_LINKS,
+        summary=Text(
+            "The PCIe link of card {{ $labels.gpu }} on {{ $labels.instance }} is slow under load",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下 PCIe 链路降级",
+        ),
+        description=Text(
+            "Generation or width stand below the highest that card and slot can reach although the card works "
+            "({{ $labels.uuid }}). Loading weights, offloading and collectives without NVLink are slower by as much.",
+            "该卡正在工作，但链路的代数或通道数低于卡与插槽可达到的最高值（{{ $labels.uuid }}）。"
+            "加载权重、卸载以及不走 NVLink 的集合通信会相应变慢。",
+        ),
+    )
+
+
+def _full(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.card_memory
+    share = select(m.GPU_MEMORY_USED_BYTES) / select(m.GPU_MEMORY_TOTAL_BYTES)
+    return Alert(
+        name="GpuMemoryFull",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=share > limit.warning,
+        lasting=limit.lasting,
+        keep="2m",
+        panel=NODE_MEMORY,
+        summary=Text(
+            "The memory of card {{ $labels.gpu }} on {{ $labels.instance }} is full",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡显存已满",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of {{ $labels.uuid }} are allocated (alarm above "
+            f"{limit.warning:.1%}). The next allocation fails, and with it requests or the whole replica: look who "
+            "else holds memory on this card.",
+            "{{ $labels.uuid }} 的显存已分配 {{ $value | humanizePercentage }}（超过 "
+            f"{limit.warning:.1%} 即告警）。下一次分配会失败，导致请求失败甚至副本崩溃：请查看还有谁占用该卡显存。",
+        ),
+    )

@@ -1,0 +1,50 @@
+"""Every group of rules, in the order of the files; a new subject is one word here."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from alerts import card_load, cards, daemon, efficiency, fleet, gateways, meta, replicas, requests
+from alerts.rule import Alert, Group, RuleError
+from alerts.tuning import Tuning
+from exporter.catalog import CATALOG
+from exporter.catalog.spec import Series
+
+SUBJECTS = (daemon, cards, card_load, replicas, requests, gateways, efficiency, fleet, meta)
+
+
+def groups(tuning: Tuning) -> tuple[Group, ...]:
+    """Give all groups; RuleError when two rules collide or one hides that it needs the full set of series."""
+    found = tuple(group for subject in SUBJECTS for group in subject.groups(tuning))
+    for name, count in Counter(group.name for group in found).items():
+        if count > 1:
+            raise RuleError(f"{name}: two groups have this name")
+    alerts = [alert for group in found for alert in group.alerts()]
+    for identity, count in Counter(alert.identity for alert in alerts).items():
+        if count > 1:
+            raise RuleError(f"{' '.join(identity)}: two alerts cannot be told apart")
+    recorded = Counter(
+        (recording.name, *sorted(recording.labels.items())) for group in found for recording in group.recordings()
+    )
+    for key, count in recorded.items():
+        if count > 1:
+            raise RuleError(f"{key}: recorded twice")
+    full = full_set()
+    for alert in alerts:
+        recorded_first = any(":" in source for source in alert.expr.sources)  # a recording may hide what it reads
+        if bool(alert.full_series) is not bool(alert.expr.sources & full) and not (
+            recorded_first and alert.full_series
+        ):
+            needs = ", ".join(sorted(alert.expr.sources & full)) or "no row of the full set of series"
+            raise RuleError(f"{alert.name}: reads {needs}; full_series must say so, and only then")
+    return found
+
+
+def full_set() -> frozenset[str]:
+    """Name the families that exist only with ``series: full``."""
+    return frozenset(metric.name for metric in CATALOG if metric.series is Series.FULL)
+
+
+def alerts(tuning: Tuning) -> tuple[Alert, ...]:
+    """Give every alert."""
+    return tuple(alert for group in groups(tuning) for alert in group.alerts())

@@ -1,0 +1,257 @@
+"""What users were promised, as burn of an error budget over two windows at once, and plain failures.
+
+Each promise is counted by replica first, so that a replica whose engine has no such bucket drops out of both sides,
+then summed by job and model.  Longer windows add up what was recorded every ``STEP`` seconds: cheap at any number of
+nodes, exact in weighting, and blind to nothing but the time in which there was no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from alerts.boards import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, Panel
+from alerts.figures import FINISHED, OF_CLIENTS, REPLICA
+from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
+from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
+from alerts.text import Text
+from alerts.tuning import Tuning
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.promql import (
+    Expr,
+    Known,
+    Match,
+    aggregate,
+    binary,
+    both,
+    buckets,
+    no_regex,
+    observations,
+    over_time,
+    rate,
+    regex,
+    select,
+    vector,
+)  # fmt: skip
+
+STEP = 30  # seconds: the interval of the group, by which recorded rates become numbers of requests
+_PROMISE = ("class", "objective")
+LEVEL = ("job", "model", *_PROMISE)
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+# long window, short window, factor, for, severity: 2, 5, 10 and 10 % of a 30 days' budget
+BURNS = (
+    ("1h", "5m", FASTEST_BURN, "2m", Severity.CRITICAL),
+    ("6h", "30m", 6.0, "15m", Severity.CRITICAL),
+    ("1d", "2h", 3.0, "1h", Severity.WARNING),
+    ("3d", "6h", 1.0, "3h", Severity.WARNING),
+)
+
+
+EVENTS, BROKEN = (
+    Known(name=f"job_model_class_objective:{noun}:rate5m", labels=frozenset(LEVEL), per_second=True)
+    for noun in ("llm_promised_events", "llm_broken_events")
+)
+BUDGET = Known(name="class_objective:llm_error_budget:ratio", labels=frozenset(_PROMISE), unit=Unit.RATIO)
+
+
+def groups(tuning: Tuning) -> tuple[Group, ...]:
+    """Give the group about promises, where there are any, and the one about failures."""
+    failures = Group(name="shardwatch-requests", rules=(FINISHED, *_failures(tuning)))
+    counted = tuple(_counted(tuning.classes))
+    if not counted:
+        return (failures,)
+    burns = {window: _burn(window) for window in WINDOWS}
+    seen = {long: _seen(long) for long, *_ in BURNS}
+    rules: tuple[Rule, ...] = (
+        *counted,
+        *_budgets(tuning.classes),
+        *burns.values(),
+        *seen.values(),
+        *_alerts(tuning, burns, seen),
+    )
+    return (Group(name="shardwatch-objectives", rules=rules, interval=f"{STEP}s"), failures)
+
+
+def _counted(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
+    """Yield events and bad events per second, for every promise of every class that has models."""
+    earlier: list[str] = []
+    for one in classes:
+        if one.models:
+            where = _models(one.models, earlier)
+            if one.availability is not None:
+                yield from _pair(one.name, "availability", *_availability(where))
+            for name, latency in one.latencies.items():
+                yield from _pair(one.name, name, *_slow(latency, where))
+        earlier += one.models
+
+
+def _models(models: tuple[str, ...], earlier: list[str]) -> tuple[Match, ...]:
+    """Match the models of a class that no earlier class has."""
+    mine = regex("|".join(models))
+    return (mine, no_regex("|".join(earlier))) if earlier else (mine,)
+
+
+def _pair(class_: str, objective: str, events: Expr, bad: Expr) -> Iterator[Recording]:
+    for noun, expr in (("llm_promised_events", events), ("llm_broken_events", bad)):
+        yield Recording(
+            level=LEVEL,
+            noun=noun,
+            operations="rate5m",
+            expr=aggregate("sum", expr, by=("job", "model")),
+            labels={"class": class_, "objective": objective},
+        )
+
+
+def _availability(models: tuple[Match, ...]) -> tuple[Expr, Expr]:
+    events = rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(OF_CLIENTS), model=models), "5m")
+    return events, rate(select(m.LLM_REQUESTS_TOTAL, outcome="error", model=models), "5m")
+
+
+def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
+    by_bound: dict[str, list[str]] = {}
+    for engine, target in latency.targets.items():
+        by_bound.setdefault(bound_text(engine, latency.metric, target), []).append(engine)
+    events: Expr | None = None
+    bad: Expr | None = None
+    for bound, engines in by_bound.items():
+        these = regex("|".join(engines))
+        seen = rate(observations(latency.metric, engine=these, model=models), "5m")
+        quick = rate(buckets(latency.metric, le=bound, engine=these, model=models), "5m")
+        judged = both(seen, quick, on=REPLICA)
+        slow = binary("-", seen, quick, on=REPLICA)
+        events = judged if events is None else events | judged
+        bad = slow if bad is None else bad | slow
+    assert events is not None and bad is not None  # noqa: PT018 - a latency without targets is refused when read
+    return events, bad
+
+
+def _budgets(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
+    for one in classes:
+        if one.models:
+            for objective, share in one.objectives():
+                yield Recording(
+                    level=_PROMISE,
+                    noun="llm_error_budget",
+                    operations="ratio",
+                    expr=vector(round(1 - share, 9)).as_unit(Unit.RATIO),
+                    labels={"class": one.name, "objective": objective},
+                )
+
+
+def _added_up(known: Known, window: str) -> Expr:
+    return select(known) if window == "5m" else over_time("sum", select(known), window)
+
+
+def _burn(window: str) -> Recording:
+    share = _added_up(BROKEN, window) / _added_up(EVENTS, window)
+    return Recording(
+        level=LEVEL,
+        noun="llm_error_budget_burn",
+        operations=f"ratio_rate{window}",
+        expr=binary("/", share, select(BUDGET), on=_PROMISE, bring=()),
+    )
+
+
+def _seen(window: str) -> Recording:
+    events = over_time("sum", select(EVENTS), window) * STEP
+    return Recording(
+        level=LEVEL,
+        noun="llm_promised_events",
+        operations=f"increase{window}",
+        expr=events.as_unit(Unit.NONE),
+    )
+
+
+_ABOUT: Mapping[str, tuple[str, Panel, Text]] = {
+    "availability": (
+        "AvailabilityBudgetBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败")
+    ),
+    "first_token": (
+        "FirstTokenBudgetBurn", REPLICA_FIRST_TOKEN, Text("{m} answers late", "{m} 首个 token 过慢")
+    ),
+    "token": (
+        "TokenBudgetBurn", REPLICA_TOKEN, Text("{m} writes slowly", "{m} 生成 token 过慢")
+    ),
+    "duration": (
+        "DurationBudgetBurn", REPLICA_DURATION, Text("{m} takes long to finish", "{m} 完成请求过慢")
+    ),
+}  # fmt: skip
+
+
+def _alerts(tuning: Tuning, burns: Mapping[str, Recording], seen: Mapping[str, Recording]) -> Iterator[Alert]:
+    promised = {name for one in tuning.classes if one.models for name, _ in one.objectives()}
+    for objective in _ABOUT:
+        if objective in promised:
+            for burn in BURNS:
+                yield _alert(tuning, objective, burn, burns, seen)
+
+
+def _alert(
+    tuning: Tuning,
+    objective: str,
+    burn: tuple[str, str, float, str, Severity],
+    burns: Mapping[str, Recording],
+    seen: Mapping[str, Recording],
+) -> Alert:
+    long, short, factor, lasting, severity = burn
+    limits = tuning.thresholds
+    name, panel, what = _ABOUT[objective]
+    floor = limits.objective_tokens if objective == "token" else limits.objective_requests
+    over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
+    enough = select(seen[long].known, objective=objective) >= floor.warning
+    model = "{{ $labels.model }}"
+    return Alert(
+        name=name,
+        severity=severity,
+        symptom=True,
+        component=Component.REQUEST,
+        expr=both(both(over_long, over_short, on=LEVEL), enough, on=LEVEL),
+        lasting=lasting,
+        keep="5m" if severity is Severity.CRITICAL else "30m",
+        labels={"window": long},
+        full_series=""
+        if objective != "duration"
+        else "Without the buckets of whole requests nothing is judged; "
+        "FirstTokenBudgetBurn and TokenBudgetBurn judge the parts.",
+        panel=panel,
+        summary=Text(
+            f"Error budget of {{{{ $labels.class }}}} burns: {what.en.format(m=model)}",
+            f"{{{{ $labels.class }}}} 类服务的错误预算在燃烧：{what.zh.format(m=model)}",
+        ),
+        description=Text(
+            "The budget of the objective {{ $labels.objective }} burns at {{ $value | humanize }} times the pace that "
+            f"lasts 30 days, over {long} and over {short} (alarm above {factor:g} with at least {floor.warning:g} "
+            "events, in job {{ $labels.job }}).",
+            "目标 {{ $labels.objective }} 的预算在 "
+            f"{long} 与 {short} 两个窗口内均以 30 天匀速的 {{{{ $value | humanize }}}} 倍消耗"
+            f"（超过 {factor:g} 倍且不少于 {floor.warning:g} 次事件即告警；任务 {{{{ $labels.job }}}}）。",
+        ),
+    )
+
+
+def _failures(tuning: Tuning) -> Iterator[Alert]:
+    limits = tuning.thresholds
+    enough = select(FINISHED.known) * 300 >= limits.error_requests.warning
+    for tier, value in limits.error_ratio.steps():
+        yield Alert(
+            name="RequestsFail",
+            severity=Severity(tier),
+            symptom=True,
+            component=Component.REQUEST,
+            expr=both(select(m.LLM_ERROR_RATIO, window="5m") > value, enough, on=REPLICA),
+            lasting=limits.error_ratio.lasting,
+            keep="3m",
+            panel=REPLICA_ERRORS,
+            summary=Text(
+                "Requests to {{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} fail",
+                "{{ $labels.instance }} 上 {{ $labels.replica }}（{{ $labels.model }}）的请求失败",
+            ),
+            description=Text(
+                "{{ $value | humanizePercentage }} of the requests of 5 minutes failed (alarm above "
+                f"{value:.0%} of at least {limits.error_requests.warning:g}). Clients' mistakes, aborted requests and "
+                "load that was shed do not count.",
+                "5 分钟内有 {{ $value | humanizePercentage }} 的请求失败（请求数不少于 "
+                f"{limits.error_requests.warning:g} 且超过 {value:.0%} 即告警）。"
+                "客户端错误、主动中止与被限流的请求不计入。",
+            ),
+        )

@@ -1,0 +1,37 @@
+"""What one threshold is: a number or two with a unit, why it is that number, and what the judged figure can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporter.catalog.spec import Metric, Unit
+
+RATIO = (0.0, 1.0)
+ANY = (0.0, float("inf"))
+UNEVEN = (1.0, float("inf"))  # highest over mean: 1 is even
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """One number, or a warning and a critical one, in ``unit`` (``per_second``: the unit per second).
+
+    ``above``: bad is more than the value, else less.  ``lasting`` is how long it must hold before an alert fires.
+    ``least`` and ``most`` are what the judged figure can be: a threshold at or beyond them could never be crossed.
+    """
+
+    reason: str
+    warning: float
+    critical: float | None = None
+    unit: Unit = Unit.NONE
+    per_second: bool = False
+    above: bool = True
+    lasting: str = "5m"
+    reach: tuple[float, float] = ANY
+    metric: Metric | None = None
+    published: str = ""
+    corrected: str = ""
+
+    def steps(self) -> tuple[tuple[str, float], ...]:
+        """Give the tiers in rising order of trouble: (``warning``, value) and, where there is one, ``critical``."""
+        tiers = (("warning", self.warning), ("critical", self.critical))
+        return tuple((name, value) for name, value in tiers if value is not None)
