@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from exporter.derive.replicas import Assignment, Endpoint, owners
@@ -43,7 +43,7 @@ class Placement:
         self._endpoints = endpoints
         self._found = found
         self._changed = changed
-        self._pids: frozenset[int] = frozenset()
+        self._seats: frozenset[tuple[str, int]] = frozenset()
         self._nudge = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -71,10 +71,10 @@ class Placement:
             self._changed()
 
     def notice(self, cards: Sequence[CardState]) -> None:
-        """Look at once if other processes sit on the cards than last time."""
-        pids = _pids(cards)
-        if pids != self._pids:
-            self._pids = pids
+        """Look at once if other processes sit on the cards than last time, or the same ones on other cards."""
+        seats = frozenset(_seats(cards))
+        if seats != self._seats:
+            self._seats = seats
             self._nudge.set()
 
     def look_now(self) -> None:
@@ -112,9 +112,11 @@ def _resolved(endpoint: Endpoint) -> Endpoint:
 
 
 def _pids(cards: Iterable[CardState]) -> frozenset[int]:
-    return frozenset(
-        process.pid
-        for card in cards
-        if card.reading is not None and card.reading.processes
-        for process in card.reading.processes
-    )
+    return frozenset(pid for _, pid in _seats(cards))
+
+
+def _seats(cards: Iterable[CardState]) -> Iterator[tuple[str, int]]:
+    for card in cards:
+        if card.reading is not None and card.reading.processes:
+            for process in card.reading.processes:
+                yield card.facts.uuid, process.pid
