@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint generate bench clean
+.PHONY: demo stack test lint generate lock bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
+
+# Without Docker; ARGS='--scenario heat --fault-at 60', ARGS=--help for the rest.
+stack: $(VENV)/.run
+	$(BIN)/python -m compose.native $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -24,6 +28,19 @@ lint: $(VENV)/.test
 generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog > exporter/METRICS.md
 	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
+	$(BIN)/python -m alerts
+	$(BIN)/python -m dashboards
+
+# The image's packages with their hashes, the newest that fit.  No index is written down: everybody has their own.
+LOCK := $(BIN)/pip-compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+  --no-emit-trusted-host --strip-extras --allow-unsafe --output-file=-
+lock: $(VENV)/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-tools==7.6.2
+	{ echo '# What the daemon needs, pinned with hashes.  Made by: make lock'; \
+	  $(LOCK) pyproject.toml; } > $(VENV)/requirements.lock
+	{ echo '# What its wheel is built with, pinned with hashes.  Made by: make lock'; \
+	  $(LOCK) --only-build-deps --build-deps-for=wheel pyproject.toml; } > $(VENV)/build-requirements.lock
+	mv $(VENV)/requirements.lock $(VENV)/build-requirements.lock compose/
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench

@@ -107,6 +107,16 @@ def test_an_engine_whose_work_stands_still_is_frozen_after_twenty_seconds():
     assert verdicts[-1] is True
 
 
+def test_a_hung_engine_stays_frozen_while_its_http_front_refuses_requests():
+    clock = Clock()
+    refused = 'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} '
+    pages = [page(100), page(200), *(page(200, extra=f"{refused}{count}\n") for count in range(8))]
+    one = poller(pages, clock)
+    states = [polled(one, clock, 1) for _ in pages]
+    assert states[-1].reading.responses == {"4xx": 7}
+    assert [state.frozen for state in states[-3:]] == [True, True, True]
+
+
 def test_half_a_page_shows_what_it_has_and_leaves_the_windows_alone():
     clock = Clock()
     whole = page(100, extra='vllm:prompt_tokens_total{engine="0",model_name="m"} 7000\n')

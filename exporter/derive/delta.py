@@ -255,7 +255,7 @@ def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
         not (step.restarted or progress.idle or _idle(reading))
         and quantities is totals.quantities
         and finished is totals.finished
-        and responses is totals.responses
+        and (responses is totals.responses or _served(responses) == _served(totals.responses))
         and histograms is totals.histograms
     )
     return Totals(
@@ -272,6 +272,11 @@ def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
         withdrawn=_withdrawn(quantities, finished, responses, histograms, step),
         withdrawn_ranks=frozenset(generation.keys() - shown.keys()),
     )
+
+
+def _served(responses: Mapping[str, float]) -> dict[str, float]:
+    """Leave out 4xx: the HTTP front goes on refusing requests while the engine behind it hangs."""
+    return {status: number for status, number in responses.items() if status != "4xx"}
 
 
 def _generation(ranks: Mapping[str, RankCounters]) -> dict[str, float]:

@@ -1,0 +1,100 @@
+"""Write the boards and what Grafana needs to find them: ``python -m dashboards [--output DIR] [--check]``.
+
+Files are the same for the same code, byte for byte; ``--check`` writes nothing and fails where they differ.
+Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from alerts.text import Language
+from dashboards.errors import BoardError
+
+GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
+
+
+def files(language: Language) -> dict[str, str]:
+    """Give every file of one language: its path below the language's folder, and its text."""
+    from dashboards import provisioning  # noqa: PLC0415 - a wrong board is an error message, not a trace
+    from dashboards.boards import BOARDS  # noqa: PLC0415
+
+    boards = {f"{board.uid.value}.json": board.render(language) for board in BOARDS}
+    found = {name: json.dumps(data, ensure_ascii=False, indent=1) + "\n" for name, data in boards.items()}
+    found["provisioning/datasources/shardwatch.yaml"] = provisioning.data_source()
+    found["provisioning/dashboards/shardwatch.yaml"] = provisioning.provider(language)
+    found["provisioning/grafana.env"] = provisioning.environment()
+    found["kubernetes/shardwatch-dashboards.yaml"] = provisioning.config_maps(boards, language)
+    found["kubernetes/kustomization.yaml"] = provisioning.kustomization("shardwatch-dashboards.yaml")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write or compare; give the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
+    parser.add_argument(
+        "--output", metavar="DIR", default=GENERATED, help="where to write (default: beside the code)"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the files differ from the code")
+    parser.add_argument(
+        "--language", choices=[one.value for one in Language], action="append", help="only this one (default: all)"
+    )
+    arguments = parser.parse_args(argv)
+    languages = [Language(one) for one in arguments.language or [one.value for one in Language]]
+    try:
+        wanted = {os.path.join(one.value, path): text for one in languages for path, text in files(one).items()}
+    except BoardError as error:
+        print(f"dashboards: {error}", file=sys.stderr)
+        return 1
+    folders = [os.path.join(arguments.output, one.value) for one in languages]
+    stale = _strangers(folders, {os.path.join(arguments.output, path) for path in wanted})
+    if arguments.check:
+        return _compare(arguments.output, wanted, stale)
+    for path in stale:
+        os.remove(path)
+    for path, text in wanted.items():
+        _write(os.path.join(arguments.output, path), text)
+    print(f"{len(wanted)} files in {arguments.output}")
+    return 0
+
+
+def _strangers(folders: Sequence[str], wanted: set[str]) -> list[str]:
+    """Give the generated files that no board makes any more."""
+    return sorted(
+        path
+        for folder in folders
+        for place, _, names in os.walk(folder)
+        for name in names
+        if (path := os.path.join(place, name)) not in wanted and name.endswith((".json", ".yaml", ".env"))
+    )
+
+
+def _compare(folder: str, wanted: dict[str, str], stale: Sequence[str]) -> int:
+    different = [path for path, text in wanted.items() if _read(os.path.join(folder, path)) != text]
+    for path in different:
+        print(f"dashboards: {os.path.join(folder, path)} differs from the code: run make generate", file=sys.stderr)
+    for path in stale:
+        print(f"dashboards: {path} belongs to no board: run make generate", file=sys.stderr)
+    return 1 if different or stale else 0
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""Card health: errors, remapped memory, links and XIDs; which card must be taken out, and what to do with it."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.boards import Board as Uid
+from alerts.text import Text
+from dashboards.board import Board, Row
+from dashboards.boards.status import TO_NODE, UP, YES_BAD, status
+from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
+from dashboards.panels import Cell, Panel, Shown, State, column, history, lines, series, table, timeline
+from dashboards.panels.record import Colour
+from dashboards.scope import WINDOW, seen
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.promql import increase, max_by, since, without_value
+
+CARD = "{{instance}} GPU {{gpu}}"
+RANGE = "$__range"
+XID = (Needs.XID,)
+FABRIC = (
+    State(1, Text("not started", "未启动"), Colour.WARNING),
+    State(2, Text("in progress", "进行中"), Colour.WARNING),
+    State(3, Text("completed", "完成"), Colour.GOOD),
+)
+
+
+_VERDICTS: tuple[Panel, ...] = (
+    table(
+        Text("Cards and what is wrong with them", "各卡及其问题"),
+        Text(
+            "One row a card. Green or 0 across is healthy. Failed remaps and uncorrected errors mean service; a "
+            "pending remap means a reset at the next chance; a lost card, a node reboot at worst.",
+            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误：报修；待重映射：择机重置；丢卡：最坏需重启节点。",
+        ),
+        column(lambda: seen(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(
+            lambda: increase(seen(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), RANGE),
+            Text("Uncorrected ECC", "不可纠正 ECC"), cell=Cell.COLOUR, limit=NONE_LOST, summed=True,
+        ),
+        column(
+            lambda: increase(seen(m.GPU_ECC_ERRORS_TOTAL, error="corrected", scope="volatile"), RANGE),
+            Text("Corrected ECC", "已纠正 ECC"), cell=Cell.COLOUR, limit=LIMITS.corrected_ecc, summed=True,
+        ),
+        column(lambda: seen(m.GPU_ROW_REMAP_PENDING), Text("Remap pending", "待重映射"), cell=Cell.COLOUR, states=YES_BAD),
+        column(lambda: seen(m.GPU_ROW_REMAP_FAILED), Text("Remap failed", "重映射失败"), cell=Cell.COLOUR, states=YES_BAD),
+        column(
+            lambda: seen(m.GPU_NVLINK_LINKS_DOWN), Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
+            limit=NONE_ODD, needs=(Needs.NVLINK,),
+        ),
+        column(
+            lambda: seen(m.GPU_PCIE_LINK_DEGRADED), Text("PCIe degraded", "PCIe 降级"), cell=Cell.COLOUR,
+            states=YES_BAD, needs=(Needs.TRAFFIC,),
+        ),
+        column(lambda: seen(m.GPU_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, limit=LIMITS.card_age),
+        rows=("instance", "gpu"), height=10, drill=(TO_NODE,),
+    ),
+    table(
+        Text("What the driver asks for", "驱动要求的动作"),
+        Text(
+            "Cards for which the driver asks for an action: reset, reboot, drain. Empty is healthy.",
+            "驱动要求动作的卡：重置、重启、排空。为空即正常。",
+        ),
+        column(
+            lambda: seen(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1), Text("Asked", "要求"),
+            cell=Cell.COLOUR, limit=NONE_LOST,
+        ),
+        rows=("instance", "gpu", "action"), needs=(Needs.TROUBLE,), width=12, height=7, drill=(TO_NODE,),
+    ),
+    table(
+        Text("Signals that are absent, and why", "缺失的信号及原因"),
+        Text(
+            "Figures that an answering card does not give: no_permission, mig, error, invalid; with series: full "
+            "also unsupported. Their panels are empty for this reason, not for want of trouble.",
+            "卡有应答但给不出的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。面板为空是这个原因，而不是没有问题。",
+        ),
+        column(lambda: seen(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失")),
+        rows=("instance", "gpu", "signal", "reason"), needs=(Needs.TROUBLE,), width=12, height=7,
+    ),
+)  # fmt: skip
+
+
+_XIDS: tuple[Panel, ...] = (
+    history(
+        Text("XIDs by card", "XID（按卡）"),
+        Text(
+            "New XID errors at each moment. 79 is a card that fell off the bus, 48 and 94/95 memory, 74 NVLink, "
+            "119/120 the card's own processor; 13 and 31 are usually the program's.",
+            "各时刻新出现的 XID。79 掉卡；48、94/95 显存；74 NVLink；119/120 GSP；13、31 通常是程序的问题。",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_XID_EVENTS_TOTAL), WINDOW), "instance", "gpu", "xid") > 0,
+            f"{CARD} XID {{{{xid}}}}",
+        ),
+        limit=NONE_ODD, needs=(Needs.XID, Needs.TROUBLE), named=named.CARD_XIDS, drill=(TO_NODE,),
+    ),
+    table(
+        Text("XIDs seen, and what to do", "出现过的 XID 与处置"),
+        Text(
+            "Codes that were seen, with their meaning, what to do, and how long ago the newest was.",
+            "出现过的编号、含义、处置方式，以及最近一次距今多久。",
+        ),
+        column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见")),
+        rows=("instance", "gpu", "xid", "class", "action", "meaning"), needs=XID, width=12, height=8,
+        drill=(TO_NODE,),
+    ),
+    table(
+        Text("Newest XID, time ago", "最近的 XID（距今）"),
+        Text(
+            "Seconds since the newest XID of each code, kernel-log history included.",
+            "各编号最近一次距今的时间，含内核日志中的历史。",
+        ),
+        column(
+            lambda: since(max_by(seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS), "instance", "gpu", "xid")),
+            Text("Ago", "距今"), shown=Shown.AGE,
+        ),
+        rows=("instance", "gpu", "xid"), needs=XID, width=12, height=6,
+    ),
+)  # fmt: skip
+
+
+_MEMORY: tuple[Panel, ...] = (
+    lines(
+        Text("ECC errors by card", "ECC 错误（按卡）"),
+        Text(
+            "Errors in the last interval, corrected and uncorrected. One uncorrected error kills the process; a "
+            "hundred corrected ones a day often come before it.",
+            "最近时段内的 ECC 错误。一次不可纠正错误就会杀死进程；一天上百次已纠正错误往往是先兆。",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_ECC_ERRORS_TOTAL, scope="volatile"), WINDOW), "instance", "gpu", "error"),
+            f"{CARD} {{{{error}}}}",
+        ),
+        needs=(Needs.SUPPORT,), width=12, named=named.CARD_ECC, drill=(TO_NODE,),
+    ),
+    timeline(
+        Text("Rows to remap", "待重映射的行"),
+        Text(
+            "A memory row waits for the next reset to be replaced by a spare one. Plan a reset; the card runs on.",
+            "有显存行等待下次重置时替换为备用行。安排重置；卡可继续运行。",
+        ),
+        series(lambda: max_by(seen(m.GPU_ROW_REMAP_PENDING), "instance", "gpu"), CARD),
+        states=YES_BAD, needs=(Needs.SUPPORT,), width=12, named=named.CARD_REMAP, drill=(TO_NODE,),
+    ),
+    lines(
+        Text("NVLinks up", "活跃 NVLink 数"),
+        Text(
+            "Active NVLinks by card. A step down costs bandwidth and often comes before a frozen replica. Their "
+            "errors stand in the row below (series: full).",
+            "各卡活跃的 NVLink 数。台阶下降意味着带宽损失，常是副本冻结的前兆。错误数见下方（series: full）。",
+        ),
+        series(lambda: max_by(seen(m.GPU_NVLINK_ACTIVE_LINKS), "instance", "gpu"), CARD),
+        needs=(Needs.NVLINK,), width=12, named=named.CARD_LINKS, drill=(TO_NODE,),
+    ),
+    table(
+        Text("Fabric problems", "Fabric 问题"),
+        Text(
+            "What keeps a card from using the NVSwitch fabric fully. Empty is healthy, or no such fabric.",
+            "妨碍卡充分使用 NVSwitch fabric 的问题。为空即正常或没有此类 fabric。",
+        ),
+        column(lambda: seen(m.GPU_FABRIC_PROBLEM_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, limit=NONE_ODD),
+        rows=("instance", "gpu", "problem"), needs=(Needs.TROUBLE,), width=12, height=8, drill=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+FULL = (Needs.FULL, Needs.SUPPORT)
+_FULL: tuple[Panel, ...] = (
+    lines(
+        Text("NVLink errors", "NVLink 错误"),
+        Text(
+            "New errors by type. A good link makes none; replays cost bandwidth before they cost the link.",
+            "新增错误（按类型）。好的链路没有错误；重放先损失带宽，再损失链路。",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_NVLINK_ERRORS_TOTAL), WINDOW), "instance", "gpu", "type"),
+            f"{CARD} {{{{type}}}}",
+        ),
+        needs=(Needs.FULL, Needs.NVLINK), limit=LIMITS.nvlink_errors, drill=(TO_NODE,),
+    ),
+    lines(
+        Text("PCIe replays", "PCIe 重传"),
+        Text("Packets sent again. One a minute is a bad riser, slot or cable.", "重传的包。每分钟一次说明转接卡、插槽或线缆有问题。"),
+        series(lambda: max_by(increase(seen(m.GPU_PCIE_REPLAYS_TOTAL), WINDOW), "instance", "gpu"), CARD),
+        needs=FULL, limit=LIMITS.pcie_replays, drill=(TO_NODE,),
+    ),
+    lines(
+        Text("Rows remapped", "已重映射的行"),
+        Text(
+            "New rows replaced, by cause, in the last interval. Uncorrectable causes add up to a card for service.",
+            "最近时段新替换的行（按原因）。不可纠正原因不断累积就该报修。",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_REMAPPED_ROWS_TOTAL), WINDOW), "instance", "gpu", "cause"),
+            f"{CARD} {{{{cause}}}}",
+        ),
+        needs=FULL, drill=(TO_NODE,),
+    ),
+    timeline(
+        Text("NVSwitch fabric", "NVSwitch fabric"),
+        Text(
+            "State of the fabric by card. Anything but completed: no multi-card work starts.",
+            "各卡 fabric 状态。不是“完成”就无法启动多卡任务。",
+        ),
+        series(lambda: max_by(seen(m.GPU_FABRIC_STATE), "instance", "gpu"), CARD),
+        states=FABRIC, needs=FULL, width=12, drill=(TO_NODE,),
+    ),
+    timeline(
+        Text("NVLink by link", "NVLink（按链路）"),
+        Text("Each link over time: which one fell, and did its partner?", "每条链路的状态：哪条断了，对端呢？"),
+        series(lambda: max_by(seen(m.GPU_NVLINK_UP), "instance", "gpu", "link"), f"{CARD} {{{{link}}}}"),
+        states=UP, needs=(Needs.FULL, Needs.NVLINK), width=12, drill=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+CARD_HEALTH = Board(
+    uid=Uid.CARD_HEALTH,
+    title=Text("Shardwatch / Card health", "Shardwatch / 卡健康"),
+    shows=Text(
+        "Errors, remapped memory, links and XIDs: which card must be taken out, and what to do with it.",
+        "错误、重映射、链路与 XID：哪张卡该下线，怎么处置。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Verdicts", "结论"), panels=_VERDICTS),
+        Row(title=Text("XIDs", "XID"), panels=_XIDS),
+        Row(title=Text("Memory and links", "显存与链路"), panels=_MEMORY),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+    ),
+)

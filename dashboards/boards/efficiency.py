@@ -1,0 +1,191 @@
+"""Efficiency: what a token costs in energy and money, and which cards do nothing for it."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.boards import Board as Uid
+from alerts.text import Text
+from dashboards.board import Board, Row
+from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, status
+from dashboards.limits import LIMITS
+from dashboards.panels import Cell, Panel, Shown, bars, column, dial, lines, series, stat, table
+from dashboards.scope import WINDOW, owned, seen
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by
+
+ENGINE = (Needs.ENGINE,)
+TRAFFIC = (Needs.TRAFFIC,)
+PRICE = (Needs.PRICE,)
+CARD = "{{instance}} GPU {{gpu}}"
+
+
+def _idle() -> Expr:
+    return max_by(rate(seen(m.GPU_IDLE_SECONDS_TOTAL), WINDOW), "instance", "gpu")
+
+
+_NOW: tuple[Panel, ...] = (
+    stat(
+        Text("Power", "总功率"),
+        Text("Watts that the chosen cards draw.", "所选各卡的总功耗。高而 token 少即在空耗。"),
+        series(lambda: sum_by(seen(m.GPU_POWER_WATTS)), Text("watts", "功率")),
+        width=6,
+    ),
+    stat(
+        Text("Tokens per second", "每秒 token"),
+        Text(
+            "Tokens generated on the chosen nodes. Low beside high power is waste.",
+            "所选节点每秒生成的 token。功率高而此值低即浪费。",
+        ),
+        series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW)), Text("tokens", "token")),
+        needs=ENGINE, width=6, decimals=0,
+    ),
+    stat(
+        Text("Tokens per watt-second", "每焦耳 token"),
+        Text(
+            "Generated tokens for one joule of the cards, idle cards included. Falls when cards wait or idle.",
+            "每焦耳生成的 token，含空闲卡。卡等待或空闲时下降。",
+        ),
+        series(
+            lambda: (
+                sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW)) / sum_by(seen(m.GPU_POWER_WATTS))
+            ).as_unit(Unit.NONE),
+            Text("tokens per joule", "token/焦耳"),
+        ),
+        needs=ENGINE, width=6, decimals=3,
+    ),
+    dial(
+        Text("Idle share of card time", "卡时空闲占比"),
+        Text(
+            "Share of all cards' time in which nothing ran on their replica. Paid for, not used.",
+            "所有卡时间中所属副本无请求的占比。付了钱没用上。",
+        ),
+        series(lambda: avg_by(rate(seen(m.GPU_IDLE_SECONDS_TOTAL), WINDOW)), Text("idle", "空闲")),
+        least=0, most=1, limit=LIMITS.idle_share, width=6,
+    ),
+)  # fmt: skip
+
+
+_TOKENS: tuple[Panel, ...] = (
+    lines(
+        Text("Energy per token", "每 token 能耗"),
+        Text(
+            "Joules of the replica's cards for one generated token, 5 minutes. Rises with small batches, waiting "
+            "cards and low clocks; compare replicas of one model.",
+            "副本各卡生成一个 token 的能耗（5 分钟）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window="5m"), "replica").as_unit(Unit.JOULES),
+            "{{replica}}",
+        ),
+        needs=TRAFFIC, drill=(TO_REPLICA,),
+    ),
+    lines(
+        Text("Cost of a million tokens", "百万 token 成本"),
+        Text(
+            "Price of the replica's cards, busy or not, for the time of a million generated tokens. Doubles when "
+            "traffic halves.",
+            "生成百万 token 的时间内该副本各卡的价格（无论忙闲）。流量减半则翻倍。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), "replica", "currency"),
+            "{{replica}} {{currency}}",
+        ),
+        needs=(Needs.PRICE, Needs.TRAFFIC), named=named.EFFICIENCY_COST, drill=(TO_REPLICA,),
+    ),
+    lines(
+        Text("Tokens by replica", "各副本 token 速率"),
+        Text("Generated tokens per second.", "每秒生成的 token。同模型副本相差大即浪费。"),
+        series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "replica"), "{{replica}}"),
+        needs=ENGINE, drill=(TO_REPLICA,),
+    ),
+)  # fmt: skip
+
+
+_CARDS: tuple[Panel, ...] = (
+    table(
+        Text("Idle cards and what they hold", "空闲卡及其占用"),
+        Text(
+            "Share of time in which nothing ran, and the memory that is still allocated. Idle and full is a model "
+            "that nobody asks; idle and empty can be given away.",
+            "空闲时间占比与仍被占用的显存。空闲且占满：加载了没人用的模型；空闲且空：可以让出。",
+        ),
+        column(_idle, Text("Idle", "空闲"), cell=Cell.BAR, limit=LIMITS.idle_share, most=1),
+        column(
+            lambda: seen(m.GPU_MEMORY_USED_BYTES) / seen(m.GPU_MEMORY_TOTAL_BYTES), Text("Memory held", "占用显存"),
+            cell=Cell.BAR, most=1,
+        ),
+        column(lambda: seen(m.GPU_POWER_WATTS), Text("Power", "功率")),
+        column(lambda: increase(seen(m.GPU_IDLE_SECONDS_TOTAL), "$__range"), Text("Idle time", "空闲时长")),
+        rows=("instance", "gpu"), sort="Idle", width=12, height=9, named=named.EFFICIENCY_IDLE, drill=(TO_CARD,),
+    ),
+    lines(
+        Text("Idle share by card", "各卡空闲占比"),
+        Text("Share of time in which nothing ran. Flat at 100 % for an hour is no pause.",
+          "空闲时间占比。一小时都在 100 % 就不是间歇。"),
+        series(_idle, CARD),
+        limit=LIMITS.idle_share, most=1, width=12, height=9, drill=(TO_CARD,),
+    ),
+    lines(
+        Text("Power by replica", "各副本功率"),
+        Text("Watts of a replica's cards. High power with few tokens is spinning.",
+          "副本各卡功率之和。功率高而 token 少即空转。"),
+        series(lambda: sum_by(owned(seen(m.GPU_POWER_WATTS)), "replica"), "{{replica}}"),
+        needs=ENGINE, stacked=True, drill=(TO_REPLICA,),
+    ),
+    bars(
+        Text("Energy in the chosen time", "所选时间内的能耗"),
+        Text("Joules by node, from the cards' own counters.", "各节点的能耗（焦耳），取自卡的计数器。同型节点相差大则需查。"),
+        series(lambda: sum_by(increase(seen(m.GPU_ENERGY_JOULES_TOTAL), "$__range"), "instance"), "{{instance}}"),
+        height=8, drill=(TO_NODE,),
+    ),
+    bars(
+        Text("Price of an hour", "每小时价格"),
+        Text("What the chosen cards cost an hour, by node, from costs.gpu_hour.",
+          "所选各卡每小时的价格（按节点），来自 costs.gpu_hour。"),
+        series(
+            lambda: sum_by(seen(m.GPU_PRICE_PER_HOUR), "instance", "currency"), "{{instance}} {{currency}}"
+        ),
+        needs=PRICE, height=8, drill=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+_FULL: tuple[Panel, ...] = (
+    lines(
+        Text("Tokens per joule by replica", "各副本每焦耳 token"),
+        Text("As the daemon measures it, 5 minutes; 0 while only idling.", "守护进程计算（5 分钟）；只空转时为 0。"),
+        series(
+            lambda: max_by(seen(m.LLM_GENERATION_TOKENS_PER_JOULE, window="5m"), "replica").as_unit(Unit.NONE),
+            "{{replica}}", shown=Shown.COUNT,
+        ),
+        needs=(Needs.FULL, Needs.TRAFFIC), width=12,
+    ),
+    bars(
+        Text("Price of idle time", "空闲花费"),
+        Text("What idle seconds cost in the chosen time, at the price in force.", "所选时间内空闲的花费（按当时价格）。"),
+        series(
+            lambda: sum_by(increase(seen(m.GPU_IDLE_COST_TOTAL), "$__range"), "instance", "gpu", "currency"),
+            f"{CARD} {{{{currency}}}}",
+        ),
+        needs=(Needs.FULL, Needs.PRICE), width=12, height=8,
+    ),
+)  # fmt: skip
+
+
+EFFICIENCY = Board(
+    uid=Uid.EFFICIENCY,
+    title=Text("Shardwatch / Efficiency", "Shardwatch / 效率"),
+    shows=Text(
+        "What a token costs in energy and money, and which cards do nothing for it.",
+        "一个 token 花多少能源与钱，哪些卡在白耗。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Now", "当前"), panels=_NOW),
+        Row(title=Text("Tokens", "token"), panels=_TOKENS),
+        Row(title=Text("Cards", "卡"), panels=_CARDS),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+    ),
+)

@@ -1,0 +1,294 @@
+"""Imbalance: how uneven the load is, and in which layer it arises: gateway, scheduler or hardware."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.boards import Board as Uid
+from alerts.text import Text
+from dashboards.board import Board, Row
+from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, status
+from dashboards.limits import LIMITS
+from dashboards.panels import Cell, Panel, Shown, bars, column, history, lines, series, stat, table
+from dashboards.scope import WINDOW, owned, seen
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, avg_by, binary, max_by, rate, regex, sum_by
+
+ENGINE = (Needs.ENGINE,)
+SEVERAL = (Needs.REPLICAS, Needs.TRAFFIC)
+RANKS = (Needs.RANKS, Needs.TRAFFIC)
+GATEWAY = (Needs.GATEWAY, Needs.TRAFFIC)
+TRAFFIC = (Needs.TRAFFIC, Needs.ENGINE)
+
+
+_LAYERS: tuple[Panel, ...] = (
+    stat(
+        Text("Between replicas", "副本之间"),
+        Text(
+            "Running requests on the busiest replica over the mean. High: the gateway does not spread.",
+            "最忙副本的运行请求与均值之比。偏高：网关分配不均。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_REPLICA_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running"), "model"),
+            "{{model}}", shown=Shown.FACTOR,
+        ),
+        needs=SEVERAL, limit=LIMITS.replica_imbalance, width=8, height=5, decimals=2,
+    ),
+    stat(
+        Text("Between ranks", "rank 之间"),
+        Text(
+            "Running requests on the busiest rank over the mean. High: the engine's scheduler prefers some ranks.",
+            "最忙 rank 的运行请求与均值之比。偏高：引擎调度器偏向部分 rank。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running"), "replica"),
+            "{{replica}}", shown=Shown.FACTOR,
+        ),
+        needs=RANKS, limit=LIMITS.rank_imbalance, width=8, height=5, decimals=2,
+    ),
+    stat(
+        Text("Between cards", "卡之间"),
+        Text(
+            "Highest minus lowest utilisation inside a replica. High with even ranks: the hardware, or a worker.",
+            "同一副本内最高与最低利用率之差。rank 均衡而此值高：硬件或 worker 的问题。",
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "group"), "{{group}}",
+        ),
+        needs=ENGINE, limit=LIMITS.utilization_spread, width=8, height=5,
+    ),
+    lines(
+        Text("In which layer the unevenness lies", "不均衡出在哪一层"),
+        Text(
+            "Shares of a model's unevenness in power: between replicas (gateway), between ranks (scheduler), "
+            "between cards of a rank (hardware). Adds up to 100 %. Says where, not how much: see the panel beside.",
+            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。只说在哪，不说多大：看旁边的面板。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
+            "{{model}} {{layer}}",
+        ),
+        needs=ENGINE, most=1, stacked=True, width=12,
+    ),
+    lines(
+        Text("How uneven a model is", "模型有多不均衡"),
+        Text(
+            "Standard deviation over mean between all cards of the model (request load: between ranks). Below a "
+            "few percent the layer beside it does not matter.",
+            "模型全部卡（请求负载：全部 rank）的标准差与均值之比。低于百分之几时，不必在意左侧的层。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION), "model", "signal"),
+            "{{model}} {{signal}}",
+        ),
+        needs=ENGINE, width=12,
+    ),
+)  # fmt: skip
+
+
+def _deviation(expr: Expr) -> Expr:
+    """Give each card's figure over the mean of its replica, less one."""
+    each = max_by(owned(expr), "instance", "replica", "gpu")
+    return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), bring=()) - 1
+
+
+_CARDS: tuple[Panel, ...] = (
+    bars(
+        Text("Utilisation, card by card", "各卡利用率"),
+        Text(
+            "The field's 'card 0' pattern at a glance: bars that fall from the first card to the last are a "
+            "scheduler that prefers its first ranks, or cards that talk over PCIe.",
+            "一眼看出“0 号卡”现象：从第一张到最后一张依次下降，是调度器偏向前面的 rank，或卡间走 PCIe。",
+        ),
+        series(lambda: max_by(seen(m.GPU_UTILIZATION_RATIO), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
+        most=1, width=8, height=9, drill=(TO_CARD,),
+    ),
+    history(
+        Text("Deviation inside the group: utilisation", "组内偏差：利用率"),
+        Text(
+            "Each card's utilisation against the mean of its replica, at each moment. A row that stays coloured "
+            "is the card that differs.",
+            "各卡利用率相对副本均值的偏差。持续着色的一行就是不同的那张卡。",
+        ),
+        series(lambda: _deviation(seen(m.GPU_UTILIZATION_RATIO)), "{{replica}} GPU {{gpu}}"),
+        needs=TRAFFIC, width=8, height=9, drill=(TO_CARD,),
+    ),
+    history(
+        Text("Deviation inside the group: power", "组内偏差：功率"),
+        Text(
+            "Power follows real work, so it finds the straggler that utilisation hides: a waiting card shows full "
+            "utilisation and little power.",
+            "功率反映真实工作量，能发现利用率掩盖的拖后腿者：等待中的卡利用率满、功率低。",
+        ),
+        series(lambda: _deviation(seen(m.GPU_POWER_WATTS)), "{{replica}} GPU {{gpu}}"),
+        needs=ENGINE, width=8, height=9, drill=(TO_CARD,),
+    ),
+    lines(
+        Text("Utilisation inside the groups: spread", "组内利用率差"),
+        Text(
+            "Highest minus lowest utilisation of each replica's cards. Above the line somebody waits.",
+            "每个副本内最高与最低利用率之差。越过线即有卡在等。",
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance", "group"), "{{group}}"
+        ),
+        needs=ENGINE, limit=LIMITS.utilization_spread, most=1, named=named.IMBALANCE_CARDS,
+    ),
+    lines(
+        Text("Utilisation inside the groups: deviation", "组内利用率标准差"),
+        Text(
+            "Standard deviation of utilisation inside each replica; it cannot exceed 50 %.",
+            "每个副本内利用率的标准差；不会超过 50 %。",
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_UTILIZATION_STDDEV_RATIO, scope="replica"), "instance", "group"), "{{group}}"
+        ),
+        needs=ENGINE, limit=LIMITS.utilization_stddev, most=0.5,
+    ),
+    lines(
+        Text("Memory inside the groups", "组内显存不均"),
+        Text(
+            "Fullest card over the mean of its replica. Shards are equal: a climb is a leak or a second tenant.",
+            "最满的卡与副本均值之比。分片大小相同：上升即泄漏或有第二个租户。",
+        ),
+        series(
+            lambda: max_by(
+                seen(m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO, scope="replica", signal="memory_used"), "instance", "group"
+            ),
+            "{{group}}", shown=Shown.FACTOR,
+        ),
+        needs=ENGINE, limit=LIMITS.memory_skew, least=1,
+    ),
+)  # fmt: skip
+
+
+_ENGINES: tuple[Panel, ...] = (
+    lines(
+        Text("Load by rank", "各 rank 负载"),
+        Text(
+            "Running and waiting requests of each rank. Lines that stay apart are the scheduler's doing.",
+            "各 rank 的运行与排队请求。长期分离的线是调度器造成的。",
+        ),
+        series(
+            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica", "rank"),
+            Text("{{replica}} {{rank}} running", "{{replica}} {{rank}} 运行"),
+        ),
+        series(
+            lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "replica", "rank"),
+            Text("{{replica}} {{rank}} waiting", "{{replica}} {{rank}} 排队"),
+        ),
+        needs=ENGINE, named=named.IMBALANCE_RANKS, drill=(TO_REPLICA,),
+    ),
+    lines(
+        Text("Load by replica", "各副本负载"),
+        Text(
+            "Requests running and waiting by replica. Replicas of one model should lie together.",
+            "各副本运行与排队请求之和。同一模型的副本应聚在一起。",
+        ),
+        series(
+            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica")
+            + sum_by(seen(m.LLM_REQUESTS_WAITING), "replica"),
+            "{{replica}}",
+        ),
+        needs=ENGINE, named=named.IMBALANCE_REPLICAS, drill=(TO_REPLICA,),
+    ),
+    lines(
+        Text("Share of requests by backend", "各后端请求占比"),
+        Text(
+            "Share of the pool's requests that each backend was sent. Uneven shares on purpose are weights.",
+            "各后端分到的请求占比。有意的不均是权重。",
+        ),
+        series(
+            lambda: max_by(seen(m.GATEWAY_REQUEST_SHARE_RATIO, window="1m"), "gateway", "pool", "backend"),
+            "{{pool}} {{backend}}",
+        ),
+        needs=GATEWAY, most=1, named=named.IMBALANCE_GATEWAY,
+    ),
+    table(
+        Text("Backends of the gateways", "网关后端"),
+        Text(
+            "What each gateway holds of its backends, and which replica each is. A backend that is down while its "
+            "replica is up has a broken path; errors here and none in the engine lie between.",
+            "网关眼中的后端及其对应副本。后端下线而副本在线：路径有问题；此处有错误而引擎没有：问题在两者之间。",
+        ),
+        column(lambda: seen(m.GATEWAY_BACKEND_UP), Text("Up", "在线"), cell=Cell.COLOUR, states=UP),
+        column(lambda: seen(m.GATEWAY_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: seen(m.GATEWAY_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
+        column(
+            lambda: rate(seen(m.GATEWAY_REQUESTS_TOTAL), WINDOW), Text("Requests", "请求"), shown=Shown.REQUESTS,
+        ),
+        column(lambda: rate(seen(m.GATEWAY_ERRORS_TOTAL), WINDOW), Text("Errors", "错误"), shown=Shown.REQUESTS),
+        rows=("gateway", "pool", "backend"), needs=(Needs.GATEWAY,), width=24, height=7,
+    ),
+    lines(
+        Text("Waiting in the gateways' pools", "网关后端池的排队"),
+        Text(
+            "Requests that have no backend yet, by pool. A queue here with free replicas is the gateway's limit, not "
+            "the engines'.",
+            "尚未分到后端的请求（按池）。此处排队而副本空闲，是网关的限制而非引擎。",
+        ),
+        series(lambda: max_by(seen(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
+        needs=(Needs.GATEWAY,), width=16, height=7,
+    ),
+    stat(
+        Text("Busiest backend over mean", "最忙后端/均值"),
+        Text(
+            "Requests sent to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
+            "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
+        ),
+        series(
+            lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m"), "pool"), "{{pool}}",
+            shown=Shown.FACTOR,
+        ),
+        needs=(*GATEWAY, Needs.REPLICAS), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
+    ),
+)  # fmt: skip
+
+
+_FULL: tuple[Panel, ...] = (
+    history(
+        Text("Deviation from the group's median", "相对组中位数的偏差"),
+        Text(
+            "As the daemon measures it, by signal: 0 is the median, -20 % a fifth below.",
+            "守护进程按信号计算：0 为中位数，-20 % 即低五分之一。",
+        ),
+        series(
+            lambda: max_by(
+                seen(m.GPU_GROUP_DEVIATION_RATIO, signal=regex("utilization|power|clock_sm")),
+                "group", "gpu", "signal",
+            ),
+            "{{group}} GPU {{gpu}} {{signal}}",
+        ),
+        needs=(Needs.FULL, Needs.ENGINE), width=12, height=10,
+    ),
+    lines(
+        Text("Coefficient of variation by signal", "各信号变异系数"),
+        Text(
+            "Standard deviation over mean inside each group, every signal. The signal that leaves the bundle "
+            "names the trouble.",
+            "组内各信号的标准差与均值之比。脱离其余的那个信号指出问题所在。",
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_IMBALANCE_COEFFICIENT_OF_VARIATION, scope="replica"), "group", "signal"),
+            "{{group}} {{signal}}",
+        ),
+        needs=(Needs.FULL, Needs.ENGINE), width=12, height=10,
+    ),
+)  # fmt: skip
+
+
+IMBALANCE = Board(
+    uid=Uid.IMBALANCE,
+    title=Text("Shardwatch / Imbalance", "Shardwatch / 不均衡"),
+    shows=Text(
+        "How uneven is the load, and who makes it so: the gateway, the engine's scheduler, or a card?",
+        "负载有多不均衡，是谁造成的：网关、引擎调度器，还是某张卡？",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("In which layer", "在哪一层"), panels=_LAYERS),
+        Row(title=Text("Cards", "卡"), panels=_CARDS),
+        Row(title=Text("Ranks, replicas, gateway", "rank、副本、网关"), panels=_ENGINES),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+    ),
+)

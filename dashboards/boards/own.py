@@ -1,0 +1,208 @@
+"""Shardwatch itself: can the other boards be believed?  Sources, ages, hangs, and what the daemon drops."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.boards import Board as Uid
+from alerts.text import Text
+from dashboards.board import Board, Row
+from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, UP, YES_BAD, status
+from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
+from dashboards.panels import Cell, Panel, Shown, State, column, lines, series, table, text, timeline
+from dashboards.panels.record import Colour
+from dashboards.scope import RANGE, WINDOW, seen, targets
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.promql import Known, increase, max_by, rate, since, sum_by
+from exporter.promql.selectors import TARGET
+
+TROUBLE = (Needs.TROUBLE,)
+FULL = (Needs.FULL,)
+SCRAPE = Known(name="scrape_duration_seconds", labels=TARGET, unit=Unit.SECONDS)
+SAMPLES = Known(name="scrape_samples_scraped", labels=TARGET)
+RELOADED = (State(0, Text("refused", "被拒绝"), Colour.CRITICAL), State(1, Text("good", "成功"), Colour.GOOD))
+
+HOW_TO_READ = Text(
+    "**Three kinds of nothing.** *exporter dead* (red) or a strip that ends: nobody measures. *not supported*, *needs "
+    "series: full*, *no price*, *no gateway configured*: nothing can measure it here. *no traffic*: all well, nothing "
+    "to measure. A value that could not be read is absent, never zero.",
+    "**三种“没有”。** *采集器已停*（红）或条带中断：没人在采集。*不支持*、*需要 series: full*、*未设价格*、*未配置网关*："
+    "此处无法测量。*无流量*：一切正常，只是没有可测的。读不到的值是缺失，绝不写成零。",
+)
+
+
+_SOURCES: tuple[Panel, ...] = (
+    text(
+        Text("How to read an empty panel", "如何理解空面板"),
+        Text("The three reasons why a panel may have no data.", "面板没有数据的三种原因，含义各不相同。"),
+        HOW_TO_READ, height=3,
+    ),
+    timeline(
+        Text("Exporters reached by Prometheus", "采集器可达性"),
+        Text("up of each daemon. Down: the node's figures are absent everywhere.", "各守护进程的 up。停：该节点所有数据缺失。"),
+        series(lambda: max_by(targets(), "instance"), "{{instance}}"),
+        states=UP, width=12, height=7, drill=(TO_NODE,),
+    ),
+    table(
+        Text("The daemon", "守护进程"),
+        Text(
+            "Version, reload, survived errors and dropped series by node. 'refused' means that the old "
+            "configuration goes on; an error survived is a bug worth a report.",
+            "各节点的版本、重载、挺过的错误与丢弃的序列。“被拒绝”表示仍用旧配置；挺过的错误值得报告。",
+        ),
+        column(targets, Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(
+            lambda: seen(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESSFUL), Text("Reload", "重载"), cell=Cell.COLOUR,
+            states=RELOADED,
+        ),
+        column(
+            lambda: increase(seen(m.SHARDWATCH_LOOP_RESTARTS_TOTAL), RANGE), Text("Errors survived", "挺过的错误"),
+            cell=Cell.COLOUR, limit=NONE_ODD, summed=True, needs=TROUBLE,
+        ),
+        column(
+            lambda: seen(m.SHARDWATCH_DROPPED_SERIES), Text("Series dropped", "丢弃的序列"), cell=Cell.COLOUR,
+            limit=NONE_ODD,
+        ),
+        column(lambda: seen(SAMPLES), Text("Samples", "样本数")),
+        column(lambda: seen(SCRAPE), Text("Scrape", "抓取耗时")),
+        rows=("instance",), width=12, height=7, named=named.SELF_DAEMON, drill=(TO_NODE,),
+    ),
+    timeline(
+        Text("Sources up", "数据源状态"),
+        Text(
+            "Each source of each daemon: driver, engines, gateways, discovery. Down with the exporter up is that "
+            "source's trouble.",
+            "每个守护进程的各数据源：驱动、引擎、网关、发现。采集器在线而某源停，是该源自身的问题。",
+        ),
+        series(lambda: max_by(seen(m.SHARDWATCH_SOURCE_UP), "instance", "source"), "{{instance}} {{source}}"),
+        states=UP, width=12, height=9, named=named.SELF_SOURCES,
+    ),
+    table(
+        Text("Sources that are down, and why", "停止的数据源及原因"),
+        Text("Empty is healthy. refused, timeout, lost, hung, library and so on.",
+          "为空即正常。原因如 refused、timeout、lost、hung、library 等。"),
+        column(lambda: seen(m.SHARDWATCH_SOURCE_DOWN_INFO), Text("Down", "停止"), cell=Cell.COLOUR, limit=NONE_LOST),
+        rows=("instance", "source", "reason"), needs=TROUBLE, width=12, height=9, drill=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+_AGES: tuple[Panel, ...] = (
+    lines(
+        Text("Age of cards' data", "卡数据年龄"),
+        Text("Age of each card's newest reading. Rising steadily: the driver hangs on that card.",
+          "各卡最新读数的年龄。持续上升：驱动卡在这张卡上。"),
+        series(lambda: max_by(seen(m.GPU_DATA_AGE_SECONDS), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
+        limit=LIMITS.card_age, drill=(TO_CARD,),
+    ),
+    lines(
+        Text("Age of engines' data", "引擎数据年龄"),
+        Text("Age of each replica's newest reading. Rising: its page answers no more.",
+          "各副本最新读数的年龄。上升：其页面不再应答。"),
+        series(lambda: max_by(seen(m.LLM_DATA_AGE_SECONDS), "instance", "replica"), "{{instance}} {{replica}}"),
+        needs=(Needs.ENGINE,), limit=LIMITS.replica_age, drill=(TO_REPLICA,),
+    ),
+    timeline(
+        Text("Calls that do not return", "未返回的调用"),
+        Text("Sources in which a call hangs now or hung. The daemon goes on without them.",
+          "调用挂住的数据源。守护进程会绕开它继续工作。"),
+        series(lambda: max_by(seen(m.SHARDWATCH_SOURCE_HUNG), "instance", "source"), "{{instance}} {{source}}"),
+        states=YES_BAD, width=8,
+    ),
+    lines(
+        Text("Failed readings", "读取失败"),
+        Text("Failed attempts per second, by source and reason. A few a day are network; a level is a fault.",
+          "每秒失败次数（按数据源与原因）。一天几次是网络抖动，持续存在即故障。"),
+        series(
+            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_FAILURES_TOTAL), WINDOW), "instance", "source", "reason"),
+            "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
+        ),
+        needs=TROUBLE,
+    ),
+    lines(
+        Text("Lines left out of pages", "被舍弃的行"),
+        Text("Lines and numbers of sources' pages that were unreadable, twice or not finite. Above zero: an engine "
+          "that Shardwatch does not quite understand.",
+          "数据源页面中不可读、重复或非有限的行与数。大于零：某引擎未被完全理解。"),
+        series(
+            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), WINDOW), "instance", "source", "reason"),
+            "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
+        ),
+        needs=TROUBLE,
+    ),
+    table(
+        Text("Replicas without cards, and why", "未找到卡的副本"),
+        Text("Replicas for which no card was found: their boards show no cards. Empty is healthy.",
+          "没有找到对应卡的副本：其看板上没有卡。为空即正常。"),
+        column(lambda: seen(m.SHARDWATCH_REPLICA_UNASSIGNED_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, limit=NONE_ODD),
+        rows=("instance", "replica", "reason"), needs=TROUBLE, width=8, height=8, drill=(TO_REPLICA,),
+    ),
+)  # fmt: skip
+
+
+_COST: tuple[Panel, ...] = (
+    lines(
+        Text("Scrape duration", "抓取耗时"),
+        Text("As Prometheus sees it. The page is made beforehand: milliseconds; more is the network or a starved node.",
+          "Prometheus 侧的抓取耗时。页面是预先生成的，应为毫秒级；偏高是网络或节点缺 CPU。"),
+        series(lambda: seen(SCRAPE), "{{instance}}"),
+        width=8,
+    ),
+    lines(
+        Text("Samples per scrape", "每次抓取的样本"),
+        Text("Series on the page. A jump is new cards, engines or series: full.", "页面上的序列数。跳变来自新卡、新引擎或 series: full。"),
+        series(lambda: seen(SAMPLES), "{{instance}}"),
+        width=8,
+    ),
+    table(
+        Text("Configuration in use", "生效的配置"),
+        Text("How long ago the configuration in use was loaded.", "生效配置的加载时间距今多久。远早于修改时间说明重载未成功。"),
+        column(
+            lambda: since(max_by(seen(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS), "instance")),
+            Text("Loaded ago", "距今"), shown=Shown.AGE,
+        ),
+        column(lambda: seen(m.SHARDWATCH_BUILD_INFO), Text("Running", "运行")),
+        rows=("instance",), width=8, height=8,
+    ),
+    lines(
+        Text("Time to read a source", "读取耗时"),
+        Text("How long the last attempt took, by source. Near the timeout, the source is overloaded.",
+          "最近一次读取耗时（按数据源）。接近超时说明该源过载。"),
+        series(
+            lambda: max_by(seen(m.SHARDWATCH_SOURCE_POLL_DURATION_SECONDS), "instance", "source"),
+            "{{instance}} {{source}}",
+        ),
+        needs=FULL, width=12,
+    ),
+    lines(
+        Text("Polls skipped", "跳过的轮询"),
+        Text("Polls not started because the one before still ran. Above zero: the interval is too short.",
+          "因前一次未结束而跳过的轮询。大于零：间隔过短。"),
+        series(
+            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_POLLS_SKIPPED_TOTAL), WINDOW), "instance", "source"),
+            "{{instance}} {{source}}", shown=Shown.EVENTS,
+        ),
+        needs=FULL, width=12,
+    ),
+)  # fmt: skip
+
+
+OWN = Board(
+    uid=Uid.SELF,
+    title=Text("Shardwatch / Itself", "Shardwatch / 自身"),
+    shows=Text(
+        "Can the other boards be believed? Sources, their ages, hangs, and what the daemon drops.",
+        "其他看板可信吗？数据源、数据年龄、挂起与丢弃。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Sources", "数据源"), panels=_SOURCES),
+        Row(title=Text("Ages and failures", "年龄与失败"), panels=_AGES),
+        Row(
+            title=Text("What it costs; more with series: full", "自身开销；更多需 series: full"),
+            panels=_COST,
+            collapsed=True,
+        ),
+    ),
+)

@@ -1,0 +1,386 @@
+"""Replica: what its users feel, what it waits for, and which of its cards is different."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.boards import Board as Uid
+from alerts.text import Text
+from dashboards.board import Board, Row
+from dashboards.boards.status import STRAGGLER, TO_CARD, UP, YES_BAD, status
+from dashboards.limits import LIMITS
+from dashboards.panels import (
+    Cell,
+    Drill,
+    Panel,
+    Shown,
+    bars,
+    column,
+    heat,
+    history,
+    lines,
+    series,
+    stat,
+    table,
+    timeline,
+)
+from dashboards.panels.factories import Asked
+from dashboards.scope import WINDOW, owned, seen, seen_buckets, seen_count, seen_sum
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Metric, Unit
+from exporter.promql import Expr, binary, histogram_quantile, max_by, min_by, rate, regex, sum_by
+
+ENGINE = (Needs.ENGINE,)
+TRAFFIC = (Needs.TRAFFIC,)
+FULL = (Needs.FULL, Needs.TRAFFIC)
+WHICH = "{{replica}}"
+
+
+def _quantile(metric: Metric, share: float) -> Expr:
+    return histogram_quantile(share, sum_by(rate(seen_buckets(metric), WINDOW), "le", "replica"))
+
+
+def _mean(metric: Metric) -> Expr:
+    each = sum_by(rate(seen_sum(metric), WINDOW), "replica").as_unit(Unit.SECONDS)
+    return (each / sum_by(rate(seen_count(metric), WINDOW), "replica")).as_unit(Unit.SECONDS)
+
+
+def latency(metric: Metric) -> tuple[Asked, ...]:
+    """Give p50, p95, p99 and the mean of a histogram, by replica, from summed buckets."""
+    return (
+        series(lambda: _quantile(metric, 0.5), f"{WHICH} p50"),
+        series(lambda: _quantile(metric, 0.95), f"{WHICH} p95"),
+        series(lambda: _quantile(metric, 0.99), f"{WHICH} p99"),
+        series(lambda: _mean(metric), Text(f"{WHICH} mean", f"{WHICH} 平均"), dashed=True),
+    )
+
+
+_HEALTH: tuple[Panel, ...] = (
+    timeline(
+        Text("Replica up and moving", "副本是否在线"),
+        Text(
+            "Up while the engine's page can be read. A replica that is up and frozen hangs: see the stat above.",
+            "引擎页面可读即为在线。在线但冻结的副本已卡住：见上方数字。",
+        ),
+        series(lambda: min_by(seen(m.LLM_UP), "instance", "replica"), WHICH),
+        states=UP, needs=ENGINE, width=8, height=6, named=named.REPLICA_HEALTH,
+    ),
+    lines(
+        Text("Failed requests", "失败请求占比"),
+        Text(
+            "Failed over finished requests of one minute and five. Server and engine errors; clients' mistakes do "
+            "not count. Above 1 % somebody notices.",
+            "1 分钟与 5 分钟窗口的失败占比。只计服务端与引擎错误。高于 1 % 用户就会察觉。",
+        ),
+        series(lambda: max_by(seen(m.LLM_ERROR_RATIO), "replica", "window"), f"{WHICH} {{{{window}}}}"),
+        needs=TRAFFIC, limit=LIMITS.error_ratio, height=6, named=named.REPLICA_ERRORS,
+    ),
+    lines(
+        Text("Finished requests by outcome", "完成的请求（按结果）"),
+        Text(
+            "Requests per second. A rise of abort is clients that give up; of error, the engine.",
+            "每秒完成的请求。abort 上升是客户端放弃，error 上升是引擎出错。",
+        ),
+        series(
+            lambda: sum_by(rate(seen(m.LLM_REQUESTS_TOTAL), WINDOW), "replica", "outcome"),
+            f"{WHICH} {{{{outcome}}}}", shown=Shown.REQUESTS,
+        ),
+        needs=ENGINE, height=6,
+    ),
+)  # fmt: skip
+
+
+_LATENCY: tuple[Panel, ...] = (
+    lines(
+        Text("Time to first token", "首 token 时间"),
+        Text(
+            "Arrival to first token, queue and prefill included; p50, p95, p99 and mean. If p50 is well and p99 "
+            "is not, a part of the requests waits; if all rise, the replica is full or slow.",
+            "从到达到首 token，含排队与预填充；p50、p95、p99 与平均。p50 正常而 p99 高：部分请求在等；全部上升：副本已满或变慢。",
+        ),
+        *latency(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
+        needs=TRAFFIC, limit=LIMITS.first_token, width=8, height=9, named=named.REPLICA_FIRST_TOKEN,
+    ),
+    heat(
+        Text("Time to first token, all requests", "首 token 时间分布"),
+        Text(
+            "Where requests lie, by bucket, per second. Two bands mean two kinds of requests (cached and not, "
+            "say); a band that climbs is a queue.",
+            "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
+        ),
+        lambda: sum_by(rate(seen_buckets(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), WINDOW), "le"),
+        needs=TRAFFIC, width=8, height=9,
+    ),
+    lines(
+        Text("Time between tokens", "token 间隔"),
+        Text(
+            "Time between engine steps of a request; with speculative decoding a step yields several tokens. "
+            "Spikes of p99 are long prefills or preemptions; a level that rose is a slow card or a big batch.",
+            "请求相邻引擎步的间隔；投机解码时一步产生多个 token。p99 尖峰是长预填充或抢占；整体抬高是慢卡或大批次。",
+        ),
+        *latency(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
+        needs=TRAFFIC, width=8, height=9, named=named.REPLICA_TOKEN,
+    ),
+    heat(
+        Text("Time between tokens, all steps", "token 间隔分布"),
+        Text(
+            "Where the steps lie, by bucket, per second. A second band above the first is interrupted decoding.",
+            "各区间每秒的步数。上方出现第二条带即解码被打断。",
+        ),
+        lambda: sum_by(rate(seen_buckets(m.LLM_INTER_TOKEN_LATENCY_SECONDS), WINDOW), "le"),
+        needs=TRAFFIC, width=12,
+    ),
+    lines(
+        Text("Request duration, quantiles of 5 minutes", "请求总时长（5 分钟分位）"),
+        Text(
+            "Arrival to last token. It depends on the length of answers above all: read it beside the two above, "
+            "not alone.",
+            "从到达到最后一个 token。主要取决于回答长度：应与上面两项一起看。",
+        ),
+        series(
+            lambda: max_by(
+                seen(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window="5m"), "replica", "quantile"
+            ),
+            f"{WHICH} q{{{{quantile}}}}",
+        ),
+        needs=TRAFFIC, width=12, named=named.REPLICA_DURATION,
+    ),
+)  # fmt: skip
+
+
+_QUEUE: tuple[Panel, ...] = (
+    lines(
+        Text("Requests running and waiting", "运行与排队的请求"),
+        Text(
+            "Waiting requests with a full KV cache mean too little memory; waiting with an empty one means that "
+            "the engine does not take them: it hangs or its limit of sequences is reached.",
+            "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
+        ),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "replica"), Text(f"{WHICH} waiting", f"{WHICH} 排队")),
+        needs=ENGINE, named=named.REPLICA_QUEUE,
+    ),
+    lines(
+        Text("KV cache in use", "KV 缓存使用率"),
+        Text(
+            "Share of the KV cache that live requests hold, by rank. Full is well used; full with requests "
+            "waiting is what they wait for.",
+            "在途请求占用的 KV 缓存比例，按 rank。满是用得好；满且有排队就是在等它。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_KV_CACHE_USAGE_RATIO), "replica", "rank"), f"{WHICH} {{{{rank}}}}"
+        ),
+        needs=ENGINE, limit=LIMITS.kv_cache_use, most=1, named=named.REPLICA_CACHE,
+    ),
+    lines(
+        Text("Preemptions", "抢占"),
+        Text(
+            "Running requests set back per second because the KV cache was full; each computes its tokens again. "
+            "Anything above zero for minutes is felt at the tail.",
+            "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
+        ),
+        series(lambda: sum_by(rate(seen(m.LLM_PREEMPTIONS_TOTAL), WINDOW), "replica"), WHICH),
+        needs=ENGINE, limit=LIMITS.preemption_rate, named=named.REPLICA_PREEMPTIONS,
+    ),
+    lines(
+        Text("Prefix-cache hit rate", "前缀缓存命中率"),
+        Text(
+            "Tokens found over tokens looked up, of 5 minutes. It belongs to the workload: a fall against its own "
+            "past is trouble (routing, prompts, evictions), a low level is not.",
+            "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
+        ),
+        series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window="5m"), "replica"), WHICH),
+        needs=TRAFFIC, limit=LIMITS.hit_rate, most=1, width=6, named=named.REPLICA_HITS,
+    ),
+    stat(
+        Text("KV cache capacity", "KV 缓存容量"),
+        Text(
+            "Tokens that the KV cache can hold. Less than usual: the engine started with less memory.",
+            "KV 缓存可容纳的 token 数。比平时少：引擎启动时可用显存变少。",
+        ),
+        series(lambda: sum_by(seen(m.LLM_KV_CACHE_CAPACITY_TOKENS), "replica"), WHICH),
+        needs=ENGINE, width=6, height=8,
+    ),
+    stat(
+        Text("Sequences that still fit", "还能容纳的序列"),
+        Text(
+            "Sequences of the recent mean length that fit into the free tokens; at 0 the next one waits.",
+            "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
+        ),
+        series(lambda: sum_by(seen(m.LLM_KV_CACHE_FREE_SEQUENCES), "replica"), WHICH),
+        needs=TRAFFIC, width=6, height=8, decimals=0,
+    ),
+    stat(
+        Text("Time until the cache is full", "缓存写满还需"),
+        Text(
+            "At the growth of the last minute. Minutes mean a queue soon; no value while it does not grow.",
+            "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
+        ),
+        series(lambda: min_by(seen(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "replica"), WHICH),
+        needs=(Needs.PRESSURE, Needs.TRAFFIC), width=6, height=8,
+    ),
+)  # fmt: skip
+
+
+def _behind() -> Expr:
+    clocks = max_by(owned(seen(m.GPU_CLOCK_HERTZ, domain="sm")), "instance", "replica", "gpu")
+    fastest = max_by(clocks, "instance", "replica")
+    return binary("/", clocks, fastest, on=("instance", "replica"), bring=())
+
+
+BY_CARD = ("instance", "replica", "rank", "gpu")
+_CARDS: tuple[Panel, ...] = (
+    table(
+        Text("Its cards side by side", "所属各卡对比"),
+        Text(
+            "The cards of the chosen replicas. They work in step: the one that differs from its neighbours in "
+            "clock, power, margin or memory is the one that the others wait for.",
+            "所选副本的卡。它们同步工作：频率、功率、余量或显存与邻居不同的那张，就是大家在等的那张。",
+        ),
+        column(lambda: owned(seen(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(lambda: owned(seen(m.GPU_UTILIZATION_RATIO)), Text("Utilisation", "利用率"), cell=Cell.BAR, most=1),
+        column(
+            lambda: owned(seen(m.GPU_SM_ACTIVE_RATIO)), Text("SM work", "SM 工作"), cell=Cell.BAR, most=1,
+            needs=(Needs.SUPPORT,),
+        ),
+        column(lambda: owned(seen(m.GPU_POWER_WATTS)), Text("Power", "功率"), cell=Cell.BAR),
+        column(lambda: owned(seen(m.GPU_CLOCK_HERTZ, domain="sm")), Text("SM clock", "SM 频率")),
+        column(
+            lambda: owned(seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS)), Text("Thermal margin", "温度余量"),
+            cell=Cell.COLOUR, limit=LIMITS.temperature_margin,
+        ),
+        column(
+            lambda: owned(seen(m.GPU_MEMORY_USED_BYTES)) / owned(seen(m.GPU_MEMORY_TOTAL_BYTES)),
+            Text("Memory", "显存"), cell=Cell.BAR, limit=LIMITS.card_memory, most=1,
+        ),
+        rows=BY_CARD, needs=ENGINE, width=16, height=9, drill=(Drill(Uid.CARD_HEALTH, ("instance", "gpu")),),
+    ),
+    timeline(
+        Text("Straggler and cause", "拖后腿的卡与原因"),
+        Text(
+            "The card that the others of its replica wait for, and why: thermal, power_brake, power_cap, clock_lock, "
+            "other_tenant, pcie, nvlink, memory_pressure. The strip of each replica says whether its cards could be "
+            "compared at all.",
+            "同副本其他卡在等的那张卡及原因：thermal、power_brake、power_cap、clock_lock、other_tenant、pcie、nvlink、memory_pressure。每个副本的条带说明其卡能否比较。",
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_STRAGGLER), "instance", "replica", "gpu", "cause"),
+            f"{WHICH} GPU {{{{gpu}}}} {{{{cause}}}}", needs=(Needs.STRAGGLER,),
+        ),
+        series(
+            lambda: max_by(seen(m.GPU_STRAGGLER_JUDGED, scope="replica", group=regex("$replica")), "instance", "group") + 10,
+            "{{group}}",
+        ),
+        states=STRAGGLER, needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=9, named=named.REPLICA_STRAGGLER,
+    ),
+    bars(
+        Text("Requests by rank", "各 rank 的请求"),
+        Text(
+            "Running requests of each data-parallel rank. Uneven bars are the engine's scheduler.",
+            "各数据并行 rank 的运行请求数。不均匀即引擎调度器的问题。",
+        ),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
+        needs=ENGINE, width=8, height=7,
+    ),
+    lines(
+        Text("Tokens", "token 速率"),
+        Text(
+            "Prompt and generated tokens per second. Prompts that rise while generation falls are long prefills.",
+            "每秒提示与生成的 token。提示上升而生成下降是长预填充所致。",
+        ),
+        series(
+            lambda: sum_by(rate(seen(m.LLM_PROMPT_TOKENS_TOTAL), WINDOW), "replica"),
+            Text(f"{WHICH} prompt", f"{WHICH} 提示"),
+        ),
+        series(
+            lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "replica"),
+            Text(f"{WHICH} generated", f"{WHICH} 生成"),
+        ),
+        needs=ENGINE, width=16, height=7,
+    ),
+)  # fmt: skip
+
+
+_STAGES = (
+    (m.LLM_TIME_PER_OUTPUT_TOKEN_SECONDS, Text("Time per output token", "每输出 token 时间"),
+     Text("Mean time per token of each finished request: what a user feels as speed. High p99: some answers crawl.",
+       "每个完成请求的平均每 token 时间，即用户感到的速度。p99 高：部分回答很慢。")),
+    (m.LLM_REQUEST_DURATION_SECONDS, Text("Request duration", "请求总时长"),
+     Text("Arrival to last token, from the engine's buckets. Read it beside the lengths of answers.",
+       "从到达到最后一个 token（引擎分桶）。需结合回答长度看。")),
+    (m.LLM_QUEUE_DURATION_SECONDS, Text("Time in the queue", "排队时间"),
+     Text("Wait for the scheduler. If it makes most of the first token's time, capacity is short, not speed.",
+       "等待调度的时间。若占首 token 时间的大部分，缺的是容量而不是速度。")),
+    (m.LLM_PREFILL_DURATION_SECONDS, Text("Prefill", "预填充时间"),
+     Text("Scheduling to first token: grows with prompts and shrinks with cache hits.",
+       "从调度到首 token：随提示变长，随命中缩短。")),
+    (m.LLM_DECODE_DURATION_SECONDS, Text("Decode", "解码时间"),
+     Text("First to last token: length of answers times time between tokens.",
+       "从首 token 到末 token：回答长度乘以 token 间隔。")),
+)  # fmt: skip
+_FULL: tuple[Panel, ...] = (
+    *(lines(title, shows, *latency(metric), needs=FULL) for metric, title, shows in _STAGES),
+    lines(
+        Text("Beyond the last bucket", "超出最后一个桶的占比"),
+        Text(
+            "Share of observations that the engine's buckets cannot tell apart; quantiles stand still there. "
+            "Above zero, the p99 above is a lower bound.",
+            "引擎分桶已无法区分的观测占比；分位数会停在上界。大于零时，上面的 p99 只是下限。",
+        ),
+        series(
+            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m"), "replica", "stage"),
+            f"{WHICH} {{{{stage}}}}",
+        ),
+        needs=TRAFFIC, limit=LIMITS.saturated_share, width=8,
+    ),
+    history(
+        Text("SM clock against the fastest", "SM 频率与最快卡之比"),
+        Text(
+            "SM clock of each card over the fastest of its replica, at each moment: a cell below 100 % is a card "
+            "that holds the others up by its clock. Causes stand in the node's throttle timeline.",
+            "各卡 SM 频率与同副本最快卡之比：低于 100 % 的格子即因频率拖慢他人的卡。原因见节点的降频时间线。",
+        ),
+        series(_behind, "{{replica}} GPU {{gpu}}"),
+        needs=ENGINE, width=8, height=8, drill=(TO_CARD,),
+    ),
+    table(
+        Text("What the engine never gives", "引擎不提供的数据"),
+        Text(
+            "Figures that this kind of engine has not, and why: their panels are empty, and nothing is wrong.",
+            "此类引擎没有的数据及原因：相应面板为空属正常。",
+        ),
+        column(lambda: seen(m.LLM_SIGNAL_MISSING_INFO), Text("Absent", "缺失")),
+        rows=("replica", "engine", "signal", "reason"), needs=(Needs.ABSENT,), width=8, height=8,
+    ),
+    timeline(
+        Text("Frozen", "冻结"),
+        Text(
+            "When requests ran and nothing moved; compare with the cards' timeline of the node.",
+            "有请求而毫无进展的时段；与节点的卡时间线对照。",
+        ),
+        series(lambda: max_by(seen(m.LLM_FROZEN), "instance", "replica"), WHICH),
+        states=YES_BAD, needs=ENGINE, width=8, height=8,
+    ),
+)  # fmt: skip
+
+
+REPLICA = Board(
+    uid=Uid.REPLICA,
+    title=Text("Shardwatch / Replica", "Shardwatch / 副本"),
+    shows=Text(
+        "What users of a replica feel, what it waits for, and which of its cards is different.",
+        "副本的用户感受如何、它在等什么、哪张卡不一样。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Health", "健康"), panels=_HEALTH),
+        Row(title=Text("Latency", "延迟"), panels=_LATENCY),
+        Row(title=Text("Queue and KV cache", "排队与 KV 缓存"), panels=_QUEUE),
+        Row(title=Text("Its cards and ranks", "所属的卡与 rank"), panels=_CARDS),
+        Row(
+            title=Text("Stages and what limits them; mostly series: full", "各阶段与测量限制（多数需 series: full）"),
+            panels=_FULL,
+            collapsed=True,
+        ),
+    ),
+)

@@ -1,0 +1,7 @@
+"""What stops a build of the dashboards."""
+
+from __future__ import annotations
+
+
+class BoardError(ValueError):
+    """A board or panel that would be wrong in Grafana; the message names it."""

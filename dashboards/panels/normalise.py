@@ -1,0 +1,111 @@
+"""Repair what grafanalib writes: from its schema 12 to classic schema 42, as Grafana 13 reads it.
+
+Kept are the keys that Grafana knows; nulls, keys of dead versions and empty lists without meaning go.  What each
+repair prevents stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from grafanalib._gen import DashboardEncoder
+
+Json = dict[str, Any]
+
+SCHEMA = 42  # an older number makes Grafana run thirty migrations on what needs none
+_BOARD = (
+    "annotations", "description", "editable", "graphTooltip", "id", "links", "panels", "refresh", "schemaVersion",
+    "tags", "templating", "time", "timepicker", "timezone", "title", "uid", "version",
+)  # fmt: skip
+_PANEL = (
+    "datasource", "description", "fieldConfig", "gridPos", "id", "options", "targets", "title", "transformations",
+    "type",
+)  # fmt: skip
+_ROW = ("collapsed", "gridPos", "id", "panels", "title", "type")
+_TARGET = ("datasource", "expr", "format", "instant", "legendFormat", "refId")
+
+
+def plain(thing: object) -> Json:
+    """Give what grafanalib would write, as plain data."""
+    data: Json = json.loads(json.dumps(thing, cls=DashboardEncoder))
+    return data
+
+
+def board(data: Json) -> Json:
+    """Repair a whole board."""
+    kept = {key: data[key] for key in _BOARD if key in data}
+    kept["schemaVersion"] = SCHEMA
+    kept["id"] = None  # an id would overwrite a stranger's board; the uid is what identifies
+    kept["timepicker"] = {}
+    kept["panels"] = [_row(one) if one["type"] == "row" else _panel(one) for one in kept["panels"]]
+    kept["links"] = [_without_nulls(one) for one in kept["links"]]
+    return kept
+
+
+def _row(data: Json) -> Json:
+    kept = {key: data[key] for key in _ROW}
+    kept["panels"] = [_panel(one) for one in kept["panels"]]
+    return kept
+
+
+def _panel(data: Json) -> Json:
+    kept = {key: data[key] for key in _PANEL if data.get(key) is not None}
+    kept["targets"] = [_target(one) for one in kept.get("targets", [])]
+    if kept["type"] in {"text", "alertlist"}:  # they ask nothing
+        for key in ("targets", "datasource", "fieldConfig"):
+            kept.pop(key, None)
+    if not kept.get("transformations"):
+        kept.pop("transformations", None)
+    config = kept.get("fieldConfig")
+    if config is not None:
+        config["defaults"] = _defaults(config["defaults"])
+        config.setdefault("overrides", [])
+    given: Json = _without_nulls(kept)
+    if config is not None:
+        _restore_base(given["fieldConfig"])
+    return given
+
+
+def _defaults(defaults: Json) -> Json:
+    custom = defaults.get("custom")
+    if custom is not None:
+        if custom.get("scaleDistribution", {}).get("type") == "linear":
+            custom["scaleDistribution"] = {"type": "linear"}  # "log": 2 beside it is read as a logarithmic axis
+        if "stacking" in custom:
+            custom["stacking"].setdefault("group", "A")
+    if not defaults.get("thresholds", {}).get("steps"):
+        defaults.pop("thresholds", None)  # without a base step Grafana draws its own red line at 80
+    if not defaults.get("links"):
+        defaults.pop("links", None)
+    if not defaults.get("custom"):
+        defaults.pop("custom", None)
+    return defaults
+
+
+def _restore_base(config: Json) -> None:
+    """Put the null back under the lowest step: it stands for minus infinity."""
+    for thresholds in _thresholds(config):
+        thresholds["steps"][0].setdefault("value", None)
+
+
+def _thresholds(config: Json) -> list[Json]:
+    found = [config["defaults"]["thresholds"]] if "thresholds" in config["defaults"] else []
+    for override in config["overrides"]:
+        found += [one["value"] for one in override["properties"] if one["id"] == "thresholds"]
+    return found
+
+
+def _target(data: Json) -> Json:
+    kept = {key: data[key] for key in _TARGET}
+    kept["range"] = not kept["instant"]  # else Grafana runs a table's query over the whole range, too
+    kept["editorMode"] = "code"
+    return kept
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_without_nulls(one) for one in value]
+    return value

@@ -1,0 +1,215 @@
+"""What a panel is: typed records, and what is refused when one is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from alerts import boards
+from alerts.text import Text
+from alerts.thresholds import Threshold
+from dashboards.errors import BoardError
+from dashboards.words import NO_DATA, NO_VALUE, OR_DEAD, Needs
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr
+
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+LONGEST_TITLE = 60  # characters of a title that fit over a narrow panel
+
+
+class Kind(Enum):
+    """The kinds of panels; the value is Grafana's type."""
+
+    STAT = "stat"
+    LINES = "timeseries"
+    TABLE = "table"
+    BARS = "bargauge"
+    DIAL = "gauge"
+    HEAT = "heatmap"
+    TIMELINE = "state-timeline"
+    HISTORY = "status-history"
+    TEXT = "text"
+    ALERTS = "alertlist"
+
+
+class Colour(Enum):
+    """One meaning each, on all boards; told apart by people who see no red or green (after Okabe and Ito)."""
+
+    GOOD = "#009E73"
+    WARNING = "#E69F00"
+    CRITICAL = "#D55E00"
+    PLAIN = "#56B4E9"
+    OFF = "#8e8e8e"
+    UNKNOWN = "#CC79A7"
+
+
+class Cell(Enum):
+    """How a column of a table shows its figure."""
+
+    PLAIN = "auto"
+    BAR = "gauge"
+    COLOUR = "color-background"
+    WORD = "color-text"
+
+
+class Shown(Enum):
+    """How a number without a unit of its own is written; the value is Grafana's unit."""
+
+    COUNT = "short"
+    FACTOR = "none"
+    REQUESTS = "reqps"
+    EVENTS = "eps"
+    AGE = "dtdurations"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A value that has a name: 0 is ``down``, say."""
+
+    value: float
+    text: Text
+    colour: Colour
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A link from a figure to another board, with these labels of the series as its variables."""
+
+    to: boards.Board
+    carry: tuple[str, ...]
+
+
+_UNITS: dict[tuple[Unit, bool], str] = {
+    (Unit.NONE, False): "short",
+    (Unit.NONE, True): "cps",
+    (Unit.RATIO, False): "percentunit",
+    (Unit.BYTES, False): "bytes",
+    (Unit.BYTES, True): "binBps",
+    (Unit.CELSIUS, False): "celsius",
+    (Unit.WATTS, False): "watt",
+    (Unit.JOULES, False): "joule",
+    (Unit.HERTZ, False): "hertz",
+    (Unit.SECONDS, False): "s",
+    (Unit.TOKENS, False): "short",
+    (Unit.TOKENS, True): "cps",
+}
+
+
+def unit_of(expr: Expr, shown: Shown | None) -> str:
+    """Give Grafana's unit of an expression; ``shown`` may only refine what has no unit of its own.
+
+    A ratio may be shown as a factor: 1.5 times the mean is not read as 150 %.
+    """
+    if expr.unit is None:
+        raise BoardError(f"the unit of {expr} is not known: state it with as_unit")
+    if shown is not None:
+        refines = {Shown.FACTOR: {Unit.RATIO, Unit.NONE}, Shown.AGE: {Unit.SECONDS}}.get(
+            shown, {Unit.NONE, Unit.TOKENS}
+        )
+        if expr.unit not in refines:
+            raise BoardError(f"{expr} is in {expr.unit.value}: it cannot be shown as {shown.name.lower()}")
+        return shown.value
+    unit = _UNITS.get((expr.unit, expr.per_second))
+    if unit is None:
+        raise BoardError(f"{expr}: {expr.unit.value} per second has no unit in Grafana")
+    return unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One query of a panel and the name of its series; in a table, one column."""
+
+    expr: Expr
+    legend: Text
+    limit: Threshold | None = None
+    shown: Shown | None = None
+    states: tuple[State, ...] = ()
+    cell: Cell = Cell.PLAIN
+    most: float | None = None
+    dashed: bool = False
+    needs: tuple[Needs, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """Grafana's unit."""
+        return unit_of(self.expr, self.shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel, in both languages.  ``number`` is its id where an alert's link must find it."""
+
+    kind: Kind
+    title: Text
+    shows: Text
+    series: tuple[Series, ...] = ()
+    needs: tuple[Needs, ...] = ()
+    width: int = 8
+    height: int = 7
+    number: int | None = None
+    limit: Threshold | None = None
+    states: tuple[State, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    decimals: int | None = None
+    stacked: bool = False
+    drill: tuple[Drill, ...] = ()
+    rows: tuple[str, ...] = ()  # labels that make a table's row
+    sort: str = ""  # the English title of the column that a table is sorted by, largest first
+    content: Text | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would be wrong or mute in Grafana."""
+        name = self.title.en
+        for what, said in (("title", self.title), ("description", self.shows)):
+            if not said.en.strip() or not said.zh.strip():
+                raise BoardError(f"{name or 'a panel'}: the {what} is missing in a language")
+        if len(name) > LONGEST_TITLE:
+            raise BoardError(f"{name}: the title has more than {LONGEST_TITLE} characters")
+        if not self.series and self.kind not in {Kind.TEXT, Kind.ALERTS}:
+            raise BoardError(f"{name}: without a query")
+        for series in self.series:
+            self._check(series)
+        units = {series.unit for series in self.series}
+        if self.kind is not Kind.TABLE and len(units) > 1:
+            raise BoardError(f"{name}: one axis for {', '.join(sorted(units))}")
+
+    def _check(self, series: Series) -> None:
+        for problem in self._problems(series):
+            raise BoardError(f"{self.title.en}: {problem}")
+
+    def _problems(self, series: Series) -> Iterator[str]:
+        expr = series.expr
+        for said in (series.legend.en, series.legend.zh):
+            if not said.strip():
+                yield "a series without a legend"
+            missing = [label for label in _PLACEHOLDER.findall(said) if label not in expr.labels]
+            yield from (f"the legend names {label!r}, which {expr} does not carry" for label in missing)
+        try:
+            unit = series.unit
+        except BoardError as error:
+            yield str(error)
+            return
+        if expr.counter:
+            yield f"{expr} is a raw counter"
+        for limit in (series.limit, None if self.kind is Kind.TABLE else self.limit):
+            if limit is not None and (limit.unit, limit.per_second) != (expr.unit, expr.per_second):
+                yield f"a threshold in {limit.unit.name} against a figure in {unit}"
+        carried = [] if series.dashed else [label for drill in self.drill for label in drill.carry]
+        missing = [label for label in carried if label not in expr.labels]
+        yield from (f"the link carries {label!r}, which {expr} does not have" for label in missing)
+
+    @property
+    def no_value(self) -> Text:
+        """What stands in place of a value that is not there."""
+        return NO_VALUE[self.needs[0]] if self.needs else NO_DATA
+
+    @property
+    def no_data(self) -> Text:
+        """What stands in the panel without any data; only single figures can tell a dead exporter by themselves."""
+        said = self.no_value
+        if not self.needs or self.kind in {Kind.STAT, Kind.DIAL}:
+            return said
+        return Text(said.en + OR_DEAD.en, said.zh + OR_DEAD.zh)
