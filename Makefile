@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo stack test lint generate lock bench clean
+.PHONY: demo stack preview test lint generate lock bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -11,6 +11,10 @@ demo: $(VENV)/.run
 # Without Docker; ARGS='--scenario heat --fault-at 60', ARGS=--help for the rest.
 stack: $(VENV)/.run
 	$(BIN)/python -m compose.native $(ARGS)
+
+# Pictures of the boards, drawn by our own page and not by Grafana; ARGS='--scenario hang --store DIR', ARGS=--help.
+preview: $(VENV)/.run
+	$(BIN)/python -m dashboards.preview $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -28,6 +32,7 @@ lint: $(VENV)/.test
 generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog > exporter/METRICS.md
 	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
+	$(BIN)/python -m exporter.command_line > exporter/command_line/shardwatch.1
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 
@@ -44,6 +49,12 @@ lock: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench
+
+# The same tree gives the same bytes: times in the archives are those of the newest commit.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+dist: $(VENV)/.test
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -14,16 +14,20 @@ from collections.abc import Sequence
 
 from alerts.text import Language
 from dashboards.errors import BoardError
+from dashboards.traces import TRACES, led_to
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 
 
-def files(language: Language) -> dict[str, str]:
-    """Give every file of one language: its path below the language's folder, and its text."""
+def files(language: Language, traces: str = TRACES) -> dict[str, str]:
+    """Give every file of one language: its path below the language's folder, and its text.
+
+    ``traces`` is where Jaeger is; empty for no links to it.
+    """
     from dashboards import provisioning  # noqa: PLC0415 - a wrong board is an error message, not a trace
     from dashboards.boards import BOARDS  # noqa: PLC0415
 
-    boards = {f"{board.uid.value}.json": board.render(language) for board in BOARDS}
+    boards = {f"{board.uid.value}.json": led_to(board.render(language), traces) for board in BOARDS}
     found = {name: json.dumps(data, ensure_ascii=False, indent=1) + "\n" for name, data in boards.items()}
     found["provisioning/datasources/shardwatch.yaml"] = provisioning.data_source()
     found["provisioning/dashboards/shardwatch.yaml"] = provisioning.provider(language)
@@ -43,10 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--language", choices=[one.value for one in Language], action="append", help="only this one (default: all)"
     )
+    parser.add_argument(
+        "--traces",
+        metavar="URL",
+        default=TRACES,
+        help="Jaeger, for links from replicas to traces; '' for none (%(default)s)",
+    )
     arguments = parser.parse_args(argv)
     languages = [Language(one) for one in arguments.language or [one.value for one in Language]]
     try:
-        wanted = {os.path.join(one.value, path): text for one in languages for path, text in files(one).items()}
+        wanted = {
+            os.path.join(one.value, path): text
+            for one in languages
+            for path, text in files(one, arguments.traces).items()
+        }
     except BoardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1

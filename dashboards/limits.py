@@ -58,7 +58,9 @@ def attainment(kind: str, *labels: str) -> Expr:
             )
             good = chosen if good is None else good | chosen
     assert good is not None  # every class has at least one engine
-    return sum_by(good, *labels) / sum_by(rate(seen_count(metric), WINDOW), *labels)
+    return (
+        sum_by(good, *labels) / sum_by(rate(seen_count(metric), WINDOW), *labels) >= 0
+    )  # nothing over nothing is absent
 
 
 def _metric(kind: str) -> Metric:

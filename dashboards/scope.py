@@ -73,6 +73,12 @@ def or_dead(expr: Expr) -> Expr:
     return expr | (dead if expr.unit is None else dead.as_unit(expr.unit, per_second=expr.per_second))
 
 
+def owned_lately(expr: Expr) -> Expr:
+    """Give a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
+    joined = binary("*", over_time("max", seen(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), bring=())
+    return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined
+
+
 def owned(expr: Expr) -> Expr:
     """Give a card's figure for each replica that uses it, with the replica's labels.
 

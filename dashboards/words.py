@@ -31,6 +31,7 @@ class Needs(Enum):
     XID = "xid"
     FANS = "fans"
     GROUPS = "groups"
+    UNEVEN = "uneven"
     STRAGGLER = "straggler"
     ABSENT = "absent"
     MIG = "mig"
@@ -52,6 +53,7 @@ NO_VALUE: dict[Needs, Text] = {
     Needs.PRESSURE: Text("not filling", "未在增长"),
     Needs.XID: Text("no XID seen", "未见 XID"),
     Needs.FANS: Text("passive cards", "被动散热"),
+    Needs.UNEVEN: Text("even: nothing to explain", "均衡：无需归因"),
     Needs.GROUPS: Text("one card each", "各仅一张卡"),
     Needs.STRAGGLER: Text("nobody waits", "无人等待"),
     Needs.ABSENT: Text("nothing is missing", "无缺失"),

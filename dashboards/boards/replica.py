@@ -6,7 +6,7 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
-from dashboards.boards.status import STRAGGLER, TO_CARD, UP, YES_BAD, status
+from dashboards.boards.status import MOVING, STRAGGLER, TO_CARD, UP, YES_BAD, status
 from dashboards.limits import LIMITS
 from dashboards.panels import (
     Cell,
@@ -24,7 +24,7 @@ from dashboards.panels import (
     timeline,
 )
 from dashboards.panels.factories import Asked
-from dashboards.scope import WINDOW, owned, seen, seen_buckets, seen_count, seen_sum
+from dashboards.scope import WINDOW, owned, owned_lately, seen, seen_buckets, seen_count, seen_sum
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric, Unit
@@ -33,16 +33,23 @@ from exporter.promql import Expr, binary, histogram_quantile, max_by, min_by, ra
 ENGINE = (Needs.ENGINE,)
 TRAFFIC = (Needs.TRAFFIC,)
 FULL = (Needs.FULL, Needs.TRAFFIC)
-WHICH = "{{replica}}"
+WHICH = "{{replica}} {{instance}}"  # many nodes call a replica alike
 
 
 def _quantile(metric: Metric, share: float) -> Expr:
-    return histogram_quantile(share, sum_by(rate(seen_buckets(metric), WINDOW), "le", "replica"))
+    """Give a quantile; without requests it is not NaN, which draws an empty axis, but absent: then words say why."""
+    return histogram_quantile(share, sum_by(rate(seen_buckets(metric), WINDOW), "le", "instance", "replica")) >= 0
+
+
+def moving() -> Expr:
+    """Give 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
+    up = min_by(seen(m.LLM_UP), "instance", "replica")
+    return up + max_by(seen(m.LLM_FROZEN), "instance", "replica") | up
 
 
 def _mean(metric: Metric) -> Expr:
-    each = sum_by(rate(seen_sum(metric), WINDOW), "replica").as_unit(Unit.SECONDS)
-    return (each / sum_by(rate(seen_count(metric), WINDOW), "replica")).as_unit(Unit.SECONDS)
+    each = sum_by(rate(seen_sum(metric), WINDOW), "instance", "replica").as_unit(Unit.SECONDS)
+    return (each / sum_by(rate(seen_count(metric), WINDOW), "instance", "replica")).as_unit(Unit.SECONDS) >= 0
 
 
 def latency(metric: Metric) -> tuple[Asked, ...]:
@@ -59,11 +66,12 @@ _HEALTH: tuple[Panel, ...] = (
     timeline(
         Text("Replica up and moving", "副本是否在线"),
         Text(
-            "Up while the engine's page can be read. A replica that is up and frozen hangs: see the stat above.",
-            "引擎页面可读即为在线。在线但冻结的副本已卡住：见上方数字。",
+            "Up while the engine's page can be read and something moves. Frozen: requests run and nothing moves, mostly "
+            "because a card is gone that the others wait for.",
+            "引擎页面可读且有进展即正常。冻结：有请求但毫无进展，多半是某张卡没了而其他卡在等它。",
         ),
-        series(lambda: min_by(seen(m.LLM_UP), "instance", "replica"), WHICH),
-        states=UP, needs=ENGINE, width=8, height=6, named=named.REPLICA_HEALTH,
+        series(moving, WHICH),
+        states=MOVING, needs=ENGINE, width=8, height=6, named=named.REPLICA_HEALTH,
     ),
     lines(
         Text("Failed requests", "失败请求占比"),
@@ -72,8 +80,8 @@ _HEALTH: tuple[Panel, ...] = (
             "not count. Above 1 % somebody notices.",
             "1 分钟与 5 分钟窗口的失败占比。只计服务端与引擎错误。高于 1 % 用户就会察觉。",
         ),
-        series(lambda: max_by(seen(m.LLM_ERROR_RATIO), "replica", "window"), f"{WHICH} {{{{window}}}}"),
-        needs=TRAFFIC, limit=LIMITS.error_ratio, height=6, named=named.REPLICA_ERRORS,
+        series(lambda: max_by(seen(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{WHICH} {{{{window}}}}"),
+        needs=TRAFFIC, limit=LIMITS.error_ratio, height=6, named=named.REPLICA_ERRORS, traces="replica",
     ),
     lines(
         Text("Finished requests by outcome", "完成的请求（按结果）"),
@@ -82,7 +90,7 @@ _HEALTH: tuple[Panel, ...] = (
             "每秒完成的请求。abort 上升是客户端放弃，error 上升是引擎出错。",
         ),
         series(
-            lambda: sum_by(rate(seen(m.LLM_REQUESTS_TOTAL), WINDOW), "replica", "outcome"),
+            lambda: sum_by(rate(seen(m.LLM_REQUESTS_TOTAL), WINDOW), "instance", "replica", "outcome"),
             f"{WHICH} {{{{outcome}}}}", shown=Shown.REQUESTS,
         ),
         needs=ENGINE, height=6,
@@ -100,6 +108,7 @@ _LATENCY: tuple[Panel, ...] = (
         ),
         *latency(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
         needs=TRAFFIC, limit=LIMITS.first_token, width=8, height=9, named=named.REPLICA_FIRST_TOKEN,
+            traces="replica",
     ),
     heat(
         Text("Time to first token, all requests", "首 token 时间分布"),
@@ -139,11 +148,11 @@ _LATENCY: tuple[Panel, ...] = (
         ),
         series(
             lambda: max_by(
-                seen(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window="5m"), "replica", "quantile"
+                seen(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window="5m"), "instance", "replica", "quantile"
             ),
             f"{WHICH} q{{{{quantile}}}}",
         ),
-        needs=TRAFFIC, width=12, named=named.REPLICA_DURATION,
+        needs=TRAFFIC, width=12, named=named.REPLICA_DURATION, traces="replica",
     ),
 )  # fmt: skip
 
@@ -156,8 +165,8 @@ _QUEUE: tuple[Panel, ...] = (
             "the engine does not take them: it hangs or its limit of sequences is reached.",
             "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
         ),
-        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
-        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "replica"), Text(f"{WHICH} waiting", f"{WHICH} 排队")),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{WHICH} waiting", f"{WHICH} 排队")),
         needs=ENGINE, named=named.REPLICA_QUEUE,
     ),
     lines(
@@ -168,7 +177,7 @@ _QUEUE: tuple[Panel, ...] = (
             "在途请求占用的 KV 缓存比例，按 rank。满是用得好；满且有排队就是在等它。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_KV_CACHE_USAGE_RATIO), "replica", "rank"), f"{WHICH} {{{{rank}}}}"
+            lambda: max_by(seen(m.LLM_KV_CACHE_USAGE_RATIO), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"
         ),
         needs=ENGINE, limit=LIMITS.kv_cache_use, most=1, named=named.REPLICA_CACHE,
     ),
@@ -179,7 +188,7 @@ _QUEUE: tuple[Panel, ...] = (
             "Anything above zero for minutes is felt at the tail.",
             "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
         ),
-        series(lambda: sum_by(rate(seen(m.LLM_PREEMPTIONS_TOTAL), WINDOW), "replica"), WHICH),
+        series(lambda: sum_by(rate(seen(m.LLM_PREEMPTIONS_TOTAL), WINDOW), "instance", "replica"), WHICH),
         needs=ENGINE, limit=LIMITS.preemption_rate, named=named.REPLICA_PREEMPTIONS,
     ),
     lines(
@@ -189,7 +198,7 @@ _QUEUE: tuple[Panel, ...] = (
             "past is trouble (routing, prompts, evictions), a low level is not.",
             "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
         ),
-        series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window="5m"), "replica"), WHICH),
+        series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window="5m"), "instance", "replica"), WHICH),
         needs=TRAFFIC, limit=LIMITS.hit_rate, most=1, width=6, named=named.REPLICA_HITS,
     ),
     stat(
@@ -198,7 +207,7 @@ _QUEUE: tuple[Panel, ...] = (
             "Tokens that the KV cache can hold. Less than usual: the engine started with less memory.",
             "KV 缓存可容纳的 token 数。比平时少：引擎启动时可用显存变少。",
         ),
-        series(lambda: sum_by(seen(m.LLM_KV_CACHE_CAPACITY_TOKENS), "replica"), WHICH),
+        series(lambda: sum_by(seen(m.LLM_KV_CACHE_CAPACITY_TOKENS), "instance", "replica"), WHICH),
         needs=ENGINE, width=6, height=8,
     ),
     stat(
@@ -207,7 +216,7 @@ _QUEUE: tuple[Panel, ...] = (
             "Sequences of the recent mean length that fit into the free tokens; at 0 the next one waits.",
             "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
         ),
-        series(lambda: sum_by(seen(m.LLM_KV_CACHE_FREE_SEQUENCES), "replica"), WHICH),
+        series(lambda: sum_by(seen(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), WHICH),
         needs=TRAFFIC, width=6, height=8, decimals=0,
     ),
     stat(
@@ -216,7 +225,7 @@ _QUEUE: tuple[Panel, ...] = (
             "At the growth of the last minute. Minutes mean a queue soon; no value while it does not grow.",
             "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
         ),
-        series(lambda: min_by(seen(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "replica"), WHICH),
+        series(lambda: min_by(seen(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), WHICH),
         needs=(Needs.PRESSURE, Needs.TRAFFIC), width=6, height=8,
     ),
 )  # fmt: skip
@@ -237,23 +246,26 @@ _CARDS: tuple[Panel, ...] = (
             "clock, power, margin or memory is the one that the others wait for.",
             "所选副本的卡。它们同步工作：频率、功率、余量或显存与邻居不同的那张，就是大家在等的那张。",
         ),
-        column(lambda: owned(seen(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(lambda: owned_lately(seen(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
         column(lambda: owned(seen(m.GPU_UTILIZATION_RATIO)), Text("Utilisation", "利用率"), cell=Cell.BAR, most=1),
         column(
             lambda: owned(seen(m.GPU_SM_ACTIVE_RATIO)), Text("SM work", "SM 工作"), cell=Cell.BAR, most=1,
             needs=(Needs.SUPPORT,),
         ),
-        column(lambda: owned(seen(m.GPU_POWER_WATTS)), Text("Power", "功率"), cell=Cell.BAR),
+        column(
+            lambda: owned(seen(m.GPU_POWER_WATTS)) / owned(seen(m.GPU_POWER_LIMIT_WATTS)),
+            Text("Power of limit", "功率/上限"), cell=Cell.BAR, most=1,
+        ),
         column(lambda: owned(seen(m.GPU_CLOCK_HERTZ, domain="sm")), Text("SM clock", "SM 频率")),
         column(
-            lambda: owned(seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS)), Text("Thermal margin", "温度余量"),
+            lambda: owned(seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS)), Text("Margin", "温度余量"),
             cell=Cell.COLOUR, limit=LIMITS.temperature_margin,
         ),
         column(
             lambda: owned(seen(m.GPU_MEMORY_USED_BYTES)) / owned(seen(m.GPU_MEMORY_TOTAL_BYTES)),
             Text("Memory", "显存"), cell=Cell.BAR, limit=LIMITS.card_memory, most=1,
         ),
-        rows=BY_CARD, needs=ENGINE, width=16, height=9, drill=(Drill(Uid.CARD_HEALTH, ("instance", "gpu")),),
+        rows=BY_CARD, needs=ENGINE, width=16, height=10, drill=(Drill(Uid.CARD_HEALTH, ("instance", "gpu")),),
     ),
     timeline(
         Text("Straggler and cause", "拖后腿的卡与原因"),
@@ -265,13 +277,13 @@ _CARDS: tuple[Panel, ...] = (
         ),
         series(
             lambda: max_by(seen(m.GPU_STRAGGLER), "instance", "replica", "gpu", "cause"),
-            f"{WHICH} GPU {{{{gpu}}}} {{{{cause}}}}", needs=(Needs.STRAGGLER,),
+            "{{replica}} GPU {{gpu}} {{cause}}", needs=(Needs.STRAGGLER,),
         ),
         series(
             lambda: max_by(seen(m.GPU_STRAGGLER_JUDGED, scope="replica", group=regex("$replica")), "instance", "group") + 10,
-            "{{group}}",
+            "{{group}} {{instance}}",
         ),
-        states=STRAGGLER, needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=9, named=named.REPLICA_STRAGGLER,
+        states=STRAGGLER, needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=10, named=named.REPLICA_STRAGGLER,
     ),
     bars(
         Text("Requests by rank", "各 rank 的请求"),
@@ -279,7 +291,7 @@ _CARDS: tuple[Panel, ...] = (
             "Running requests of each data-parallel rank. Uneven bars are the engine's scheduler.",
             "各数据并行 rank 的运行请求数。不均匀即引擎调度器的问题。",
         ),
-        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
         needs=ENGINE, width=8, height=7,
     ),
     lines(
@@ -289,11 +301,11 @@ _CARDS: tuple[Panel, ...] = (
             "每秒提示与生成的 token。提示上升而生成下降是长预填充所致。",
         ),
         series(
-            lambda: sum_by(rate(seen(m.LLM_PROMPT_TOKENS_TOTAL), WINDOW), "replica"),
+            lambda: sum_by(rate(seen(m.LLM_PROMPT_TOKENS_TOTAL), WINDOW), "instance", "replica"),
             Text(f"{WHICH} prompt", f"{WHICH} 提示"),
         ),
         series(
-            lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "replica"),
+            lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance", "replica"),
             Text(f"{WHICH} generated", f"{WHICH} 生成"),
         ),
         needs=ENGINE, width=16, height=7,
@@ -328,7 +340,7 @@ _FULL: tuple[Panel, ...] = (
             "引擎分桶已无法区分的观测占比；分位数会停在上界。大于零时，上面的 p99 只是下限。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m"), "replica", "stage"),
+            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m"), "instance", "replica", "stage"),
             f"{WHICH} {{{{stage}}}}",
         ),
         needs=TRAFFIC, limit=LIMITS.saturated_share, width=8,
@@ -350,7 +362,7 @@ _FULL: tuple[Panel, ...] = (
             "此类引擎没有的数据及原因：相应面板为空属正常。",
         ),
         column(lambda: seen(m.LLM_SIGNAL_MISSING_INFO), Text("Absent", "缺失")),
-        rows=("replica", "engine", "signal", "reason"), needs=(Needs.ABSENT,), width=8, height=8,
+        rows=("instance", "replica", "engine", "signal", "reason"), needs=(Needs.ABSENT,), width=8, height=8,
     ),
     timeline(
         Text("Frozen", "冻结"),

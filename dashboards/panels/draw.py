@@ -8,10 +8,12 @@ from typing import Any
 from grafanalib import core
 
 from alerts.text import Language
+from alerts.thresholds import Threshold
 from dashboards.errors import BoardError
 from dashboards.panels import kinds
 from dashboards.panels.paint import label_name, link, mappings, steps
 from dashboards.panels.record import Cell, Colour, Drill, Kind, Panel, Series
+from dashboards.traces import traces_link
 
 Json = dict[str, Any]
 
@@ -66,7 +68,10 @@ def _defaults(panel: Panel, language: Language, *, colour: str = "thresholds") -
         "noValue": panel.no_data.in_(language),
         "mappings": mappings(panel.states, language, no_value=no_value, dead=dead),
         "thresholds": {"mode": "absolute", "steps": steps(panel.limit)},
-        "links": [link(drill, language, table=False) for drill in panel.drill],
+        "links": [
+            *(link(drill, language, table=False) for drill in panel.drill),
+            *((traces_link(panel.traces, language),) if panel.traces else ()),
+        ],
     }
 
 
@@ -88,16 +93,18 @@ def _stat(panel: Panel, language: Language) -> core.Panel:
 
 
 def _lines(panel: Panel, language: Language) -> core.Panel:
-    defaults = _defaults(panel, language, colour="palette-classic-by-name")
+    defaults = _defaults(panel, language, colour="palette-classic")  # by name, some of eight cards share a colour
     style = {"mode": "dashed" if panel.limit is not None else "off"}
     defaults["custom"] = {"thresholdsStyle": style, "stacking": {"mode": "normal" if panel.stacked else "none"}}
+    if panel.limit is not None and panel.most is None:
+        defaults["custom"]["axisSoftMax"] = _above(panel.limit)
     overrides = [_limit_line(place) for place, one in enumerate(panel.series) if one.dashed]
     return core.TimeSeries(
         **_base(panel, language),
         unit=panel.series[0].unit,
         fillOpacity=30 if panel.stacked else 0,
         stacking={"mode": "normal" if panel.stacked else "none", "group": "A"},
-        legendCalcs=["lastNotNull", "max"],
+        legendCalcs=["lastNotNull", "max"] if panel.width >= _WIDE else [],  # in a list each series takes a line then
         legendDisplayMode="table" if panel.width >= _WIDE else "list",
         legendPlacement="right" if panel.width >= _WIDE else "bottom",
         overrides=overrides,
@@ -110,6 +117,18 @@ def _lines(panel: Panel, language: Language) -> core.Panel:
 
 
 _WIDE = 12
+_MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's pixels
+_LEAST_WIDTHS = {"instance": 130, "replica": 100, "model": 150}
+_NARROWEST = 80  # pixels of a table's column; Grafana's 150 push the last columns out of sight
+_WIDTHS = {
+    "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
+    "reason": 140, "meaning": 520,
+}  # fmt: skip
+
+
+def _above(limit: Threshold) -> float:
+    """Give an axis' end at which the thresholds are in sight: an axis of zeros alone would end at 100, or 10000 %."""
+    return round(max(value for _, value in limit.steps()) * 1.2, 6)
 
 
 def _limit_line(place: int) -> Json:
@@ -186,25 +205,31 @@ def _history(panel: Panel, language: Language) -> core.Panel:
     defaults = _defaults(panel, language) | {"custom": {"fillOpacity": 85, "lineWidth": 0}}
     if panel.limit is None and not panel.states:
         defaults["color"] = {"mode": "continuous-BlYlRd"}
-    return kinds.StatusHistory(**_base(panel, language), kind=panel.kind.value, options=options, defaults=defaults)
+    base = _base(panel, language) | {"maxDataPoints": _MOST_CELLS}
+    return kinds.StatusHistory(**base, kind=panel.kind.value, options=options, defaults=defaults)
 
 
 def _table(panel: Panel, language: Language) -> core.Panel:
     overrides = [_column(one, language) for one in panel.series]
     overrides += [_row_link(panel.drill, label, language) for label in panel.rows if _leads(panel.drill, label)]
-    sort = [one.legend.in_(language) for one in panel.series if one.legend.en == panel.sort]
-    if panel.sort and not sort:
+    overrides += [_row_width(label, language) for label in panel.rows if label in _WIDTHS | _LEAST_WIDTHS]
+    sort = [(one.legend.in_(language), True) for one in panel.series if one.legend.en == panel.sort]
+    sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
+    if panel.sort and not sort[0][1]:
         raise BoardError(f"{panel.title.en}: sorted by a column {panel.sort!r} that it does not have")
     return kinds.Table(
         **_base(panel, language) | {"transformations": _arrange(panel, language)},
         kind=panel.kind.value,
         options={
             "showHeader": True, "cellHeight": "sm", "frameIndex": 0,
-            "sortBy": [{"displayName": name, "desc": True} for name in sort],
+            "sortBy": [{"displayName": name, "desc": largest} for name, largest in sort],
         },
         defaults={
             "color": {"mode": "thresholds"}, "noValue": panel.no_data.in_(language), "mappings": [],
-            "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True},
+            "custom": {
+                "align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True,
+                "minWidth": _NARROWEST,
+            },
             "thresholds": {"mode": "absolute", "steps": steps(None)},
         },
         overrides=overrides,
@@ -219,6 +244,12 @@ def _row_link(drills: tuple[Drill, ...], label: str, language: Language) -> Json
     links = [link(drill, language, table=True) for drill in drills if drill.carry[-1] == label]
     name = label_name(label, language)
     return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": links}]}
+
+
+def _row_width(label: str, language: Language) -> Json:
+    fixed, least = _WIDTHS.get(label), _LEAST_WIDTHS.get(label)
+    properties = [{"id": "custom.width", "value": fixed}] if fixed else [{"id": "custom.minWidth", "value": least}]
+    return {"matcher": {"id": "byName", "options": label_name(label, language)}, "properties": properties}
 
 
 def _column(series: Series, language: Language) -> Json:
@@ -236,6 +267,7 @@ def _column(series: Series, language: Language) -> Json:
     ]
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
+        properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column make watts a hair
     if series.most is not None:
         properties.append({"id": "max", "value": series.most})
     return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": properties}

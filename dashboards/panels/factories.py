@@ -130,12 +130,13 @@ def lines(
     height: int = 8,
     named: boards.Panel | None = None,
     drill: tuple[Drill, ...] = (),
+    traces: str = "",
 ) -> Panel:
-    """Curves over time; thresholds are lines."""
+    """Curves over time; thresholds are lines.  ``traces`` is the label that names the service to look for."""
     return _make(
         Kind.LINES, title, shows, asked, _as_is,
         needs=needs, limit=limit, least=least, most=most, stacked=stacked, width=width, height=height, named=named,
-        drill=drill,
+        drill=drill, traces=traces,
     )  # fmt: skip
 
 
@@ -222,6 +223,8 @@ def history(
     shows: Text,
     *asked: Asked,
     limit: Threshold | None = None,
+    least: float | None = None,
+    most: float | None = None,
     states: tuple[State, ...] = (),
     needs: tuple[Needs, ...] = (),
     width: int = 12,
@@ -232,7 +235,7 @@ def history(
     """Draw a coloured cell for each series and moment: a heat map whose rows have names."""
     return _make(
         Kind.HISTORY, title, shows, asked, _as_is,
-        limit=limit, states=states, needs=needs, width=width, height=height, named=named, drill=drill,
+        limit=limit, least=least, most=most, states=states, needs=needs, width=width, height=height, named=named, drill=drill,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ _BOARD = (
     "tags", "templating", "time", "timepicker", "timezone", "title", "uid", "version",
 )  # fmt: skip
 _PANEL = (
-    "datasource", "description", "fieldConfig", "gridPos", "id", "options", "targets", "title", "transformations",
+    "datasource", "description", "fieldConfig", "gridPos", "id", "maxDataPoints", "options", "targets", "title", "transformations",
     "type",
 )  # fmt: skip
 _ROW = ("collapsed", "gridPos", "id", "panels", "title", "type")

@@ -156,6 +156,7 @@ class Panel:
     decimals: int | None = None
     stacked: bool = False
     drill: tuple[Drill, ...] = ()
+    traces: str = ""  # label of the series that names the service whose traces explain it
     rows: tuple[str, ...] = ()  # labels that make a table's row
     sort: str = ""  # the English title of the column that a table is sorted by, largest first
     content: Text | None = None
@@ -203,8 +204,9 @@ class Panel:
 
     @property
     def no_value(self) -> Text:
-        """What stands in place of a value that is not there."""
-        return NO_VALUE[self.needs[0]] if self.needs else NO_DATA
+        """What stands in place of a value that is not there: each of the things that may be wanting."""
+        said = [NO_VALUE[one] for one in self.needs]
+        return Text(" / ".join(one.en for one in said), " / ".join(one.zh for one in said)) if said else NO_DATA
 
     @property
     def no_data(self) -> Text:

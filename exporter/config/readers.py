@@ -172,15 +172,24 @@ def path(what: str, check: Callable[[str], None] = lambda _: None) -> Scalar:
     return Scalar(convert)
 
 
+_CURES: dict[type[Exception], str] = {
+    PermissionError: "; the user that runs shardwatch must be able to read it, and to enter its folders",
+    FileNotFoundError: "; relative names start from the folder of the configuration, and in a container only what is "
+    "mounted exists",
+}
+
+
 def open_regular(path: str) -> BinaryIO:
     """Open a regular file, or raise Refused; a pipe without a writer or a device would hold us up for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "the name is malformed"
-        raise Refused(f"cannot be opened: {why}; the user that runs shardwatch must be able to read it") from None
+        raise Refused(f"cannot be opened: {why}{_CURES.get(type(error), '')}") from None
     # Judged by the descriptor and before a file object exists: that would not close the descriptor of a folder.
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise Refused("is not a regular file")
+        folder = "; Docker makes a folder where the file to be mounted does not exist" if stat.S_ISDIR(mode) else ""
+        raise Refused(f"is not a regular file{folder}")
     return open(descriptor, "rb")
