@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: every budget of the design in turn, about four minutes on a quiet machine."""
+"""``python -m tests.bench``: every budget of the design in turn, about seven minutes on a quiet machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ STEPS = (
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
     ("soak", ["tests.bench.soak", "--polls", "50000"]),
+    ("a quiet day", ["tests.bench.quiet_day"]),
 )
 
 for title, arguments in STEPS:

@@ -1,0 +1,134 @@
+"""Which alert silences which, found from the alerts themselves: by what they are about, which their labels say.
+
+A cause silences what follows from it on the same subject, never the other way round, and nothing that pages is
+silenced by what does not.  Two alerts have the same subject when the labels in ``equal`` are the same on both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from alerts.rule import Alert, Component, RuleError, Severity
+
+NODE = ("job", "instance")
+CARD = (*NODE, "uuid")
+REPLICA = (*NODE, "replica")
+MODEL = ("job", "model")
+POOL = (*NODE, "gateway", "pool")
+_WORSE = {
+    Severity.CRITICAL: (Severity.WARNING, Severity.INFO),
+    Severity.WARNING: (Severity.INFO,),
+}
+# Silenced by nothing on their replica: each may be why it is down.
+_WHY_AN_ENGINE_ENDS = frozenset({"CertificateExpires", "EngineRestarting", "ReplicaVanished"})
+_WHY_THE_DAEMON_ENDS = frozenset({"ShardwatchRestarting"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inhibition:
+    """While one of ``sources`` fires, ``targets`` with equal labels are not told.  Severities: "" is any."""
+
+    why: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    equal: tuple[str, ...]
+    above: Severity | None = None
+    below: tuple[Severity, ...] = ()
+
+
+def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
+    """Give every rule; RuleError when an alert that is named here is gone, or one would silence what pages."""
+    every = tuple(alerts)
+    found = (*_tiers(every), *_causes(every))
+    for one in found:
+        _check(one, every)
+    return found
+
+
+def _tiers(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
+    """Let the higher severity of an alert silence the lower ones about the same subject."""
+    by_name: dict[str, list[Alert]] = defaultdict(list)
+    for alert in alerts:
+        by_name[alert.name].append(alert)
+    for worse, milder in _WORSE.items():
+        by_subject: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        below: set[Severity] = set()
+        for name, tiers in by_name.items():
+            lower = {tier.severity for tier in tiers} & set(milder)
+            if lower and worse in {tier.severity for tier in tiers}:
+                # Labels of a tier's own (the window of a burn rate) are not part of what it is about.
+                subject = frozenset.intersection(*(tier.expr.labels for tier in tiers))
+                by_subject[tuple(sorted(subject))].append(name)
+                below |= lower
+        for equal, names in sorted(by_subject.items()):
+            yield Inhibition(
+                why=f"{worse.value} says more than what lies below it",
+                sources=tuple(sorted(names)),
+                targets=tuple(sorted(names)),
+                equal=("alertname", *equal),
+                above=worse,
+                below=tuple(severity for severity in milder if severity in below),
+            )
+
+
+def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
+    def about(*labels: str, but: Iterable[str] = ()) -> tuple[str, ...]:
+        """Name the alerts whose labels hold all of these, without ``but``."""
+        left = set(but)
+        return tuple(sorted({a.name for a in alerts if set(labels) <= a.result_labels and a.name not in left}))
+
+    fed = {a.name for a in alerts if a.component is not Component.MONITORING}
+    cards = about("uuid", but={"GpuLost"})
+    stopped = ("EngineDown", "EngineFrozen", "EngineWedged")
+    engines = {*about("replica", but={*stopped, *_WHY_AN_ENGINE_ENDS})} - set(about("uuid"))
+    engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
+    yield _rule("a card that is gone has no other troubles", ("GpuLost",), cards, CARD)
+    yield _rule("an engine that stands still answers nobody in time", stopped, engines, REPLICA)
+    yield _rule("an engine that is down does not hang", ("EngineDown",), stopped[1:], REPLICA)
+    yield _rule("a model that nobody serves breaks all its promises", ("ModelUnserved",), _burns(alerts), MODEL)
+    feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_WHY_THE_DAEMON_ENDS}))
+    yield _rule("without the daemon its figures are old", ("ShardwatchDown",), feeds, NODE)
+    yield _rule(
+        "no daemon at all", ("ShardwatchAbsent",), fed & set(about("job", but={"ShardwatchAbsent"})), ("job",)
+    )
+    yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("CardDataStale", "SourceStale"), NODE)
+    yield _rule("a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountFell",), NODE)
+    yield _rule("a pool without a backend", ("GatewayPoolDown",), about("pool", but={"GatewayPoolDown"}), POOL)
+    yield _rule("a row that cannot be replaced", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), CARD)
+    uneven = ("GroupUtilizationUneven",)
+    explained = ("GroupTalksOverPcie", "RanksUneven", "GpuStraggler")
+    yield _rule("why the cards of a group are unevenly busy", explained, uneven, REPLICA)
+
+
+def _burns(alerts: tuple[Alert, ...]) -> tuple[str, ...]:
+    return tuple(sorted({a.name for a in alerts if {*MODEL, "objective"} <= a.result_labels}))
+
+
+def _rule(why: str, sources: Iterable[str], targets: Iterable[str], equal: tuple[str, ...]) -> Inhibition:
+    return Inhibition(why=why, sources=tuple(sources), targets=tuple(sorted(targets)), equal=equal)
+
+
+def _check(one: Inhibition, alerts: tuple[Alert, ...]) -> None:
+    named = {name: [a for a in alerts if a.name == name] for name in (*one.sources, *one.targets)}
+    gone = sorted(name for name, found in named.items() if not found)
+    if gone or not one.targets:
+        raise RuleError(f"inhibition ({one.why}): no alert is called {', '.join(gone) or 'anything'}")
+    subject = set(one.equal) - {"alertname"}
+    for name, found in named.items():
+        lacking = subject - frozenset.intersection(*(a.result_labels for a in found))
+        if lacking:
+            # A label that is missing on both sides counts as equal, and everything would silence everything.
+            raise RuleError(f"inhibition ({one.why}): {name} has no {', '.join(sorted(lacking))}")
+    if one.above is None:
+        _check_weight(one, named)
+
+
+def _check_weight(one: Inhibition, named: dict[str, list[Alert]]) -> None:
+    weight = {Severity.NONE: 0, Severity.INFO: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
+    for source in one.sources:
+        least = min(weight[a.severity] for a in named[source])
+        for target in one.targets:
+            if source != target and max(weight[a.severity] for a in named[target]) > least:
+                raise RuleError(f"inhibition ({one.why}): {source} would silence {target}, which weighs more")

@@ -1,0 +1,122 @@
+"""The routing tree: the watchdog first and apart, then one route a severity with the teams below it.
+
+Routes that mute or wait for hours repeat that on every team's route, because Alertmanager hands nothing of it down.
+What has none of our severities (somebody else's alerts) goes to whom warnings go to, so that it is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from alerts.alertmanager.inhibition import Inhibition
+from alerts.alertmanager.plan import NOBODY, TOLD, WATCHDOG, Pace, Plan, Span, Team
+from alerts.rule import Severity
+
+BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
+# A page is about one node; a ticket lists all nodes with the same trouble.  Labels that an alert lacks are empty, and
+# ``cluster`` is there for whoever has several Prometheus servers with that external label.
+_GROUPS: Mapping[Severity, tuple[str, ...]] = {
+    Severity.CRITICAL: ("alertname", "cluster", "job", "instance", "model"),
+    Severity.WARNING: ("alertname", "cluster", "job", "model"),
+    Severity.INFO: ("alertname", "cluster", "job"),
+}
+# Every 50 s: Alertmanager looks once an interval and repeats only when ``repeat`` is over by then, so that both at a
+# minute would be every other minute.
+_HEARTBEAT = Pace("0s", "50s", "45s")
+
+
+def routing(plan: Plan) -> dict[str, Any]:
+    """Give Alertmanager's ``route``."""
+    root = plan.routes[Severity.WARNING]
+    routes = [_watchdog(plan), *(_severity(plan, severity) for severity in TOLD)]
+    return {
+        "receiver": root,
+        **_pace(plan.paces[Severity.WARNING]),
+        "group_by": ["alertname", "cluster", "job"],
+        "routes": routes,
+    }
+
+
+def _watchdog(plan: Plan) -> dict[str, Any]:
+    return {
+        "receiver": WATCHDOG if plan.watchdog else NOBODY,
+        "matchers": ['alertname="Watchdog"', f'severity="{Severity.NONE.value}"'],
+        "group_by": ["alertname", "cluster"],
+        **_pace(_HEARTBEAT),
+    }
+
+
+def _severity(plan: Plan, severity: Severity) -> dict[str, Any]:
+    times = _times(plan, severity)
+    teams = [_team(team, severity, times) for team in plan.teams if severity in team.told]
+    return {
+        "receiver": plan.routes[severity],
+        "matchers": [f'severity="{severity.value}"'],
+        "group_by": list(_GROUPS[severity]),
+        **_pace(plan.paces[severity]),
+        **times,
+        **({"routes": teams} if teams else {}),
+    }
+
+
+def _team(team: Team, severity: Severity, times: Mapping[str, Any]) -> dict[str, Any]:
+    matchers = [_one_of(label, values) for label, values in team.match.items()]
+    return {"receiver": team.told[severity], "matchers": matchers, **times}
+
+
+def _one_of(label: str, values: tuple[str, ...]) -> str:
+    if len(values) == 1:
+        return f"{label}={quoted(values[0])}"
+    return f"{label}=~{quoted('|'.join(_literal(value) for value in values))}"
+
+
+def _literal(value: str) -> str:
+    return "".join(f"\\{character}" if character in r"\.+*?()|[]{}^$" else character for character in value)
+
+
+def quoted(value: str) -> str:
+    """Write a matcher's value as Alertmanager reads it."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _pace(pace: Pace) -> dict[str, str]:
+    return {"group_wait": pace.wait, "group_interval": pace.interval, "repeat_interval": pace.repeat}
+
+
+def _times(plan: Plan, severity: Severity) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    if severity in plan.times.muted_then:
+        found["mute_time_intervals"] = [MAINTENANCE]
+    if severity in plan.times.only_then:
+        found["active_time_intervals"] = [BUSINESS_HOURS]
+    return found
+
+
+def intervals(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield Alertmanager's ``time_intervals``."""
+    for name, spans in ((BUSINESS_HOURS, plan.times.business_hours), (MAINTENANCE, plan.times.maintenance)):
+        if spans:
+            yield {"name": name, "time_intervals": [_span(span, plan.times.location) for span in spans]}
+
+
+def _span(span: Span, location: str) -> dict[str, Any]:
+    hours = {"times": [{"start_time": span.begin, "end_time": span.end}]} if span.begin else {}
+    days = {"weekdays": list(span.days)} if span.days else {}
+    return {**hours, **days, "location": location}
+
+
+def inhibit_rule(one: Inhibition) -> dict[str, Any]:
+    """Write an inhibition as Alertmanager reads it."""
+    return {
+        "source_matchers": [_names(one.sources), *([f'severity="{one.above.value}"'] if one.above else [])],
+        "target_matchers": [
+            _names(one.targets),
+            *([f'severity=~"{"|".join(severity.value for severity in one.below)}"'] if one.below else []),
+        ],
+        "equal": list(one.equal),
+    }
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return _one_of("alertname", names)
