@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo stack preview test lint generate lock bench clean
+.PHONY: demo stack preview test lint generate lock bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo

@@ -17,6 +17,10 @@ from exporter.promql import Expr, Known, rate, regex, sum_by
 LIMITS = DEFAULTS
 NONE_LOST = Threshold(reason="One that is gone is one too many.", warning=0.5, critical=1)
 NONE_ODD = Threshold(reason="One is worth a look.", warning=1)
+BEHIND = Threshold(
+    reason="A card at nine tenths of the others' clock makes a step a tenth longer.", unit=Unit.RATIO, above=False,
+    warning=0.97, critical=0.9,
+)  # fmt: skip
 NONE_WASTED = Threshold(reason="A card in ten spinning is worth a look.", unit=Unit.RATIO, warning=0.5, critical=0.8)
 BURN = Threshold(
     reason="1 uses the budget up exactly; the alerts page at the steepest factor.", unit=Unit.RATIO, warning=1,
@@ -44,7 +48,7 @@ def promise(kind: str) -> Threshold:
     )  # fmt: skip
 
 
-def attainment(kind: str, *labels: str) -> Expr:
+def attainment(kind: str, *labels: str, window: str = WINDOW) -> Expr:
     """Give the share of requests within their class' target, from the bucket at the target.
 
     A bucket bound that an engine does not have counts nothing; ``alerts.objectives`` refuses such targets.
@@ -54,13 +58,12 @@ def attainment(kind: str, *labels: str) -> Expr:
     for models, bounds in _asked(kind):
         for bound, engines in bounds.items():
             chosen = rate(
-                seen_buckets(metric, engine=regex("|".join(engines)), le=bound, model=regex(models)), WINDOW
+                seen_buckets(metric, engine=regex("|".join(engines)), le=bound, model=regex(models)), window
             )
             good = chosen if good is None else good | chosen
     assert good is not None  # every class has at least one engine
-    return (
-        sum_by(good, *labels) / sum_by(rate(seen_count(metric), WINDOW), *labels) >= 0
-    )  # nothing over nothing is absent
+    share = sum_by(good, *labels) / sum_by(rate(seen_count(metric), window), *labels)
+    return share >= 0  # nothing over nothing is absent, not NaN
 
 
 def _metric(kind: str) -> Metric:

@@ -404,7 +404,7 @@ def test_a_table_names_and_orders_its_columns_and_keeps_cards_that_lack_a_signal
     first = {one["matcher"]["options"]: one["properties"][0] for one in shown["fieldConfig"]["overrides"]}
     units = {name: one["value"] for name, one in first.items() if one["id"] == "unit"}
     assert units == {"State": "short", "Power": "watt"}
-    assert first["Card"]["id"] == "custom.width"  # a card's index needs no 150 pixels
+    assert first["Card"] == {"id": "noValue", "value": "–"}
     assert {target["format"] for target in shown["targets"]} == {"table"}
 
 

@@ -24,6 +24,10 @@ EXCLUSIONS = {
     ("template-datasource", "zh", "*", "datasource"): "the label is Chinese in the Chinese set",
     ("template-job", "zh", "*", "job"): "the label is Chinese in the Chinese set",
     ("template-instance", "zh", "*", "instance"): "the label is Chinese in the Chinese set",
+    ("target-rate-interval", "en", "shardwatch-fleet", "TTFT within target"): "of the whole chosen time, one number",
+    ("target-rate-interval", "zh", "shardwatch-fleet", "首 token 达标率"): "of the whole chosen time, one number",
+    ("target-rate-interval", "en", "shardwatch-fleet", "Token gaps within target"): "of the whole chosen time",
+    ("target-rate-interval", "zh", "shardwatch-fleet", "token 间隔达标率"): "of the whole chosen time",
     ("target-job", "*", "*", "ALERTS"): "an alert keeps the labels of its expression, and many have no job left",
     ("target-instance", "*", "*", "ALERTS"): "as for the job",
     **{

@@ -13,7 +13,7 @@ from dashboards.panels.record import Colour
 from dashboards.scope import WINDOW, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import increase, max_by, since, without_value
+from exporter.promql import Expr, both, increase, max_by, since, without_value
 
 CARD = "{{instance}} GPU {{gpu}}"
 RANGE = "$__range"
@@ -80,29 +80,26 @@ _VERDICTS: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+def _xids() -> Expr:
+    """Give new XIDs of the codes that occurred: cells alone, without their neighbours, Grafana gives no width."""
+    by = ("instance", "gpu", "xid")
+    fresh, seen_before = (max_by(increase(seen(m.GPU_XID_EVENTS_TOTAL), window), *by) for window in (WINDOW, RANGE))
+    return both(fresh, seen_before > 0, on=by)
+
+
 _XIDS: tuple[Panel, ...] = (
     history(
         Text("XIDs by card", "XID（按卡）"),
         Text(
-            "New XID errors at each moment. 79 is a card that fell off the bus, 48 and 94/95 memory, 74 NVLink, "
+            "New XID errors at each moment; a row begins with the first of its code. 79 is a card that fell off the bus, 48 and 94/95 memory, 74 NVLink, "
             "119/120 the card's own processor; 13 and 31 are usually the program's.",
-            "各时刻新出现的 XID。79 掉卡；48、94/95 显存；74 NVLink；119/120 GSP；13、31 通常是程序的问题。",
+            "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、94/95 显存；74 NVLink；119/120 GSP；13、31 通常是程序的问题。",
         ),
         series(
-            lambda: max_by(increase(seen(m.GPU_XID_EVENTS_TOTAL), WINDOW), "instance", "gpu", "xid") > 0,
+            _xids,
             f"{CARD} XID {{{{xid}}}}",
         ),
-        limit=NONE_ODD, needs=(Needs.XID, Needs.TROUBLE), named=named.CARD_XIDS, drill=(TO_NODE,),
-    ),
-    table(
-        Text("XIDs seen, and what to do", "出现过的 XID 与处置"),
-        Text(
-            "Codes that were seen, with their meaning, what to do, and how long ago the newest was.",
-            "出现过的编号、含义、处置方式，以及最近一次距今多久。",
-        ),
-        column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见")),
-        rows=("instance", "gpu", "xid", "class", "action", "meaning"), needs=XID, width=12, height=8,
-        drill=(TO_NODE,),
+        limit=NONE_ODD, needs=XID, named=named.CARD_XIDS, drill=(TO_NODE,),
     ),
     table(
         Text("Newest XID, time ago", "最近的 XID（距今）"),
@@ -114,7 +111,17 @@ _XIDS: tuple[Panel, ...] = (
             lambda: since(max_by(seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS), "instance", "gpu", "xid")),
             Text("Ago", "距今"), shown=Shown.AGE,
         ),
-        rows=("instance", "gpu", "xid"), needs=XID, width=12, height=6,
+        rows=("instance", "gpu", "xid"), needs=XID, width=12, height=8,
+    ),
+    table(
+        Text("XIDs seen, and what to do", "出现过的 XID 与处置"),
+        Text(
+            "Codes that were seen, with their meaning, what to do, and how long ago the newest was.",
+            "出现过的编号、含义、处置方式，以及最近一次距今多久。",
+        ),
+        column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见")),
+        rows=("instance", "gpu", "xid", "class", "action", "meaning"), needs=XID, width=24, height=6,
+        drill=(TO_NODE,),
     ),
 )  # fmt: skip
 

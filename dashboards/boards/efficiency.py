@@ -39,7 +39,7 @@ _NOW: tuple[Panel, ...] = (
             "所选节点每秒生成的 token。功率高而此值低即浪费。",
         ),
         series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW)), Text("tokens", "token")),
-        needs=ENGINE, width=6, decimals=0,
+        needs=ENGINE, width=6, decimals=2,
     ),
     stat(
         Text("Tokens per watt-second", "每焦耳 token"),
@@ -76,8 +76,8 @@ _TOKENS: tuple[Panel, ...] = (
             "副本各卡生成一个 token 的能耗（5 分钟）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window="5m"), "replica").as_unit(Unit.JOULES),
-            "{{replica}}",
+            lambda: max_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window="5m"), "instance", "replica").as_unit(Unit.JOULES),
+            "{{replica}} {{instance}}",
         ),
         needs=TRAFFIC, drill=(TO_REPLICA,),
     ),
@@ -89,15 +89,15 @@ _TOKENS: tuple[Panel, ...] = (
             "生成百万 token 的时间内该副本各卡的价格（无论忙闲）。流量减半则翻倍。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), "replica", "currency"),
-            "{{replica}} {{currency}}",
+            lambda: max_by(seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), "instance", "replica", "currency"),
+            "{{replica}} {{instance}} {{currency}}",
         ),
         needs=(Needs.PRICE, Needs.TRAFFIC), named=named.EFFICIENCY_COST, drill=(TO_REPLICA,),
     ),
     lines(
         Text("Tokens by replica", "各副本 token 速率"),
         Text("Generated tokens per second.", "每秒生成的 token。同模型副本相差大即浪费。"),
-        series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "replica"), "{{replica}}"),
+        series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance", "replica"), "{{replica}} {{instance}}"),
         needs=ENGINE, drill=(TO_REPLICA,),
     ),
 )  # fmt: skip
@@ -118,20 +118,20 @@ _CARDS: tuple[Panel, ...] = (
         ),
         column(lambda: seen(m.GPU_POWER_WATTS), Text("Power", "功率")),
         column(lambda: increase(seen(m.GPU_IDLE_SECONDS_TOTAL), "$__range"), Text("Idle time", "空闲时长")),
-        rows=("instance", "gpu"), sort="Idle", width=12, height=9, named=named.EFFICIENCY_IDLE, drill=(TO_CARD,),
+        rows=("instance", "gpu"), sort="Idle", width=12, height=10, named=named.EFFICIENCY_IDLE, drill=(TO_CARD,),
     ),
     lines(
         Text("Idle share by card", "各卡空闲占比"),
         Text("Share of time in which nothing ran. Flat at 100 % for an hour is no pause.",
           "空闲时间占比。一小时都在 100 % 就不是间歇。"),
         series(_idle, CARD),
-        limit=LIMITS.idle_share, most=1, width=12, height=9, drill=(TO_CARD,),
+        limit=LIMITS.idle_share, most=1, width=12, height=10, drill=(TO_CARD,),
     ),
     lines(
         Text("Power by replica", "各副本功率"),
         Text("Watts of a replica's cards. High power with few tokens is spinning.",
           "副本各卡功率之和。功率高而 token 少即空转。"),
-        series(lambda: sum_by(owned(seen(m.GPU_POWER_WATTS)), "replica"), "{{replica}}"),
+        series(lambda: sum_by(owned(seen(m.GPU_POWER_WATTS)), "instance", "replica"), "{{replica}} {{instance}}"),
         needs=ENGINE, stacked=True, drill=(TO_REPLICA,),
     ),
     bars(
@@ -157,8 +157,8 @@ _FULL: tuple[Panel, ...] = (
         Text("Tokens per joule by replica", "各副本每焦耳 token"),
         Text("As the daemon measures it, 5 minutes; 0 while only idling.", "守护进程计算（5 分钟）；只空转时为 0。"),
         series(
-            lambda: max_by(seen(m.LLM_GENERATION_TOKENS_PER_JOULE, window="5m"), "replica").as_unit(Unit.NONE),
-            "{{replica}}", shown=Shown.COUNT,
+            lambda: max_by(seen(m.LLM_GENERATION_TOKENS_PER_JOULE, window="5m"), "instance", "replica").as_unit(Unit.NONE),
+            "{{replica}} {{instance}}", shown=Shown.COUNT,
         ),
         needs=(Needs.FULL, Needs.TRAFFIC), width=12,
     ),

@@ -7,13 +7,13 @@ from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.status import STRAGGLER, TO_NODE, TO_REPLICA, status
-from dashboards.limits import BURN, LIMITS, NONE_LOST, attainment, burn, promise
+from dashboards.limits import BURN, LIMITS, NONE_LOST, NONE_ODD, attainment, burn, promise
 from dashboards.panels import Cell, Drill, Panel, Shown, alert_list, bars, column, lines, series, stat, table
-from dashboards.scope import WINDOW, owned, seen, seen_buckets, targets
+from dashboards.scope import RANGE, WINDOW, owned, seen, seen_buckets, targets
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import avg_by, count_by, histogram_quantile, max_by, min_by, rate, sum_by
+from exporter.promql import Expr, avg_by, count_by, histogram_quantile, max_by, min_by, rate, sum_by, without_value
 
 TRAFFIC = (Needs.TRAFFIC,)
 ENGINE = (Needs.ENGINE,)
@@ -23,20 +23,21 @@ _PROMISES: tuple[Panel, ...] = (
     stat(
         Text("TTFT within target", "首 token 达标率"),
         Text(
-            "Share of requests whose first token came within the target of the model's class, now. Below the "
-            "promise users wait; red is where the alerts page.",
-            "首 token 在模型所属等级目标内到达的请求占比（当前）。低于承诺即用户在等；红色对应告警的紧急线。",
+            "Share of requests whose first token came within the target of the model's class, in the chosen "
+            "time; seconds alone would be noise. Below the promise users wait; red is where the alerts page.",
+            "首 token 在模型所属等级目标内到达的请求占比（所选时间内）。低于承诺即用户在等；红色对应告警的紧急线。",
         ),
-        series(lambda: attainment("first_token"), Text("within target", "达标")),
+        series(lambda: attainment("first_token", window=RANGE), Text("within target", "达标")),
         needs=TRAFFIC, limit=promise("first_token"), width=4, height=5, decimals=1,
     ),
     stat(
         Text("Token gaps within target", "token 间隔达标率"),
         Text(
-            "Share of the times between tokens within the target of the model's class. Low: answers stutter.",
-            "token 间隔在目标内的占比。偏低：回答卡顿。",
+            "Share of the times between tokens within the target of the model's class, in the chosen time. Low: answers "
+            "stutter.",
+            "所选时间内 token 间隔达标的占比。偏低：回答卡顿。",
         ),
-        series(lambda: attainment("token"), Text("within target", "达标")),
+        series(lambda: attainment("token", window=RANGE), Text("within target", "达标")),
         needs=TRAFFIC, limit=promise("token"), width=4, height=5, decimals=1,
     ),
     stat(
@@ -105,12 +106,31 @@ _LOAD: tuple[Panel, ...] = (
         series(
             lambda: histogram_quantile(
                 0.95, sum_by(rate(seen_buckets(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), WINDOW), "le", "model")
-            ),
+            )
+            >= 0,
             "{{model}}",
         ),
         needs=TRAFFIC, limit=LIMITS.first_token,
     ),
 )  # fmt: skip
+
+
+def problems() -> Expr:
+    """Count what is wrong on a node; every part is 0 where there is nothing of it, so that the sum is never absent."""
+    dead = max_by(1 - targets(), "instance")
+    full = seen(m.GPU_MEMORY_USED_BYTES) / seen(m.GPU_MEMORY_TOTAL_BYTES) > LIMITS.card_memory.warning
+    hot = seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS) < LIMITS.temperature_margin.warning
+    held = seen(m.GPU_CLOCK_EVENT_ACTIVE, reason=without_value("sw_power_cap")).equals(1)
+    uneven = seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica") > LIMITS.utilization_spread.warning
+    parts = (
+        sum_by(1 - seen(m.GPU_UP), "instance"),
+        sum_by(seen(m.LLM_FROZEN), "instance"),
+        *(count_by(max_by(one, "instance", "gpu"), "instance") for one in (seen(m.GPU_STRAGGLER), full, hot, held)),
+        count_by(uneven, "instance"),
+    )
+    for part in parts:
+        dead = dead + (part | max_by(targets(), "instance") * 0)
+    return dead
 
 
 _NODES: tuple[Panel, ...] = (
@@ -122,17 +142,19 @@ _NODES: tuple[Panel, ...] = (
             "副本中的慢卡、原因，及同样工作多花几倍时间。为空即正常；点击副本或节点与邻卡对比。",
         ),
         column(lambda: seen(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, states=STRAGGLER),
-        rows=("instance", "replica", "gpu", "cause"), needs=(Needs.STRAGGLER,), width=24, height=5,
+        rows=("instance", "replica", "gpu", "cause"), needs=(Needs.STRAGGLER,), width=24, height=7,
         drill=(TO_NODE, TO_REPLICA),
     ),
     table(
         Text("Nodes, the worst first", "节点（最差在前）"),
         Text(
-            "One row a node; click a node to open it. Red anywhere in a row is where to go. An empty cell is a "
+            "One row a node; click a node to open it. Problems counts dead exporters, lost cards, cards that others wait "
+            "for, frozen or uneven replicas, and cards that are full, hot or held down. An empty cell is a "
             "figure that the node does not have; a node that is missing here altogether has a dead exporter for "
             "more than a day.",
-            "每个节点一行，点击节点名进入。哪行有红色就去哪里。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
+            "每个节点一行，点击节点名进入。问题数 = 失联的采集器 + 丢失的卡 + 被等待的卡 + 冻结或不均衡的副本 + 显存满、过热或被降频的卡。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
         ),
+        column(problems, Text("Problems", "问题数"), cell=Cell.COLOUR, limit=NONE_ODD),
         column(lambda: 1 - targets(), Text("Exporter dead", "采集器失联"), cell=Cell.COLOUR, limit=NONE_LOST),
         column(lambda: count_by(seen(m.GPU_UP), "instance"), Text("Cards", "卡数")),
         column(
@@ -144,7 +166,7 @@ _NODES: tuple[Panel, ...] = (
         ),
         column(
             lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance"),
-            Text("Widest spread in a group", "组内最大利用率差"), cell=Cell.COLOUR, limit=LIMITS.utilization_spread,
+            Text("Widest spread", "组内最大差"), cell=Cell.COLOUR, limit=LIMITS.utilization_spread,
             needs=ENGINE,
         ),
         column(
@@ -153,14 +175,14 @@ _NODES: tuple[Panel, ...] = (
         ),
         column(
             lambda: min_by(seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS), "instance"),
-            Text("Least thermal margin", "最小温度余量"), cell=Cell.COLOUR, limit=LIMITS.temperature_margin,
+            Text("Least margin", "最小余量"), cell=Cell.COLOUR, limit=LIMITS.temperature_margin,
         ),
         column(
             lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "instance"), Text("Waiting", "排队"), cell=Cell.BAR,
             needs=ENGINE,
         ),
         column(lambda: sum_by(seen(m.GPU_POWER_WATTS), "instance"), Text("Power", "功率")),
-        rows=("instance",), sort="Exporter dead", width=24, height=8, drill=(TO_NODE,),
+        rows=("instance",), sort="Problems", width=24, height=11, drill=(TO_NODE,),
     ),
     lines(
         Text("Cards answering, by node", "应答的卡数（按节点）"),
@@ -178,7 +200,7 @@ _NODES: tuple[Panel, ...] = (
             "there, or that replica is slow; the Imbalance board tells which.",
             "队列在哪个副本。同一模型中只有一根长：网关分配过多或该副本变慢，“不均衡”看板可区分。",
         ),
-        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "replica", "instance"), "{{replica}}"),
+        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica"), "{{replica}} {{instance}}"),
         needs=ENGINE, height=8, drill=(Drill(Uid.REPLICA, ("instance", "replica")),),
     ),
     alert_list(

@@ -12,13 +12,14 @@ from dashboards.panels import Cell, Panel, Shown, bars, column, history, lines, 
 from dashboards.scope import WINDOW, owned, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, avg_by, binary, max_by, rate, regex, sum_by
+from exporter.promql import Expr, avg_by, binary, both, max_by, rate, regex, sum_by
 
 ENGINE = (Needs.ENGINE,)
 SEVERAL = (Needs.REPLICAS, Needs.TRAFFIC)
 RANKS = (Needs.RANKS, Needs.TRAFFIC)
 GATEWAY = (Needs.GATEWAY, Needs.TRAFFIC)
 TRAFFIC = (Needs.TRAFFIC, Needs.ENGINE)
+WORTH_A_LOOK = 0.1  # below this coefficient of variation the shares are those of noise
 
 
 _LAYERS: tuple[Panel, ...] = (
@@ -61,14 +62,19 @@ _LAYERS: tuple[Panel, ...] = (
         Text("In which layer the unevenness lies", "不均衡出在哪一层"),
         Text(
             "Shares of a model's unevenness in power: between replicas (gateway), between ranks (scheduler), "
-            "between cards of a rank (hardware). Adds up to 100 %. Says where, not how much: see the panel beside.",
-            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。只说在哪，不说多大：看旁边的面板。",
+            "between cards of a rank (hardware). Adds up to 100 %. Empty while the model is even "
+            "within 10 %: then there is nothing to explain.",
+            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。模型不均衡在 10 % 以内时为空：没有什么可解释的。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
+            lambda: both(
+                max_by(seen(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
+                max_by(seen(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > WORTH_A_LOOK,
+                on=("model",),
+            ),
             "{{model}} {{layer}}",
         ),
-        needs=ENGINE, most=1, stacked=True, width=12,
+        needs=(Needs.UNEVEN,), most=1, width=12,
     ),
     lines(
         Text("How uneven a model is", "模型有多不均衡"),
@@ -106,12 +112,12 @@ _CARDS: tuple[Panel, ...] = (
     history(
         Text("Deviation inside the group: utilisation", "组内偏差：利用率"),
         Text(
-            "Each card's utilisation against the mean of its replica, at each moment. A row that stays coloured "
-            "is the card that differs.",
-            "各卡利用率相对副本均值的偏差。持续着色的一行就是不同的那张卡。",
+            "Each card's utilisation against the mean of its replica, at each moment. Yellow is even; a row "
+            "that stays blue (below) or red (above) is the card that differs.",
+            "各卡利用率相对副本均值的偏差。黄色为均衡；持续偏蓝（低）或偏红（高）的一行就是不同的那张卡。",
         ),
-        series(lambda: _deviation(seen(m.GPU_UTILIZATION_RATIO)), "{{replica}} GPU {{gpu}}"),
-        needs=TRAFFIC, width=8, height=9, drill=(TO_CARD,),
+        series(lambda: _deviation(seen(m.GPU_UTILIZATION_RATIO)), "{{instance}} GPU {{gpu}}"),
+        needs=TRAFFIC, least=-0.3, most=0.3, width=8, height=9, drill=(TO_CARD,),
     ),
     history(
         Text("Deviation inside the group: power", "组内偏差：功率"),
@@ -120,8 +126,8 @@ _CARDS: tuple[Panel, ...] = (
             "utilisation and little power.",
             "功率反映真实工作量，能发现利用率掩盖的拖后腿者：等待中的卡利用率满、功率低。",
         ),
-        series(lambda: _deviation(seen(m.GPU_POWER_WATTS)), "{{replica}} GPU {{gpu}}"),
-        needs=ENGINE, width=8, height=9, drill=(TO_CARD,),
+        series(lambda: _deviation(seen(m.GPU_POWER_WATTS)), "{{instance}} GPU {{gpu}}"),
+        needs=ENGINE, least=-0.3, most=0.3, width=8, height=9, drill=(TO_CARD,),
     ),
     lines(
         Text("Utilisation inside the groups: spread", "组内利用率差"),
@@ -130,7 +136,7 @@ _CARDS: tuple[Panel, ...] = (
             "每个副本内最高与最低利用率之差。越过线即有卡在等。",
         ),
         series(
-            lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance", "group"), "{{group}}"
+            lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance", "group"), "{{group}} {{instance}}"
         ),
         needs=ENGINE, limit=LIMITS.utilization_spread, most=1, named=named.IMBALANCE_CARDS,
     ),
@@ -141,7 +147,7 @@ _CARDS: tuple[Panel, ...] = (
             "每个副本内利用率的标准差；不会超过 50 %。",
         ),
         series(
-            lambda: max_by(seen(m.GPU_UTILIZATION_STDDEV_RATIO, scope="replica"), "instance", "group"), "{{group}}"
+            lambda: max_by(seen(m.GPU_UTILIZATION_STDDEV_RATIO, scope="replica"), "instance", "group"), "{{group}} {{instance}}"
         ),
         needs=ENGINE, limit=LIMITS.utilization_stddev, most=0.5,
     ),
@@ -155,7 +161,7 @@ _CARDS: tuple[Panel, ...] = (
             lambda: max_by(
                 seen(m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO, scope="replica", signal="memory_used"), "instance", "group"
             ),
-            "{{group}}", shown=Shown.FACTOR,
+            "{{group}} {{instance}}", shown=Shown.FACTOR,
         ),
         needs=ENGINE, limit=LIMITS.memory_skew, least=1,
     ),
@@ -170,12 +176,12 @@ _ENGINES: tuple[Panel, ...] = (
             "各 rank 的运行与排队请求。长期分离的线是调度器造成的。",
         ),
         series(
-            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica", "rank"),
-            Text("{{replica}} {{rank}} running", "{{replica}} {{rank}} 运行"),
+            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"),
+            Text("{{replica}} {{instance}} {{rank}} running", "{{replica}} {{instance}} {{rank}} 运行"),
         ),
         series(
-            lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "replica", "rank"),
-            Text("{{replica}} {{rank}} waiting", "{{replica}} {{rank}} 排队"),
+            lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica", "rank"),
+            Text("{{replica}} {{instance}} {{rank}} waiting", "{{replica}} {{instance}} {{rank}} 排队"),
         ),
         needs=ENGINE, named=named.IMBALANCE_RANKS, drill=(TO_REPLICA,),
     ),
@@ -186,9 +192,9 @@ _ENGINES: tuple[Panel, ...] = (
             "各副本运行与排队请求之和。同一模型的副本应聚在一起。",
         ),
         series(
-            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "replica")
-            + sum_by(seen(m.LLM_REQUESTS_WAITING), "replica"),
-            "{{replica}}",
+            lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "instance", "replica")
+            + sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica"),
+            "{{replica}} {{instance}}",
         ),
         needs=ENGINE, named=named.IMBALANCE_REPLICAS, drill=(TO_REPLICA,),
     ),
@@ -218,7 +224,7 @@ _ENGINES: tuple[Panel, ...] = (
             lambda: rate(seen(m.GATEWAY_REQUESTS_TOTAL), WINDOW), Text("Requests", "请求"), shown=Shown.REQUESTS,
         ),
         column(lambda: rate(seen(m.GATEWAY_ERRORS_TOTAL), WINDOW), Text("Errors", "错误"), shown=Shown.REQUESTS),
-        rows=("gateway", "pool", "backend"), needs=(Needs.GATEWAY,), width=24, height=7,
+        rows=("instance", "gateway", "pool", "backend"), needs=(Needs.GATEWAY,), width=24, height=7,
     ),
     lines(
         Text("Waiting in the gateways' pools", "网关后端池的排队"),
@@ -240,7 +246,7 @@ _ENGINES: tuple[Panel, ...] = (
             lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m"), "pool"), "{{pool}}",
             shown=Shown.FACTOR,
         ),
-        needs=(*GATEWAY, Needs.REPLICAS), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
+        needs=(Needs.REPLICAS, *GATEWAY), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
     ),
 )  # fmt: skip
 
@@ -259,7 +265,7 @@ _FULL: tuple[Panel, ...] = (
             ),
             "{{group}} GPU {{gpu}} {{signal}}",
         ),
-        needs=(Needs.FULL, Needs.ENGINE), width=12, height=10,
+        needs=(Needs.FULL, Needs.ENGINE), least=-0.3, most=0.3, width=12, height=10,
     ),
     lines(
         Text("Coefficient of variation by signal", "各信号变异系数"),

@@ -6,14 +6,15 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
-from dashboards.boards.status import STRAGGLER, TO_CARD, TO_REPLICA, UP, YES_BAD, status
+from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, YES_BAD, status
+from dashboards.boards.waiting import CAUSES, cause
 from dashboards.limits import LIMITS, NONE_ODD, NONE_WASTED
 from dashboards.panels import Cell, Panel, Shown, State, bars, column, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import RANGE, WINDOW, owned, seen
+from dashboards.scope import RANGE, WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, increase, max_by, min_by, rate, regex, sum_by, without_value
+from exporter.promql import Expr, Match, increase, max_by, min_by, over_time, rate, regex, sum_by, without_value
 
 CARD = "{{instance}} GPU {{gpu}}"
 BY_CARD = ("instance", "gpu")
@@ -22,10 +23,17 @@ FULL = (Needs.FULL,)
 PCIE = (State(0, Text("NVLink", "NVLink"), Colour.GOOD), State(1, Text("PCIe", "PCIe"), Colour.WARNING))
 
 
+def held_down(*labels: str, **matchers: Match) -> Expr:
+    """Give the share of time in which clocks were held down; for reasons that the driver does not time, of readings."""
+    timed = rate(seen(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, **matchers), WINDOW)
+    sampled = over_time("avg", seen(m.GPU_CLOCK_EVENT_ACTIVE, **matchers), WINDOW)
+    assert timed.unit is not None
+    return max_by(timed | sampled.as_unit(timed.unit, per_second=timed.per_second), *BY_CARD, *labels)
+
+
 def throttled() -> Expr:
     """Give the share of time in which heat or a power brake held a card's clocks down."""
-    held = rate(seen(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason=without_value("sw_power_cap")), WINDOW)
-    return max_by(held, *BY_CARD)
+    return held_down(reason=without_value("sw_power_cap"))
 
 
 def memory_share() -> Expr:
@@ -38,11 +46,15 @@ _CARDS: tuple[Panel, ...] = (
         Text("Cards side by side", "各卡对比"),
         Text(
             "One row a card: look down the columns for the one that differs. Utilisation without SM work is "
-            "spinning: the card waits for another. An empty cell is a signal that the card does not give; a red "
-            "'down' with the rest empty is a lost card.",
-            "每卡一行，竖着看，找不同的那一张。有利用率而无 SM 工作即空转：在等别的卡。空单元格表示该卡没有此信号；红色“停”且其余为空表示丢卡。",
+            "spinning: the card waits for another; 'Others wait' names the card that they wait for, by the cause. An empty "
+            "cell is a signal that the card does not give; a red 'down' with the rest empty is a lost card.",
+            "每卡一行，竖着看，找不同的那一张。有利用率而无 SM 工作即空转：在等别的卡；“大家在等”标出被等的卡及原因。空单元格表示该卡没有此信号；红色“停”且其余为空表示丢卡。",
         ),
         column(lambda: seen(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(
+            cause, Text("Others wait", "大家在等"), cell=Cell.COLOUR, states=CAUSES,
+            needs=(Needs.STRAGGLER,),
+        ),
         column(lambda: seen(m.GPU_UTILIZATION_RATIO), Text("Utilisation", "利用率"), cell=Cell.BAR, most=1),
         column(
             lambda: seen(m.GPU_SM_ACTIVE_RATIO), Text("SM work", "SM 工作"), cell=Cell.BAR, most=1, needs=SUPPORT,
@@ -60,10 +72,6 @@ _CARDS: tuple[Panel, ...] = (
         column(throttled, Text("Throttled", "降频占比"), cell=Cell.COLOUR, limit=LIMITS.throttled_share),
         column(lambda: seen(m.GPU_NVLINK_ACTIVE_LINKS), Text("NVLinks", "NVLink 数"), needs=(Needs.NVLINK,)),
         column(
-            lambda: seen(m.GPU_STRAGGLER), Text("Straggler", "拖后腿"), cell=Cell.COLOUR, states=STRAGGLER,
-            needs=(Needs.STRAGGLER,),
-        ),
-        column(
             lambda: seen(m.GPU_STRAGGLER_SLOWDOWN_RATIO), Text("Slower by factor", "慢几倍"), shown=Shown.FACTOR,
             needs=(Needs.STRAGGLER,),
         ),
@@ -76,8 +84,9 @@ _CARDS: tuple[Panel, ...] = (
             "belongs to nobody that Shardwatch knows.",
             "每张卡所属的副本与 rank，及其已分配显存。未列出的卡不属于任何已知副本。",
         ),
+        column(lambda: owned_lately(seen(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
         column(lambda: owned(seen(m.GPU_MEMORY_USED_BYTES)), Text("Memory used", "已用显存"), cell=Cell.BAR),
-        rows=("instance", "gpu", "replica", "engine", "model", "rank"), needs=(Needs.ENGINE,), width=12, height=8,
+        rows=("instance", "gpu", "replica", "model", "rank"), needs=(Needs.ENGINE,), width=12, height=10,
         drill=(TO_REPLICA,),
     ),
     timeline(
@@ -87,7 +96,7 @@ _CARDS: tuple[Panel, ...] = (
             "各卡应答情况随时间变化。条带中断是采集器的问题，不是卡的问题。",
         ),
         series(lambda: max_by(seen(m.GPU_UP), *BY_CARD), CARD),
-        states=UP, width=12, height=8, drill=(TO_CARD,),
+        states=UP, width=12, height=10, drill=(TO_CARD,),
     ),
 )  # fmt: skip
 
@@ -174,14 +183,14 @@ _STATE: tuple[Panel, ...] = (
         Text("Clocks held down, share of time", "频率被压低的时间占比"),
         Text(
             "By card and reason. Thermal and power-brake slowdowns are trouble; the power cap is a budget at "
-            "work. Flat zero is healthy.",
-            "按卡与原因。热降频与功率制动是故障；功率上限属于预算生效。恒为零是正常的。",
+            "work. Empty is healthy.",
+            "按卡与原因。热降频与功率制动是故障；功率上限属于预算生效。为空即正常。",
         ),
         series(
-            lambda: max_by(rate(seen(m.GPU_CLOCK_EVENT_SECONDS_TOTAL), WINDOW), *BY_CARD, "reason"),
+            lambda: held_down("reason") > 0,
             f"{CARD} {{{{reason}}}}",
         ),
-        limit=LIMITS.throttled_share, most=1, named=named.NODE_THROTTLE, drill=(TO_CARD,),
+        needs=(Needs.TROUBLE,), limit=LIMITS.throttled_share, most=1, named=named.NODE_THROTTLE, drill=(TO_CARD,),
     ),
     timeline(
         Text("Throttle timeline", "降频时间线"),
@@ -227,7 +236,7 @@ _LINKS: tuple[Panel, ...] = (
             lambda: max_by(rate(seen(m.GPU_NVLINK_TRANSMIT_BYTES_TOTAL), WINDOW), *BY_CARD),
             f"{CARD} NVLink", needs=(Needs.NVLINK,),
         ),
-        named=named.NODE_LINKS, drill=(TO_CARD,),
+        height=10, named=named.NODE_LINKS, drill=(TO_CARD,),
     ),
     table(
         Text("Links that are worse than they should be", "降级的链路"),
@@ -245,7 +254,7 @@ _LINKS: tuple[Panel, ...] = (
             lambda: seen(m.GPU_NVLINK_LINKS_DOWN), Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
             limit=NONE_ODD, needs=(Needs.NVLINK,),
         ),
-        rows=BY_CARD, width=8, height=8, drill=(TO_CARD,),
+        rows=BY_CARD, width=10, height=10, drill=(TO_CARD,),
     ),
     table(
         Text("How the cards of a replica reach each other", "副本内各卡的互联路径"),
@@ -255,7 +264,7 @@ _LINKS: tuple[Panel, ...] = (
             "一起工作的两卡间最慢的路径：NV# 为 NVLink；PIX、PXB、PHB、NODE 为 PCIe；SYS 跨 CPU 插槽，最慢。",
         ),
         column(lambda: seen(m.LLM_CARD_PATH_INFO), Text("Seen", "已见")),
-        rows=("instance", "replica", "path"), needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=8,
+        rows=("instance", "replica", "path"), needs=(Needs.GROUPS, Needs.ENGINE), width=6, height=10,
         drill=(TO_REPLICA,),
     ),
     table(

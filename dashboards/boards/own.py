@@ -57,11 +57,11 @@ _SOURCES: tuple[Panel, ...] = (
             states=RELOADED,
         ),
         column(
-            lambda: increase(seen(m.SHARDWATCH_LOOP_RESTARTS_TOTAL), RANGE), Text("Errors survived", "挺过的错误"),
+            lambda: increase(seen(m.SHARDWATCH_LOOP_RESTARTS_TOTAL), RANGE), Text("Errors", "挺过的错误"),
             cell=Cell.COLOUR, limit=NONE_ODD, summed=True, needs=TROUBLE,
         ),
         column(
-            lambda: seen(m.SHARDWATCH_DROPPED_SERIES), Text("Series dropped", "丢弃的序列"), cell=Cell.COLOUR,
+            lambda: seen(m.SHARDWATCH_DROPPED_SERIES), Text("Dropped", "丢弃的序列"), cell=Cell.COLOUR,
             limit=NONE_ODD,
         ),
         column(lambda: seen(SAMPLES), Text("Samples", "样本数")),

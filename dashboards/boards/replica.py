@@ -6,8 +6,9 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.latency import WHICH, curves, spread_out
 from dashboards.boards.status import MOVING, STRAGGLER, TO_CARD, UP, YES_BAD, status
-from dashboards.limits import LIMITS
+from dashboards.limits import BEHIND, LIMITS
 from dashboards.panels import (
     Cell,
     Drill,
@@ -23,43 +24,20 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.panels.factories import Asked
-from dashboards.scope import WINDOW, owned, owned_lately, seen, seen_buckets, seen_count, seen_sum
+from dashboards.scope import WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Metric, Unit
-from exporter.promql import Expr, binary, histogram_quantile, max_by, min_by, rate, regex, sum_by
+from exporter.promql import Expr, binary, max_by, min_by, rate, regex, sum_by
 
 ENGINE = (Needs.ENGINE,)
 TRAFFIC = (Needs.TRAFFIC,)
 FULL = (Needs.FULL, Needs.TRAFFIC)
-WHICH = "{{replica}} {{instance}}"  # many nodes call a replica alike
-
-
-def _quantile(metric: Metric, share: float) -> Expr:
-    """Give a quantile; without requests it is not NaN, which draws an empty axis, but absent: then words say why."""
-    return histogram_quantile(share, sum_by(rate(seen_buckets(metric), WINDOW), "le", "instance", "replica")) >= 0
 
 
 def moving() -> Expr:
     """Give 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
     up = min_by(seen(m.LLM_UP), "instance", "replica")
     return up + max_by(seen(m.LLM_FROZEN), "instance", "replica") | up
-
-
-def _mean(metric: Metric) -> Expr:
-    each = sum_by(rate(seen_sum(metric), WINDOW), "instance", "replica").as_unit(Unit.SECONDS)
-    return (each / sum_by(rate(seen_count(metric), WINDOW), "instance", "replica")).as_unit(Unit.SECONDS) >= 0
-
-
-def latency(metric: Metric) -> tuple[Asked, ...]:
-    """Give p50, p95, p99 and the mean of a histogram, by replica, from summed buckets."""
-    return (
-        series(lambda: _quantile(metric, 0.5), f"{WHICH} p50"),
-        series(lambda: _quantile(metric, 0.95), f"{WHICH} p95"),
-        series(lambda: _quantile(metric, 0.99), f"{WHICH} p99"),
-        series(lambda: _mean(metric), Text(f"{WHICH} mean", f"{WHICH} 平均"), dashed=True),
-    )
 
 
 _HEALTH: tuple[Panel, ...] = (
@@ -106,7 +84,7 @@ _LATENCY: tuple[Panel, ...] = (
             "is not, a part of the requests waits; if all rise, the replica is full or slow.",
             "从到达到首 token，含排队与预填充；p50、p95、p99 与平均。p50 正常而 p99 高：部分请求在等；全部上升：副本已满或变慢。",
         ),
-        *latency(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
+        *curves(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
         needs=TRAFFIC, limit=LIMITS.first_token, width=8, height=9, named=named.REPLICA_FIRST_TOKEN,
             traces="replica",
     ),
@@ -117,7 +95,7 @@ _LATENCY: tuple[Panel, ...] = (
             "say); a band that climbs is a queue.",
             "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
         ),
-        lambda: sum_by(rate(seen_buckets(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), WINDOW), "le"),
+        lambda: spread_out(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
         needs=TRAFFIC, width=8, height=9,
     ),
     lines(
@@ -127,7 +105,7 @@ _LATENCY: tuple[Panel, ...] = (
             "Spikes of p99 are long prefills or preemptions; a level that rose is a slow card or a big batch.",
             "请求相邻引擎步的间隔；投机解码时一步产生多个 token。p99 尖峰是长预填充或抢占；整体抬高是慢卡或大批次。",
         ),
-        *latency(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
+        *curves(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
         needs=TRAFFIC, width=8, height=9, named=named.REPLICA_TOKEN,
     ),
     heat(
@@ -136,7 +114,7 @@ _LATENCY: tuple[Panel, ...] = (
             "Where the steps lie, by bucket, per second. A second band above the first is interrupted decoding.",
             "各区间每秒的步数。上方出现第二条带即解码被打断。",
         ),
-        lambda: sum_by(rate(seen_buckets(m.LLM_INTER_TOKEN_LATENCY_SECONDS), WINDOW), "le"),
+        lambda: spread_out(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
         needs=TRAFFIC, width=12,
     ),
     lines(
@@ -265,7 +243,7 @@ _CARDS: tuple[Panel, ...] = (
             lambda: owned(seen(m.GPU_MEMORY_USED_BYTES)) / owned(seen(m.GPU_MEMORY_TOTAL_BYTES)),
             Text("Memory", "显存"), cell=Cell.BAR, limit=LIMITS.card_memory, most=1,
         ),
-        rows=BY_CARD, needs=ENGINE, width=16, height=10, drill=(Drill(Uid.CARD_HEALTH, ("instance", "gpu")),),
+        rows=BY_CARD, needs=ENGINE, width=17, height=10, drill=(Drill(Uid.CARD_HEALTH, ("instance", "gpu")),),
     ),
     timeline(
         Text("Straggler and cause", "拖后腿的卡与原因"),
@@ -283,7 +261,7 @@ _CARDS: tuple[Panel, ...] = (
             lambda: max_by(seen(m.GPU_STRAGGLER_JUDGED, scope="replica", group=regex("$replica")), "instance", "group") + 10,
             "{{group}} {{instance}}",
         ),
-        states=STRAGGLER, needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=10, named=named.REPLICA_STRAGGLER,
+        states=STRAGGLER, needs=(Needs.GROUPS, Needs.ENGINE), width=7, height=10, named=named.REPLICA_STRAGGLER,
     ),
     bars(
         Text("Requests by rank", "各 rank 的请求"),
@@ -331,7 +309,7 @@ _STAGES = (
        "从首 token 到末 token：回答长度乘以 token 间隔。")),
 )  # fmt: skip
 _FULL: tuple[Panel, ...] = (
-    *(lines(title, shows, *latency(metric), needs=FULL) for metric, title, shows in _STAGES),
+    *(lines(title, shows, *curves(metric), needs=FULL) for metric, title, shows in _STAGES),
     lines(
         Text("Beyond the last bucket", "超出最后一个桶的占比"),
         Text(
@@ -353,7 +331,7 @@ _FULL: tuple[Panel, ...] = (
             "各卡 SM 频率与同副本最快卡之比：低于 100 % 的格子即因频率拖慢他人的卡。原因见节点的降频时间线。",
         ),
         series(_behind, "{{replica}} GPU {{gpu}}"),
-        needs=ENGINE, width=8, height=8, drill=(TO_CARD,),
+        needs=ENGINE, limit=BEHIND, width=8, height=8, drill=(TO_CARD,),
     ),
     table(
         Text("What the engine never gives", "引擎不提供的数据"),

@@ -11,12 +11,17 @@ from dashboards.panels.record import Colour
 from dashboards.scope import seen, targets
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import ALERTS, count_by, regex, select, sum_by
+from exporter.promql import ALERTS, count_by, regex, select, sum_by, without_value
 
 ALL_WELL = (State(0, Text("none", "无"), Colour.GOOD),)
 UP = (State(0, Text("down", "停"), Colour.CRITICAL), State(1, Text("up", "正常"), Colour.GOOD))
 YES_BAD = (State(0, Text("no", "否"), Colour.GOOD), State(1, Text("yes", "是"), Colour.CRITICAL))
 
+MOVING = (
+    State(0, Text("down", "停"), Colour.CRITICAL),
+    State(1, Text("up", "正常"), Colour.GOOD),
+    State(2, Text("frozen", "冻结"), Colour.WARNING),
+)
 STRAGGLER = (
     State(1, Text("others wait for it", "大家在等它"), Colour.CRITICAL),
     State(10, Text("cannot be compared", "无法比较"), Colour.OFF),
@@ -25,7 +30,7 @@ STRAGGLER = (
 
 TO_NODE = Drill(Board.NODE, ("instance",))
 TO_CARD = Drill(Board.CARD_HEALTH, ("instance", "gpu"))
-TO_REPLICA = Drill(Board.REPLICA, ("replica",))
+TO_REPLICA = Drill(Board.REPLICA, ("instance", "replica"))  # many nodes call a replica alike
 
 
 def _exporters() -> Panel:
@@ -89,13 +94,21 @@ def _alerts() -> Panel:
     return stat(
         Text("Alerts firing", "触发中的告警"),
         Text(
-            "Alerts of severity critical and warning that fire now, of all nodes. 'no alert fires' in grey means that "
+            "Alerts of severity critical and warning that fire now, of the chosen nodes and of none. 'no alert fires' in grey means that "
             "Prometheus knows no rules at all: not even the one that always fires.",
-            "当前触发的 critical 与 warning 告警，含所有节点。灰色“无告警”表示 Prometheus 没有任何规则，连恒触发的那条也没有。",
+            "当前触发的 critical 与 warning 告警，含所选节点及不属于任何节点的。灰色“无告警”表示 Prometheus 没有任何规则，连恒触发的那条也没有。",
         ),
         series(
             lambda: (
-                count_by(select(ALERTS, alertstate="firing", severity=regex("critical|warning")))
+                count_by(
+                    select(
+                        ALERTS,
+                        alertstate="firing",
+                        severity=regex("critical|warning"),
+                        job=regex("$job|"),
+                        instance=regex("$instance|"),
+                    )
+                )
                 | count_by(select(ALERTS)) * 0
             ),
             Text("firing", "触发"),
@@ -111,12 +124,16 @@ def _missing() -> Panel:
         Text("Signals unreadable", "读不到的信号"),
         Text(
             "Signals of answering cards that could not be read although the card should have them "
-            "(gpu_signal_missing_info; with series: full also those that it does not support). Their figures are "
-            "absent on the boards; Card health lists them with the reason.",
-            "卡有应答、但读不到的信号数（gpu_signal_missing_info；series: full 时也含不支持的）。相应数据在看板上缺失；“卡健康”列出原因。",
+            "(gpu_signal_missing_info; those that it does not support are not counted). Their figures are absent on the "
+            "boards; Card health lists them with the reason.",
+            "卡有应答、但读不到的信号数（gpu_signal_missing_info；不支持的不计）。相应数据在看板上缺失；“卡健康”列出原因。",
         ),
         series(
-            lambda: count_by(seen(m.GPU_SIGNAL_MISSING_INFO)) | count_by(seen(m.GPU_UP)) * 0, Text("missing", "缺失")
+            lambda: (
+                count_by(seen(m.GPU_SIGNAL_MISSING_INFO, reason=without_value("unsupported")))
+                | count_by(seen(m.GPU_UP)) * 0
+            ),
+            Text("missing", "缺失"),
         ),
         limit=NONE_ODD,
         states=ALL_WELL,

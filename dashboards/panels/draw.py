@@ -118,7 +118,7 @@ def _lines(panel: Panel, language: Language) -> core.Panel:
 
 _WIDE = 12
 _MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's pixels
-_LEAST_WIDTHS = {"instance": 130, "replica": 100, "model": 150}
+_LEAST_WIDTHS = {"instance": 115, "replica": 100, "model": 150}
 _NARROWEST = 80  # pixels of a table's column; Grafana's 150 push the last columns out of sight
 _WIDTHS = {
     "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
@@ -212,7 +212,7 @@ def _history(panel: Panel, language: Language) -> core.Panel:
 def _table(panel: Panel, language: Language) -> core.Panel:
     overrides = [_column(one, language) for one in panel.series]
     overrides += [_row_link(panel.drill, label, language) for label in panel.rows if _leads(panel.drill, label)]
-    overrides += [_row_width(label, language) for label in panel.rows if label in _WIDTHS | _LEAST_WIDTHS]
+    overrides += [_label(label, language) for label in panel.rows]
     sort = [(one.legend.in_(language), True) for one in panel.series if one.legend.en == panel.sort]
     sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
     if panel.sort and not sort[0][1]:
@@ -246,9 +246,13 @@ def _row_link(drills: tuple[Drill, ...], label: str, language: Language) -> Json
     return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": links}]}
 
 
-def _row_width(label: str, language: Language) -> Json:
-    fixed, least = _WIDTHS.get(label), _LEAST_WIDTHS.get(label)
-    properties = [{"id": "custom.width", "value": fixed}] if fixed else [{"id": "custom.minWidth", "value": least}]
+def _label(label: str, language: Language) -> Json:
+    """Give a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
+    properties: list[Json] = [{"id": "noValue", "value": "–"}]
+    if label in _WIDTHS:
+        properties.append({"id": "custom.width", "value": _WIDTHS[label]})
+    if label in _LEAST_WIDTHS:
+        properties.append({"id": "custom.minWidth", "value": _LEAST_WIDTHS[label]})
     return {"matcher": {"id": "byName", "options": label_name(label, language)}, "properties": properties}
 
 

@@ -1,0 +1,178 @@
+"""From a generated board to what must be asked and where it is drawn: pure, no network.
+
+Grafana's rules are followed where a picture depends on them: the step is the range over the points that fit into the
+panel, never below the scrape interval; ``$__rate_interval`` is four scrapes or a step and one; a variable on All is
+its own pattern, and chosen values are a pattern of the values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.preview.programs import PreviewError
+
+Json = dict[str, Any]
+
+GENERATED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "generated")
+GRID = 24
+CELL, GAP = 30, 8  # pixels: the height of one grid line, and what is between panels
+_NICE_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
+_ALERTS = 'ALERTS{severity!="none",instance=~"$instance|"}'  # for the list of alerts; Grafana has an API of its own
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The time range of a picture, in seconds since 1970, and how often Prometheus scraped."""
+
+    start: float
+    end: float
+    scrape: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One query of one panel; ``step`` is None for a query at one moment."""
+
+    panel: int
+    ref: str
+    expr: str
+    start: float
+    end: float
+    step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a picture needs: the panels in place, the queries, the annotations' queries, the size in pixels."""
+
+    board: Json
+    panels: tuple[Json, ...]
+    requests: tuple[Request, ...]
+    annotations: tuple[tuple[Json, Request], ...]
+    alerts: Request
+    chosen: tuple[tuple[str, str], ...]
+    width: int
+    height: int
+
+
+def load(uid: str, language: str, folder: str = GENERATED) -> Json:
+    """Give a generated board."""
+    path = os.path.join(folder, language, f"{uid}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            data: Json = json.load(file)
+    except FileNotFoundError as error:
+        raise PreviewError(f"there is no board {path}: run make generate, or see --help for the names") from error
+    return data
+
+
+def uids(language: str, folder: str = GENERATED) -> list[str]:
+    """Give the names of all generated boards."""
+    try:
+        names = os.listdir(os.path.join(folder, language))
+    except FileNotFoundError as error:
+        raise PreviewError(f"no boards in {folder}: run make generate") from error
+    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
+def plan(board: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, width: int, unfold: bool) -> Plan:
+    """Say what to ask for a board; ``chosen`` holds values of variables, all others are on All."""
+    panels = _in_place(board, unfold=unfold)
+    values = {one["name"]: _value(one, tuple(chosen.get(one["name"], ()))) for one in _variables(board)}
+    unknown = set(chosen) - set(values)
+    if unknown:
+        raise PreviewError(f"the board {board['uid']} has no variable {', '.join(sorted(unknown))}")
+    asked = tuple(
+        _request(panel, target, window, values, width)
+        for panel in panels for target in panel.get("targets", ())
+    )  # fmt: skip
+    noted = tuple((one, _note(one, place, window, values)) for place, one in enumerate(board["annotations"]["list"]))
+    lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
+    return Plan(
+        board=board, panels=panels, requests=asked, annotations=noted, width=width,
+        alerts=Request(panel=-1, ref="alerts", expr=filled(_ALERTS, values, window, window.scrape), start=window.start,
+                       end=window.end, step=None),
+        chosen=tuple((one["label"], ", ".join(chosen.get(one["name"], ())) or "All") for one in _variables(board)),
+        height=lines * (CELL + GAP),
+    )  # fmt: skip
+
+
+def step_of(window: Window, points: float) -> float:
+    """Give the seconds between two points: a round number, not below the scrape interval."""
+    least = max(window.seconds / max(points, 1), window.scrape)
+    return float(next((nice for nice in _NICE_SECONDS if nice >= least), _NICE_SECONDS[-1]))
+
+
+def filled(expr: str, values: Mapping[str, str], window: Window, step: float) -> str:
+    """Put the variables and Grafana's macros into a query."""
+    macros = {
+        "__interval": f"{step:g}s",
+        "__rate_interval": f"{max(step + window.scrape, 4 * window.scrape):g}s",
+        "__range": f"{math.ceil(window.seconds)}s",
+    }
+
+    def put(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if name not in macros and name not in values:
+            raise PreviewError(f"nothing is known to put in for ${name} of {expr}")
+        return macros.get(name) or values[name]
+
+    return _VARIABLE.sub(put, expr)
+
+
+def _variables(board: Json) -> list[Json]:
+    return [one for one in board["templating"]["list"] if one["type"] == "query"]
+
+
+def _value(variable: Json, chosen: tuple[str, ...]) -> str:
+    if not chosen:
+        return str(variable["allValue"])
+    escaped = [re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\\\1", one) for one in chosen]
+    return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
+
+
+def _request(panel: Json, target: Json, window: Window, values: Mapping[str, str], width: int) -> Request:
+    pixels = width / GRID * panel["gridPos"]["w"]
+    step = step_of(window, panel.get("maxDataPoints") or pixels)
+    return Request(
+        panel=panel["id"], ref=target["refId"], expr=filled(target["expr"], values, window, step),
+        start=window.start, end=window.end, step=None if target["instant"] else step,
+    )  # fmt: skip
+
+
+def _note(annotation: Json, place: int, window: Window, values: Mapping[str, str]) -> Request:
+    least = float(annotation["target"]["interval"].removesuffix("s"))
+    step = max(window.scrape, step_of(window, 300), least)
+    expr = filled(annotation["target"]["expr"], values, window, step)
+    return Request(panel=-1, ref=f"{place}", expr=expr, start=window.start, end=window.end, step=step)
+
+
+def _in_place(board: Json, *, unfold: bool) -> tuple[Json, ...]:
+    """Give rows and panels in one list; unfolded rows push down what is below them."""
+    found: list[Json] = []
+    pushed = 0
+    for top in board["panels"]:
+        found.append(_lower(top, pushed))
+        inside = top.get("panels") or []
+        if inside and unfold:
+            found[-1] |= {"collapsed": False, "panels": []}
+            found += [_lower(one, pushed) for one in inside]
+            bottom = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in inside)
+            pushed += bottom - top["gridPos"]["y"] - top["gridPos"]["h"]
+    return tuple(found)
+
+
+def _lower(panel: Json, by: int) -> Json:
+    return panel | {"gridPos": panel["gridPos"] | {"y": panel["gridPos"]["y"] + by}}

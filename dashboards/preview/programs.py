@@ -1,0 +1,19 @@
+"""The outside programs of the preview: where they are, or the Debian package that brings them."""
+
+from __future__ import annotations
+
+import shutil
+
+PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "chromium": "chromium", "node": "nodejs", "npm": "npm"}
+
+
+class PreviewError(Exception):
+    """The preview cannot go on; the message says what to do."""
+
+
+def program(name: str) -> str:
+    """Give the path of a program; PreviewError names the package where it is missing."""
+    path = shutil.which(name)
+    if path is None:
+        raise PreviewError(f"{name} is not installed: apt-get install {PACKAGES[name]}")
+    return path
