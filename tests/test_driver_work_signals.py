@@ -119,7 +119,7 @@ def test_work_is_shown_in_base_units_under_its_own_names(told):
 
 def test_a_cycle_costs_one_sample_and_one_evaluation(told):
     rise = told(healthy).rise
-    cycles = rise["nvmlDeviceGetSamples"] / 8  # four kinds of samples in each cycle, each in two calls
+    cycles = rise["nvmlDeviceGetSamples"] / 4  # two kinds of samples in each cycle, each in two calls
     assert cycles > 4 and abs(rise[TAKE] - cycles) <= 2 and abs(rise[EVALUATE] - cycles) <= 2, rise
 
 
@@ -262,6 +262,26 @@ def test_buffers_are_given_back_before_the_driver_is_shut_down(told):
     assert asked[ALLOCATE] - asked[FREE] == 8
 
 
+@story
+def ended(node):
+    """Asked to end while all is well, and while a card hangs."""
+    found = []
+    for name, plan in (("ended", []), ("ended_hanging", [f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])):
+        one = node(name, cards=2)
+        one.until(works(0, 1))
+        one.plan(*plan)
+        one.until(lambda page, p=plan: not p or page.hung(1) == 1)
+        code, seconds = one.stop()
+        found.append(SimpleNamespace(code=code, seconds=seconds, asked=one.asked()))
+    return found
+
+
+def test_buffers_are_given_back_at_the_end_unless_a_card_hangs_which_holds_nobody_up(told):
+    well, hanging = told(ended)
+    assert well.code == hanging.code == 0 and max(well.seconds, hanging.seconds) < 5
+    assert well.asked[ALLOCATE] == well.asked[FREE] == 4 == hanging.asked[ALLOCATE]
+
+
 # ---------------------------------------------------------------- instances
 
 
@@ -337,6 +357,26 @@ def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_agai
     assert of(seen.lost, "gpu_sm_active_ratio", 0) is None
     assert works(0)(seen.joined) or seen.joined.missing(0).get("sm_active") == "starting"
     assert not seen.joined.all("gpu_mig_info")
+
+
+@story
+def denied(node):
+    """Instances that may not be opened."""
+    mode = f"value {uuid(0)} {MODE} 1"
+    one = node(
+        "denied", cards=2, plan=[mode, part(0, 0, 9), f"on {uuid(0)} nvmlDeviceGetMigDeviceHandleByIndex code 4"]
+    )
+    page = one.until(lambda page: page.missing(0).get("instances") == "no_permission")
+    one.plan(mode, part(0, 0, 9))
+    back = one.until(lambda page: of(page, "gpu_up", 0) == 1, seconds=30)
+    return SimpleNamespace(page=page, back=back, log=one.log())
+
+
+def test_a_divided_card_whose_instances_may_not_be_opened_says_so(told):
+    seen = told(denied)
+    assert seen.page.up(0, 1) and not seen.page.all("gpu_mig_info")
+    assert "instances" not in seen.page.missing(1) and seen.log.count("instances:no_permission") == 1
+    assert "instances" not in seen.back.missing(0)
 
 
 @story

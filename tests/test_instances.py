@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+from builders import Clock
+
 from exporter.model import CardFacts, CardReading, MigInstance, Missing, Signal
+from exporter.simulate.plan import Plan
 from exporter.sources.driver import nvml, pipe
 from exporter.sources.driver.card_book import CardBook
 from exporter.sources.driver.nvml_card import CardReader, Shared
+from exporter.sources.driver.nvml_errors import CardGone
 from tests.fake_nvml import FakeDriver, NVMLError
 
 WALL = 5000.0
@@ -138,9 +143,18 @@ def test_an_instance_that_was_deleted_and_lingers_in_the_list_is_left_out_and_th
 def test_a_divided_card_without_permission_for_its_instances_has_none():
     driver = Divided({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
     one = reader(driver)
-    assert one.instances.read(look=True) == () and one.read(slow=True).signals[Signal.POWER] > 0
+    assert one.instances.read(look=True) == ()
+    reading = one.read(slow=True)
+    assert reading.signals[Signal.POWER] > 0 and reading.missing[Signal.INSTANCES] is Missing.NO_PERMISSION
     driver.plan = {}
     assert len(one.instances.read(look=True)) == 2
+    assert Signal.INSTANCES not in one.read(slow=True).missing
+
+
+def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
+    one = reader(Divided({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
+    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
+    assert one.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
 
 
 def test_old_memory_structures_serve_too():
@@ -151,6 +165,42 @@ def test_old_memory_structures_serve_too():
     (_, reading), _ = reader(driver).instances.read(look=True)
     assert reading.signals[Signal.MEMORY_USED] == 4.0
     assert reading.missing[Signal.MEMORY_RESERVED] is Missing.UNSUPPORTED
+
+
+# ---- simulated
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """The node of the scenario with a divided card, a minute old, and its clock."""
+    clock = Clock(60.0)
+    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
+    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
+    plan = Plan(scenario="mig", start=0.0, wall=1.7e9, pids={"small": (4321,)})
+    driver = nvml.load_driver("exporter.simulate.cards", plan.dumps())
+    facts, cards = nvml.initialise(driver)
+    assert cards == 8
+    return driver, clock, facts.driver_version
+
+
+def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
+    driver, clock, version = simulated
+    calls, facts = nvml.open_card(driver, 7)
+    assert facts.mig and not nvml.open_card(driver, 6)[1].mig
+    one = CardReader(driver, calls, facts, version, Shared())
+    one.instances.read(look=True, clock=clock)
+    clock.tick(5.0)
+    (busy, work), (idle, rest) = one.instances.read(look=False, clock=clock)
+    assert [part.instance.profile for part in (busy, idle)] == ["3g.40gb"] * 2 and busy.uuid.startswith("MIG-")
+    assert [process.pid for process in work.processes] == [4321] and rest.processes == ()
+    assert work.signals[Signal.SM_ACTIVE] > 0.05 > rest.signals[Signal.SM_ACTIVE]
+    whole = one.read(slow=True, clock=clock)
+    assert whole.missing[Signal.SM_ACTIVE] is Missing.MIG and whole.signals[Signal.POWER] > 80
+    assert whole.signals[Signal.MEMORY_USED] == pytest.approx(
+        work.signals[Signal.MEMORY_USED] + rest.signals[Signal.MEMORY_USED]
+    )
+    with pytest.raises(CardGone):
+        nvml.open_card(driver, 8)  # instances have no index of their own
 
 
 def refuse(code):

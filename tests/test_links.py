@@ -200,6 +200,10 @@ def test_never_fewer_are_down_than_are_seen_down_and_never_more_than_a_card_coul
         ({"fabric_state": 3, "fabric_health": 0xF << 8}, ("incorrect_configuration",)),
         ({"fabric_state": 3, "fabric_health": 0x2 << 12}, ("no_partition_assigned",)),
         ({"fabric_state": 3, "fabric_health": 0x2 << 14}, ("manager_disconnected",)),
+        ({"fabric_state": 3, "fabric_summary": 1}, ()),
+        ({"fabric_state": 3, "fabric_summary": 2}, ("unhealthy",)),
+        ({"fabric_state": 3, "fabric_summary": 3}, ("limited_capacity",)),
+        ({"fabric_state": 3, "fabric_summary": 2, "fabric_health": 0x1}, ("degraded_bandwidth",)),
         ({"fabric_state": 3, "fabric_health": 0x1 | 0x5 << 8}, ("degraded_bandwidth", "insufficient_nvlinks")),
     ],
 )

@@ -9,9 +9,10 @@ import pytest
 
 from exporter.model import Missing, Signal
 from exporter.sources.driver import nvml
+from exporter.sources.driver.nvml_arrays import decoded
 from exporter.sources.driver.nvml_card import CardReader
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
-from exporter.sources.driver.nvml_fields import FieldBatch, checked, decoded, event_time_fields
+from exporter.sources.driver.nvml_fields import FieldBatch, checked, event_time_fields
 from exporter.sources.driver.nvml_gpm import SIGNALS as WORK
 from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS
 from tests.fake_nvml import FakeDriver, NVMLError, item, sample
@@ -43,7 +44,8 @@ def test_a_healthy_card_gives_every_signal_in_base_units():
     reading = read({})
     assert set(reading.signals) == set(Signal) - {
         Signal.CLOCK_EVENTS, Signal.CLOCK_EVENT_TIME, Signal.NVLINK_STATE, Signal.NVLINK_ERRORS, *WORK,
-        Signal.FABRIC_STATUS, Signal.FABRIC_HEALTH, Signal.C2C_LINKS, Signal.C2C_LINKS_ACTIVE,
+        Signal.FABRIC_STATUS, Signal.FABRIC_HEALTH, Signal.FABRIC_SUMMARY, Signal.C2C_LINKS, Signal.C2C_LINKS_ACTIVE,
+        Signal.INSTANCES,
     }  # fmt: skip
     assert missing(reading) == {}
     expected = {
@@ -188,7 +190,7 @@ def test_what_is_not_supported_is_absent_and_asked_once_for_each_initialisation(
     assert driver.asked_fields[82] == 1
     assert driver.counts["nvmlDeviceGetMarginTemperature"] == 1
     assert driver.counts["nvmlDeviceGetTemperatureThreshold"] == 4  # four kinds, once each
-    assert driver.counts["nvmlDeviceGetSamples"] == 4
+    assert driver.counts["nvmlDeviceGetSamples"] == 2
     assert driver.counts["nvmlDeviceGetFieldValues"] == 1 + 5 * 2  # link count, then one for each tier
     reader(driver).read(slow=False)
     assert driver.asked_fields[82] == 2

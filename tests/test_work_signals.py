@@ -9,6 +9,7 @@ from builders import Clock
 
 from exporter.model import Missing, Signal
 from exporter.simulate.plan import Plan
+from exporter.simulate.playing import NVMLError
 from exporter.simulate.work import DRAM, NVLINK_SENT, OCCUPANCY, SM, TENSOR, Sample, between
 from exporter.simulate.world import World
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
@@ -107,6 +108,41 @@ def test_a_driver_without_the_functions_has_no_work_signals(node, monkeypatch):
     for _ in range(3):
         assert set(one.read(clock).values.values()) == {Missing.UNSUPPORTED}
         clock.tick(1.0)
+
+
+# ---- every return code
+
+# Those that end an initialisation or a card among them; what says that the card has no such thing is for good.
+CODES = [*range(1, 31), 999]
+FOR_GOOD = {2, 3, 13, 25}
+
+
+def answer(code):
+    """Refuse as the binding does; 0 answers."""
+
+    def call(*_):
+        raise NVMLError(code)
+
+    return call
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("name", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc"])
+def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(node, monkeypatch, name, code):
+    driver, clock, room = node
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, name, answer(code))
+        one = counters(node)
+        why = set(one.read(clock).values.values())
+        assert why == {
+            Missing.UNSUPPORTED if code in FOR_GOOD else Missing.NO_PERMISSION if code == 4 else Missing.ERROR
+        }
+        assert room.enter(), "the turn is given back"
+        room.leave()
+    one.read(clock)
+    clock.tick(1.0)
+    back = set(one.read(clock).values.values())
+    assert (back == {Missing.UNSUPPORTED}) is (code in FOR_GOOD)
 
 
 # ---- what simulated cards answer

@@ -134,6 +134,7 @@ def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(talk):
     one = talk({"at": {"GPU-b": {"nvmlDeviceGetTemperatureV": {"error": 15}}}})
     failed = one.wait(lambda m: isinstance(m, pipe.CardFailed))
     assert (failed.uuid, failed.reason, failed.index) == ("GPU-b", "lost", 1)
+    one.wait(lambda m: isinstance(m, pipe.CardRead) and m.uuid == "GPU-a")  # a card that is being read is not asked
     answers = one.read(1, "GPU-a", "GPU-b")
     assert isinstance(answers["GPU-a"], pipe.CardRead)
     assert isinstance(answers["GPU-b"], pipe.CardFailed)
@@ -370,3 +371,13 @@ def test_a_card_in_a_call_postpones_the_initialisation():
 
 def test_resident_memory_is_read_from_the_kernel():
     assert 2**20 < worker.resident_bytes() < 2**34
+
+
+def test_a_new_initialisation_does_not_make_the_others_wait_for_a_card_that_hangs(monkeypatch):
+    one = worker.Worker("tests.fake_nvml", "", outlet=None)
+    one._accepting = True
+    one._cards = (SimpleNamespace(working=True, stuck=lambda now: 10.0), SimpleNamespace(stuck=lambda now: 0.0))
+    waits = []
+    monkeypatch.setattr(worker.time, "sleep", waits.append)
+    assert not one._quiet()
+    assert one._accepting and waits == []

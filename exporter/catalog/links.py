@@ -167,7 +167,8 @@ LINKS = (
         labels=("problem",),
         help="What keeps the card from using the NVSwitch fabric fully: not_started, in_progress, failed, "
         "degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition_assigned, "
-        "manager_disconnected, or what is wrong with its configuration. Absent when nothing is.",
+        "manager_disconnected, what is wrong with its configuration, or unhealthy or limited_capacity where the "
+        "driver says no more. Absent when nothing is.",
         read=_fabric_problems,
     ),
     gauge(

@@ -45,6 +45,7 @@ _FABRIC_CONFIGURATION = (
     "invalid_location",
     "invalid_gpu_state",
 )
+_FABRIC_SUMMARIES = {2.0: "unhealthy", 3.0: "limited_capacity"}  # said where no bit says more
 _FABRIC_STATES = {1.0: "not_started", 2.0: "in_progress"}
 
 
@@ -63,6 +64,9 @@ def fabric_problems(reading: CardReading) -> tuple[str, ...]:
         found += [name for name in [_FABRIC_CONFIGURATION[place]] if name]
     else:
         found.append("incorrect_configuration")
+    summary = _FABRIC_SUMMARIES.get(reading.signals.get(Signal.FABRIC_SUMMARY, 0.0))
+    if summary is not None and not found:
+        found.append(summary)
     return tuple(found)
 
 

@@ -71,6 +71,7 @@ class Signal(str, Enum):
     FABRIC_STATE = "fabric_state"
     FABRIC_STATUS = "fabric_status"
     FABRIC_HEALTH = "fabric_health"
+    FABRIC_SUMMARY = "fabric_summary"
     C2C_LINKS = "c2c_links"
     C2C_LINKS_ACTIVE = "c2c_links_active"
     PROCESSES = "processes"
@@ -82,6 +83,7 @@ class Signal(str, Enum):
     GRAPHICS_ACTIVE = "graphics_active"
     PIPE_ACTIVE = "pipe_active"
     TRAFFIC = "traffic"
+    INSTANCES = "instances"  # of a divided card; never a number, only missing
 
 
 class Missing(str, Enum):

@@ -46,6 +46,7 @@ class Card:
     kind: CardKind
     index: int
     seed: str
+    parent: int | None = None  # index of the card that this one is an instance (MIG) of
     memory_used: float = 0.0  # bytes, without the driver's reserve
     own_memory: float = 0.0  # bytes of it that processes hold
     lost: bool = False

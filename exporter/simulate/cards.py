@@ -22,6 +22,7 @@ from exporter.simulate.gpm import (  # noqa: F401 - the binding has them too
     nvmlGpmSampleAlloc,
     nvmlGpmSampleFree,
 )
+from exporter.simulate.mig import functions as mig_functions
 from exporter.simulate.plan import Plan
 from exporter.simulate.playing import (  # noqa: F401 - the binding has all of them
     NVML_ERROR_GPU_IS_LOST,
@@ -104,19 +105,21 @@ def nvmlSystemGetCudaDriverVersion() -> int:
 
 def nvmlDeviceGetCount() -> int:
     """Give the number of cards, lost ones included."""
-    return len(_driver().live().cards)
+    return _driver().live().scenario.cards
 
 
 def nvmlDeviceGetHandleByIndex(index: int) -> int:
     """Give the handle of a card; a lost card has none."""
-    _card(index)
+    if _card(index).parent is not None:
+        raise NVMLError(NVML_ERROR_INVALID_ARGUMENT)
     return index
 
 
 def nvmlDeviceGetUUID(handle: Any) -> str:
     """Give the card's UUID, the same for the same seed and node."""
-    digits = _card(handle).identity
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    card = _card(handle)
+    digits, what = card.identity, "GPU" if card.parent is None else "MIG"
+    return f"{what}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def nvmlDeviceGetName(handle: Any) -> str:
@@ -147,12 +150,14 @@ def nvmlDeviceGetMemoryAffinity(handle: Any, words: int, scope: int) -> list[int
     return [1 << socket(_card(handle))] + [0] * (words - 1)
 
 
-def nvmlDeviceGetMigMode(handle: Any) -> list[int]:
-    """Give (current, pending): off."""
-    _card(handle)
-    return [0, 0]
-
-
+(
+    nvmlDeviceGetMigMode,
+    nvmlDeviceGetMaxMigDeviceCount,
+    nvmlDeviceGetMigDeviceHandleByIndex,
+    nvmlDeviceGetGpuInstanceId,
+    nvmlDeviceGetComputeInstanceId,
+    nvmlGpmMigSampleGet,
+) = mig_functions(_driver, _card)
 (
     nvmlDeviceGetTopologyCommonAncestor,
     nvmlDeviceGetP2PStatus,

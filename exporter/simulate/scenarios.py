@@ -6,7 +6,7 @@ faults are seconds after the start of the simulated node; sizes are bytes, token
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GIB = 1024**3
 MIB = 1024**2
@@ -111,6 +111,15 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An instance of a divided card (MIG).  Replicas name it by its index, counted on from the whole cards."""
+
+    card: int  # the parent's index
+    kind: CardKind
+    share: float  # of the parent's processors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A node and its fate.  ``software`` holds one entry per node variant."""
 
@@ -119,6 +128,7 @@ class Scenario:
     replicas: tuple[Replica, ...]
     kind: CardKind
     cards: int = 8
+    parts: tuple[Part, ...] = ()
     busy: tuple[float, ...] = (1.0,) * 8  # a card's share of its group's busy time
     faults: tuple[Fault, ...] = ()
     software: tuple[Software, ...] = (Software(),)
@@ -152,6 +162,7 @@ H100_PCIE = CardKind(
     thermal_resistance=0.115,
     nvlinks=0,
 )
+H100_HALF = replace(H100, name="NVIDIA H100 80GB HBM3 MIG 3g.40gb", memory=40_448 * MIB, reserved=25 * MIB, nvlinks=0)
 
 LLAMA_70B = Model(
     name="llama-3.3-70b-instruct",
@@ -342,6 +353,18 @@ SCENARIOS = (
             Replica(name="code-sglang", model=QWEN_32B, traffic=CODE, ranks=((2, 3),), engine="sglang"),
             Replica(name="code-tgi", model=QWEN_32B, traffic=CODE, ranks=((4, 5),), engine="tgi"),
             Replica(name="code-ray", model=QWEN_32B, traffic=CODE, ranks=((6, 7),), engine="ray_serve"),
+        ),
+    ),
+    Scenario(
+        name="mig",
+        summary="one card is divided (MIG): a small model on one half, the other half idle; large models beside it",
+        kind=H100,
+        parts=(Part(card=7, kind=H100_HALF, share=3 / 7), Part(card=7, kind=H100_HALF, share=3 / 7)),
+        busy=(1.0,) * 10,
+        replicas=(
+            Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+            Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
+            Replica(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), link_scale=2.2),
         ),
     ),
 )

@@ -88,7 +88,12 @@ class World:
         base = f"{seed}/{node}/{self.scenario.name}"
         kind = self.scenario.kind
         self.cards = [Card(kind, index, base) for index in range(self.scenario.cards)]
-        self.replicas = [SimulatedReplica(spec, kind.memory, base) for spec in self.scenario.replicas]
+        self.cards += [
+            Card(part.kind, index, base, part.card) for index, part in enumerate(self.scenario.parts, len(self.cards))
+        ]
+        self.replicas = [
+            SimulatedReplica(spec, self.cards[spec.ranks[0][0]].kind.memory, base) for spec in self.scenario.replicas
+        ]
         self.faults = tuple(_moved(fault, fault_at, fault_until) for fault in self.scenario.faults)
         self.steps = 0
         self.xids: list[tuple[int, int]] = []  # (card, code) in the order of their time
@@ -138,25 +143,34 @@ class World:
                 for index in group:
                     loads[index] = self._load(replica, rank, index, slowest)
                     loads[index].work /= alone
+        self._join(loads)
         for card, load in zip(self.cards, loads, strict=True):
             card.advance(end, STEP, Load() if card.lost else load)
         self.steps += 1
 
     def _slowest(self, group: tuple[int, ...]) -> float:
         """Clock of the slowest card of a group over the highest clock; a group that idles is not slow."""
-        full = self.scenario.kind.sm_clock
-        return min(self._clock_factor(index, full) for index in group)
+        return min(self._clock_factor(index) for index in group)
 
-    def _clock_factor(self, index: int, full: int) -> float:
+    def _clock_factor(self, index: int) -> float:
         card = self.cards[index]
-        return 1.0 if card.clock <= card.kind.idle_clock else card.clock / full
+        return 1.0 if card.clock <= card.kind.idle_clock else card.clock / card.kind.sm_clock
+
+    def _join(self, loads: list[Load]) -> None:
+        """Let a divided card do what its instances do."""
+        for part, load in zip(self.scenario.parts, loads[self.scenario.cards :], strict=True):
+            whole = loads[part.card]
+            whole.utilization += load.utilization * part.share
+            whole.work += load.work * part.share
+            whole.prefill = max(whole.prefill, load.prefill)
+            whole.host_bytes += load.host_bytes
 
     def _load(self, replica: SimulatedReplica, rank: Rank, index: int, slowest: float) -> Load:
         activity, model = rank.activity, replica.spec.model
         floor = model.launch_floor
         # kernels of a small batch leave gaps between launches
         resident = floor + (0.985 - floor) * min(1.0, activity.fill)
-        own = self._clock_factor(index, self.scenario.kind.sm_clock)
+        own = self._clock_factor(index)
         if replica.frozen:
             return Load(utilization=1.0, pace=0.0)  # spinning in a collective: resident, and no work
         return Load(
@@ -173,9 +187,13 @@ class World:
             share = min(1.0, replica.spec.memory_fraction + OVERHEAD)
             for group in replica.spec.ranks:
                 for index in group:
-                    self.cards[index].memory_used = self.cards[index].own_memory = share * self.scenario.kind.memory
+                    card = self.cards[index]
+                    card.memory_used = card.own_memory = share * card.kind.memory
         for card in self.cards:
             card.memory_used = max(card.memory_used, 4.0 * 1024**2)
+        for part in self.scenario.parts:
+            used = (card.memory_used for card in self.cards if card.parent == part.card)
+            self.cards[part.card].memory_used = sum(used)
 
     def _strike(self, now: float) -> None:
         for fault in self.faults:

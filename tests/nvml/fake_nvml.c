@@ -39,7 +39,7 @@
 #include <unistd.h>
 
 enum { CARDS = 64, RULES = 256, WORD = 96, SLOTS = 4096, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3,
-       NOT_FOUND = 6, SHORT = 7, TIMEOUT = 10, LOST = 15, MISMATCH = 18 };
+       NOT_FOUND = 6, SHORT = 7, TIMEOUT = 10, LOST = 15, MISMATCH = 18, VERSION = 25 };
 
 struct card { char uuid[WORD], profile[32]; int number; struct card *parent; unsigned place, gi, ci, present; };
 struct rule { char kind[8], card[WORD], function[WORD], word[WORD]; char text[WORD]; double number; unsigned every, seen; };
@@ -474,9 +474,12 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct card *card, unsigned *size, s
   *out = (struct process){.pid = (unsigned)N(1), .memory = N(30e9), .instance = ~0u, .compute = ~0u};
   return 0;
 }
-struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique, state, health; };
+/* "value CARD fabric_version 2" plays a driver that does not know the third version of the structure. */
+struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique, state, health; uint8_t summary; };
 int nvmlDeviceGetGpuFabricInfoV(struct card *card, struct fabric *out) {
   ENTER(card);
+  if (out->version >> 24 > number(card, "fabric_version", 3)) return VERSION;
+  if (out->version >> 24 == 3) out->summary = (uint8_t)number(card, "fabric_summary", 1);
   out->state = (unsigned)N(3);
   out->status = (unsigned)number(card, "fabric_status", 0);
   out->health = (unsigned)number(card, "fabric_health", 0);

@@ -126,8 +126,9 @@ class CardThread:
         try:
             reader = self._opened(started)
             slow = started - self._slow_at >= self._slow_every
-            reading = reader.read(slow=slow)
+            # The instances first: the card's reading says why some of them could not be opened.
             parts = reader.instances.read(look=slow) if reader.instances is not None else None
+            reading = reader.read(slow=slow)
         except CardGone as error:
             return [self._failed(cycle, error.reason, str(error))]
         except DriverGone as error:

@@ -13,25 +13,26 @@ versions    nvmlSystemGetDriverVersion() nvmlSystemGetNVMLVersion() nvmlSystemGe
 facts       nvmlDeviceGetUUID(h) nvmlDeviceGetName(h) nvmlDeviceGetPciInfo(h).busId nvmlDeviceGetSerial(h)
             nvmlDeviceGetVbiosVersion(h) nvmlDeviceGetMemoryAffinity(h, words, 0) nvmlDeviceGetNumaNodeId(h)
             nvmlDeviceGetMigMode(h)
-each cycle  nvmlDeviceGetSamples(h, type 1 2 3 4, last_us) -> (value type, [.timeStamp .sampleValue.uiVal])
-            nvmlDeviceGetUtilizationRates(h).gpu .memory  nvmlDeviceGetEncoderUtilization(h)[0]
-            nvmlDeviceGetDecoderUtilization(h)[0]
+each cycle  nvmlDeviceGetSamples(h, type 1 2, last_us) -> (value type, [.timeStamp .sampleValue.uiVal])
+            nvmlDeviceGetUtilizationRates(h).gpu .memory
             nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2).total .used .free .reserved, else (h)
             nvmlDeviceGetTemperatureV(h, 0) else nvmlDeviceGetTemperature(h, 0)  nvmlDeviceGetMarginTemperature(h)
             nvmlDeviceGetPowerUsage(h) nvmlDeviceGetTotalEnergyConsumption(h) (where the fields are unsupported)
             nvmlDeviceGetClockInfo(h, 0 graphics 1 sm 2 memory 3 video) nvmlDeviceGetPerformanceState(h)
             nvmlDeviceGetCurrentClocksEventReasons(h) else nvmlDeviceGetCurrentClocksThrottleReasons(h)
             nvmlDeviceGetCurrPcieLinkGeneration(h) nvmlDeviceGetCurrPcieLinkWidth(h)
-            nvmlDeviceGetPcieReplayCounter(h) nvmlDeviceGetNvLinkState(h, link)
+            nvmlDeviceGetPcieReplayCounter(h) nvmlDeviceGetNvLinkState(h, link) (every 5 s)
             nvmlDeviceGetTotalEccErrors(h, 0 corrected 1 uncorrected, 0 volatile 1 aggregate)
             nvmlDeviceGetRemappedRows(h) -> (correctable, uncorrectable, pending, failed)
             nvmlDeviceGetFieldValues(h, [id or (id, scope)]) -> items .nvmlReturn .valueType .value.<uiVal ...>
-slow        nvmlDeviceGetTemperatureThreshold(h, 0 shutdown 1 slowdown 2 memory_max 3 gpu_max)
+slow        nvmlDeviceGetEncoderUtilization(h)[0] nvmlDeviceGetDecoderUtilization(h)[0]
+            nvmlDeviceGetTemperatureThreshold(h, 0 shutdown 1 slowdown 2 memory_max 3 gpu_max)
             nvmlDeviceGetEnforcedPowerLimit(h) nvmlDeviceGetMaxClockInfo(h, domain)
             nvmlDeviceGetMaxPcieLinkGeneration(h) nvmlDeviceGetMaxPcieLinkWidth(h)
             nvmlDeviceGetNumFans(h) nvmlDeviceGetFanSpeed_v2(h, fan) else nvmlDeviceGetFanSpeed(h)
             nvmlDeviceGetRetiredPages(h, 0 1) nvmlDeviceGetComputeRunningProcesses(h) -> [.pid .usedGpuMemory]
-            c_nvmlGpuFabricInfo_v2_t() nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info)).state .status .healthMask
+            nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info)) with info = c_nvmlGpuFabricInfo_v3_t() else _v2_t():
+            .state .status .healthMask .healthSummary
 fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event time, 82 memory temperature, 83 energy mJ,
             91 link count, 94 replays, 142-145 row remap, 185 average power mW, 197 198 PCIe bytes sent and received,
             230 recovery action, NVLink bytes 202 204 (bytes) or 138 139 (KiB) with scope 0xFFFFFFFF

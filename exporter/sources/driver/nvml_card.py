@@ -1,7 +1,7 @@
 """One card to CardReading: every number of it that needs neither events nor profiling.
 
-Three tiers: what changes (each cycle), what seldom changes or costs much (when the caller says so), and what the
-card refused once (never again until the next initialisation).
+Three tiers: what changes (each cycle), what seldom changes or costs much (when the caller says so, NVLink states
+every few seconds), and what the card refused once (never again until the next initialisation).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from exporter.sources.driver.nvml_signals import (
     SLOW,
     Ways,
 )
+
+LINKS_EVERY = 5.0  # seconds between looks at which NVLinks are up: a call for each link
 
 _FAILED = frozenset({Missing.ERROR, Missing.NO_PERMISSION})
 
@@ -61,6 +63,8 @@ class CardReader:
         self._mig = facts.mig
         shared = shared or Shared()
         self._links = NvLinks(calls)
+        self._states: dict[int, bool] | Missing = Missing.STARTING
+        self._states_due = 0.0
         self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units)
         self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
         fast = [*self._fields(FAST), *self._events.fields.values()]
@@ -105,6 +109,8 @@ class CardReader:
         values.update(work.values)
         events = self._events.active()
         seconds, why_no_seconds = self._events.seconds(self._fast, at, events)
+        if slow or at >= self._states_due:
+            self._states, self._states_due = self._links.states(), at + LINKS_EVERY
         self._settle("fast", self._fast)
         return self._reading(at, values, events, seconds, why_no_seconds, work=work)
 
@@ -129,7 +135,8 @@ class CardReader:
     ) -> None:
         answers: dict[Any, Any] = {}  # signals that share a call share its answer
         for signal, ways in table.items():
-            values[signal] = self._first(ways, batch, answers)
+            meaningless = self._mig and signal in MIG_MEANINGLESS
+            values[signal] = Missing.MIG if meaningless else self._first(ways, batch, answers)
 
     def _first(self, ways: Ways, batch: FieldBatch, answers: dict[Any, Any]) -> float | Missing:
         value: float | Missing = Missing.UNSUPPORTED
@@ -214,14 +221,14 @@ class CardReader:
         *,
         work: WorkRead,
     ) -> CardReading:
-        states = self._links.states()
-        errors, running = self._slow_errors, self._slow_processes
+        states, errors, running = self._states, self._slow_errors, self._slow_processes
         parts: dict[Signal, Any] = {
             Signal.CLOCK_EVENTS: events,
             Signal.CLOCK_EVENT_TIME: why_no_seconds,
             Signal.NVLINK_STATE: states,
             Signal.NVLINK_ERRORS: errors,
             Signal.PROCESSES: running,
+            Signal.INSTANCES: self.instances.refused if self.instances is not None else None,
         }
         missing = {signal: part for signal, part in (values | parts).items() if isinstance(part, Missing)}
         signals = {signal: value for signal, value in values.items() if not isinstance(value, Missing)}

@@ -9,35 +9,55 @@ import ctypes
 from typing import Any
 
 from exporter.model import Missing, Signal
+from exporter.sources.driver.nvml_arrays import field_answers
 from exporter.sources.driver.nvml_errors import CardCalls
-from exporter.sources.driver.nvml_fields import Field, FieldBatch, checked, decoded
+from exporter.sources.driver.nvml_fields import Field, FieldBatch, checked
 
 C2C_COUNT: Field = (170, 0)
 _C2C_STATUS = 171
 _MAX_LINKS = 64.0
+_STRUCTURES = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
+_PARTS = {
+    Signal.FABRIC_STATUS: "status",
+    Signal.FABRIC_HEALTH: "healthMask",
+    Signal.FABRIC_SUMMARY: "healthSummary",
+}
 
 
 def fabric(driver: Any, calls: CardCalls) -> dict[Signal, float | Missing]:
     """Give FABRIC_STATE: 1 not started, 2 in progress, 3 completed; a card without a fabric does not have it.
 
-    With it FABRIC_STATUS, the driver's return code of a completed start, and FABRIC_HEALTH, its health bits.
+    With it FABRIC_STATUS, the driver's return code of a completed start, FABRIC_HEALTH, its health bits, and, from
+    drivers that sum those up, FABRIC_SUMMARY: 1 healthy, 2 unhealthy, 3 limited capacity, 0 not supported.
     """
-    structure = getattr(driver, "c_nvmlGpuFabricInfo_v2_t", None)
-    if structure is None:
-        return {Signal.FABRIC_STATE: Missing.UNSUPPORTED}
-    info = structure()
-    answer = calls.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), key="nvmlDeviceGetGpuFabricInfoV")
-    if isinstance(answer, Missing):
-        return {Signal.FABRIC_STATE: answer}
+    info = _asked(driver, calls)
+    if isinstance(info, Missing):
+        return {Signal.FABRIC_STATE: info}
     state = checked(getattr(info, "state", None), high=16.0)
     if state == 0 or isinstance(state, Missing):
         return {Signal.FABRIC_STATE: Missing.UNSUPPORTED if state == 0 else state}
     found: dict[Signal, float | Missing] = {Signal.FABRIC_STATE: state}
-    for signal, attribute in ((Signal.FABRIC_STATUS, "status"), (Signal.FABRIC_HEALTH, "healthMask")):
+    for signal, attribute in _PARTS.items():
         number = checked(getattr(info, attribute, None), high=2.0**32)
         if not isinstance(number, Missing):
             found[signal] = number
     return found
+
+
+def _asked(driver: Any, calls: CardCalls) -> Any:
+    """Let the driver fill the newest structure that it knows; a Missing where it fills none."""
+    answer: Any = Missing.UNSUPPORTED
+    for name in _STRUCTURES:
+        structure = getattr(driver, name, None)
+        if structure is None:
+            continue
+        info = structure()
+        answer = calls.call("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), key=name)
+        if not isinstance(answer, Missing):
+            return info
+        if answer is not Missing.UNSUPPORTED:
+            return answer
+    return answer
 
 
 def c2c(calls: CardCalls, batch: FieldBatch) -> dict[Signal, float | Missing]:
@@ -62,5 +82,5 @@ def _states(calls: CardCalls, links: int) -> list[bool]:
     items = calls.call("nvmlDeviceGetFieldValues", fields, key="fields")
     if isinstance(items, Missing):
         return []
-    states = [decoded(item) for item in items if getattr(item, "nvmlReturn", None) == 0]
+    states = [number for code, _, number in field_answers(items) if code == 0]
     return [state == 1 for state in states if state in {0, 1}]

@@ -6,12 +6,11 @@ branches (``event_time_fields``), and a binding knows only the branch it was gen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from exporter.model import Missing
+from exporter.sources.driver.nvml_arrays import field_answers
 
 if TYPE_CHECKING:
     from exporter.sources.driver.nvml_errors import CardCalls
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 Field = tuple[int, int]
 
 ALL_LINKS = 0xFFFFFFFF
-_VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 _LIMIT = 2.0**64
 _NARROW_TYPES = frozenset({1, 5})  # numbers of 32 bits
@@ -36,20 +34,6 @@ def checked(raw: Any, scale: float = 1.0, low: float = 0.0, high: float = 2.0**6
         return Missing.INVALID
     value = raw * scale
     return value if low <= value <= high else Missing.INVALID
-
-
-def decoded(item: Any) -> float | Missing:
-    """Take the number out of a field value or sample by its value type; INVALID for a type that does not exist."""
-    try:
-        raw = getattr(item.value, _VALUE_OF_TYPE[item.valueType])
-    except (AttributeError, IndexError, TypeError):
-        return Missing.INVALID
-    return raw if isinstance(raw, int | float) and isfinite(raw) else Missing.INVALID
-
-
-def value_getter(value_type: int) -> Callable[[Any], Any]:
-    """Give what takes the number out of a value of that type.  Raises IndexError or TypeError where there is none."""
-    return attrgetter(_VALUE_OF_TYPE[value_type])
 
 
 def event_time_fields(driver_version: str) -> dict[str, Field]:
@@ -94,18 +78,18 @@ class FieldBatch:
         if isinstance(items, Missing):
             self._values = dict.fromkeys(self._wanted, items)
             return
-        for field, item in zip(self._wanted, items, strict=False):
-            self._values[field] = self._item(field, item)
-        self._wanted = [field for field in self._wanted if field not in self._calls.unsupported]
-
-    def _item(self, field: Field, item: Any) -> float | Missing:
-        code = getattr(item, "nvmlReturn", None)
-        if code == 0:
-            self._calls.accepted(field)
-            if item.valueType in _NARROW_TYPES:
-                self.narrow.add(field)
-            return decoded(item)
-        return self._calls.refused(field, code) if isinstance(code, int) else Missing.INVALID
+        refused = False
+        for field, (code, kind, number) in zip(self._wanted, field_answers(items), strict=False):
+            if code == 0:
+                self._values[field] = number
+                self._calls.accepted(field)
+                if kind in _NARROW_TYPES:
+                    self.narrow.add(field)
+            else:
+                refused = True
+                self._values[field] = self._calls.refused(field, code) if isinstance(code, int) else Missing.INVALID
+        if refused:
+            self._wanted = [field for field in self._wanted if field not in self._calls.unsupported]
 
     def get(self, field: Field) -> float | Missing:
         """Give the number of the last read, or why there is none."""

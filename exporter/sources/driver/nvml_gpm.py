@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.model import Missing, Signal
+from exporter.sources.driver.nvml_arrays import metric_answers
 from exporter.sources.driver.nvml_errors import INVALID_ARGUMENT, CardCalls, CardGone, DriverGone
 from exporter.sources.driver.nvml_fields import checked
 
@@ -114,7 +115,7 @@ class WorkCounters:
         self._supported: bool | None = None
         self._question: Any = None
         self._wanted = [*SHARES, *PIPES, *TRAFFIC]
-        self._metrics: list[Any] | None = None  # the parts of the question, one for each that is wanted
+        self._metrics: Any = None  # the part of the question that holds them, once it says what is wanted
         self._first: Any = None
         self._second: Any = None
         self._first_at: float | None = None
@@ -185,15 +186,15 @@ class WorkCounters:
     def _between(self) -> WorkRead:
         question = self._question
         question.sample1, question.sample2 = self._first, self._second
-        if self._metrics is None:  # kept, as making them costs more than the driver's answer
+        if self._metrics is None:
             question.numMetrics = len(self._wanted)
-            self._metrics = [question.metrics[place] for place in range(len(self._wanted))]
-            for part, metric in zip(self._metrics, self._wanted, strict=True):
-                part.metricId = metric
+            self._metrics = question.metrics
+            for place, metric in enumerate(self._wanted):
+                self._metrics[place].metricId = metric
         answer = self._calls.ask("nvmlGpmMetricsGet", question, key="nvmlGpmMetricsGet")
         if isinstance(answer, Missing):
             return WorkRead.none(answer)
-        answers = [(part.nvmlReturn, part.value) for part in self._metrics]
+        answers = metric_answers(self._metrics, len(self._wanted))
         if all(code == INVALID_ARGUMENT for code, _ in answers):
             return WorkRead.none(Missing.ERROR)  # it objects to the samples, not to the metrics
         found = {metric: self._value(metric, *said) for metric, said in zip(self._wanted, answers, strict=True)}

@@ -40,13 +40,17 @@ class _Instance:
 
 
 class MigInstances:
-    """All instances of one card.  ``calls`` are the parent's; ``since`` is when a call about an instance began."""
+    """All instances of one card.  ``calls`` are the parent's; ``since`` is when a call about an instance began.
+
+    ``refused``: why some instance could not be opened at the last look.
+    """
 
     def __init__(self, driver: Any, calls: CardCalls, parent: CardFacts, room: GpmRoom) -> None:
         self._driver, self._calls, self._parent, self._room = driver, calls, parent, room
         self._found: dict[str, _Instance] = {}
         self._asking: CardCalls | None = None
         self._looked = False
+        self.refused: Missing | None = None
 
     @property
     def since(self) -> float | None:
@@ -81,23 +85,32 @@ class MigInstances:
 
     def _look(self) -> None:
         most = self._calls.call("nvmlDeviceGetMaxMigDeviceCount")
+        self.refused = most if isinstance(most, Missing) else None
         standing = set()
         for number in range(min(most, MOST) if isinstance(most, int) else 0):
             # Not remembered as refused, whatever it answers: the place may be taken a moment later.
             handle = self._calls.call("nvmlDeviceGetMigDeviceHandleByIndex", number, key=("mig", number))
             self._calls.unsupported.discard(("mig", number))
             if isinstance(handle, Missing):
+                self._note(handle)
                 continue
             uuid = self._meet(CardCalls(self._driver, handle), number)
             standing.add(uuid)
         for uuid in self._found.keys() - standing:
             self._forget(uuid)
 
+    def _note(self, answer: Any) -> None:
+        """Remember a refusal; an empty place and an instance that was deleted answer with other codes."""
+        if answer is Missing.NO_PERMISSION:
+            self.refused = answer
+
     def _meet(self, calls: CardCalls, number: int) -> str:
         """Ask an instance who it is; give its UUID, "" where it does not say."""
         self._asking = calls
         try:
-            uuid = printable(calls.call("nvmlDeviceGetUUID"))
+            raw = calls.call("nvmlDeviceGetUUID")
+            self._note(raw)
+            uuid = printable(raw)
             part, compute = calls.call("nvmlDeviceGetGpuInstanceId"), calls.call("nvmlDeviceGetComputeInstanceId")
         except CardGone:
             return ""

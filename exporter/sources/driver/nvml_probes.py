@@ -6,12 +6,12 @@ Each probe keeps what it needs between cycles of one initialisation and answers 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from exporter.model import EMPTY, CardProcess, Missing
 from exporter.sources.driver.calibration import Evidence, plausible, weigh
+from exporter.sources.driver.nvml_arrays import decoded, samples_by_time
 from exporter.sources.driver.nvml_errors import CardCalls
-from exporter.sources.driver.nvml_fields import SETTLED_REASONS, Field, FieldBatch, checked, decoded, value_getter
+from exporter.sources.driver.nvml_fields import SETTLED_REASONS, Field, FieldBatch, checked
 from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS, NVLINK_BIT_ERRORS, NVLINK_ERRORS
 
 _MAX_LINKS = 64
@@ -39,22 +39,15 @@ class SampleMean:
             return answer
         try:
             value_type, samples = answer
-            stamped = {sample.timeStamp: sample.sampleValue for sample in samples[-_MAX_SAMPLES:]}
+            stamped = samples_by_time(value_type, samples[-_MAX_SAMPLES:])
             newest = max(stamped, default=0)
-        except (AttributeError, TypeError, ValueError):
-            return Missing.INVALID
-        if not 0 < newest < 2**62:  # a garbage time kept as "last seen" would hide every later sample
-            return Missing.ERROR
-        after = max(self._last, 0) or newest - _FIRST_WINDOW
-        self._last = newest
-        return self._mean(value_type, [value for stamp, value in stamped.items() if stamp > after])
-
-    @staticmethod
-    def _mean(value_type: int, values: list[Any]) -> float | Missing:
-        # Hundreds of these in a cycle of eight cards: hence no call for each.  NaN and all-ones fail the comparison.
-        try:
-            valid = [number for number in map(value_getter(value_type), values) if 0 <= number <= 100]
-        except (AttributeError, IndexError, TypeError):
+            if not 0 < newest < 2**62:  # a garbage time kept as "last seen" would hide every later sample
+                return Missing.ERROR
+            after = max(self._last, 0) or newest - _FIRST_WINDOW
+            self._last = newest
+            # NaN and all-ones fail the comparison.
+            valid = [value for stamp, value in stamped.items() if stamp > after and 0 <= value <= 100]
+        except (AttributeError, IndexError, TypeError, ValueError):
             return Missing.INVALID
         return sum(valid) / (100 * len(valid)) if valid else Missing.INVALID
 

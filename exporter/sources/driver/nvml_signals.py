@@ -96,12 +96,11 @@ def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Ways:
     )
 
 
-# Sample type, then the ways for a cycle without new samples.  Types 1 to 4 of the driver's sample buffers.
+# Sample type, then the ways for a cycle without new samples.  Types of the driver's sample buffers; those of encoder
+# and decoder (3, 4) stay unread, as nobody who serves language models needs what lies between two looks at them.
 SAMPLED: Mapping[Signal, tuple[int, Ways]] = {
     Signal.UTILIZATION: (1, (_call("UtilizationRates", pick=attrgetter("gpu"), **_PERCENT),)),
     Signal.MEMORY_ACTIVITY: (2, (_call("UtilizationRates", pick=attrgetter("memory"), **_PERCENT),)),
-    Signal.ENCODER_UTILIZATION: (3, (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),)),
-    Signal.DECODER_UTILIZATION: (4, (_call("DecoderUtilization", pick=itemgetter(0), **_PERCENT),)),
 }
 
 FAST: Mapping[Signal, Ways] = {
@@ -142,6 +141,8 @@ FAST: Mapping[Signal, Ways] = {
 PCIE_BYTES = (Signal.PCIE_TRANSMIT, Signal.PCIE_RECEIVE)
 
 SLOW: Mapping[Signal, Ways] = {
+    Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),),
+    Signal.DECODER_UTILIZATION: (_call("DecoderUtilization", pick=itemgetter(0), **_PERCENT),),
     Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),
     Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
     Signal.TEMPERATURE_LIMIT_MEMORY_MAX: _threshold(2),
@@ -158,7 +159,7 @@ SLOW: Mapping[Signal, Ways] = {
 }
 
 # The share of a card's time says nothing once the card is divided: the driver refuses, or answers for the whole.
-MIG_MEANINGLESS = frozenset(SAMPLED)
+MIG_MEANINGLESS = frozenset({*SAMPLED, Signal.ENCODER_UTILIZATION, Signal.DECODER_UTILIZATION})
 # These the driver refuses while instances exist; the refusal is MIG's, not the card's.
 MIG_REFUSED = frozenset(
     {

@@ -10,27 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NoReturn
 
 from exporter.errors import DriverError
-from exporter.model import (
-    EMPTY,
-    CardFacts,
-    CardProcess,
-    CardReading,
-    CardTopology,
-    DriverFacts,
-    MigInstance,
-    Missing,
-    Signal,
-)
-from exporter.sources.driver import topology_frame
+from exporter.model import EMPTY, CardFacts, CardReading, CardTopology, DriverFacts
+from exporter.sources.driver import card_frame, topology_frame
+from exporter.sources.driver.frame_checks import count, flag, number, text, word
 
 MAX_FRAME = 4 * 1024 * 1024
 MAX_XID = 65_535
 _HEAD = 4
-_MAX_TEXT = 512
+_ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +153,7 @@ Message = (
 def encode(message: Message) -> bytes:
     """Make the frame of a message, length included."""
     body = {"kind": type(message).__name__, **_plain(message)}
-    data = json.dumps(body, separators=(",", ":")).encode()
+    data = _ENCODE(body).encode()
     return len(data).to_bytes(_HEAD, "big") + data
 
 
@@ -205,11 +195,15 @@ def _refuse(constant: str) -> NoReturn:
 def _plain(message: Message) -> dict[str, Any]:
     body = {name: getattr(message, name) for name in type(message).__dataclass_fields__}
     if isinstance(message, CardRead):
-        body["reading"] = _plain_reading(message.reading)
-    elif isinstance(message, CardFound | Initialised):
-        body["facts"] = _plain_facts(message.facts)
+        body["reading"] = card_frame.plain_reading(message.reading)
+    elif isinstance(message, CardFound):
+        body["facts"] = card_frame.plain_facts(message.facts)
+    elif isinstance(message, Initialised):
+        body["facts"] = {name: getattr(message.facts, name) for name in DriverFacts.__dataclass_fields__}
     elif isinstance(message, Divided):
-        body["instances"] = [(_plain_facts(facts), _plain_reading(reading)) for facts, reading in message.instances]
+        body["instances"] = [
+            (card_frame.plain_facts(facts), card_frame.plain_reading(reading)) for facts, reading in message.instances
+        ]
     elif isinstance(message, Beat):
         body["busy"] = dict(message.busy)
     elif isinstance(message, TopologyRead):
@@ -217,170 +211,65 @@ def _plain(message: Message) -> dict[str, Any]:
     return body
 
 
-def _plain_facts(facts: Any) -> dict[str, Any]:
-    plain = {name: getattr(facts, name) for name in type(facts).__dataclass_fields__}
-    if plain.get("instance") is not None:
-        plain["instance"] = _plain_facts(plain["instance"])
-    return plain
-
-
-def _plain_reading(reading: CardReading) -> dict[str, Any]:
-    listed = reading.processes
-    return {
-        "at": reading.at,
-        "signals": {signal.value: value for signal, value in reading.signals.items()},
-        "missing": {signal.value: reason.value for signal, reason in reading.missing.items()},
-        "clock_events": dict(reading.clock_events),
-        "clock_event_seconds": dict(reading.clock_event_seconds),
-        "nvlink_up": dict(reading.nvlink_up),
-        "nvlink_errors": dict(reading.nvlink_errors),
-        "nvlink_bit_errors": dict(reading.nvlink_bit_errors),
-        "pipe_active": dict(reading.pipe_active),
-        "traffic": [(*which, rate) for which, rate in reading.traffic.items()],
-        "processes": None if listed is None else [(process.pid, process.memory) for process in listed],
-    }
-
-
-def _number(raw: Any) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise TypeError
-    number = float(raw)
-    if not isfinite(number):
-        raise ValueError
-    return number
-
-
-def _count(raw: Any) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw < 2**53:
-        raise ValueError
-    return raw
-
-
-def _text(raw: Any) -> str:
-    if not isinstance(raw, str):
-        raise TypeError
-    return raw[:_MAX_TEXT]
-
-
-def _word(raw: Any) -> str:
-    """Accept a reason: it becomes a label value, so it must be one short word."""
-    if not isinstance(raw, str) or not raw.isidentifier() or not raw.isascii() or len(raw) > 32:
-        raise ValueError
-    return raw
-
-
-def _flag(raw: Any) -> bool:
-    if not isinstance(raw, bool):
-        raise TypeError
-    return raw
-
-
-def _reading(body: Mapping[str, Any]) -> CardReading:
-    listed = body["processes"]
-    return CardReading(
-        at=_number(body["at"]),
-        signals={_SIGNALS[name]: _number(value) for name, value in body["signals"].items()},
-        missing={_SIGNALS[name]: _REASONS[why] for name, why in body["missing"].items()},
-        clock_events={name: _flag(active) for name, active in body["clock_events"].items()},
-        clock_event_seconds={name: _number(value) for name, value in body["clock_event_seconds"].items()},
-        nvlink_up={_count(int(link)): _flag(up) for link, up in body["nvlink_up"].items()},
-        nvlink_errors={name: _number(value) for name, value in body["nvlink_errors"].items()},
-        nvlink_bit_errors={name: _number(value) for name, value in body["nvlink_bit_errors"].items()},
-        pipe_active={name: _number(value) for name, value in body["pipe_active"].items()},
-        traffic={(_text(link), _text(way)): _number(rate) for link, way, rate in body["traffic"]},
-        processes=None if listed is None else tuple(_process(*entry) for entry in listed),
-    )
-
-
-def _process(pid: Any, memory: Any) -> CardProcess:
-    return CardProcess(pid=_count(pid), memory=None if memory is None else _number(memory))
-
-
-def _card_facts(body: Mapping[str, Any]) -> CardFacts:
-    node = body["numa_node"]
-    texts = {name: _text(body[name]) for name in ("uuid", "name", "pci_bus_id", "serial", "vbios_version")}
-    if not texts["uuid"]:
-        raise ValueError
-    return CardFacts(
-        index=_count(body["index"]),
-        numa_node=None if node is None else _count(node),
-        mig=_flag(body["mig"]),
-        instance=None if body["instance"] is None else _instance(body["instance"]),
-        **texts,
-    )
-
-
-def _instance(body: Mapping[str, Any]) -> MigInstance:
-    return MigInstance(
-        number=_count(body["number"]),
-        parent=_text(body["parent"]),
-        profile=_text(body["profile"]),
-        gpu_instance=_count(body["gpu_instance"]),
-        compute_instance=_count(body["compute_instance"]),
-    )
-
-
 def _divided(body: Mapping[str, Any]) -> Divided:
-    found = tuple((_card_facts(facts), _reading(reading)) for facts, reading in body["instances"])
+    found = tuple((card_frame.facts(facts), card_frame.reading(reading)) for facts, reading in body["instances"])
     if any(facts.instance is None for facts, _ in found):
         raise ValueError
-    return Divided(uuid=_text(body["uuid"]), instances=found)
+    return Divided(uuid=text(body["uuid"]), instances=found)
 
 
 def _driver_facts(body: Mapping[str, Any]) -> DriverFacts:
     return DriverFacts(
-        driver_version=_text(body["driver_version"]),
-        nvml_version=_text(body["nvml_version"]),
-        cuda_version=_text(body["cuda_version"]),
+        driver_version=text(body["driver_version"]),
+        nvml_version=text(body["nvml_version"]),
+        cuda_version=text(body["cuda_version"]),
     )
 
 
 def _card_read(body: Mapping[str, Any]) -> CardRead:
     return CardRead(
-        index=_count(body["index"]),
-        uuid=_text(body["uuid"]),
-        cycle=_count(body["cycle"]),
-        duration=_number(body["duration"]),
-        reading=_reading(body["reading"]),
+        index=count(body["index"]),
+        uuid=text(body["uuid"]),
+        cycle=count(body["cycle"]),
+        duration=number(body["duration"]),
+        reading=card_frame.reading(body["reading"]),
     )
 
 
 def _card_failed(body: Mapping[str, Any]) -> CardFailed:
     return CardFailed(
-        index=_count(body["index"]),
-        uuid=_text(body["uuid"]),
-        cycle=_count(body["cycle"]),
-        reason=_word(body["reason"]),
-        message=_text(body["message"]),
+        index=count(body["index"]),
+        uuid=text(body["uuid"]),
+        cycle=count(body["cycle"]),
+        reason=word(body["reason"]),
+        message=text(body["message"]),
     )
 
 
 def _beat(body: Mapping[str, Any]) -> Beat:
-    busy = {_count(int(index)): _number(seconds) for index, seconds in body["busy"].items()}
-    return Beat(cycle=_count(body["cycle"]), ask=_flag(body["ask"]), busy=busy, counting=_number(body["counting"]))
+    busy = {count(int(index)): number(seconds) for index, seconds in body["busy"].items()}
+    return Beat(cycle=count(body["cycle"]), ask=flag(body["ask"]), busy=busy, counting=number(body["counting"]))
 
 
 def _topology_read(body: Mapping[str, Any]) -> TopologyRead:
-    return TopologyRead(cards={_text(uuid): topology_frame.topology(one) for uuid, one in body["cards"].items()})
+    return TopologyRead(cards={text(uuid): topology_frame.topology(one) for uuid, one in body["cards"].items()})
 
 
 def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
-    xid = _count(body["xid"])
+    xid = count(body["xid"])
     if xid > MAX_XID:
         raise ValueError
-    return XidSeen(uuid=_text(body["uuid"]), xid=xid, times=_count(body["times"]), at=_number(body["at"]))
+    return XidSeen(uuid=text(body["uuid"]), xid=xid, times=count(body["times"]), at=number(body["at"]))
 
 
 def _listening(body: Mapping[str, Any]) -> Listening:
-    return Listening(cards=_count(body["cards"]), reason=_word(body["reason"]) if body["reason"] else "")
+    return Listening(cards=count(body["cards"]), reason=word(body["reason"]) if body["reason"] else "")
 
 
-_SIGNALS = {signal.value: signal for signal in Signal}
-_REASONS = {reason.value: reason for reason in Missing}
 _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
     "Initialising": lambda _: Initialising(),
-    "Initialised": lambda body: Initialised(facts=_driver_facts(body["facts"]), cards=_count(body["cards"])),
-    "CardFound": lambda body: CardFound(facts=_card_facts(body["facts"])),
+    "Initialised": lambda body: Initialised(facts=_driver_facts(body["facts"]), cards=count(body["cards"])),
+    "CardFound": lambda body: CardFound(facts=card_frame.facts(body["facts"])),
     "CardRead": _card_read,
     "CardFailed": _card_failed,
     "Divided": _divided,
@@ -388,7 +277,7 @@ _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
     "TopologyRead": _topology_read,
     "XidSeen": _xid_seen,
     "Listening": _listening,
-    "DriverFailed": lambda body: DriverFailed(reason=_word(body["reason"]), message=_text(body["message"])),
-    "Read": lambda body: Read(cycle=_count(body["cycle"]), ask=_flag(body["ask"])),
+    "DriverFailed": lambda body: DriverFailed(reason=word(body["reason"]), message=text(body["message"])),
+    "Read": lambda body: Read(cycle=count(body["cycle"]), ask=flag(body["ask"])),
     "Initialise": lambda _: Initialise(),
 }

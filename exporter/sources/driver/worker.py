@@ -32,9 +32,11 @@ MEMORY_CAP = 128 * 1024 * 1024  # bytes resident
 COUNT_EVERY = 10.0  # seconds between counts of the cards
 RETRY_FIRST, RETRY_LAST = 2.0, 600.0  # seconds between initialisations for the sake of a card that is gone
 SPACING_FIRST, SPACING_LAST = 1.0, 60.0  # seconds between initialisations for whatever reason
+HANGING = 0.5  # seconds in one call of a card that a new initialisation does not wait for
 STUCK = 30.0  # seconds that one question about two cards may take
 _TICK = 0.5
 _FAREWELL = 0.2  # seconds that a card's thread has to leave, which it does at once unless the daemon does not read
+_LEAVING = 0.15  # seconds that all of them have at the end of the process, which comes in any case
 
 
 class Again:
@@ -89,6 +91,7 @@ class Worker:
         self._options = options
         self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
         self._cards: tuple[CardThread, ...] = ()
+        self._driver: Any = None
         self._topology: tuple[TopologyThread, ...] = ()  # one, once the driver is initialised
         self._events: tuple[EventThread, ...] = ()  # likewise
         self._accepting = False
@@ -104,7 +107,7 @@ class Worker:
             self.outlet.fail(error.reason, str(error))
 
     def serve(self, inlet: int) -> None:
-        """Answer requests until the pipe closes; never calls the driver."""
+        """Answer requests until the pipe closes; never calls the driver.  Leaves it in order where that is quick."""
         threading.Thread(target=self._watch, name="driver", daemon=True).start()
         frames = pipe.FrameBuffer()
         while data := os.read(inlet, 65536):
@@ -116,6 +119,21 @@ class Worker:
                     self._again.request()
             if resident_bytes() > MEMORY_CAP:
                 os._exit(RECYCLED)
+        leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVING)
+
+    def _leave(self) -> None:
+        """Give the driver back what it lent; may block for ever, like any call of it."""
+        with self._lock:
+            self._accepting = False
+            cards = self._cards
+        for card in cards:
+            card.end()
+        for card in cards:
+            card.thread.join()
+        if self._driver is not None:
+            self._shared.clear(self._driver)
 
     def _read(self, message: pipe.Read) -> None:
         now = time.monotonic()
@@ -165,6 +183,7 @@ class Worker:
     def _start(self, driver: Any) -> None:
         self.outlet.send(pipe.Initialising())
         facts, count = initialise(driver)
+        self._driver = driver
         self.outlet.send(pipe.Initialised(facts=facts, cards=count))
         with self._lock:
             self._cards = tuple(
@@ -213,6 +232,9 @@ class Worker:
         # A wait for events takes half a second to end, and the cards need not stand still for that.
         calm = _within(1.0, lambda: not any(one.working for one in beside))
         for _ in range(20 if calm else 0):
+            now = time.monotonic()
+            if any(card.stuck(now) > HANGING for card in self._cards):
+                break  # it will not return soon, and its neighbours need not stand still for it
             with self._lock:
                 self._accepting = False
                 threads: list[CardThread | TopologyThread | EventThread] = [*self._cards, *beside]

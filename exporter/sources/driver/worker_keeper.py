@@ -118,8 +118,10 @@ class WorkerKeeper:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        for number, patience in ((signal.SIGTERM, 0.2), (signal.SIGKILL, KILL_DEADLINE)):
-            worker.kill(number)
+        worker.dismiss()
+        for number, patience in ((None, 0.25), (signal.SIGTERM, 0.1), (signal.SIGKILL, KILL_DEADLINE)):
+            if number is not None:
+                worker.kill(number)
             until = time.monotonic() + patience
             while worker.exit_code() is None and time.monotonic() < until:
                 time.sleep(0.01)

@@ -72,6 +72,11 @@ class WorkerProcess:
         except OSError:
             return False
 
+    def dismiss(self) -> None:
+        """Take back the promise of further requests; a worker that can still think gives up the driver and ends."""
+        with contextlib.suppress(OSError):
+            self._to_child.close()
+
     def receive(self) -> list[pipe.Message]:
         """Give the messages that have arrived; sets ``closed`` at the end of the stream.
 
