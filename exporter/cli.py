@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exporter import __version__
+from exporter.command_line.parser import parser
 from exporter.errors import ListenError, SettingsError
 
 if TYPE_CHECKING:
@@ -48,41 +49,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shardwatch",
-        description="One exporter per node that joins GPU telemetry with what the LLM engines say.",
+    return parser(
+        {"run": _run, "demo": _demo, "once": _once, "check-config": _check_config, "completion": _completion}
     )
-    parser.add_argument("--version", action="version", version=f"shardwatch {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    run = commands.add_parser("run", help="the daemon; without a configuration it finds cards and engines by itself")
-    run.add_argument("--config", metavar="FILE", help="YAML configuration; SHARDWATCH_* variables override scalars")
-    run.add_argument("--listen", metavar="HOST:PORT", help="address to serve on (default 0.0.0.0:9853)")
-    run.set_defaults(run=_run)
-
-    demo = commands.add_parser("demo", help="the daemon on a simulated node with eight cards and real HTTP engines")
-    demo.add_argument(
-        "--scenario", metavar="NAME", default="healthy", help="what happens on the node (default healthy)"
-    )
-    demo.add_argument("--listen", metavar="HOST:PORT", help="address to serve on (default 127.0.0.1:9853)")
-    demo.add_argument("--seed", type=int, default=0, help="another seed is another day (default 0)")
-    demo.add_argument("--fault-at", type=float, metavar="SECONDS", help="when the scenario's fault begins")
-    demo.add_argument("--fault-until", type=float, metavar="SECONDS", help="when it is mended (default never)")
-    demo.add_argument("--node", type=int, default=0, help="which node of the service, where they differ (default 0)")
-    demo.add_argument("--list", action="store_true", help="list the scenarios and end")
-    demo.set_defaults(run=_demo)
-
-    once = commands.add_parser("once", help="one cycle; the metrics page goes to standard output")
-    once.add_argument("--config", metavar="FILE", help="YAML configuration")
-    once.set_defaults(run=_once)
-
-    check = commands.add_parser("check-config", help="name every problem of a configuration, with path and line")
-    check.add_argument("file", metavar="FILE")
-    check.set_defaults(run=_check_config)
-    return parser
 
 
 # ---------------------------------------------------------------------- commands
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from exporter.command_line.completion import script  # noqa: PLC0415 - no other command needs it
+
+    print(script(arguments.shell), end="")
+    return OK
 
 
 def _check_config(arguments: argparse.Namespace) -> int:

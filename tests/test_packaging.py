@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+from exporter import __version__
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = {"exporter", "dashboards", "alerts"}
 
@@ -28,12 +30,15 @@ def test_the_wheel_holds_the_import_packages_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
-    ours = {name for name in top if not name.endswith(".dist-info")}
+    ours = {name for name in top if not name.endswith((".dist-info", ".data"))}
+    assert [name for name in names if ".data/" in name] == [
+        f"shardwatch-{__version__}.data/data/share/man/man1/shardwatch.1"
+    ]
     assert "exporter" in ours
     assert ours <= PACKAGES
     assert ours == {name for name in PACKAGES if (ROOT / name / "__init__.py").exists()}
     assert all(f"{package}/py.typed" in names for package in ours)
-    assert not [name for name in names if "tests" in name.split("/")]
+    assert not [name for name in names if {"tests", "compose"} & set(name.split("/"))]
 
 
 @pytest.mark.slow
@@ -49,6 +54,12 @@ def test_the_sdist_can_be_built_from_and_tested(built):
     (sdist,) = built.glob("*.tar.gz")
     names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "exporter/METRICS.md"} <= names
+    assert {
+        "compose/compose.yaml",
+        "compose/native/stack.py",
+        "alerts/generated/en/rules.yaml",
+        "tests/conftest.py",
+    } <= names
 
 
 def test_the_version_stands_in_one_place():

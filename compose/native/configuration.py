@@ -1,0 +1,53 @@
+"""What Prometheus and Alertmanager of the stack are told: the generated rules, and this machine's addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+SCRAPE_INTERVAL = "5s"
+
+
+def rules(language: str) -> Path:
+    """Give the generated rule file in a language (``en``, ``zh``)."""
+    return ROOT / "alerts" / "generated" / language / "rules.yaml"
+
+
+def notifications(language: str) -> Path:
+    """Give Alertmanager's generated configuration in a language."""
+    return ROOT / "alerts" / "generated" / "alertmanager" / language / "alertmanager.yaml"
+
+
+def prometheus(*, rules: Path, daemon: str, alertmanager: str) -> dict[str, Any]:
+    """Give Prometheus' configuration; ``daemon`` and ``alertmanager`` are host:port.
+
+    The job must be called ``shardwatch``: rules that notice its absence name it.
+    """
+    return {
+        "global": {"scrape_interval": SCRAPE_INTERVAL, "scrape_timeout": "4s", "evaluation_interval": "15s"},
+        "rule_files": [str(rules)],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
+        "scrape_configs": [
+            _job("shardwatch", daemon),
+            _job("alertmanager", alertmanager),
+        ],
+    }
+
+
+def _job(name: str, target: str) -> dict[str, Any]:
+    return {"job_name": name, "static_configs": [{"targets": [target]}]}
+
+
+def alertmanager(generated: Path, *, receiver: str) -> dict[str, Any]:
+    """Give the generated configuration with every channel led to ``receiver``, the URL of a webhook.
+
+    Routes, groups, inhibitions and texts stay; nobody outside this machine is told of a simulated fault.
+    """
+    import yaml  # noqa: PLC0415 - slow to import, and only needed here
+
+    found: dict[str, Any] = yaml.safe_load(generated.read_text(encoding="utf-8"))
+    found["templates"] = [str(generated.parent.absolute() / name) for name in found.get("templates", ())]
+    webhook = {"url": receiver, "send_resolved": True, "max_alerts": 50}
+    found["receivers"] = [{"name": one["name"], "webhook_configs": [webhook]} for one in found["receivers"]]
+    return found

@@ -1,0 +1,7 @@
+"""What keeps the stack from starting, told to the person at the keyboard."""
+
+from __future__ import annotations
+
+
+class StackError(Exception):
+    """One or more things are wrong; the message has a line for each, with what to do about it."""
