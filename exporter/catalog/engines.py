@@ -17,14 +17,12 @@ from exporter.catalog.spec import (
     Series,
     Unit,
 )
-from exporter.model import Quantity, ReplicaState, Snapshot, Stage, WindowFigures
+from exporter.model import WINDOWED, Quantity, ReplicaState, Snapshot, Stage, WindowFigures
 
 # The latencies that everybody asks for first; the others are in the full set of series.
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 # A whole request's duration says more about the length of answers than about service: quantiles in the common set,
 # its 24 series of buckets a replica in the full one.
-# Of the other stages the full set has the buckets; their quantiles are histogram_quantile's to give.
-QUANTILE_STAGES = (*COMMON_STAGES, Stage.QUEUE)
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
@@ -406,7 +404,7 @@ LATENCY = (
         "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. Above 0.99 the common set has "
         "the longest window only.",
         read=_quantiles(COMMON_STAGES, rare_everywhere=False),
-        read_full=_quantiles(QUANTILE_STAGES, rare_everywhere=True),
+        read_full=_quantiles(WINDOWED, rare_everywhere=True),
     ),
     Metric(
         subject=REPLICA,
@@ -415,7 +413,7 @@ LATENCY = (
         labels=("stage", "window"),
         help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
         series=Series.FULL,
-        read=_observations(QUANTILE_STAGES),
+        read=_observations(WINDOWED),
     ),
     Metric(
         subject=REPLICA,
@@ -425,7 +423,7 @@ LATENCY = (
         labels=("stage", "window"),
         help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off.",
         read=_above_top(COMMON_STAGES, _longest),
-        read_full=_above_top(QUANTILE_STAGES, _windows),
+        read_full=_above_top(WINDOWED, _windows),
     ),
 )
 

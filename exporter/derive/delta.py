@@ -20,12 +20,13 @@ from operator import add, le, lt, sub
 from typing import TypeVar
 
 from exporter.derive.ranks import common_bounds, on_bounds
-from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
+from exporter.model import COUNTERS, EMPTY, WINDOWED, EngineReading, Histogram, Quantity, Stage
 
 _Key = TypeVar("_Key")
 
 FINISHED = "finished"
 RESPONSES = "responses"
+_NOBODY: frozenset[str] = frozenset()  # one for all: a window keeps 65 of them, and each would take 216 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +258,7 @@ def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
         and finished is totals.finished
         and (responses is totals.responses or _served(responses) == _served(totals.responses))
         and histograms is totals.histograms
+        and not _moved_elsewhere(step)
     )
     return Totals(
         at=reading.at,
@@ -270,8 +272,20 @@ def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
         moved_at=totals.moved_at if still else reading.at,
         begun=begun,
         withdrawn=_withdrawn(quantities, finished, responses, histograms, step),
-        withdrawn_ranks=frozenset(generation.keys() - shown.keys()),
+        withdrawn_ranks=frozenset(gone) if (gone := generation.keys() - shown.keys()) else _NOBODY,
     )
+
+
+def _moved_elsewhere(step: _Step) -> bool:
+    """Say whether a stage that is not followed over the windows has observed something: that is progress too."""
+    for rank, now in step.page.items():
+        before = step.before.get(rank, _NOTHING).histograms
+        for stage, histogram in now.histograms.items():
+            if stage not in WINDOWED:
+                old = before.get(stage)
+                if old is not histogram and (old is None or old.counts != histogram.counts):
+                    return True
+    return False
 
 
 def _served(responses: Mapping[str, float]) -> dict[str, float]:
@@ -308,7 +322,9 @@ def _grown_histograms(
     totals: Totals, at: float, step: _Step
 ) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
-    for stage in dict.fromkeys(stage for now in step.page.values() for stage in now.histograms):
+    for stage in WINDOWED:
+        if not any(stage in now.histograms for now in step.page.values()):
+            continue
         known = [ranks.histograms[stage] for ranks in step.after.values() if stage in ranks.histograms]
         edges = common_bounds([histogram.bounds for histogram in known])
         old = totals.histograms.get(stage)
@@ -365,4 +381,4 @@ def _withdrawn(
         gone.add(FINISHED)
     if responses and not step.responses:
         gone.add(RESPONSES)
-    return frozenset(gone)
+    return frozenset(gone) if gone else _NOBODY

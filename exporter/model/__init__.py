@@ -19,6 +19,7 @@ from exporter.model.card import (
 )
 from exporter.model.engine import (
     COUNTERS,
+    WINDOWED,
     CacheRoom,
     EngineReading,
     Histogram,
@@ -77,6 +78,7 @@ __all__ = [
     "EMPTY",
     "KERNEL_LOG",
     "NVML",
+    "WINDOWED",
     "Backend",
     "CacheRoom",
     "CardFacts",

@@ -133,6 +133,7 @@ def _make_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies chain and name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = DeadlineTlsSocket
+    context.set_alpn_protocols(["http/1.1"])  # or a server that prefers HTTP/2 may speak that
     if files.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

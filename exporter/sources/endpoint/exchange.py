@@ -2,26 +2,22 @@
 
 Whatever the peer does, ``fetch`` returns within the deadline (resolving, connecting, TLS, head and body together),
 takes no more memory than its limits, follows at most one redirect and only within the same origin, and shows no
-secret.  It stands on urllib3's connections, which it keeps between polls, and not on its pools: those retry, log URLs
-and start every wait anew.  Request and answer are written and read here: at a poll a second, what the libraries do
-around a few bytes of head was a third of an exchange.  Nothing is read from the environment: no proxy, no netrc.
+secret.  It keeps one connection between polls.  Request and answer are written and read here: at a poll a second,
+what the HTTP libraries do around a few bytes of head was a third of an exchange, and having them loaded a tenth of
+the daemon's memory.  TLS is the standard library's.  Nothing is read from the environment: no proxy, no netrc.
 """
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import BinaryIO, cast
-
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from http import HTTPStatus
+from typing import BinaryIO
 
 from exporter import __version__
 from exporter.errors import EndpointError
@@ -38,7 +34,7 @@ __all__ = ["Endpoint", "Limits", "Page", "Target"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STANDARD = Limits()
-_Dial = Callable[[], socket.socket]
+_Connection = DeadlineSocket | DeadlineTlsSocket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -77,24 +73,6 @@ class Page:
     certificate_expires: float | None
 
 
-class _Plain(HTTPConnection):
-    def __init__(self, origin: Origin, dial: _Dial) -> None:
-        super().__init__(origin.host, origin.port)
-        self._dial = dial
-
-    def _new_conn(self) -> socket.socket:
-        return self._dial()
-
-
-class _Tls(HTTPSConnection):
-    def __init__(self, origin: Origin, dial: _Dial, context: ssl.SSLContext, server_name: str | None) -> None:
-        super().__init__(origin.host, origin.port, ssl_context=context, server_hostname=server_name)
-        self._dial = dial
-
-    def _new_conn(self) -> socket.socket:
-        return self._dial()
-
-
 class Endpoint:
     """One engine's address and the connection kept to it.  One exchange at a time; others wait in their deadline."""
 
@@ -113,7 +91,7 @@ class Endpoint:
         )
         self._turn = threading.Lock()
         self._closed = False
-        self._connection: _Plain | _Tls | None = None
+        self._sock: _Connection | None = None
         self._context: ssl.SSLContext | None = None
         self._stream: BinaryIO | None = None
         self._loopback = False
@@ -155,12 +133,11 @@ class Endpoint:
             finally:
                 self._turn.release()
             return
-        connection = self._connection
-        sock = connection.sock if connection is not None else None
+        sock = self._sock
         if sock is not None:
             with suppress(OSError):
                 # Not sock.shutdown: that of a TLS socket takes its encryption away under the reader.
-                socket.socket.shutdown(cast("socket.socket", sock), socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def _where(self, path: str | None) -> tuple[Origin, str]:
         origin, own = urls.parse_configured(self._target.url)
@@ -196,7 +173,7 @@ class Endpoint:
             head = self._ask(origin, path, authorization, deadline)
             if head.status in _REDIRECTS:
                 raise EndpointError("redirect", "redirected a second time")
-        if head.status != http.client.OK:
+        if head.status != HTTPStatus.OK:
             raise of_status(head.status)
         self._phase = READING
         assert self._stream is not None  # made with the head
@@ -235,37 +212,36 @@ class Endpoint:
         if self._closed:
             raise EndpointError("closed", "this endpoint is closed")
         context = self._tls.context() if origin.scheme == "https" else None
-        connection = self._connection
-        sock = connection.sock if connection is not None else None
+        sock = self._sock
         # What stands unread on a connection at rest is its end, or nothing that was asked for.
         kept = sock is not None and context is self._context and not readable(sock)
-        if not kept:
+        if sock is None or not kept:
             self._drop()
-            sock = self._open(origin, context, deadline).sock
-        cast("DeadlineSocket | DeadlineTlsSocket", sock).deadline = deadline
+            sock = self._open(origin, context, deadline)
+        sock.deadline = deadline
         return kept
 
-    def _open(self, origin: Origin, context: ssl.SSLContext | None, deadline: Deadline) -> _Plain | _Tls:
-        dial = partial(self._dial, origin, deadline)
-        connection: _Plain | _Tls
-        if context is None:
-            connection = _Plain(origin, dial)
-        else:
-            connection = _Tls(origin, dial, context, self._target.server_name)
-        self._connection = connection
+    def _open(self, origin: Origin, context: ssl.SSLContext | None, deadline: Deadline) -> _Connection:
+        dialled = self._dial(origin, deadline)
         self._context = context
-        connection.connect()
-        sock = connection.sock
-        if isinstance(sock, DeadlineSocket):
-            sock.setblocking(False)
-        elif isinstance(sock, DeadlineTlsSocket):
-            sock.suppress_ragged_eofs = False  # a page that ends with the connection must end on purpose
-            certificate = sock.getpeercert()
-            ends = certificate.get("notAfter") if certificate else None
-            self._expires = float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
-        return connection
+        if context is None:
+            dialled.setblocking(False)
+            self._sock = dialled
+            return dialled
+        try:
+            sock = context.wrap_socket(dialled, server_hostname=self._target.server_name or origin.server_name)
+        except BaseException:
+            dialled.close()
+            raise
+        assert isinstance(sock, DeadlineTlsSocket)  # the context's class
+        self._sock = sock
+        sock.suppress_ragged_eofs = False  # a page that ends with the connection must end on purpose
+        certificate = sock.getpeercert()
+        ends = certificate.get("notAfter") if certificate else None
+        self._expires = float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
+        return sock
 
-    def _dial(self, origin: Origin, deadline: Deadline) -> socket.socket:
+    def _dial(self, origin: Origin, deadline: Deadline) -> DeadlineSocket:
         """Connect to the first address that answers, none of them being given the time of those after it."""
         self._phase = "resolving the name"
         addresses = self._resolver.addresses(origin.host, deadline)
@@ -286,7 +262,7 @@ class Endpoint:
             del first_problem  # its traceback holds this frame: garbage that only the collector would find
 
     def _send(self, origin: Origin, path: str, authorization: str | None) -> Head:
-        sock = self._connection.sock if self._connection is not None else None
+        sock = self._sock
         assert sock is not None  # by _connect
         self._phase = "sending the request"
         sock.sendall(self._request(origin, path, authorization))
@@ -308,13 +284,13 @@ class Endpoint:
         return "\r\n".join([*lines, "", ""]).encode("ascii")
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        sock, self._sock = self._sock, None
         stream, self._stream = self._stream, None
         self._expires = None
         if stream is not None:
             stream.close()  # it holds the socket open
-        if connection is not None:
-            connection.close()
+        if sock is not None:
+            sock.close()
 
 
 def _connected(address: Address, port: int, deadline: Deadline, seconds: float) -> DeadlineSocket:

@@ -7,7 +7,6 @@ some quote what the peer sent.
 from __future__ import annotations
 
 import errno
-import http.client
 import os
 import ssl
 from http import HTTPStatus
@@ -15,6 +14,11 @@ from http import HTTPStatus
 from exporter.errors import EndpointError
 
 READING = "reading the body"
+
+
+class DisconnectedError(ConnectionError):
+    """The peer closed the connection before the first byte of an answer."""
+
 
 _EXPIRED = 10  # verification results of OpenSSL, x509_vfy.h
 _WRONG_NAME = frozenset({62, 64})
@@ -28,7 +32,7 @@ def of_status(status: int) -> EndpointError:
     return EndpointError(f"http_{word}", f"answered with status {status}")
 
 
-def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:  # noqa: PLR0911 - one a kind
+def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:
     """Give reason and sentence for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
     if isinstance(cause, EndpointError):
         return EndpointError(cause.reason, str(cause))
@@ -36,14 +40,10 @@ def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:  # n
         return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}")
     if isinstance(cause, (ssl.SSLError, ssl.CertificateError)):
         return _tls(cause, phase)
-    if isinstance(cause, http.client.RemoteDisconnected):
+    if isinstance(cause, DisconnectedError):
         return EndpointError("closed", "the peer closed the connection without an answer")
-    if isinstance(cause, http.client.LineTooLong):
-        return EndpointError("head_too_large", "the response head is too long")
     if isinstance(cause, OSError):
         return _system(cause, phase)
-    if isinstance(cause, http.client.HTTPException):
-        return EndpointError("protocol", "the answer is not HTTP")
     return EndpointError("protocol", f"{type(cause).__name__} while {phase}")
 
 

@@ -6,13 +6,13 @@ the rest of an exchange.  What two readers could understand in two ways is refus
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from exporter.errors import EndpointError
+from exporter.sources.endpoint.failure import DisconnectedError
 
 BLANK = (b"\r\n", b"\n")
 
@@ -85,13 +85,13 @@ class Lines:
 def read_head(stream: BinaryIO, limits: Limits) -> Head:
     """Read the next answer's head, past any "100 Continue".
 
-    Raise EndpointError, OSError, or http.client.RemoteDisconnected when the peer has closed before a first byte.
+    Raise EndpointError, OSError, or DisconnectedError when the peer has closed before a first byte.
     """
     lines = Lines(stream, limits)
     while True:
         line = lines.next()
         if not line:
-            raise http.client.RemoteDisconnected("no answer")
+            raise DisconnectedError
         match = _STATUS.fullmatch(line)
         if match is None:
             raise EndpointError("protocol", "the answer is not HTTP")

@@ -36,6 +36,11 @@ class Origin:
         """Give host and port as the Host field wants them: without an IPv6 zone, which means nothing to the peer."""
         return self._with_port(self.host.partition("%")[0])
 
+    @property
+    def server_name(self) -> str:
+        """Give the host as a certificate names it: without an IPv6 zone and without the root's dot."""
+        return self.host.partition("%")[0].rstrip(".")
+
     def _with_port(self, host: str) -> str:
         host = f"[{host}]" if ":" in host else host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
