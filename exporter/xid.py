@@ -177,9 +177,9 @@ CATALOGUE: Mapping[int, Xid] = {
 }
 
 # Shown as 0 on every card from the start, so that the first event is an increase; each costs a series per card.  The
-# codes after which a card (or its link) is of no use: what DCGM calls devastating and what others page for, without
-# those that have a signal of their own (64: gpu_row_remap_failed; 140: uncorrected ECC errors).
-FATAL = frozenset({48, 62, 74, 79, 95, 119, 120})
+# codes after which a card (or its link) is of no use: what DCGM calls devastating, without 140, which uncorrected ECC
+# errors tell as well.
+FATAL = frozenset({48, 74, 79, 95, 119, 120})
 
 
 def describe(code: int) -> Xid:

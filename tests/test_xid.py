@@ -49,8 +49,8 @@ def test_every_code_has_a_meaning_for_people_and_an_action_fit_for_a_label():
 
 
 def test_the_codes_shown_from_the_start_are_few_and_cost_more_than_the_process():
-    assert len(FATAL) <= 7
-    assert {48, 62, 74, 79, 95, 119, 120} == FATAL
+    assert len(FATAL) <= 6
+    assert {48, 74, 79, 95, 119, 120} == FATAL
     assert {describe(code).kind for code in FATAL} == {Class.RESET_CARD, Class.RESET_NODE}
 
 
