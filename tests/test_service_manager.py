@@ -66,8 +66,14 @@ def test_the_watchdog_is_silent_when_nobody_asked(manager_socket):
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "relative"}])
-def test_without_a_manager_it_does_nothing(environment):
-    ServiceManager(environment | {"WATCHDOG_USEC": "nonsense"}).ready("x")
+def test_without_a_manager_it_opens_no_socket(environment, monkeypatch):
+    opened = []
+    monkeypatch.setattr("exporter.service_manager.socket.socket", lambda *kinds: opened.append(kinds))
+    manager = ServiceManager(environment | {"WATCHDOG_USEC": "nonsense"})
+    manager.ready("x")
+    manager.alive()
+    manager.stopping()
+    assert opened == []
 
 
 def test_a_manager_that_is_gone_is_said_once_and_stops_nothing(tmp_path, caplog):
