@@ -26,7 +26,7 @@ def read(*pages: bytes, wanted=lambda name: True):
 def as_dict(values):
     return {
         (series.name, tuple(sorted(series.labels.items()))): number
-        for series, number in zip(values.layout.series, values.numbers, strict=True)
+        for series, number in zip(values.layout.series(), values.numbers, strict=True)
     }
 
 
@@ -58,7 +58,7 @@ def test_the_layout_is_the_same_object_while_the_series_stay():
     assert second.layout is first.layout
     assert second.numbers == [5.0, 6.0]
     assert third.layout is not first.layout
-    assert [series.name for series in third.layout.series] == ["a"]
+    assert [series.name for series in third.layout.series()] == ["a"]
 
 
 def test_a_wanted_series_that_takes_an_unwanted_ones_line_is_found_within_sixteen_pages():
@@ -89,7 +89,7 @@ def test_unwanted_series_are_neither_kept_nor_converted():
 
 def test_escapes_in_label_values_come_out_exactly():
     values = read(b'e{m="a\\"b\\\\c\\nd",n="}{,=\\""} 1\n')
-    assert values.layout.series[0].labels == {"m": 'a"b\\c\nd', "n": '}{,="'}
+    assert values.layout.series()[0].labels == {"m": 'a"b\\c\nd', "n": '}{,="'}
 
 
 def test_timestamps_and_exemplars_are_ignored_page_after_page():
@@ -189,4 +189,4 @@ def test_no_bytes_whatsoever_raise_anything_but_a_page_error(lines):
             values = reader.read(b"\n".join(lines))
         except PageError:
             continue
-        assert len(values.numbers) == len(values.layout.series)
+        assert len(values.numbers) == len(values.layout.texts)

@@ -19,7 +19,7 @@ def page(lines: list[tuple[str, int, float]]) -> bytes:
 
 
 def meaning(values: Values) -> dict[str, float]:
-    return {str(series): number for series, number in zip(values.layout.series, values.numbers, strict=True)}
+    return {str(series): number for series, number in zip(values.layout.series(), values.numbers, strict=True)}
 
 
 def outcome(reader: PageReader, body: bytes) -> object:

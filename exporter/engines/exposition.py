@@ -16,7 +16,6 @@ and counted, a repeated series keeps its first value, time stamps and exemplars 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,12 +53,16 @@ class Series:
 class Layout:
     """The wanted series of a page in page order.  Identity means equality: see the module's docstring."""
 
-    series: tuple[Series, ...]
+    texts: tuple[bytes, ...]  # name and labels as on the page, every one of them readable
+
+    def series(self) -> list[Series]:
+        """Parse the series, anew each time: they are asked for once, and kept they take 1.3 MiB at eight replicas."""
+        return [found[0] for text in self.texts if (found := _series_and_end(text)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """One page's numbers: ``numbers[i]`` belongs to ``layout.series[i]``."""
+    """One page's numbers: ``numbers[i]`` belongs to ``layout.texts[i]``."""
 
     layout: Layout
     numbers: list[float]
@@ -76,7 +79,8 @@ class PageReader:
 
     def _forget(self) -> None:
         self._slots: dict[bytes, int] = {}
-        self._series: list[Series] = []
+        self._texts: list[bytes] = []  # by slot; the very objects that are keys of _slots
+        self._unwanted: set[bytes] = set()  # names
         self._cached_bytes = 0
         self._seen: list[int] = []
         self._layout = Layout(())
@@ -111,13 +115,13 @@ class PageReader:
             key, _, value = line.rpartition(b" ")
             slot = get(key)
             if slot is None:
-                slot, value = self._unknown(line, key, value, odd)
+                slot, value = self._unknown(line, value, odd)
                 stamped = stamped or (slot >= 0 and get(key) != slot)
             if slot >= 0:
                 saw(slot)
                 took(value)
                 stood((index, key))
-        complete = not lines[-1] or lines[-1].startswith(b"#") or _series_and_value(lines[-1]) is not None
+        complete = not lines[-1] or lines[-1].startswith(b"#") or _text_and_value(lines[-1]) is not None
         values = self._values(seen, texts, complete=complete, odd=odd)
         plain = not lines[-1] and not odd and not stamped
         self._places = Places(lines, places, values.numbers) if plain and places else None
@@ -135,45 +139,47 @@ class PageReader:
                 seen, numbers = _first_of_each(seen, numbers, odd)
             if seen != self._seen:
                 self._seen = seen
-                self._layout = Layout(tuple([self._series[slot] for slot in seen]))
+                self._layout = Layout(tuple([self._texts[slot] for slot in seen]))
         return Values(layout=self._layout, numbers=numbers, complete=complete, oddities=dict(odd) if odd else EMPTY)
 
-    def _unknown(self, line: bytes, key: bytes, value: bytes, odd: Counter[str]) -> tuple[int, bytes]:
+    def _unknown(self, line: bytes, value: bytes, odd: Counter[str]) -> tuple[int, bytes]:
         """Handle a line that the cache does not know; return its slot, or _IGNORED, and the value's text."""
         if not line or line.isspace():
             return _IGNORED, value
         if len(line) > MAX_LINE_BYTES:
             odd["long_line"] += 1
             return _IGNORED, value
-        if line.startswith(b"#"):
-            self._remember(key, _IGNORED)
+        name = _NAME.match(line)
+        if line.startswith(b"#") or (name is not None and name[0] in self._unwanted):
             return _IGNORED, value
-        parsed = _series_and_value(line)
+        parsed = _text_and_value(line)
         if parsed is None:
             odd["unreadable"] += 1
             if odd["unreadable"] > MAX_UNREADABLE:
                 raise PageError("not_metrics", f"more than {MAX_UNREADABLE} lines are no Prometheus samples")
             return _IGNORED, value
-        text, series, value = parsed
+        text, value = parsed
         slot = self._slots.get(text)  # the cache may know the series without this line's time stamp
-        if slot is None:
-            slot = _IGNORED
-            if self._wanted(series.name):
-                slot = len(self._series)
-                self._series.append(series)
-            self._remember(text, slot)
-        return slot, value
+        return (self._learn(text) if slot is None else slot), value
 
-    def _remember(self, text: bytes, slot: int) -> None:
-        self._cached_bytes += len(text) + 100
-        if slot >= 0 or self._cached_bytes <= MAX_CACHE_BYTES:
-            self._slots[text] = slot
+    def _learn(self, text: bytes) -> int:
+        """Give a series that was never seen its slot, or _IGNORED, of which only the name is remembered."""
+        name = text.partition(b"{")[0]
+        wanted = self._wanted(name.decode("ascii"))
+        self._cached_bytes += len(text if wanted else name) + 100
+        if wanted:
+            self._slots[text] = len(self._texts)
+            self._texts.append(text)
+            return self._slots[text]
+        if self._cached_bytes <= MAX_CACHE_BYTES:
+            self._unwanted.add(name)
+        return _IGNORED
 
 
 def holds_samples(body: bytes) -> bool:
     """Say whether any of a page's first lines is a sample at all, of whatever name."""
     lines = body.split(b"\n", _GLANCE)[:_GLANCE]
-    return any(len(line) <= MAX_LINE_BYTES and _series_and_value(line.rstrip(b"\r")) is not None for line in lines)
+    return any(len(line) <= MAX_LINE_BYTES and _text_and_value(line.rstrip(b"\r")) is not None for line in lines)
 
 
 def _convert_one_by_one(seen: list[int], texts: list[bytes], odd: Counter[str]) -> tuple[list[int], list[float]]:
@@ -196,40 +202,43 @@ def _first_of_each(seen: list[int], numbers: list[float], odd: Counter[str]) -> 
     return list(first), list(first.values())
 
 
-def _series_and_value(line: bytes) -> tuple[bytes, Series, bytes] | None:
-    """Parse one sample line whole: (text of the series, the series, text of the value); None: unreadable."""
+def _text_and_value(line: bytes) -> tuple[bytes, bytes] | None:
+    """Check one sample line whole; give the text of its series and of its value, None when unreadable."""
+    found = _series_and_end(line)
+    rest = None if found is None else _REST.match(line, found[1])
+    return None if found is None or rest is None else (line[: found[1]], rest[1])
+
+
+def _series_and_end(line: bytes) -> tuple[Series, int] | None:
+    """Parse what a line begins with: a name, and labels where there are any; None when unreadable."""
     name = _NAME.match(line)
     if name is None:
         return None
-    end = name.end()
-    labels: dict[str, str] | None = {}
-    if line[end : end + 1] == b"{":
-        labels, end = _labels(line, end + 1)
-    rest = _REST.match(line, end)
-    if labels is None or rest is None:
-        return None
-    return line[:end], Series(sys.intern(name[0].decode("ascii")), labels), rest[1]
-
-
-def _labels(line: bytes, position: int) -> tuple[dict[str, str] | None, int]:
-    """Parse labels up to the closing brace; None when malformed, repeated or not UTF-8."""
     labels: dict[str, str] = {}
+    end = name.end()
+    if line[end : end + 1] == b"{":
+        end = _read_labels(line, end + 1, labels)
+    return (Series(name[0].decode("ascii"), labels), end) if end else None
+
+
+def _read_labels(line: bytes, position: int, labels: dict[str, str]) -> int:
+    """Parse labels up to the closing brace and give its end; 0 when malformed, repeated or not UTF-8."""
     comma = True
     while line[position : position + 1] != b"}":
         match = _LABEL.match(line, position)
         if match is None or not comma:
-            return None, position
-        name = sys.intern(match[1].decode("ascii"))  # thousands of series share few words: 3 MiB at eight replicas
+            return 0
+        name = match[1].decode("ascii")
         try:
             text = match[2].decode("utf-8")
         except UnicodeDecodeError:
-            return None, position
+            return 0
         if name in labels:
-            return None, position
-        labels[name] = sys.intern(_ESCAPE.sub(_unescape, text) if "\\" in text else text)
+            return 0
+        labels[name] = _ESCAPE.sub(_unescape, text) if "\\" in text else text
         comma = match[3] is not None
         position = match.end()
-    return labels, position + 1
+    return position + 1
 
 
 def _unescape(match: re.Match[str]) -> str:

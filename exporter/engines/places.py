@@ -20,7 +20,7 @@ class _Stretch:
     """``lines`` of a page; ``first``: the place of the first of their numbers.
 
     ``after``: how the line behind it begins, from the line end before it on; empty at the end of the page.  ``size``
-    (bytes), and of a wanted stretch ``text`` and ``old`` (the same, in lines), are those of the last page.
+    (bytes), and of a wanted stretch ``text``, are those of the last page.
     ``starts``: where in a line the number begins; none where the lines are not wanted.
     """
 
@@ -29,7 +29,6 @@ class _Stretch:
     after: bytes
     size: int
     text: bytes
-    old: list[bytes]
     starts: list[int]
 
     def end(self, body: bytes, start: int) -> int:
@@ -40,17 +39,17 @@ class _Stretch:
 
     def convert(self, text: bytes, numbers: list[float]) -> bool:
         """Put what changed among ``numbers``; False when anything is not as it was."""
-        lines = text.split(b"\n")
-        if len(lines) != len(self.old):
+        lines, known = text.split(b"\n"), self.text.split(b"\n")  # kept in lines it would take 0.8 MiB more
+        if len(lines) != len(known):
             return False
         place = self.first
-        for line, old, start in zip(lines, self.old, self.starts, strict=False):
+        for line, old, start in zip(lines, known, self.starts, strict=False):
             if line != old:
                 if line[:start] != old[:start]:
                     return False
                 numbers[place] = float(line[start:])
             place += 1
-        self.text, self.old = text, lines
+        self.text = text
         return True
 
 
@@ -81,7 +80,6 @@ class Places:
             after=b"" if end == len(lines) - 1 else b"\n" + lines[end].rpartition(b" ")[0] + b" ",
             size=len(text),
             text=text if starts else b"",
-            old=here if starts else [],
             starts=starts,
         )
         self._stretches.append(stretch)

@@ -99,7 +99,7 @@ def _own_series(engine: Engine, layout: Layout, plan: Plan) -> _ByName:
     """Sort the series by canonical name: of one spelling of each prefix, of one model, and of no router."""
     spellings: dict[str, Counter[str]] = {}
     kept: list[tuple[int, Series, str, str]] = []
-    for position, series in enumerate(layout.series):
+    for position, series in enumerate(layout.series()):
         prefix, spelling = engine.dialect(series.name)
         if prefix and engine.routers(series.labels):
             plan.oddities["router_series"] += 1

@@ -183,7 +183,7 @@ def _value(key: _Key, values: list[float], less: float, odd: Counter[str]) -> fl
 def _compile(gateway: Gateway, layout: Layout) -> _Plan:
     plan = _Plan(layout)
     by_name: dict[str, list[tuple[int, Series]]] = {}
-    for position, series in enumerate(layout.series):
+    for position, series in enumerate(layout.series()):
         by_name.setdefault(series.name, []).append((position, series))
     for row in gateway.fields:
         name = next((n for n in row.names if n in by_name), None)
