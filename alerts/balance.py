@@ -10,19 +10,20 @@ from alerts.boards import (
     NODE_MEMORY,
     REPLICA_STRAGGLER,
 )
-from alerts.figures import REPLICA, RUNNING, WAITING
+from alerts.figures import GENERATED, REPLICA, RUNNING, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, avg_by, both, label_replace, max_by, over_time, select, sum_by
+from exporter.promql import Expr, avg_by, both, label_replace, max_by, over_time, select, sum_by, unless
 
 _GROUP = ("job", "instance", "replica")
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about balance."""
-    return (_straggler(), _pcie(tuning), _cards(tuning), _memory(tuning), _ranks(tuning), _replicas(tuning))
+    cards = (_straggler(), _pcie(tuning), _cards(tuning), _memory(tuning))
+    return (*cards, _ranks(tuning), _replicas(tuning), _forgotten(tuning))
 
 
 def _of_replica(group: Expr) -> Expr:
@@ -197,5 +198,35 @@ def _replicas(tuning: Tuning) -> Alert:
             "sessions, routing by prefix, or a replica that is slower than the rest.",
             "其运行请求数是 {{ $labels.job }} 中该模型所有副本均值的 {{ $value | humanize }} 倍（超过 "
             f"{limits.replica_imbalance.warning:g} 即告警）。原因在网关：会话粘滞、按前缀路由，或某个副本比其他慢。",
+        ),
+    )
+
+
+def _forgotten(tuning: Tuning) -> Alert:
+    floor = tuning.thresholds.balance_requests.warning
+    # Short requests slip between two scrapes: tokens tell of them.
+    read, wrote = (token_rate(tokens, "10m") for tokens in (m.LLM_PROMPT_TOKENS_TOTAL, m.LLM_GENERATION_TOKENS_TOTAL))
+    idle = unless(over_time("max", select(RUNNING.known), "10m").equals(0), (read > 0) | (wrote > 0), on=REPLICA)
+    written = select(GENERATED.known)
+    used = (written.offset("1h") > 0) | (written.offset("1d") > 0)  # a reserve that nobody ever asked is none's fault
+    siblings = avg_by(over_time("avg", select(RUNNING.known), "10m") > 0, "job", "model") >= floor
+    spare = both(both(idle, select(m.LLM_UP).equals(1), on=REPLICA), used, on=REPLICA)
+    return Alert(
+        name="ReplicaForgotten",
+        severity=Severity.WARNING,
+        component=Component.GATEWAY,
+        expr=both(spare, siblings, on=("job", "model")),
+        lasting="10m",
+        panel=IMBALANCE_REPLICAS,
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} is sent no requests while others of {{ $labels.model }} work",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 收不到请求，而 {{ $labels.model }} 的其他副本正在工作",
+        ),
+        description=Text(
+            "It is up, wrote tokens an hour ago or at this time yesterday, and has been idle for 20 minutes, while "
+            f"those of its model that work run at least {floor:g} requests each on average. The gateway does not "
+            "know it any more, holds it unfit, or has it drained.",
+            "它在线，一小时前或昨天此时曾产出 token，但已空闲 20 分钟；而同一模型正在工作的副本平均各运行至少 "
+            f"{floor:g} 个请求。网关已不认识它、判定它不可用，或正在排空它。",
         ),
     )

@@ -13,7 +13,8 @@ from exporter.promql import Expr, aggregate, both, over_time, rate, regex, selec
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the group about the load on cards."""
-    rules = (*_heat(tuning), *_throttled(tuning), _pcie(), _full(tuning))
+    hot = (_hot(tuning), _hot_without_limit(tuning))
+    rules = (*hot, _throttled(tuning), _braked(tuning), _pcie(), _full(tuning))
     return (Group(name="shardwatch-card-load", rules=rules),)
 
 
@@ -21,101 +22,104 @@ def _busy(tuning: Tuning) -> Expr:
     return over_time("avg", select(m.GPU_UTILIZATION_RATIO), "5m") > tuning.thresholds.busy_utilization.warning
 
 
-def _heat(tuning: Tuning) -> tuple[Alert, ...]:
-    limits = tuning.thresholds
+def _hot(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.temperature_margin
     margin = over_time("max", select(m.GPU_TEMPERATURE_MARGIN_CELSIUS), "2m")
-    return (
-        Alert(
-            name="GpuHot",
-            severity=Severity.WARNING,
-            component=Component.GPU,
-            expr=margin < limits.temperature_margin.warning,
-            lasting=limits.temperature_margin.lasting,
-            keep="5m",
-            panel=NODE_TEMPERATURE,
-            summary=Text(
-                "Card {{ $labels.gpu }} of {{ $labels.instance }} is about to slow down for heat",
-                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡即将因过热降频",
-            ),
-            description=Text(
-                "{{ $value | humanize }} °C are left to the slowdown limit of {{ $labels.uuid }} (alarm below "
-                f"{limits.temperature_margin.warning:g} °C for {limits.temperature_margin.lasting}). Its whole group "
-                "will run at its pace.",
-                "{{ $labels.uuid }} 距降频温度只剩 {{ $value | humanize }} °C（持续 "
-                f"{limits.temperature_margin.lasting} 低于 {limits.temperature_margin.warning:g} °C 即告警）。"
-                "整组卡都会被它拖慢。",
-            ),
+    return Alert(
+        name="GpuHot",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=margin < limit.warning,
+        lasting=limit.lasting,
+        keep="5m",
+        panel=NODE_TEMPERATURE,
+        summary=Text(
+            "Card {{ $labels.gpu }} of {{ $labels.instance }} is about to slow down for heat",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡即将因过热降频",
         ),
-        Alert(
-            name="GpuHotWithoutLimit",
-            severity=Severity.WARNING,
-            component=Component.GPU,
-            expr=unless(
-                over_time("min", select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu"), "2m") > limits.temperature.warning,
-                select(m.GPU_TEMPERATURE_MARGIN_CELSIUS),
-                on=CARD,
-            ),
-            lasting=limits.temperature.lasting,
-            keep="5m",
-            panel=NODE_TEMPERATURE,
-            summary=Text(
-                "Card {{ $labels.gpu }} of {{ $labels.instance }} is hot and does not tell its limit",
-                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高且未报告上限",
-            ),
-            description=Text(
-                f"{{{{ $value | humanize }}}} °C, alarm above {limits.temperature.warning:g} °C "
-                "({{ $labels.uuid }}). This card tells no slowdown limit, so the general figure is used.",
-                f"{{{{ $value | humanize }}}} °C，超过 {limits.temperature.warning:g} °C 即告警"
-                "（{{ $labels.uuid }}）。该卡未报告降频温度，因此使用通用数值。",
-            ),
+        description=Text(
+            "{{ $value | humanize }} °C are left to the slowdown limit of {{ $labels.uuid }} (alarm below "
+            f"{limit.warning:g} °C for {limit.lasting}). Its whole group will run at its pace.",
+            "{{ $labels.uuid }} 距降频温度只剩 {{ $value | humanize }} °C（持续 "
+            f"{limit.lasting} 低于 {limit.warning:g} °C 即告警）。整组卡都会被它拖慢。",
         ),
     )
 
 
-def _throttled(tuning: Tuning) -> tuple[Alert, ...]:
-    limits = tuning.thresholds
-    events = m.GPU_CLOCK_EVENT_SECONDS_TOTAL
-    heat = aggregate("max", rate(select(events, reason=regex("(sw|hw)_thermal_slowdown")), "5m"), by=CARD)
-    brake = aggregate("max", rate(select(events, reason="hw_power_brake_slowdown"), "5m"), by=CARD)
-    return (
-        Alert(
-            name="GpuThrottledByHeat",
-            severity=Severity.WARNING,
-            component=Component.GPU,
-            expr=both(heat > limits.throttled_share.warning, _busy(tuning), on=CARD),
-            lasting=limits.throttled_share.lasting,
-            keep="5m",
-            panel=NODE_THROTTLE,
-            summary=Text(
-                "Card {{ $labels.gpu }} of {{ $labels.instance }} works with its clocks held down by heat",
-                "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下因过热降频",
-            ),
-            description=Text(
-                "{{ $value | humanizePercentage }} of the last 5 minutes under load ({{ $labels.uuid }}). The other "
-                "cards of its replica wait for it.",
-                "负载下最近 5 分钟有 {{ $value | humanizePercentage }} 的时间被降频（{{ $labels.uuid }}）。"
-                "同一副本的其他卡都在等它。",
-            ),
+def _hot_without_limit(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.temperature
+    return Alert(
+        name="GpuHotWithoutLimit",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=unless(
+            over_time("min", select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu"), "2m") > limit.warning,
+            select(m.GPU_TEMPERATURE_MARGIN_CELSIUS),
+            on=CARD,
         ),
-        Alert(
-            name="GpuPowerBrake",
-            severity=Severity.WARNING,
-            component=Component.GPU,
-            expr=brake > limits.power_brake.warning,
-            lasting=limits.power_brake.lasting,
-            keep="5m",
-            panel=NODE_THROTTLE,
-            summary=Text(
-                "The power supply holds card {{ $labels.gpu }} of {{ $labels.instance }} down",
-                "供电系统正在限制 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡",
-            ),
-            description=Text(
-                "{{ $value | humanizePercentage }} of the last 5 minutes the external power brake was pulled "
-                "({{ $labels.uuid }}): a power supply is missing, overloaded or too hot. Usually all cards of a "
-                "chassis are hit.",
-                "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间外部功率刹车被触发（{{ $labels.uuid }}）："
-                "电源缺失、过载或过热。通常整机的卡都会受影响。",
-            ),
+        lasting=limit.lasting,
+        keep="5m",
+        panel=NODE_TEMPERATURE,
+        summary=Text(
+            "Card {{ $labels.gpu }} of {{ $labels.instance }} is hot and does not tell its limit",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高且未报告上限",
+        ),
+        description=Text(
+            f"{{{{ $value | humanize }}}} °C, alarm above {limit.warning:g} °C "
+            "({{ $labels.uuid }}). This card tells no slowdown limit, so the general figure is used.",
+            f"{{{{ $value | humanize }}}} °C，超过 {limit.warning:g} °C 即告警"
+            "（{{ $labels.uuid }}）。该卡未报告降频温度，因此使用通用数值。",
+        ),
+    )
+
+
+def _throttled(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.throttled_share
+    thermal = select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason=regex("(sw|hw)_thermal_slowdown"))
+    heat = aggregate("max", rate(thermal, "5m"), by=CARD)
+    return Alert(
+        name="GpuThrottledByHeat",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=both(heat > limit.warning, _busy(tuning), on=CARD),
+        lasting=limit.lasting,
+        keep="5m",
+        panel=NODE_THROTTLE,
+        summary=Text(
+            "Card {{ $labels.gpu }} of {{ $labels.instance }} works with its clocks held down by heat",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下因过热降频",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of the last 5 minutes under load ({{ $labels.uuid }}). The other "
+            "cards of its replica wait for it.",
+            "负载下最近 5 分钟有 {{ $value | humanizePercentage }} 的时间被降频（{{ $labels.uuid }}）。"
+            "同一副本的其他卡都在等它。",
+        ),
+    )
+
+
+def _braked(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.power_brake
+    pulled = select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason="hw_power_brake_slowdown")
+    brake = aggregate("max", rate(pulled, "5m"), by=CARD)
+    return Alert(
+        name="GpuPowerBrake",
+        severity=Severity.WARNING,
+        component=Component.GPU,
+        expr=brake > limit.warning,
+        lasting=limit.lasting,
+        keep="5m",
+        panel=NODE_THROTTLE,
+        summary=Text(
+            "The power supply holds card {{ $labels.gpu }} of {{ $labels.instance }} down",
+            "供电系统正在限制 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡",
+        ),
+        description=Text(
+            "{{ $value | humanizePercentage }} of the last 5 minutes the external power brake was pulled "
+            "({{ $labels.uuid }}): a power supply is missing, overloaded or too hot. Usually all cards of a "
+            "chassis are hit.",
+            "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间外部功率刹车被触发（{{ $labels.uuid }}）："
+            "电源缺失、过载或过热。通常整机的卡都会受影响。",
         ),
     )
 

@@ -9,7 +9,7 @@ from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import both, over_time, rate, select, unless
+from exporter.promql import aggregate, both, over_time, rate, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -70,9 +70,12 @@ def _half_empty(tuning: Tuning) -> Alert:
 
 def _dear(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.cost_of_past
-    cost = select(m.LLM_COST_PER_MILLION_TOKENS, window="5m")
-    yesterday = over_time("avg", cost.offset("1d"), "1h")
-    ratio = (over_time("avg", cost, "1h") / yesterday).as_unit(Unit.RATIO)
+    # Over the hour each of the daemon's windows gives the same price; which there are is up to the configuration.
+    cost = select(m.LLM_COST_PER_MILLION_TOKENS)
+    today, yesterday = (
+        aggregate("avg", over_time("avg", price, "1h"), without=("window",)) for price in (cost, cost.offset("1d"))
+    )
+    ratio = (today / yesterday).as_unit(Unit.RATIO)
     served = over_time("avg", select(GENERATED.known), "1h") > tuning.thresholds.cost_tokens.warning
     return Alert(
         name="TokensBecameDear",

@@ -15,85 +15,92 @@ from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import aggregate, both, increase, observations, over_time, resets, select, unless
+from exporter.promql import aggregate, both, increase, min_by, observations, over_time, resets, select, unless
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about engines."""
     return (
-        *_dead(),
+        _down(),
+        _frozen(),
+        _wedged(),
         *_starved(tuning),
         *_cache_pressure(tuning),
         _preemptions(tuning),
         _hits(tuning),
         _saturated(tuning),
-        *_odd(tuning),
+        _restarting(tuning),
+        _rank_stale(),
     )
 
 
-def _dead() -> tuple[Alert, ...]:
+def _down() -> Alert:
+    return Alert(
+        name="EngineDown",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.ENGINE,
+        expr=select(m.LLM_UP).equals(0),
+        lasting="2m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
+        ),
+        description=Text(
+            "The {{ $labels.engine }} server has not answered with a metrics page for 2 minutes; "
+            "shardwatch_source_down_info says why (refused, timeout, …). Its share of the traffic fails or falls "
+            "on the other replicas.",
+            "该 {{ $labels.engine }} 服务已有 2 分钟没有返回指标页面；原因见 shardwatch_source_down_info"
+            "（拒绝连接、超时等）。它承担的流量会失败，或压到其他副本上。",
+        ),
+    )
+
+
+def _frozen() -> Alert:
+    return Alert(
+        name="EngineFrozen",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.ENGINE,
+        expr=select(m.LLM_FROZEN).equals(1),
+        lasting="1m",
+        keep="2m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is frozen",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已冻结",
+        ),
+        description=Text(
+            "Requests are running and no counter of the engine moves: a collective that does not end, a lost card "
+            "or link, or a deadlock. It does not heal by itself; restart the replica after looking at its cards.",
+            "有请求在运行，但引擎的所有计数都不再变化：集合通信无法结束、掉卡或链路断开，或死锁。"
+            "它不会自行恢复；检查显卡后请重启该副本。",
+        ),
+    )
+
+
+def _wedged() -> Alert:
     busy = over_time("min", select(RUNNING.known), "5m") > 0
     no_output = select(GENERATED.known).equals(0)
     no_input = token_rate(m.LLM_PROMPT_TOKENS_TOTAL).equals(0)
     still = both(both(busy, no_output, on=REPLICA), no_input, on=REPLICA)
-    return (
-        Alert(
-            name="EngineDown",
-            severity=Severity.CRITICAL,
-            symptom=True,
-            component=Component.ENGINE,
-            expr=select(m.LLM_UP).equals(0),
-            lasting="2m",
-            panel=REPLICA_HEALTH,
-            summary=Text(
-                "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
-                "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
-            ),
-            description=Text(
-                "The {{ $labels.engine }} server has not answered with a metrics page for 2 minutes; "
-                "shardwatch_source_down_info says why (refused, timeout, …). Its share of the traffic fails or falls "
-                "on the other replicas.",
-                "该 {{ $labels.engine }} 服务已有 2 分钟没有返回指标页面；原因见 shardwatch_source_down_info"
-                "（拒绝连接、超时等）。它承担的流量会失败，或压到其他副本上。",
-            ),
+    return Alert(
+        name="EngineWedged",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.ENGINE,
+        expr=unless(still, select(m.LLM_FROZEN).equals(1), on=REPLICA),
+        lasting="2m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} runs requests and makes no token",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）有请求在运行却不产出 token",
         ),
-        Alert(
-            name="EngineFrozen",
-            severity=Severity.CRITICAL,
-            symptom=True,
-            component=Component.ENGINE,
-            expr=select(m.LLM_FROZEN).equals(1),
-            lasting="1m",
-            keep="2m",
-            panel=REPLICA_HEALTH,
-            summary=Text(
-                "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is frozen",
-                "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已冻结",
-            ),
-            description=Text(
-                "Requests are running and no counter of the engine moves: a collective that does not end, a lost card "
-                "or link, or a deadlock. It does not heal by itself; restart the replica after looking at its cards.",
-                "有请求在运行，但引擎的所有计数都不再变化：集合通信无法结束、掉卡或链路断开，或死锁。"
-                "它不会自行恢复；检查显卡后请重启该副本。",
-            ),
-        ),
-        Alert(
-            name="EngineWedged",
-            severity=Severity.CRITICAL,
-            symptom=True,
-            component=Component.ENGINE,
-            expr=unless(still, select(m.LLM_FROZEN).equals(1), on=REPLICA),
-            lasting="2m",
-            panel=REPLICA_HEALTH,
-            summary=Text(
-                "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} runs requests and makes no token",
-                "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）有请求在运行却不产出 token",
-            ),
-            description=Text(
-                "{{ $value | humanize }} requests have been running for 5 minutes and not one token was read or "
-                "generated, although the engine's page still answers.",
-                "有 {{ $value | humanize }} 个请求已运行 5 分钟，既没有读入也没有生成任何 token，而引擎页面仍有响应。",
-            ),
+        description=Text(
+            "{{ $value | humanize }} requests have been running for 5 minutes and not one token was read or "
+            "generated, although the engine's page still answers.",
+            "有 {{ $value | humanize }} 个请求已运行 5 分钟，既没有读入也没有生成任何 token，而引擎页面仍有响应。",
         ),
     )
 
@@ -212,16 +219,14 @@ def _hits(tuning: Tuning) -> Alert:
 
 def _saturated(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
+    # Which windows there are is up to the configuration, and the common set has the longest only: all must agree.
+    beyond = min_by(select(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO), *REPLICA, "stage")
     seen = increase(observations(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), "5m") > limits.error_requests.warning
     return Alert(
         name="LatencyBeyondBuckets",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=both(
-            select(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m") > limits.saturated_share.warning,
-            seen,
-            on=REPLICA,
-        ),
+        expr=both(beyond > limits.saturated_share.warning, seen, on=REPLICA),
         lasting=limits.saturated_share.lasting,
         panel=REPLICA_FIRST_TOKEN,
         summary=Text(
@@ -229,47 +234,49 @@ def _saturated(tuning: Tuning) -> Alert:
             "{{ $labels.instance }} 上 {{ $labels.replica }} 的 {{ $labels.stage }} 超出直方图可表示的范围",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of the observations of 5 minutes lie beyond the last bound: quantiles "
-            "stand still there while users wait longer.",
-            "5 分钟内有 {{ $value | humanizePercentage }} 的观测超出最后一个桶边界：分位数停在边界上，而用户等待更久。",
+            "{{ $value | humanizePercentage }} of the observations lie beyond the last bound, in every window of the "
+            "daemon: quantiles stand still there while users wait longer.",
+            "守护进程的每个窗口内都有 {{ $value | humanizePercentage }} 以上的观测超出最后一个桶边界："
+            "分位数停在边界上，而用户等待更久。",
         ),
     )
 
 
-def _odd(tuning: Tuning) -> tuple[Alert, ...]:
+def _restarting(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.engine_restarts
-    return (
-        Alert(
-            name="EngineRestarting",
-            severity=Severity.WARNING,
-            component=Component.ENGINE,
-            expr=aggregate("max", resets(select(m.LLM_GENERATION_TOKENS_TOTAL), "30m"), by=REPLICA) > limit.warning,
-            lasting=limit.lasting,
-            panel=REPLICA_HEALTH,
-            summary=Text(
-                "{{ $labels.replica }} on {{ $labels.instance }} restarts again and again",
-                "{{ $labels.instance }} 上的 {{ $labels.replica }} 反复重启",
-            ),
-            description=Text(
-                "Its counters began anew {{ $value | humanize }} times in 30 minutes. The engine's log says why it "
-                "ended: out of memory, a lost worker, a failed health check.",
-                "30 分钟内其计数重新开始了 {{ $value | humanize }} 次。退出原因见引擎日志：显存不足、worker 丢失或健康检查失败。",
-            ),
+    return Alert(
+        name="EngineRestarting",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=aggregate("max", resets(select(m.LLM_GENERATION_TOKENS_TOTAL), "30m"), by=REPLICA) > limit.warning,
+        lasting=limit.lasting,
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} on {{ $labels.instance }} restarts again and again",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 反复重启",
         ),
-        Alert(
-            name="RankStale",
-            severity=Severity.WARNING,
-            component=Component.ENGINE,
-            expr=select(m.LLM_RANK_STALE_INFO).equals(1),
-            lasting="5m",
-            panel=REPLICA_HEALTH,
-            summary=Text(
-                "Rank {{ $labels.rank }} of {{ $labels.replica }} on {{ $labels.instance }} stands still",
-                "{{ $labels.instance }} 上 {{ $labels.replica }} 的 rank {{ $labels.rank }} 停滞",
-            ),
-            description=Text(
-                "Its figures have not moved for 5 minutes while those of other ranks do: the worker is gone or hangs.",
-                "其他 rank 的数值在变化，而它已有 5 分钟不变：worker 已退出或挂起。",
-            ),
+        description=Text(
+            "Its counters began anew {{ $value | humanize }} times in 30 minutes. The engine's log says why it "
+            "ended: out of memory, a lost worker, a failed health check.",
+            "30 分钟内其计数重新开始了 {{ $value | humanize }} 次。退出原因见引擎日志：显存不足、worker 丢失或健康检查失败。",
+        ),
+    )
+
+
+def _rank_stale() -> Alert:
+    return Alert(
+        name="RankStale",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=select(m.LLM_RANK_STALE_INFO).equals(1),
+        lasting="5m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "Rank {{ $labels.rank }} of {{ $labels.replica }} on {{ $labels.instance }} stands still",
+            "{{ $labels.instance }} 上 {{ $labels.replica }} 的 rank {{ $labels.rank }} 停滞",
+        ),
+        description=Text(
+            "Its figures have not moved for 5 minutes while those of other ranks do: the worker is gone or hangs.",
+            "其他 rank 的数值在变化，而它已有 5 分钟不变：worker 已退出或挂起。",
         ),
     )

@@ -9,7 +9,9 @@ from exporter.promql import Expr, aggregate, binary, no_regex, rate, select
 
 CARD = ("job", "instance", "gpu", "uuid")
 REPLICA = ("job", "instance", "replica", "engine", "model")
+POOL = ("job", "instance", "gateway", "kind", "pool")
 OF_CLIENTS = "abort|rejected|invalid"  # outcomes that are no fault of the service
+WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
 
 
 def without_rank(expr: Expr) -> Expr:

@@ -3,74 +3,78 @@
 from __future__ import annotations
 
 from alerts.boards import IMBALANCE_GATEWAY
+from alerts.figures import POOL, WINDOW
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, both, increase, max_by, rate, select
 
-_POOL = ("job", "instance", "gateway", "kind", "pool")
-
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the group about gateways."""
-    return (Group(name="shardwatch-gateways", rules=(*_down(), *_errors(tuning), _uneven(tuning))),)
+    rules = (_unreadable(), _pool_down(), _backend_down(), *_errors(tuning), _uneven(tuning))
+    return (Group(name="shardwatch-gateways", rules=rules),)
 
 
-def _down() -> tuple[Alert, ...]:
+def _unreadable() -> Alert:
+    return Alert(
+        name="GatewayUnreadable",
+        severity=Severity.WARNING,
+        component=Component.GATEWAY,
+        expr=select(m.GATEWAY_UP).equals(0),
+        lasting="2m",
+        panel=IMBALANCE_GATEWAY,
+        summary=Text(
+            "Gateway {{ $labels.gateway }} cannot be read from {{ $labels.instance }}",
+            "无法从 {{ $labels.instance }} 读取网关 {{ $labels.gateway }}",
+        ),
+        description=Text(
+            "Its metrics page has not been read for 2 minutes: the gateway is down, or its page has moved. "
+            "Shares and errors by backend are unknown meanwhile.",
+            "已有 2 分钟无法读取其指标页面：网关宕机，或页面地址已变。在此期间各后端的份额与错误未知。",
+        ),
+    )
+
+
+def _pool_down() -> Alert:
+    return Alert(
+        name="GatewayPoolDown",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.GATEWAY,
+        expr=max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0),
+        lasting="1m",
+        panel=IMBALANCE_GATEWAY,
+        summary=Text(
+            "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no backend left",
+            "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 已无可用后端",
+        ),
+        description=Text(
+            "The gateway holds every backend of {{ $labels.pool }} unfit (seen from {{ $labels.instance }}); "
+            "each request to it fails.",
+            "网关认为 {{ $labels.pool }} 的所有后端均不可用（观测自 {{ $labels.instance }}）；发往它的请求全部失败。",
+        ),
+    )
+
+
+def _backend_down() -> Alert:
     up = select(m.GATEWAY_BACKEND_UP)
-    return (
-        Alert(
-            name="GatewayUnreadable",
-            severity=Severity.WARNING,
-            component=Component.GATEWAY,
-            expr=select(m.GATEWAY_UP).equals(0),
-            lasting="2m",
-            panel=IMBALANCE_GATEWAY,
-            summary=Text(
-                "Gateway {{ $labels.gateway }} cannot be read from {{ $labels.instance }}",
-                "无法从 {{ $labels.instance }} 读取网关 {{ $labels.gateway }}",
-            ),
-            description=Text(
-                "Its metrics page has not been read for 2 minutes: the gateway is down, or its page has moved. "
-                "Shares and errors by backend are unknown meanwhile.",
-                "已有 2 分钟无法读取其指标页面：网关宕机，或页面地址已变。在此期间各后端的份额与错误未知。",
-            ),
+    return Alert(
+        name="GatewayBackendDown",
+        severity=Severity.WARNING,
+        component=Component.GATEWAY,
+        expr=both(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
+        lasting="5m",
+        panel=IMBALANCE_GATEWAY,
+        summary=Text(
+            "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of {{ $labels.pool }} no requests",
+            "网关 {{ $labels.gateway }} 不再向 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
         ),
-        Alert(
-            name="GatewayPoolDown",
-            severity=Severity.CRITICAL,
-            symptom=True,
-            component=Component.GATEWAY,
-            expr=max_by(up, *_POOL).equals(0),
-            lasting="1m",
-            panel=IMBALANCE_GATEWAY,
-            summary=Text(
-                "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no backend left",
-                "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 已无可用后端",
-            ),
-            description=Text(
-                "The gateway holds every backend of {{ $labels.pool }} unfit (seen from {{ $labels.instance }}); "
-                "each request to it fails.",
-                "网关认为 {{ $labels.pool }} 的所有后端均不可用（观测自 {{ $labels.instance }}）；发往它的请求全部失败。",
-            ),
-        ),
-        Alert(
-            name="GatewayBackendDown",
-            severity=Severity.WARNING,
-            component=Component.GATEWAY,
-            expr=both(up.equals(0), max_by(up, *_POOL).equals(1), on=_POOL),
-            lasting="5m",
-            panel=IMBALANCE_GATEWAY,
-            summary=Text(
-                "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of {{ $labels.pool }} no requests",
-                "网关 {{ $labels.gateway }} 不再向 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
-            ),
-            description=Text(
-                "The backend has failed its health checks, drained or been in maintenance for 5 minutes (seen from "
-                "{{ $labels.instance }}); the others carry its share.",
-                "该后端健康检查失败、正在排空或处于维护已有 5 分钟（观测自 {{ $labels.instance }}）；其份额由其他后端承担。",
-            ),
+        description=Text(
+            "The backend has failed its health checks, drained or been in maintenance for 5 minutes (seen from "
+            "{{ $labels.instance }}); the others carry its share.",
+            "该后端健康检查失败、正在排空或处于维护已有 5 分钟（观测自 {{ $labels.instance }}）；其份额由其他后端承担。",
         ),
     )
 
@@ -87,7 +91,7 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.REQUEST,
-            expr=both(failed / served > value, enough, on=_POOL),
+            expr=both(failed / served > value, enough, on=POOL),
             lasting=limits.error_ratio.lasting,
             keep="3m",
             panel=IMBALANCE_GATEWAY,
@@ -110,13 +114,13 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _uneven(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
-    uneven = select(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m") > limits.gateway_imbalance.warning
+    uneven = select(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window=WINDOW) > limits.gateway_imbalance.warning
     enough = rate(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") > limits.gateway_requests.warning
     return Alert(
         name="GatewayUneven",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(uneven, enough, on=_POOL),
+        expr=both(uneven, enough, on=POOL),
         lasting=limits.gateway_imbalance.lasting,
         keep="5m",
         panel=IMBALANCE_GATEWAY,

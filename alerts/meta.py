@@ -29,9 +29,11 @@ _ALERTMANAGER_LOADED = Known(name="alertmanager_config_last_reload_successful", 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the watchdog and the group about Prometheus and Alertmanager."""
     del tuning
+    prometheus = (_rules_fail(), _rules_slow(), _not_sent(), _nobody_to_send_to(), _prometheus_not_loaded())
+    alertmanager = (_not_notified(), _alertmanager_not_loaded())
     return (
         Group(name="shardwatch-watchdog", rules=(_watchdog(),)),
-        Group(name="shardwatch-monitoring", rules=(*_prometheus(), *_alertmanager())),
+        Group(name="shardwatch-monitoring", rules=(*prometheus, *alertmanager)),
     )
 
 
@@ -67,105 +69,116 @@ def _alert(name: str, expr: Expr, lasting: str, summary: Text, description: Text
     )
 
 
-def _prometheus() -> tuple[Alert, ...]:
-    return (
-        _alert(
-            "RulesFail",
-            increase(select(_RULE_FAILURES), "5m") > 0,
-            "5m",
-            Text(
-                "Prometheus {{ $labels.instance }} cannot evaluate {{ $labels.rule_group }}",
-                "Prometheus {{ $labels.instance }} 无法计算 {{ $labels.rule_group }}",
-            ),
-            Text(
-                "{{ $value | humanize }} failures in 5 minutes; the alerts of that group do not fire. Its log and the "
-                "page /rules say why.",
-                "5 分钟内失败 {{ $value | humanize }} 次；该组告警不会触发。原因见其日志与 /rules 页面。",
-            ),
+def _rules_fail() -> Alert:
+    return _alert(
+        "RulesFail",
+        increase(select(_RULE_FAILURES), "5m") > 0,
+        "5m",
+        Text(
+            "Prometheus {{ $labels.instance }} cannot evaluate {{ $labels.rule_group }}",
+            "Prometheus {{ $labels.instance }} 无法计算 {{ $labels.rule_group }}",
         ),
-        _alert(
-            "RulesSlow",
-            select(_GROUP_TOOK) / select(_GROUP_INTERVAL) > 1,
-            "10m",
-            Text(
-                "Prometheus {{ $labels.instance }} is too slow for {{ $labels.rule_group }}",
-                "Prometheus {{ $labels.instance }} 来不及计算 {{ $labels.rule_group }}",
-            ),
-            Text(
-                "One evaluation takes {{ $value | humanize }} times its interval, so alerts come late. Give it more "
-                "cores, or split the nodes between servers.",
-                "一次计算耗时是其间隔的 {{ $value | humanize }} 倍，告警会延迟。请增加核数，或把节点分到多台服务器。",
-            ),
-        ),
-        _alert(
-            "NotificationsNotSent",
-            increase(select(_SEND_ERRORS), "5m") > 0,
-            "5m",
-            Text(
-                "Prometheus {{ $labels.instance }} cannot reach Alertmanager {{ $labels.alertmanager }}",
-                "Prometheus {{ $labels.instance }} 无法连到 Alertmanager {{ $labels.alertmanager }}",
-            ),
-            Text(
-                "{{ $value | humanize }} batches of alerts failed in 5 minutes.",
-                "5 分钟内有 {{ $value | humanize }} 批告警发送失败。",
-            ),
-        ),
-        _alert(
-            "NoAlertmanager",
-            select(_ALERTMANAGERS) < 1,
-            "5m",
-            Text(
-                "Prometheus {{ $labels.instance }} knows no Alertmanager",
-                "Prometheus {{ $labels.instance }} 没有可用的 Alertmanager",
-            ),
-            Text(
-                "Alerts fire and nobody is told.",
-                "告警会触发，但不会通知任何人。",
-            ),
-        ),
-        _alert(
-            "PrometheusConfigurationNotLoaded",
-            select(_PROMETHEUS_LOADED).equals(0),
-            "5m",
-            Text(
-                "Prometheus {{ $labels.instance }} refused its new configuration",
-                "Prometheus {{ $labels.instance }} 拒绝了新配置",
-            ),
-            Text(
-                "The old configuration and the old rules go on; promtool check config says what is wrong.",
-                "仍在使用旧配置与旧规则；用 promtool check config 查看问题。",
-            ),
+        Text(
+            "{{ $value | humanize }} failures in 5 minutes; the alerts of that group do not fire. Its log and the "
+            "page /rules say why.",
+            "5 分钟内失败 {{ $value | humanize }} 次；该组告警不会触发。原因见其日志与 /rules 页面。",
         ),
     )
 
 
-def _alertmanager() -> tuple[Alert, ...]:
-    return (
-        _alert(
-            "NotificationsFail",
-            increase(select(_NOTIFY_FAILURES), "5m") > 0,
-            "5m",
-            Text(
-                "Alertmanager {{ $labels.instance }} cannot notify by {{ $labels.integration }}",
-                "Alertmanager {{ $labels.instance }} 无法通过 {{ $labels.integration }} 发送通知",
-            ),
-            Text(
-                "{{ $value | humanize }} notifications failed in 5 minutes: a wrong or expired secret, or the service "
-                "is down.",
-                "5 分钟内有 {{ $value | humanize }} 条通知失败：密钥错误或过期，或对方服务不可用。",
-            ),
+def _rules_slow() -> Alert:
+    return _alert(
+        "RulesSlow",
+        select(_GROUP_TOOK) / select(_GROUP_INTERVAL) > 1,
+        "10m",
+        Text(
+            "Prometheus {{ $labels.instance }} is too slow for {{ $labels.rule_group }}",
+            "Prometheus {{ $labels.instance }} 来不及计算 {{ $labels.rule_group }}",
         ),
-        _alert(
-            "AlertmanagerConfigurationNotLoaded",
-            select(_ALERTMANAGER_LOADED).equals(0),
-            "5m",
-            Text(
-                "Alertmanager {{ $labels.instance }} refused its new configuration",
-                "Alertmanager {{ $labels.instance }} 拒绝了新配置",
-            ),
-            Text(
-                "The old routes go on; amtool check-config says what is wrong.",
-                "仍在使用旧路由；用 amtool check-config 查看问题。",
-            ),
+        Text(
+            "One evaluation takes {{ $value | humanize }} times its interval, so alerts come late. Give it more "
+            "cores, or split the nodes between servers.",
+            "一次计算耗时是其间隔的 {{ $value | humanize }} 倍，告警会延迟。请增加核数，或把节点分到多台服务器。",
+        ),
+    )
+
+
+def _not_sent() -> Alert:
+    return _alert(
+        "NotificationsNotSent",
+        increase(select(_SEND_ERRORS), "5m") > 0,
+        "5m",
+        Text(
+            "Prometheus {{ $labels.instance }} cannot reach Alertmanager {{ $labels.alertmanager }}",
+            "Prometheus {{ $labels.instance }} 无法连到 Alertmanager {{ $labels.alertmanager }}",
+        ),
+        Text(
+            "{{ $value | humanize }} batches of alerts failed in 5 minutes.",
+            "5 分钟内有 {{ $value | humanize }} 批告警发送失败。",
+        ),
+    )
+
+
+def _nobody_to_send_to() -> Alert:
+    return _alert(
+        "NoAlertmanager",
+        select(_ALERTMANAGERS) < 1,
+        "5m",
+        Text(
+            "Prometheus {{ $labels.instance }} knows no Alertmanager",
+            "Prometheus {{ $labels.instance }} 没有可用的 Alertmanager",
+        ),
+        Text(
+            "Alerts fire and nobody is told.",
+            "告警会触发，但不会通知任何人。",
+        ),
+    )
+
+
+def _prometheus_not_loaded() -> Alert:
+    return _alert(
+        "PrometheusConfigurationNotLoaded",
+        select(_PROMETHEUS_LOADED).equals(0),
+        "5m",
+        Text(
+            "Prometheus {{ $labels.instance }} refused its new configuration",
+            "Prometheus {{ $labels.instance }} 拒绝了新配置",
+        ),
+        Text(
+            "The old configuration and the old rules go on; promtool check config says what is wrong.",
+            "仍在使用旧配置与旧规则；用 promtool check config 查看问题。",
+        ),
+    )
+
+
+def _not_notified() -> Alert:
+    return _alert(
+        "NotificationsFail",
+        increase(select(_NOTIFY_FAILURES), "5m") > 0,
+        "5m",
+        Text(
+            "Alertmanager {{ $labels.instance }} cannot notify by {{ $labels.integration }}",
+            "Alertmanager {{ $labels.instance }} 无法通过 {{ $labels.integration }} 发送通知",
+        ),
+        Text(
+            "{{ $value | humanize }} notifications failed in 5 minutes: a wrong or expired secret, or the service "
+            "is down.",
+            "5 分钟内有 {{ $value | humanize }} 条通知失败：密钥错误或过期，或对方服务不可用。",
+        ),
+    )
+
+
+def _alertmanager_not_loaded() -> Alert:
+    return _alert(
+        "AlertmanagerConfigurationNotLoaded",
+        select(_ALERTMANAGER_LOADED).equals(0),
+        "5m",
+        Text(
+            "Alertmanager {{ $labels.instance }} refused its new configuration",
+            "Alertmanager {{ $labels.instance }} 拒绝了新配置",
+        ),
+        Text(
+            "The old routes go on; amtool check-config says what is wrong.",
+            "仍在使用旧路由；用 amtool check-config 查看问题。",
         ),
     )

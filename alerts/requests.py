@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from alerts.boards import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, Panel
-from alerts.figures import FINISHED, OF_CLIENTS, REPLICA
+from alerts.figures import FINISHED, OF_CLIENTS, REPLICA, WINDOW
 from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
 from alerts.text import Text
@@ -162,6 +162,10 @@ def _seen(window: str) -> Recording:
     )
 
 
+_WITHOUT_WHOLE_REQUESTS = (
+    "Without the buckets of whole requests nothing is judged; "
+    "FirstTokenBudgetBurn and TokenBudgetBurn judge the parts."
+)
 _ABOUT: Mapping[str, tuple[str, Panel, Text]] = {
     "availability": (
         "AvailabilityBudgetBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败")
@@ -195,11 +199,10 @@ def _alert(
 ) -> Alert:
     long, short, factor, lasting, severity = burn
     limits = tuning.thresholds
-    name, panel, what = _ABOUT[objective]
-    floor = limits.objective_tokens if objective == "token" else limits.objective_requests
+    floor = (limits.objective_tokens if objective == "token" else limits.objective_requests).warning
     over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
-    enough = select(seen[long].known, objective=objective) >= floor.warning
-    model = "{{ $labels.model }}"
+    enough = select(seen[long].known, objective=objective) >= floor
+    name, panel, what = _ABOUT[objective]
     return Alert(
         name=name,
         severity=severity,
@@ -209,23 +212,30 @@ def _alert(
         lasting=lasting,
         keep="5m" if severity is Severity.CRITICAL else "30m",
         labels={"window": long},
-        full_series=""
-        if objective != "duration"
-        else "Without the buckets of whole requests nothing is judged; "
-        "FirstTokenBudgetBurn and TokenBudgetBurn judge the parts.",
+        full_series=_WITHOUT_WHOLE_REQUESTS if objective == "duration" else "",
         panel=panel,
-        summary=Text(
-            f"Error budget of {{{{ $labels.class }}}} burns: {what.en.format(m=model)}",
-            f"{{{{ $labels.class }}}} 类服务的错误预算在燃烧：{what.zh.format(m=model)}",
-        ),
-        description=Text(
-            "The budget of the objective {{ $labels.objective }} burns at {{ $value | humanize }} times the pace that "
-            f"lasts 30 days, over {long} and over {short} (alarm above {factor:g} with at least {floor.warning:g} "
-            "events, in job {{ $labels.job }}).",
-            "目标 {{ $labels.objective }} 的预算在 "
-            f"{long} 与 {short} 两个窗口内均以 30 天匀速的 {{{{ $value | humanize }}}} 倍消耗"
-            f"（超过 {factor:g} 倍且不少于 {floor.warning:g} 次事件即告警；任务 {{{{ $labels.job }}}}）。",
-        ),
+        summary=_burning(what),
+        description=_pace(burn, floor),
+    )
+
+
+def _burning(what: Text) -> Text:
+    model = "{{ $labels.model }}"
+    return Text(
+        f"Error budget of {{{{ $labels.class }}}} burns: {what.en.format(m=model)}",
+        f"{{{{ $labels.class }}}} 类服务的错误预算在燃烧：{what.zh.format(m=model)}",
+    )
+
+
+def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
+    long, short, factor, *_ = burn
+    return Text(
+        "The budget of the objective {{ $labels.objective }} burns at {{ $value | humanize }} times the pace that "
+        f"lasts 30 days, over {long} and over {short} (alarm above {factor:g} with at least {floor:g} "
+        "events, in job {{ $labels.job }}).",
+        "目标 {{ $labels.objective }} 的预算在 "
+        f"{long} 与 {short} 两个窗口内均以 30 天匀速的 {{{{ $value | humanize }}}} 倍消耗"
+        f"（超过 {factor:g} 倍且不少于 {floor:g} 次事件即告警；任务 {{{{ $labels.job }}}}）。",
     )
 
 
@@ -238,7 +248,7 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
             severity=Severity(tier),
             symptom=True,
             component=Component.REQUEST,
-            expr=both(select(m.LLM_ERROR_RATIO, window="5m") > value, enough, on=REPLICA),
+            expr=both(select(m.LLM_ERROR_RATIO, window=WINDOW) > value, enough, on=REPLICA),
             lasting=limits.error_ratio.lasting,
             keep="3m",
             panel=REPLICA_ERRORS,

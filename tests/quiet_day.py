@@ -54,7 +54,7 @@ class Node:
         from exporter.collector import Collector
         from exporter.derive.replicas import Assignment
         from exporter.events import Events
-        from exporter.gateway import GatewayPlan, GatewayPoller
+        from exporter.gateway import GatewayPlan, gateway_poller
         from exporter.ledger import Ledger
         from exporter.poller import Publisher
         from exporter.settings import CostSettings
@@ -76,7 +76,7 @@ class Node:
         self.replicas = [self._poller(spec) for spec in self.world.scenario.replicas]
         gateway = Gateway(plan)
         gateway._world = self.world
-        self.gateway = GatewayPoller(
+        self.gateway = gateway_poller(
             GatewayPlan(name="edge", kind="auto", interval=30.0, windows=simulated.WINDOWS),
             Answers(gateway.page), clock=self.clock, wall=self.wall,
         )  # fmt: skip
@@ -109,13 +109,13 @@ class Node:
         )
 
     def _poller(self, spec):
-        from exporter.replica import ReplicaPlan, ReplicaPoller
+        from exporter.replica import ReplicaPlan, replica_poller
 
         plan = ReplicaPlan(
             name=spec.name, kind="vllm", interval=30.0, windows=simulated.WINDOWS, quantiles=(0.5, 0.95, 0.99)
         )
         page = simulated.Page(self.world, spec.name)
-        return ReplicaPoller(plan, page, clock=self.clock, wall=self.wall)
+        return replica_poller(plan, page, clock=self.clock, wall=self.wall)
 
     def live(self, hours, *, read, scrape):
         """Read every ``read`` seconds; yield (Unix time, page) every ``scrape``."""
@@ -124,8 +124,7 @@ class Node:
             self.world.at(self.clock.now)
             self.cards.read(slow=True)
             for poller in self.replicas:
-                poller.poll()
-                poller.ask_version()
+                poller.turn()
             self.gateway.poll()
             self.publisher.turn()
             if now % scrape == 0:

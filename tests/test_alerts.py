@@ -16,6 +16,7 @@ from test_alert_rules import needs_promtool, promtool
 
 from alerts import boards
 from alerts.__main__ import BAD_INPUT, DIFFERS, GENERATED, OK, main
+from alerts.figures import WINDOW
 from alerts.objectives import BOUNDS, CLASSES
 from alerts.registry import full_set, groups
 from alerts.render import RESOURCE, RULES, files
@@ -27,6 +28,7 @@ from exporter.catalog import CATALOG
 from exporter.catalog import metrics as m
 from exporter.errors import SettingsError
 from exporter.promql import increase, rate, select, sum_by, vector
+from exporter.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 FOUND = groups(Tuning())
@@ -122,11 +124,6 @@ def exposed(metric, label):
 # Values that no recorded page happens to hold, each with where it comes from.
 NOT_RECORDED = {
     ("shardwatch_source_up", "source", "driver"): "the daemon's name of the driver, in every live page",
-    (
-        "llm_cost_per_million_tokens",
-        "window",
-        "5m",
-    ): "no recorded page has prices; the windows are those of its neighbours",
 }
 
 
@@ -141,6 +138,21 @@ def test_label_values_that_rules_ask_for_are_values_that_the_page_has():
     assert len(asked) > 8
     missing = {one for one in asked - set(NOT_RECORDED) if one[2] not in exposed(one[0], one[1])}
     assert not missing
+
+
+def test_what_alerts_read_by_window_is_what_window_missing_watches():
+    watched = next(alert for alert in ALERTS if alert.name == "WindowMissing")
+    read = {
+        (node.name, matcher.value)
+        for alert in ALERTS
+        for node in selectors(promql_parser.parse(str(alert.expr)))
+        for matcher in node.matchers.matchers
+        if matcher.name == "window"
+    }
+    assert len(read) == 2
+    assert {window for _, window in read} == {WINDOW}
+    assert {name for name, _ in read} <= watched.expr.sources
+    assert WINDOW in {window.label for window in Settings().windows}, "what ships must not fire it"
 
 
 def test_alerts_that_users_need_by_default_read_the_common_set_of_series():

@@ -100,6 +100,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     uneven = ("GroupUtilizationUneven",)
     explained = ("GroupTalksOverPcie", "RanksUneven", "GpuStraggler")
     yield _rule("why the cards of a group are unevenly busy", explained, uneven, REPLICA)
+    yield _rule("why the replicas of a model are uneven", ("ReplicaForgotten",), ("ReplicasUneven",), MODEL)
 
 
 def _burns(alerts: tuple[Alert, ...]) -> tuple[str, ...]:
