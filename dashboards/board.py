@@ -14,6 +14,7 @@ from typing import Any
 from alerts import boards
 from alerts.text import Language, Text
 from dashboards.errors import BoardError
+from dashboards.panels import Note
 from dashboards.panels.frame import Placed, render
 from dashboards.panels.record import Panel
 
@@ -42,6 +43,7 @@ class Board:
     title: Text
     shows: Text
     rows: tuple[Row, ...]
+    notes: tuple[Note, ...] = ()
 
     @property
     def panels(self) -> tuple[Panel, ...]:
@@ -53,7 +55,7 @@ class Board:
         self._check()
         data = render(
             uid=self.uid.value, title=self.title, shows=self.shows, version=VERSION, placed=self._placed(),
-            language=language,
+            notes=self.notes, language=language,
         )  # fmt: skip
         refuse_overlaps(data)
         return data
@@ -62,6 +64,9 @@ class Board:
         name = self.title.en
         if len(self.uid.value) > LONGEST_UID:
             raise BoardError(f"{name}: the uid has more than {LONGEST_UID} characters")
+        twice = _twice(note.name.en for note in self.notes)
+        if twice:
+            raise BoardError(f"{name}: two kinds of marks are called {twice!r}")
         for row in self.rows:
             twice = _twice(panel.title.en for panel in row.panels)
             if twice:

@@ -30,6 +30,9 @@ WINDOW = "$__rate_interval"
 RANGE = "$__range"
 NODE = ("job", "instance")
 DEAD = -9999.0  # no figure of the catalogue can be this
+# The begin of the chosen range, in milliseconds since 1970.
+FROM = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def _asked(metric: Metric | Known, more: dict[str, str | Match]) -> dict[str, str | Match]:

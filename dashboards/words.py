@@ -36,6 +36,15 @@ class Needs(Enum):
     ABSENT = "absent"
     MIG = "mig"
     IMAGE = "image"
+    TLS = "tls"
+    RAY = "ray"
+    KIND = "kind"
+    BATCH = "batch"
+    NEWER = "newer"
+    OLDER = "older"
+    C2C = "c2c"
+    SXID = "sxid"
+    READ = "read"
 
 
 NO_VALUE: dict[Needs, Text] = {
@@ -59,6 +68,15 @@ NO_VALUE: dict[Needs, Text] = {
     Needs.ABSENT: Text("nothing is missing", "无缺失"),
     Needs.MIG: Text("no divided card", "无 MIG 分区"),
     Needs.IMAGE: Text("image not known", "镜像未知"),
+    Needs.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),
+    Needs.RAY: Text("no Ray Serve", "无 Ray Serve"),
+    Needs.KIND: Text("not of this kind of engine", "此类引擎没有"),
+    Needs.BATCH: Text("engine times no batches", "引擎不按批次计时"),
+    Needs.NEWER: Text("needs NVLink 5", "需要 NVLink 5"),
+    Needs.OLDER: Text("only before Ampere", "仅 Ampere 之前的卡"),
+    Needs.READ: Text("never read", "从未读到"),
+    Needs.SXID: Text("no SXid seen", "未见 SXid"),
+    Needs.C2C: Text("no C2C link", "无 C2C 链路"),
 }
 NO_DATA = Text("no data: is Shardwatch scraped?", "无数据：Prometheus 抓取了 Shardwatch 吗？")
 OR_DEAD = Text(" (or the exporter is dead: see the top row)", "（或采集器失联：见首行）")

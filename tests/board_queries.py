@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 GENERATED = Path(__file__).parents[1] / "dashboards" / "generated"
 LANGUAGES = ("en", "zh")
 UIDS = tuple(sorted(path.stem for path in (GENERATED / "en").glob("*.json")))
-MACROS = {"__rate_interval": "15s", "__range": "60s", "__interval": "5s"}
+MACROS = {"__rate_interval": "15s", "__range": "120s", "__interval": "5s", "__from": "0"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,15 @@ def queries(uid, language="en"):
             )  # fmt: skip
 
 
+def marks(uid, language="en"):
+    """Give the name and the query of everything that a board marks over its curves."""
+    return {one["name"]: one["target"]["expr"] for one in board(uid, language)["annotations"]["list"]}
+
+
 def filled(expr, **variables):
     """Put macros and variables in; a variable that is not given means everything."""
     values = {"job": ".+", "instance": ".+", "model": ".*", "replica": ".*", "gpu": ".*"} | MACROS | variables
     for name, value in sorted(values.items(), key=lambda item: -len(item[0])):
         expr = expr.replace(f"${name}", value)
-    assert "$" not in expr, expr
+    assert not re.search(r"\$(?!\d)", expr), expr  # $1 is a group of label_replace
     return expr

@@ -13,7 +13,7 @@ from conftest import tool
 from live_prometheus import scraping
 
 from dashboards.boards import BOARDS
-from dashboards.panels.record import Kind
+from dashboards.panels.record import Cell, Kind
 from dashboards.scope import DEAD
 from dashboards.words import Needs
 
@@ -28,6 +28,7 @@ JOBS = {
     "skew": ("skew", "common", BUSY | {Needs.RANKS}),
     "lost": ("hang", "common", NODE | {Needs.XID}),
     "idle": ("idle", "common", NODE | {Needs.GROUPS}),
+    "engines": ("engines", "full", ALWAYS | {Needs.ENGINE, Needs.TRAFFIC, Needs.FULL, Needs.KIND}),
 }
 NEVER_HERE = {
     Needs.TROUBLE,
@@ -36,6 +37,14 @@ NEVER_HERE = {
     Needs.MIG,
     Needs.ABSENT,
     Needs.IMAGE,
+    Needs.TLS,
+    Needs.RAY,
+    Needs.BATCH,
+    Needs.NEWER,
+    Needs.OLDER,
+    Needs.C2C,
+    Needs.SXID,
+    Needs.READ,
 }  # no job promises these
 MAY_BE_EMPTY = {"rank"}  # labels of which an empty value is a fact; Prometheus drops them
 SCRAPED_SECONDS = 45
@@ -48,6 +57,7 @@ class Answers:
     of: dict = field(default_factory=dict)
     dead: dict = field(default_factory=dict)
     absent_card: list = field(default_factory=list)
+    marks: dict = field(default_factory=dict)
 
 
 def every_series():
@@ -59,25 +69,23 @@ def every_series():
 
 def ask(prometheus, panel, one, job):
     expr = filled(str(one.expr), job=job)
-    instant = panel.kind in {Kind.STAT, Kind.BARS, Kind.DIAL, Kind.TABLE}
+    instant = panel.kind in {Kind.STAT, Kind.BARS, Kind.DIAL, Kind.TABLE} and one.cell is not Cell.TREND
     return prometheus.now(expr) if instant else prometheus.lately(expr)
 
 
 @pytest.fixture(scope="module")
 def answers():
-    program = tool("prometheus")
     tool("haproxy")
     found = Answers()
-    with scraping(program, {job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}) as (
-        prometheus,
-        kill,
-    ):
+    with scraping({job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}) as (prometheus, kill):
         deadline = time.monotonic() + 30
         while len(prometheus.now("up == 1")) < len(JOBS) and time.monotonic() < deadline:
             time.sleep(0.5)
         time.sleep(SCRAPED_SECONDS)
         for job in JOBS:
             found.of[job] = {key: ask(prometheus, panel, one, job) for key, panel, one in every_series()}
+            notes = {note.name.en: str(note.expr) for board in BOARDS for note in board.notes}
+            found.marks[job] = {name: prometheus.lately(filled(expr, job=job)) for name, expr in notes.items()}
         found.absent_card = prometheus.now('gpu_up{job="lost"} == 0')
         kill("idle")
         time.sleep(20)  # until rates over 15 s have nothing left
@@ -142,6 +150,17 @@ def test_no_panel_draws_one_series_twice(answers, job):
     assert twice == []
 
 
+def test_marks_are_read_from_what_daemons_really_show(answers):
+    for job in JOBS:
+        (started,) = answers.marks[job]["Shardwatch starts"]
+        labels, values = started
+        assert labels["version"] and 0 < time.time() - float(values[-1]) / 1000 < 3600, job
+        assert answers.marks[job]["Configuration loaded"]
+        assert not answers.marks[job]["Engine restarts"] and not answers.marks[job]["Gateway restarts"], job
+    lost = {labels["xid"] for labels, _ in answers.marks["lost"]["XID events"]}
+    assert "79" in lost and not answers.marks["healthy"]["XID events"]
+
+
 def test_a_lost_card_shows_on_the_boards(answers):
     assert len(answers.absent_card) == 1
     lost = answers.of["lost"]["shardwatch-node", "Cards lost", 0]
@@ -177,7 +196,8 @@ def test_a_dead_exporters_figures_do_not_stand_as_if_it_lived(answers):
     stale = []
     for key, panel, one in every_series():
         if panel.kind in {Kind.BARS, Kind.TABLE} and "shardwatch_build_info" not in str(one.expr):
-            alive = not one.expr.sources & {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+            of_prometheus = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+            alive = one.cell is not Cell.TREND and not one.expr.sources & of_prometheus
             if alive and "$__range" not in str(one.expr) and "rate" not in str(one.expr) and answers.dead[key]:
                 stale.append(key)
     assert stale == []

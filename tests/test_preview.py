@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import struct
+from types import SimpleNamespace
 
 import pytest
 from board_queries import LANGUAGES, UIDS, board, panels
 
+from alerts.text import Language
 from dashboards.preview import __main__ as command
 from dashboards.preview import ask, drawing, plan, programs, recording
 
@@ -29,7 +33,7 @@ def test_every_query_of_a_board_is_asked_once_and_nothing_is_left_to_fill_in(uid
         (one["id"], target["refId"]) for one in panels(board(uid, language)) for target in one.get("targets", ())
     ]
     assert sorted(asked) == sorted(written)
-    assert not [one.expr for one in made(uid, language).requests if "$" in one.expr]
+    assert not [one.expr for one in made(uid, language).requests if re.search(r"\$(?!\d)", one.expr)]
 
 
 def test_a_collapsed_row_is_not_asked_for_unless_it_is_unfolded():
@@ -87,6 +91,50 @@ def test_macros_are_filled_in_as_grafana_does():
     assert filled == "rate(x[8s]) + y[600s] + z[2s] > 1"
     with pytest.raises(programs.PreviewError, match="unknown"):
         plan.filled("x[$unknown]", {}, WINDOW, 2.0)
+
+
+def test_the_begin_of_the_range_is_a_number_and_groups_of_a_pattern_stay():
+    given = plan.filled('x * 1000 > $__from or label_replace(y, "a", "$1", "b", "(.+)")', {}, WINDOW, 2.0)
+    assert given == 'x * 1000 > 1000000000 or label_replace(y, "a", "$1", "b", "(.+)")'
+
+
+def test_marks_that_wait_to_be_switched_on_are_not_asked_for():
+    asked = {uid: [one["name"] for one, _ in made(uid).annotations] for uid in UIDS}
+    assert "Engine restarts" in asked["shardwatch-node"]
+    assert "Engine restarts" not in asked["shardwatch-fleet"] and "XID events" in asked["shardwatch-fleet"]
+
+
+def test_the_page_is_told_which_marks_are_times_by_themselves():
+    class Silent:
+        def ask(self, _request):
+            return {"result": []}
+
+    given = ask.answers(Silent(), made())
+    timed = {one["name"] for one in given["annotations"] if one["timed"]}
+    assert timed == {"XID events", "NVSwitch errors", "Shardwatch starts"}
+
+
+def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, tmp_path):
+    told = []
+
+    @contextlib.contextmanager
+    def child(_command, name):
+        yield SimpleNamespace(send_signal=lambda number: told.append((name, number)))
+
+    @contextlib.contextmanager
+    def prometheus(_folder, _config):
+        yield "http://127.0.0.1:1"
+        assert told == [("idle-0:9853", signal.SIGTERM)], "while Prometheus still scrapes"
+
+    monkeypatch.setattr(recording, "_child", child)
+    monkeypatch.setattr(recording, "_prometheus", prometheus)
+    monkeypatch.setattr(recording, "_address_of", lambda _process, _node: "127.0.0.1:1")
+    monkeypatch.setattr(recording, "program", lambda name: name)
+    monkeypatch.setattr(recording, "DEAD_SECONDS", 0.0)
+    recording.record(
+        str(tmp_path), ["healthy", "idle"], seconds=0.0, fault_at=0.0, language=Language.ENGLISH, dead=["idle"]
+    )
+    assert len(told) == 1 and recording.load(str(tmp_path)) is not None
 
 
 def test_a_status_history_asks_for_no_more_points_than_grafana_draws():

@@ -6,18 +6,21 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.marks import OF_CARDS
 from dashboards.boards.status import TO_NODE, UP, YES_BAD, status
 from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, State, column, history, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import WINDOW, seen
+from dashboards.scope import NODE, WINDOW, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, both, increase, max_by, since, without_value
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, binary, both, increase, max_by, over_time, since, without_value
 
 CARD = "{{instance}} GPU {{gpu}}"
 RANGE = "$__range"
 XID = (Needs.XID,)
+SWITCH = ("pci_bus_id", "sxid", "severity")
 FABRIC = (
     State(1, Text("not started", "未启动"), Colour.WARNING),
     State(2, Text("in progress", "进行中"), Colour.WARNING),
@@ -36,11 +39,11 @@ _VERDICTS: tuple[Panel, ...] = (
         column(lambda: seen(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
         column(
             lambda: increase(seen(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), RANGE),
-            Text("Uncorrected ECC", "不可纠正 ECC"), cell=Cell.COLOUR, limit=NONE_LOST, summed=True,
+            Text("Uncorrected ECC", "不可纠正 ECC"), cell=Cell.COLOUR, limit=NONE_LOST, summed=True, decimals=0,
         ),
         column(
             lambda: increase(seen(m.GPU_ECC_ERRORS_TOTAL, error="corrected", scope="volatile"), RANGE),
-            Text("Corrected ECC", "已纠正 ECC"), cell=Cell.COLOUR, limit=LIMITS.corrected_ecc, summed=True,
+            Text("Corrected ECC", "已纠正 ECC"), cell=Cell.COLOUR, limit=LIMITS.corrected_ecc, summed=True, decimals=0,
         ),
         column(lambda: seen(m.GPU_ROW_REMAP_PENDING), Text("Remap pending", "待重映射"), cell=Cell.COLOUR, states=YES_BAD),
         column(lambda: seen(m.GPU_ROW_REMAP_FAILED), Text("Remap failed", "重映射失败"), cell=Cell.COLOUR, states=YES_BAD),
@@ -74,7 +77,7 @@ _VERDICTS: tuple[Panel, ...] = (
             "also unsupported. Their panels are empty for this reason, not for want of trouble.",
             "卡有应答但给不出的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。面板为空是这个原因，而不是没有问题。",
         ),
-        column(lambda: seen(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失")),
+        column(lambda: seen(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失"), cell=Cell.FACT),
         rows=("instance", "gpu", "signal", "reason"), needs=(Needs.TROUBLE,), width=12, height=7,
     ),
 )  # fmt: skip
@@ -85,6 +88,12 @@ def _xids() -> Expr:
     by = ("instance", "gpu", "xid")
     fresh, seen_before = (max_by(increase(seen(m.GPU_XID_EVENTS_TOTAL), window), *by) for window in (WINDOW, RANGE))
     return both(fresh, seen_before > 0, on=by)
+
+
+def _ago() -> Expr:
+    newest = max_by(seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *NODE, "uuid", "xid")
+    said = binary("*", seen(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), bring=())
+    return said.as_unit(Unit.SECONDS)
 
 
 _XIDS: tuple[Panel, ...] = (
@@ -102,24 +111,30 @@ _XIDS: tuple[Panel, ...] = (
         limit=NONE_ODD, needs=XID, named=named.CARD_XIDS, drill=(TO_NODE,),
     ),
     table(
-        Text("Newest XID, time ago", "最近的 XID（距今）"),
+        Text("Errors of NVSwitches (SXid)", "NVSwitch 错误（SXid）"),
         Text(
-            "Seconds since the newest XID of each code, kernel-log history included.",
-            "各编号最近一次距今的时间，含内核日志中的历史。",
+            "What the switches between the cards reported by number, from the kernel log. A fatal one takes every job on "
+            "this node's NVLinks with it; the cards' own XID 74 of the same moment is its echo.",
+            "卡间交换机按编号上报的错误，来自内核日志。fatal 会中断本机所有走 NVLink 的任务；同一时刻各卡的 XID 74 只是它的回声。",
         ),
         column(
-            lambda: since(max_by(seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS), "instance", "gpu", "xid")),
+            lambda: since(max_by(seen(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS), "instance", *SWITCH)),
             Text("Ago", "距今"), shown=Shown.AGE,
         ),
-        rows=("instance", "gpu", "xid"), needs=XID, width=12, height=8,
+        column(
+            lambda: increase(seen(m.GPU_NVSWITCH_SXID_EVENTS_TOTAL), RANGE), Text("New", "新增"), cell=Cell.COLOUR,
+            limit=NONE_ODD, summed=True, decimals=0,
+        ),
+        rows=("instance", *SWITCH), needs=(Needs.SXID,), width=12, height=8, drill=(TO_NODE,),
     ),
     table(
         Text("XIDs seen, and what to do", "出现过的 XID 与处置"),
         Text(
-            "Codes that were seen, with their meaning, what to do, and how long ago the newest was.",
-            "出现过的编号、含义、处置方式，以及最近一次距今多久。",
+            "Codes that were seen, kernel-log history included, with their meaning, what to do, and how long ago the newest was.",
+            "出现过的编号（含内核日志中的历史）、含义、处置方式，以及最近一次距今多久。",
         ),
-        column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见")),
+        column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见"), cell=Cell.FACT),
+        column(_ago, Text("Ago", "距今"), shown=Shown.AGE),
         rows=("instance", "gpu", "xid", "class", "action", "meaning"), needs=XID, width=24, height=6,
         drill=(TO_NODE,),
     ),
@@ -171,17 +186,27 @@ _MEMORY: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
+def _fallen() -> Expr:
+    each, worst = seen(m.GPU_NVLINK_UP), over_time("min", seen(m.GPU_NVLINK_UP), RANGE)
+    return max_by(both(each, worst < 1, on=("instance", "gpu", "link")), "instance", "gpu", "link")
+
+
 FULL = (Needs.FULL, Needs.SUPPORT)
 _FULL: tuple[Panel, ...] = (
     lines(
         Text("NVLink errors", "NVLink 错误"),
         Text(
-            "New errors by type. A good link makes none; replays cost bandwidth before they cost the link.",
-            "新增错误（按类型）。好的链路没有错误；重放先损失带宽，再损失链路。",
+            "New errors by type, those of links to a processor on the same module too. A good link makes none; replays cost "
+            "bandwidth before they cost the link.",
+            "新增错误（按类型），含同模块处理器的 C2C 链路。好的链路没有错误；重放先损失带宽，再损失链路。",
         ),
         series(
             lambda: max_by(increase(seen(m.GPU_NVLINK_ERRORS_TOTAL), WINDOW), "instance", "gpu", "type"),
             f"{CARD} {{{{type}}}}",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_C2C_ERRORS_TOTAL), WINDOW), "instance", "gpu", "type"),
+            f"{CARD} C2C {{{{type}}}}", needs=(Needs.C2C,),
         ),
         needs=(Needs.FULL, Needs.NVLINK), limit=LIMITS.nvlink_errors, drill=(TO_NODE,),
     ),
@@ -192,14 +217,19 @@ _FULL: tuple[Panel, ...] = (
         needs=FULL, limit=LIMITS.pcie_replays, drill=(TO_NODE,),
     ),
     lines(
-        Text("Rows remapped", "已重映射的行"),
+        Text("Rows remapped, pages retired", "重映射的行与停用的页"),
         Text(
-            "New rows replaced, by cause, in the last interval. Uncorrectable causes add up to a card for service.",
-            "最近时段新替换的行（按原因）。不可纠正原因不断累积就该报修。",
+            "New rows replaced (before Ampere: pages retired), by cause, in the last interval. Uncorrectable causes add "
+            "up to a card for service.",
+            "最近时段新替换的行（Ampere 之前为停用的页），按原因。不可纠正原因不断累积就该报修。",
         ),
         series(
             lambda: max_by(increase(seen(m.GPU_REMAPPED_ROWS_TOTAL), WINDOW), "instance", "gpu", "cause"),
             f"{CARD} {{{{cause}}}}",
+        ),
+        series(
+            lambda: max_by(increase(seen(m.GPU_RETIRED_PAGES_TOTAL), WINDOW), "instance", "gpu", "cause"),
+            Text(f"{CARD} {{{{cause}}}} (page)", f"{CARD} {{{{cause}}}}（页）"), needs=(Needs.OLDER,),
         ),
         needs=FULL, drill=(TO_NODE,),
     ),
@@ -213,10 +243,48 @@ _FULL: tuple[Panel, ...] = (
         states=FABRIC, needs=FULL, width=12, drill=(TO_NODE,),
     ),
     timeline(
-        Text("NVLink by link", "NVLink（按链路）"),
-        Text("Each link over time: which one fell, and did its partner?", "每条链路的状态：哪条断了，对端呢？"),
-        series(lambda: max_by(seen(m.GPU_NVLINK_UP), "instance", "gpu", "link"), f"{CARD} {{{{link}}}}"),
-        states=UP, needs=(Needs.FULL, Needs.NVLINK), width=12, drill=(TO_NODE,),
+        Text("NVLinks that were down, by link", "断开过的 NVLink（按链路）"),
+        Text(
+            "Each link that was down at any time of the chosen range: which one fell first, and did its partner?",
+            "所选时间内断开过的每条链路：哪条先断，对端呢？",
+        ),
+        series(_fallen, f"{CARD} {{{{link}}}}"),
+        states=UP, needs=(Needs.FULL, Needs.NVLINK, Needs.TROUBLE), width=12, drill=(TO_NODE,),
+    ),
+    table(
+        Text("Bits that arrive wrong over NVLink", "NVLink 误码率"),
+        Text(
+            "Share of bits that arrive wrong on the card's worst link: raw on the wire, effective after correction, symbol "
+            "for symbols after correction. Effective above 1E-15 or so, or far above its neighbours: cable, socket or card.",
+            "该卡最差链路的误码率：raw 为线上，effective 为纠错后，symbol 为纠错后的符号。effective 高于约 1E-15 或远高于邻卡：线缆、插座或卡有问题。",
+        ),
+        column(lambda: seen(m.GPU_NVLINK_BIT_ERROR_RATIO), Text("Share", "占比"), shown=Shown.TINY),
+        rows=("instance", "gpu", "type"), needs=(Needs.FULL, Needs.NEWER), width=12, height=8, drill=(TO_NODE,),
+    ),
+    table(
+        Text("What is at the other end of the NVLinks", "NVLink 的另一端"),
+        Text(
+            "Links of each card by what they lead to: another card, a switch, a processor. Cards of one node should "
+            "agree; 'unknown' is often a link that is down.",
+            "各卡 NVLink 的对端：另一张卡、交换机或处理器。同节点的卡应一致；unknown 往往是断开的链路。",
+        ),
+        column(lambda: seen(m.GPU_NVLINK_REMOTE_LINKS), Text("Links", "链路数")),
+        rows=("instance", "gpu", "remote"), needs=(Needs.FULL, Needs.NVLINK), width=12, height=8, drill=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+_FACTS: tuple[Panel, ...] = (
+    table(
+        Text("Which card it is", "是哪张卡"),
+        Text(
+            "What whoever takes a card out must know: serial number, slot and VBIOS. Cards of one name with different "
+            "VBIOS may differ in power and clocks.",
+            "换卡所需：序列号、插槽与 VBIOS。同型号而 VBIOS 不同的卡，功率与频率可能不同。",
+        ),
+        column(lambda: seen(m.GPU_INFO), Text("Seen", "已见"), cell=Cell.FACT),
+        rows=("instance", "gpu", "name", "serial", "pci_bus_id", "vbios_version", "numa_node"), height=10,
+        drill=(TO_NODE,),
     ),
 )  # fmt: skip
 
@@ -233,6 +301,8 @@ CARD_HEALTH = Board(
         Row(title=Text("Verdicts", "结论"), panels=_VERDICTS),
         Row(title=Text("XIDs", "XID"), panels=_XIDS),
         Row(title=Text("Memory and links", "显存与链路"), panels=_MEMORY),
+        Row(title=Text("Serial numbers, slots, VBIOS", "序列号、插槽与 VBIOS"), panels=_FACTS, collapsed=True),
         Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
+    notes=OF_CARDS,
 )

@@ -6,6 +6,7 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.marks import OF_NODE
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, status
 from dashboards.limits import LIMITS
 from dashboards.panels import Cell, Panel, Shown, bars, column, dial, lines, series, stat, table
@@ -39,7 +40,7 @@ _NOW: tuple[Panel, ...] = (
             "所选节点每秒生成的 token。功率高而此值低即浪费。",
         ),
         series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW)), Text("tokens", "token")),
-        needs=ENGINE, width=6, decimals=2,
+        needs=ENGINE, width=6,
     ),
     stat(
         Text("Tokens per watt-second", "每焦耳 token"),
@@ -188,4 +189,5 @@ EFFICIENCY = Board(
         Row(title=Text("Cards", "卡"), panels=_CARDS),
         Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
+    notes=OF_NODE,
 )

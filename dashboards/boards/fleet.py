@@ -6,14 +6,27 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.fleet_versions import VERSIONS
+from dashboards.boards.marks import OF_FLEET
 from dashboards.boards.status import STRAGGLER, TO_NODE, TO_REPLICA, status
 from dashboards.limits import BURN, LIMITS, NONE_LOST, NONE_ODD, attainment, burn, promise
 from dashboards.panels import Cell, Drill, Panel, Shown, alert_list, bars, column, lines, series, stat, table
-from dashboards.scope import RANGE, WINDOW, owned, seen, seen_buckets, targets
+from dashboards.scope import NODE, RANGE, WINDOW, seen, seen_buckets, targets
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import Expr, avg_by, count_by, histogram_quantile, max_by, min_by, rate, sum_by, without_value
+from exporter.promql import (
+    Expr,
+    avg_by,
+    binary,
+    count_by,
+    histogram_quantile,
+    max_by,
+    min_by,
+    rate,
+    sum_by,
+    without_value,
+)
 
 TRAFFIC = (Needs.TRAFFIC,)
 ENGINE = (Needs.ENGINE,)
@@ -69,8 +82,8 @@ _PROMISES: tuple[Panel, ...] = (
             "days; at the red line the alerts page. Needs the recording rules of the alerts.",
             "错误预算消耗速度的倍数：1 恰好在 30 天末用完；红线处告警呼叫值班。需要告警附带的记录规则。",
         ),
-        series(lambda: seen(burn("5m")), Text("{{model}} {{objective}} 5m", "{{model}} {{objective}} 5m"), shown=Shown.FACTOR),
-        series(lambda: seen(burn("1h")), Text("{{model}} {{objective}} 1h", "{{model}} {{objective}} 1h"), shown=Shown.FACTOR),
+        series(lambda: seen(burn("5m")) >= 0, Text("{{model}} {{objective}} 5m", "{{model}} {{objective}} 5m"), shown=Shown.FACTOR),
+        series(lambda: seen(burn("1h")) >= 0, Text("{{model}} {{objective}} 1h", "{{model}} {{objective}} 1h"), shown=Shown.FACTOR),
         needs=(Needs.RULES, Needs.TRAFFIC), limit=BURN, width=24, height=6, named=named.FLEET_OBJECTIVES,
     ),
 )  # fmt: skip
@@ -84,7 +97,7 @@ _LOAD: tuple[Panel, ...] = (
             "每秒生成的 token，按模型。请求在排队而此值下降，说明引擎卡住，而非空闲。",
         ),
         series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "model"), "{{model}}"),
-        needs=ENGINE,
+        needs=ENGINE, width=6,
     ),
     lines(
         Text("Requests running and waiting", "运行与排队的请求"),
@@ -94,7 +107,7 @@ _LOAD: tuple[Panel, ...] = (
         ),
         series(lambda: sum_by(seen(m.LLM_REQUESTS_RUNNING), "model"), Text("{{model}} running", "{{model}} 运行")),
         series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "model"), Text("{{model}} waiting", "{{model}} 排队")),
-        needs=ENGINE,
+        needs=ENGINE, width=6,
     ),
     lines(
         Text("TTFT p95 by model", "首 token p95（按模型）"),
@@ -110,7 +123,22 @@ _LOAD: tuple[Panel, ...] = (
             >= 0,
             "{{model}}",
         ),
-        needs=TRAFFIC, limit=LIMITS.first_token,
+        needs=TRAFFIC, limit=LIMITS.first_token, width=6,
+    ),
+    lines(
+        Text("Prefix-cache hit rate by model", "前缀缓存命中率（按模型）"),
+        Text(
+            "Tokens found over tokens looked up, over all replicas of a model. A fall after a change of routing, prompts or "
+            "replicas makes every first token later.",
+            "模型全部副本的命中 token 占查询 token 的比例。路由、提示词或副本变化后下降，首 token 都会变慢。",
+        ),
+        series(
+            lambda: sum_by(rate(seen(m.LLM_PREFIX_CACHE_HITS_TOTAL), WINDOW), "model")
+            / sum_by(rate(seen(m.LLM_PREFIX_CACHE_QUERIES_TOTAL), WINDOW), "model")
+            >= 0,
+            "{{model}}",
+        ),
+        needs=TRAFFIC, limit=LIMITS.hit_rate, most=1, width=6,
     ),
 )  # fmt: skip
 
@@ -133,6 +161,15 @@ def problems() -> Expr:
     return dead
 
 
+def _slower() -> Expr:
+    named, slower = seen(m.GPU_STRAGGLER), seen(m.GPU_STRAGGLER_SLOWDOWN_RATIO)
+    return binary("*", named, slower, on=(*NODE, "uuid", "replica"), bring=()).as_unit(Unit.RATIO)
+
+
+def _tokens() -> Expr:
+    return sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance")
+
+
 _NODES: tuple[Panel, ...] = (
     table(
         Text("Cards that others wait for", "被等待的卡"),
@@ -142,6 +179,7 @@ _NODES: tuple[Panel, ...] = (
             "副本中的慢卡、原因，及同样工作多花几倍时间。为空即正常；点击副本或节点与邻卡对比。",
         ),
         column(lambda: seen(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, states=STRAGGLER),
+        column(_slower, Text("Slower by factor", "慢几倍"), shown=Shown.FACTOR),
         rows=("instance", "replica", "gpu", "cause"), needs=(Needs.STRAGGLER,), width=24, height=7,
         drill=(TO_NODE, TO_REPLICA),
     ),
@@ -182,6 +220,8 @@ _NODES: tuple[Panel, ...] = (
             needs=ENGINE,
         ),
         column(lambda: sum_by(seen(m.GPU_POWER_WATTS), "instance"), Text("Power", "功率")),
+        column(_tokens, Text("Tokens", "token 速率"), needs=ENGINE),
+        column(_tokens, Text("Trend", "趋势"), cell=Cell.TREND, needs=ENGINE),
         rows=("instance",), sort="Problems", width=24, height=11, drill=(TO_NODE,),
     ),
     lines(
@@ -265,65 +305,6 @@ _BALANCE: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
-_VERSIONS: tuple[Panel, ...] = (
-    table(
-        Text("Driver versions by node", "驱动版本（按节点）"),
-        Text(
-            "Nodes of one service should agree: a node on an old driver or CUDA is slower without any error.",
-            "同一服务的节点应一致：驱动或 CUDA 较旧的节点会变慢而不报错。",
-        ),
-        column(lambda: seen(m.GPU_DRIVER_INFO), Text("Seen", "已见")),
-        rows=("instance", "driver_version", "cuda_version"), width=12, height=7, named=named.FLEET_VERSIONS,
-        drill=(TO_NODE,),
-    ),
-    table(
-        Text("Engine versions by replica", "引擎版本（按副本）"),
-        Text(
-            "Replicas of one model should run one version; different ones differ in speed and in what they "
-            "measure.",
-            "同一模型的副本应运行同一版本；版本不同，速度与指标口径都可能不同。",
-        ),
-        column(lambda: seen(m.LLM_ENGINE_INFO), Text("Seen", "已见")),
-        rows=("instance", "model", "replica", "engine", "version"), needs=ENGINE, width=12, height=7,
-        drill=(TO_REPLICA,),
-    ),
-    table(
-        Text("Images by replica", "镜像（按副本）"),
-        Text(
-            "Container image of each replica, where somebody says it. Replicas of one model should run one digest.",
-            "各副本的容器镜像（若可知）。同一模型的副本应为同一 digest。",
-        ),
-        column(lambda: seen(m.LLM_IMAGE_INFO), Text("Seen", "已见")),
-        rows=("replica", "image", "digest"), needs=(Needs.IMAGE,), width=24, height=6,
-    ),
-    table(
-        Text("Cost of a million tokens", "百万 token 成本"),
-        Text(
-            "Price of a replica's cards for the time of a million generated tokens; idle time makes it expensive.",
-            "生成百万 token 所用时间内该副本各卡的价格；空闲会推高成本。",
-        ),
-        column(
-            lambda: seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), Text("Cost", "成本"), cell=Cell.BAR,
-        ),
-        rows=("model", "replica", "currency"), needs=(Needs.PRICE, Needs.TRAFFIC), width=12, height=7,
-    ),
-    bars(
-        Text("Share of cards in use, by node", "在用卡占比（按节点）"),
-        Text(
-            "Cards that some replica uses, over the node's cards. Below 100 %: capacity that nobody holds, or "
-            "replicas whose cards were not found (see Shardwatch itself).",
-            "被副本占用的卡占节点卡数的比例。低于 100 %：有空闲容量，或未能识别副本所用的卡（见 Shardwatch 自身）。",
-        ),
-        series(
-            lambda: count_by(max_by(owned(seen(m.GPU_UP)), "instance", "uuid"), "instance").as_unit(Unit.NONE)
-            / count_by(seen(m.GPU_UP), "instance"),
-            "{{instance}}",
-        ),
-        needs=ENGINE, most=1, width=12, height=7,
-    ),
-)  # fmt: skip
-
-
 FLEET = Board(
     uid=Uid.FLEET,
     title=Text("Shardwatch / Fleet", "Shardwatch / 集群总览"),
@@ -337,6 +318,7 @@ FLEET = Board(
         Row(title=Text("Load", "负载"), panels=_LOAD),
         Row(title=Text("Nodes", "节点"), panels=_NODES),
         Row(title=Text("Balance and cost", "均衡与成本"), panels=_BALANCE),
-        Row(title=Text("Versions, cost and cards in use", "版本、成本与在用卡"), panels=_VERSIONS, collapsed=True),
+        Row(title=Text("Versions, cost and cards in use", "版本、成本与在用卡"), panels=VERSIONS, collapsed=True),
     ),
+    notes=OF_FLEET,
 )

@@ -6,18 +6,19 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
-from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, status
+from dashboards.boards.gateways import GATEWAYS
+from dashboards.boards.marks import OF_BALANCE
+from dashboards.boards.status import TO_CARD, TO_REPLICA, status
 from dashboards.limits import LIMITS
-from dashboards.panels import Cell, Panel, Shown, bars, column, history, lines, series, stat, table
-from dashboards.scope import WINDOW, owned, seen
+from dashboards.panels import Panel, Shown, bars, history, lines, series, stat
+from dashboards.scope import owned, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, avg_by, binary, both, max_by, rate, regex, sum_by
+from exporter.promql import Expr, avg_by, binary, both, max_by, regex, sum_by
 
 ENGINE = (Needs.ENGINE,)
 SEVERAL = (Needs.REPLICAS, Needs.TRAFFIC)
 RANKS = (Needs.RANKS, Needs.TRAFFIC)
-GATEWAY = (Needs.GATEWAY, Needs.TRAFFIC)
 TRAFFIC = (Needs.TRAFFIC, Needs.ENGINE)
 WORTH_A_LOOK = 0.1  # below this coefficient of variation the shares are those of noise
 
@@ -198,56 +199,6 @@ _ENGINES: tuple[Panel, ...] = (
         ),
         needs=ENGINE, named=named.IMBALANCE_REPLICAS, drill=(TO_REPLICA,),
     ),
-    lines(
-        Text("Share of requests by backend", "各后端请求占比"),
-        Text(
-            "Share of the pool's requests that each backend was sent. Uneven shares on purpose are weights.",
-            "各后端分到的请求占比。有意的不均是权重。",
-        ),
-        series(
-            lambda: max_by(seen(m.GATEWAY_REQUEST_SHARE_RATIO, window="1m"), "gateway", "pool", "backend"),
-            "{{pool}} {{backend}}",
-        ),
-        needs=GATEWAY, most=1, named=named.IMBALANCE_GATEWAY,
-    ),
-    table(
-        Text("Backends of the gateways", "网关后端"),
-        Text(
-            "What each gateway holds of its backends, and which replica each is. A backend that is down while its "
-            "replica is up has a broken path; errors here and none in the engine lie between.",
-            "网关眼中的后端及其对应副本。后端下线而副本在线：路径有问题；此处有错误而引擎没有：问题在两者之间。",
-        ),
-        column(lambda: seen(m.GATEWAY_BACKEND_UP), Text("Up", "在线"), cell=Cell.COLOUR, states=UP),
-        column(lambda: seen(m.GATEWAY_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
-        column(lambda: seen(m.GATEWAY_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
-        column(
-            lambda: rate(seen(m.GATEWAY_REQUESTS_TOTAL), WINDOW), Text("Requests", "请求"), shown=Shown.REQUESTS,
-        ),
-        column(lambda: rate(seen(m.GATEWAY_ERRORS_TOTAL), WINDOW), Text("Errors", "错误"), shown=Shown.REQUESTS),
-        rows=("instance", "gateway", "pool", "backend"), needs=(Needs.GATEWAY,), width=24, height=7,
-    ),
-    lines(
-        Text("Waiting in the gateways' pools", "网关后端池的排队"),
-        Text(
-            "Requests that have no backend yet, by pool. A queue here with free replicas is the gateway's limit, not "
-            "the engines'.",
-            "尚未分到后端的请求（按池）。此处排队而副本空闲，是网关的限制而非引擎。",
-        ),
-        series(lambda: max_by(seen(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
-        needs=(Needs.GATEWAY,), width=16, height=7,
-    ),
-    stat(
-        Text("Busiest backend over mean", "最忙后端/均值"),
-        Text(
-            "Requests sent to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
-            "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
-        ),
-        series(
-            lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m"), "pool"), "{{pool}}",
-            shown=Shown.FACTOR,
-        ),
-        needs=(Needs.REPLICAS, *GATEWAY), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
-    ),
 )  # fmt: skip
 
 
@@ -294,7 +245,8 @@ IMBALANCE = Board(
         status(),
         Row(title=Text("In which layer", "在哪一层"), panels=_LAYERS),
         Row(title=Text("Cards", "卡"), panels=_CARDS),
-        Row(title=Text("Ranks, replicas, gateway", "rank、副本、网关"), panels=_ENGINES),
+        Row(title=Text("Ranks, replicas, gateway", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAYS)),
         Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
+    notes=OF_BALANCE,
 )

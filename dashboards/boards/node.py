@@ -6,6 +6,8 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.marks import OF_NODE
+from dashboards.boards.node_full import MORE
 from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, YES_BAD, status
 from dashboards.boards.waiting import CAUSES, cause
 from dashboards.limits import LIMITS, NONE_ODD, NONE_WASTED
@@ -14,13 +16,15 @@ from dashboards.panels.record import Colour
 from dashboards.scope import RANGE, WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, Match, increase, max_by, min_by, over_time, rate, regex, sum_by, without_value
+from exporter.catalog.spec import Metric
+from exporter.promql import Expr, Match, increase, max_by, min_by, over_time, rate, without_value
 
 CARD = "{{instance}} GPU {{gpu}}"
 BY_CARD = ("instance", "gpu")
 SUPPORT = (Needs.SUPPORT,)
-FULL = (Needs.FULL,)
 PCIE = (State(0, Text("NVLink", "NVLink"), Colour.GOOD), State(1, Text("PCIe", "PCIe"), Colour.WARNING))
+
+SOCKETS = (State(0, Text("one", "同一个"), Colour.GOOD), State(1, Text("several", "跨插槽"), Colour.WARNING))
 
 
 def held_down(*labels: str, **matchers: Match) -> Expr:
@@ -39,6 +43,11 @@ def throttled() -> Expr:
 def memory_share() -> Expr:
     """Give the share of a card's memory that is allocated."""
     return max_by(seen(m.GPU_MEMORY_USED_BYTES) / seen(m.GPU_MEMORY_TOTAL_BYTES), *BY_CARD)
+
+
+def _both_ways(*counters: Metric) -> Expr:
+    sent, received = (max_by(rate(seen(one), WINDOW), *BY_CARD) for one in counters)
+    return sent + received
 
 
 _CARDS: tuple[Panel, ...] = (
@@ -227,13 +236,15 @@ _LINKS: tuple[Panel, ...] = (
     lines(
         Text("PCIe and NVLink traffic by card", "PCIe 与 NVLink 流量（按卡）"),
         Text(
-            "Bytes sent. Group traffic on PCIe where NVLink is expected makes eight cards slower than four; a "
-            "line that drops alone is a link.",
-            "发送字节数。本应走 NVLink 的组通信走了 PCIe，会使八卡比四卡还慢；单独下降的一条线是链路问题。",
+            "Bytes sent and received. Group traffic on PCIe where NVLink is expected makes eight cards slower than four; "
+            "a line that drops alone is a link.",
+            "收发字节数之和。本应走 NVLink 的组通信走了 PCIe，会使八卡比四卡还慢；单独下降的一条线是链路问题。",
         ),
-        series(lambda: max_by(rate(seen(m.GPU_PCIE_TRANSMIT_BYTES_TOTAL), WINDOW), *BY_CARD), f"{CARD} PCIe"),
         series(
-            lambda: max_by(rate(seen(m.GPU_NVLINK_TRANSMIT_BYTES_TOTAL), WINDOW), *BY_CARD),
+            lambda: _both_ways(m.GPU_PCIE_TRANSMIT_BYTES_TOTAL, m.GPU_PCIE_RECEIVE_BYTES_TOTAL), f"{CARD} PCIe"
+        ),
+        series(
+            lambda: _both_ways(m.GPU_NVLINK_TRANSMIT_BYTES_TOTAL, m.GPU_NVLINK_RECEIVE_BYTES_TOTAL),
             f"{CARD} NVLink", needs=(Needs.NVLINK,),
         ),
         height=10, named=named.NODE_LINKS, drill=(TO_CARD,),
@@ -263,7 +274,7 @@ _LINKS: tuple[Panel, ...] = (
             "PCIe; SYS crosses sockets and is the slowest.",
             "一起工作的两卡间最慢的路径：NV# 为 NVLink；PIX、PXB、PHB、NODE 为 PCIe；SYS 跨 CPU 插槽，最慢。",
         ),
-        column(lambda: seen(m.LLM_CARD_PATH_INFO), Text("Seen", "已见")),
+        column(lambda: seen(m.LLM_CARD_PATH_INFO), Text("Seen", "已见"), cell=Cell.FACT),
         rows=("instance", "replica", "path"), needs=(Needs.GROUPS, Needs.ENGINE), width=6, height=10,
         drill=(TO_REPLICA,),
     ),
@@ -276,7 +287,7 @@ _LINKS: tuple[Panel, ...] = (
         ),
         column(
             lambda: increase(seen(m.GPU_XID_EVENTS_TOTAL), RANGE) > 0, Text("Events", "次数"), cell=Cell.COLOUR,
-            limit=NONE_ODD, summed=True,
+            limit=NONE_ODD, summed=True, decimals=0,
         ),
         rows=(*BY_CARD, "xid"), needs=(Needs.XID,), width=16, height=6, drill=(TO_CARD,),
     ),
@@ -284,76 +295,15 @@ _LINKS: tuple[Panel, ...] = (
         Text("Replicas that talk over PCIe", "走 PCIe 通信的副本"),
         Text(
             "PCIe in orange: cards of the replica have no NVLink between them, and more cards may be slower than "
-            "fewer.",
-            "橙色 PCIe：该副本的卡之间没有 NVLink，卡多可能反而更慢。",
+            "fewer. Across sockets it is slower still.",
+            "橙色 PCIe：该副本的卡之间没有 NVLink，卡多可能反而更慢；跨 CPU 插槽则更慢。",
         ),
         column(lambda: seen(m.LLM_CARDS_OVER_PCIE), Text("Talk over", "通信方式"), cell=Cell.COLOUR, states=PCIE),
+        column(lambda: seen(m.LLM_CARDS_CROSS_SOCKETS), Text("Sockets", "插槽"), cell=Cell.WORD, states=SOCKETS),
         rows=("instance", "replica"), needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=6, drill=(TO_REPLICA,),
     ),
 )  # fmt: skip
 
-
-_FULL: tuple[Panel, ...] = (
-    lines(
-        Text("Clocks of all domains", "各域频率"),
-        Text(
-            "Memory, video and graphics clocks beside the SM's. A memory clock that fell alone halves decoding.",
-            "除 SM 外的显存、视频与图形频率。显存频率单独下降会使解码速度减半。",
-        ),
-        series(
-            lambda: max_by(seen(m.GPU_CLOCK_HERTZ, domain=regex("memory|graphics|video")), *BY_CARD, "domain"),
-            f"{CARD} {{{{domain}}}}",
-        ),
-        needs=FULL,
-    ),
-    lines(
-        Text("Memory free", "空闲显存"),
-        Text(
-            "Bytes that can still be allocated. At a few hundred MiB the next allocation fails.",
-            "仍可分配的字节数。只剩几百 MiB 时，下一次分配就会失败。",
-        ),
-        series(lambda: max_by(seen(m.GPU_MEMORY_FREE_BYTES), *BY_CARD), CARD),
-        needs=FULL,
-    ),
-    lines(
-        Text("Fans", "风扇"),
-        Text(
-            "Intended speed over the highest. At 100 % the air is warm or the cooler full of dust; absent on "
-            "passive cards.",
-            "目标转速占最高转速之比。100 % 说明进风过热或积灰；被动散热卡无此数据。",
-        ),
-        series(lambda: max_by(seen(m.GPU_FAN_SPEED_RATIO), *BY_CARD), CARD),
-        needs=(Needs.FULL, Needs.FANS), most=1,
-    ),
-    lines(
-        Text("Processes on the card", "卡上的进程"),
-        Text(
-            "Processes with a compute context. One more than usual is a second tenant.",
-            "持有计算上下文的进程数。比平时多出一个即有第二个租户。",
-        ),
-        series(lambda: sum_by(seen(m.GPU_PROCESSES), *BY_CARD), CARD),
-        needs=FULL,
-    ),
-    lines(
-        Text("PCIe lanes", "PCIe 通道数"),
-        Text(
-            "Lanes of the link now. Fewer than the neighbours under load is a seating, riser or slot problem.",
-            "当前链路通道数。负载下少于邻卡说明插接、转接卡或插槽有问题。",
-        ),
-        series(lambda: max_by(seen(m.GPU_PCIE_LINK_WIDTH), *BY_CARD), CARD),
-        needs=FULL,
-    ),
-    table(
-        Text("Divided cards (MIG)", "MIG 分区"),
-        Text(
-            "The instances of divided cards, each a card of its own on these boards. Some signals of theirs are "
-            "absent by design.",
-            "MIG 分区实例，在看板上各算一张卡。部分信号本就缺失。",
-        ),
-        column(lambda: seen(m.GPU_MIG_INFO), Text("Seen", "已见")),
-        rows=(*BY_CARD, "profile", "gpu_instance", "compute_instance"), needs=(Needs.MIG,), width=8, height=8,
-    ),
-)  # fmt: skip
 
 NODE = Board(
     uid=Uid.NODE,
@@ -369,7 +319,8 @@ NODE = Board(
         Row(title=Text("Memory, heat, clocks", "显存、温度、频率"), panels=_STATE),
         Row(title=Text("Links and errors", "链路与错误"), panels=_LINKS),
         Row(
-            title=Text("More: MIG, and with series: full", "更多：MIG，及 series: full"), panels=_FULL, collapsed=True
+            title=Text("More: MIG, and with series: full", "更多：MIG，及 series: full"), panels=MORE, collapsed=True
         ),
     ),
+    notes=OF_NODE,
 )

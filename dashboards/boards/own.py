@@ -6,20 +6,37 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards.marks import OF_DAEMON
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, UP, YES_BAD, status
 from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, State, column, lines, series, table, text, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import RANGE, WINDOW, seen, targets
+from dashboards.scope import NODE, RANGE, WINDOW, seen, targets
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Unit
-from exporter.promql import Known, increase, max_by, rate, since, sum_by
+from exporter.catalog.spec import Kind, Unit
+from exporter.promql import (
+    Expr,
+    Known,
+    binary,
+    both,
+    increase,
+    max_by,
+    no_regex,
+    over_time,
+    rate,
+    since,
+    sum_by,
+    until,
+)
 from exporter.promql.selectors import TARGET
 
 TROUBLE = (Needs.TROUBLE,)
 FULL = (Needs.FULL,)
 SCRAPE = Known(name="scrape_duration_seconds", labels=TARGET, unit=Unit.SECONDS)
+CPU = Known(name="process_cpu_seconds_total", labels=TARGET, kind=Kind.COUNTER, unit=Unit.SECONDS)
+MEMORY = Known(name="process_resident_memory_bytes", labels=TARGET, unit=Unit.BYTES)
+FILES = Known(name="process_open_fds", labels=TARGET)
 SAMPLES = Known(name="scrape_samples_scraped", labels=TARGET)
 RELOADED = (State(0, Text("refused", "被拒绝"), Colour.CRITICAL), State(1, Text("good", "成功"), Colour.GOOD))
 
@@ -30,6 +47,29 @@ HOW_TO_READ = Text(
     "**三种“没有”。** *采集器已停*（红）或条带中断：没人在采集。*不支持*、*需要 series: full*、*未设价格*、*未配置网关*："
     "此处无法测量。*无流量*：一切正常，只是没有可测的。读不到的值是缺失，绝不写成零。",
 )
+
+
+def ours(metric: Known) -> Expr:
+    """Give what every process tells of itself, of the daemons alone: with all jobs chosen there are strangers' too."""
+    build = max_by(seen(m.SHARDWATCH_BUILD_INFO), *NODE)
+    figure = seen(metric) if metric.kind is Kind.GAUGE else rate(seen(metric), WINDOW)
+    return both(figure, build, on=NODE)
+
+
+def _last_read() -> Expr:
+    ago = since(max_by(seen(m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS), *NODE, "source"))
+    down = seen(m.SHARDWATCH_SOURCE_DOWN_INFO)
+    return binary("*", down, ago, on=(*NODE, "source"), bring=()).as_unit(Unit.SECONDS)
+
+
+def _loaded() -> Expr:
+    at = since(max_by(seen(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS), *NODE))
+    return binary("*", seen(m.SHARDWATCH_BUILD_INFO), at, on=NODE, bring=()).as_unit(Unit.SECONDS)
+
+
+def _hung() -> Expr:
+    each, ever = seen(m.SHARDWATCH_SOURCE_HUNG), over_time("max", seen(m.SHARDWATCH_SOURCE_HUNG), RANGE)
+    return max_by(both(each, ever > 0, on=(*NODE, "source")), "instance", "source")
 
 
 _SOURCES: tuple[Panel, ...] = (
@@ -58,31 +98,35 @@ _SOURCES: tuple[Panel, ...] = (
         ),
         column(
             lambda: increase(seen(m.SHARDWATCH_LOOP_RESTARTS_TOTAL), RANGE), Text("Errors", "挺过的错误"),
-            cell=Cell.COLOUR, limit=NONE_ODD, summed=True, needs=TROUBLE,
+            cell=Cell.COLOUR, limit=NONE_ODD, summed=True, decimals=0, needs=TROUBLE,
         ),
         column(
             lambda: seen(m.SHARDWATCH_DROPPED_SERIES), Text("Dropped", "丢弃的序列"), cell=Cell.COLOUR,
             limit=NONE_ODD,
         ),
-        column(lambda: seen(SAMPLES), Text("Samples", "样本数")),
-        column(lambda: seen(SCRAPE), Text("Scrape", "抓取耗时")),
+        column(lambda: ours(MEMORY), Text("Memory", "内存")),
+        column(lambda: ours(MEMORY), Text("Trend", "趋势"), cell=Cell.TREND),
         rows=("instance",), width=12, height=7, named=named.SELF_DAEMON, drill=(TO_NODE,),
     ),
     timeline(
         Text("Sources up", "数据源状态"),
         Text(
             "Each source of each daemon: driver, engines, gateways, discovery. Down with the exporter up is that "
-            "source's trouble.",
-            "每个守护进程的各数据源：驱动、引擎、网关、发现。采集器在线而某源停，是该源自身的问题。",
+            "source's trouble. Cards have a strip of their own on the board Node.",
+            "每个守护进程的各数据源：驱动、引擎、网关、发现。采集器在线而某源停，是该源自身的问题。各卡的条带在“节点”看板。",
         ),
-        series(lambda: max_by(seen(m.SHARDWATCH_SOURCE_UP), "instance", "source"), "{{instance}} {{source}}"),
+        series(
+            lambda: max_by(seen(m.SHARDWATCH_SOURCE_UP, source=no_regex("gpu:.*")), "instance", "source"),
+            "{{instance}} {{source}}",
+        ),
         states=UP, width=12, height=9, named=named.SELF_SOURCES,
     ),
     table(
         Text("Sources that are down, and why", "停止的数据源及原因"),
-        Text("Empty is healthy. refused, timeout, lost, hung, library and so on.",
-          "为空即正常。原因如 refused、timeout、lost、hung、library 等。"),
+        Text("Empty is healthy. refused, timeout, lost, hung, library and so on; and how long ago it was last read.",
+          "为空即正常。原因如 refused、timeout、lost、hung、library 等；以及最近一次读到的时间距今。"),
         column(lambda: seen(m.SHARDWATCH_SOURCE_DOWN_INFO), Text("Down", "停止"), cell=Cell.COLOUR, limit=NONE_LOST),
+        column(_last_read, Text("Last read", "最近读取"), shown=Shown.AGE, needs=(Needs.READ,)),
         rows=("instance", "source", "reason"), needs=TROUBLE, width=12, height=9, drill=(TO_NODE,),
     ),
 )  # fmt: skip
@@ -105,10 +149,10 @@ _AGES: tuple[Panel, ...] = (
     ),
     timeline(
         Text("Calls that do not return", "未返回的调用"),
-        Text("Sources in which a call hangs now or hung. The daemon goes on without them.",
-          "调用挂住的数据源。守护进程会绕开它继续工作。"),
-        series(lambda: max_by(seen(m.SHARDWATCH_SOURCE_HUNG), "instance", "source"), "{{instance}} {{source}}"),
-        states=YES_BAD, width=8,
+        Text("Sources in which a call hung within the chosen time. The daemon goes on without them.",
+          "所选时间内调用挂住过的数据源。守护进程会绕开它继续工作。"),
+        series(_hung, "{{instance}} {{source}}"),
+        states=YES_BAD, needs=TROUBLE, width=8,
     ),
     lines(
         Text("Failed readings", "读取失败"),
@@ -118,7 +162,7 @@ _AGES: tuple[Panel, ...] = (
             lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_FAILURES_TOTAL), WINDOW), "instance", "source", "reason"),
             "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
         ),
-        needs=TROUBLE,
+        needs=TROUBLE, width=6,
     ),
     lines(
         Text("Lines left out of pages", "被舍弃的行"),
@@ -129,19 +173,58 @@ _AGES: tuple[Panel, ...] = (
             lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), WINDOW), "instance", "source", "reason"),
             "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
         ),
-        needs=TROUBLE,
+        needs=TROUBLE, width=6,
     ),
     table(
         Text("Replicas without cards, and why", "未找到卡的副本"),
         Text("Replicas for which no card was found: their boards show no cards. Empty is healthy.",
           "没有找到对应卡的副本：其看板上没有卡。为空即正常。"),
         column(lambda: seen(m.SHARDWATCH_REPLICA_UNASSIGNED_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, limit=NONE_ODD),
-        rows=("instance", "replica", "reason"), needs=TROUBLE, width=8, height=8, drill=(TO_REPLICA,),
+        rows=("instance", "replica", "reason"), needs=TROUBLE, width=6, height=8, drill=(TO_REPLICA,),
+    ),
+    table(
+        Text("TLS certificates of the engines", "引擎的 TLS 证书"),
+        Text("Time that is left; then clients and Shardwatch are refused. Absent over plain HTTP.",
+          "证书剩余时间；到期后客户端与 Shardwatch 都会被拒绝。明文 HTTP 时无此项。"),
+        column(
+            lambda: until(seen(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), Text("Left", "剩余"), cell=Cell.COLOUR,
+            shown=Shown.AGE, limit=LIMITS.certificate_left,
+        ),
+        rows=("instance", "replica"), needs=(Needs.TLS,), width=6, height=8, drill=(TO_REPLICA,),
     ),
 )  # fmt: skip
 
 
 _COST: tuple[Panel, ...] = (
+    lines(
+        Text("CPU of the daemon", "守护进程 CPU"),
+        Text(
+            "Share of one core, the driver's worker process not included. A few percent at most; a level that rose is more "
+            "cards, engines or scrapers, or a page that grew.",
+            "占单核的比例，不含驱动 worker 进程。至多百分之几；台阶上升来自更多的卡、引擎、抓取者或变大的页面。",
+        ),
+        series(lambda: max_by(ours(CPU), "instance"), "{{instance}}"),
+        drill=(TO_NODE,),
+    ),
+    lines(
+        Text("Memory of the daemon", "守护进程内存"),
+        Text(
+            "Resident memory. It grows for five minutes until the windows are full, and then only with engines; a line "
+            "that climbs for a day is a leak worth a report.",
+            "常驻内存。启动后五分钟内随窗口填满而增长，之后只随引擎数变化；整天持续上升即泄漏，值得报告。",
+        ),
+        series(lambda: max_by(ours(MEMORY), "instance"), "{{instance}}"),
+        drill=(TO_NODE,),
+    ),
+    lines(
+        Text("Open files of the daemon", "守护进程打开的文件"),
+        Text(
+            "File descriptors in use, connections included. A climb without an end are connections that nobody closes.",
+            "使用中的文件描述符，含连接。持续上升说明有连接没有关闭。",
+        ),
+        series(lambda: max_by(ours(FILES), "instance"), "{{instance}}"),
+        drill=(TO_NODE,),
+    ),
     lines(
         Text("Scrape duration", "抓取耗时"),
         Text("As Prometheus sees it. The page is made beforehand: milliseconds; more is the network or a starved node.",
@@ -156,15 +239,16 @@ _COST: tuple[Panel, ...] = (
         width=8,
     ),
     table(
-        Text("Configuration in use", "生效的配置"),
-        Text("How long ago the configuration in use was loaded.", "生效配置的加载时间距今多久。远早于修改时间说明重载未成功。"),
-        column(
-            lambda: since(max_by(seen(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS), "instance")),
-            Text("Loaded ago", "距今"), shown=Shown.AGE,
-        ),
-        column(lambda: seen(m.SHARDWATCH_BUILD_INFO), Text("Running", "运行")),
-        rows=("instance",), width=8, height=8,
+        Text("Versions and configurations in use", "版本与生效的配置"),
+        Text("The daemon's version, and how long ago the configuration in use was loaded.",
+          "守护进程的版本，以及生效配置的加载时间距今多久。远早于修改时间说明重载未成功。"),
+        column(_loaded, Text("Configuration loaded", "配置加载"), shown=Shown.AGE),
+        rows=("instance", "version"), width=8, height=8,
     ),
+)  # fmt: skip
+
+
+_FULL: tuple[Panel, ...] = (
     lines(
         Text("Time to read a source", "读取耗时"),
         Text("How long the last attempt took, by source. Near the timeout, the source is overloaded.",
@@ -199,10 +283,8 @@ OWN = Board(
         status(),
         Row(title=Text("Sources", "数据源"), panels=_SOURCES),
         Row(title=Text("Ages and failures", "年龄与失败"), panels=_AGES),
-        Row(
-            title=Text("What it costs; more with series: full", "自身开销；更多需 series: full"),
-            panels=_COST,
-            collapsed=True,
-        ),
+        Row(title=Text("What it costs", "自身开销"), panels=_COST),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
+    notes=OF_DAEMON,
 )

@@ -7,8 +7,10 @@ from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.latency import WHICH, curves, spread_out
-from dashboards.boards.status import MOVING, STRAGGLER, TO_CARD, UP, YES_BAD, status
-from dashboards.limits import BEHIND, LIMITS
+from dashboards.boards.marks import OF_NODE
+from dashboards.boards.replica_full import MORE
+from dashboards.boards.status import MOVING, STRAGGLER, UP, status
+from dashboards.limits import LIMITS
 from dashboards.panels import (
     Cell,
     Drill,
@@ -17,7 +19,6 @@ from dashboards.panels import (
     bars,
     column,
     heat,
-    history,
     lines,
     series,
     stat,
@@ -27,11 +28,11 @@ from dashboards.panels import (
 from dashboards.scope import WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, binary, max_by, min_by, rate, regex, sum_by
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, max_by, min_by, rate, regex, sum_by, until
 
 ENGINE = (Needs.ENGINE,)
 TRAFFIC = (Needs.TRAFFIC,)
-FULL = (Needs.FULL, Needs.TRAFFIC)
 
 
 def moving() -> Expr:
@@ -40,15 +41,27 @@ def moving() -> Expr:
     return up + max_by(seen(m.LLM_FROZEN), "instance", "replica") | up
 
 
+def _ending() -> Expr:
+    """Give 4 for a replica whose certificate ends soon."""
+    left = max_by(until(seen(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), "instance", "replica")
+    return ((left < LIMITS.certificate_left.warning) * 0 + 4).as_unit(Unit.NONE)
+
+
 _HEALTH: tuple[Panel, ...] = (
     timeline(
         Text("Replica up and moving", "副本是否在线"),
         Text(
             "Up while the engine's page can be read and something moves. Frozen: requests run and nothing moves, mostly "
-            "because a card is gone that the others wait for.",
-            "引擎页面可读且有进展即正常。冻结：有请求但毫无进展，多半是某张卡没了而其他卡在等它。",
+            "because a card is gone that the others wait for. A strip of its own: a rank on a Ray node that stands "
+            "still, or a TLS certificate that ends soon.",
+            "引擎页面可读且有进展即正常。冻结：有请求但毫无进展，多半是某张卡没了而其他卡在等它。另有条带：Ray 节点上停滞的 rank、即将到期的 TLS 证书。",
         ),
         series(moving, WHICH),
+        series(
+            lambda: max_by(seen(m.LLM_RANK_STALE_INFO), "instance", "replica", "rank") + 2,
+            f"{WHICH} {{{{rank}}}}", needs=(Needs.RAY, Needs.TROUBLE),
+        ),
+        series(_ending, Text(f"{WHICH} certificate", f"{WHICH} 证书"), needs=(Needs.TLS, Needs.TROUBLE)),
         states=MOVING, needs=ENGINE, width=8, height=6, named=named.REPLICA_HEALTH,
     ),
     lines(
@@ -179,14 +192,16 @@ _QUEUE: tuple[Panel, ...] = (
         series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window="5m"), "instance", "replica"), WHICH),
         needs=TRAFFIC, limit=LIMITS.hit_rate, most=1, width=6, named=named.REPLICA_HITS,
     ),
-    stat(
-        Text("KV cache capacity", "KV 缓存容量"),
+    table(
+        Text("KV cache, tokens free of all", "KV 缓存：空闲/总量"),
         Text(
-            "Tokens that the KV cache can hold. Less than usual: the engine started with less memory.",
-            "KV 缓存可容纳的 token 数。比平时少：引擎启动时可用显存变少。",
+            "Tokens that requests can still take, and all that the cache can hold. Fewer in all than usual: the engine "
+            "started with less memory.",
+            "请求还能占用的 token 数与总容量。总量比平时少：引擎启动时可用显存变少。",
         ),
-        series(lambda: sum_by(seen(m.LLM_KV_CACHE_CAPACITY_TOKENS), "instance", "replica"), WHICH),
-        needs=ENGINE, width=6, height=8,
+        column(lambda: seen(m.LLM_KV_CACHE_CAPACITY_TOKENS), Text("In all", "总量"), summed=True),
+        column(lambda: seen(m.LLM_KV_CACHE_FREE_TOKENS), Text("Free", "空闲"), summed=True),
+        rows=("instance", "replica"), needs=ENGINE, width=8, height=8,
     ),
     stat(
         Text("Sequences that still fit", "还能容纳的序列"),
@@ -195,7 +210,7 @@ _QUEUE: tuple[Panel, ...] = (
             "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
         ),
         series(lambda: sum_by(seen(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), WHICH),
-        needs=TRAFFIC, width=6, height=8, decimals=0,
+        needs=TRAFFIC, width=5, height=8, decimals=0,
     ),
     stat(
         Text("Time until the cache is full", "缓存写满还需"),
@@ -204,15 +219,9 @@ _QUEUE: tuple[Panel, ...] = (
             "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
         ),
         series(lambda: min_by(seen(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), WHICH),
-        needs=(Needs.PRESSURE, Needs.TRAFFIC), width=6, height=8,
+        needs=(Needs.PRESSURE, Needs.TRAFFIC), width=5, height=8,
     ),
 )  # fmt: skip
-
-
-def _behind() -> Expr:
-    clocks = max_by(owned(seen(m.GPU_CLOCK_HERTZ, domain="sm")), "instance", "replica", "gpu")
-    fastest = max_by(clocks, "instance", "replica")
-    return binary("/", clocks, fastest, on=("instance", "replica"), bring=())
 
 
 BY_CARD = ("instance", "replica", "rank", "gpu")
@@ -291,69 +300,6 @@ _CARDS: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
-_STAGES = (
-    (m.LLM_TIME_PER_OUTPUT_TOKEN_SECONDS, Text("Time per output token", "每输出 token 时间"),
-     Text("Mean time per token of each finished request: what a user feels as speed. High p99: some answers crawl.",
-       "每个完成请求的平均每 token 时间，即用户感到的速度。p99 高：部分回答很慢。")),
-    (m.LLM_REQUEST_DURATION_SECONDS, Text("Request duration", "请求总时长"),
-     Text("Arrival to last token, from the engine's buckets. Read it beside the lengths of answers.",
-       "从到达到最后一个 token（引擎分桶）。需结合回答长度看。")),
-    (m.LLM_QUEUE_DURATION_SECONDS, Text("Time in the queue", "排队时间"),
-     Text("Wait for the scheduler. If it makes most of the first token's time, capacity is short, not speed.",
-       "等待调度的时间。若占首 token 时间的大部分，缺的是容量而不是速度。")),
-    (m.LLM_PREFILL_DURATION_SECONDS, Text("Prefill", "预填充时间"),
-     Text("Scheduling to first token: grows with prompts and shrinks with cache hits.",
-       "从调度到首 token：随提示变长，随命中缩短。")),
-    (m.LLM_DECODE_DURATION_SECONDS, Text("Decode", "解码时间"),
-     Text("First to last token: length of answers times time between tokens.",
-       "从首 token 到末 token：回答长度乘以 token 间隔。")),
-)  # fmt: skip
-_FULL: tuple[Panel, ...] = (
-    *(lines(title, shows, *curves(metric), needs=FULL) for metric, title, shows in _STAGES),
-    lines(
-        Text("Beyond the last bucket", "超出最后一个桶的占比"),
-        Text(
-            "Share of observations that the engine's buckets cannot tell apart; quantiles stand still there. "
-            "Above zero, the p99 above is a lower bound.",
-            "引擎分桶已无法区分的观测占比；分位数会停在上界。大于零时，上面的 p99 只是下限。",
-        ),
-        series(
-            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m"), "instance", "replica", "stage"),
-            f"{WHICH} {{{{stage}}}}",
-        ),
-        needs=TRAFFIC, limit=LIMITS.saturated_share, width=8,
-    ),
-    history(
-        Text("SM clock against the fastest", "SM 频率与最快卡之比"),
-        Text(
-            "SM clock of each card over the fastest of its replica, at each moment: a cell below 100 % is a card "
-            "that holds the others up by its clock. Causes stand in the node's throttle timeline.",
-            "各卡 SM 频率与同副本最快卡之比：低于 100 % 的格子即因频率拖慢他人的卡。原因见节点的降频时间线。",
-        ),
-        series(_behind, "{{replica}} GPU {{gpu}}"),
-        needs=ENGINE, limit=BEHIND, width=8, height=8, drill=(TO_CARD,),
-    ),
-    table(
-        Text("What the engine never gives", "引擎不提供的数据"),
-        Text(
-            "Figures that this kind of engine has not, and why: their panels are empty, and nothing is wrong.",
-            "此类引擎没有的数据及原因：相应面板为空属正常。",
-        ),
-        column(lambda: seen(m.LLM_SIGNAL_MISSING_INFO), Text("Absent", "缺失")),
-        rows=("instance", "replica", "engine", "signal", "reason"), needs=(Needs.ABSENT,), width=8, height=8,
-    ),
-    timeline(
-        Text("Frozen", "冻结"),
-        Text(
-            "When requests ran and nothing moved; compare with the cards' timeline of the node.",
-            "有请求而毫无进展的时段；与节点的卡时间线对照。",
-        ),
-        series(lambda: max_by(seen(m.LLM_FROZEN), "instance", "replica"), WHICH),
-        states=YES_BAD, needs=ENGINE, width=8, height=8,
-    ),
-)  # fmt: skip
-
-
 REPLICA = Board(
     uid=Uid.REPLICA,
     title=Text("Shardwatch / Replica", "Shardwatch / 副本"),
@@ -369,8 +315,9 @@ REPLICA = Board(
         Row(title=Text("Its cards and ranks", "所属的卡与 rank"), panels=_CARDS),
         Row(
             title=Text("Stages and what limits them; mostly series: full", "各阶段与测量限制（多数需 series: full）"),
-            panels=_FULL,
+            panels=MORE,
             collapsed=True,
         ),
     ),
+    notes=OF_NODE,
 )

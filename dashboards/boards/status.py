@@ -21,6 +21,8 @@ MOVING = (
     State(0, Text("down", "停"), Colour.CRITICAL),
     State(1, Text("up", "正常"), Colour.GOOD),
     State(2, Text("frozen", "冻结"), Colour.WARNING),
+    State(3, Text("rank stands still", "rank 停滞"), Colour.WARNING),
+    State(4, Text("certificate ends soon", "证书将到期"), Colour.WARNING),
 )
 STRAGGLER = (
     State(1, Text("others wait for it", "大家在等它"), Colour.CRITICAL),

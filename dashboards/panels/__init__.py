@@ -21,11 +21,13 @@ from dashboards.panels.factories import (
     text,
     timeline,
 )
+from dashboards.panels.notes import Note
 from dashboards.panels.record import Cell, Drill, Panel, Shown, State
 
 __all__ = [
     "Cell",
     "Drill",
+    "Note",
     "Panel",
     "Shown",
     "State",

@@ -9,15 +9,14 @@ from grafanalib import core
 
 from alerts.text import Language
 from alerts.thresholds import Threshold
-from dashboards.errors import BoardError
-from dashboards.panels import kinds
-from dashboards.panels.paint import label_name, link, mappings, steps
-from dashboards.panels.record import Cell, Colour, Drill, Kind, Panel, Series
+from dashboards.panels import kinds, tables
+from dashboards.panels.paint import link, mappings, steps
+from dashboards.panels.record import Cell, Colour, Kind, Panel, Series
+from dashboards.scope import SOURCE
 from dashboards.traces import traces_link
 
 Json = dict[str, Any]
 
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _NOW = {Kind.STAT, Kind.BARS, Kind.DIAL, Kind.TABLE}  # a dead series must not be shown as its last value
 _REDUCE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _TOOLTIP: Json = {"mode": "multi", "sort": "desc", "hideZeros": False}
@@ -44,12 +43,13 @@ def _base(panel: Panel, language: Language) -> Json:
 
 
 def _target(panel: Panel, place: int, series: Series, language: Language) -> core.Target:
-    form = {Kind.TABLE: "table", Kind.HEAT: "heatmap"}.get(panel.kind, "time_series")
+    trend = series.cell is Cell.TREND
+    form = "time_series" if trend else {Kind.TABLE: "table", Kind.HEAT: "heatmap"}.get(panel.kind, "time_series")
     return core.Target(
         expr=str(series.expr),
         legendFormat=series.legend.in_(language),
         refId=ascii_uppercase[place],
-        instant=panel.kind in _NOW,
+        instant=panel.kind in _NOW and not trend,
         format=form,
         intervalFactor=1,
         datasource=SOURCE,
@@ -117,13 +117,8 @@ def _lines(panel: Panel, language: Language) -> core.Panel:
 
 
 _WIDE = 12
+_THICKEST = 56  # pixels of a bar with its name: a node alone would fill the panel with one bar
 _MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's pixels
-_LEAST_WIDTHS = {"instance": 115, "replica": 100, "model": 150}
-_NARROWEST = 80  # pixels of a table's column; Grafana's 150 push the last columns out of sight
-_WIDTHS = {
-    "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
-    "reason": 140, "meaning": 520,
-}  # fmt: skip
 
 
 def _above(limit: Threshold) -> float:
@@ -141,8 +136,8 @@ def _limit_line(place: int) -> Json:
 
 def _bars(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
-        "displayMode": "basic", "valueMode": "color", "namePlacement": "auto", "showUnfilled": True, "sizing": "auto",
-        "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 300, "orientation": "horizontal",
+        "displayMode": "basic", "valueMode": "color", "namePlacement": "auto", "showUnfilled": True, "sizing": "manual",
+        "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": _THICKEST, "orientation": "horizontal",
         "reduceOptions": _REDUCE, "legend": _no_legend(),
     }  # fmt: skip
     return kinds.BarGauge(
@@ -210,86 +205,16 @@ def _history(panel: Panel, language: Language) -> core.Panel:
 
 
 def _table(panel: Panel, language: Language) -> core.Panel:
-    overrides = [_column(one, language) for one in panel.series]
-    overrides += [_row_link(panel.drill, label, language) for label in panel.rows if _leads(panel.drill, label)]
-    overrides += [_label(label, language) for label in panel.rows]
-    sort = [(one.legend.in_(language), True) for one in panel.series if one.legend.en == panel.sort]
-    sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
-    if panel.sort and not sort[0][1]:
-        raise BoardError(f"{panel.title.en}: sorted by a column {panel.sort!r} that it does not have")
+    base = _base(panel, language) | {"transformations": tables.arrange(panel, language)}
+    if any(one.cell is Cell.TREND for one in panel.series):
+        base["maxDataPoints"] = tables.TREND_POINTS
     return kinds.Table(
-        **_base(panel, language) | {"transformations": _arrange(panel, language)},
+        **base,
         kind=panel.kind.value,
-        options={
-            "showHeader": True, "cellHeight": "sm", "frameIndex": 0,
-            "sortBy": [{"displayName": name, "desc": largest} for name, largest in sort],
-        },
-        defaults={
-            "color": {"mode": "thresholds"}, "noValue": panel.no_data.in_(language), "mappings": [],
-            "custom": {
-                "align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True,
-                "minWidth": _NARROWEST,
-            },
-            "thresholds": {"mode": "absolute", "steps": steps(None)},
-        },
-        overrides=overrides,
-    )  # fmt: skip
-
-
-def _leads(drills: tuple[Drill, ...], label: str) -> bool:
-    return any(label == drill.carry[-1] for drill in drills)
-
-
-def _row_link(drills: tuple[Drill, ...], label: str, language: Language) -> Json:
-    links = [link(drill, language, table=True) for drill in drills if drill.carry[-1] == label]
-    name = label_name(label, language)
-    return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": links}]}
-
-
-def _label(label: str, language: Language) -> Json:
-    """Give a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
-    properties: list[Json] = [{"id": "noValue", "value": "–"}]
-    if label in _WIDTHS:
-        properties.append({"id": "custom.width", "value": _WIDTHS[label]})
-    if label in _LEAST_WIDTHS:
-        properties.append({"id": "custom.minWidth", "value": _LEAST_WIDTHS[label]})
-    return {"matcher": {"id": "byName", "options": label_name(label, language)}, "properties": properties}
-
-
-def _column(series: Series, language: Language) -> Json:
-    no_value = "–"
-    cell: Json = {"type": series.cell.value}
-    if series.cell is Cell.BAR:
-        cell |= {"mode": "basic", "valueDisplayMode": "text"}
-    elif series.cell is Cell.COLOUR:
-        cell |= {"mode": "basic"}
-    properties: list[Json] = [
-        {"id": "unit", "value": series.unit},
-        {"id": "custom.cellOptions", "value": cell},
-        {"id": "thresholds", "value": {"mode": "absolute", "steps": steps(series.limit)}},
-        {"id": "mappings", "value": mappings(series.states, language, no_value=no_value, dead=False)},
-    ]
-    if series.cell is Cell.BAR:
-        properties.append({"id": "min", "value": 0})
-        properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column make watts a hair
-    if series.most is not None:
-        properties.append({"id": "max", "value": series.most})
-    return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": properties}
-
-
-def _arrange(panel: Panel, language: Language) -> list[Json]:
-    """Join the columns' frames by their labels, drop the time, name and order what is left."""
-    single = len(panel.series) == 1
-    values = {
-        ("Value" if single else f"Value #{ascii_uppercase[place]}"): one.legend.in_(language)
-        for place, one in enumerate(panel.series)
-    }
-    names = {label: label_name(label, language) for label in panel.rows} | values
-    if len(set(names.values())) != len(names):
-        raise BoardError(f"{panel.title.en}: two columns with one name")
-    order = {name: place for place, name in enumerate(names)}
-    options = {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": names, "includeByName": {}}
-    return [{"id": "merge", "options": {}}, {"id": "organize", "options": options}]
+        options=tables.options(panel, language),
+        defaults=tables.defaults(panel, language),
+        overrides=tables.overrides(panel, language),
+    )
 
 
 def _text(panel: Panel, language: Language) -> core.Panel:

@@ -36,6 +36,7 @@ class Asked:
     dashed: bool = False
     needs: tuple[Needs, ...] = ()
     summed: bool = False
+    decimals: int | None = None
 
 
 def series(
@@ -60,8 +61,12 @@ def column(
     most: float | None = None,
     needs: tuple[Needs, ...] = (),
     summed: bool = False,
+    decimals: int | None = None,
 ) -> Asked:
-    """Give one column of a table; the query is brought to the table's rows by the largest value, or the sum."""
+    """Give one column of a table; the query is brought to the table's rows by the largest value, or the sum.
+
+    A trend (``Cell.TREND``) is a small curve over the chosen time; all other cells are of now.
+    """
     return Asked(
         ask=ask,
         legend=title,
@@ -72,6 +77,7 @@ def column(
         most=most,
         needs=needs,
         summed=summed,
+        decimals=decimals,
     )
 
 
@@ -86,7 +92,7 @@ def _make(kind: Kind, title: Text, shows: Text, asked: tuple[Asked, ...], bring:
         made.append(
             Series(
                 expr=expr, legend=one.legend, limit=one.limit, shown=one.shown, states=one.states, cell=one.cell,
-                most=one.most, dashed=one.dashed, needs=one.needs,
+                most=one.most, dashed=one.dashed, needs=one.needs, decimals=one.decimals,
             )
         )  # fmt: skip
     number = named.number if named is not None else None

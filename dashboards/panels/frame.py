@@ -9,11 +9,11 @@ from grafanalib import core
 
 from alerts.text import Language, Text
 from dashboards.panels import kinds, normalise
-from dashboards.panels.draw import SOURCE, draw
-from dashboards.panels.record import Colour, Panel
-from dashboards.scope import seen
+from dashboards.panels.draw import draw
+from dashboards.panels.notes import Note, annotation
+from dashboards.panels.record import Panel
+from dashboards.scope import SOURCE
 from exporter.catalog import metrics as m
-from exporter.promql import ALERTS, regex, select
 
 Json = dict[str, Any]
 
@@ -45,7 +45,14 @@ class Placed:
 
 
 def render(
-    *, uid: str, title: Text, shows: Text, version: int, placed: tuple[Placed, ...], language: Language
+    *,
+    uid: str,
+    title: Text,
+    shows: Text,
+    version: int,
+    placed: tuple[Placed, ...],
+    notes: tuple[Note, ...],
+    language: Language,
 ) -> Json:
     """Give the board as Grafana's classic JSON, schema 42."""
     made = core.Dashboard(
@@ -61,7 +68,7 @@ def render(
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
         panels=[_place(one, language) for one in placed],
         templating=core.Templating(list=_variables(language)),
-        annotations=core.Annotations(list=_annotations(language)),
+        annotations=core.Annotations(list=[annotation(one, language) for one in notes]),
         links=[_siblings(language)],
     )
     return normalise.board(normalise.plain(made))
@@ -114,35 +121,3 @@ def _variable(name: str, query: str, language: Language) -> core.Template:
         multi=True,
         allValue=".*" if name in {"model", "replica", "gpu"} else ".+",  # facts of free cards have an empty replica
     )
-
-
-def _annotations(language: Language) -> list[Json]:
-    firing = select(
-        ALERTS,
-        alertstate="firing",
-        job=regex("$job|"),
-        instance=regex("$instance|"),
-        severity=regex("critical|warning"),
-    )
-    made = [_annotation(Text("Firing alerts", "触发的告警"), str(firing), Colour.CRITICAL, language,
-                        title="{{alertname}}", text="{{severity}} {{instance}}")]  # fmt: skip
-    if hasattr(m, "GPU_XID_EVENTS_TOTAL"):
-        events = f"increase({seen(m.GPU_XID_EVENTS_TOTAL)}[$__interval]) > 0"
-        made.append(_annotation(Text("XID events", "XID 事件"), events, Colour.WARNING, language,
-                                title="XID {{xid}}", text="{{instance}} GPU {{gpu}}"))  # fmt: skip
-    return made
-
-
-def _annotation(name: Text, expr: str, colour: Colour, language: Language, *, title: str, text: str) -> Json:
-    return {
-        "name": name.in_(language),
-        "datasource": SOURCE,
-        "enable": True,
-        "hide": False,
-        "iconColor": colour.value,
-        "target": {"expr": expr, "interval": "60s", "refId": "Anno"},
-        "titleFormat": title,
-        "textFormat": text,
-        "tagKeys": "severity,component,gpu",
-        "useValueForTime": False,
-    }

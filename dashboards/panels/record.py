@@ -46,12 +46,14 @@ class Colour(Enum):
 
 
 class Cell(Enum):
-    """How a column of a table shows its figure."""
+    """How a column of a table shows its figure; a fact's is 1 and left out, since its labels say all."""
 
     PLAIN = "auto"
     BAR = "gauge"
     COLOUR = "color-background"
     WORD = "color-text"
+    TREND = "sparkline"
+    FACT = "hidden"
 
 
 class Shown(Enum):
@@ -62,6 +64,7 @@ class Shown(Enum):
     REQUESTS = "reqps"
     EVENTS = "eps"
     AGE = "dtdurations"
+    TINY = "sci"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +103,14 @@ _UNITS: dict[tuple[Unit, bool], str] = {
 def unit_of(expr: Expr, shown: Shown | None) -> str:
     """Give Grafana's unit of an expression; ``shown`` may only refine what has no unit of its own.
 
-    A ratio may be shown as a factor: 1.5 times the mean is not read as 150 %.
+    A ratio may be shown as a factor: 1.5 times the mean is not read as 150 %; or as a power of ten.
     """
     if expr.unit is None:
         raise BoardError(f"the unit of {expr} is not known: state it with as_unit")
     if shown is not None:
-        refines = {Shown.FACTOR: {Unit.RATIO, Unit.NONE}, Shown.AGE: {Unit.SECONDS}}.get(
-            shown, {Unit.NONE, Unit.TOKENS}
-        )
+        refines = {
+            Shown.FACTOR: {Unit.RATIO, Unit.NONE}, Shown.AGE: {Unit.SECONDS}, Shown.TINY: {Unit.RATIO},
+        }.get(shown, {Unit.NONE, Unit.TOKENS})  # fmt: skip
         if expr.unit not in refines:
             raise BoardError(f"{expr} is in {expr.unit.value}: it cannot be shown as {shown.name.lower()}")
         return shown.value
@@ -130,6 +133,7 @@ class Series:
     most: float | None = None
     dashed: bool = False
     needs: tuple[Needs, ...] = ()
+    decimals: int | None = None
 
     @property
     def unit(self) -> str:
@@ -199,6 +203,8 @@ class Panel:
             if limit is not None and (limit.unit, limit.per_second) != (expr.unit, expr.per_second):
                 yield f"a threshold in {limit.unit.name} against a figure in {unit}"
         carried = [] if series.dashed else [label for drill in self.drill for label in drill.carry]
+        if series.cell is Cell.TREND and (self.kind is not Kind.TABLE or self.series[0].cell is Cell.TREND):
+            yield "a trend is a column beside others of a table"
         missing = [label for label in carried if label not in expr.labels]
         yield from (f"the link carries {label!r}, which {expr} does not have" for label in missing)
 

@@ -49,6 +49,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--fault-at", type=float, default=2.5, metavar="MINUTES", help="when faults begin (default 2.5)"
     )
+    parser.add_argument(
+        "--dead",
+        metavar="SCENARIO",
+        action="append",
+        default=[],
+        help=f"end its daemons {recording.DEAD_SECONDS:.0f} s before the end, to see boards without an exporter",
+    )
     parser.add_argument("--store", metavar="DIR", help="keep the recording there, or draw the one that is there")
     parser.add_argument("--board", metavar="UID", action="append", help="only these boards (default: all)")
     parser.add_argument(
@@ -82,7 +89,7 @@ def _recorded(arguments: argparse.Namespace, folder: str) -> recording.Recording
         return found
     return recording.record(
         folder, arguments.scenario or ["healthy", "heat"], seconds=arguments.minutes * 60,
-        fault_at=arguments.fault_at * 60, language=Language(arguments.language),
+        fault_at=arguments.fault_at * 60, language=Language(arguments.language), dead=arguments.dead,
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def answers(client: Client, plan: Plan) -> Json:
     for request, answer in zip(plan.requests, given, strict=True):
         panels.setdefault(str(request.panel), {})[request.ref] = answer
     marked = [
-        {"name": one["name"], "color": one["iconColor"], "title": one["titleFormat"], **answer}
+        {"name": one["name"], "color": one["iconColor"], "timed": one["useValueForTime"], **answer}
         for (one, _), answer in zip(plan.annotations, notes, strict=True)
     ]
     alerts = client.ask(plan.alerts)

@@ -24,7 +24,7 @@ GRID = 24
 CELL, GAP = 30, 8  # pixels: the height of one grid line, and what is between panels
 _NICE_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
 _ALERTS = 'ALERTS{severity!="none",instance=~"$instance|"}'  # for the list of alerts; Grafana has an API of its own
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|([a-z_]\w*))")  # $1 is a group of label_replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,8 @@ def plan(board: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, wi
         _request(panel, target, window, values, width)
         for panel in panels for target in panel.get("targets", ())
     )  # fmt: skip
-    noted = tuple((one, _note(one, place, window, values)) for place, one in enumerate(board["annotations"]["list"]))
+    marks = [one for one in board["annotations"]["list"] if one["enable"]]
+    noted = tuple((one, _note(one, place, window, values)) for place, one in enumerate(marks))
     lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     return Plan(
         board=board, panels=panels, requests=asked, annotations=noted, width=width,
@@ -121,6 +122,7 @@ def filled(expr: str, values: Mapping[str, str], window: Window, step: float) ->
         "__interval": f"{step:g}s",
         "__rate_interval": f"{max(step + window.scrape, 4 * window.scrape):g}s",
         "__range": f"{math.ceil(window.seconds)}s",
+        "__from": f"{window.start * 1000:.0f}",
     }
 
     def put(found: re.Match[str]) -> str:

@@ -27,6 +27,7 @@ JOB = "shardwatch"  # the alert rules know the daemons by it
 PORT = 9853  # only in the names: a real node's label looks so
 SCRAPE_SECONDS = 2
 PATIENCE = 60.0
+DEAD_SECONDS = 40.0  # until nothing of a daemon that ended is left in any rate
 Process = subprocess.Popen[str]
 
 
@@ -66,9 +67,18 @@ def nodes_of(scenario: str) -> tuple[Node, ...]:
 
 
 def record(
-    folder: str, scenarios: Sequence[str], *, seconds: float, fault_at: float, language: Language
+    folder: str,
+    scenarios: Sequence[str],
+    *,
+    seconds: float,
+    fault_at: float,
+    language: Language,
+    dead: Sequence[str] = (),
 ) -> Recording:
-    """Run the scenarios' nodes for so long; faults begin ``fault_at`` seconds after the start."""
+    """Run the scenarios' nodes for so long; faults begin ``fault_at`` seconds after the start.
+
+    The daemons of the scenarios in ``dead`` end ``DEAD_SECONDS`` earlier: their figures must not stand as if they lived.
+    """
     nodes = tuple(node for name in scenarios for node in nodes_of(name))
     program("haproxy")
     start = time.time()
@@ -78,6 +88,10 @@ def record(
         config = _config(targets, language)
         url = running.enter_context(_prometheus(folder, config))
         print(f"preview: {len(nodes)} nodes for {seconds:.0f} s; Prometheus at {url}", flush=True)
+        time.sleep(max(0.0, start + seconds - DEAD_SECONDS - time.time()))
+        for node, process in zip(nodes, started, strict=True):
+            if node.scenario in dead:
+                process.send_signal(signal.SIGTERM)
         time.sleep(max(0.0, start + seconds - time.time()))
         end = time.time()  # before anything is told to end: what has ended has no data
     made = Recording(folder=folder, nodes=nodes, start=start, fault=start + fault_at, end=end)

@@ -12,7 +12,7 @@ import {
   standardTransformersRegistry,
   transformDataFrame,
 } from '@grafana/data';
-import { firstValueFrom } from 'rxjs';
+import { firstValueFrom, map, Observable } from 'rxjs';
 import { Answer, Panel, Series } from './types';
 
 const PLAIN = ['unit', 'min', 'max', 'decimals', 'noValue', 'mappings', 'thresholds', 'color', 'links', 'displayName',
@@ -36,8 +36,31 @@ const registry = new FieldConfigOptionsRegistry(() => [
   ...CUSTOM.map((path) => item(path, true)),
 ]);
 
+// Grafana does not publish the one that makes a table with a curve in each row of a query's series.
+const trends = {
+  id: 'timeSeriesTable',
+  name: 'Time series to table',
+  defaultOptions: {},
+  operator: () => (source: Observable<DataFrame[]>) => source.pipe(map((frames) => (frames.length ? [asTrends(frames)] : frames))),
+};
+
+function asTrends(frames: DataFrame[]): DataFrame {
+  const curves = frames.map((frame) => ({ ...frame, value: frame.fields[1].values[frame.length - 1] }));
+  const labels = [...new Set(frames.flatMap((frame) => Object.keys(frame.fields[1].labels ?? {})))];
+  return {
+    refId: frames[0].refId,
+    length: frames.length,
+    fields: [
+      ...labels.map((name) => ({
+        name, type: FieldType.string, config: {}, values: frames.map((frame) => frame.fields[1].labels?.[name] ?? ''),
+      })),
+      { name: `Trend #${frames[0].refId}`, type: FieldType.frame, config: {}, values: curves },
+    ],
+  };
+}
+
 standardTransformersRegistry.setInit(() =>
-  [standardTransformers.mergeTransformer, standardTransformers.organizeFieldsTransformer].map((one: any) => ({
+  [standardTransformers.mergeTransformer, standardTransformers.organizeFieldsTransformer, trends].map((one: any) => ({
     id: one.id, name: one.name, transformation: async () => one, editor: () => null,
   })) as any
 );

@@ -16,7 +16,7 @@ export function clock(seconds: number): string {
 
 function TimeAxis({ left, width, height, drawing, theme }: Size & { left: number }) {
   const span = drawing.to - drawing.from;
-  const every = [30, 60, 120, 300, 600, 900].find((one) => span / one <= width / 70) ?? 1800;
+  const every = [60, 120, 300, 600, 900].find((one) => span / one <= width / 70) ?? 1800;
   const ticks: number[] = [];
   for (let at = Math.ceil(drawing.from / every) * every; at <= drawing.to; at += every) {
     ticks.push(at);

@@ -8,7 +8,7 @@ import {
 import { BarGauge, BigValue, TimeSeries, UPlotConfigBuilder, VizRepeater } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
 import { Alerts, Buckets, Dial, Nothing, Strips } from './own';
-import { Drawing, Panel } from './types';
+import { Drawing, Panel, Series } from './types';
 
 interface Props { panel: Panel; frames: DataFrame[]; width: number; height: number; theme: GrafanaTheme2; drawing: Drawing }
 
@@ -126,7 +126,7 @@ const withoutNonNumbers = (frame: DataFrame): DataFrame => ({
 
 const marked = new WeakSet<UPlotConfigBuilder>();
 
-// Annotations as Grafana draws them: a dashed line where a firing begins, a tint as long as it lasts.
+// Annotations as Grafana draws them: a dashed line where a mark begins, a tint as long as it lasts.
 function mark(builder: UPlotConfigBuilder, drawing: Drawing) {
   if (marked.has(builder)) {
     return;
@@ -134,22 +134,37 @@ function mark(builder: UPlotConfigBuilder, drawing: Drawing) {
   marked.add(builder);
   builder.addHook('draw', (plot) => {
     const { ctx, bbox } = plot;
+    const across = (time: number) => Math.min(Math.max(plot.valToPos(time, 'x', true), bbox.left), bbox.left + bbox.width);
     ctx.save();
     for (const note of drawing.annotations) {
-      for (const series of note.result ?? []) {
-        const times = (series.values ?? []).map(([time]) => time);
-        if (times.length === 0) {
-          continue;
-        }
-        const left = Math.max(plot.valToPos(times[0] * 1000, 'x', true), bbox.left);
+      for (const [from, to] of (note.result ?? []).flatMap((series) => regions(series, note.timed))) {
         ctx.strokeStyle = note.color;
         ctx.setLineDash([4, 4]);
         ctx.beginPath();
-        ctx.moveTo(left, bbox.top);
-        ctx.lineTo(left, bbox.top + bbox.height);
+        ctx.moveTo(across(from), bbox.top);
+        ctx.lineTo(across(from), bbox.top + bbox.height);
         ctx.stroke();
+        ctx.globalAlpha = 0.04;
+        ctx.fillStyle = note.color;
+        ctx.fillRect(across(from), bbox.top, across(to) - across(from), bbox.height);
+        ctx.globalAlpha = 1;
       }
     }
     ctx.restore();
   });
+}
+
+// Grafana takes marks within a minute of each other for one.
+function regions(series: Series, timed: boolean): Array<[number, number]> {
+  const found: Array<[number, number]> = [];
+  for (const [at, value] of series.values ?? []) {
+    const time = timed ? Number(value) : at * 1000;
+    const last = found[found.length - 1];
+    if (last && last[1] + 60_000 >= time) {
+      last[1] = time;
+    } else if (timed || Number(value) > 0) {
+      found.push([time, time]);
+    }
+  }
+  return found;
 }

@@ -35,7 +35,7 @@ export interface Panel {
 export interface Note {
   name: string;
   color: string;
-  title: string;
+  timed: boolean; // the values are the times, in milliseconds
   result?: Series[];
 }
 

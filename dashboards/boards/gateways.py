@@ -1,0 +1,108 @@
+"""Gateways: how they spread requests over backends, and which replica each backend is; a part of the board Imbalance."""
+
+from __future__ import annotations
+
+from alerts import boards as named
+from alerts.text import Text
+from dashboards.boards.status import TO_REPLICA, UP
+from dashboards.limits import LIMITS, NONE_ODD
+from dashboards.panels import Cell, Panel, Shown, column, lines, series, stat, table
+from dashboards.scope import NODE, RANGE, WINDOW, seen
+from dashboards.words import Needs
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
+
+GATEWAY = (Needs.GATEWAY, Needs.TRAFFIC)
+BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
+
+
+def _named(expr: Expr) -> Expr:
+    """Give a backend's figure with the replica that it is, where that is known."""
+    facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
+    known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, bring=("replica",))
+    assert expr.unit is not None
+    return known.as_unit(expr.unit, per_second=expr.per_second) | unless(expr, facts, on=BACKEND)
+
+
+GATEWAYS: tuple[Panel, ...] = (
+    lines(
+        Text("Share of requests by backend", "各后端请求占比"),
+        Text(
+            "Share of the pool's requests that each backend was sent. Uneven shares on purpose are weights.",
+            "各后端分到的请求占比。有意的不均是权重。",
+        ),
+        series(
+            lambda: max_by(seen(m.GATEWAY_REQUEST_SHARE_RATIO, window="1m"), "gateway", "pool", "backend"),
+            "{{pool}} {{backend}}",
+        ),
+        needs=GATEWAY, most=1, named=named.IMBALANCE_GATEWAY,
+    ),
+    table(
+        Text("Gateways", "网关"),
+        Text(
+            "Whether each gateway's page is read, how old its figures are, how long it takes to answer, and its "
+            "restarts in the chosen time. A slow answer is a gateway short of CPU.",
+            "各网关页面是否可读、数据年龄、应答耗时，及所选时间内的重启。应答慢说明网关缺 CPU。",
+        ),
+        column(lambda: seen(m.GATEWAY_UP), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
+        column(lambda: seen(m.GATEWAY_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, limit=LIMITS.replica_age),
+        column(lambda: seen(m.GATEWAY_SCRAPE_DURATION_SECONDS), Text("Answered in", "应答耗时")),
+        column(
+            lambda: increase(seen(m.GATEWAY_RESTARTS_TOTAL), RANGE), Text("Restarts", "重启"), cell=Cell.COLOUR,
+            limit=NONE_ODD, decimals=0,
+        ),
+        rows=("instance", "gateway"), needs=(Needs.GATEWAY,), width=12, height=7,
+    ),
+    table(
+        Text("Pools of the gateways", "网关后端池"),
+        Text(
+            "What clients asked of each pool and got: requests, those answered 5xx by a backend or by the gateway "
+            "itself, in work, and waiting for a backend. Errors here and none at the backends are the gateway's own.",
+            "客户端对各池的请求与结果：请求、由后端或网关返回的 5xx、处理中、等待后端。此处有错误而后端没有，就是网关自己的错误。",
+        ),
+        column(lambda: rate(seen(m.GATEWAY_POOL_REQUESTS_TOTAL), WINDOW), Text("Requests", "请求"), shown=Shown.REQUESTS),
+        column(lambda: rate(seen(m.GATEWAY_POOL_ERRORS_TOTAL), WINDOW), Text("Errors", "错误"), shown=Shown.REQUESTS),
+        column(lambda: seen(m.GATEWAY_POOL_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: seen(m.GATEWAY_POOL_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
+        rows=("instance", "gateway", "pool"), needs=(Needs.GATEWAY,), width=12, height=7,
+    ),
+    table(
+        Text("Backends of the gateways", "网关后端"),
+        Text(
+            "What each gateway holds of its backends, and which replica each is. A backend that is down while its "
+            "replica is up has a broken path; errors here and none in the engine lie between.",
+            "网关眼中的后端及其对应副本。后端下线而副本在线：路径有问题；此处有错误而引擎没有：问题在两者之间。",
+        ),
+        column(lambda: _named(seen(m.GATEWAY_BACKEND_UP)), Text("Up", "在线"), cell=Cell.COLOUR, states=UP),
+        column(lambda: _named(seen(m.GATEWAY_REQUESTS_ACTIVE)), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: _named(seen(m.GATEWAY_REQUESTS_QUEUED)), Text("Queued", "排队"), cell=Cell.BAR),
+        column(
+            lambda: _named(rate(seen(m.GATEWAY_REQUESTS_TOTAL), WINDOW)), Text("Requests", "请求"), shown=Shown.REQUESTS,
+        ),
+        column(lambda: _named(rate(seen(m.GATEWAY_ERRORS_TOTAL), WINDOW)), Text("Errors", "错误"), shown=Shown.REQUESTS),
+        rows=("instance", "gateway", "pool", "backend", "replica"), needs=(Needs.GATEWAY,), width=24, height=7,
+        drill=(TO_REPLICA,),
+    ),
+    lines(
+        Text("Waiting in the gateways' pools", "网关后端池的排队"),
+        Text(
+            "Requests that have no backend yet, by pool. A queue here with free replicas is the gateway's limit, not "
+            "the engines'.",
+            "尚未分到后端的请求（按池）。此处排队而副本空闲，是网关的限制而非引擎。",
+        ),
+        series(lambda: max_by(seen(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
+        needs=(Needs.GATEWAY,), width=16, height=7,
+    ),
+    stat(
+        Text("Busiest backend over mean", "最忙后端/均值"),
+        Text(
+            "Requests sent to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
+            "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
+        ),
+        series(
+            lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m"), "pool"), "{{pool}}",
+            shown=Shown.FACTOR,
+        ),
+        needs=(Needs.REPLICAS, *GATEWAY), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
+    ),
+)  # fmt: skip

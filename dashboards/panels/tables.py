@@ -1,0 +1,142 @@
+"""Tables: one row for each combination of labels, one column for each query, as Grafana arranges and colours them."""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+from typing import Any
+
+from alerts.text import Language
+from dashboards.errors import BoardError
+from dashboards.panels.paint import label_name, link, mappings, steps
+from dashboards.panels.record import Cell, Colour, Drill, Panel, Series
+
+Json = dict[str, Any]
+
+TREND_POINTS = 100  # as many as a cell has pixels, about
+_LEAST_WIDTHS = {"instance": 130, "replica": 100, "model": 150, "source": 290}
+_NARROWEST = 80  # pixels of a table's column; Grafana's 150 push the last columns out of sight
+_TREND_WIDTH = 110
+_WIDTHS = {
+    "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
+    "reason": 140, "meaning": 640, "path": 110, "p2p": 240, "vbios_version": 130, "numa_node": 90,
+}  # fmt: skip
+
+
+def options(panel: Panel, language: Language) -> Json:
+    """Give the options: how it is sorted; by its first labels unless the panel names a column, largest first."""
+    sort = [(one.legend.in_(language), True) for one in panel.series if one.legend.en == panel.sort]
+    sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
+    if panel.sort and not sort[0][1]:
+        raise BoardError(f"{panel.title.en}: sorted by a column {panel.sort!r} that it does not have")
+    return {
+        "showHeader": True, "cellHeight": "sm", "frameIndex": 0,
+        "sortBy": [{"displayName": name, "desc": largest} for name, largest in sort],
+    }  # fmt: skip
+
+
+def defaults(panel: Panel, language: Language) -> Json:
+    """Give what holds for a column unless its override says otherwise."""
+    return {
+        "color": {"mode": "thresholds"}, "noValue": panel.no_data.in_(language), "mappings": [],
+        "custom": {
+            "align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True,
+            "minWidth": _NARROWEST,
+        },
+        "thresholds": {"mode": "absolute", "steps": steps(None)},
+    }  # fmt: skip
+
+
+def overrides(panel: Panel, language: Language) -> list[Json]:
+    """Give each column its look: figures, then links, then labels."""
+    found = [_column(one, language) for one in panel.series if one.cell is not Cell.FACT]
+    found += [_row_link(panel.drill, label, language) for label in panel.rows if _leads(panel.drill, label)]
+    return found + [_label(label, language) for label in panel.rows]
+
+
+def arrange(panel: Panel, language: Language) -> list[Json]:
+    """Make trends of ranges, join the columns' frames by their labels, drop the time, name and order what is left.
+
+    Each trend is made from its own query alone: a table of one row has one moment, and would be taken for a curve.
+    """
+    single = len(panel.series) == 1
+    labels = {label: label_name(label, language) for label in panel.rows}
+    figures: dict[str, str] = {}
+    hidden, trends = {"Time": True}, []
+    for ref, one in zip(ascii_uppercase, panel.series, strict=False):
+        value = "Value" if single else f"Value #{ref}"
+        if one.cell is Cell.FACT:
+            hidden[value] = True
+            continue
+        if one.cell is Cell.TREND:
+            value = f"Trend #{ref}"
+            trends.append(_trend(ref))
+        figures[value] = one.legend.in_(language)
+    names = labels | figures
+    if len(set(names.values())) != len(names):
+        raise BoardError(f"{panel.title.en}: two columns with one name")
+    order = {name: place for place, name in enumerate(names)}
+    arranged = {"excludeByName": hidden, "indexByName": order, "renameByName": names, "includeByName": {}}
+    return [*trends, {"id": "merge", "options": {}}, {"id": "organize", "options": arranged}]
+
+
+def _trend(ref: str) -> Json:
+    return {"id": "timeSeriesTable", "filter": {"id": "byRefId", "options": ref}, "options": {}}
+
+
+def _leads(drills: tuple[Drill, ...], label: str) -> bool:
+    return any(label == drill.carry[-1] for drill in drills)
+
+
+def _row_link(drills: tuple[Drill, ...], label: str, language: Language) -> Json:
+    links = [link(drill, language, table=True) for drill in drills if drill.carry[-1] == label]
+    name = label_name(label, language)
+    return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": links}]}
+
+
+def _label(label: str, language: Language) -> Json:
+    """Give a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
+    properties: list[Json] = [{"id": "noValue", "value": "–"}]
+    if label in _WIDTHS:
+        properties.append({"id": "custom.width", "value": _WIDTHS[label]})
+    if label in _LEAST_WIDTHS:
+        properties.append({"id": "custom.minWidth", "value": _LEAST_WIDTHS[label]})
+    return {"matcher": {"id": "byName", "options": label_name(label, language)}, "properties": properties}
+
+
+def _column(series: Series, language: Language) -> Json:
+    if series.cell is Cell.TREND:
+        return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": _curve(series)}
+    properties: list[Json] = [
+        {"id": "unit", "value": series.unit},
+        {"id": "custom.cellOptions", "value": _cell(series.cell)},
+        {"id": "thresholds", "value": {"mode": "absolute", "steps": steps(series.limit)}},
+        {"id": "mappings", "value": mappings(series.states, language, no_value="–", dead=False)},
+    ]
+    if series.cell is Cell.BAR:
+        properties.append({"id": "min", "value": 0})
+        properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column make watts a hair
+    if series.most is not None:
+        properties.append({"id": "max", "value": series.most})
+    if series.decimals is not None:
+        properties.append({"id": "decimals", "value": series.decimals})
+    return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": properties}
+
+
+def _cell(cell: Cell) -> Json:
+    if cell is Cell.BAR:
+        return {"type": cell.value, "mode": "basic", "valueDisplayMode": "text"}
+    return {"type": cell.value, "mode": "basic"} if cell is Cell.COLOUR else {"type": cell.value}
+
+
+def _curve(series: Series) -> list[Json]:
+    """Draw the curve alone: the value that Grafana writes beside it is the last one, of a dead exporter too."""
+    cell = {"type": series.cell.value, "hideValue": True, "drawStyle": "line", "lineWidth": 1, "fillOpacity": 15}
+    found: list[Json] = [
+        {"id": "unit", "value": series.unit},
+        {"id": "custom.cellOptions", "value": cell},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": Colour.PLAIN.value}},
+        {"id": "custom.width", "value": _TREND_WIDTH},
+        {"id": "noValue", "value": "–"},
+        {"id": "min", "value": 0},
+    ]
+    return found if series.most is None else [*found, {"id": "max", "value": series.most}]
