@@ -7,12 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from exporter.advice import advice
 from exporter.catalog.spec import Series
 from exporter.dcgm_pages import DcgmPages
-from exporter.derive.replicas import Endpoint as Place
+from exporter.derive.replicas import Assignment
 from exporter.discovery import Discovery
 from exporter.errors import SettingsError
 from exporter.events import Events
@@ -22,17 +21,12 @@ from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapsh
 from exporter.pages import PageStore
 from exporter.placement import Placement
 from exporter.poller import Publisher
-from exporter.polling import staggered
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.pollers import Pollers
 from exporter.server import routes
-from exporter.settings import EngineSettings, GatewaySettings, Settings
+from exporter.settings import EngineSettings, Settings
 from exporter.sources import own_process
 from exporter.sources.driver.cards import CardSource
-from exporter.sources.endpoint.exchange import Endpoint, Target
 from exporter.stragglers import StragglerWatch
-
-if TYPE_CHECKING:
-    from exporter.gateway import GatewayPoller
 
 logger = logging.getLogger(__name__)
 
@@ -69,44 +63,23 @@ class App:
         self._reread = reread
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._replicas: dict[EngineSettings, ReplicaPoller] = {}
-        self._gateways: dict[GatewaySettings, GatewayPoller] = {}
         self._stopping = False
         self.pages = PageStore(series=Series(settings.series), clock=clock)
         self.dcgm = DcgmPages(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
-        self.events = Events(
-            driver=settings.gpu.enabled,
-            changed=lambda: self.publisher.news(),  # noqa: PLW0108 - made below
-            clock=clock,
-            wall=wall,
-        )
+        self.events = Events(driver=settings.gpu.enabled, changed=self._news, clock=clock, wall=wall)
+        self.pollers = Pollers(settings, news=self._news, clock=clock, wall=wall)
         self.cards = self._make_cards(driver or Driver())
         self._ledger = Ledger()
         self.discovery = Discovery(
             configured=lambda: self.settings.engines, changed=self._rediscovered, clock=clock, wall=wall
         )
-        self.publisher = Publisher(
-            cards=self.cards,
-            replicas=lambda: list(self._replicas.values()),
-            assignment=lambda: self.placement.assignment,
-            gateways=lambda: list(self._gateways.values()),
-            others=lambda: [*self.discovery.statuses, *self.events.statuses],
-            xids=self.events.view,
-            publish=self._publish,
-            notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made below
-            economy=self._economy,
-            stragglers=StragglerWatch().look,
-            loop_restarts=self._loop_restarts,
-            dropped=lambda: self.pages.dropped,
-            clock=clock,
-            wall=wall,
-        )
+        self.publisher = self._make_publisher()
         self.placement = Placement(
             cards=lambda: self.publisher.snapshot.cards if self.publisher.snapshot else (),
-            endpoints=self._places,
+            endpoints=self.pollers.places,
             found=self.discovery.saw_processes if settings.discovery.processes else None,
-            changed=self.publisher.news,
+            changed=self._news,
         )
         self.listener: Listener | None = None
 
@@ -119,8 +92,27 @@ class App:
             options=driver.options,
             interval=gpu.interval,
             deadline=gpu.deadline,
-            on_update=lambda: self.publisher.news(),  # noqa: PLW0108 - made after the cards
+            on_update=self._news,
             on_event=self.events.driver_said,
+            clock=self._clock,
+            wall=self._wall,
+        )
+
+    def _make_publisher(self) -> Publisher:
+        return Publisher(
+            cards=self.cards,
+            replicas=lambda: list(self.pollers.replicas.values()),
+            assignment=self._assignment,
+            gateways=lambda: list(self.pollers.gateways.values()),
+            others=lambda: [*self.discovery.statuses, *self.events.statuses],
+            xids=self.events.view,
+            sxids=self.events.switches,
+            publish=self._publish,
+            notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made after it
+            economy=self._economy,
+            stragglers=StragglerWatch().look,
+            loop_restarts=self._loop_restarts,
+            dropped=lambda: self.pages.dropped,
             clock=self._clock,
             wall=self._wall,
         )
@@ -138,6 +130,7 @@ class App:
 
     def start(self) -> None:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
+        _say_hints(advice(self.settings))
         if self.cards is not None:
             self.cards.start()
         self._watch_kernel()
@@ -157,10 +150,7 @@ class App:
         self.events.stop()
         with self._lock:
             self._stopping = True
-            for poller in self._replicas.values():
-                poller.stop()
-            for watcher in self._gateways.values():
-                watcher.stop()
+            self.pollers.stop()
         self.publisher.stop()
         if self.cards is not None:
             self.cards.stop(1.0)
@@ -171,6 +161,9 @@ class App:
             self.cards.release(released=released)
 
     # ------------------------------------------------------------------ what the parts ask for
+
+    def _news(self) -> None:
+        self.publisher.news()
 
     def _publish(self, snapshot: Snapshot) -> None:
         # Not on the very first page, which is not to wait for it.
@@ -186,6 +179,10 @@ class App:
         windows = tuple((window.label, window.seconds) for window in settings.windows)
         return self._ledger.account(cards, replicas, owners, windows=windows, costs=settings.costs)
 
+    def _assignment(self) -> Assignment:
+        """Say who sits where, without replicas that have gone since the last look, which may itself hang."""
+        return self.placement.assignment.among({engine.name for engine in self.pollers.replicas})
+
     def _loop_restarts(self) -> Mapping[str, int]:
         served = self.listener.loop_restarts if self.listener is not None else 0
         cards = self.cards.loop_restarts if self.cards is not None else 0
@@ -198,83 +195,27 @@ class App:
         ours = self.cards is not None and (log.path is not None or not self._simulated)
         self.events.watch(enabled=log.enabled and ours, path=log.path)
 
-    def _places(self) -> list[Place]:
-        return [_place(engine) for engine in list(self._replicas)]
-
     # ------------------------------------------------------------------ replicas come and go
 
     def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
-        """Make the pollers those of ``wanted``; unchanged ones go on untouched.  Called with the lock held."""
-        kept = {engine: self._replicas[engine] for engine in wanted if engine in self._replicas}
-        gone = [poller for engine, poller in self._replicas.items() if engine not in kept]
-        new = [engine for engine in wanted if engine not in kept]
-        for poller in gone:
-            poller.stop()
-        now = self._clock()
-        made = {}
-        for engine, first in zip(new, staggered(len(new), 1.0, now + after), strict=True):
-            made[engine] = self._make_replica(engine)
-            made[engine].start(first)
-        # Replaced whole, in the order wanted, so that the publisher never sees half a change.
-        self._replicas = {engine: kept[engine] if engine in kept else made[engine] for engine in wanted}
+        """Poll these engines from now on; those that stay as they were go on.  Called with the lock held."""
+        self.pollers.poll(wanted, after=after)
         intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
         self.publisher.news()
         self.placement.look_now()
 
-    def _make_replica(self, engine: EngineSettings) -> ReplicaPoller:
-        plan = ReplicaPlan(
-            name=engine.name,
-            kind=engine.kind,
-            interval=engine.interval,
-            windows=tuple((window.label, window.seconds) for window in self.settings.windows),
-            quantiles=self.settings.quantiles,
-            image=engine.image,
-        )
-        return ReplicaPoller(
-            plan,
-            Endpoint(_target(engine)),
-            on_update=self.publisher.news,
-            clock=self._clock,
-            wall=self._wall,
-        )
-
     def _apply_gateways(self) -> None:
-        """Make the gateways' pollers those of the settings; unchanged ones go on.  Called with the lock held."""
-        wanted = self.settings.gateways
-        new = [gateway for gateway in wanted if gateway not in self._gateways]
-        for gateway, poller in self._gateways.items():
-            if gateway not in wanted:
-                poller.stop()
-        made = self._make_gateways(new) if new else {}
-        self._gateways = {gateway: made.get(gateway) or self._gateways[gateway] for gateway in wanted}
+        """Poll the settings' gateways from now on.  Called with the lock held."""
+        self.pollers.watch(self.settings.gateways)
         self.publisher.news()
-
-    def _make_gateways(self, new: Sequence[GatewaySettings]) -> dict[GatewaySettings, GatewayPoller]:
-        """Make and start pollers.  Few nodes have a gateway; the others need not load what reads them."""
-        from exporter.gateway import GatewayPlan, GatewayPoller  # noqa: PLC0415
-
-        windows = tuple((window.label, window.seconds) for window in self.settings.windows)
-        made = {}
-        for gateway, first in zip(new, staggered(len(new), 1.0, self._clock()), strict=True):
-            plan = GatewayPlan(name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=windows)
-            made[gateway] = GatewayPoller(
-                plan,
-                Endpoint(_target(gateway)),
-                places=self._places,
-                on_update=self.publisher.news,
-                clock=self._clock,
-                wall=self._wall,
-            )
-            made[gateway].start(first)
-        return made
 
     def _rediscovered(self) -> None:
         """Poll the engines that are found now, beside those that are configured."""
         with self._lock:
             wanted = (*self.settings.engines, *self.discovery.engines())
-            if set(wanted) != set(self._replicas) and not self._stopping:
+            if set(wanted) != set(self.pollers.replicas) and not self._stopping:
                 self._apply_engines(wanted)
 
     # ------------------------------------------------------------------ reload
@@ -299,6 +240,8 @@ class App:
 
     def _adopt(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
+        known = advice(old)
+        _say_hints([hint for hint in advice(settings) if hint not in known])
         if settings.listen != old.listen:
             logger.warning(
                 "event=restart_needed: listen changed to %s and takes effect at the next start", settings.listen
@@ -312,14 +255,14 @@ class App:
         self._watch_kernel()
         self.discovery.adopt(settings.discovery)
         self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)
-        if (settings.windows, settings.quantiles) != (old.windows, old.quantiles):
-            for poller in self._replicas.values():
-                poller.stop()
-            for watcher in self._gateways.values():
-                watcher.stop()
-            self._replicas, self._gateways = {}, {}
+        self.pollers.use(settings)
         self._apply_engines((*settings.engines, *self.discovery.engines()))
         self._apply_gateways()
+
+
+def _say_hints(hints: Sequence[str]) -> None:
+    for hint in hints:
+        logger.warning("event=hint %s", hint)
 
 
 def check_supported(settings: Settings) -> None:
@@ -329,25 +272,3 @@ def check_supported(settings: Settings) -> None:
 
         message = "this version serves plain HTTP only; remove the key and put a TLS proxy in front"
         raise SettingsError([Problem("web_config_file", message)])
-
-
-def _place(engine: EngineSettings) -> Place:
-    parts = urlsplit(engine.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Place(replica=engine.name, host=parts.hostname or "", port=port, gpus=engine.gpus)
-
-
-def _target(engine: EngineSettings | GatewaySettings) -> Target:
-    basic, tls = engine.basic_auth, engine.tls
-    return Target(
-        url=engine.url,
-        timeout=engine.timeout,
-        bearer_token_file=engine.bearer_token_file,
-        username=basic.username if basic else None,
-        password_file=basic.password_file if basic else None,
-        ca_file=tls.ca_file,
-        cert_file=tls.cert_file,
-        key_file=tls.key_file,
-        server_name=tls.server_name,
-        insecure_skip_verify=tls.insecure_skip_verify,
-    )

@@ -65,8 +65,12 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
+    from exporter.advice import advice  # noqa: PLC0415
+
     settings = _read(arguments.file)
     print(f"{arguments.file}: good; {len(settings.engines)} engines, {len(settings.gateways)} gateways")
+    for hint in advice(settings):
+        print(f"{arguments.file}: hint: {hint}")
     return OK
 
 

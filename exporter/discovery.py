@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exporter.book import PROCESSES, Book
@@ -23,7 +22,7 @@ from exporter.polling import Polling
 from exporter.settings import DiscoverySettings, EngineSettings, KubernetesSettings
 from exporter.sources.discovery.found import FoundEngine, Place
 from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
-from exporter.sources.processes.table import Candidate
+from exporter.sources.processes.records import Candidate
 from exporter.transitions import QUIET_SECONDS
 
 if TYPE_CHECKING:
@@ -105,15 +104,11 @@ class _Watcher:
 
     def start(self) -> None:
         """Look from now on, in a thread of its own."""
-        self.polling.start(self._clock(), self.look, self._crashed, self.place.close)
+        self.polling.start(self._clock(), self.look, self.place.close)
 
     def status(self, now: float) -> SourceStatus:
         """Give the place's health; one whose disk hangs is down."""
-        status = self.polling.status
-        return replace(status, up=False, hung=True, reason="hung") if self.polling.late(now) else status
-
-    def _crashed(self, bug: SourceError) -> None:
-        self.polling.failed(bug, self._clock())
+        return self.polling.shown(now)
 
     def look(self) -> None:
         """Look once; the engines come before the verdict, so that who waits for the verdict has them."""

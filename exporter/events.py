@@ -1,8 +1,8 @@
-"""XIDs of this node's cards: what the driver's events and the kernel log report, held for the page and the log.
+"""XIDs of cards and SXids of switches: what the driver's events and the kernel log report, held for the page.
 
 The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelWatch`` follows the kernel
 log in a thread of its own; the driver's events are handed in by the card source.  Every event is logged once, each
-code of each card at most once a minute.
+code of each card or switch at most once a minute.
 """
 
 from __future__ import annotations
@@ -14,14 +14,27 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from exporter.derive.sxids import SxidBook
 from exporter.derive.xids import XidBook
 from exporter.errors import SourceError
-from exporter.model import BUS, KERNEL_LOG, NVML, CardState, SourceStatus, XidCount, XidReport
+from exporter.model import (
+    BUS,
+    FATAL_SEVERITY,
+    KERNEL_LOG,
+    NVML,
+    CardState,
+    SourceStatus,
+    SxidCount,
+    SxidReport,
+    XidCount,
+    XidReport,
+)
 from exporter.polling import Polling
 from exporter.sources.driver import pipe
 from exporter.sources.driver.cards import DRIVER_DOWN
 from exporter.sources.kernel_log.line import NameLine
 from exporter.sources.kernel_log.log import Entry, KernelLog
+from exporter.sources.kernel_log.switch_line import SxidLine
 from exporter.transitions import QUIET_SECONDS, Transitions
 from exporter.xid import FATAL, Class, describe
 
@@ -55,7 +68,7 @@ class KernelWatch:
 
     def start(self) -> None:
         """Read from now on, in a thread of its own."""
-        self.polling.start(self._clock(), self.look, self._crashed, self._log.close)
+        self.polling.start(self._clock(), self.look, self._log.close)
 
     def look(self) -> None:
         """Read what has come; the entries are handed over before the verdict that the log can be read."""
@@ -78,13 +91,10 @@ class KernelWatch:
 
     def status(self, now: float) -> SourceStatus:
         """Give the log's health; what the kernel overwrote before it was read counts as a failure."""
-        status = self.polling.status
+        status = self.polling.shown(now)
         if self._overruns:
             status = replace(status, failures={**status.failures, "overrun": self._overruns})
-        return replace(status, up=False, hung=True, reason="hung") if self.polling.late(now) else status
-
-    def _crashed(self, bug: SourceError) -> None:
-        self.polling.failed(bug, self._clock())
+        return status
 
 
 class Events:
@@ -101,7 +111,7 @@ class Events:
         """Hold nothing yet.  ``driver``: there is a card source whose events are handed in."""
         self._changed, self._clock, self._wall = changed, clock, wall
         self._lock = threading.Lock()
-        self._book = XidBook(FATAL)
+        self._book, self._switches = XidBook(FATAL), SxidBook()
         self._shown: tuple[XidCount, ...] = ()
         self._stale = True
         self._listened: set[str] = set()  # sources that were listened to at least once
@@ -146,9 +156,16 @@ class Events:
             now = self._clock()
             at = min(message.at, now)
             wall = self._wall() - (now - at)
-            self._report(
-                XidReport(xid=message.xid, source=NVML, at=at, wall=wall, uuid=message.uuid, times=message.times)
+            report = XidReport(
+                xid=message.xid,
+                source=NVML,
+                at=at,
+                wall=wall,
+                uuid=message.uuid,
+                part=(message.gpu_instance, message.compute_instance),
+                times=message.times,
             )
+            self._report(report)
         self._changed()
 
     def _listening(self, message: pipe.Listening) -> None:
@@ -175,9 +192,21 @@ class Events:
                 with self._lock:
                     self._book.named(said.pci, said.uuid)
                     self._stale = True
-            elif entry.wall is not None:
+            elif entry.wall is None:
+                continue  # old, and nobody knows how old
+            elif isinstance(said, SxidLine):
+                self._switch_report(said, now, entry.wall, old=entry.old)
+            else:
                 source = BUS if said.inferred else KERNEL_LOG
-                report = XidReport(xid=said.xid, source=source, at=now, wall=entry.wall, pci=said.pci, old=entry.old)
+                report = XidReport(
+                    xid=said.xid,
+                    source=source,
+                    at=now,
+                    wall=entry.wall,
+                    pci=said.pci,
+                    part=said.part,
+                    old=entry.old,
+                )
                 self._report(report, said.detail)
         self._changed()
 
@@ -210,6 +239,11 @@ class Events:
                 self._shown, self._stale = self._book.counts(label), False
             return self._shown
 
+    def switches(self) -> tuple[SxidCount, ...]:
+        """Give the counts of every NVSwitch that has reported an error."""
+        with self._lock:
+            return self._switches.counts()
+
     def _source(self) -> str:
         """Name what is or was listened to; a source that fails for a while does not rename the series."""
         watch = self._watch
@@ -235,6 +269,21 @@ class Events:
         if unsaid is not None:
             counted = f"times={new} unsaid={unsaid}" if unsaid else f"times={new}"
             _say(report, f"gpu={index or 'unknown'} uuid={uuid} pci={pci or 'unknown'}", counted, detail)
+
+    def _switch_report(self, said: SxidLine, at: float, wall: float, *, old: bool) -> None:
+        report = SxidReport(
+            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, wall=wall, old=old
+        )
+        with self._lock:
+            new = self._switches.add(report)
+            unsaid = self._may_say((f"{said.pci} {said.severity}", said.sxid), 1) if new else None
+        if unsaid is not None:
+            logger.log(
+                logging.ERROR if said.severity == FATAL_SEVERITY else logging.WARNING,
+                "event=sxid sxid=%d severity=%s pci=%s link=%s unsaid=%d: an NVSwitch reports an error; "
+                "the driver says: %r",
+                *(said.sxid, said.severity, said.pci, "none" if said.link is None else said.link, unsaid, said.words),
+            )
 
     def _may_say(self, key: tuple[str, int], new: int) -> int | None:
         """Give how many events went unsaid since the last line about the code; None when it is too early."""

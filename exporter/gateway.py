@@ -1,23 +1,20 @@
-"""One gateway: fetch its page, understand it, derive, and publish the outcome as one immutable state.
-
-Runs in a thread of its own, like a replica's poller, and like there nothing else writes what is kept here.
-"""
+"""One gateway: what its page means, and how it spread its requests over the windows."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from exporter.derive import gateway as derive
 from exporter.derive.replicas import Endpoint
 from exporter.derive.windows import History
-from exporter.errors import PageError, SourceError
+from exporter.errors import PageError
 from exporter.gateways import by_kind, recognise
 from exporter.gateways.base import Interpreter
-from exporter.model import EMPTY, GatewayReading, GatewayState
+from exporter.model import EMPTY, GatewayReading, GatewayState, SourceStatus
+from exporter.page_poller import PagePoller
 from exporter.polling import Fetched, Fetcher, Polling
 
 logger = logging.getLogger(__name__)
@@ -33,53 +30,28 @@ class GatewayPlan:
     windows: tuple[tuple[str, float], ...]
 
 
-class GatewayPoller:
-    """Polls one gateway until stopped."""
+class Gateway:
+    """What is known of one gateway.  Used by the thread that polls it."""
 
-    def __init__(
-        self,
-        plan: GatewayPlan,
-        fetcher: Fetcher,
-        *,
-        places: Callable[[], Sequence[Endpoint]] = tuple,
-        on_update: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, plan: GatewayPlan, polling: Polling, places: Callable[[], Sequence[Endpoint]]) -> None:
         """``places``: where replicas are polled, to say which backend is which replica."""
         self.plan = plan
-        self.oddities: Mapping[str, int] = EMPTY
-        self.polling = Polling(f"gateway:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
-        self._fetcher = fetcher
+        self._polling = polling
         self._places = places
-        self._on_update = on_update
-        self._clock = clock
         self._interpreter: Interpreter | None = None
         self._progress: derive.Progress | None = None
         self._history: History[derive.Totals] = History(plan.windows)
-        self.state = GatewayState(
-            name=plan.name,
-            labels=(plan.name, "" if plan.kind == "auto" else plan.kind),
-            status=self.polling.status,
-            reading=None,
-            last_read_at=None,
+
+    def unread(self) -> GatewayState:
+        """Give the state before the first poll."""
+        plan = self.plan
+        labels = (plan.name, "" if plan.kind == "auto" else plan.kind)
+        return GatewayState(
+            name=plan.name, labels=labels, status=self._polling.status, reading=None, last_read_at=None
         )
 
-    def poll(self) -> None:
-        """Read the gateway once and replace ``state``; never raises for what the gateway does."""
-        started = self.polling.begin()
-        try:
-            page = self._fetcher.fetch()
-            reading = self._understand(page.body, self._clock())
-        except SourceError as error:
-            self._fail(error, started)
-        else:
-            self._take(reading, page)
-        finally:
-            self.polling.end()
-        self._on_update()
-
-    def _understand(self, body: bytes, at: float) -> GatewayReading:
+    def understand(self, body: bytes, at: float) -> GatewayReading:
+        """Read a page; another kind of gateway than before begins anew.  Raises PageError."""
         auto = self.plan.kind == "auto"
         if self._interpreter is None or (auto and not self._interpreter.knows(body)):
             kind = recognise(body) if auto else by_kind(self.plan.kind)
@@ -90,20 +62,18 @@ class GatewayPoller:
             self._progress, self._history = None, History(self.plan.windows)
         return self._interpreter.read(body, at)
 
-    def _take(self, reading: GatewayReading, page: Fetched) -> None:
-        if reading.oddities:
-            self.oddities = dict(Counter(self.oddities) + Counter(reading.oddities))
-        before = self.state.restarts
+    def take(self, before: GatewayState, reading: GatewayReading, page: Fetched) -> GatewayState:
+        """Give the state after a page that was understood."""
         self._progress = derive.advance(self._progress, reading)
         if self._progress is not None:
             self._history.add(self._progress.totals)
         restarts = self._progress.restarts if self._progress is not None else 0
-        if restarts > before:
-            self.polling.restarted()
-        self.state = GatewayState(
+        if restarts > before.restarts:
+            self._polling.restarted()
+        return GatewayState(
             name=self.plan.name,
             labels=(self.plan.name, reading.gateway),
-            status=self.polling.succeeded(page.duration),
+            status=self._polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
             windows=derive.figures(self._history, reading),
@@ -111,34 +81,27 @@ class GatewayPoller:
             restarts=restarts,
         )
 
-    def _fail(self, error: SourceError, started: float) -> None:
-        status = self.polling.failed(error, started)
-        self.state = replace(self.state, status=status, reading=None, windows=EMPTY, replicas=EMPTY)
-
-    def view(self, now: float) -> GatewayState:
-        """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back."""
-        state = self.state
-        if state.reading is None or not self.polling.late(now):
-            return state
-        status = replace(state.status, up=False, reason="hung", hung=True)
+    def withdrawn(self, state: GatewayState, status: SourceStatus) -> GatewayState:
+        """Give the state without what only a fresh page may show."""
         return replace(state, status=status, reading=None, windows=EMPTY, replicas=EMPTY)
 
-    @property
-    def loop_restarts(self) -> int:
-        """Unexpected errors that the loop survived."""
-        return self.polling.loop_restarts
+    def afterwards(self, state: GatewayState) -> None:
+        """Do nothing: a gateway's page says all that is asked of it."""
 
-    def start(self, first: float) -> None:
-        """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self.polling.start(first, self.poll, self._crashed, self._fetcher.close)
 
-    def stop(self) -> None:
-        """Ask the thread to end; it does so within one exchange, and closes its connection."""
-        self.polling.stop()
+GatewayPoller = PagePoller[GatewayReading, GatewayState]
 
-    def join(self, timeout: float) -> None:
-        """Wait for the thread, not for ever."""
-        self.polling.join(timeout)
 
-    def _crashed(self, error: SourceError) -> None:
-        self._fail(error, self._clock())
+def gateway_poller(
+    plan: GatewayPlan,
+    fetcher: Fetcher,
+    *,
+    places: Callable[[], Sequence[Endpoint]] = tuple,
+    on_update: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> GatewayPoller:
+    """Make what polls one gateway, not started."""
+    polling = Polling(f"gateway:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
+    gateway = Gateway(plan, polling, places)
+    return PagePoller(gateway, gateway.unread(), fetcher, polling, on_update=on_update, clock=clock)

@@ -16,7 +16,8 @@ from exporter.errors import SourceError
 from exporter.model import CardState
 from exporter.sources.endpoint.deadline import Deadline
 from exporter.sources.endpoint.resolver import SHARED
-from exporter.sources.processes.table import Candidate, listening_engines, read_processes
+from exporter.sources.processes.records import Candidate
+from exporter.sources.processes.table import listening_engines, read_processes
 
 logger = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from exporter.model import (
     Snapshot,
     SourceStatus,
     Stragglers,
+    SxidCount,
     XidCount,
 )
 
@@ -97,6 +98,7 @@ class Publisher:
         gateways: Callable[[], Sequence[Gateway]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
+        sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
         publish: Callable[[Snapshot], None],
         notice: Callable[[Sequence[CardState]], None] = lambda _: None,
         economy: Economy = lambda *_: Economics(),
@@ -120,7 +122,7 @@ class Publisher:
         self._assignment = assignment
         self._gateways = gateways
         self._others = others
-        self._xids = xids
+        self._xids, self._sxids = xids, sxids
         self._publish = publish
         self._notice = notice
         self._economy = economy
@@ -186,6 +188,7 @@ class Publisher:
             stragglers=self._stragglers(cards, assignment.owners),
             topology=self._links.look(cards, assignment.owners),
             xids=self._xids(cards),
+            sxids=self._sxids(),
             sources=(*statuses, *[status for status, _ in heard], *others),
             daemon=daemon,
         )

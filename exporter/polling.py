@@ -95,6 +95,10 @@ class Polling:
             since = self.status.last_success
         return since is not None and now - since > 2 * self.interval + 5.0
 
+    def shown(self, now: float) -> SourceStatus:
+        """Give the health as it may be shown at ``now`` where nothing but the health is shown."""
+        return hung(self.status) if self.late(now) else self.status
+
     def succeeded(self, duration: float) -> SourceStatus:
         """Note a page that was read in ``duration`` seconds and understood."""
         self._failed_in_a_row = 0
@@ -140,16 +144,17 @@ class Polling:
     def start(
         self,
         first: float,
-        turn: Callable[[], None],
-        crashed: Callable[[SourceError], None],
-        close: Callable[[], None],
+        turn: Do,
+        close: Do,
+        *,
+        crashed: Callable[[SourceStatus], None] = lambda _: None,
     ) -> None:
         """Call ``turn`` from ``first`` (monotonic) on, in a thread of its own, and ``close`` at the end.
 
-        ``crashed`` is told when a turn raised what it must not; the loop goes on.
+        A turn that raises counts as a failure, and the loop goes on; ``crashed`` is handed the health after it.
         """
         self._thread = threading.Thread(
-            target=self._run, args=(first, turn, crashed, close), name=self.source, daemon=True
+            target=self._run, args=(first, turn, close, crashed), name=self.source, daemon=True
         )
         self._thread.start()
 
@@ -162,13 +167,7 @@ class Polling:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _run(
-        self,
-        first: float,
-        turn: Callable[[], None],
-        crashed: Callable[[SourceError], None],
-        close: Callable[[], None],
-    ) -> None:
+    def _run(self, first: float, turn: Do, close: Do, crashed: Callable[[SourceStatus], None]) -> None:
         beat = self._beat = Beat(self.interval, first)
         while not self._stop.wait(beat.wait(self._clock())):
             try:
@@ -176,7 +175,8 @@ class Polling:
             except Exception:
                 self.loop_restarts += 1
                 self._logger.exception("source=%s event=bug: the poll failed unexpectedly and goes on", self.source)
-                crashed(SourceError("internal", "an unexpected error; see the log"))
+                bug = SourceError("internal", "an unexpected error; see the log")
+                crashed(self.failed(bug, self._clock()))
             now = self._clock()
             beat.advance(now)
             delay = self._back_off()
@@ -192,6 +192,11 @@ class Polling:
         # So that sources which fell together spread out.
         spread = 0.9 + 0.2 * (zlib.crc32(self.source.encode()) % 101) / 101
         return min(most, self.interval * 2.0 ** min(over + 1, 10)) * spread
+
+
+def hung(status: SourceStatus) -> SourceStatus:
+    """Give the health of a source whose exchange does not come back."""
+    return replace(status, up=False, reason="hung", hung=True)
 
 
 def staggered(count: int, interval: float, now: float) -> Sequence[float]:

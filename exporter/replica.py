@@ -1,15 +1,10 @@
-"""One replica: fetch its page, understand it, derive, and publish the outcome as one immutable state.
-
-Runs in a thread of its own, so that a hung engine delays nobody.  Nothing else writes what is kept here; others
-read ``state`` and ``oddities``, which are replaced whole.
-"""
+"""One replica: what its engine's page means, and what follows from it over the windows."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,7 +16,8 @@ from exporter.engines.exposition import PageReader, holds_samples
 from exporter.engines.interpreter import Interpreter
 from exporter.engines.plan import RELAYED
 from exporter.errors import PageError, SourceError
-from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, WindowFigures
+from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, SourceStatus, WindowFigures
+from exporter.page_poller import PagePoller
 from exporter.polling import Fetched, Fetcher, Polling
 
 logger = logging.getLogger(__name__)
@@ -43,23 +39,14 @@ class ReplicaPlan:
     image: str = ""
 
 
-class ReplicaPoller:
-    """Polls one replica until stopped."""
+class Replica:
+    """What is known of one replica.  Used by the thread that polls it."""
 
-    def __init__(
-        self,
-        plan: ReplicaPlan,
-        fetcher: Fetcher,
-        *,
-        on_update: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, plan: ReplicaPlan, fetcher: Fetcher, polling: Polling, clock: Callable[[], float]) -> None:
+        """``fetcher``: for what the engine says beside its page."""
         self.plan = plan
-        self.oddities: Mapping[str, int] = EMPTY
-        self.polling = Polling(f"engine:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
-        self._fetcher = fetcher
-        self._on_update = on_update
+        self.fetcher = fetcher
+        self._polling = polling
         self._clock = clock
         self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
@@ -67,56 +54,52 @@ class ReplicaPoller:
         self._progress: delta.Progress | None = None
         self._history: History[delta.Totals] = History(plan.windows)
         self._usage: History[capacity.Usage] = History(plan.windows[:1])
-        self.state = ReplicaState(
+
+    def unread(self) -> ReplicaState:
+        """Give the state before the first poll."""
+        plan = self.plan
+        return ReplicaState(
             name=plan.name,
             kind=plan.kind,
             labels=(plan.name, "" if plan.kind == "auto" else plan.kind, ""),
-            status=self.polling.status,
+            status=self._polling.status,
             reading=None,
             last_read_at=None,
             image=plan.image,
         )
 
-    # ------------------------------------------------------------------ one poll
+    # ------------------------------------------------------------------ one page
 
-    def poll(self) -> None:
-        """Read the replica once and replace ``state``; never raises for what the engine does."""
-        started = self.polling.begin()
-        try:
-            page = self._fetcher.fetch()
-            reading = self._understand(page.body, self._clock())
-        except SourceError as error:
-            self._fail(error, started)
-        else:
-            self._take(reading, page)
-        finally:
-            self.polling.end()
-        self._on_update()
-
-    def _understand(self, body: bytes, at: float) -> EngineReading:
+    def understand(self, body: bytes, at: float) -> EngineReading:
+        """Read a page; another engine than before begins anew.  Raises PageError."""
         known = self._interpreter.engine if self._interpreter else None
         if known is None or (self.plan.kind == "auto" and not still(known, body)):
-            kind = recognise(body) if self.plan.kind == "auto" else by_kind(self.plan.kind)
-            if kind is None and self.plan.kind != "auto":
-                message = f"this version does not read pages of kind {self.plan.kind} yet"
-                raise PageError("unsupported_engine", message)
-            if kind is None and not holds_samples(body):
-                raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
-            if kind is None:
-                raise PageError(
-                    "unknown_engine", "the page is of no engine that is known; set its kind or mend the url"
-                )
+            kind = self._kind_on(body)
             if kind is not known:
-                others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
-                if others:
-                    message = "source=engine:%s event=several_engines kind=%s left_out=%s"
-                    logger.warning(message, self.plan.name, kind.kind, ",".join(others))
+                self._warn_of_others(kind, body)
                 self._interpreter = Interpreter(kind)
                 self._reader = PageReader(self._interpreter.wanted)
                 self._begin_anew()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
         return self._named(self._interpreter.read(self._reader.read(body), at))
+
+    def _kind_on(self, body: bytes) -> Engine:
+        auto = self.plan.kind == "auto"
+        kind = recognise(body) if auto else by_kind(self.plan.kind)
+        if kind is not None:
+            return kind
+        if not auto:
+            raise PageError("unsupported_engine", f"this version does not read pages of kind {self.plan.kind} yet")
+        if not holds_samples(body):
+            raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
+        raise PageError("unknown_engine", "the page is of no engine that is known; set its kind or mend the url")
+
+    def _warn_of_others(self, kind: Engine, body: bytes) -> None:
+        others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
+        if others:
+            message = "source=engine:%s event=several_engines kind=%s left_out=%s"
+            logger.warning(message, self.plan.name, kind.kind, ",".join(others))
 
     def _named(self, reading: EngineReading) -> EngineReading:
         """Add what the engine says elsewhere: its version, and the model where its page does not name it."""
@@ -134,37 +117,36 @@ class ReplicaPoller:
         self._usage = History(self.plan.windows[:1])
         self._version, self._model, self._version_due = "", "", float("-inf")
 
-    def _take(self, reading: EngineReading, page: Fetched) -> None:
+    def take(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
+        """Give the state after a page that was understood."""
         now = self._clock()
-        known = "" if reading.several_models else reading.model or self.state.labels[2]
-        if self.state.labels[2] not in ("", known):
+        known = "" if reading.several_models else reading.model or before.labels[2]
+        if before.labels[2] not in ("", known):
             self._begin_anew()
-        if reading.oddities:
-            self.oddities = dict(Counter(self.oddities) + Counter(reading.oddities))
-        before = self._progress.totals.restarts if self._progress else 0
+        restarts = self._progress.totals.restarts if self._progress else 0
         self._progress = delta.advance(self._progress, reading)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
             self._history.add(totals)
-        restarted = totals is not None and totals.restarts != before
+        restarted = totals is not None and totals.restarts != restarts
         if restarted:
-            self.polling.restarted()
+            self._polling.restarted()
             self._version_due = now
         windows = engine.figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
-        page_before = self.state.reading.histograms if self.state.reading is not None else EMPTY
-        self.state = ReplicaState(
+        page_before = before.reading.histograms if before.reading is not None else EMPTY
+        return ReplicaState(
             name=self.plan.name,
             kind=self.plan.kind,
             labels=(self.plan.name, reading.engine, known),
-            status=self.polling.succeeded(page.duration),
+            status=self._polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
-            histograms=ranks.summed(reading.histograms, page_before, self.state.histograms),
+            histograms=ranks.summed(reading.histograms, page_before, before.histograms),
             windows=windows,
             frozen=engine.frozen(reading, totals, now),
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
-            restarts=totals.restarts if totals else self.state.restarts,
+            restarts=totals.restarts if totals else before.restarts,
             certificate_expires=page.certificate_expires,
             room=self._room(reading, windows),
             generated=engine.generated(totals),
@@ -177,10 +159,11 @@ class ReplicaPoller:
         recent = self._usage.within(window[0]) if self.plan.windows else ()
         return capacity.room(reading, windows, recent, window[1])
 
-    def _fail(self, error: SourceError, started: float) -> None:
-        self.state = replace(
-            self.state,
-            status=self.polling.failed(error, started),
+    def withdrawn(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
+        """Give the state without what only a fresh page may show."""
+        return replace(
+            state,
+            status=status,
             reading=None,
             windows=EMPTY,
             histograms=EMPTY,
@@ -190,34 +173,13 @@ class ReplicaPoller:
             generated=None,
         )
 
-    def view(self, now: float) -> ReplicaState:
-        """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back.
-
-        An exchange keeps its own deadline; should that ever fail, stale figures must not stay on the page.
-        """
-        state = self.state
-        if not self.polling.late(now) or state.reading is None:
-            return state
-        status = replace(state.status, up=False, reason="hung", hung=True)
-        return replace(
-            state,
-            status=status,
-            reading=None,
-            windows=EMPTY,
-            histograms=EMPTY,
-            frozen=None,
-            room=None,
-            generated=None,
-        )
-
     # ------------------------------------------------------------------ the engine's version
 
-    def ask_version(self) -> None:
+    def afterwards(self, state: ReplicaState) -> None:
         """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
         kind = self._interpreter.engine if self._interpreter else None
-        now = self._clock()
-        reading = self.state.reading
-        if kind is None or not kind.version_path or now < self._version_due or reading is None:
+        reading = state.reading
+        if kind is None or not kind.version_path or self._clock() < self._version_due or reading is None:
             return
         if not reading.dialect.startswith(RELAYED):  # a relay answers for itself
             self._ask(kind)
@@ -225,38 +187,29 @@ class ReplicaPoller:
     def _ask(self, kind: Engine) -> None:
         now = self._clock()
         try:
-            answer = _facts(self._fetcher.fetch(kind.version_path).body)
+            answer = _facts(self.fetcher.fetch(kind.version_path).body)
             self._version, self._model = _text(answer, "version"), _text(answer, kind.model_key)
             self._version_due = now + _VERSION_AGAIN
         except SourceError as error:
             self._version_due = now + _VERSION_AGAIN_AFTER_FAILURE
-            logger.debug("source=engine:%s version not had: %s", self.plan.name, error)
+            logger.debug("source=engine:%s event=version_unknown: %s", self.plan.name, error)
 
-    # ------------------------------------------------------------------ the loop
 
-    def start(self, first: float) -> None:
-        """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self.polling.start(first, self._turn, self._crashed, self._fetcher.close)
+ReplicaPoller = PagePoller[EngineReading, ReplicaState]
 
-    def stop(self) -> None:
-        """Ask the thread to end; it does so within one exchange, and closes its connection."""
-        self.polling.stop()
 
-    def join(self, timeout: float) -> None:
-        """Wait for the thread, not for ever."""
-        self.polling.join(timeout)
-
-    @property
-    def loop_restarts(self) -> int:
-        """Unexpected errors that the loop survived."""
-        return self.polling.loop_restarts
-
-    def _turn(self) -> None:
-        self.poll()
-        self.ask_version()
-
-    def _crashed(self, error: SourceError) -> None:
-        self._fail(error, self._clock())
+def replica_poller(
+    plan: ReplicaPlan,
+    fetcher: Fetcher,
+    *,
+    on_update: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> ReplicaPoller:
+    """Make what polls one replica, not started."""
+    polling = Polling(f"engine:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
+    replica = Replica(plan, fetcher, polling, clock)
+    return PagePoller(replica, replica.unread(), fetcher, polling, on_update=on_update, clock=clock)
 
 
 def _facts(body: bytes) -> Mapping[str, object]:

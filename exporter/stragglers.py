@@ -170,8 +170,8 @@ def _announce(replica: str, before: Mapping[str, Straggler], after: Mapping[str,
         if old is None or old.cause is not one.cause:
             slower = f" slowdown={one.slowdown:.2f}" if one.slowdown is not None else ""
             logger.warning(
-                "event=straggler replica=%s gpu=%s cause=%s%s: the other cards of the group wait for it",
+                "event=straggler replica=%s uuid=%s cause=%s%s: the other cards of the group wait for it",
                 replica, uuid, one.cause.value, slower,
             )  # fmt: skip
     for uuid in before.keys() - after.keys():
-        logger.info("event=straggler_over replica=%s gpu=%s", replica, uuid)
+        logger.info("event=straggler_over replica=%s uuid=%s", replica, uuid)

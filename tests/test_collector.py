@@ -74,6 +74,8 @@ def test_both_formats_say_the_same_and_parse_strictly():
 def test_types_and_help_are_what_the_catalogue_says():
     families = {family.name: family for family in parse_openmetrics(render(openmetrics=True))}
     kinds = {Kind.INFO: "gauge"}
+    assert len(families) > 15
+    assert families.keys() <= {row.family for row in CATALOG}
     for row in CATALOG:
         if row.family in families:
             assert families[row.family].type == kinds.get(row.kind, row.kind.value)

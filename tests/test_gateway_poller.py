@@ -22,7 +22,7 @@ from gateway_probe import (
 from exporter import settings
 from exporter.app import App
 from exporter.errors import EndpointError
-from exporter.gateway import GatewayPlan, GatewayPoller
+from exporter.gateway import GatewayPlan, gateway_poller
 from exporter.simulate import gateway as simulated
 from exporter.simulate.plan import Plan
 from exporter.sources.replay import ReplayedPage
@@ -141,7 +141,7 @@ def test_the_loop_polls_survives_a_bug_and_ends(fail, reason):
     before = threading.active_count()
     gateway = Counting(fail)
     plan = GatewayPlan(name="edge", kind="haproxy", interval=0.05, windows=(("1m", 60.0),))
-    one = GatewayPoller(plan, gateway)
+    one = gateway_poller(plan, gateway)
     one.start(time.monotonic())
     deadline = time.monotonic() + 10
     while gateway.polls < 3 and time.monotonic() < deadline:
@@ -166,7 +166,7 @@ def test_a_flapping_gateway_is_logged_once_a_minute(caplog):
 
 
 def test_a_gateway_that_does_not_answer_is_asked_less_often():
-    one = GatewayPoller(
+    one = gateway_poller(
         GatewayPlan(name="g", kind="auto", interval=1.0, windows=()), Counting(EndpointError("timeout", "late"))
     )
     for _ in range(12):
@@ -246,7 +246,7 @@ def test_a_reload_keeps_what_is_unchanged_and_begins_anew_with_other_windows(ser
     app = App(wanted.pop(0), reread=lambda: wanted.pop(0))
     app.start()
     try:
-        (first,) = app._gateways.values()
+        (first,) = app.pollers.gateways.values()
         deadline = time.monotonic() + 20
         while not first.state.status.up and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -254,10 +254,10 @@ def test_a_reload_keeps_what_is_unchanged_and_begins_anew_with_other_windows(ser
         assert app.publisher.compose().gateways == (first.state,)
         assert set(asked) == {"Bearer s3cret"}
         assert app.reload()[0]
-        assert list(app._gateways.values()) == [first]
+        assert list(app.pollers.gateways.values()) == [first]
         assert app.reload()[0]
-        (second,) = app._gateways.values()
-        assert second.plan.windows == (("2m", 120.0),)
+        (second,) = app.pollers.gateways.values()
+        assert second.subject.plan.windows == (("2m", 120.0),)
         first.join(10.0)
         assert not first.polling._thread.is_alive()
     finally:

@@ -37,11 +37,12 @@ from exporter.model import (
     SourceStatus,
     Straggler,
     Stragglers,
+    SxidCount,
     Topology,
     WindowFigures,
     XidCount,
 )
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.simulate.plan import Plan
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
 from exporter.sources.driver.nvml_card import CardReader
@@ -90,7 +91,7 @@ def page_of_recording(stem: str) -> str:
         windows=(("1m", 60.0), ("5m", 300.0)),
         quantiles=(0.5, 0.95, 0.99, 0.999),
     )
-    poller = ReplicaPoller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
+    poller = replica_poller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
     for _ in RECORDINGS[stem]:
         poller.poll()
         clock.tick(30.0)
@@ -135,6 +136,7 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
             last_read_at=reading.at,
             labels=(str(card.index), card.uuid),
             topology=joined[card.uuid],
+            pipes=frozenset(pipe for pipe, share in reading.pipe_active.items() if share > 0),
         )
         for (_, card), reading in zip(opened, readings, strict=True)
     )
@@ -175,6 +177,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             Signal.C2C_LINKS_ACTIVE: 1.0,
         },
         nvlink_bit_errors={"effective": 5e-12},
+        c2c_errors={"replay": 3.0},
         missing={Signal.POWER: Missing.NO_PERMISSION, Signal.UTILIZATION: Missing.MIG},
     )
     part = MigInstance(number=2, parent="GPU-0001", profile="1g.10gb", gpu_instance=7, compute_instance=0)
@@ -222,6 +225,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             XidCount(labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9),
             XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None),
         ),
+        sxids=(SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),),
         daemon=DaemonState(
             oddities={("engine:a", "duplicate"): 2},
             config_reload_successful=False,

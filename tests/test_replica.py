@@ -13,7 +13,7 @@ from builders import Clock
 from exporter.errors import EndpointError
 from exporter.model import Stage
 from exporter.polling import staggered
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 
 CAPTURES = pathlib.Path(__file__).parent / "captures"
@@ -33,7 +33,7 @@ def plan(**changes):
 
 def poller(pages, clock=None, **changes):
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return ReplicaPoller(plan(**changes), fetcher, clock=clock or Clock(), wall=lambda: 1.7e9)
+    return replica_poller(plan(**changes), fetcher, clock=clock or Clock(), wall=lambda: 1.7e9)
 
 
 def page(tokens, *, model="m", running=1, extra=""):
@@ -182,8 +182,7 @@ def test_the_version_is_asked_seldom_and_shown_when_known():
     clock, engine = Clock(), Versioned(None, b'{"version": "0.32.0"}')
     one = poller(engine, clock)
     for seconds in (1, 30, 35, 500):
-        one.poll()
-        one.ask_version()
+        one.turn()
         clock.tick(seconds)
     one.poll()
     assert engine.asked == 2
@@ -193,8 +192,7 @@ def test_the_version_is_asked_seldom_and_shown_when_known():
 @pytest.mark.parametrize("answer", [b"no json", b"[]", b'{"version": 3}', b"[" * 100_000])
 def test_an_odd_version_answer_is_no_version_and_no_error(answer):
     one = poller(Versioned(answer))
-    one.poll()
-    one.ask_version()
+    one.turn()
     one.poll()
     assert one.state.reading.version == ""
     assert one.state.status.up
@@ -227,7 +225,7 @@ def run_for(one, seconds):
 
 def test_the_loop_survives_a_bug_counts_it_and_goes_on():
     engine = Counting(fail=RuntimeError("a bug"))
-    one = ReplicaPoller(plan(interval=0.05), engine)
+    one = replica_poller(plan(interval=0.05), engine)
     run_for(one, 0.5)
     assert one.loop_restarts >= 2
     assert one.state.status.reason == "internal"
@@ -236,13 +234,13 @@ def test_the_loop_survives_a_bug_counts_it_and_goes_on():
 
 def test_a_failing_engine_is_asked_less_and_less_often():
     refused, timeout = Counting(EndpointError("refused", "")), Counting(EndpointError("timeout", ""))
-    ones = [ReplicaPoller(plan(interval=0.02), engine) for engine in (refused, timeout)]
+    ones = [replica_poller(plan(interval=0.02), engine) for engine in (refused, timeout)]
     for one in ones:
         one.polling._failed_in_a_row = 100
     for one, most in zip(ones, (5.0, 30.0), strict=True):
         one.poll()
         assert 0.8 * min(most, 0.02 * 2**10) <= one.polling._back_off() <= 1.1 * most
-    healthy = ReplicaPoller(plan(interval=0.02), Counting())
+    healthy = replica_poller(plan(interval=0.02), Counting())
     healthy.poll()
     assert healthy.polling._back_off() == 0.0
 

@@ -7,6 +7,7 @@ from collections import Counter
 from exporter.catalog.capacity import CAPACITY
 from exporter.catalog.cards import CARDS, HEALTH
 from exporter.catalog.economics import ECONOMICS
+from exporter.catalog.engine_figures import ENGINE_FIGURES
 from exporter.catalog.engine_kinds import ENGINE_KINDS
 from exporter.catalog.engines import ENGINES
 from exporter.catalog.gateways import GATEWAYS
@@ -18,14 +19,15 @@ from exporter.catalog.mig import MIG
 from exporter.catalog.own_health import OWN_HEALTH
 from exporter.catalog.spec import Metric
 from exporter.catalog.straggler import STRAGGLER
+from exporter.catalog.sxids import SXIDS
 from exporter.catalog.topology import TOPOLOGY
 from exporter.catalog.work import WORK
 from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *UNEVENNESS, *STRAGGLER,
-    *ENGINES, *IMAGES, *ENGINE_KINDS, *CAPACITY, *LOCALISATION, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
+    *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *UNEVENNESS, *STRAGGLER,
+    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_KINDS, *CAPACITY, *LOCALISATION, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals
 from exporter.catalog.spec import CARD, NODE, Kind, Metric, Read, Row, Series, Unit
-from exporter.model import Missing, Signal, Snapshot
+from exporter.model import CardReading, Missing, Signal, Snapshot
 
 
 def _info(snapshot: Snapshot) -> Iterator[Row]:
@@ -36,10 +36,15 @@ def _missing(*, unsupported: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for labels, reading in readings(snapshot):
             for absent, reason in reading.missing.items():
-                if unsupported or reason is not Missing.UNSUPPORTED:
+                if reason is not Missing.UNSUPPORTED or (unsupported and not _replaced(absent, reading)):
                     yield (*labels, absent.value, reason.value), 1.0
 
     return read
+
+
+def _replaced(absent: Signal, reading: CardReading) -> bool:
+    """Say whether the card has something newer instead: those that remap rows never retire pages."""
+    return absent in _RETIRED.values() and Signal.ROW_REMAP_PENDING in reading.signals
 
 
 def _replica(snapshot: Snapshot) -> Iterator[Row]:

@@ -54,9 +54,9 @@ ECONOMICS = (
         noun="generation_tokens_per_joule",
         kind=Kind.GAUGE,
         labels=("window",),
-        help="Tokens generated over energy that the replica's cards drew, in the same window; 0 when only idling.",
+        help="Tokens generated over energy that the replica's cards drew, in the longest window; 0 when only idling.",
         series=Series.FULL,
-        read=_replicas(lambda figures: figures.tokens_per_joule),
+        read=_replicas(lambda figures: figures.tokens_per_joule, longest=True),
     ),
     Metric(
         subject=REPLICA,

@@ -1,12 +1,10 @@
-"""What the page says of replicas, their ranks, and the models they serve."""
+"""What engines say, and how they answer; what follows over the windows is in ``engine_figures``."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 
 from exporter.catalog.spec import (
-    MODEL,
     REPLICA,
     HistogramRow,
     Kind,
@@ -17,10 +15,8 @@ from exporter.catalog.spec import (
     Series,
     Unit,
 )
-from exporter.model import WINDOWED, Quantity, ReplicaState, Snapshot, Stage, WindowFigures
+from exporter.model import Quantity, ReplicaState, Snapshot, Stage
 
-# The latencies that everybody asks for first; the others are in the full set of series.
-COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 # A whole request's duration says more about the length of answers than about service: quantiles in the common set,
 # its 24 series of buckets a replica in the full one.
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
@@ -119,93 +115,6 @@ def histogram_of(stage: Stage) -> ReadHistogram:
                 yield replica.labels, replica.histograms[stage]
 
     return read
-
-
-Windows = Callable[[Snapshot], Iterator[tuple[ReplicaState, str, WindowFigures]]]
-
-
-def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
-    for replica in snapshot.replicas:
-        if replica.reading is not None:
-            for label, figures in replica.windows.items():
-                yield replica, label, figures
-
-
-def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
-    """Give each replica's longest window with latencies: labels ascend."""
-    for replica in snapshot.replicas:
-        if replica.reading is not None:
-            for label in reversed(list(replica.windows)):
-                if replica.windows[label].latency:
-                    yield replica, label, replica.windows[label]
-                    break
-
-
-def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica, label, figures in _windows(snapshot):
-            number = value(figures)
-            if number is not None:
-                yield (*replica.labels, label), number
-
-    return read
-
-
-# A p99.9 of one minute is the slowest of some hundred requests: the common set has it for the longest window only.
-_RARE = 0.99
-
-
-def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
-        for replica, label, figures in _windows(snapshot):
-            most = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
-            for stage in stages:
-                latency = figures.latency.get(stage)
-                if latency is not None:
-                    name = stage.value
-                    for quantile, seconds in latency.quantiles.items():
-                        if quantile <= most:
-                            yield (*replica.labels, name, _quantile_label(quantile), label), seconds
-
-    return read
-
-
-@functools.lru_cache(maxsize=64)
-def _quantile_label(quantile: float) -> str:
-    return f"{quantile:g}"
-
-
-def _observations(stages: tuple[Stage, ...]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica, label, figures in _windows(snapshot):
-            for stage in stages:
-                latency = figures.latency.get(stage)
-                if latency is not None:
-                    yield (*replica.labels, stage.value, label), latency.observations
-
-    return read
-
-
-def _above_top(stages: tuple[Stage, ...], windows: Windows) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica, label, figures in windows(snapshot):
-            for stage in stages:
-                latency = figures.latency.get(stage)
-                if latency is not None and latency.above_top_bucket is not None:
-                    yield (*replica.labels, stage.value, label), latency.above_top_bucket
-
-    return read
-
-
-def _rank_imbalance(snapshot: Snapshot) -> Iterator[Row]:
-    for replica in snapshot.replicas:
-        for signal, value in replica.rank_imbalance.items():
-            yield (*replica.labels, signal), value
-
-
-def _replica_imbalance(snapshot: Snapshot) -> Iterator[Row]:
-    yield from snapshot.replica_imbalance.items()
 
 
 def _metric(
@@ -369,15 +278,6 @@ KV_CACHE = (
         Quantity.PREFIX_CACHE_HITS,
         "Tokens found in the prefix cache (blocks in vLLM before 0.9).",
     ),
-    _metric(
-        "kv_cache_hit",
-        Kind.GAUGE,
-        _windowed(lambda figures: figures.hit_ratio),
-        "Prefix-cache hits over queries during the window; absent without queries. window=lifetime marks the "
-        "average since start that old engines give instead of counters.",
-        "window",
-        unit=Unit.RATIO,
-    ),
 )
 
 LATENCY = (
@@ -394,86 +294,6 @@ LATENCY = (
     _latency(Stage.QUEUE, "queue_duration", "Time that finished requests waited for the scheduler."),
     _latency(Stage.PREFILL, "prefill_duration", "Time from scheduling to the first token."),
     _latency(Stage.DECODE, "decode_duration", "Time from the first to the last token."),
-    Metric(
-        subject=REPLICA,
-        noun="latency_quantile",
-        kind=Kind.SUMMARY,
-        unit=Unit.SECONDS,
-        labels=("stage", "quantile", "window"),
-        help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
-        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. Above 0.99 the common set has "
-        "the longest window only.",
-        read=_quantiles(COMMON_STAGES, rare_everywhere=False),
-        read_full=_quantiles(WINDOWED, rare_everywhere=True),
-    ),
-    Metric(
-        subject=REPLICA,
-        noun="latency_observations",
-        kind=Kind.GAUGE,
-        labels=("stage", "window"),
-        help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
-        series=Series.FULL,
-        read=_observations(WINDOWED),
-    ),
-    Metric(
-        subject=REPLICA,
-        noun="latency_above_top_bucket",
-        kind=Kind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("stage", "window"),
-        help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off.",
-        read=_above_top(COMMON_STAGES, _longest),
-        read_full=_above_top(WINDOWED, _windows),
-    ),
 )
 
-RATES = (
-    _metric(
-        "error",
-        Kind.GAUGE,
-        _windowed(lambda figures: figures.error_ratio),
-        "Failed over finished requests during the window: server errors and engine errors, not clients' mistakes.",
-        "window",
-        unit=Unit.RATIO,
-    ),
-    _metric(
-        "request_rate",
-        Kind.GAUGE,
-        _windowed(lambda figures: figures.request_rate),
-        "Requests finished per second during the window.",
-        "window",
-        series=Series.FULL,
-    ),
-    _metric(
-        "generation_token_rate",
-        Kind.GAUGE,
-        _windowed(lambda figures: figures.generation_token_rate),
-        "Tokens generated per second during the window.",
-        "window",
-        series=Series.FULL,
-    ),
-)
-
-UNEVENNESS = (
-    _metric(
-        "rank_imbalance_max_to_mean",
-        Kind.GAUGE,
-        _rank_imbalance,
-        "Highest over mean of a signal between the replica's data-parallel ranks: 1 is balanced. The engine's "
-        "scheduler makes it.",
-        "signal",
-        unit=Unit.RATIO,
-    ),
-    Metric(
-        subject=MODEL,
-        noun="replica_imbalance_max_to_mean",
-        kind=Kind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("signal",),
-        help="Highest over mean of a signal between the replicas of one model on this node: 1 is balanced. The "
-        "gateway makes it.",
-        read=_replica_imbalance,
-    ),
-)
-
-ENGINES = (*HEALTH, *LOAD, *KV_CACHE, *LATENCY, *RATES, *UNEVENNESS)
+ENGINES = (*HEALTH, *LOAD, *KV_CACHE, *LATENCY)

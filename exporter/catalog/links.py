@@ -65,6 +65,12 @@ def _nvlink_errors(snapshot: Snapshot) -> Iterator[Row]:
             yield (*labels, kind), count
 
 
+def _c2c_errors(snapshot: Snapshot) -> Iterator[Row]:
+    for labels, reading in readings(snapshot):
+        for kind, count in reading.c2c_errors.items():
+            yield (*labels, kind), count
+
+
 LINKS = (
     gauge(
         "pcie_link_generation",
@@ -183,6 +189,15 @@ LINKS = (
         Unit.NONE,
         signal(Signal.C2C_LINKS_ACTIVE),
         "Links to a processor on the same module that are active.",
+        series=Series.FULL,
+    ),
+    counter(
+        "c2c_errors",
+        Unit.NONE,
+        _c2c_errors,
+        "Errors of the link to a processor on the same module that has most of them, by type: crc, replay, "
+        "replay_back_to_back; absent on cards without such links.",
+        "type",
         series=Series.FULL,
     ),
 )

@@ -28,9 +28,8 @@ def _health(noun: str, value: Callable[[SourceStatus], float | None], help_: str
         noun=noun,
         kind=Kind.GAUGE,
         unit=unit,
-        help=f"{help_} Cards (gpu:…) are in the full set only: gpu_up and gpu_data_age_seconds tell them.",
+        help=f"{help_} Not of cards (gpu:…): gpu_up and gpu_data_age_seconds tell them.",
         read=_source(value, cards=False),
-        read_full=_source(value),
     )
 
 
@@ -123,7 +122,14 @@ SOURCES = (
         "Polls that were not started because the previous one was still running.",
         series=Series.FULL,
     ),
-    _health("source_hung", lambda s: float(s.hung), "1 while a call to the source does not return."),
+    Metric(
+        subject=SOURCE,
+        noun="source_hung",
+        kind=Kind.GAUGE,
+        help="1 while a call to the source does not return. Cards (gpu:…) are in the full set only.",
+        read=_source(lambda s: float(s.hung), cards=False),
+        read_full=_source(lambda s: float(s.hung)),
+    ),
     _metric(
         "source_oddities",
         Kind.COUNTER,

@@ -10,8 +10,11 @@ from exporter.model import GroupPaths, Snapshot
 
 def _paths(snapshot: Snapshot) -> Iterator[Row]:
     labels = {card.facts.uuid: card.labels for card in snapshot.cards}
+    shown: set[tuple[str, str, str, str]] = set()
     for path in snapshot.topology.paths:
-        yield (*labels[path.uuid], path.peer, path.path, path.access), 1.0
+        if (path.peer, path.uuid, path.path, path.access) not in shown:
+            shown.add((path.uuid, path.peer, path.path, path.access))
+            yield (*labels[path.uuid], path.peer, path.path, path.access), 1.0
 
 
 def _groups(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str, str], GroupPaths]]:
@@ -47,7 +50,7 @@ TOPOLOGY = (
         help="How the card reaches another one (peer: its uuid) now, in the words of nvidia-smi topo -m: NV# over "
         "that many NVLinks, PIX over one PCIe switch, PXB over several, PHB over a host bridge, NODE over several of "
         "one NUMA node, SYS between sockets. p2p: what the driver lets the two do (read, write, nvlink, atomics, "
-        "pci), or why nothing.",
+        "pci), or why nothing. The way back has a row of its own only where it differs.",
         series=Series.FULL,
         read=_paths,
     ),

@@ -10,9 +10,11 @@ from exporter.model import Signal, Snapshot
 
 
 def _pipes(snapshot: Snapshot) -> Iterator[Row]:
-    for labels, reading in readings(snapshot):
-        for pipe, share in reading.pipe_active.items():
-            yield (*labels, pipe), share
+    for card in snapshot.cards:
+        if card.reading is not None:
+            for pipe, share in card.reading.pipe_active.items():
+                if pipe in card.pipes:
+                    yield (*card.labels, pipe), share
 
 
 def _traffic(snapshot: Snapshot) -> Iterator[Row]:
@@ -58,7 +60,8 @@ WORK = (
         "pipe_active",
         Unit.RATIO,
         _pipes,
-        "Share of time since the previous cycle in which the processors did this kind of arithmetic.",
+        "Share of time since the previous cycle in which the processors did this kind of arithmetic; a "
+        "kind is shown from its first use on.",
         "pipe",
         series=Series.FULL,
     ),

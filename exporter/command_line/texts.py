@@ -105,7 +105,7 @@ CHECK = Page(
     summary="name every problem of a configuration, with path and line",
     description=(
         "Read a configuration as `run` would, environment included, and name all problems at once.  "
-        "Nothing is started."
+        "Nothing is started.  Hints at what the shipped alerts and dashboards would lack are no problems."
     ),
     examples=(("shardwatch check-config shardwatch.yaml", "before a reload"),),
     files=_CONFIG,

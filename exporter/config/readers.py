@@ -153,7 +153,7 @@ def file(*, secret: bool = False) -> Scalar:
         if secret and status.st_mode & stat.S_IWOTH:
             raise Refused("everybody may write to this file; take that right away (chmod o-w)")
         if secret and status.st_mode & stat.S_IROTH:
-            _log.warning("secret_file_readable_by_everybody path=%s cure='chmod o-r'", item.path)
+            _log.warning("event=secret_file_readable_by_everybody path=%s cure='chmod o-r'", item.path)
         return path
 
     return Scalar(convert)

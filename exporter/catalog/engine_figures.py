@@ -1,0 +1,208 @@
+"""What is worked out from what engines say: figures over the windows, and how uneven ranks and replicas are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+from exporter.catalog.spec import MODEL, REPLICA, Kind, Metric, Read, Row, Series, Unit
+from exporter.model import WINDOWED, ReplicaState, Snapshot, Stage, WindowFigures
+
+# The latencies that everybody asks for first; the others are in the full set of series.
+COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
+
+
+def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for label, figures in replica.windows.items():
+                yield replica, label, figures
+
+
+def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+    """Give each replica's longest window with latencies: labels ascend."""
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for label in reversed(list(replica.windows)):
+                if replica.windows[label].latency:
+                    yield replica, label, replica.windows[label]
+                    break
+
+
+def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            number = value(figures)
+            if number is not None:
+                yield (*replica.labels, label), number
+
+    return read
+
+
+# A p99.9 of one minute is the slowest of some hundred requests: it is shown for the longest window only.
+_RARE = 0.99
+
+
+def _quantiles(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
+        for replica, label, figures in _windows(snapshot):
+            most = 1.0 if longest.get(replica.name) == label else _RARE
+            for stage in stages:
+                latency = figures.latency.get(stage)
+                if latency is not None:
+                    name = stage.value
+                    for quantile, seconds in latency.quantiles.items():
+                        if quantile <= most:
+                            yield (*replica.labels, name, _quantile_label(quantile), label), seconds
+
+    return read
+
+
+@functools.lru_cache(maxsize=64)
+def _quantile_label(quantile: float) -> str:
+    return f"{quantile:g}"
+
+
+def _observations(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _windows(snapshot):
+            for stage in stages:
+                latency = figures.latency.get(stage)
+                if latency is not None:
+                    yield (*replica.labels, stage.value, label), latency.observations
+
+    return read
+
+
+def _above_top(stages: tuple[Stage, ...]) -> Read:
+    def read(snapshot: Snapshot) -> Iterator[Row]:
+        for replica, label, figures in _longest(snapshot):
+            for stage in stages:
+                latency = figures.latency.get(stage)
+                if latency is not None and latency.above_top_bucket is not None:
+                    yield (*replica.labels, stage.value, label), latency.above_top_bucket
+
+    return read
+
+
+def _rank_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+    for replica in snapshot.replicas:
+        for signal, value in replica.rank_imbalance.items():
+            yield (*replica.labels, signal), value
+
+
+def _replica_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+    yield from snapshot.replica_imbalance.items()
+
+
+def _figure(
+    noun: str,
+    value: Callable[[WindowFigures], float | None],
+    help_: str,
+    unit: Unit = Unit.NONE,
+    series: Series = Series.COMMON,
+) -> Metric:
+    """Declare one number of every window."""
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=Kind.GAUGE,
+        unit=unit,
+        labels=("window",),
+        help=help_,
+        series=series,
+        read=_windowed(value),
+    )
+
+
+KV_CACHE = (
+    _figure(
+        "kv_cache_hit",
+        lambda figures: figures.hit_ratio,
+        "Prefix-cache hits over queries during the window; absent without queries. window=lifetime marks the "
+        "average since start that old engines give instead of counters.",
+        Unit.RATIO,
+    ),
+)
+
+LATENCY = (
+    Metric(
+        subject=REPLICA,
+        noun="latency_quantile",
+        kind=Kind.SUMMARY,
+        unit=Unit.SECONDS,
+        labels=("stage", "quantile", "window"),
+        help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
+        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. Above 0.99 for the longest "
+        "window only.",
+        read=_quantiles(COMMON_STAGES),
+        read_full=_quantiles(WINDOWED),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="latency_observations",
+        kind=Kind.GAUGE,
+        labels=("stage", "window"),
+        help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
+        series=Series.FULL,
+        read=_observations(WINDOWED),
+    ),
+    Metric(
+        subject=REPLICA,
+        noun="latency_above_top_bucket",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("stage", "window"),
+        help="Share of the longest window's observations beyond the last finite bucket bound, where quantiles are "
+        "cut off.",
+        read=_above_top(COMMON_STAGES),
+        read_full=_above_top(WINDOWED),
+    ),
+)
+
+RATES = (
+    _figure(
+        "error",
+        lambda figures: figures.error_ratio,
+        "Failed over finished requests during the window: server errors and engine errors, not clients' mistakes.",
+        Unit.RATIO,
+    ),
+    _figure(
+        "request_rate",
+        lambda figures: figures.request_rate,
+        "Requests finished per second during the window.",
+        series=Series.FULL,
+    ),
+    _figure(
+        "generation_token_rate",
+        lambda figures: figures.generation_token_rate,
+        "Tokens generated per second during the window.",
+        series=Series.FULL,
+    ),
+)
+
+UNEVENNESS = (
+    Metric(
+        subject=REPLICA,
+        noun="rank_imbalance_max_to_mean",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("signal",),
+        help="Highest over mean of a signal between the replica's data-parallel ranks: 1 is balanced. The engine's "
+        "scheduler makes it.",
+        read=_rank_imbalance,
+    ),
+    Metric(
+        subject=MODEL,
+        noun="replica_imbalance_max_to_mean",
+        kind=Kind.GAUGE,
+        unit=Unit.RATIO,
+        labels=("signal",),
+        help="Highest over mean of a signal between the replicas of one model on this node: 1 is balanced. The "
+        "gateway makes it.",
+        read=_replica_imbalance,
+    ),
+)
+
+ENGINE_FIGURES = (*KV_CACHE, *LATENCY, *RATES, *UNEVENNESS)

@@ -1,0 +1,133 @@
+"""Hints at what the shipped alerts and dashboards would lack: what they say, that it is true, and where it is said."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+from builders import replica, snapshot
+
+from alerts.registry import groups
+from alerts.tuning import Tuning
+from exporter.advice import LONGEST, LONGEST_ONLY, READERS, advice
+from exporter.app import App
+from exporter.catalog.spec import Series
+from exporter.cli import main
+from exporter.collector import Collector
+from exporter.model import WINDOWED, Economics, Latency, WindowFigures
+from exporter.settings import Settings, parse
+
+GENERATED = pathlib.Path(__file__).parent.parent / "dashboards" / "generated" / "en"
+READ = re.compile(r'(\w+)\{[^}]*?\bwindow="(\w+)"')
+WATCHER = "WindowMissing"  # the alert that reads the windows to say that one is missing
+
+
+def of_the_longest_window_only(series):
+    """The rows that show a replica's longer window and not its shorter one, though both have figures."""
+    latency = Latency(quantiles={0.99: 1.0}, observations=9.0, above_top_bucket=0.5)
+    both = {label: WindowFigures(seconds=60.0, latency=dict.fromkeys(WINDOWED, latency)) for label in ("1m", "5m")}
+    numbers = {("a", "1m"): 1.0, ("a", "5m"): 2.0}
+    economics = Economics(
+        currency="USD", joules_per_token=numbers, tokens_per_joule=numbers, cost_per_million=numbers
+    )
+    node = snapshot(replicas=(replica("a", windows=both),), economics=economics)
+    text = Collector(openmetrics=False, series=Series(series)).render(node).body.decode()
+    shown = {label: {metric for metric, window in READ.findall(text) if window == label} for label in ("1m", "5m")}
+    return shown["5m"] - shown["1m"]
+
+
+def told(text, *, series="common"):
+    return advice(parse(f"{text}\nseries: {series}\n", "test.yaml", {}))
+
+
+def panels(of):
+    for panel in of:
+        yield panel
+        yield from panels(panel.get("panels", []))
+
+
+def read_by_dashboards():
+    """(metric, window, dashboard) of every panel that names a window."""
+    for path in GENERATED.glob("*.json"):
+        board = json.loads(path.read_text())
+        title = board["title"].split(" / ")[1]
+        for panel in panels(board["panels"]):
+            for target in panel.get("targets", []):
+                for metric, window in READ.findall(target.get("expr", "")):
+                    yield metric, window, title
+
+
+def read_by_alerts():
+    """(metric, window, alert) of every alert that names a window, the one left out that tells of missing ones."""
+    for group in groups(Tuning()):
+        for alert in group.alerts():
+            if alert.name != WATCHER:
+                for metric, window in READ.findall(str(alert.expr)):
+                    yield metric, window, alert.name
+
+
+def test_the_readers_of_each_window_are_those_that_read_it():
+    alerts, dashboards = list(read_by_alerts()), list(read_by_dashboards())
+    assert {window for _, window, _ in alerts + dashboards} == set(READERS)
+    for label, readers in READERS.items():
+        assert {name for _, window, name in alerts if window == label} == set(readers.alerts), label
+        assert {name for _, window, name in dashboards if window == label} == set(readers.dashboards), label
+
+
+@pytest.mark.parametrize("series", LONGEST_ONLY)
+def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same_window(series):
+    rows = of_the_longest_window_only(series)
+    assert rows and not [name for metric, _, name in read_by_alerts() if metric in rows]
+    found = {(window, name) for metric, window, name in read_by_dashboards() if metric in rows}
+    assert found == {(LONGEST, name) for name in LONGEST_ONLY[series][1]}
+
+
+def test_the_default_windows_need_no_advice():
+    assert advice(Settings()) == [] == told("windows: [300s, 30s, 60s]")
+
+
+def test_a_window_that_is_missing_is_named_with_what_it_silences():
+    (only,) = told("windows: [1m]")
+    assert only.startswith("windows: without 5m ") and "GatewayUneven and RequestsFail" in only
+    assert [hint.split()[2] for hint in told("windows: [10s]")] == ["1m", "5m"]
+    assert "alert" not in told("windows: [5m]")[0]
+
+
+@pytest.mark.parametrize(("series", "what"), [("common", "cost of a token"), ("full", "tokens per joule")])
+def test_a_window_longer_than_what_the_dashboards_read_is_named(series, what):
+    (hint,) = told("windows: [1m, 5m, 1h]", series=series)
+    assert hint.startswith("windows: with 1h ") and what in hint
+
+
+def test_check_config_says_it_and_the_configuration_stays_good(tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    path.write_text("windows: [1m, 15m]\n")
+    assert main(["check-config", str(path)]) == 0
+    good, hint = capsys.readouterr().out.splitlines()
+    assert good.startswith(f"{path}: good;") and hint.startswith(f"{path}: hint: windows: without 5m ")
+
+
+def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(caplog):
+    alone = "gpu: {enabled: false}\ndiscovery: {processes: false}\nkernel_log: {enabled: false}\n"
+    texts = ["windows: [1m]", "windows: [1m]\nquantiles: [0.5]", "windows: [10s]", "windows: nonsense", ""]
+    later = iter(texts[1:])
+    app = App(parse(alone + texts[0], "test", {}), reread=lambda: parse(alone + next(later), "test", {}))
+
+    def hints():
+        said = [record.message for record in caplog.records if record.message.startswith("event=hint ")]
+        caplog.clear()
+        return [" ".join(text.split()[:4]) for text in said]
+
+    app.start()
+    try:
+        assert hints() == ["event=hint windows: without 5m"]
+        assert app.reload()[0] and hints() == []
+        assert app.reload()[0] and hints() == ["event=hint windows: without 1m"]
+        assert not app.reload()[0] and hints() == []
+        assert app.reload()[0] and hints() == []
+    finally:
+        app.stop()
+    assert app.placement._thread is not None
+    app.placement._thread.join(5.0)
