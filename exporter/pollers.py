@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from exporter.derive.replicas import Endpoint as Place
+from exporter.model import COMMON_STAGES, Stage
 from exporter.polling import staggered
 from exporter.replica import ReplicaPlan, ReplicaPoller, replica_poller
 from exporter.settings import EngineSettings, GatewaySettings, Settings
@@ -33,9 +34,9 @@ class Pollers:
         self._clock, self._wall = clock, wall
 
     def use(self, settings: Settings) -> None:
-        """Make pollers as these settings ask from now on; none goes on that computes over other windows."""
+        """Make pollers as these settings ask from now on; none goes on that computes other figures."""
         old, self._settings = self._settings, settings
-        if (settings.windows, settings.quantiles) != (old.windows, old.quantiles):
+        if (settings.windows, settings.quantiles, settings.series) != (old.windows, old.quantiles, old.series):
             self.stop()
             self.replicas, self.gateways = {}, {}
 
@@ -74,6 +75,7 @@ class Pollers:
             interval=engine.interval,
             windows=self._windows(),
             quantiles=self._settings.quantiles,
+            stages=tuple(Stage) if self._settings.series == "full" else COMMON_STAGES,
             image=engine.image,
         )
         fetcher = Endpoint(_target(engine))

@@ -14,9 +14,8 @@ from exporter.engines import by_kind, kinds_on, recognise, still
 from exporter.engines.base import Engine, clean
 from exporter.engines.exposition import PageReader, holds_samples
 from exporter.engines.interpreter import Interpreter
-from exporter.engines.plan import RELAYED
 from exporter.errors import PageError, SourceError
-from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, SourceStatus, WindowFigures
+from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, SourceStatus, Stage, WindowFigures
 from exporter.page_poller import PagePoller
 from exporter.polling import Fetched, Fetcher, Polling
 
@@ -29,13 +28,17 @@ _MAX_VERSION_BYTES = 512 * 1024  # some engines answer with their whole configur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlan:
-    """What is asked of a replica's poller.  Times in seconds; ``windows``: label and length."""
+    """What is asked of a replica's poller.  Times in seconds.
+
+    ``windows``: label and length.  ``stages``: those that are followed over them.
+    """
 
     name: str
     kind: str
     interval: float
     windows: tuple[tuple[str, float], ...]
     quantiles: tuple[float, ...]
+    stages: tuple[Stage, ...] = tuple(Stage)
     image: str = ""
 
 
@@ -124,7 +127,7 @@ class Replica:
         if before.labels[2] not in ("", known):
             self._begin_anew()
         restarts = self._progress.totals.restarts if self._progress else 0
-        self._progress = delta.advance(self._progress, reading)
+        self._progress = delta.advance(self._progress, reading, self.plan.stages)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
             self._history.add(totals)
@@ -132,6 +135,9 @@ class Replica:
         if restarted:
             self._polling.restarted()
             self._version_due = now
+        frozen = engine.frozen(reading, totals, now)
+        if frozen is not None and frozen != bool(before.frozen):
+            self._say_frozen(frozen=frozen)
         windows = engine.figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
         page_before = before.reading.histograms if before.reading is not None else EMPTY
@@ -144,7 +150,7 @@ class Replica:
             last_read_at=reading.at,
             histograms=ranks.summed(reading.histograms, page_before, before.histograms),
             windows=windows,
-            frozen=engine.frozen(reading, totals, now),
+            frozen=frozen,
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
             restarts=totals.restarts if totals else before.restarts,
             certificate_expires=page.certificate_expires,
@@ -152,6 +158,12 @@ class Replica:
             generated=engine.generated(totals),
             image=self.plan.image,
         )  # fmt: skip
+
+    def _say_frozen(self, *, frozen: bool) -> None:
+        if frozen:
+            logger.warning("source=engine:%s event=frozen: requests are running and nothing moves", self.plan.name)
+        else:
+            logger.info("source=engine:%s event=moves_again", self.plan.name)
 
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:
         self._usage.add(capacity.usage(reading))
@@ -181,7 +193,7 @@ class Replica:
         reading = state.reading
         if kind is None or not kind.version_path or self._clock() < self._version_due or reading is None:
             return
-        if not reading.dialect.startswith(RELAYED):  # a relay answers for itself
+        if not reading.relayed:  # a relay answers for itself
             self._ask(kind)
 
     def _ask(self, kind: Engine) -> None:

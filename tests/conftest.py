@@ -8,6 +8,7 @@ import pathlib
 import shutil
 
 import pytest
+import yaml
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -45,6 +46,16 @@ def tool(name: str) -> str:
 @pytest.fixture
 def promtool() -> str:
     return tool("promtool")
+
+
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"])
+def each_loader(request, monkeypatch):
+    """Read YAML with libyaml, and once more without it."""
+    if request.param == "SafeLoader":
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    elif not hasattr(yaml, "CSafeLoader"):
+        pytest.skip("PyYAML is built without libyaml")
+    return request.param
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pathlib
 from exporter.engines import recognise
 from exporter.engines.exposition import PageReader
 from exporter.engines.interpreter import Interpreter
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay
 
 CAPTURES = pathlib.Path(__file__).parent / "captures"
@@ -25,7 +25,7 @@ def interpret(body: bytes, engine=None):
 def poller(pages, clock, **changes):
     values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0),), "quantiles": (0.5,)}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return ReplicaPoller(ReplicaPlan(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(ReplicaPlan(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
 
 
 def polled(one, clock, times=1, step=10.0):

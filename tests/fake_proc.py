@@ -93,3 +93,18 @@ class FakeProc:
         for folder in self.members[net]:
             for name, text in texts.items():
                 (folder / name).write_text(text)
+
+
+def bare_metal(node: FakeProc) -> None:
+    """Start vLLM from a shell: the server at pid 100 on port 8000, its engine core 110, the workers 111 and 112."""
+    node.add(50, 1, ["-bash"], title="bash")
+    node.add(
+        100,
+        50,
+        ["/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--port", "8000"],
+        title="vllm",
+        listens=[("0.0.0.0", 8000)],
+    )
+    node.add(110, 100, b"VLLM::EngineCore" + b"\0" * 40, title="VLLM::EngineCore")
+    node.add(111, 110, b"VLLM::Worker_TP0" + b"\0" * 40)
+    node.add(112, 110, b"VLLM::Worker_TP1" + b"\0" * 40)

@@ -1,7 +1,7 @@
-"""What the tests of the fault matrix share: engines that turn hostile, the daemon as a process, and its page taken apart.
+"""The daemon for the tests of the fault matrix, twice: as a process, and as a rig without threads and sockets.
 
-``Program`` is the daemon as its user runs it, with simulated cards where a plan for them is given.  ``Rig`` is the same
-daemon without threads and sockets: pages go in, the clock is the test's, the page comes out.  ``Figures`` is a page.
+``Program`` is the daemon as its user runs it, with simulated cards where a plan for them is given.  ``Rig`` takes pages
+from functions, its clock is the test's, and the page comes out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import math
 import os
 import pathlib
 import re
@@ -21,198 +20,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from builders import Clock
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import exporter.app
-import tests.hostile_pages  # noqa: F401 - whose faults are served by name
 from exporter.errors import EndpointError
 from exporter.settings import parse
 from exporter.sources.replay import ReplayedPage
-from tests.hostile import FAULTS, Peer, fault
+from tests.page_figures import Figures, strictly
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-
-# ---------------------------------------------------------------------- engines
-
-
-def living_page(
-    seconds: float,
-    *,
-    model: str = "m",
-    rank: str = "0",
-    edges: tuple[float, ...] = (0.1, 1.0, 10.0),
-    prefix: str = "vllm:",
-    rate: float = 1000.0,
-) -> bytes:
-    """The page of an engine that generates ``rate`` tokens a second, ``seconds`` after its start."""
-    labels = f'engine="{rank}",model_name="{model}"'
-    requests = int(rate / 100 * seconds)
-    numbers = {
-        "num_requests_running": 3.0,
-        "num_requests_waiting": 1.0,
-        "kv_cache_usage_perc": 0.5,
-        "generation_tokens_total": int(rate * seconds),
-        "prompt_tokens_total": int(5 * rate * seconds),
-        "prefix_cache_queries_total": int(5 * rate * seconds),
-        "prefix_cache_hits_total": int(3 * rate * seconds),
-    }
-    lines = [f"{prefix}{name}{{{labels}}} {number}" for name, number in numbers.items()]
-    lines.append(f'{prefix}request_success_total{{{labels},finished_reason="stop"}} {requests}')
-    family = f"{prefix}time_to_first_token_seconds"
-    share = [(index + 1) / (len(edges) + 1) for index in range(len(edges))] + [1.0]
-    for edge, part in zip([*map(str, edges), "+Inf"], share, strict=True):
-        lines.append(f'{family}_bucket{{{labels},le="{edge}"}} {int(requests * part)}')
-    lines += [f"{family}_sum{{{labels}}} {requests * 0.3}", f"{family}_count{{{labels}}} {requests}"]
-    return ("\n".join(lines) + "\n").encode()
-
-
-STARTED = time.monotonic()
-
-
-def living(peer: Peer) -> None:
-    """A good page whose counters grow with the time."""
-    peer.keep = True
-    peer.reply(living_page(time.monotonic() - STARTED))
-
-
-def closing(peer: Peer) -> None:
-    """A good page, and then the connection is closed although it was to be kept."""
-    peer.reply(living_page(time.monotonic() - STARTED))
-
-
-FAULTS["living"] = living
-FAULTS["closing"] = closing
-
-
-@fault
-def authorized(peer: Peer) -> None:
-    """A good page for whoever brings a token, which is remembered."""
-    peer.server.state[f"token {b'Bearer' in peer.request}"] = 1
-    if b"\r\nAuthorization: Bearer " in peer.request:
-        living(peer)
-    else:
-        FAULTS["status_401"](peer)
-
-
-@fault
-def turned(peer: Peer) -> None:
-    """``/turned/NAME/FAULT`` is a living engine until ``state["turned"]`` or ``state[NAME]`` is set, then it is FAULT."""
-    _, _, name, word = peer.path.partition("?")[0].split("/")
-    state = peer.server.state
-    if state.get("turned") or state.get(name):
-        FAULTS[word](peer)
-    else:
-        living(peer)
-
-
-@fault
-def explosion(peer: Peer) -> None:
-    """50,000 series that nobody has seen before, behind a good page."""
-    peer.server.state["explosions"] = number = peer.server.state.get("explosions", 0) + 1
-    new = b"".join(b'vllm:x_total{a="%d",b="%d"} 1\n' % (number, index) for index in range(50_000))
-    peer.reply(living_page(time.monotonic() - STARTED) + new)
-
-
-def _odd(change: Callable[[bytes], bytes]) -> Callable[[Peer], None]:
-    def serve(peer: Peer) -> None:
-        peer.keep = True
-        peer.reply(change(living_page(time.monotonic() - STARTED)))
-
-    return serve
-
-
-# Pages that are used in part: fault → (row, what is done to a good page, reason that is counted).  Tokens are untouched.
-ODD_PAGES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "odd_cut": ("E22", lambda page: page[: page.index(b"prefix_cache_queries") + 9], "unreadable"),
-    "odd_crlf": ("E22", lambda page: page.replace(b"\n", b"\r\n")[:-2], ""),
-    "odd_line": ("E23", lambda page: page + b"this is no sample\n", "unreadable"),
-    "odd_value": ("E23", lambda page: page + b'vllm:num_requests_swapped{engine="0"} twelve\n', "bad_value"),
-    "odd_bytes": ("E24", lambda page: page + b'vllm:num_requests_swapped{engine="\xff\x00"} 1\n', "unreadable"),
-    "odd_nan": ("E25", lambda page: page.replace(b"} 3.0\n", b"} NaN\n"), "bad_number"),
-    "odd_twice": ("E26", lambda page: page + page.replace(b"} ", b"} 9"), "duplicate"),
-    "odd_label": ("E27", lambda page: page + b'vllm:num_requests_swapped{a="",a=""} 1\n', "unreadable"),
-    "odd_types": ("E28", lambda page: b"# TYPE vllm:generation_tokens_total histogram\n" * 9 + page, ""),
-    "odd_buckets": ("E29", lambda page: page.replace(b'le="+Inf"', b'le="99"'), "no_inf_bucket"),
-    "odd_stamps": ("E30", lambda page: page.replace(b"\n", b" 99999999999999\n"), ""),
-    "odd_length": ("E32", lambda page: page + b'vllm:x{a="' + b"x" * 900_000 + b'"} 1\n', "long_line"),
-    "odd_escapes": ("E33", lambda page: page.replace(b'"m"', b'"\\"\\\\\\n}{,="'), ""),
-    "odd_exemplars": ("E34", lambda page: page.replace(b"\n", b' # {a="b"} 1 2\n') + b"# EOF\n", ""),
-}
-FAULTS.update({name: _odd(change) for name, (_, change, _) in ODD_PAGES.items()})
-
-
-# ---------------------------------------------------------------------- the page
-
-
-_LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-
-
-class Figures:
-    """One page: ``at`` is when it came (Unix time).  Made only of pages without repeated series and without NaN."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, time.time()
-        self.rows: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        for line in text.split("\n"):
-            if not line or line.startswith("#"):
-                continue
-            found = _LINE.match(line)
-            assert found, f"no sample: {line!r}"
-            key = (found[1], tuple(_LABEL.findall(found[2] or "")))
-            number = float(found[3])
-            assert key not in self.rows, f"twice on one page: {line!r}"
-            assert math.isfinite(number), f"not finite: {line!r}"
-            self.rows[key] = number
-
-    def all(self, name: str, **labels: str) -> list[float]:
-        wanted = set(labels.items())
-        return [value for (found, have), value in self.rows.items() if found == name and wanted <= set(have)]
-
-    def one(self, name: str, **labels: str) -> float:
-        found = self.all(name, **labels)
-        assert len(found) == 1, f"{name} {labels}: {found}"
-        return found[0]
-
-    def labels(self, name: str, label: str, **labels: str) -> set[str]:
-        wanted = set(labels.items())
-        return {dict(have)[label] for found, have in self.rows if found == name and wanted <= set(have)}
-
-    def reason(self, engine: str) -> str:
-        """Why a replica is down; empty when it is up."""
-        found = self.labels("shardwatch_source_down_info", "reason", source=f"engine:{engine}")
-        assert len(found) <= 1, found
-        return found.pop() if found else ""
-
-    def families_of(self, engine: str) -> set[str]:
-        return {name for name, have in self.rows if dict(have).get("replica") == engine}
-
-
-# All that may be said of a replica that is down.
-HEALTH = {
-    "llm_up",
-    "llm_scrape_duration_seconds",
-    "llm_data_age_seconds",
-    "llm_restarts_total",
-    "llm_certificate_expiry_timestamp_seconds",
-    "gpu_replica_info",
-    "shardwatch_replica_unassigned_info",
-}
-
-
-def strictly(text: str, openmetrics: str | None = None) -> None:
-    """Read the page with prometheus_client's parsers, the strict one included."""
-    assert list(parse_text(text))
-    if openmetrics is not None:
-        assert list(parse_openmetrics(openmetrics))
-
-
-def promtool_is_content(promtool: str, page: str) -> None:
-    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
 
 # ---------------------------------------------------------------------- the daemon as a process
 
@@ -250,8 +66,10 @@ class Program:
         self.port = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._listening.wait(30), "".join(self.log)
-        assert self.port, "".join(self.log)
+        self._listening.wait(30)
+        if not self.port:
+            self.clean()  # nobody else knows of it
+            raise AssertionError("the daemon does not listen: " + "".join(self.log))
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -425,13 +243,13 @@ class Rig:
         wall = wall or (lambda: 1.7e9 + self.clock.now)
         self.app = exporter.app.App(settings, clock=self.clock, wall=wall)
         for engine in settings.engines:
-            poller = self.app._make_replica(engine)
-            poller._fetcher = Scripted(engines[engine.name])
-            self.app._replicas[engine] = poller
+            poller = self.app.pollers.make_replica(engine)
+            poller._fetcher = poller.subject.fetcher = Scripted(engines[engine.name])
+            self.app.pollers.replicas[engine] = poller
 
     def turn(self, seconds: float = 1.0, publish: bool = True) -> None:
         self.clock.tick(seconds)
-        for poller in self.app._replicas.values():
+        for poller in self.app.pollers.replicas.values():
             poller.poll()
         if publish:
             self.app.publisher.turn()

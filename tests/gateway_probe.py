@@ -9,7 +9,7 @@ from builders import Clock
 
 from exporter.collector import Collector
 from exporter.derive.replicas import Endpoint
-from exporter.gateway import GatewayPlan, GatewayPoller
+from exporter.gateway import GatewayPlan, gateway_poller
 from exporter.gateways import by_kind
 from exporter.gateways.base import Interpreter
 from exporter.model import DaemonState, Snapshot
@@ -37,7 +37,7 @@ def capture(name: str) -> bytes:
 def poller(pages, clock=None, **changes):
     values = {"name": "edge", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0), ("5m", 300.0)), **changes}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return GatewayPoller(
+    return gateway_poller(
         GatewayPlan(**values), fetcher, places=lambda: PLACES, clock=clock or Clock(), wall=lambda: 1.7e9
     )
 

@@ -11,7 +11,7 @@ from exporter.derive.replicas import Assignment
 from exporter.ledger import Ledger
 from exporter.model import CardFacts, CardReading, CardState, DriverFacts, Ownership, Signal, SourceStatus
 from exporter.poller import Publisher
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.settings import CostSettings
 from exporter.simulate.vllm_page import ProcessFacts, render
 from exporter.simulate.world import World
@@ -110,7 +110,7 @@ class Lab:
 
     def _poller(self, name):
         plan = ReplicaPlan(name=name, kind="vllm", interval=5.0, windows=WINDOWS, quantiles=(0.5,))
-        return ReplicaPoller(plan, Page(self.world, name), clock=self.clock, wall=lambda: 1.7e9)
+        return replica_poller(plan, Page(self.world, name), clock=self.clock, wall=lambda: 1.7e9)
 
     def live(self, until, *, step=1.0):
         """Go on until that many seconds after the start, and give the last snapshot."""
@@ -120,7 +120,6 @@ class Lab:
             self.world.at(elapsed)
             if elapsed % 5 < step:
                 for poller in self.pollers:
-                    poller.poll()
-                    poller.ask_version()
+                    poller.turn()
             self.publisher.turn()
         return self.snapshot

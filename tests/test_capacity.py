@@ -13,7 +13,7 @@ from simulated import Lab
 from exporter.derive.capacity import LEAST_FINISHED, Usage, full_in, mean_length, room
 from exporter.derive.delta import FINISHED, Totals
 from exporter.model import EngineReading, Quantity, WindowFigures
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from exporter.sources.replay import Replay
 
@@ -168,7 +168,7 @@ def page(usage, model="m"):
 def poller(pages, clock):
     windows = (("1m", 60.0), ("5m", 300.0))
     plan = ReplicaPlan(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
-    return ReplicaPoller(plan, Replay(pages), clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(plan, Replay(pages), clock=clock, wall=lambda: 1.7e9)
 
 
 def test_a_cache_that_fills_from_page_to_page_says_when_it_will_be_full():

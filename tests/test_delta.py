@@ -1,50 +1,16 @@
-"""Counters across restarts, half pages, late series and changed bounds."""
+"""Counters across restarts, half pages and late series, and what counts as movement."""
 
 from __future__ import annotations
 
-from array import array
 from math import inf, nan
 
 import pytest
+from counted_pages import GEN, PROMPT, TTFT, histogram, page, run, stages, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.derive.delta import FINISHED, RESPONSES, Buckets, Progress, advance
-from exporter.derive.ranks import sum_over_ranks, summed
-from exporter.model import EngineReading, Histogram, Quantity, Stage
-
-TTFT = Stage.TIME_TO_FIRST_TOKEN
-GEN = Quantity.GENERATION_TOKENS
-PROMPT = Quantity.PROMPT_TOKENS
-BOUNDS = (0.1, 0.5, 1.0)
-
-
-def histogram(*counts: float, bounds=BOUNDS) -> Histogram:
-    return Histogram(bounds=bounds, counts=tuple(map(float, counts)))
-
-
-def buckets(*counts: float, bounds=BOUNDS) -> Buckets:
-    return Buckets(bounds=bounds, counts=array("d", counts))
-
-
-def page(at: float, ranks=None, **fields) -> EngineReading:
-    return EngineReading(at=at, engine="vllm", ranks={"0": {}} if ranks is None else ranks, **fields)
-
-
-def run(*readings: EngineReading) -> Progress:
-    progress = None
-    for reading in readings:
-        progress = advance(progress, reading)
-    assert progress is not None
-    return progress
-
-
-def tokens(at: float, *by_rank: float, **fields) -> EngineReading:
-    return page(at, {str(rank): {GEN: value} for rank, value in enumerate(by_rank)}, **fields)
-
-
-def stages(at: float, *by_rank: Histogram, **fields) -> EngineReading:
-    return page(at, histograms={TTFT: {str(rank): h for rank, h in enumerate(by_rank)}}, **fields)
+from exporter.derive.delta import FINISHED, RESPONSES, advance
+from exporter.model import Quantity, Stage
 
 
 def test_responses_that_fell_count_whole_and_leave_the_ranks_alone():
@@ -96,8 +62,9 @@ def test_a_bucket_that_fell_resets_the_whole_histogram():
 
 @pytest.mark.parametrize("field", ["process_start", "created"])
 def test_a_new_process_counts_whole_even_if_every_counter_overtook_its_old_value(field):
-    old = tokens(0, 100, responses={"2xx": 10.0}, **{field: 1000.0})
-    new = tokens(5, 150, responses={"2xx": 30.0}, **{field: 2000.0})
+    began = {"created": lambda at: {"0": at}, "process_start": float}[field]
+    old = tokens(0, 100, responses={"2xx": 10.0}, **{field: began(1000.0)})
+    new = tokens(5, 150, responses={"2xx": 30.0}, **{field: began(2000.0)})
     totals = run(old, new).totals
     assert totals.quantities[GEN] == 150
     assert totals.responses["2xx"] == 30
@@ -111,15 +78,52 @@ def test_a_start_time_that_is_missing_once_is_remembered():
 
 
 def test_a_start_time_that_is_no_number_is_no_restart_each_time():
-    totals = run(*(tokens(at, 100 + at, process_start=nan, created=nan) for at in range(5))).totals
+    totals = run(*(tokens(at, 100 + at, process_start=nan, created={"0": nan}) for at in range(5))).totals
     assert totals.restarts == 0
     assert totals.quantities[GEN] == 4
 
 
 def test_a_rank_that_joins_a_living_process_is_no_restart_of_the_others():
-    totals = run(tokens(0, 1_000_000, created=10.0), tokens(1, 1_000_001, 7, created=99.0)).totals
+    before = tokens(0, 1_000_000, created={"0": 10.0})
+    totals = run(before, tokens(1, 1_000_001, 7, created={"0": 10.0, "1": 99.0})).totals
     assert totals.restarts == 0
     assert totals.quantities[GEN] == 1 + 7
+
+
+@pytest.mark.parametrize("again", [2000.0, 500.0])
+def test_a_rank_that_restarts_alone_counts_alone_whichever_way_its_creation_moved(again):
+    before = tokens(0, 1_000_000, 50, responses={"2xx": 9.0}, created={"0": 1000.0, "1": 1000.0})
+    after = tokens(1, 1_000_001, 60, responses={"2xx": 11.0}, created={"0": 1000.0, "1": again})
+    totals = run(before, after).totals
+    assert (totals.quantities[GEN], totals.responses["2xx"], totals.restarts) == (1 + 60, 2, 1)
+
+
+def test_a_rank_that_left_and_comes_back_renewed_counts_from_nothing():
+    both = {"0": 1000.0, "1": 1000.0}
+    gone = tokens(1, 1_000_000, created={"0": 1000.0})
+    back = tokens(2, 1_000_000, 90, created={"0": 1000.0, "1": 2000.0})
+    assert run(tokens(0, 1_000_000, 50, created=both), gone, back).totals.quantities[GEN] == 90
+
+
+@pytest.mark.parametrize("reason", ["unreadable", "long_line", "bad_value", "bad_number"])
+def test_what_a_page_with_unread_numbers_may_have_hidden_is_no_increase(reason):
+    whole = {"0": {GEN: 1e6, PROMPT: 50}}
+    late = {"finished": {"0": {"stop": 1e6}}, "responses": {"2xx": 1e6}}
+    pages = [page(0, {"0": {PROMPT: 40}}, oddities={reason: 1})]
+    pages += [page(1, whole, histograms={TTFT: {"0": histogram(1e6, 1e6, 1e6, 1e6)}}, **late)]
+    totals = run(*pages).totals
+    assert (totals.quantities[GEN], totals.quantities[PROMPT]) == (0, 10)
+    assert (totals.finished, totals.responses) == ({"stop": 0}, {"2xx": 0})
+    assert tuple(totals.histograms[TTFT].counts) == (0, 0, 0, 0)
+    more = page(2, {"0": {GEN: 1e6 + 3, PROMPT: 50}}, finished={"0": {"stop": 1e6 + 2}}, responses={"2xx": 1e6 + 1})
+    totals = run(*pages, more).totals
+    assert (totals.quantities[GEN], totals.finished, totals.responses) == (3, {"stop": 2}, {"2xx": 1})
+
+
+def test_a_restart_counts_whole_even_after_a_page_with_unread_numbers():
+    before = page(0, {"0": {GEN: 100, PROMPT: 9}}, oddities={"unreadable": 1})
+    totals = run(before, page(1, {"0": {GEN: 40, PROMPT: 9}}, finished={"0": {"stop": 2}})).totals
+    assert (totals.quantities[GEN], totals.finished, totals.restarts) == (40, {"stop": 2}, 1)
 
 
 def test_a_counter_that_appears_later_was_zero_before():
@@ -231,71 +235,32 @@ def test_gauges_are_not_summed():
     assert totals.quantities == {}
 
 
-def test_counts_that_fall_with_the_bound_are_repaired_upwards():
-    totals = run(stages(0, histogram(0, 0, 0, 0)), stages(1, histogram(5, 3, 9, 9))).totals
-    assert tuple(totals.histograms[TTFT].counts) == (5, 5, 9, 9)
-
-
-def test_changed_bounds_start_the_stage_anew_and_mix_no_edges():
-    old = stages(0, histogram(10, 20, 30, 40))
-    new = [stages(at, histogram(at, 2 * at, 3 * at, bounds=(0.2, 0.8))) for at in (1, 2)]
-    first, second = run(old, new[0]).totals, run(old, *new).totals
-    assert first.histograms[TTFT] == buckets(0, 0, 0, bounds=(0.2, 0.8))
-    assert second.histograms[TTFT] == buckets(1, 2, 3, bounds=(0.2, 0.8))
-    assert second.begun == {TTFT: 1}
-
-
-def test_changed_bounds_of_one_stage_leave_the_others_alone():
-    def both(at, n, bounds):
-        return page(
-            at,
-            histograms={
-                TTFT: {"0": histogram(*[n] * (len(bounds) + 1), bounds=bounds)},
-                Stage.REQUEST: {"0": histogram(n, n, n, n)},
-            },
-        )
-
-    totals = run(both(0, 1, BOUNDS), both(1, 3, (0.7,))).totals
-    assert tuple(totals.histograms[Stage.REQUEST].counts) == (2, 2, 2, 2)
-    assert Stage.REQUEST not in totals.begun
-
-
-def test_ranks_with_different_bounds_meet_on_the_common_ones():
-    wide = [histogram(n, n, n, n, bounds=(0.1, 0.5, 1.0)) for n in (0, 4)]
-    other = [histogram(0, n, n + 1, bounds=(0.5, 2.0)) for n in (0, 3)]
-    totals = run(stages(0, wide[0], other[0]), stages(1, wide[1], other[1])).totals
-    assert totals.histograms[TTFT] == buckets(4 + 0, 4 + 3, bounds=(0.5,))
-
-
-def test_ranks_without_a_common_bound_have_no_histogram():
-    one, two = histogram(1, 2, bounds=(0.1,)), histogram(1, 2, bounds=(0.2,))
-    totals = run(stages(0, one, two), stages(1, one, two)).totals
-    assert TTFT not in totals.histograms
-    again = run(stages(0, one, two), stages(1, one, one), stages(2, histogram(3, 4, bounds=(0.1,)), one)).totals
-    assert again.histograms[TTFT] == buckets(2, 2, bounds=(0.1,))
-    assert again.begun == {TTFT: 1}
-
-
-def test_a_rank_missing_from_one_page_does_not_change_the_common_bounds():
-    wide, narrow = histogram(1, 2, 3, 4), histogram(1, 2, bounds=(0.5,))
-    totals = run(stages(0, wide, narrow), stages(1, wide), stages(2, histogram(1, 3, 4, 5), narrow)).totals
-    assert totals.histograms[TTFT] == buckets(1, 1, bounds=(0.5,))
-    assert totals.begun == {}
-
-
-def test_bounds_that_change_without_a_restart_never_take_anything_away():
-    # Rank 0 changes an edge that rank 1 does not share: the common bounds stay as they are.
-    odd = stages(1, histogram(9, 0, 9, bounds=(0.3, 0.5)), histogram(1, 2, bounds=(0.5,)))
-    totals = run(stages(0, histogram(1, 8, 8, bounds=(0.1, 0.5)), histogram(0, 0, bounds=(0.5,))), odd).totals
-    assert totals.histograms[TTFT] == buckets(1, 2, bounds=(0.5,))
-
-
 def test_movement_is_any_counter_that_grows_and_any_time_without_work():
     busy = {Quantity.REQUESTS_RUNNING: 2, GEN: 5}
     assert run(page(0, {"0": busy}), page(9, {"0": busy})).totals.moved_at == 0
     assert run(page(0, {"0": busy}), page(9, {"0": {**busy, GEN: 6}})).totals.moved_at == 9
     assert run(page(0, {"0": busy}), page(9, {"0": {**busy, Quantity.REQUESTS_RUNNING: 0}})).totals.moved_at == 9
     assert run(stages(0, histogram(1, 1, 1, 1)), stages(9, histogram(1, 1, 1, 2))).totals.moved_at == 9
+
+
+def test_one_rank_without_work_does_not_make_the_others_idle():
+    ranks = {"0": {Quantity.REQUESTS_RUNNING: 2, GEN: 5}, "1": {Quantity.REQUESTS_RUNNING: 0, GEN: 5}}
+    assert run(page(0, ranks), page(9, ranks)).totals.moved_at == 0
+
+
+def test_answers_move_an_engine_but_refusals_of_its_front_do_not():
+    busy = {"0": {Quantity.REQUESTS_RUNNING: 2}}
+    before = page(0, busy, responses={"2xx": 1.0, "4xx": 1.0})
+    assert run(before, page(9, busy, responses={"2xx": 1.0, "4xx": 9.0})).totals.moved_at == 0
+    assert run(before, page(9, busy, responses={"2xx": 2.0, "4xx": 1.0})).totals.moved_at == 9
+
+
+def test_a_stage_that_no_window_follows_moves_an_engine_too():
+    def prefilled(at, *counts):
+        return page(at, {"0": {Quantity.REQUESTS_RUNNING: 2}}, histograms={Stage.PREFILL: {"0": histogram(*counts)}})
+
+    assert run(prefilled(0, 1, 1, 1, 1), prefilled(9, 1, 1, 1, 1)).totals.moved_at == 0
+    assert run(prefilled(0, 1, 1, 1, 1), prefilled(9, 1, 1, 1, 2)).totals.moved_at == 9
 
 
 def test_an_idle_engine_keeps_sharing_its_sums():
@@ -306,28 +271,6 @@ def test_an_idle_engine_keeps_sharing_its_sums():
     assert later.totals.finished is progress.totals.finished
     assert later.totals.quantities is progress.totals.quantities
     assert later.totals.histograms is progress.totals.histograms
-
-
-def test_ranks_are_summed_on_common_bounds():
-    wide = Histogram(bounds=(0.1, 0.5), counts=(1, 2, 3), sum=1.5)
-    narrow = Histogram(bounds=(0.5,), counts=(4, 5), sum=2.0)
-    assert sum_over_ranks({"0": wide, "1": narrow}) == Histogram(bounds=(0.5,), counts=(6, 8), sum=3.5)
-    assert sum_over_ranks({"0": wide, "1": Histogram(bounds=(0.5,), counts=(4, 5))}).sum is None
-    assert sum_over_ranks({"0": wide}) == wide
-    assert sum_over_ranks({"0": wide, "1": Histogram(bounds=(9.0,), counts=(4, 5))}) is None
-    assert sum_over_ranks({}) is None
-
-
-def test_stages_whose_ranks_did_not_change_are_not_added_again():
-    one, two, more = histogram(1, 2, 3, 4), histogram(2, 2, 2, 2), histogram(3, 3, 3, 3)
-    before = {TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": one}}
-    known = summed(before)
-    assert known[TTFT].counts == (3, 4, 5, 6)
-    later = summed({TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
-    assert later[TTFT] is known[TTFT]
-    assert later[Stage.QUEUE] == more
-    assert summed({TTFT: {"0": one}}, before, known)[TTFT] == one
-    assert summed({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
 
 
 # ── Properties ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -364,39 +307,3 @@ def test_sums_only_grow_and_never_exceed_the_truth(steps):
         assert seen <= total <= truth
         assert total == sum(progress.totals.rank_generation.values())
         seen = total
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.lists(st.one_of(st.floats(), st.integers(-5, 1000).map(float)), min_size=4, max_size=4), max_size=12)
-)
-def test_whatever_buckets_a_page_holds_accumulated_buckets_only_grow(pages):
-    progress, last = None, (0.0,) * 4
-    for at, counts in enumerate(pages):
-        progress = advance(progress, stages(at, Histogram(bounds=BOUNDS, counts=tuple(counts))))
-        now = progress.totals.histograms.get(TTFT)
-        if now is not None:
-            assert all(new >= old for new, old in zip(now.counts, last))
-            last = now.counts
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.dictionaries(
-            st.sampled_from("012"),
-            st.tuples(st.sampled_from([(0.1,), (0.1, 0.5), (0.5, 0.1), (0.5,), (2.0,)]), st.integers(0, 50)),
-        ),
-        max_size=12,
-    )
-)
-def test_ranks_and_bounds_may_come_and_go_without_a_crash_or_a_loss(pages):
-    progress, last = None, None
-    for at, ranks in enumerate(pages):
-        found = {r: histogram(*[n] * (len(b) + 1), bounds=tuple(sorted(b))) for r, (b, n) in ranks.items()}
-        progress = advance(progress, page(at, histograms={TTFT: found}))
-        now = progress.totals.histograms.get(TTFT)
-        if now is not None and last is not None and progress.totals.begun.get(TTFT) != at:
-            assert now.bounds == last.bounds
-            assert all(new >= old for new, old in zip(now.counts, last.counts))
-        last = now

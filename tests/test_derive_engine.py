@@ -305,6 +305,27 @@ def test_one_stuck_rank_among_idle_ones_is_frozen():
     assert frozen_after(stuck) is True
 
 
+def two_ranks(at, running=1, **fields):
+    return page(at, ranks={"0": {RUNNING: 1, GEN: at}, "1": {RUNNING: running, GEN: 7}}, **fields)
+
+
+def test_one_stuck_rank_among_busy_ones_is_frozen_after_twenty_seconds():
+    assert frozen_after([two_ranks(at) for at in (0, 5, 10, 15)]) is False
+    assert frozen_after([two_ranks(at) for at in (0, 5, 10, 15, 20)]) is True
+
+
+def test_a_rank_that_idled_has_its_twenty_seconds_from_its_first_request_on():
+    idle = [two_ranks(at, running=0) for at in range(0, 60, 5)]
+    assert frozen_after([*idle, *(two_ranks(at) for at in (60, 65, 70, 75))]) is False
+    assert frozen_after([*idle, *(two_ranks(at) for at in (60, 65, 70, 75, 80))]) is True
+
+
+def test_ranks_that_another_program_shows_and_ranks_without_tokens_of_their_own_do_not_freeze_the_rest():
+    assert frozen_after([two_ranks(at, relayed=True) for at in range(0, 60, 5)]) is False
+    silent = [page(at, ranks={"0": {RUNNING: 1, GEN: at}, "1": {RUNNING: 1}}) for at in range(0, 60, 5)]
+    assert frozen_after(silent) is False
+
+
 def test_an_engine_that_worked_and_then_stopped_is_frozen_twenty_seconds_later():
     readings = [page(at, {RUNNING: 1, GEN: min(at, 30)}) for at in range(0, 55, 5)]
     assert frozen_after(readings[:10]) is False

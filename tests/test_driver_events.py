@@ -78,6 +78,7 @@ def test_an_event_is_on_the_page_once_whoever_tells_it(start, log):
     zeros = {(s.labels["uuid"], s.labels["xid"]): s.value for s in page.all("gpu_xid_events_total")}
     assert zeros == {(uuid(number), str(xid)): 0 for number in range(4) for xid in FATAL}
     assert not page.all("gpu_xid_last_timestamp_seconds") + page.all("gpu_xid_action_info")
+    assert "nvswitch_sxid" not in page.text, "not even as a name"
 
     before = time.time()
     node.plan(f"event 1 {uuid(1)} {XID} 95", f"event 2 {uuid(2)} 0x10 95", f"event 3 {uuid(3)} {XID} 13")
@@ -156,6 +157,50 @@ def test_a_card_that_is_lost_while_its_event_arrives_keeps_its_series(start):
     assert not page.card("gpu_power_watts", 1) and page.card("gpu_up", 1) == 0
     (action,) = page.all("gpu_xid_action_info", uuid=uuid(1), xid="79")
     assert (action.labels["gpu"], action.labels["class"]) == ("1", "reset_node")
+
+
+def test_an_error_of_a_switch_is_counted_by_switch_code_and_severity(start, log):
+    node = start(log=log)
+    node.until(lambda page: page.up(0, 1, 2, 3) and source_is_up(page, "kernel_log"))
+    node.spared = {0, 1, 2, 3}
+    head = "1795172400.5 node kernel: nvidia-nvswitch2: SXid (PCI:0000:c1:00.0): "
+    words = (
+        "24007, Fatal, Link 30 sourcetrack timeout error",
+        "24007, Severity 1 Engine instance 30",
+        "24007, Data {0x00000001, 0x00000002}",
+        "20009, Non-fatal, Link 28 RX Short Error Rate",
+    )
+    with open(log, "a", encoding="utf-8") as file:
+        file.writelines(f"{head}{each}\n" * 2 for each in words)  # as where two daemons write into one file
+    family = "gpu_nvswitch_sxid_events_total"
+    page = node.until(lambda page: len(page.all(family)) == 2)
+    found = {(s.labels["pci_bus_id"], s.labels["sxid"], s.labels["severity"]): s.value for s in page.all(family)}
+    assert found == {("0000:c1:00", "24007", "fatal"): 1, ("0000:c1:00", "20009", "non_fatal"): 1}
+    assert time.time() - page.get("gpu_nvswitch_sxid_last_timestamp_seconds", sxid="24007") < 30
+    assert re.search("level=ERROR .*event=sxid sxid=24007 severity=fatal pci=0000:c1:00 link=30", node.log())
+
+
+PART = "MIG-aaaaaaaa-0000-0000-0000-000000000005"
+DIVIDED = (f"value {uuid(1)} nvmlDeviceGetMigMode 1", f"mig {uuid(1)} 2 9 0 1g.18gb {PART}")
+
+
+def test_what_befalls_an_instance_stands_under_the_instance_whoever_tells_it(start, log):
+    node = start(*DIVIDED, log=log)
+    listening(node)
+    node.until(lambda page: page.get("gpu_up", uuid=PART) == 1)
+    node.plan(*DIVIDED, f"event 1 {PART} {XID} 94", f"event 2 {uuid(1)} {XID} 95")
+    page = node.until(lambda page: page.get("gpu_xid_events_total", uuid=PART, xid="94") == 1)
+    (one,) = page.all("gpu_xid_events_total", uuid=PART)
+    assert one.labels["gpu"] == "1:2", "no zeros for what befalls whole cards"
+    page = node.until(lambda page: count(page, 1, 95) == 1)
+    assert count(page, 1, 94) is None
+
+    with open(log, "a", encoding="utf-8") as file:  # the log names the instance too, and then an unknown one
+        file.write("1795172400.5 node kernel: NVRM: Xid (PCI:0000:01:00 GPU-I:09 GPU-CI:00): 94, pid=7, x\n")
+        file.write("1795172400.5 node kernel: NVRM: Xid (PCI:0000:01:00 GPU-I:11): 43, pid=7, x\n")
+    page = node.until(lambda page: count(page, 1, 43) == 1)
+    assert page.get("gpu_xid_events_total", uuid=PART, xid="94") == 1
+    assert re.search(f"event=xid xid=94 .*gpu=1:2 uuid={PART}", node.log())
 
 
 def test_neither_a_new_worker_nor_a_reload_costs_a_count(start, tmp_path):

@@ -185,7 +185,7 @@ def strangers(lab):
     node.plan()
     page = node.until(whole(node))
     assert not page.all("gpu_up", uuid="unknown-1") + page.all("gpu_up", uuid="unknown-2")
-    assert len(re.findall("card state=lost gpu=1 uuid=unknown", node.log())) == 1
+    assert len(re.findall("source=gpu:unknown-1 state=down reason=lost gpu=1", node.log())) == 1
     return node
 
 
@@ -210,7 +210,7 @@ def library_absent(lab):
 
 def test_without_the_library_engines_are_served_and_a_later_one_is_found(told):
     node = told(library_absent)
-    assert len(re.findall(r"gpu driver state=library", node.log())) == 1
+    assert len(re.findall("source=driver state=down reason=library", node.log())) == 1
 
 
 @story
@@ -228,8 +228,8 @@ def driver_late(lab):
 
 def test_a_driver_that_is_loaded_late_and_in_the_wrong_version_first_is_found(told):
     node = told(driver_late)
-    assert [re.search(r"state=(\w+)", line)[1] for line in node.log().splitlines() if "gpu driver" in line] == [
-        "driver", "mismatch", "up",
+    assert re.findall(r"source=driver (state=up|state=down reason=\w+)", node.log()) == [
+        "state=down reason=driver", "state=down reason=mismatch", "state=up",
     ]  # fmt: skip
 
 
@@ -314,11 +314,11 @@ def test_a_lost_card_is_withdrawn_and_its_neighbours_advance(told):
     seen = told(lost_and_reset)
     assert all(joules > 0 for joules in seen.rise.values()), seen.rise
     assert 2 <= seen.initialisations <= 4
-    assert len(re.findall(r"card state=lost gpu=1", seen.node.log())) == 1
+    assert len(re.findall(r"source=gpu:\S+ state=down reason=lost gpu=1", seen.node.log())) == 1
 
 
 def test_a_card_that_was_reset_comes_back_without_the_lost_one(told):
-    assert "card state=up gpu=2" in told(lost_and_reset).node.log()
+    assert re.search(r"source=gpu:\S+ state=up gpu=2", told(lost_and_reset).node.log())
 
 
 @story

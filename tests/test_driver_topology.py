@@ -51,9 +51,11 @@ def lab(tmp_path_factory):
 
 
 def paths(page):
-    return {
+    """Give (card, other) → path both ways; the page says a way back only where it differs."""
+    said = {
         (int(s.labels["gpu"]), int(s.labels["peer"][-1])): s.labels["path"] for s in page.all("gpu_peer_path_info")
     }
+    return {(other, card): path for (card, other), path in said.items()} | said
 
 
 def known(cards):
@@ -78,7 +80,8 @@ def test_paths_access_and_far_ends_are_read_through_the_real_binding(lab):
     asked = node.asked()
     assert asked[f"0:{ANCESTOR}"] == 4 and asked[f"0:{ACCESS}"] == 20, "once, not each cycle"
     assert f"0:{PLACE}" not in asked, "a switch needs no address"
-    assert not page.all("gpu_c2c_links") and not page.all("gpu_nvlink_bit_error_ratio")
+    assert not page.all("gpu_c2c_links") + page.all("gpu_c2c_errors_total") and "c2c_errors" not in page.missing(0)
+    assert not page.all("gpu_nvlink_bit_error_ratio")
 
 
 def test_cards_whose_fabric_never_started_talk_over_pcie(lab):
@@ -105,7 +108,7 @@ def test_nvlink_five_shows_its_own_errors_and_bit_error_ratios(lab):
     node = lab(cards=1, plan=[
         *[f"field * {field} code 3" for field in (161, 162, 163)],
         "field * 206 q 2", "field * 213 q 1", "field * 219 q 7", "field * 220 q 1295", "field * 222 q 255",
-        "field * 170 u 2", "field * 171 u 1",
+        "field * 170 u 2", "field * 171 u 1", "field * 231 u 4", "field * 232 q 5", "field * 233 code 3",
     ])  # fmt: skip
     page = node.until(lambda page: page.card("gpu_nvlink_bit_error_ratio", 0, type="effective") is not None)
     assert page.card("gpu_nvlink_bit_error_ratio", 0, type="effective") == pytest.approx(5e-15)
@@ -113,6 +116,11 @@ def test_nvlink_five_shows_its_own_errors_and_bit_error_ratios(lab):
     errors = {s.labels["type"]: s.value for s in page.all("gpu_nvlink_errors_total")}
     assert errors == {"malformed_packet": 36, "recovery_successful": 18, "effective_error": 126}
     assert page.card("gpu_c2c_links", 0) == page.card("gpu_c2c_active_links", 0) == 2
+    c2c = {s.labels["type"]: s.value for s in page.all("gpu_c2c_errors_total")}
+    assert c2c == {"crc": 4, "replay": 5}, "of the worst link, and not of both together"
+    node.plan(*[f"field * {field} code 999" for field in (231, 232)], "field * 170 u 2", "field * 171 u 1")
+    page = node.until(lambda page: page.missing(0).get("c2c_errors") == "error", seconds=30)
+    assert not page.all("gpu_c2c_errors_total") and page.card("gpu_c2c_active_links", 0) == 2
 
 
 # ---------------------------------------------------------------- links over time

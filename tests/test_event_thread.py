@@ -62,8 +62,9 @@ class Driver:
         end = time.monotonic() + milliseconds / 1000
         while True:
             if self.queue:
-                handle, kind, data = self.queue.pop(0)
-                return SimpleNamespace(device=handle, eventType=kind, eventData=data)
+                handle, kind, data, *parts = self.queue.pop(0)
+                named = dict(zip(("gpuInstanceId", "computeInstanceId"), parts, strict=False))
+                return SimpleNamespace(device=handle, eventType=kind, eventData=data, **named)
             if time.monotonic() >= end:
                 raise Refusal(10)
             time.sleep(0.005)
@@ -133,6 +134,21 @@ def test_a_burst_is_a_few_messages_and_none_is_lost(rig):
     rig.start()
     until(lambda: rig.heard() == {("GPU-a", 13): 1500})
     assert sum(isinstance(message, pipe.XidSeen) for message in rig.sent) <= 4
+
+
+def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(rig):
+    rig.start()
+    outside, absurd = 0xFFFFFFFF, "7"
+    rig.driver.queue += [("ha", 0x8, 94, 7, 0), ("ha", 0x8, 94, 7, outside), ("ha", 0x8, 94, outside, outside)]
+    rig.driver.queue += [("ha", 0x8, 94), ("ha", 0x8, 94, absurd, -1)]
+    until(lambda: sum(rig.heard().values()) == 5)
+    told = {}
+    for message in rig.sent:
+        if isinstance(message, pipe.XidSeen):
+            key = message.gpu_instance, message.compute_instance
+            told[key] = told.get(key, 0) + message.times
+            assert pipe.decode(pipe.encode(message)[4:]) == message
+    assert told == {(7, 0): 1, (7, None): 1, (None, None): 3}
 
 
 def test_a_code_beyond_all_bounds_is_cut_to_what_the_protocol_takes(rig):

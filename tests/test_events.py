@@ -260,6 +260,10 @@ def test_old_lines_without_a_time_are_left_out(events, tmp_path):
     events.driver_said(UP)
     follow(events, path)
     assert all(one.last_wall is None for one in events.view(CARDS))
+    with path.open("a") as log:
+        log.write(line(79))
+    look(events)
+    assert [one.count for one in events.view(CARDS) if one.last_wall is not None] == [1], "a new one is read"
 
 
 def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines.exposition import FULL_READING_EVERY, MAX_LINES, PageReader
+from exporter.engines.exposition import (
+    FULL_READING_EVERY,
+    MAX_CACHE_BYTES,
+    MAX_LINES,
+    MAX_UNREADABLE,
+    PageReader,
+)
 from exporter.errors import PageError
 
 CAPTURES = sorted((pathlib.Path(__file__).parent / "captures").glob("*.prom"))
@@ -92,6 +98,19 @@ def test_escapes_in_label_values_come_out_exactly():
     assert values.layout.series()[0].labels == {"m": 'a"b\\c\nd', "n": '}{,="'}
 
 
+def test_blanks_where_the_format_allows_them_change_nothing():
+    expected = {("name", (("a", "b"), ("c", "d"))): 3.0}
+    for line in (b'name { a = "b" , c = "d" , } 3', b'name{a="b",c="d"}3', b'name\t{a="b",c="d",}\t3 '):
+        values = read(line + b"\n", line + b"\n")
+        assert (as_dict(values), values.oddities) == (expected, {}), line
+
+
+def test_an_underscore_in_a_number_is_none_on_the_first_page_and_on_a_later_one():
+    assert read(b"a 1_0\nb 2\n").oddities == {"bad_value": 1}
+    values = read(b"a 1\nb 2\n", b"a 10\nb 2\n", b"a 1_0\nb 2\n")
+    assert (as_dict(values), values.oddities) == ({("b", ()): 2.0}, {"bad_value": 1})
+
+
 def test_timestamps_and_exemplars_are_ignored_page_after_page():
     reader = PageReader(lambda name: True)
     for stamp in (1000, 2000):
@@ -102,6 +121,11 @@ def test_timestamps_and_exemplars_are_ignored_page_after_page():
 def test_crlf_and_a_missing_final_newline_are_accepted():
     assert as_dict(read(b"a 1\r\nb 2\r\n")) == as_dict(read(b"a 1\nb 2")) == {("a", ()): 1.0, ("b", ()): 2.0}
     assert read(b"a 1\nb 2").complete
+
+
+def test_a_page_that_ends_in_a_comment_without_a_line_end_is_whole():
+    assert read(b"a 1\n# EOF").complete
+    assert not read(b"a 1\nb{").complete
 
 
 def test_a_line_cut_in_the_middle_is_skipped_and_marks_the_page():
@@ -144,6 +168,14 @@ def test_what_is_no_metrics_page_is_refused_by_content(page):
     assert caught.value.reason == "not_metrics"
 
 
+def test_a_page_of_which_more_than_a_thousand_lines_cannot_be_read_is_none_though_one_can():
+    bad = b"%%%\n" * MAX_UNREADABLE
+    assert read(b"a 1\n" + bad).oddities == {"unreadable": MAX_UNREADABLE}
+    with pytest.raises(PageError) as caught:
+        read(b"a 1\n" + bad + b"%%%\n")
+    assert caught.value.reason == "not_metrics"
+
+
 def test_more_lines_than_the_cap_refuse_the_page_and_the_next_page_is_read():
     reader = PageReader(lambda name: True)
     with pytest.raises(PageError) as caught:
@@ -152,12 +184,15 @@ def test_more_lines_than_the_cap_refuse_the_page_and_the_next_page_is_read():
     assert as_dict(reader.read(b"a 1\n")) == {("a", ()): 1.0}
 
 
-def test_new_series_on_every_page_do_not_fill_memory():
+@pytest.mark.parametrize("series", [b'wanted{page="%d",i="%d"}', b'other{page="%d",i="%d"}', b"other_%d_%d"])
+def test_new_series_on_every_page_do_not_fill_memory(series):
+    """Kept is what the cache may hold and one page more; a line here costs at most its 30 bytes and 100."""
     reader = PageReader(lambda name: name == "wanted")
     for page in range(40):
-        reader.read(b"".join(b'other{page="%d",i="%d"} 1\n' % (page, i) for i in range(5_000)) + b"wanted 1\n")
-        assert len(reader._slots) < 50_000
-    assert reader._cached_bytes < 4 * 1024 * 1024
+        values = reader.read(b"".join(series % (page, i) + b" 1\n" for i in range(5_000)) + b"wanted 1\n")
+        assert len(values.numbers) == (5_001 if series.startswith(b"wanted") else 1)
+        assert len(reader._slots) + len(reader._unwanted) < MAX_CACHE_BYTES / 100 + 5_000
+        assert reader._cached_bytes < MAX_CACHE_BYTES + 5_001 * 130
 
 
 NAME = st.sampled_from(["a", "vllm:x", "b_total", "c_bucket"])

@@ -16,7 +16,7 @@ import pytest
 from conftest import tool
 from test_end_to_end import Daemon
 
-from exporter.gateway import GatewayPlan, GatewayPoller
+from exporter.gateway import GatewayPlan, gateway_poller
 from exporter.sources.endpoint.exchange import Endpoint, Target
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def haproxy(program, backends, tmp_path):
 
 def watch(url, kind="auto"):
     plan = GatewayPlan(name="edge", kind=kind, interval=5.0, windows=(("1m", 60.0),))
-    return GatewayPoller(plan, Endpoint(Target(url=url, timeout=5.0)))
+    return gateway_poller(plan, Endpoint(Target(url=url, timeout=5.0)))
 
 
 def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(haproxy, backends):

@@ -13,11 +13,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exporter.errors import SourceError
-from exporter.sources.kernel_log import kmsg, log, text_log
+from exporter.model import WHOLE
+from exporter.sources.kernel_log import journal, kmsg, log, text_log
 from exporter.sources.kernel_log.kmsg import Kmsg
 from exporter.sources.kernel_log.line import MAX_DETAIL, MAX_LINE, LineReader, NameLine, XidLine
 from exporter.sources.kernel_log.log import KernelLog
 from exporter.sources.kernel_log.record import written_at
+
+
+@pytest.fixture(autouse=True)
+def no_journal(monkeypatch):
+    """Leave the journal of the machine of the tests alone; test_kernel_journal.py has one of its own."""
+    monkeypatch.setattr(journal, "PROGRAMS", ())
+
 
 UUID = "GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7"
 GONE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
@@ -38,6 +46,7 @@ def read(*lines):
         ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", "0000:65:00", 79),
         ("NVRM: Xid (PCI:0000:05:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception", "0000:05:00", 13),
         ("NVRM: Xid (PCI:0000:65:00 GPU-I:05): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
+        ("NVRM: Xid (PCI:0000:65:00 GPU-I:05 GPU-CI:00): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
         ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14),
         ("NVRM: Xid (PCI:0000:AF:00.0): 48, DBE", "0000:af:00", 48),
         (
@@ -78,6 +87,22 @@ def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
     assert isinstance(said, XidLine) and (said.pci, said.xid, said.inferred) == ("0000:29:00", 79, True)
 
 
+@pytest.mark.parametrize(
+    "inside, part",
+    [
+        ("", WHOLE),
+        (" GPU-I:05", (5, None)),
+        (" GPU-I:13 GPU-CI:02", (13, 2)),
+        (" GPU-I:x", WHOLE),
+        (" GPU-I:99999999", WHOLE),
+        (" GPU-CI:02", WHOLE),
+    ],
+)
+def test_the_instance_that_an_error_befell_is_read(inside, part):
+    (said,) = read(f"NVRM: Xid (PCI:0000:65:00{inside}): 94, pid=7, name=GPU-I:07, x")
+    assert (said.xid, said.part) == (94, part)
+
+
 def test_a_sentence_that_breaks_off_names_no_card_for_ever():
     said = read(
         "NVRM: The NVIDIA GPU 0000:29:00.0",
@@ -98,7 +123,7 @@ def test_the_line_that_names_a_card_is_read():
         "",
         "NVRM: ",
         "Xid (PCI:0000:65:00): 79, without the driver's name",
-        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46",
+        "nvidia-nvswitch3: Xid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46",
         "NVRM: Xid (invalid): 79, x",
         "NVRM: Xid error: xyz",
         "NVRM: Xid (PCI:0000:65:00): seventy-nine",
@@ -281,6 +306,26 @@ def test_a_file_that_vanishes_is_missing_until_it_is_back(path, following):
     assert xids(one.read()) == [(79, False)]
 
 
+def test_what_stands_in_a_file_that_may_be_read_from_now_on_only_is_old(path, following, monkeypatch):
+    path.write_text(line(79))
+    one = following()
+    opened_by_system = os.open
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for _ in range(2):
+        with pytest.raises(SourceError) as caught:
+            one.read()
+    assert caught.value.reason == "no_permission"
+    monkeypatch.setattr(os, "open", opened_by_system)
+    append(path, line(48))
+    assert xids(one.read()) == [(79, True), (48, True)], "nobody knows what of it came since the daemon's start"
+    append(path, line(74))
+    assert xids(one.read()) == [(74, False)]
+
+
 def test_a_pipe_is_read_whoever_writes_and_whenever(path, following):
     os.mkfifo(path)
     one = following()
@@ -403,6 +448,14 @@ def test_records_in_the_ring_are_old_with_their_time_and_later_ones_are_new(ring
     ring.put(GONE, seconds=999.0)
     (new,) = ring.device.read()
     assert (new.old, new.wall) == (False, NOON)
+
+
+def test_what_the_driver_of_the_switches_says_is_a_record_too(ring):
+    ring.device.read()
+    ring.put("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error")
+    ring.put("nvidia-nvswitch3: open (major=510)")
+    (record,) = ring.device.read()
+    assert (record.old, read(record.text)[0].sxid) == (False, 24007)
 
 
 def test_properties_and_escapes_of_a_record_are_not_its_text(ring):

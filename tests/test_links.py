@@ -63,6 +63,11 @@ def test_a_link_is_judged_after_half_a_minute_of_work_and_not_before():
     assert found == [None] * 6 + [False] * 2
 
 
+def test_a_clock_that_begins_anew_begins_the_judgement_anew():
+    found = judged(*[link(at) for at in (*range(1000, 1040, 5), *range(0, 40, 5))])
+    assert found[:8] == found[8:] == [None] * 6 + [False] * 2
+
+
 @pytest.mark.parametrize("fault", [{"generation": 3}, {"width": 8}, {"generation": 1, "width": 1}])
 def test_a_link_below_its_best_for_all_that_time_is_degraded(fault):
     assert judged(*[link(at, **fault) for at in range(0, 40, 5)])[-1] is True

@@ -100,6 +100,7 @@ def test_models_are_kept_apart_and_a_model_that_is_not_known_is_compared_with_no
     replicas = [replica("a", model="big"), replica("b", model="small"), replica("c", model="")]
     found = rows(used(0.9, 0.9, 0.1, 0.1, 0.5, 0.7), replicas, own("a", 0, 1) + own("b", 2, 3) + own("c", 4, 5))
     assert {model for model, _ in found} == {"big", "small"}
+    assert rows([], [busy("a", 1.0, model=""), busy("b", 9.0, model="")], []) == {}
     assert all(row.coefficient_of_variation == 0.0 and not row.shares for row in found.values())
 
 

@@ -30,6 +30,14 @@ def outcome(reader: PageReader, body: bytes) -> object:
     return meaning(values), values.complete  # a known series with a bad value is odd in another word than a new one
 
 
+def test_an_unwanted_last_line_that_is_cut_although_the_page_is_no_shorter_marks_the_page():
+    reader = PageReader(wanted)
+    whole, cut = b'w 1\nu{id="0"} 1\nu{id="1"} 1\n', b'w 2\nu{id="0"} 1\nu{id="123456'
+    assert len(whole) == len(cut)
+    assert reader.read(whole).complete is True
+    assert reader.read(cut).complete is False
+
+
 KINDS = st.sampled_from(["w", "u", "w", "w"])
 NUMBERS = st.integers(0, 10**6).map(float)
 STEPS = st.lists(

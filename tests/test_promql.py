@@ -86,7 +86,7 @@ CARD = ("job", "instance", "gpu", "uuid")
         (lambda: aggregate("median", UTIL), "no aggregation"),
         (lambda: aggregate("sum", UTIL, by=("gpu",), without=("uuid",)), "either by or without"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "query",  # a function's text is its address
 )
 def test_a_query_that_could_not_work_is_refused_where_it_is_written(write, why):
     with pytest.raises(QueryError, match=why):

@@ -107,6 +107,17 @@ def test_an_engine_whose_work_stands_still_is_frozen_after_twenty_seconds():
     assert verdicts[-1] is True
 
 
+def test_freezing_and_moving_again_are_each_said_once(caplog):
+    clock = Clock()
+    one = poller([page(100), *[page(200)] * 9, *[page(300 + step) for step in range(3)]], clock)
+    with caplog.at_level(logging.INFO, logger="exporter.replica"):
+        polled(one, clock, 13)
+    assert [message for message in caplog.messages if "event=" in message] == [
+        "source=engine:a event=frozen: requests are running and nothing moves",
+        "source=engine:a event=moves_again",
+    ]
+
+
 def test_a_hung_engine_stays_frozen_while_its_http_front_refuses_requests():
     clock = Clock()
     refused = 'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} '

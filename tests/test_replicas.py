@@ -1,76 +1,24 @@
-"""Which card serves which replica: joined where the evidence is unequal, and said so where it is not."""
+"""Which card serves which replica: by configuration, by the tree of processes, and said so where it is not known."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from owned_cards import assign, card, endpoint, rows, vllm
 
-from exporter.derive.replicas import Assignment, Endpoint, owners
-from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
-from exporter.sources.processes.table import Listener, Process, ProcessTable, read_processes
-from tests.fake_proc import HOST_ADDRESS, FakeProc
-
-A, B, C = "a" * 64, "b" * 64, "c" * 64
-
-
-def card(index: int, *pids: int, known: bool = True, read: bool = True, missing: Missing | None = None) -> CardState:
-    uuid = f"GPU-{index}"
-    reading = CardReading(
-        at=1.0,
-        signals={},
-        missing={Signal.PROCESSES: missing} if missing else {},
-        processes=tuple(CardProcess(pid=pid) for pid in pids) if known else None,
-    )
-    return CardState(
-        facts=CardFacts(index=index, uuid=uuid),
-        status=SourceStatus(source=f"gpu:{uuid}", up=read),
-        reading=reading if read else None,
-        last_read_at=1.0 if read else None,
-        labels=(str(index), uuid),
-    )
-
-
-def endpoint(replica: str, port: int, host: str = "127.0.0.1", gpus: tuple[int | str, ...] | None = None) -> Endpoint:
-    return Endpoint(replica=replica, host=host, port=port, gpus=gpus)
-
-
-def rows(result: Assignment) -> list[tuple[str, str, str]]:
-    return [(one.uuid, one.replica, one.rank) for one in result.owners]
-
-
-def assign(node: FakeProc, cards: Sequence[CardState], *endpoints: Endpoint) -> Assignment:
-    pids = [one.pid for state in cards if state.reading for one in state.reading.processes or ()]
-    table = read_processes(pids, [one.port for one in endpoints], root=str(node.root))
-    return owners(cards, endpoints, table)
+from exporter.derive.replicas import Assignment, owners
+from exporter.model import Missing, Ownership
+from exporter.sources.processes.records import Listener, Process, ProcessTable
+from exporter.sources.processes.table import read_processes
+from tests.fake_proc import FakeProc
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path)
-
-
-def vllm(node: FakeProc, first: int, parent: int, port: int, workers: int = 2, **where: Any) -> list[int]:
-    """Start a server at pid ``first``, its engine core and workers; gives the workers' pids."""
-    node.add(
-        first,
-        parent,
-        ["python3", "/usr/bin/vllm", "serve", "m", "--port", str(port)],
-        title="vllm",
-        listens=[("0.0.0.0", port)],
-        **where,
-    )
-    node.add(first + 1, first, ["VLLM::EngineCore"], **where)
-    pids = list(range(first + 2, first + 2 + workers))
-    for number, pid in enumerate(pids):
-        node.add(pid, first + 1, [f"VLLM::Worker_TP{number}"], **where)
-    return pids
 
 
 # Configuration.
@@ -168,6 +116,14 @@ def test_a_rank_is_read_only_from_a_whole_title(node: FakeProc, title: str, rank
     node.add(100, 1, ["python3", "-m", "sglang.launch_server"], listens=[("127.0.0.1", 30000)])
     node.add(101, 100, [title])
     assert rows(assign(node, [card(0, 101)], endpoint("a", 30000))) == [("GPU-0", "a", rank)]
+
+
+def test_a_rank_is_read_neither_from_a_shell_above_the_server_nor_from_beyond_it(node: FakeProc) -> None:
+    node.add(80, 1, ["python3", "launch.py", "--data-parallel-rank", "4"])
+    node.add(90, 80, ["bash", "start.sh", "--data-parallel-rank", "3"], title="bash")
+    node.add(100, 90, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
+    node.add(101, 100, ["VLLM::EngineCore"])
+    assert rows(assign(node, [card(0, 101)], endpoint("a", 8000))) == [("GPU-0", "a", "")]
 
 
 @pytest.mark.parametrize("flag", [["--data-parallel-rank", "1"], ["--data-parallel-rank=1"], ["-dpn", "1"]])
@@ -326,7 +282,8 @@ def test_the_multi_process_service_owns_nothing_but_its_clients_do(node: FakePro
 def test_a_pid_that_was_reused_for_a_parent_joins_nothing(node: FakeProc) -> None:
     node.add(100, 1, ["python3", "serve.py"], listens=[("127.0.0.1", 8000)], started=9000)
     node.add(101, 100, ["python3", "orphan.py"], started=500)
-    assert rows(assign(node, [card(0, 101)], endpoint("a", 8000))) == []
+    node.add(102, 100, ["python3", "worker.py"], started=9001)
+    assert rows(assign(node, [card(0, 101), card(1, 102)], endpoint("a", 8000))) == [("GPU-1", "a", "")]
 
 
 def test_a_cycle_of_parents_is_walked_once(node: FakeProc) -> None:
@@ -335,176 +292,6 @@ def test_a_cycle_of_parents_is_walked_once(node: FakeProc) -> None:
     node.add(102, 100, ["c"], started=5, listens=[("127.0.0.1", 8000)])
     node.add(103, 103, ["d"])
     assert rows(assign(node, [card(0, 100, 103)], endpoint("a", 8000))) == [("GPU-0", "a", "")]
-
-
-# Addresses.
-
-
-@pytest.mark.parametrize(
-    ("bound", "asked", "joined"),
-    [
-        ("0.0.0.0", "127.0.0.1", True),
-        ("0.0.0.0", "127.9.9.9", True),
-        ("0.0.0.0", HOST_ADDRESS, True),
-        ("::", "localhost", True),
-        ("::", "127.0.0.1", True),
-        ("::1", "[::1]", True),
-        ("127.0.0.1", "0.0.0.0", True),
-        ("127.0.0.1", "::ffff:127.0.0.1", True),
-        ("127.0.0.1", "LOCALHOST.", True),
-        ("127.0.0.2", "127.0.0.1", False),
-        ("0.0.0.0", "::1", False),
-        ("127.0.0.1", HOST_ADDRESS, False),
-    ],
-)
-def test_an_endpoint_reaches_only_a_socket_bound_to_its_address(
-    node: FakeProc, bound: str, asked: str, joined: bool
-) -> None:
-    node.add(100, 1, ["vllm", "serve", "m"], listens=[(bound, 8000)])
-    result = assign(node, [card(0, 100)], endpoint("a", 8000, host=asked))
-    assert rows(result) == ([("GPU-0", "a", "")] if joined else [])
-    assert result.unassigned == ({} if joined else {"a": "no_listener"})
-
-
-def test_one_port_on_two_addresses_is_two_servers(node: FakeProc) -> None:
-    node.add(100, 1, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
-    node.add(200, 1, ["vllm", "serve", "m"], listens=[(HOST_ADDRESS, 8000)])
-    result = assign(node, [card(0, 100), card(1, 200)], endpoint("a", 8000), endpoint("b", 8000, host=HOST_ADDRESS))
-    assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", "")]
-
-
-@pytest.mark.parametrize("host", ["198.51.100.7", "engine.example", "", "2001:db8::1", "::ffff:198.51.100.7"])
-def test_a_url_that_leads_elsewhere_is_remote_even_on_a_port_in_use_here(node: FakeProc, host: str) -> None:
-    pids = vllm(node, 100, 1, 8000)
-    assert assign(node, [card(0, *pids)], endpoint("a", 8000, host=host)).unassigned == {"a": "remote"}
-
-
-# Containers.
-
-
-def docker(node: FakeProc, base: int, ident: str, net: int, address: str, inside: int = 8000) -> list[int]:
-    group = f"0::/system.slice/docker-{ident}.scope"
-    node.add(base, 1, ["/usr/bin/containerd-shim-runc-v2", "-id", ident], title="containerd-shim")
-    node.address(net, address) if net in node.members else node.addresses.__setitem__(net, [address])
-    return vllm(node, base + 1, base, inside, workers=1, cgroup=group, net=net)
-
-
-def proxy(node: FakeProc, pid: int, outside: int, address: str, inside: int = 8000) -> None:
-    node.add(
-        pid, 1,
-        ["/usr/bin/docker-proxy", "-proto", "tcp", "-host-ip", "0.0.0.0", "-host-port", str(outside), "-container-ip", address, "-container-port", str(inside)],
-        listens=[("0.0.0.0", outside)],
-    )  # fmt: skip
-
-
-def test_published_ports_are_followed_into_their_containers(node: FakeProc) -> None:
-    first = docker(node, 300, A, 77, "172.17.0.2")
-    second = docker(node, 400, B, 78, "172.17.0.3")
-    proxy(node, 250, 9001, "172.17.0.3")
-    proxy(node, 251, 9002, "172.17.0.2")
-    result = assign(node, [card(0, *first), card(1, *second)], endpoint("a", 9001), endpoint("b", 9002))
-    assert rows(result) == [("GPU-0", "b", ""), ("GPU-1", "a", "")]
-
-
-def test_a_published_port_of_another_container_is_not_given_to_the_one_with_cards(node: FakeProc) -> None:
-    pids = docker(node, 300, A, 77, "172.17.0.2")
-    proxy(node, 250, 9001, "172.17.0.99")
-    assert assign(node, [card(0, *pids)], endpoint("a", 9001)).unassigned == {"a": "no_processes"}
-
-
-def test_without_a_proxy_the_last_replica_gets_the_last_container(node: FakeProc) -> None:
-    pids = docker(node, 300, A, 77, "172.17.0.2")
-    local = vllm(node, 500, 1, 8500)
-    result = assign(node, [card(0, *pids), card(1, *local)], endpoint("a", 9001), endpoint("b", 8500))
-    assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", "")]
-
-
-def test_without_a_proxy_two_containers_are_not_dealt_out(node: FakeProc) -> None:
-    first = docker(node, 300, A, 77, "172.17.0.2")
-    second = docker(node, 400, B, 78, "172.17.0.3")
-    cards = [card(0, *first), card(1, *second)]
-    for endpoints in ([endpoint("a", 9001)], [endpoint("a", 9001), endpoint("b", 9002)]):
-        result = assign(node, cards, *endpoints)
-        assert rows(result) == []
-        assert set(result.unassigned.values()) == {"no_listener"}
-    # What the configuration says of one card decides the other.
-    result = assign(node, cards, endpoint("a", 9001), endpoint("b", 9002, gpus=(1,)))
-    assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", "")]
-
-
-def test_two_replicas_do_not_share_out_one_container(node: FakeProc) -> None:
-    pids = docker(node, 300, A, 77, "172.17.0.2")
-    assert rows(assign(node, [card(0, *pids)], endpoint("a", 9001), endpoint("b", 9002))) == []
-
-
-def test_a_container_without_an_engine_is_nobodys_replica(node: FakeProc) -> None:
-    group = f"0::/docker/{A}"
-    node.add(300, 1, ["containerd-shim"], title="containerd-shim")
-    node.add(301, 300, ["torchrun", "train.py"], cgroup=group, net=77, listens=[("0.0.0.0", 29500)])
-    node.add(302, 301, ["python3", "train.py"], cgroup=group, net=77)
-    assert rows(assign(node, [card(0, 302)], endpoint("a", 9001))) == []
-
-
-def test_a_cpu_engine_on_the_host_is_not_taken_for_a_published_container(node: FakeProc) -> None:
-    pids = docker(node, 300, A, 77, "172.17.0.2")
-    node.add(500, 1, ["vllm", "serve", "small", "--port", "9001"], listens=[("0.0.0.0", 9001)])
-    assert assign(node, [card(0, *pids)], endpoint("a", 9001)).unassigned == {"a": "no_processes"}
-
-
-def test_a_container_is_reached_by_its_own_address(node: FakeProc) -> None:
-    first = docker(node, 300, A, 77, "172.17.0.2")
-    second = docker(node, 400, B, 78, "172.17.0.3")
-    result = assign(
-        node,
-        [card(0, *first), card(1, *second)],
-        endpoint("a", 8000, host="172.17.0.2"),
-        endpoint("b", 8000, host="172.17.0.3"),
-    )
-    assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", "")]
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "4:memory:/kubepods/burstable/pod1234/{}\n3:cpu:/kubepods/burstable/pod1234/{}",
-        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/cri-containerd-{}.scope",
-        "0::/kubepods.slice/kubepods-pod1_2.slice/crio-{}.scope",
-        "0::/machine.slice/libpod-{}.scope/container",
-    ],
-)
-def test_a_shell_in_a_host_network_container_leaves_the_control_group_to_join(node: FakeProc, shape: str) -> None:
-    for base, ident, port in ((300, A, 8000), (400, B, 8001)):
-        group = shape.replace("{}", ident)
-        node.add(base, 1, ["containerd-shim"], title="containerd-shim")
-        node.add(base + 1, base, ["bash", "entry.sh"], cgroup=group)
-        node.add(base + 2, base + 1, ["python3", "front.py"], cgroup=group, listens=[("0.0.0.0", port)])
-        node.add(base + 3, base + 1, ["python3", "worker.py"], cgroup=group)
-    result = assign(node, [card(0, 303), card(1, 403)], endpoint("a", 8000), endpoint("b", 8001))
-    assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", "")]
-
-
-def test_two_containers_of_one_pod_are_joined_by_their_network(node: FakeProc) -> None:
-    shape = "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{}.scope"
-    node.add(300, 1, ["containerd-shim"], title="containerd-shim")
-    node.add(301, 300, ["/pause"], cgroup=shape.replace("{}", C), net=80)
-    node.add(302, 300, ["front"], cgroup=shape.replace("{}", A), net=80, listens=[("0.0.0.0", 8443)])
-    node.add(303, 300, ["vllm", "serve", "m"], cgroup=shape.replace("{}", B), net=80, listens=[("127.0.0.1", 8000)])
-    node.add(304, 303, ["VLLM::EngineCore"], cgroup=shape.replace("{}", B), net=80)
-    node.address(80, "10.244.1.5")
-    assert rows(assign(node, [card(0, 304)], endpoint("a", 8443, host="10.244.1.5"))) == [("GPU-0", "a", "")]
-    # The engine is bound to loopback: from outside of the pod nobody answers on its port.
-    assert assign(node, [card(0, 304)], endpoint("a", 8000, host="10.244.1.5")).unassigned == {"a": "no_listener"}
-    node.add(305, 300, ["vllm", "serve", "x"], cgroup=shape.replace("{}", C), net=80, listens=[("0.0.0.0", 8001)])
-    assert rows(assign(node, [card(0, 304)], endpoint("a", 8001, host="10.244.1.5"))) == []
-
-
-def test_two_engines_in_one_container_stay_two(node: FakeProc) -> None:
-    where: dict[str, Any] = {"cgroup": f"0::/docker/{A}", "net": 77}
-    node.add(300, 1, ["bash", "entry.sh"], title="bash", **where)
-    first, second = vllm(node, 310, 300, 8000, 1, **where), vllm(node, 320, 300, 8001, 1, **where)
-    node.address(77, "172.17.0.2")
-    cards = [card(0, *first), card(1, *second)]
-    assert rows(assign(node, cards, endpoint("a", 8001, host="172.17.0.2"))) == [("GPU-1", "a", "")]
 
 
 # Why not.
@@ -531,81 +318,20 @@ def test_a_listener_that_may_not_be_looked_up_is_a_matter_of_permission() -> Non
         assert owners([card(0, 100)], [endpoint("a", 8000)], table).unassigned == {"a": reason}
 
 
+def test_a_replica_that_is_gone_is_left_out_before_anybody_looks_again() -> None:
+    kept, gone = (Ownership(uuid=f"GPU-{name}", replica=name) for name in ("kept", "gone"))
+    found = Assignment(owners=(kept, gone), unassigned={"lost": "remote", "near": "no_listener"})
+    assert found.among({"kept", "near", "new"}) == Assignment(owners=(kept,), unassigned={"near": "no_listener"})
+    assert found.among({"kept", "gone", "lost", "near"}) is found
+
+
 def test_pids_that_are_over_leave_the_others_joined(node: FakeProc) -> None:
     pids = vllm(node, 100, 1, 8000, 1)
     assert rows(assign(node, [card(0, *pids), card(1, 4242)], endpoint("a", 8000))) == [("GPU-0", "a", "")]
 
 
-# Anything at all.
-
-NUMBERS = st.integers(0, 12)
-TITLES = st.sampled_from(["", "bash", "docker-proxy", "nvidia-cuda-mps", "VLLM::Worker_DP1", "python3", "vllm"])
-WORDS = st.lists(
-    st.sampled_from(["vllm", "serve", "text-generation-router", "text-generation-launcher", "python3", "-m", "sglang.launch_server", "VLLM::Worker_DP2_TP0", "--data-parallel-rank", "-host-port", "-container-ip", "10.0.0.1", "-container-port", "8000", "3"]),
-    max_size=6,
-).map(tuple)  # fmt: skip
-PROCESSES = st.dictionaries(
-    NUMBERS,
-    st.builds(lambda **more: more, parent=NUMBERS, command=WORDS, title=TITLES, cgroup=st.sampled_from(["", "/docker/x", "/docker/y"]), netns=st.integers(0, 3), started=st.none() | st.floats(0, 3)),
-).map(lambda found: {pid: Process(pid=pid, **more) for pid, more in found.items()})  # fmt: skip
-LISTENERS = st.lists(
-    st.builds(Listener, port=st.sampled_from([8000, 8001]), address=st.sampled_from(["0.0.0.0", "::", "127.0.0.1", "10.0.0.1", "junk"]), netns=st.integers(0, 3), pids=st.frozensets(NUMBERS, max_size=3)),
-    max_size=6,
-).map(tuple)  # fmt: skip
-TABLES = st.builds(
-    ProcessTable,
-    processes=PROCESSES,
-    listeners=LISTENERS,
-    problems=st.dictionaries(st.sampled_from(["no_permission", "pid_namespace", "vanished"]), st.integers(1, 9)),
-    home=st.integers(0, 3),
-    outer=st.integers(0, 3),
-    addresses=st.dictionaries(st.integers(0, 3), st.frozensets(st.sampled_from(["10.0.0.1", "10.0.0.2"]))),
-    reader=NUMBERS,
-)
-ENDPOINTS = st.lists(
-    st.builds(
-        Endpoint,
-        replica=st.sampled_from(["a", "b", "c"]),
-        host=st.sampled_from(
-            ["127.0.0.1", "localhost", "10.0.0.1", "::1", "[::1]", "fe80::1%eth0", "far.example", "", "%", "\n"]
-        ),
-        port=st.sampled_from([8000, 8001, -1]),
-        gpus=st.none()
-        | st.lists(st.integers(-1, 4) | st.sampled_from(["GPU-0", "gpu-1", "MIG-9", ""]), max_size=3).map(tuple),
-    ),
-    max_size=4,
-    unique_by=lambda one: one.replica,
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    cards=st.lists(
-        st.builds(card, st.integers(0, 3), NUMBERS, NUMBERS, known=st.booleans(), read=st.booleans()), max_size=4
-    ),
-    endpoints=ENDPOINTS,
-    table=st.none() | TABLES,
-)
-def test_whatever_is_read_every_row_names_a_known_card_and_replica(
-    cards: list[CardState], endpoints: list[Endpoint], table: ProcessTable | None
-) -> None:
-    result = owners(cards, endpoints, table)
-    names = {one.replica for one in endpoints}
-    found = rows(result)
-    assert {uuid for uuid, _, _ in found} <= {one.facts.uuid for one in cards}
-    assert {name for _, name, _ in found} <= names
-    assert set(result.unassigned) <= names
-    assert len(found) == len(set(found))
-    served = {name for _, name, _ in found}
-    for one in endpoints:
-        if one.gpus is None:
-            assert (one.replica in served) != (one.replica in result.unassigned)
-    assert set(result.unassigned.values()) <= {
-        "remote", "no_driver", "no_processes", "pid_namespace", "no_permission", "no_listener", "ambiguous", "unknown_gpu",
-    }  # fmt: skip
-
-
 # For real.
+
 
 SERVER = """
 import socket, subprocess, sys

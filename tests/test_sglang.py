@@ -116,6 +116,11 @@ def test_data_parallel_ranks_stay_apart_although_their_lowest_tensor_rank_is_not
     }
 
 
+def test_a_members_number_of_five_thousand_digits_costs_nothing():
+    body = scheduler("num_running_reqs", 5, tp_rank="9" * 5_000)  # more than Python turns into a number
+    assert interpret(body.encode()).ranks == {"": {Quantity.REQUESTS_RUNNING: 5.0}}
+
+
 def test_histograms_of_members_in_lockstep_count_once_and_of_ranks_apart():
     buckets = (("0.1", 3.0), ("+Inf", 4.0))
     body = "".join(

@@ -148,6 +148,16 @@ def test_nvlinks_that_are_not_used_or_fail_alike_everywhere_hold_up_nobody():
     assert judge([member(index, nvlink_error_rate=40.0) for index in range(4)]) == Judgement(judged=True)
 
 
+def test_one_nvlink_of_eighteen_that_is_gone_is_enough():
+    assert causes(judge(group(member(0, nvlinks=17)))) == {FIRST: Cause.NVLINK}
+
+
+def test_errors_on_nvlinks_accuse_only_a_card_that_has_more_than_ten_times_the_others():
+    others = [member(index, nvlink_error_rate=4.0) for index in (1, 2, 3)]
+    assert causes(judge([member(0, nvlink_error_rate=41.0), *others])) == {FIRST: Cause.NVLINK}
+    assert judge([member(0, nvlink_error_rate=39.0), *others]) == Judgement(judged=True)
+
+
 @pytest.mark.parametrize("make", [member, blind])
 def test_a_card_without_free_memory_holds_up_a_group_that_has_some(make):
     assert causes(judge(group(make(0, memory_free=0.0), make=make))) == {FIRST: Cause.MEMORY_PRESSURE}
@@ -224,6 +234,20 @@ def test_cards_that_are_all_held_alike_have_no_straggler(reason, make):
 def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(make):
     capped = make(0, events=event("sw_power_cap"), power_share=1.0, clock=1.93 * GIGA)
     assert judge(group(capped, make=make)) == Judgement(judged=True)
+
+
+def test_without_work_measured_a_pair_needs_a_clock_that_is_lower_by_more_than_in_a_larger_group():
+    nearly = slow(0, make=blind, clock=1.98 * GIGA / 1.09, events=event("sw_thermal_slowdown"))
+    assert causes(judge(group(nearly, make=blind))) == {FIRST: Cause.THERMAL}
+    assert judge(group(nearly, size=2, make=blind)) == Judgement(judged=True)
+
+
+def test_a_group_of_which_only_half_is_measured_is_judged_by_clocks():
+    held = slow(0, events=event("sw_thermal_slowdown"))
+    found = judge([held, member(1), blind(2), blind(3)])
+    assert causes(found) == {FIRST: Cause.THERMAL}
+    assert found.suspects[FIRST].slowdown is None, "a comparison of two would say how much"
+    assert judge([held, member(1), member(2), blind(3)]).suspects[FIRST].slowdown == pytest.approx(1.2)
 
 
 def test_without_work_measured_a_clock_that_is_a_little_lower_or_idle_accuses_nobody():

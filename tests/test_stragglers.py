@@ -67,6 +67,16 @@ def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
     assert evidence("GPU-1", now, counted(now), None).pcie_rate is None
 
 
+@pytest.mark.parametrize(
+    ("generation", "gigabytes"),
+    [(1, 4.0), (2, 8.0), (3, 15.75), (4, 31.5), (5, 63.0), (6, 121.0), (0, None), (7, None)],
+)
+def test_a_pcie_link_of_sixteen_lanes_carries_what_its_generation_allows(generation, gigabytes):
+    read = reading(1.0, {Signal.PCIE_LINK_GENERATION: float(generation), Signal.PCIE_LINK_WIDTH: 16.0})
+    found = evidence("GPU-1", read, counted(read), None).pcie_capacity
+    assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
 def test_values_that_cannot_be_are_not_evidence(value):
     odd = reading(1.0, dict.fromkeys(Signal, value))
@@ -228,4 +238,4 @@ def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):
         "straggler",
         "straggler_over",
     ]
-    assert "replica=chat gpu=GPU-0002 cause=thermal slowdown=1.20" in caplog.records[0].getMessage()
+    assert "replica=chat uuid=GPU-0002 cause=thermal slowdown=1.20" in caplog.records[0].getMessage()

@@ -1,4 +1,4 @@
-"""How cards are joined: what is asked of the driver, how it travels, and the words and groups made of it."""
+"""How cards are joined, as words and groups: NVLink or the way over PCIe, and what a replica's worst pair is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from exporter.catalog.topology import TOPOLOGY
 from exporter.derive.topology import badness, group_paths, peer_paths
-from exporter.errors import DriverError
 from exporter.model import (
     CardFacts,
     CardReading,
@@ -27,12 +26,6 @@ from exporter.model import (
     Topology,
 )
 from exporter.model.topology import CAPABILITIES, PCI_PATHS, STATUSES
-from exporter.simulate.plan import Plan
-from exporter.sources.driver import pipe
-from exporter.sources.driver.nvml import initialise, load_driver, open_card
-from exporter.sources.driver.nvml_errors import CardCalls
-from exporter.sources.driver.nvml_topology import Interrupted, TopologyReader
-from tests.fake_nvml import FakeDriver
 
 SWITCH = LinkEnd(kind="switch")
 
@@ -100,6 +93,20 @@ def test_cards_that_are_wired_directly_count_the_links_between_them_only():
     found = words(cards)
     assert found["0", "1"] == found["1", "0"] == "NV4" and found["0", "2"] == found["2", "0"] == "NV2"
     assert found["1", "2"] == found["2", "1"] == "PHB"
+
+
+def test_of_two_wired_cards_the_one_with_fewer_links_counts_unless_it_shows_none():
+    to = {index: LinkEnd(kind="gpu", pci_bus_id=bus(index)) for index in range(2)}
+    four, two = card(0, up=range(4), links=dict.fromkeys(range(4), to[1])), dict.fromkeys(range(2), to[0])
+    assert words([four, card(1, up=range(2), links=two)]) == {("0", "1"): "NV2", ("1", "0"): "NV2"}
+    assert words([four, card(1)]) == {("0", "1"): "NV4", ("1", "0"): "NV4"}
+
+
+def test_where_the_two_sides_differ_the_refusal_counts():
+    links = dict.fromkeys(range(2), SWITCH)
+    willing = card(0, up=range(2), links=links, peers={1: ("NODE", OK)})
+    refusing = card(1, up=range(2), links=links, peers={0: ("NODE", REFUSED)})
+    assert words([willing, refusing]) == {("0", "1"): "NODE", ("1", "0"): "NODE"}
 
 
 @pytest.mark.parametrize("path", PCI_PATHS)
@@ -253,168 +260,7 @@ def test_paths_are_symmetric_and_groups_never_better_than_their_pairs(cards, own
             assert row.cross_sockets is True
 
 
-# ---------------------------------------------------------------- the driver
-
-
-HANDLES = {"GPU-a": "a", "GPU-b": "b"}
-
-
-class Joined:
-    """A driver that knows two cards with two links each to a switch; ``codes``: function → code to refuse with."""
-
-    def __init__(self, **codes):
-        self.codes = codes
-        self.asked = []
-        self.NVMLError = FakeDriver.NVMLError
-
-    def __getattr__(self, name):
-        if not name.startswith("nvml") or self.codes.get(name) == 13:
-            raise AttributeError(name)
-        return lambda handle, *args: self.answer(name, handle, *args)
-
-    def answer(self, name, handle, *args):
-        self.asked.append((name, handle, *args))
-        code = self.codes.get(name) or self.codes.get(f"{name}:{handle}")
-        if code:
-            raise FakeDriver.NVMLError(code)
-        if name == "nvmlDeviceGetFieldValues":
-            from tests.fake_nvml import item  # noqa: PLC0415
-
-            return [item(2) for _ in args[0]]
-        return {
-            "nvmlDeviceGetTopologyCommonAncestor": 40,
-            "nvmlDeviceGetP2PStatus": 5 if args[-1] == 4 else 0,
-            "nvmlDeviceGetNvLinkRemoteDeviceType": 2,
-        }[name]
-
-
-def read(driver):
-    reader = TopologyReader(driver)
-    return reader.read(HANDLES), reader.whole
-
-
-def test_pairs_and_links_are_asked_with_the_driver_s_own_numbers():
-    driver = Joined()
-    found, whole = read(driver)
-    assert whole
-    assert found["GPU-a"] == CardTopology(
-        peers={
-            "GPU-b": Peer(
-                pci_path="NODE",
-                access={"read": "ok", "write": "ok", "nvlink": "ok", "atomics": "ok", "pci": "not_supported"},
-            )
-        },
-        links={0: SWITCH, 1: SWITCH},
-    )
-    assert {asked[3] for asked in driver.asked if asked[0] == "nvmlDeviceGetP2PStatus"} == {0, 1, 2, 3, 4}
-
-
-ANCESTOR, ACCESS, END = (
-    "nvmlDeviceGetTopologyCommonAncestor",
-    "nvmlDeviceGetP2PStatus",
-    "nvmlDeviceGetNvLinkRemoteDeviceType",
-)
-
-
-@pytest.mark.parametrize("code", [2, 3, 4, 6, 10, 13, 17, 19, 21, 25, 27, 999])
-def test_each_refusal_costs_its_own_answer_and_only_passing_ones_are_asked_again_soon(code):
-    found, whole = read(Joined(**{ANCESTOR: code}))
-    assert found["GPU-a"].peers["GPU-b"].pci_path == "" and found["GPU-a"].peers["GPU-b"].access["read"] == "ok"
-    assert whole is (code in {2, 3, 4, 13, 25})
-    found, _ = read(Joined(**{ACCESS: code}))
-    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE")
-    found, _ = read(Joined(**{END: code, "nvmlDeviceGetNvLinkRemotePciInfo": 3}))
-    assert found["GPU-a"].links == {} and found["GPU-a"].peers["GPU-b"].pci_path == "NODE"
-
-
-def test_a_card_that_is_lost_on_the_way_costs_its_pairs_only():
-    found, whole = read(Joined(**{f"{ANCESTOR}:b": 15}))
-    assert not whole and found["GPU-a"].peers["GPU-b"].pci_path == "NODE" and found["GPU-b"].peers == {}
-    found, whole = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
-    assert not whole and set(found) == {"GPU-b"}
-
-
-@pytest.mark.parametrize("code", [1, 9, 12, 18])
-def test_a_driver_that_is_over_ends_the_pass(code):
-    with pytest.raises(DriverError):
-        read(Joined(**{ACCESS: code}))
-
-
-def test_a_refused_pair_of_linked_cards_is_asked_again_because_the_fabric_may_be_starting():
-    driver = Joined()
-    answer = driver.answer
-    driver.answer = lambda name, handle, *args: 5 if name == ACCESS else answer(name, handle, *args)
-    found, whole = read(driver)
-    assert found["GPU-a"].peers["GPU-b"].access["nvlink"] == "not_supported" and not whole
-
-
-@pytest.mark.parametrize("garbage", [-1, 7, 2**32 - 1, None, "40", 3.5])
-def test_answers_that_mean_nothing_are_left_out(garbage):
-    driver = Joined()
-    answer = driver.answer
-    driver.answer = lambda name, handle, *args: (
-        answer(name, handle, *args) if name == "nvmlDeviceGetFieldValues" else garbage
-    )
-    found, _ = read(driver)
-    assert found["GPU-a"].peers["GPU-b"] == Peer()
-    assert {end.kind for end in found["GPU-a"].links.values()} <= {"unknown"}
-
-
-def test_a_pass_is_left_when_somebody_else_needs_the_driver():
-    driver, turns = Joined(), iter([True, True, True])
-    with pytest.raises(Interrupted):
-        TopologyReader(driver, lambda: next(turns, False)).read(HANDLES)
-    assert not any(asked[1] == "b" for asked in driver.asked)
-
-
-def test_the_binding_s_own_objection_counts_as_not_supported():
-    class ArgumentError(Exception):
-        pass
-
-    def refuse(*_):
-        raise ArgumentError("argument 3: wrong type")
-
-    driver = Joined()
-    driver.nvmlDeviceGetP2PStatus = refuse
-    found, whole = read(driver)
-    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and whole
-    assert CardCalls(driver, "a").call("nvmlDeviceGetP2PStatus", "b", (0,), key="k") is Missing.UNSUPPORTED
-
-
-# ---------------------------------------------------------------- the pipe and the page
-
-
-def test_topologies_pass_the_pipe_unchanged():
-    found, _ = read(Joined())
-    message = pipe.TopologyRead(cards=found)
-    (frame,) = pipe.FrameBuffer().feed(pipe.encode(message))
-    assert pipe.decode(frame) == message
-
-
-@pytest.mark.parametrize(
-    "card_body",
-    [
-        {"peers": {"GPU-b": ["XXX", {}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", {"fly": "ok"}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", {"read": "maybe"}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", []]}, "links": {}},
-        {"peers": {"GPU-b": "SYS"}, "links": {}},
-        {"peers": {}, "links": {"64": ["switch", ""]}},
-        {"peers": {}, "links": {"x": ["switch", ""]}},
-        {"peers": {}, "links": {"0": ["moon", ""]}},
-        {"peers": {}, "links": {"0": ["gpu", 7]}},
-        {"peers": {str(i): ["SYS", {}] for i in range(65)}, "links": {}},
-        {"peers": {}},
-        [],
-        None,
-    ],
-)
-def test_what_no_worker_writes_is_refused_as_broken_protocol(card_body):
-    import json  # noqa: PLC0415
-
-    frame = json.dumps({"kind": "TopologyRead", "cards": {"GPU-a": card_body}}).encode()
-    with pytest.raises(DriverError):
-        pipe.decode(frame)
+# ---------------------------------------------------------------- the page
 
 
 def test_rows_name_peer_path_and_access_and_replicas_their_worst_path():
@@ -435,27 +281,22 @@ def test_rows_name_peer_path_and_access_and_replicas_their_worst_path():
     assert rows["llm_cards_cross_sockets"] == [(("a", "vllm", "m"), 0.0)]
 
 
+def test_the_way_back_has_a_row_only_where_it_differs():
+    cards = (
+        card(0, peers={1: ("PHB", {"read": "ok", "nvlink": "not_supported"}), 2: ("PHB", {"read": "ok"})}),
+        card(1, peers={0: ("PHB", {"read": "chipset_not_supported", "nvlink": "not_supported"})}),
+        card(2, peers={0: ("PHB", {"read": "ok"})}),
+    )
+    seen = Snapshot(at=1.0, wall=1.0, cards=cards, topology=Topology(paths=tuple(peer_paths(cards).values())))
+    (paths,) = [metric for metric in TOPOLOGY if metric.name == "gpu_peer_path_info"]
+    assert [labels[1:] for labels, _ in paths.read(seen)] == [
+        ("GPU-0", "GPU-1", "PHB", "read"),
+        ("GPU-0", "GPU-2", "PHB", "read"),
+        ("GPU-1", "GPU-0", "PHB", "chipset_not_supported"),
+    ]
+
+
 def test_order_of_cards_does_not_matter():
     cards = switched(range(3), refuse=[1])
     expected = words(cards)
     assert all(words(order) == expected for order in permutations(cards))
-
-
-# ---------------------------------------------------------------- simulated nodes
-
-
-def simulated(scenario):
-    driver = load_driver("exporter.simulate.cards", Plan(scenario=scenario).dumps())
-    _, count = initialise(driver)
-    opened = [open_card(driver, index) for index in range(count)]
-    return TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
-
-
-def test_simulated_cards_are_joined_as_their_kind_is():
-    joined = simulated("healthy")
-    assert len(joined) == 8 and all(one.links == dict.fromkeys(range(18), SWITCH) for one in joined.values())
-    assert {peer.access["nvlink"] for one in joined.values() for peer in one.peers.values()} == {"ok"}
-    over_pcie = simulated("pcie")
-    assert not any(one.links for one in over_pcie.values())
-    first = [peer.pci_path for peer in over_pcie[next(iter(over_pcie))].peers.values()]
-    assert first == ["PHB"] * 3 + ["SYS"] * 4

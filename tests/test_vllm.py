@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from exporter.engines import ENGINES, by_kind, recognise
+from exporter.engines.base import status_class
 from exporter.engines.exposition import PageReader
 from exporter.engines.interpreter import Interpreter
 from exporter.engines.vllm import VLLM
@@ -49,7 +50,7 @@ def test_a_page_of_0_32_gives_every_stage_and_quantity_of_its_only_rank():
     assert reading.finished[""] == {"rejected": 0.0}
     assert reading.responses == {"2xx": 1944.0, "4xx": 94.0}
     assert reading.process_start == 1795206326.09
-    assert reading.created == pytest.approx(1795206360.7878008)
+    assert reading.created == {"0": pytest.approx(1795206360.7878008)}
     ttft = reading.histograms[Stage.TIME_TO_FIRST_TOKEN]["0"]
     assert len(ttft.counts) == len(ttft.bounds) + 1 == 23
     assert ttft.counts[-1] == max(ttft.counts)
@@ -148,6 +149,9 @@ def test_buckets_in_any_order_are_sorted_by_their_bounds():
         ([("+Inf", 4)], {"no_inf_bucket": 1}),
         ([("0.1", float("nan")), ("+Inf", 4)], {"bad_number": 1}),
         ([("0.1", 1), ("+Inf", float("inf"))], {"bad_number": 1}),
+        ([("0.1", 1.5), ("+Inf", 4)], {"bad_number": 1}),
+        ([("0.1", -1), ("+Inf", 4)], {"bad_number": 1}),
+        ([("0.1", 1), ("+Inf", 2.0**63)], {"bad_number": 1}),
         ([("abc", 1), ("0.1", 1), ("+Inf", 1)], {"bad_bucket": 1}),
     ],
 )
@@ -155,6 +159,24 @@ def test_a_histogram_that_cannot_be_used_is_absent_or_mended_and_counted(buckets
     reading = interpret(bucket_page(*buckets))
     assert reading.oddities == oddities
     assert bool(reading.histograms) == ("bad_bucket" in oddities)
+
+
+def test_histograms_of_one_rank_are_summed_and_without_one_of_their_sums_there_is_none():
+    twice = b"".join(
+        bucket_page(("0.1", count), ("+Inf", 9)).replace(b'engine="0"', b'engine="0",lora="%d"' % number)
+        for number, count in enumerate((2, 3))
+    )
+    whole = interpret(twice).histograms[Stage.TIME_TO_FIRST_TOKEN]["0"]
+    assert (whole.counts, whole.sum) == ((5.0, 18.0), 6.0)
+    less = interpret(twice.replace(b'_sum{engine="0",lora="1"', b'_max{engine="0",lora="1"'))
+    assert less.histograms[Stage.TIME_TO_FIRST_TOKEN]["0"].sum is None
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [("200", "2xx"), ("499", "4xx"), ("2xx", "2xx"), ("", ""), ("20", "20"), ("timeout", "timeout")]
+)
+def test_a_status_has_its_class_and_what_is_none_stays(code, word):
+    assert status_class(code) == word
 
 
 def test_more_ranks_than_the_cap_are_left_out():

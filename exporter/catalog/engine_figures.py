@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Iterator
 
 from exporter.catalog.spec import MODEL, REPLICA, Kind, Metric, Read, Row, Series, Unit
-from exporter.model import WINDOWED, ReplicaState, Snapshot, Stage, WindowFigures
+from exporter.model import COMMON_STAGES, ReplicaState, Snapshot, Stage, WindowFigures
 
-# The latencies that everybody asks for first; the others are in the full set of series.
-COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
+_STAGES = tuple(Stage)
+Windows = Callable[[Snapshot], Iterator[tuple[ReplicaState, str, WindowFigures]]]
 
 
 def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
@@ -39,15 +39,15 @@ def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
     return read
 
 
-# A p99.9 of one minute is the slowest of some hundred requests: it is shown for the longest window only.
+# A p99.9 of one minute is the slowest of some hundred requests: the common set has it for the longest window only.
 _RARE = 0.99
 
 
-def _quantiles(stages: tuple[Stage, ...]) -> Read:
+def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
         longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
         for replica, label, figures in _windows(snapshot):
-            most = 1.0 if longest.get(replica.name) == label else _RARE
+            most = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
             for stage in stages:
                 latency = figures.latency.get(stage)
                 if latency is not None:
@@ -75,9 +75,9 @@ def _observations(stages: tuple[Stage, ...]) -> Read:
     return read
 
 
-def _above_top(stages: tuple[Stage, ...]) -> Read:
+def _above_top(stages: tuple[Stage, ...], windows: Windows) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
-        for replica, label, figures in _longest(snapshot):
+        for replica, label, figures in windows(snapshot):
             for stage in stages:
                 latency = figures.latency.get(stage)
                 if latency is not None and latency.above_top_bucket is not None:
@@ -134,10 +134,10 @@ LATENCY = (
         unit=Unit.SECONDS,
         labels=("stage", "quantile", "window"),
         help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
-        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. Above 0.99 for the longest "
-        "window only.",
-        read=_quantiles(COMMON_STAGES),
-        read_full=_quantiles(WINDOWED),
+        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. The common set has three "
+        "stages, and quantiles above 0.99 for the longest window only.",
+        read=_quantiles(COMMON_STAGES, rare_everywhere=False),
+        read_full=_quantiles(_STAGES, rare_everywhere=True),
     ),
     Metric(
         subject=REPLICA,
@@ -146,7 +146,7 @@ LATENCY = (
         labels=("stage", "window"),
         help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
         series=Series.FULL,
-        read=_observations(WINDOWED),
+        read=_observations(_STAGES),
     ),
     Metric(
         subject=REPLICA,
@@ -154,10 +154,10 @@ LATENCY = (
         kind=Kind.GAUGE,
         unit=Unit.RATIO,
         labels=("stage", "window"),
-        help="Share of the longest window's observations beyond the last finite bucket bound, where quantiles are "
-        "cut off.",
-        read=_above_top(COMMON_STAGES),
-        read_full=_above_top(WINDOWED),
+        help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off. "
+        "The common set has the longest window only.",
+        read=_above_top(COMMON_STAGES, _longest),
+        read_full=_above_top(_STAGES, _windows),
     ),
 )
 

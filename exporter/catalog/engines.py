@@ -131,20 +131,17 @@ def _metric(
     )
 
 
-def _rank_counter(
-    noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE, *, by_rank: bool = False
-) -> Metric:
-    """Declare a counter that is kept by rank; only work itself is worth its series by rank, in the full set."""
-    where = "The common set of series shows" if by_rank else "Shown is"
+def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
+    """Declare a counter that is kept by rank; only the full set has room for that."""
     return Metric(
         subject=REPLICA,
         noun=noun,
         kind=Kind.COUNTER,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} {where} the sum over the ranks, with an empty rank.",
+        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
         read=numbers_summed(quantity),
-        read_full=numbers_by_rank(quantity) if by_rank else None,
+        read_full=numbers_by_rank(quantity),
     )
 
 
@@ -244,9 +241,8 @@ LOAD = (
         Quantity.PROMPT_TOKENS,
         "Prompt tokens processed, cached ones included.",
         Unit.TOKENS,
-        by_rank=True,
     ),
-    _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS, by_rank=True),
+    _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS),
     _rank_counter("preemptions", Quantity.PREEMPTIONS, "Running requests set back because the KV cache was full."),
 )
 
@@ -265,8 +261,10 @@ KV_CACHE = (
         kind=Kind.GAUGE,
         unit=Unit.TOKENS,
         labels=("rank",),
-        help="Tokens that the KV cache can hold: the sum over the ranks, with an empty rank.",
+        help="Tokens that the KV cache can hold. The common set of series shows the sum over the ranks, with an "
+        "empty rank.",
         read=numbers_summed(Quantity.KV_CACHE_CAPACITY),
+        read_full=numbers_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
     _rank_counter(
         "prefix_cache_queries",

@@ -5,22 +5,34 @@ falls resets every counter of its rank: after a restart some counters have overt
 poll, and would otherwise be read as a tiny increase.  What was lost between the last poll and the restart is not
 guessed.
 
-Raw values stay remembered while they are missing from a page, so that a counter which comes back continues where
-it was instead of adding its whole life at once.
+A counter that appears had counted nothing before: engines make many with their first event.  Unless the last page
+held numbers that could not be read: then it may have stood there with its whole life, and begins at what it shows.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import inf
-from operator import add, le, lt, sub
+from operator import add, sub
 from typing import TypeVar
 
+from exporter.derive.counters import (
+    NOTHING,
+    RankCounters,
+    any_fell,
+    assume,
+    by_rank,
+    fell,
+    hiding,
+    merged,
+    remember,
+    same,
+    valid,
+)
 from exporter.derive.ranks import common_bounds, on_bounds
-from exporter.model import COUNTERS, EMPTY, WINDOWED, EngineReading, Histogram, Quantity, Stage
+from exporter.model import EMPTY, EngineReading, Quantity, Stage
 
 _Key = TypeVar("_Key")
 
@@ -57,18 +69,10 @@ class Totals:
     restarts: int = 0  # readings that showed a restart of the process or of any rank
     first_at: float  # of the first reading
     moved_at: float  # when a counter last grew, work last began, or nothing was running
+    rank_moved_at: float = inf  # the same, of the rank that has stood still longest; inf: ranks do not count apart
     begun: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)  # stage → when its bounds changed last
     withdrawn: frozenset[str] = frozenset()  # Quantity and Stage values, FINISHED, RESPONSES
     withdrawn_ranks: frozenset[str] = frozenset()  # of rank_generation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCounters:
-    """The newest known raw counters of one rank, whether or not the newest page shows them."""
-
-    quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
-    finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)
-    histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,83 +83,61 @@ class Progress:
     ranks: Mapping[str, RankCounters]
     responses: Mapping[str, float]
     process_start: float | None
-    created: float | None
-    idle: bool  # the newest page said that nothing is running
+    created: Mapping[str, float]  # rank → wall
+    busy: frozenset[str]  # ranks that the newest page said to be running requests
+    idle: bool  # it said that nothing is running
+    hiding: bool  # numbers on it could not be read
+    moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
 
 
-_NOTHING = RankCounters()
-
-
-def advance(progress: Progress | None, reading: EngineReading) -> Progress | None:
+def advance(
+    progress: Progress | None, reading: EngineReading, stages: Collection[Stage] = tuple(Stage)
+) -> Progress | None:
     """Add what grew between the last reading and this one; None until the first complete reading.
 
-    A page that was cut off, and a reading not younger than the last one, change nothing.
+    A page that was cut off, and a reading not younger than the last one, change nothing.  ``stages``: whose
+    observations are followed.
     """
     if not reading.complete or (progress is not None and reading.at <= progress.totals.at):
         return progress
-    page = _by_rank(reading, progress.ranks if progress is not None else EMPTY)
-    responses = _valid(reading.responses)
+    page = by_rank(reading, progress.ranks if progress is not None else EMPTY)
+    responses = valid(reading.responses)
+    created = valid(reading.created)
     if progress is None:  # the page as its own predecessor: everything is known and nothing has grown
-        start = Totals(at=reading.at, first_at=reading.at, moved_at=reading.at)
-        progress = Progress(
-            totals=start,
-            ranks=page,
-            responses=responses,
-            process_start=reading.process_start,
-            created=reading.created,
-            idle=False,
-        )
-    step = _step(progress, reading, page, responses)
+        progress = _beginning(reading, page, responses, created)
+    step = _step(progress, reading, page, responses, created)
+    moved = _moved(progress, reading, step)
     return Progress(
-        totals=_sum_up(progress, reading, step),
+        totals=_sum_up(progress, reading, step, stages, moved),
         ranks=step.after,
-        responses=_merged(step.responses_before, responses),
+        responses=merged(step.responses_before, responses),
         process_start=progress.process_start if reading.process_start is None else reading.process_start,
-        created=progress.created if reading.created is None else reading.created,
+        created=merged(progress.created, created),
+        busy=_busy(reading),
         idle=_idle(reading),
+        hiding=hiding(reading),
+        moved=moved,
     )
 
 
-# ── Reading a page ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[str, RankCounters]:
-    histograms: dict[str, dict[Stage, Histogram]] = {}
-    for stage, by_rank in reading.histograms.items():
-        for rank, histogram in by_rank.items():
-            same = known.get(rank, _NOTHING).histograms.get(stage) is histogram  # most do not change in a second
-            sound = histogram if same else _sound(histogram)
-            if sound is not None:
-                histograms.setdefault(rank, {})[stage] = sound
-    names = dict.fromkeys((*reading.ranks, *reading.finished, *histograms))
-    return {
-        rank: RankCounters(
-            quantities={
-                quantity: value
-                for quantity, value in reading.ranks.get(rank, EMPTY).items()
-                if quantity in COUNTERS and 0 <= value < inf
-            },
-            finished=_valid(reading.finished.get(rank, EMPTY)),
-            histograms=histograms.get(rank, EMPTY),
-        )
-        for rank in names
-    }
-
-
-def _valid(counters: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: value for name, value in counters.items() if 0 <= value < inf}  # NaN compares false
-
-
-def _sound(histogram: Histogram) -> Histogram | None:
-    """Give the histogram with counts that never fall with the bound; None if a count cannot be one."""
-    counts = histogram.counts
-    if not histogram.bounds or len(counts) != len(histogram.bounds) + 1 or not 0 <= sum(counts) < inf:
-        return None
-    if min(counts) < 0:
-        return None
-    if all(map(le, counts, counts[1:])):
-        return histogram
-    return Histogram(bounds=histogram.bounds, counts=tuple(accumulate(counts, max)), sum=histogram.sum)
+def _beginning(
+    reading: EngineReading,
+    page: Mapping[str, RankCounters],
+    responses: Mapping[str, float],
+    created: Mapping[str, float],
+) -> Progress:
+    at = reading.at
+    return Progress(
+        totals=Totals(at=at, first_at=at, moved_at=at),
+        ranks=page,
+        responses=responses,
+        process_start=reading.process_start,
+        created=created,
+        busy=_busy(reading),
+        idle=False,
+        hiding=False,
+        moved=EMPTY,
+    )
 
 
 # ── Restarts ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,91 +156,97 @@ class _Step:
 
 
 def _step(
-    progress: Progress, reading: EngineReading, page: Mapping[str, RankCounters], responses: Mapping[str, float]
+    progress: Progress,
+    reading: EngineReading,
+    page: Mapping[str, RankCounters],
+    responses: Mapping[str, float],
+    created: Mapping[str, float],
 ) -> _Step:
     before: dict[str, RankCounters] = {}
     responses_before: Mapping[str, float] = EMPTY
-    restarted = _new_process(progress, reading, page)
+    # By rank: one that joins, or restarts alone, must not add the lifetime of all the others to the window.
+    renewed = {rank for rank, at in created.items() if progress.created.get(rank, at) != at}
+    restarted = _new_process(progress.process_start, reading.process_start) or (
+        bool(renewed) and renewed >= progress.created.keys()
+    )
     if not restarted:
-        reset = {rank for rank, now in page.items() if _fell(progress.ranks.get(rank, _NOTHING), now)}
+        reset = renewed | {rank for rank, now in page.items() if fell(progress.ranks.get(rank, NOTHING), now)}
         before = {rank: known for rank, known in progress.ranks.items() if rank not in reset}
-        responses_fell = _any_fell(progress.responses, responses)
+        responses_fell = any_fell(progress.responses, responses)
         responses_before = EMPTY if responses_fell else progress.responses
+        if progress.hiding:
+            before |= {
+                rank: assume(before.get(rank, NOTHING), now) for rank, now in page.items() if rank not in reset
+            }
+            responses_before = EMPTY if responses_fell else merged(responses, responses_before)
         restarted = bool(reset) or responses_fell
     return _Step(
         before=before,
         page=page,
-        after=before | {rank: _remember(before.get(rank, _NOTHING), now) for rank, now in page.items()},
+        after=before | {rank: remember(before.get(rank, NOTHING), now) for rank, now in page.items()},
         responses_before=responses_before,
         responses=responses,
         restarted=restarted,
     )
 
 
-def _new_process(progress: Progress, reading: EngineReading, page: Mapping[str, RankCounters]) -> bool:
-    old, new = progress.process_start, reading.process_start
-    if old is not None and new is not None and (new < old or new > old):  # NaN is no change
-        return True
-    old, new = progress.created, reading.created
-    if old is None or new is None or not new > old:
-        return False
-    # The newest creation time also moves when a rank joins a living process.  Calling that a restart would add
-    # the lifetime counts of all other ranks to the window.
-    return page.keys() <= progress.ranks.keys()
+def _new_process(old: float | None, new: float | None) -> bool:
+    return old is not None and new is not None and (new < old or new > old)  # NaN is no change
 
 
-def _any_fell(before: Mapping[_Key, float], now: Mapping[_Key, float]) -> bool:
-    return any(value < before.get(key, 0.0) for key, value in now.items())
+# ── Standing still ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fell(before: RankCounters, now: RankCounters) -> bool:
-    if _any_fell(before.quantities, now.quantities) or _any_fell(before.finished, now.finished):
-        return True
-    for stage, histogram in now.histograms.items():
-        known = before.histograms.get(stage)
-        if known is None or known is histogram or known.counts == histogram.counts:
-            continue
-        if histogram.counts[-1] < known.counts[-1]:
-            return True
-        if known.bounds == histogram.bounds and any(map(lt, histogram.counts, known.counts)):
-            return True
-    return False
+def _busy(reading: EngineReading) -> frozenset[str]:
+    running = Quantity.REQUESTS_RUNNING
+    return frozenset([rank for rank, said in reading.ranks.items() if said.get(running, 0.0) > 0]) or _NOBODY
 
 
-def _remember(before: RankCounters, now: RankCounters) -> RankCounters:
-    return RankCounters(
-        quantities=_merged(before.quantities, now.quantities),
-        finished=_merged(before.finished, now.finished),
-        histograms=_merged(before.histograms, now.histograms),
-    )
+def _idle(reading: EngineReading) -> bool:
+    running = [values.get(Quantity.REQUESTS_RUNNING) for values in reading.ranks.values()]
+    known = [number for number in running if number is not None]
+    return bool(known) and max(known) <= 0
 
 
-_Value = TypeVar("_Value")
-
-
-def _merged(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
-    return now if before.keys() <= now.keys() else {**before, **now}
+def _moved(progress: Progress, reading: EngineReading, step: _Step) -> Mapping[str, float]:
+    """Say when each rank moved last.  On a page that relays, ranks that are gone keep their last figures."""
+    if len(step.page) < 2 or reading.relayed:
+        return EMPTY
+    busy = _busy(reading) & progress.busy  # work that was not there at the last page has had no time to move anything
+    return {
+        rank: progress.moved.get(rank, reading.at)
+        if rank in busy and same(step.before.get(rank, NOTHING), now)
+        else reading.at
+        for rank, now in step.page.items()
+        if Quantity.GENERATION_TOKENS in now.quantities
+    }
 
 
 # ── Sums ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
+def _sum_up(
+    progress: Progress,
+    reading: EngineReading,
+    step: _Step,
+    stages: Collection[Stage],
+    moved: Mapping[str, float],
+) -> Totals:
     totals = progress.totals
-    pairs = [(step.before.get(rank, _NOTHING), now) for rank, now in step.page.items()]
+    pairs = [(step.before.get(rank, NOTHING), now) for rank, now in step.page.items()]
     quantities = _grown(totals.quantities, [(old.quantities, new.quantities) for old, new in pairs])
     finished = _grown(totals.finished, [(old.finished, new.finished) for old, new in pairs])
     responses = _grown(totals.responses, [(step.responses_before, step.responses)])
     shown = _generation(step.page)
     generation = _grown(totals.rank_generation, [(_generation(step.before), shown)])
-    histograms, begun = _grown_histograms(totals, reading.at, step)
+    histograms, begun = _grown_histograms(totals, reading.at, step, stages)
     still = (  # work that was not there at the last page has had no time to move anything yet
         not (step.restarted or progress.idle or _idle(reading))
         and quantities is totals.quantities
         and finished is totals.finished
         and (responses is totals.responses or _served(responses) == _served(totals.responses))
         and histograms is totals.histograms
-        and not _moved_elsewhere(step)
+        and not _moved_elsewhere(step, stages)
     )
     return Totals(
         at=reading.at,
@@ -270,18 +258,19 @@ def _sum_up(progress: Progress, reading: EngineReading, step: _Step) -> Totals:
         restarts=totals.restarts + step.restarted,
         first_at=totals.first_at,
         moved_at=totals.moved_at if still else reading.at,
+        rank_moved_at=min(moved.values(), default=inf),
         begun=begun,
         withdrawn=_withdrawn(quantities, finished, responses, histograms, step),
         withdrawn_ranks=frozenset(gone) if (gone := generation.keys() - shown.keys()) else _NOBODY,
     )
 
 
-def _moved_elsewhere(step: _Step) -> bool:
+def _moved_elsewhere(step: _Step, stages: Collection[Stage]) -> bool:
     """Say whether a stage that is not followed over the windows has observed something: that is progress too."""
     for rank, now in step.page.items():
-        before = step.before.get(rank, _NOTHING).histograms
+        before = step.before.get(rank, NOTHING).histograms
         for stage, histogram in now.histograms.items():
-            if stage not in WINDOWED:
+            if stage not in stages:
                 old = before.get(stage)
                 if old is not histogram and (old is None or old.counts != histogram.counts):
                     return True
@@ -296,12 +285,6 @@ def _served(responses: Mapping[str, float]) -> dict[str, float]:
 def _generation(ranks: Mapping[str, RankCounters]) -> dict[str, float]:
     name = Quantity.GENERATION_TOKENS
     return {rank: known.quantities[name] for rank, known in ranks.items() if name in known.quantities}
-
-
-def _idle(reading: EngineReading) -> bool:
-    running = [values.get(Quantity.REQUESTS_RUNNING) for values in reading.ranks.values()]
-    known = [number for number in running if number is not None]
-    return bool(known) and max(known) <= 0
 
 
 def _grown(
@@ -319,10 +302,10 @@ def _grown(
 
 
 def _grown_histograms(
-    totals: Totals, at: float, step: _Step
+    totals: Totals, at: float, step: _Step, stages: Collection[Stage]
 ) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
-    for stage in WINDOWED:
+    for stage in stages:
         if not any(stage in now.histograms for now in step.page.values()):
             continue
         known = [ranks.histograms[stage] for ranks in step.after.values() if stage in ranks.histograms]
@@ -355,7 +338,7 @@ def _with_increases(total: Buckets, stage: Stage, step: _Step) -> Buckets:
         histogram = now.histograms.get(stage)
         if histogram is None:
             continue
-        known = step.before.get(rank, _NOTHING).histograms.get(stage)
+        known = step.before.get(rank, NOTHING).histograms.get(stage)
         if known is None:
             counts = map(add, counts, on_bounds(edges, histogram))
         elif known is histogram:

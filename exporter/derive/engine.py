@@ -117,6 +117,9 @@ def generated(totals: Totals | None) -> tuple[float, float] | None:
 def frozen(reading: EngineReading, totals: Totals | None, now: float) -> bool | None:
     """Say whether requests are running while no counter has moved for ``reading.frozen_after`` seconds.
 
+    Where several ranks count for themselves, one that runs requests and stands still is enough: its requests wait
+    for ever, whatever the others do.
+
     None when it cannot be known: no gauge of running requests, an engine that counts only at the end of requests,
     not watched for long enough, or no complete page for as long.
     """
@@ -130,7 +133,7 @@ def frozen(reading: EngineReading, totals: Totals | None, now: float) -> bool | 
         return False
     if totals is None or now - totals.at >= after:
         return None
-    if totals.at - totals.moved_at >= after:
+    if totals.at - min(totals.moved_at, totals.rank_moved_at) >= after:
         return True
     # Until the first movement, "still" and "not watched for long enough" look the same.
     return None if totals.moved_at <= totals.first_at else False

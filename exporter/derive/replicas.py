@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from exporter.model import EMPTY, CardState, Missing, Ownership, Signal
 
 if TYPE_CHECKING:
-    from exporter.sources.processes.table import Listener, Process, ProcessTable
+    from exporter.sources.processes.records import Listener, Process, ProcessTable
 
 _DEPTH = 128  # generations; deeper trees are not real
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
@@ -48,6 +48,15 @@ class Assignment:
 
     owners: tuple[Ownership, ...] = ()
     unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+    def among(self, replicas: Collection[str]) -> Assignment:
+        """Leave out the replicas that are not among these."""
+        if all(one.replica in replicas for one in self.owners) and all(name in replicas for name in self.unassigned):
+            return self
+        return Assignment(
+            owners=tuple(one for one in self.owners if one.replica in replicas),
+            unassigned={name: reason for name, reason in self.unassigned.items() if name in replicas},
+        )
 
 
 def owners(cards: Sequence[CardState], endpoints: Sequence[Endpoint], table: ProcessTable | None) -> Assignment:

@@ -9,6 +9,10 @@ first are one report; NVML's events each count.
 
 Counters are kept by UUID, so neither an index that changes nor a new driver worker touches them.  A report about a
 place on the bus where no card is known is kept under ``unknown-PCI``, and moves to the card when it becomes known.
+
+What befell an instance of a divided card (MIG) is counted under the instance, or under its card where the instance is
+not known.  As one source may name the instance and the other the card only, the two are looked at together.  Counters
+of an instance go when it is taken away.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from exporter.model import BUS, KERNEL_LOG, CardState, XidCount, XidReport, canonical_pci
+from exporter.model import BUS, KERNEL_LOG, WHOLE, CardState, Part, XidCount, XidReport, canonical_pci
 
 WINDOW = 10.0  # seconds
 BURST = 1.0  # seconds
@@ -46,21 +50,30 @@ class _Tally:
     burst_at: float = float("-inf")
     open: deque[_Event] = field(default_factory=deque)
 
-    def take(self, source: str, times: int, at: float) -> int:
-        """Say how many of ``times`` reports are events that nobody has reported."""
-        while self.open and self.open[0].at < at - WINDOW:
-            self.open.popleft()
-        if source == BUS and self.open:
+    def take(self, source: str, times: int, at: float, kin: Sequence[_Tally] = ()) -> int:
+        """Say how many of ``times`` reports are events that nobody has reported.
+
+        ``kin``: the same code where another source may have reported the same event.
+        """
+        for one in (self, *kin):
+            one._expire(at)
+        if source == BUS and any(one.open for one in (self, *kin)):
             return 0  # the line without a number says again what a numbered one says
         if source == KERNEL_LOG:
             if at - self.burst_at < BURST:
                 return 0
             self.burst_at = at
-        left = self._match(source, times)
+        left = times
+        for one in (self, *kin):
+            left = one._match(source, left)
         if left:
             self._open(_Event(at, left, frozenset({source})))
         self.count += left
         return left
+
+    def _expire(self, at: float) -> None:
+        while self.open and self.open[0].at < at - WINDOW:
+            self.open.popleft()
 
     def _match(self, source: str, times: int) -> int:
         """Mark events that other sources reported, oldest first; give how many reports are left over."""
@@ -105,6 +118,7 @@ class _Card:
     tallies: dict[int, _Tally]
     present: bool = True  # in the driver's view
     pci: str = ""
+    parent: str = ""  # UUID of the card that this is an instance of
 
     @property
     def seen(self) -> bool:
@@ -120,6 +134,7 @@ class XidBook:
         self._cards: dict[str, _Card] = {}
         self._by_pci: dict[str, str] = {}
         self._names: dict[str, str] = {}  # the same, as the kernel log says it
+        self._parts: dict[str, CardState] = {}  # instances of divided cards
         self._facts: tuple[object, ...] = ()
         self.dropped = 0  # reports about more unknown places than are kept
 
@@ -131,11 +146,13 @@ class XidBook:
         self._facts = facts
         for card in self._cards.values():
             card.present = False
+        self._parts = {card.facts.uuid: card for card in cards if card.facts.instance is not None}
         for one in facts:
-            # An instance shares its parent's place, and errors are the parent's; a stranger has no name yet.
-            if not one.uuid.startswith(("MIG-", "unknown-")):
+            if one.instance is not None:
+                self._know_part(one.uuid)
+            elif not one.uuid.startswith(("MIG-", "unknown-")):  # a stranger has no name yet
                 self._know(one.uuid, str(one.index), canonical_pci(one.pci_bus_id))
-        gone = [uuid for uuid, card in self._cards.items() if not card.present and not card.seen]
+        gone = [uuid for uuid, card in self._cards.items() if not card.present and (card.parent or not card.seen)]
         for uuid in gone:
             del self._cards[uuid]
         return True
@@ -161,6 +178,12 @@ class XidBook:
             self._by_pci[pci] = uuid
             self._settle(pci, uuid)
 
+    def _know_part(self, uuid: str) -> None:
+        """Note that an instance is there; it has no zeros from the start, as most errors befall the whole card."""
+        card = self._cards.get(uuid)
+        if card is not None:
+            card.index, card.present = self._parts[uuid].labels[0], True
+
     def _settle(self, pci: str, uuid: str) -> None:
         """Give the card at a place what was reported of the place before anybody knew who it is."""
         before = self._cards.pop(f"unknown-{pci}", None)
@@ -177,7 +200,7 @@ class XidBook:
             self.dropped += report.times
             return 0
         tally = card.tallies.setdefault(self._code(card, report.xid), _Tally())
-        new = 0 if report.old else tally.take(report.source, report.times, report.at)
+        new = 0 if report.old else tally.take(report.source, report.times, report.at, self._kin(card, report.xid))
         if report.old or new:
             tally.last_wall = report.wall if tally.last_wall is None else max(tally.last_wall, report.wall)
         return new
@@ -186,13 +209,43 @@ class XidBook:
         uuid = report.uuid or self._by_pci.get(report.pci) or self._names.get(report.pci)
         if not uuid:
             uuid = f"unknown-{report.pci}" if report.pci else "unknown"
+        uuid = self._part(uuid, report.part) or uuid
         card = self._cards.get(uuid)
+        if card is None and uuid in self._parts and len(self._cards) < MAX_CARDS:
+            card = self._cards[uuid] = self._made_part(uuid)
         if card is None:
             strangers = sum(not card.present for card in self._cards.values())
             if strangers >= MAX_UNKNOWN or len(self._cards) >= MAX_CARDS:
                 return None
             card = self._cards[uuid] = _Card(uuid, "", {}, present=False)
         return card
+
+    def _part(self, uuid: str, part: Part) -> str:
+        """Give the UUID of an instance of a card; "" where it is not known, or not which of several it is."""
+        if part == WHOLE:
+            return ""
+        found = []
+        for one, state in self._parts.items():
+            instance = state.facts.instance
+            if instance is None or (instance.parent, instance.gpu_instance) != (uuid, part[0]):
+                continue
+            if part[1] in {None, instance.compute_instance}:
+                found.append(one)
+        return found[0] if len(found) == 1 else ""
+
+    def _made_part(self, uuid: str) -> _Card:
+        state = self._parts[uuid]
+        parent = state.facts.instance.parent if state.facts.instance is not None else ""
+        whole = self._cards.get(parent)
+        return _Card(uuid, state.labels[0], {}, pci=whole.pci if whole is not None else "", parent=parent)
+
+    def _kin(self, card: _Card, code: int) -> list[_Tally]:
+        """Give the tallies of the code on the card of an instance, or on the instances of a card."""
+        if card.parent:
+            kin = [self._cards[card.parent]] if card.parent in self._cards else []
+        else:
+            kin = [one for one in self._cards.values() if one.parent == card.uuid] if self._parts else []
+        return [one.tallies[code] for one in kin if code in one.tallies]
 
     @staticmethod
     def _code(card: _Card, code: int) -> int:

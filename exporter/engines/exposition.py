@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.engines.places import Places
+from exporter.engines.places import Places, number
 from exporter.errors import PageError
 from exporter.model import EMPTY
 
@@ -37,7 +37,8 @@ _GLANCE = 1_000  # lines that tell a metrics page from anything else
 _IGNORED = -1
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,)?', re.DOTALL)
-_REST = re.compile(rb"[ \t]+(\S+)(?:[ \t]+-?[0-9.]+)?(?:[ \t]+#.*)?[ \t]*$", re.DOTALL)
+_BLANKS = re.compile(rb"[ \t]*")
+_REST = re.compile(rb"(?:(?<=\})|[ \t])[ \t]*(\S+)(?:[ \t]+-?[0-9.]+)?(?:[ \t]+#.*)?[ \t]*$", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -129,7 +130,7 @@ class PageReader:
 
     def _values(self, seen: list[int], texts: list[bytes], *, complete: bool, odd: Counter[str]) -> Values:
         try:
-            numbers = list(map(float, texts))
+            numbers = list(map(number, texts))
         except ValueError:
             seen, numbers = _convert_one_by_one(seen, texts, odd)
         if not seen and odd:
@@ -186,7 +187,7 @@ def _convert_one_by_one(seen: list[int], texts: list[bytes], odd: Counter[str]) 
     slots, numbers = [], []
     for slot, text in zip(seen, texts, strict=True):
         try:
-            numbers.append(float(text))
+            numbers.append(number(text))
         except ValueError:  # noqa: PERF203 - only pages with a bad value come here
             odd["bad_value"] += 1
         else:
@@ -196,8 +197,8 @@ def _convert_one_by_one(seen: list[int], texts: list[bytes], odd: Counter[str]) 
 
 def _first_of_each(seen: list[int], numbers: list[float], odd: Counter[str]) -> tuple[list[int], list[float]]:
     first: dict[int, float] = {}
-    for slot, number in zip(seen, numbers, strict=True):
-        if first.setdefault(slot, number) is not number:
+    for slot, value in zip(seen, numbers, strict=True):
+        if first.setdefault(slot, value) is not value:
             odd["duplicate"] += 1
     return list(first), list(first.values())
 
@@ -216,8 +217,9 @@ def _series_and_end(line: bytes) -> tuple[Series, int] | None:
         return None
     labels: dict[str, str] = {}
     end = name.end()
-    if line[end : end + 1] == b"{":
-        end = _read_labels(line, end + 1, labels)
+    brace = _end_of_blanks(line, end)
+    if line[brace : brace + 1] == b"{":
+        end = _read_labels(line, _end_of_blanks(line, brace + 1), labels)
     return (Series(name[0].decode("ascii"), labels), end) if end else None
 
 
@@ -237,8 +239,13 @@ def _read_labels(line: bytes, position: int, labels: dict[str, str]) -> int:
             return 0
         labels[name] = _ESCAPE.sub(_unescape, text) if "\\" in text else text
         comma = match[3] is not None
-        position = match.end()
+        position = _end_of_blanks(line, match.end())
     return position + 1
+
+
+def _end_of_blanks(line: bytes, position: int) -> int:
+    blanks = _BLANKS.match(line, position)
+    return blanks.end() if blanks is not None else position
 
 
 def _unescape(match: re.Match[str]) -> str:

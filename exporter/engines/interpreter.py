@@ -15,7 +15,7 @@ from exporter.engines.base import Engine, Reduce
 from exporter.engines.exposition import Layout, Values
 from exporter.engines.plan import Buckets, Number, Plan, compile_layout
 from exporter.engines.standstill import Standstill
-from exporter.model import EMPTY, EngineReading, Histogram, Quantity, Stage
+from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _MOST = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
 _OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, and nothing odd
@@ -44,7 +44,7 @@ class Interpreter:
             number = _reduce(item, numbers) if item.fixed is None else item.fixed
             if 0.0 <= number < math.inf and not (item.ratio and number > 1.0):
                 ranks.setdefault(item.rank, {})[item.quantity] = number
-            elif number != _OFF:
+            elif number != _OFF or item.quantity in COUNTERS:
                 odd["bad_number"] += 1
         self._histograms = _histograms(plan, numbers, odd, self._histograms)
         start = None if plan.process_start is None else numbers[plan.process_start]
@@ -55,13 +55,14 @@ class Interpreter:
             several_models=plan.several_models,
             version=plan.version,
             dialect=plan.dialect,
+            relayed=plan.relayed,
             missing=self._missing,
             ranks=ranks,
             finished=_finished(plan, numbers, odd),
             responses=_responses(plan, numbers, odd),
             histograms=self._histograms,
             process_start=start,
-            created=max([numbers[p] for p in plan.created], default=None),
+            created={rank: max([numbers[p] for p in positions]) for rank, positions in plan.created.items()},
             complete=page.complete,
             stale_ranks=self._standstill.withdraw(ranks, at) if plan.relayed else frozenset(),
             frozen_after=plan.frozen_after,

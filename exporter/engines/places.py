@@ -15,6 +15,13 @@ _MOST_LINES = 24  # of a wanted stretch; about one histogram
 _SLACK = 8  # bytes by which each line of a stretch may have become shorter before its end is not found
 
 
+def number(text: bytes) -> float:
+    """Convert a sample's value; raises ValueError also for 1_0, which is a number for Python only."""
+    if b"_" in text:
+        raise ValueError
+    return float(text)
+
+
 @dataclass(slots=True)
 class _Stretch:
     """``lines`` of a page; ``first``: the place of the first of their numbers.
@@ -47,7 +54,7 @@ class _Stretch:
             if line != old:
                 if line[:start] != old[:start]:
                     return False
-                numbers[place] = float(line[start:])
+                numbers[place] = number(line[start:])
             place += 1
         self.text = text
         return True

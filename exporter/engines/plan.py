@@ -68,7 +68,7 @@ class Plan:
     buckets: list[Buckets] = field(default_factory=list)
     frozen_after: float | None = None
     process_start: int | None = None
-    created: tuple[int, ...] = ()
+    created: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rank → …
     oddities: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -91,7 +91,9 @@ def compile_layout(engine: Engine, layout: Layout) -> Plan:
     starts = by_name.get(engine.process_start)
     # The process of a page that relays is the relay's: its restart is none of the engine.
     plan.process_start = starts[0][0] if starts and not plan.relayed else None
-    plan.created = tuple(position for position, _ in by_name.get(engine.created, ()))
+    for position, series in by_name.get(engine.created, ())[:MAX_LABEL_SETS]:
+        rank = engine.rank(series.labels)
+        plan.created[rank] = (*plan.created.get(rank, ()), position)
     return plan
 
 

@@ -18,8 +18,8 @@ from exporter.model.card import (
     Signal,
 )
 from exporter.model.engine import (
+    COMMON_STAGES,
     COUNTERS,
-    WINDOWED,
     CacheRoom,
     EngineReading,
     Histogram,
@@ -54,6 +54,14 @@ from exporter.model.straggler import (
     Straggler,
     Stragglers,
 )
+from exporter.model.sxid import (
+    CORRECTABLE,
+    FATAL_SEVERITY,
+    NON_FATAL,
+    UNRATED,
+    SxidCount,
+    SxidReport,
+)
 from exporter.model.topology import (
     CardTopology,
     GroupPaths,
@@ -67,6 +75,8 @@ from exporter.model.xid import (
     BUS,
     KERNEL_LOG,
     NVML,
+    WHOLE,
+    Part,
     XidCount,
     XidReport,
     canonical_pci,
@@ -74,11 +84,16 @@ from exporter.model.xid import (
 
 __all__ = [
     "BUS",
+    "COMMON_STAGES",
+    "CORRECTABLE",
     "COUNTERS",
     "EMPTY",
+    "FATAL_SEVERITY",
     "KERNEL_LOG",
+    "NON_FATAL",
     "NVML",
-    "WINDOWED",
+    "UNRATED",
+    "WHOLE",
     "Backend",
     "CacheRoom",
     "CardFacts",
@@ -105,6 +120,7 @@ __all__ = [
     "MigInstance",
     "Missing",
     "Ownership",
+    "Part",
     "Peer",
     "PeerPath",
     "Quantity",
@@ -116,6 +132,8 @@ __all__ = [
     "Stage",
     "Straggler",
     "Stragglers",
+    "SxidCount",
+    "SxidReport",
     "Topology",
     "WindowFigures",
     "XidCount",

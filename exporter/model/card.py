@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -74,6 +74,7 @@ class Signal(str, Enum):
     FABRIC_SUMMARY = "fabric_summary"
     C2C_LINKS = "c2c_links"
     C2C_LINKS_ACTIVE = "c2c_links_active"
+    C2C_ERRORS = "c2c_errors"
     PROCESSES = "processes"
     # Work, not residency: share of time or of peak, from the hardware's own counters (GPM, Hopper and newer).
     SM_ACTIVE = "sm_active"
@@ -144,6 +145,7 @@ class CardReading:
     nvlink_up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)  # link → state
     nvlink_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, all links
     nvlink_bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → share of bits, worst link
+    c2c_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, worst link
     pipe_active: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # kind of arithmetic → share of time
     traffic: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (link, direction) → bytes/s
     processes: tuple[CardProcess, ...] | None = None  # None: not known
@@ -168,3 +170,4 @@ class CardState:
     last_read_at: float | None  # age counts from here even after the reading is withdrawn
     labels: tuple[str, str]  # (index, uuid), made once: every row of the card shows it
     topology: CardTopology | None = None  # None: not known yet
+    pipes: Collection[str] = ()  # kinds of arithmetic that it has done since the daemon knows it

@@ -55,9 +55,9 @@ class Stage(str, Enum):
     BATCH_DECODE = "batch_decode"
 
 
-# Followed over the windows, for their quantiles.  Of the others the page has the engine's own buckets, from which
-# histogram_quantile gives the same: a window keeps 65 states of each stage, half a MiB for eight replicas.
-WINDOWED = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST, Stage.QUEUE)
+# Those that everybody asks for first: the common set of series shows these, and only what is shown is followed over
+# the windows, which keep 65 states of each stage.
+COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,11 @@ class EngineReading:
     responses: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # HTTP status class → counter
     histograms: Mapping[Stage, Mapping[str, Histogram]] = field(default_factory=lambda: EMPTY)  # stage → rank → …
     process_start: float | None = None  # wall; a change is a restart
-    created: float | None = None  # newest _created on the page; a change is a restart
+    created: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # rank → wall; a change is a restart
     complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
     oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
     several_models: bool = False  # the page sums up several; ``model`` is "" because of that
+    relayed: bool = False  # the page is another program's, which gathers the series of several servers
     dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move

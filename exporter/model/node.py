@@ -10,6 +10,7 @@ from exporter.model.engine import ReplicaState
 from exporter.model.gateway import GatewayState
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.straggler import Stragglers
+from exporter.model.sxid import SxidCount
 from exporter.model.topology import Topology
 from exporter.model.xid import XidCount
 
@@ -96,5 +97,6 @@ class Snapshot:
     stragglers: Stragglers = field(default_factory=Stragglers)
     topology: Topology = field(default_factory=Topology)
     xids: tuple[XidCount, ...] = ()
+    sxids: tuple[SxidCount, ...] = ()
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)

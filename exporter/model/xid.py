@@ -8,13 +8,18 @@ from dataclasses import dataclass
 # Who reports.  BUS is a line of the kernel log that says a card is gone without giving a number.
 NVML, KERNEL_LOG, BUS = "nvml", "kernel_log", "bus"
 
+# Which instance of a divided card (MIG): ids of GPU instance and compute instance, None for the whole of either.
+Part = tuple[int | None, int | None]
+WHOLE: Part = (None, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidReport:
     """``times`` reports by one source of one code on one card.
 
     The card is known by ``uuid``, or by ``pci`` (canonical: ``0000:65:00``, see ``canonical_pci``), or not at all.
-    ``old``: it happened before this daemon could count; ``wall`` says when.
+    ``part``: the instance of that card that it befell.  ``old``: it happened before this daemon could count; ``wall``
+    says when.
     """
 
     xid: int
@@ -23,6 +28,7 @@ class XidReport:
     wall: float  # Unix time
     uuid: str = ""
     pci: str = ""
+    part: Part = WHOLE
     times: int = 1
     old: bool = False
 

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from exporter.simulate.playing import NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, Node, NVMLError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from exporter.simulate.card import Card
     from exporter.simulate.work import Sample
 
 MOST = 7  # instances of one card
+
+
+def _of(parent: Card, cards: Sequence[Card]) -> list[Card]:
+    return [one for one in cards if one.parent == parent.index]
 
 
 def _at(parts: list[Card], place: int) -> Card:
@@ -30,12 +34,10 @@ def functions(driver: Callable[[], Node], card: Callable[[Any], Card]) -> tuple[
     """Give the binding's functions about division: mode, most, by place, GPU instance, compute instance, sample."""
 
     def parts(handle: Any) -> list[Card]:
-        card(handle)
-        return [one for one in driver().world.cards if one.parent == handle]
+        return _of(card(handle), driver().world.cards)
 
     def nvmlDeviceGetMigMode(handle: Any) -> list[int]:
-        mode = int(bool(parts(handle)))
-        return [mode, mode]
+        return [int(bool(parts(handle)))] * 2  # now, and after the next reset
 
     def nvmlDeviceGetMaxMigDeviceCount(handle: Any) -> int:
         card(handle)
@@ -45,8 +47,7 @@ def functions(driver: Callable[[], Node], card: Callable[[Any], Card]) -> tuple[
         return _at(parts(handle), place).index
 
     def nvmlDeviceGetGpuInstanceId(handle: Any) -> int:
-        parent = card(handle).parent
-        if parent is None:
+        if (parent := card(handle).parent) is None:
             raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
         return [one.index for one in parts(parent)].index(handle) + 1
 

@@ -15,7 +15,7 @@ from exporter.catalog.spec import Series
 from exporter.collector import Collector
 from exporter.errors import EndpointError
 from exporter.model import Snapshot
-from exporter.replica import ReplicaPlan, ReplicaPoller
+from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
 from tests.bench.machine import memory_mib
@@ -50,7 +50,7 @@ def main() -> None:
     plan = ReplicaPlan(
         name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
     )
-    poller = ReplicaPoller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
+    poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
     collector = Collector(openmetrics=True, series=Series.FULL)
     sizes: list[float] = []
     for poll in range(polls):

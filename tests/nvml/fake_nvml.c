@@ -20,7 +20,8 @@
      value CARD FUNCTION NUMBER              what the call writes, all its numbers alike
      gpm CARD ID value|code NUMBER           one metric; CARD is the parent's for instances too
      field CARD ID TYPE NUMBER               ID a number or *; TYPE one of d u l q s i h as nvmlValueType_t, or "code"
-     event SERIAL CARD TYPE DATA [every N]   delivered once (N times) to each event set, in order
+     event SERIAL CARD TYPE DATA [every N]   delivered once (N times) to each event set, in order; of an instance
+                                             as an event of its card that names the instance's two ids
    Actions: code N  block  vfork SECONDS (state D that SIGKILL ends)  write PATH (state D for ever if it is frozen)
      gil SECONDS  sleep MS  segv  abort  leak BYTES  print BYTES  (the last five but segv and abort then go on)  */
 #define _GNU_SOURCE
@@ -572,6 +573,7 @@ int nvmlDeviceGetFieldValues(struct card *card, int size, struct field *fields) 
 
 struct set { double last; unsigned size, times; struct card *cards[CARDS]; };
 struct event { struct card *card; uint64_t type, data; unsigned instance, compute; };
+static struct card *whole_of(struct card *card) { return card->parent ? card->parent : card; }
 int nvmlEventSetCreate(struct set **out) { ENTER(NULL); *out = calloc(1, sizeof **out); return 0; }
 int nvmlEventSetFree(struct set *set) { ENTER(NULL); free(set); return 0; }
 ONE(nvmlDeviceGetSupportedEventTypes, uint64_t, 0xd88f)
@@ -590,11 +592,13 @@ int nvmlEventSetWait_v2(struct set *set, struct event *out, unsigned ms) {
     for (unsigned i = 0; i < rule_count; i++) {
       struct rule *r = &rules[i];
       if (!strcmp(r->kind, "event") && atof(r->card) > set->last && (!first || atof(r->card) < atof(first->card)))
-        for (unsigned c = 0; c < set->size; c++) if (!strcmp(set->cards[c]->uuid, r->function)) first = r;
+        for (unsigned c = 0; c < set->size; c++) if (set->cards[c] == whole_of(card_named(r->function))) first = r;
     }
     if (first) {
       if (++set->times >= (first->every ? first->every : 1)) { set->last = atof(first->card); set->times = 0; }
-      *out = (struct event){card_named(first->function), (uint64_t)strtoull(first->word, NULL, 0), whole(first->number), ~0u, ~0u};
+      struct card *it = card_named(first->function);
+      *out = (struct event){whole_of(it), (uint64_t)strtoull(first->word, NULL, 0), whole(first->number),
+                            it->parent ? it->gi : ~0u, it->parent ? it->ci : ~0u};
     }
     pthread_mutex_unlock(&lock);
     if (first) return 0;

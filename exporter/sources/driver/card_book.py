@@ -34,6 +34,7 @@ class _Card:
     failures: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     links: set[int] = field(default_factory=set)  # NVLinks that were up at least once
+    pipes: frozenset[str] = frozenset()  # kinds of arithmetic that were done at least once
     topology: CardTopology | None = None
     said: str = ""  # the state last logged
     said_absent: tuple[str, ...] = ()  # the absent signals last logged
@@ -73,10 +74,18 @@ def _order(state: CardState) -> tuple[int, int, str]:
 def _show(card: _Card, reading: CardReading, wall: float) -> None:
     card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
     card.seen_at = reading.at
+    card.pipes |= {pipe for pipe, share in reading.pipe_active.items() if share > 0 and pipe not in card.pipes}
     card.last_success, card.last_success_wall = reading.at, wall
     for why in reading.missing.values():
         if why in {Missing.ERROR, Missing.INVALID}:
             card.failures[f"signal_{why.value}"] += 1
+
+
+def _log_state(card: _Card, uuid: str) -> None:
+    if card.said:
+        _log.warning("source=gpu:%s state=down reason=%s gpu=%s", uuid, card.said, card.labels[0])
+    else:
+        _log.info("source=gpu:%s state=up gpu=%s", uuid, card.labels[0])
 
 
 class CardBook:
@@ -131,7 +140,7 @@ class CardBook:
             instance = card.facts.instance
             if instance is not None and instance.parent == parent and uuid not in kept:
                 del self._cards[uuid]
-                _log.info("card state=removed gpu=%s uuid=%s", card.labels[0], uuid)
+                _log.info("source=gpu:%s event=removed gpu=%s: the instance was taken away", uuid, card.labels[0])
 
     def read(self, message: pipe.CardRead, wall: float) -> None:
         """Take in a reading."""
@@ -171,7 +180,7 @@ class CardBook:
         slot.reason = reason
         if self._said_nameless.get(index) != reason:
             self._said_nameless[index] = reason
-            _log.warning("card state=%s gpu=%d uuid=unknown", reason, index)
+            _log.warning("source=gpu:unknown-%d state=down reason=%s gpu=%d", index, reason, index)
 
     def _absent_at(self, index: int) -> str:
         standing = {slot.uuid for slot in self._slots.values()}
@@ -290,6 +299,7 @@ class CardBook:
             last_read_at=card.last_success,
             labels=card.labels,
             topology=card.topology,
+            pipes=card.pipes,
         )
 
     def _reason(self, card: _Card, *, fresh: bool, down: str) -> str:
@@ -321,9 +331,8 @@ class CardBook:
             state = reason if reason in {"", "hung", card.reason, "slow"} else card.said
             if state != card.said:
                 changed = True
-                level = logging.WARNING if state else logging.INFO
-                _log.log(level, "card state=%s gpu=%d uuid=%s", state or "up", card.facts.index, uuid)
                 card.said = state
+                _log_state(card, uuid)
             if reading is not None and not reason:
                 self._log_absent(card, reading)
         return changed
@@ -338,5 +347,5 @@ class CardBook:
         )
         if absent != card.said_absent:
             text = ",".join(absent) or "none"
-            _log.info("card absent_signals=%s gpu=%d uuid=%s", text, card.facts.index, card.facts.uuid)
+            _log.info("source=gpu:%s event=absent_signals gpu=%s: %s", card.facts.uuid, card.labels[0], text)
         card.said_absent = absent

@@ -131,7 +131,7 @@ class CardSource:
                 source="driver",
                 up=not self._down,
                 reason=self._down,
-                hung=self._down == "hung" or self._counting > self._deadline or self._lingers(),
+                hung=self._down == "hung" or self._counting > self._deadline or self._lingers(now),
                 last_success=self._success[0] if self._success else None,
                 last_success_wall=self._success[1] if self._success else None,
                 failures=dict(self._failures),
@@ -139,9 +139,9 @@ class CardSource:
             cards = self._book.view(now, freshness, self._down)
             return CardsView(driver=self._facts if known else None, status=status, cards=cards)
 
-    def _lingers(self) -> bool:
+    def _lingers(self, now: float) -> bool:
         """Say whether the cards were to be let go of, and a worker that cannot be killed still holds them."""
-        return self._down == "released" and not self._keeper.gone
+        return self._down == "released" and self._keeper.lingers(now)
 
     def _wake(self) -> None:
         with suppress(OSError):  # not started, stopped, or woken often enough
@@ -163,7 +163,7 @@ class CardSource:
         except Exception:
             # A mistake of ours must not leave the cards unwatched without a word.
             self.loop_restarts += 1
-            _log.exception("card supervisor state=failed: starting over with a new worker")
+            _log.exception("source=driver event=bug: the supervisor failed and starts over with a new worker")
             self._end("crashed", "the supervisor failed", self._clock())
             self._stopping.wait(1.0)
 
@@ -271,9 +271,9 @@ class CardSource:
         self._counting = seconds
         if now and not before:
             self._failures["count_hung"] += 1
-            _log.warning("gpu driver state=count_hung: it does not count its cards; those known are read as before")
+            _log.warning("source=driver event=count_hung: it does not count its cards; those known are still read")
         elif before and not now:
-            _log.info("gpu driver state=counts: it counts its cards again")
+            _log.info("source=driver event=counts_again: it counts its cards as before")
 
     def _end(self, reason: str, words: str, now: float, *, at_once: bool = False) -> None:
         self._keeper.end(reason, words, now, at_once=at_once)
@@ -346,13 +346,13 @@ class CardSource:
             try:
                 self._on_update()
             except Exception:
-                _log.exception("card update could not be announced")
+                _log.exception("source=driver event=bug: news of the cards could not be passed on")
 
     def _log_driver(self) -> None:
         if self._down == self._said:
             return
         self._said = self._down
         if self._down:
-            _log.warning("gpu driver state=%s: %s", self._down, self._keeper.words or "initialising")
+            _log.warning("source=driver state=down reason=%s: %s", self._down, self._keeper.words or "initialising")
         elif self._facts is not None:
-            _log.info("gpu driver state=up version=%s", self._facts.driver_version)
+            _log.info("source=driver state=up version=%s", self._facts.driver_version)

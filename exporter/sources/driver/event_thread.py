@@ -18,8 +18,9 @@ from exporter.sources.driver import pipe
 from exporter.sources.driver.nvml_errors import UNSUPPORTED_CODES, code_of, word_of
 
 XID_EVENT = 0x8
+OUTSIDE_MIG = 0xFFFFFFFF  # instead of an instance's id
 TIMEOUT = 10
-SLICE = 500  # milliseconds of one wait, so that a new initialisation is not held up
+SLICE = 200  # milliseconds of one wait, so that neither a new initialisation nor the end is held up
 YOUNG, SLICE_YOUNG = 5.0, 50  # seconds in which cards still come one by one, milliseconds of a wait meanwhile
 DRAIN = 512  # events taken in a row; what follows waits for PAUSE, which bounds the cost of a storm
 PAUSE = 0.05
@@ -92,6 +93,7 @@ class EventThread:
                 self._free()
                 self.working = False
                 self._go.wait()
+        self._free()
 
     def _guarded_turn(self) -> None:
         try:
@@ -180,17 +182,21 @@ class EventThread:
 
     def _hear(self, milliseconds: int) -> bool:
         """Take what comes within that time and whatever follows at once; say whether there was anything."""
-        events: Counter[tuple[str, int]] = Counter()
+        events: Counter[tuple[str, int, int | None, int | None]] = Counter()
         taken = 0
         event = self._next(milliseconds)
         while event is not None:
             taken += 1
             if event.eventType & XID_EVENT:
-                events[self._owners.get(_key(event.device), ""), int(event.eventData)] += 1
+                uuid, xid = self._owners.get(_key(event.device), ""), int(event.eventData)
+                part, compute = _instance(event, "gpuInstanceId"), _instance(event, "computeInstanceId")
+                events[uuid, xid, part, compute] += 1
             event = self._next(0) if taken < DRAIN else None
         now = time.monotonic()
-        for (uuid, xid), times in events.items():
-            self._send(pipe.XidSeen(uuid=uuid, xid=min(xid, pipe.MAX_XID), times=times, at=now))
+        for (uuid, xid, part, compute), times in events.items():
+            code = min(xid, pipe.MAX_XID)
+            seen = pipe.XidSeen(uuid=uuid, xid=code, times=times, at=now, gpu_instance=part, compute_instance=compute)
+            self._send(seen)
         return taken > 0
 
     def _next(self, milliseconds: int) -> Any:
@@ -210,6 +216,12 @@ class EventThread:
 
 def _is_unsupported(error: Exception) -> bool:
     return isinstance(error, AttributeError) or code_of(error) in UNSUPPORTED_CODES
+
+
+def _instance(event: Any, name: str) -> int | None:
+    """Give the id of an instance that an event names; None outside MIG, and from drivers that know none."""
+    found = getattr(event, name, OUTSIDE_MIG)
+    return found if isinstance(found, int) and 0 <= found < OUTSIDE_MIG else None
 
 
 def _key(handle: Any) -> Any:

@@ -36,7 +36,8 @@ slow        nvmlDeviceGetEncoderUtilization(h)[0] nvmlDeviceGetDecoderUtilizatio
 fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event time, 82 memory temperature, 83 energy mJ,
             91 link count, 94 replays, 142-145 row remap, 185 average power mW, 197 198 PCIe bytes sent and received,
             230 recovery action, NVLink bytes 202 204 (bytes) or 138 139 (KiB) with scope 0xFFFFFFFF
-            slow: 29 30 retired pages, NVLink errors per link (scope link) 161-163 or 206-222 and 293, 170 171 C2C
+            slow: 29 30 retired pages, NVLink errors per link (scope link) 161-163 or 206-222 and 293,
+            170 C2C links, and where there are some (scope link) 171 their state, 231-233 their errors
 work        nvmlGpmQueryDeviceSupport(h).isSupportedDevice nvmlGpmSampleAlloc() nvmlGpmSampleFree(sample)
             nvmlGpmSampleGet(h, sample) nvmlGpmMetricsGet(question) with c_nvmlGpmMetricsGet_t(): .version .numMetrics
             .sample1 .sample2 .metrics[place].metricId .nvmlReturn .value; ids in nvml_gpm

@@ -78,6 +78,7 @@ class CardReader:
         self._slow_values: dict[Signal, float | Missing] = {}
         self._slow_errors: dict[str, float] | Missing = Missing.ERROR
         self._slow_bit_errors: dict[str, float] = {}
+        self._slow_c2c_errors: Mapping[str, float] = {}
         self._slow_processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
     def _fields(self, table: Mapping[Signal, Ways]) -> list[tuple[int, int]]:
@@ -176,7 +177,9 @@ class CardReader:
         self._read_table(SLOW, self._slow, values)
         values[Signal.FAN_SPEED] = fan_speed(self._calls)
         values.update(fabric(self._driver, self._calls))
-        values.update(c2c(self._calls, self._slow))
+        joined = c2c(self._calls, self._slow)
+        values.update(joined.values)
+        self._slow_c2c_errors = joined.errors
         self._slow_errors = self._links.errors(self._slow)
         self._slow_bit_errors = self._links.bit_errors(self._slow)
         self._slow_processes = Missing.MIG if self._mig else processes(self._calls)  # the instances list their own
@@ -244,6 +247,7 @@ class CardReader:
             nvlink_up={} if isinstance(states, Missing) else states,
             nvlink_errors={} if isinstance(errors, Missing) else errors,
             nvlink_bit_errors=self._slow_bit_errors,
+            c2c_errors=self._slow_c2c_errors,
             pipe_active=work.pipes,
             traffic=work.traffic,
             processes=known,

@@ -6,15 +6,18 @@ Most cards have neither, so what is not supported is left out without a word.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.model import Missing, Signal
+from exporter.model import EMPTY, Missing, Signal
 from exporter.sources.driver.nvml_arrays import field_answers
 from exporter.sources.driver.nvml_errors import CardCalls
 from exporter.sources.driver.nvml_fields import Field, FieldBatch, checked
 
 C2C_COUNT: Field = (170, 0)
 _C2C_STATUS = 171
+_C2C_ERRORS: Mapping[str, int] = {"crc": 231, "replay": 232, "replay_back_to_back": 233}
 _MAX_LINKS = 64.0
 _STRUCTURES = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
 _PARTS = {
@@ -60,27 +63,61 @@ def _asked(driver: Any, calls: CardCalls) -> Any:
     return answer
 
 
-def c2c(calls: CardCalls, batch: FieldBatch) -> dict[Signal, float | Missing]:
-    """Give how many chip-to-chip links the card has and how many of them are active; empty where it has none.
+@dataclass(frozen=True, slots=True)
+class C2cRead:
+    """A card's chip-to-chip links: numbers by signal, or why not, and errors by type of the link that has most."""
 
-    ``batch`` holds C2C_COUNT; only where that is not 0 is another question asked.
+    values: Mapping[Signal, float | Missing] = field(default_factory=lambda: EMPTY)
+    errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+
+
+def c2c(calls: CardCalls, batch: FieldBatch) -> C2cRead:
+    """Read how many chip-to-chip links the card has, how many of them are active, and their errors.
+
+    ``batch`` holds C2C_COUNT; only where that is not 0 is another question asked, one for everything.  Errors are of
+    the worst link, not summed: whether a driver counts them per link or answers for all links at once is not
+    documented, and a sum of the latter would be a multiple.
     """
     counted = batch.get(C2C_COUNT)
     number = counted if isinstance(counted, Missing) else checked(counted, low=1.0, high=_MAX_LINKS)
     if isinstance(number, Missing):
-        return {}
-    found: dict[Signal, float | Missing] = {Signal.C2C_LINKS: number}
-    states = _states(calls, int(number))
-    if len(states) == number:
-        found[Signal.C2C_LINKS_ACTIVE] = float(sum(states))
-    return found
+        return C2cRead()
+    links = range(int(number))
+    wanted = (_C2C_STATUS, *_C2C_ERRORS.values())
+    answers = _asked_links(calls, [(number_of, link) for link in links for number_of in wanted])
+    values: dict[Signal, float | Missing] = {Signal.C2C_LINKS: number}
+    states = [answers[_C2C_STATUS, link] for link in links]
+    if all(state in {0.0, 1.0} for state in states):
+        values[Signal.C2C_LINKS_ACTIVE] = float(states.count(1.0))
+    most = {kind: _most([answers[number_of, link] for link in links]) for kind, number_of in _C2C_ERRORS.items()}
+    errors = {kind: value for kind, value in most.items() if not isinstance(value, Missing)}
+    if not errors:
+        whys = [value for value in most.values() if isinstance(value, Missing) and value is not Missing.UNSUPPORTED]
+        values[Signal.C2C_ERRORS] = whys[0] if whys else Missing.UNSUPPORTED
+    return C2cRead(values, errors)
 
 
-def _states(calls: CardCalls, links: int) -> list[bool]:
-    """Give which links are active; fewer than asked for when some did not say."""
-    fields = [(_C2C_STATUS, link) for link in range(links)]
-    items = calls.call("nvmlDeviceGetFieldValues", fields, key="fields")
+def _most(answers: list[float | Missing]) -> float | Missing:
+    """Give the highest of a counter's numbers; none where one of them failed, as the highest may be that one."""
+    answered = [value for value in answers if value is not Missing.UNSUPPORTED]
+    failed = [value for value in answered if isinstance(value, Missing)]
+    numbers = [value for value in answered if not isinstance(value, Missing)]
+    if failed or not numbers:
+        return failed[0] if failed else Missing.UNSUPPORTED
+    return max(numbers)
+
+
+def _asked_links(calls: CardCalls, fields: list[Field]) -> Mapping[Field, float | Missing]:
+    """Ask for fields of single links in one call: each one's number, or why there is none."""
+    wanted = [one for one in fields if one not in calls.unsupported]
+    found: dict[Field, float | Missing] = dict.fromkeys(fields, Missing.UNSUPPORTED)
+    items = calls.call("nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else []
     if isinstance(items, Missing):
-        return []
-    states = [number for code, _, number in field_answers(items) if code == 0]
-    return [state == 1 for state in states if state in {0, 1}]
+        return found | dict.fromkeys(wanted, items)
+    for one, (code, _, number) in zip(wanted, field_answers(items), strict=False):
+        if code == 0:
+            calls.accepted(one)
+            found[one] = number if isinstance(number, Missing) else checked(number)
+        else:
+            found[one] = calls.refused(one, code) if isinstance(code, int) else Missing.INVALID
+    return found

@@ -96,12 +96,17 @@ class TopologyRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidSeen:
-    """Worker: the driver told of ``xid``, ``times`` times; ``uuid`` is empty when it did not say of which card."""
+    """Worker: the driver told of ``xid``, ``times`` times; ``uuid`` is empty when it did not say of which card.
+
+    Ids of the instance of a divided card that it befell; None for the whole card, or all of its GPU instance.
+    """
 
     uuid: str
     xid: int
     times: int
     at: float
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +264,15 @@ def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
     xid = count(body["xid"])
     if xid > MAX_XID:
         raise ValueError
-    return XidSeen(uuid=text(body["uuid"]), xid=xid, times=count(body["times"]), at=number(body["at"]))
+    part, compute = body["gpu_instance"], body["compute_instance"]
+    return XidSeen(
+        uuid=text(body["uuid"]),
+        xid=xid,
+        times=count(body["times"]),
+        at=number(body["at"]),
+        gpu_instance=None if part is None else count(part),
+        compute_instance=None if compute is None else count(compute),
+    )
 
 
 def _listening(body: Mapping[str, Any]) -> Listening:

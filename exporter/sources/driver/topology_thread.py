@@ -51,7 +51,8 @@ class TopologyThread:
         self._due = self._started
         self._known: frozenset[str] = frozenset()
         self._reader: TopologyReader | None = None
-        threading.Thread(target=self._run, name="topology", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="topology", daemon=True)
+        self.thread.start()
 
     def pause(self) -> None:
         """Begin no pass, and leave the one that runs at its next question."""

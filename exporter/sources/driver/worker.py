@@ -36,7 +36,7 @@ HANGING = 0.5  # seconds in one call of a card that a new initialisation does no
 STUCK = 30.0  # seconds that one question about two cards may take
 _TICK = 0.5
 _FAREWELL = 0.2  # seconds that a card's thread has to leave, which it does at once unless the daemon does not read
-_LEAVING = 0.15  # seconds that all of them have at the end of the process, which comes in any case
+LEAVING = 1.0  # seconds to give the driver back what it lent at the end of the process, which comes in any case
 
 
 class Again:
@@ -90,6 +90,7 @@ class Worker:
         self._module = module
         self._options = options
         self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
+        self._driving = threading.Lock()  # over initialising and counting, which nothing may be done beside
         self._cards: tuple[CardThread, ...] = ()
         self._driver: Any = None
         self._topology: tuple[TopologyThread, ...] = ()  # one, once the driver is initialised
@@ -121,19 +122,30 @@ class Worker:
                 os._exit(RECYCLED)
         leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
         leaving.start()
-        leaving.join(_LEAVING)
+        leaving.join(LEAVING)
 
     def _leave(self) -> None:
-        """Give the driver back what it lent; may block for ever, like any call of it."""
+        """Give the driver back what it lent and shut it down; may block for ever, like any call of it."""
         with self._lock:
             self._accepting = False
-            cards = self._cards
+        for one in self._beside():
+            one.pause()
+        self._driving.acquire()  # for good: nobody initialises or counts any more
+        with self._lock:
+            self._accepting = False
+            cards, beside = self._cards, self._beside()
         for card in cards:
             card.end()
+        for one in beside:
+            one.end()
         for card in cards:
             card.thread.join()
         if self._driver is not None:
             self._shared.clear(self._driver)
+        for one in beside:
+            one.thread.join()
+        if self._driver is not None:
+            shut_down(self._driver)
 
     def _read(self, message: pipe.Read) -> None:
         now = time.monotonic()
@@ -158,27 +170,33 @@ class Worker:
         """Initialise the driver, and again whenever that is due; the only thread that does."""
         try:
             driver = load_driver(self._module, self._options)
-            self._start(driver)
+            with self._driving:
+                self._start(driver)
             counted = time.monotonic()
             while True:
                 time.sleep(_TICK)
                 now = time.monotonic()
                 for one in self._events:
                     one.stuck(now)
-                if now - counted >= COUNT_EVERY:
-                    counted = self._counting_since = now
-                    count = card_count(driver)
-                    self._counting_since = None
-                    if count not in {None, len(self._cards)}:
+                with self._driving:
+                    if now - counted >= COUNT_EVERY:
+                        counted = now
+                        self._count(driver, now)
+                    if self._doubled():
                         self._again.request()
-                if self._doubled():
-                    self._again.request()
-                if self._again.due(now, [card.gone for card in self._cards]):
-                    self._initialise_again(driver)
+                    if self._again.due(now, [card.gone for card in self._cards]):
+                        self._initialise_again(driver)
         except DriverError as error:
             self.outlet.fail(error.reason, str(error))
         except BaseException as error:
             self.outlet.fail("crashed", f"{type(error).__name__}: {error}")
+
+    def _count(self, driver: Any, now: float) -> None:
+        self._counting_since = now
+        count = card_count(driver)
+        self._counting_since = None
+        if count not in {None, len(self._cards)}:
+            self._again.request()
 
     def _start(self, driver: Any) -> None:
         self.outlet.send(pipe.Initialising())

@@ -12,6 +12,8 @@ from exporter.sources.backoff import AT_ONCE, Restarts
 from exporter.sources.driver.worker_process import WorkerProcess
 
 KILL_DEADLINE = 0.5  # after that, a killed worker counts as stuck in the kernel
+LEAVE_DEADLINE = 1.2  # for a worker that was asked to leave, which takes a little more than one call of its longest
+FAREWELL = 0.6  # the same at the end of the daemon, for which somebody waits
 RECYCLED_CODE = 75  # exporter.sources.driver.worker.RECYCLED, which the daemon does not import
 
 
@@ -28,6 +30,7 @@ class WorkerKeeper:
         self._ending = False
         self._start_at = 0.0
         self._killed_at = 0.0
+        self._leave_until: float | None = None  # it was asked to leave, and is killed then
         self._closed_at: float | None = None
         self._at_once = False
         self.held = False  # start none until told otherwise
@@ -72,33 +75,43 @@ class WorkerKeeper:
             self.end("crashed", f"the worker ended with code {code}", now)
         return True
 
-    def end(self, reason: str, words: str, now: float, *, at_once: bool = False) -> None:
-        """Kill the worker; ``at_once``: start the next one as soon as it is gone, whatever came before."""
+    def end(self, reason: str, words: str, now: float, *, at_once: bool = False, orderly: bool = False) -> None:
+        """Kill the worker; ``at_once``: start the next one as soon as it is gone, whatever came before.
+
+        ``orderly``: let it give the driver back what it lent first, for as long as LEAVE_DEADLINE.
+        """
         self.reason, self.words = reason, words
         self._at_once = at_once
         if self._worker is not None and not self._ending:
             self._ending, self._killed_at = True, now
-            self._worker.kill()
-            self._bury(self._worker, now)
+            if orderly:
+                self._leave_until = self._killed_at = now + LEAVE_DEADLINE
+                self._worker.dismiss()
+            else:
+                self._worker.kill()
+                self._bury(self._worker, now)
 
-    @property
-    def gone(self) -> bool:
-        """Whether no worker is left, dying ones included."""
-        return self._worker is None
+    def lingers(self, now: float) -> bool:
+        """Say whether a worker is left that was killed and does not go."""
+        return self._worker is not None and self._ending and now - self._killed_at > KILL_DEADLINE
 
     def hold(self, now: float, *, held: bool) -> None:
         """End the worker and start no other, or start one now."""
         self.held = held
         if held:
-            self.end("released", "asked to let go of the cards", now, at_once=True)
+            self.end("released", "asked to let go of the cards", now, at_once=True, orderly=True)
         else:
             self.reason, self.words = "starting", "asked to take the cards up again"
             self._start_at = min(self._start_at, now)
 
     def _bury(self, worker: WorkerProcess, now: float) -> None:
         if worker.exit_code() is None:
+            if self._leave_until is not None and now >= self._leave_until:
+                self._leave_until = None
+                worker.kill()
             return
         worker.close()
+        self._leave_until = None
         worked = 0.0 if self.ready_at is None else self._killed_at - self.ready_at
         delay = AT_ONCE if self._at_once else self._restarts.delay(self.reason, now, worked)
         self._worker, self._ending = None, False
@@ -114,12 +127,12 @@ class WorkerKeeper:
         return 0.02 if self._worker.closed else None
 
     def farewell(self) -> None:
-        """End the worker for good, in less than a second, whatever state it is in."""
+        """End the worker for good, in order where it can and in little more than a second whatever state it is in."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
         worker.dismiss()
-        for number, patience in ((None, 0.25), (signal.SIGTERM, 0.1), (signal.SIGKILL, KILL_DEADLINE)):
+        for number, patience in ((None, FAREWELL), (signal.SIGTERM, 0.1), (signal.SIGKILL, KILL_DEADLINE)):
             if number is not None:
                 worker.kill(number)
             until = time.monotonic() + patience

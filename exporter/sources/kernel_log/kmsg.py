@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from exporter.sources.kernel_log.record import Record
+from exporter.sources.kernel_log.record import Record, of_driver
 
 MAX_RECORD = 8192  # the kernel's own limit
 MAX_READS = 4096  # a turn: some milliseconds
@@ -48,7 +48,7 @@ class Kmsg:
                 raise
             if not data:
                 break
-            if b"NVRM: " in data:
+            if of_driver(data):
                 found.append(self._record(data))
         return found
 

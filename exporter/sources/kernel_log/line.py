@@ -4,21 +4,22 @@ Shapes that are understood, with whatever a logger put before them:
 
     NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
     NVRM: Xid (PCI:0000:65:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception: …
-    NVRM: Xid (PCI:0000:65:00 GPU-I:05): 94, …                            a MIG instance; the card counts
+    NVRM: Xid (PCI:0000:65:00 GPU-I:05 GPU-CI:00): 94, …                  a MIG instance, by both ids or the first
     NVRM: Xid (0000:65:00): 14, Channel 00000001                          older drivers
     NVRM: GPU at PCI:0000:65:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7  before a card's first XID
     NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.                   an XID 79, with or without one
     NVRM: The NVIDIA GPU 0000:65:00.0 … fallen off the bus                the same, over one line or several
 
-Errors of NVSwitches (SXid) have numbers of their own and are not read.
+Errors of NVSwitches (SXid) have numbers of their own: ``switch_line``.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from exporter.model import canonical_pci
+from exporter.model import WHOLE, Part, canonical_pci
+from exporter.sources.kernel_log.switch_line import MARK, SxidLine, read_switch_line
 
 MAX_LINE = 4096  # characters; the kernel's own are shorter
 MAX_DETAIL = 160
@@ -28,7 +29,8 @@ _NAMED_FOR = 3  # lines of the driver that a sentence over several lines may tak
 
 # Every repetition is bounded, so that no line can cost more than its length.
 _PLACE = r"((?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PLACE}(?: [^()]{{1,40}})?\): (\d{{1,6}})(?!\d)[, .:]{{0,4}}")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_PLACE}((?: [^()]{{1,40}})?)\): (\d{{1,6}})(?!\d)[, .:]{{0,4}}")
+_PART = re.compile(r" GPU-I:(\d{1,5})(?!\d)(?: GPU-CI:(\d{1,5})(?!\d))?")
 _UUID = re.compile(
     rf"NVRM: GPU at (?:PCI:)?{_PLACE}: (GPU-[0-9a-f]{{8}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9a-f]{{12}})"
 )
@@ -38,10 +40,14 @@ _NAMED = re.compile(rf"NVRM: The NVIDIA GPU (?:PCI:)?{_PLACE}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidLine:
-    """An XID, or with ``inferred`` a sentence that means one.  ``detail``: the driver's own words, printable."""
+    """An XID, or with ``inferred`` a sentence that means one.  ``detail``: the driver's own words, printable.
+
+    ``part``: ids of the GPU instance and the compute instance that it befell, None for the whole of either.
+    """
 
     pci: str
     xid: int
+    part: Part = WHOLE
     detail: str = ""
     inferred: bool = False
 
@@ -61,14 +67,19 @@ class LineReader:
         self._named = ""
         self._named_lines = 0
 
-    def read(self, line: str) -> XidLine | NameLine | None:
+    def read(self, line: str) -> XidLine | NameLine | SxidLine | None:
         """Say what the driver says; None for everything else."""
-        if "NVRM: " not in line:
+        if not ("NVRM: " in line or MARK in line):
             return None
         line = line[:MAX_LINE]
+        # First, because whoever names a process names it in such a line, and may call it anything.
         if found := _XID.search(line):
-            pci, code = canonical_pci(found[1]), int(found[2])
-            return XidLine(pci=pci, xid=code, detail=_plain(line[found.end() :])) if 0 < code <= MAX_XID else None
+            code, words = int(found[3]), _plain(line[found.end() :])
+            xid = XidLine(pci=canonical_pci(found[1]), xid=code, part=_part(found[2]), detail=words)
+            return xid if 0 < code <= MAX_XID else None
+        if MARK in line:
+            switch = read_switch_line(line)
+            return replace(switch, words=_plain(switch.words)) if switch is not None else None
         if found := _UUID.search(line):
             return NameLine(pci=canonical_pci(found[1]), uuid=found[2])
         return self._gone(line)
@@ -90,6 +101,14 @@ class LineReader:
         return XidLine(
             pci=canonical_pci(place), xid=OFF_THE_BUS, detail="the card has fallen off the bus", inferred=True
         )
+
+
+def _part(text: str) -> Part:
+    """Read which instances stand behind the place on the bus."""
+    found = _PART.match(text)
+    if found is None:
+        return WHOLE
+    return int(found[1]), int(found[2]) if found[2] else None
 
 
 def _plain(text: str) -> str:

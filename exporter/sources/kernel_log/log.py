@@ -1,6 +1,7 @@
 """The kernel log of this machine, from whatever place can be read: errors of cards that stand in it.
 
-Without a configured path the device is tried first, then the file into which syslog daemons write the same.
+Without a configured path the device is tried first, then the file into which syslog daemons write the same, then
+systemd's journal.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exporter.errors import SourceError
+from exporter.sources.kernel_log.journal import JournalLog
 from exporter.sources.kernel_log.kmsg import Kmsg
 from exporter.sources.kernel_log.line import LineReader, NameLine, XidLine
 from exporter.sources.kernel_log.record import Record
+from exporter.sources.kernel_log.switch_line import SxidLine
 from exporter.sources.kernel_log.text_log import TextLog
 
 PLACES = ("/dev/kmsg", "/var/log/kern.log")
-_CURE = "give the daemon CAP_SYSLOG, or name a log file that it may read as kernel_log.path"
+JOURNAL_EVERY = 600.0  # seconds between attempts at a journal that refused, as each costs a process
+_CURE = (
+    "give the daemon CAP_SYSLOG, or put its user into the group systemd-journal, or name a log file that it may read "
+    "as kernel_log.path"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What a line says, and when it was written; ``wall`` None: nobody knows."""
 
-    said: XidLine | NameLine
+    said: XidLine | NameLine | SxidLine
     wall: float | None
     old: bool
 
@@ -45,8 +52,9 @@ class KernelLog:
         self.overruns = 0  # times that the kernel overwrote what was not read yet
         self._clock, self._wall = clock, wall
         self._lines = LineReader()
-        self._log: Kmsg | TextLog | None = None
-        self._tried = False
+        self._log: Kmsg | TextLog | JournalLog | None = None
+        self._journal_at = float("-inf")  # no journal before that
+        self._missing: set[str] = set()  # places that were not there when last looked at
 
     def read(self) -> list[Entry]:
         """Give what was said since the last time.
@@ -58,10 +66,10 @@ class KernelLog:
                 self._log = self._opened()
             records = self._log.read()
         except OSError as error:
+            if isinstance(self._log, TextLog) and isinstance(error, FileNotFoundError):
+                self._missing.add(self._log.path)
             self.close()
             raise self._failure(error) from error
-        finally:
-            self._tried = True
         self.overruns += self._log.overruns
         self._log.overruns = 0
         return self._entries(records)
@@ -74,19 +82,32 @@ class KernelLog:
                 entries.append(Entry(said=said, wall=record.wall, old=record.old))
         return entries
 
-    def _opened(self) -> Kmsg | TextLog:
+    def _opened(self) -> Kmsg | TextLog | JournalLog:
         places = (self.path,) if self.path is not None else PLACES
         for place in places[1:]:
             with contextlib.suppress(OSError):
                 return self._open(places[0])
             with contextlib.suppress(OSError):
                 return self._open(place)
+        if self.path is None and self._clock() >= self._journal_at:
+            self._journal_at = self._clock() + JOURNAL_EVERY
+            with contextlib.suppress(OSError):
+                log = JournalLog(wall=self._wall)
+                self._journal_at = float("-inf")
+                return log
         return self._open(places[0])  # the one that should work, for its error
 
     def _open(self, place: str) -> Kmsg | TextLog:
-        if stat.S_ISCHR(os.stat(place).st_mode):
-            return Kmsg(place, clock=self._clock, wall=self._wall)
-        return TextLog(place, new=self._tried, wall=self._wall)
+        try:
+            if stat.S_ISCHR(os.stat(place).st_mode):
+                return Kmsg(place, clock=self._clock, wall=self._wall)
+            # What may be read from now on only is as old as it is: only what was not there before is new.
+            log = TextLog(place, new=place in self._missing, wall=self._wall)
+        except FileNotFoundError:
+            self._missing.add(place)
+            raise
+        self._missing.discard(place)
+        return log
 
     def _failure(self, error: OSError) -> SourceError:
         name = self.path or PLACES[0]

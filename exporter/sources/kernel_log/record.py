@@ -11,6 +11,12 @@ _UNIX = re.compile(r"(\d{9,11}\.\d{1,9})\s")  # journalctl -o short-unix
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?\s")
 _CLASSIC = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?\s")  # without year and zone
 _DAY = 86_400.0
+_MARKS = (b"NVRM: ", b"SXid (")  # of the cards' driver, and of the switches'
+
+
+def of_driver(data: bytes) -> bool:
+    """Say whether a line may be about a card or a switch; cheap, because it is asked of every line there is."""
+    return _MARKS[0] in data or _MARKS[1] in data
 
 
 @dataclass(frozen=True, slots=True)

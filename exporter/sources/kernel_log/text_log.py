@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from exporter.errors import SourceError
-from exporter.sources.kernel_log.record import Record, written_at
+from exporter.sources.kernel_log.record import Record, of_driver, written_at
 
 MAX_LINE = 16 * 1024  # bytes; the rest of a longer line is skipped
 MAX_BYTES = 256 * 1024  # a turn
@@ -24,17 +24,17 @@ class TextLog:
 
     def __init__(self, path: str, *, new: bool, wall: Callable[[], float]) -> None:
         """Open the file.  ``new``: everything in it was written since this daemon looks for it."""
-        self._path, self._wall = path, wall
+        self.path, self._wall = path, wall
         self.overruns = 0
         self._descriptor, self._old_until = -1, 0
         self._open(new=new)
 
     def _open(self, *, new: bool) -> None:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
             os.close(descriptor)
-            raise SourceError("not_a_log", f"{self._path} is neither a file nor a pipe")
+            raise SourceError("not_a_log", f"{self.path} is neither a file nor a pipe")
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = descriptor
@@ -51,7 +51,7 @@ class TextLog:
         """Give the lines about the GPU driver that have come.  Raises OSError, FileNotFoundError when it is gone."""
         found = self._lines(MAX_BYTES)
         if self._regular:
-            status = os.stat(self._path)
+            status = os.stat(self.path)
             if (status.st_dev, status.st_ino) != self._stamp:
                 found += self._lines(MAX_BYTES)  # what was written up to the rotation
                 self._open(new=True)
@@ -81,7 +81,7 @@ class TextLog:
     def _cut(self, data: bytes, old: bool, found: list[Record]) -> None:  # noqa: FBT001 - of this class only
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
-            if not self._skipping and b"NVRM: " in line:
+            if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
                 wall = written_at(text, self._wall()) if old else self._wall()
                 found.append(Record(text, wall, old=old))

@@ -1,0 +1,138 @@
+"""The raw counters of a page by rank: which of them can be believed, which fell, and which are remembered.
+
+Raw values stay remembered while they are missing from a page, so that a counter which comes back continues where it
+was instead of adding its whole life at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+from operator import le, lt
+from typing import TypeVar
+
+from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCounters:
+    """The newest known raw counters of one rank, whether or not the newest page shows them."""
+
+    quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
+    finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)
+
+
+NOTHING = RankCounters()
+
+
+# Reasons why a number that the engine showed is not in the reading: a counter seen for the first time after such a
+# page may have stood there with its whole life.
+_HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number"))
+
+
+def hiding(reading: EngineReading) -> bool:
+    """Say whether the page held numbers that could not be read."""
+    return not _HIDING.isdisjoint(reading.oddities)
+
+
+def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[str, RankCounters]:
+    """Give the page's counters that can be believed; histograms of ``known`` need no second look."""
+    histograms: dict[str, dict[Stage, Histogram]] = {}
+    for stage, by_rank in reading.histograms.items():
+        for rank, histogram in by_rank.items():
+            same = known.get(rank, NOTHING).histograms.get(stage) is histogram  # most do not change in a second
+            sound = histogram if same else _sound(histogram)
+            if sound is not None:
+                histograms.setdefault(rank, {})[stage] = sound
+    names = dict.fromkeys((*reading.ranks, *reading.finished, *histograms))
+    return {
+        rank: RankCounters(
+            quantities={
+                quantity: value
+                for quantity, value in reading.ranks.get(rank, EMPTY).items()
+                if quantity in COUNTERS and 0 <= value < inf
+            },
+            finished=valid(reading.finished.get(rank, EMPTY)),
+            histograms=histograms.get(rank, EMPTY),
+        )
+        for rank in names
+    }
+
+
+def valid(counters: Mapping[_Key, float]) -> Mapping[_Key, float]:
+    """Leave out what no counter can be."""
+    return {name: value for name, value in counters.items() if 0 <= value < inf}  # NaN compares false
+
+
+def _sound(histogram: Histogram) -> Histogram | None:
+    """Give the histogram with counts that never fall with the bound; None if a count cannot be one."""
+    counts = histogram.counts
+    if not histogram.bounds or len(counts) != len(histogram.bounds) + 1 or not 0 <= sum(counts) < inf:
+        return None
+    if min(counts) < 0:
+        return None
+    if all(map(le, counts, counts[1:])):
+        return histogram
+    return Histogram(bounds=histogram.bounds, counts=tuple(accumulate(counts, max)), sum=histogram.sum)
+
+
+def any_fell(before: Mapping[_Key, float], now: Mapping[_Key, float]) -> bool:
+    """Say whether any counter is lower than it was."""
+    return any(value < before.get(key, 0.0) for key, value in now.items())
+
+
+def fell(before: RankCounters, now: RankCounters) -> bool:
+    """Say whether any counter or bucket of the rank is lower than it was."""
+    if any_fell(before.quantities, now.quantities) or any_fell(before.finished, now.finished):
+        return True
+    for stage, histogram in now.histograms.items():
+        known = before.histograms.get(stage)
+        if known is None or known is histogram or known.counts == histogram.counts:
+            continue
+        if histogram.counts[-1] < known.counts[-1]:
+            return True
+        if known.bounds == histogram.bounds and any(map(lt, histogram.counts, known.counts)):
+            return True
+    return False
+
+
+def same(before: RankCounters, now: RankCounters) -> bool:
+    """Say whether nothing that the rank shows has moved."""
+    if any(before.quantities.get(name) != value for name, value in now.quantities.items()):
+        return False
+    if any(before.finished.get(outcome) != value for outcome, value in now.finished.items()):
+        return False
+    for stage, histogram in now.histograms.items():
+        known = before.histograms.get(stage)
+        if known is not histogram and (known is None or known.counts != histogram.counts):
+            return False
+    return True
+
+
+def remember(before: RankCounters, now: RankCounters) -> RankCounters:
+    """Give what the rank shows, and what it showed before and does not show now."""
+    return RankCounters(
+        quantities=merged(before.quantities, now.quantities),
+        finished=merged(before.finished, now.finished),
+        histograms=merged(before.histograms, now.histograms),
+    )
+
+
+def assume(before: RankCounters, now: RankCounters) -> RankCounters:
+    """Give ``before`` and what ``now`` shows beyond it, as if that had stood there already."""
+    return RankCounters(
+        quantities=merged(now.quantities, before.quantities),
+        finished=merged(now.finished, before.finished),
+        histograms=merged(now.histograms, before.histograms),
+    )
+
+
+def merged(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
+    """Give both, the later one's where both have a key."""
+    return now if before.keys() <= now.keys() else {**before, **now}

@@ -1,0 +1,111 @@
+"""The kernel's messages out of systemd's journal, through ``journalctl``.
+
+For nodes that keep no text file of them, where the daemon may not read the device: whoever is in the group
+systemd-journal may read the journal, without a capability.  One child follows it and is read without waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from exporter.sources.kernel_log.record import Record, of_driver, written_at
+
+PROGRAMS = ("/usr/bin/journalctl", "/bin/journalctl")  # nothing that happens to be earlier in the path
+HISTORY = 2000  # messages of this boot that are looked at
+PROOF = 3.0  # seconds for the first message to come
+OLD_FOR = 5.0  # seconds in which old messages may come; later ones are new, whatever the clock was set to meanwhile
+MAX_LINE = 16 * 1024  # bytes; the rest of a longer line is skipped
+MAX_BYTES = 256 * 1024  # a turn
+_READ = 64 * 1024
+_END = 1.0  # seconds for a child that was killed
+
+
+class JournalLog:
+    """The child that follows the journal.  Raises OSError from the constructor where there is nothing to follow.
+
+    Without permission some versions end and others go on with a journal that holds no message of the kernel's: as
+    every kernel has said something since it was booted, the first message is the proof.
+    """
+
+    def __init__(self, *, wall: Callable[[], float]) -> None:
+        self.overruns = 0
+        self._wall, self._opened = wall, wall()
+        self._old_until = time.monotonic() + OLD_FOR
+        self._rest, self._skipping = b"", False
+        program = next((path for path in PROGRAMS if os.path.exists(path)), None)
+        if program is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no journalctl")
+        options = ("--dmesg", "--follow", "--output=short-unix", f"--lines={HISTORY}", "--no-pager", "--quiet")
+        self._child = subprocess.Popen(
+            [program, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        if self._child.stdout is None:
+            raise OSError(errno.EIO, "journalctl has no output")
+        self._output = self._child.stdout
+        os.set_blocking(self._output.fileno(), False)
+        if not self._spoke():
+            self.close()
+            raise PermissionError(errno.EACCES, "the journal shows no message of the kernel")
+
+    def _spoke(self) -> bool:
+        """Wait for the first bytes, and take them."""
+        poller = select.poll()
+        poller.register(self._output.fileno(), select.POLLIN)
+        end = time.monotonic() + PROOF
+        while not self._rest and (left := end - time.monotonic()) > 0:
+            if poller.poll(left * 1000):
+                with contextlib.suppress(BlockingIOError):
+                    self._rest = os.read(self._output.fileno(), _READ)
+                    break
+        return bool(self._rest)
+
+    def read(self) -> list[Record]:
+        """Give the messages about the GPU driver that have come.  Raises OSError when the child has ended."""
+        found: list[Record] = []
+        data, self._rest = self._rest, b""
+        self._cut(data, found)
+        for _ in range(MAX_BYTES // _READ):
+            try:
+                data = os.read(self._output.fileno(), _READ)
+            except BlockingIOError:
+                return found
+            if not data:
+                if found:
+                    return found  # the next read says that it has ended
+                raise OSError(errno.EPIPE, f"journalctl ended with code {self._child.poll()}")
+            self._cut(data, found)
+        return found
+
+    def _cut(self, data: bytes, found: list[Record]) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not self._skipping and of_driver(line):
+                text = line[:MAX_LINE].decode("utf-8", "replace")
+                written = written_at(text, self._wall())
+                early = time.monotonic() < self._old_until
+                old = early and written is not None and written < self._opened
+                found.append(Record(text, written if old else self._wall(), old=old))
+            self._skipping = False
+        if len(rest) > MAX_LINE:
+            self._skipping, rest = True, b""
+        self._rest = b"" if self._skipping else rest
+
+    def close(self) -> None:
+        """End the child."""
+        self._output.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_END)

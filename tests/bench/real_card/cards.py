@@ -1,0 +1,90 @@
+"""All cards read as the daemon's worker reads them, again and again, and what that took.
+
+The worker has a thread for each card; here they are read one after the other, so that no call waits for another's
+lock and a time is the call's own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from exporter.model import CardFacts, CardReading, CardTopology, DriverFacts
+from exporter.sources.driver import nvml
+from exporter.sources.driver.nvml_card import CardReader, Shared
+from exporter.sources.driver.nvml_errors import CardGone
+from exporter.sources.driver.nvml_gpm import WINDOW_LEAST
+from exporter.sources.driver.nvml_topology import TopologyReader
+
+_PACE = WINDOW_LEAST + 0.01  # seconds between two reads: below that no work is measured
+_SLOW_EACH = 5  # reads; the daemon does it every tenth
+
+
+@dataclass(slots=True)
+class Look:
+    """One card: its last reading and instances, and the µs of its cycles without and with the slow tier."""
+
+    facts: CardFacts
+    reader: CardReader
+    reading: CardReading | None = None
+    instances: tuple[tuple[CardFacts, CardReading], ...] = ()
+    fast: list[float] = field(default_factory=list)
+    slow: list[float] = field(default_factory=list)
+    gone: str = ""  # why nothing more was read
+
+
+@dataclass(slots=True)
+class Seen:
+    """The whole node."""
+
+    driver: DriverFacts
+    cards: list[Look]
+    topology: dict[str, CardTopology]
+    closed: list[str]  # what was said of cards that cannot even be opened
+
+
+def read(driver: Any, seconds: float) -> Seen:
+    """Initialise, read all cards for so long (six times at the least), and shut down.  Raises DriverGone."""
+    versions, count = nvml.initialise(driver)
+    shared = Shared()
+    try:
+        looks, handles, closed = [], {}, []
+        for index in range(count):
+            try:
+                calls, facts = nvml.open_card(driver, index)
+            except CardGone as error:
+                closed.append(str(error))
+                continue
+            handles[facts.uuid] = calls.handle
+            looks.append(Look(facts, CardReader(driver, calls, facts, versions.driver_version, shared)))
+        topology = TopologyReader(driver).read(handles)
+        end, turn = time.monotonic() + seconds, 0
+        while looks and (turn <= _SLOW_EACH or time.monotonic() < end):
+            begun = time.monotonic()
+            for look in looks:
+                _turn(look, slow=turn % _SLOW_EACH == 0, counted=turn > 0)
+            turn += 1
+            time.sleep(max(0.0, begun + _PACE - time.monotonic()))
+        for look in looks:
+            look.reader.close()
+        return Seen(versions, looks, topology, closed)
+    finally:
+        shared.clear(driver)
+        nvml.shut_down(driver)
+
+
+def _turn(look: Look, *, slow: bool, counted: bool) -> None:
+    """Read one card as its thread in the worker does; the first turn asks for what later ones do not, and is no cost."""
+    if look.gone:
+        return
+    started = time.perf_counter_ns()
+    try:
+        if look.reader.instances is not None:
+            look.instances = look.reader.instances.read(look=slow)
+        look.reading = look.reader.read(slow=slow)
+    except CardGone as error:
+        look.gone = f"{error.reason}: {error}"
+        return
+    if counted:
+        (look.slow if slow else look.fast).append((time.perf_counter_ns() - started) / 1e3)

@@ -1,0 +1,157 @@
+"""The kernel log out of systemd's journal: followed by a child, old and new told apart, gone when it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from exporter.errors import SourceError
+from exporter.sources.kernel_log import journal, log
+from exporter.sources.kernel_log.journal import JournalLog
+from exporter.sources.kernel_log.log import KernelLog
+
+NOW = 1_795_176_000.0
+OLD = "1795172400.500000 node kernel: NVRM: Xid (PCI:0000:65:00): {}, x"
+NEW = "1795176001.500000 node kernel: NVRM: Xid (PCI:0000:65:00): {}, x"
+
+
+class Program:
+    """A journalctl of one's own: says what stands in a file, then follows it; notes each start."""
+
+    def __init__(self, folder):
+        self.folder, self.said, self.starts = folder, folder / "said", folder / "starts"
+        self.said.write_text("")
+        self.write(f'exec tail -n +1 -s 0.02 -f "{self.said}"')
+
+    def write(self, body):
+        path = self.folder / "journalctl"
+        fresh = self.folder / "fresh"
+        fresh.write_text(f'#!/bin/sh\necho "$$ $*" >> "{self.starts}"\n{body}\n')
+        fresh.chmod(0o755)
+        fresh.replace(path)
+        return path
+
+    def say(self, *lines):
+        with open(self.said, "a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def started(self):
+        return [line.split() for line in self.starts.read_text().splitlines()] if self.starts.exists() else []
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    one = Program(tmp_path)
+    monkeypatch.setattr(journal, "PROGRAMS", (str(tmp_path / "nowhere"), str(tmp_path / "journalctl")))
+    monkeypatch.setattr(log, "PLACES", (str(tmp_path / "kmsg"), str(tmp_path / "kern.log")))
+    return one
+
+
+@pytest.fixture
+def opened(program):
+    made = []
+
+    def make(clock=time.monotonic):
+        made.append(KernelLog(None, clock=clock, wall=lambda: NOW))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def until(read, count, seconds=10.0):
+    """Read until so many entries have come."""
+    end, found = time.monotonic() + seconds, []
+    while len(found) < count:
+        assert time.monotonic() < end, found
+        found += read()
+        time.sleep(0.01)
+    return [(entry.said.xid, entry.old) for entry in found]
+
+
+def gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_where_neither_device_nor_file_can_be_read_the_journal_is_followed(program, opened):
+    program.say("1795172400.1 node kernel: Linux version 6.1", OLD.format(79))
+    one = opened()
+    assert until(one.read, 1) == [(79, True)]
+    program.say(NEW.format(48), "1795176001.6 node kernel: eth0: link up", NEW.format(74))
+    assert until(one.read, 2) == [(48, False), (74, False)]
+    assert one.read() == []
+    (_, *options) = program.started()[0]
+    assert {"--dmesg", "--follow", "--output=short-unix"} <= set(options) and len(program.started()) == 1
+
+
+def test_a_message_is_new_after_a_while_although_the_clock_was_set_back(program, opened, monkeypatch):
+    monkeypatch.setattr(journal, "OLD_FOR", 0.0)
+    program.say(OLD.format(79))
+    assert until(opened().read, 1) == [(79, False)]
+
+
+def test_the_child_ends_with_the_log_and_another_one_follows_when_it_died(program, opened):
+    program.say("1795172400.1 node kernel: Linux version 6.1")
+    one = opened()
+    assert one.read() == []
+    first = int(program.started()[0][0])
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(SourceError) as caught:
+        for _ in range(500):
+            one.read()
+            time.sleep(0.01)
+    assert caught.value.reason == "unreadable"
+    program.say(NEW.format(79))
+    assert until(one.read, 1) == [(79, False)]
+    second = int(program.started()[1][0])
+    one.close()
+    assert gone(first) and gone(second)
+
+
+@pytest.mark.parametrize("body", ["echo no permission >&2; exit 1", "sleep 60", "exec /nowhere/at/all"])
+def test_a_journal_that_shows_nothing_is_none_and_is_not_tried_again_soon(program, opened, monkeypatch, body):
+    monkeypatch.setattr(journal, "PROOF", 0.5)
+    program.write(body)
+    now = [1000.0]
+    one = opened(lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(SourceError, match="kmsg is not there.*systemd-journal"):
+            one.read()
+    assert len(program.started()) == 1
+    assert all(gone(start[0]) for start in program.started())
+    now[0] += log.JOURNAL_EVERY
+    program.say("1795172400.1 node kernel: Linux version 6.1")
+    program.write(f'exec tail -n +1 -s 0.02 -f "{program.said}"')
+    assert one.read() == []
+    assert len(program.started()) == 2
+
+
+def test_a_configured_path_is_the_only_place_that_is_looked_at(program, tmp_path):
+    one = KernelLog(str(tmp_path / "other.log"), wall=lambda: NOW)
+    with pytest.raises(SourceError):
+        one.read()
+    assert program.started() == []
+
+
+def test_a_line_without_end_is_skipped_in_bounded_memory(program, monkeypatch):
+    monkeypatch.setattr(journal, "MAX_BYTES", 1 << 20)
+    program.say("1795172400.1 node kernel: Linux version 6.1")
+    one = JournalLog(wall=lambda: NOW)
+    try:
+        program.say("NVRM: " + "x" * 2_000_000, NEW.format(79))
+        end, found = time.monotonic() + 10.0, []
+        while not found and time.monotonic() < end:
+            found += one.read()
+            assert len(one._rest) <= journal.MAX_LINE + journal._READ
+            time.sleep(0.01)
+        assert [record.text for record in found] == [NEW.format(79)]
+    finally:
+        one.close()

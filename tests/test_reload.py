@@ -1,0 +1,250 @@
+"""A reload of the configuration: every key is applied at once or named as waiting for the next start."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import signal
+import socket
+import time
+
+import pytest
+
+from exporter.app import App
+from exporter.config.schema import Listed, Section, join, readers_of
+from exporter.settings import Settings, parse
+from tests.fault_matrix import programs
+
+ONE = "url: http://127.0.0.1:1/m, name: a, interval: 600s"
+OTHER = "url: http://127.0.0.1:1/m, name: a, interval: 600s, {more}"
+NOT_YET = {"web_config_file"}  # refused whatever it says
+
+
+def _endpoint(name, **values):
+    """Two texts for each key of an engine or a gateway, the second with another value."""
+    start, end = f"{name}: [{{", "}]"
+    changes = {
+        "name": ("url: http://127.0.0.1:1/m, name: a", "url: http://127.0.0.1:1/m, name: b"),
+        "url": ("url: http://127.0.0.1:1/m, name: a", "url: http://127.0.0.1:2/m, name: a"),
+        "interval": ("url: http://127.0.0.1:1/m, interval: 600s", "url: http://127.0.0.1:1/m, interval: 60s"),
+        "timeout": (f"{ONE}, timeout: 1s", f"{ONE}, timeout: 2s"),
+        "bearer_token_file": (ONE, f"{ONE}, bearer_token_file: SECRET"),
+        "basic_auth.username": (
+            f"{ONE}, basic_auth: {{username: a, password_file: SECRET}}",
+            f"{ONE}, basic_auth: {{username: b, password_file: SECRET}}",
+        ),
+        "basic_auth.password_file": (
+            f"{ONE}, basic_auth: {{username: a, password_file: SECRET}}",
+            f"{ONE}, basic_auth: {{username: a, password_file: OTHER}}",
+        ),
+        **{f"tls.{key}": tuple(_over_tls(text) for text in texts) for key, texts in TLS.items()},
+        **{key: tuple(f"{ONE}, {text}" for text in texts) for key, texts in values.items()},
+    }
+    return {f"{name}[].{key}": (start + old + end, start + new + end) for key, (old, new) in changes.items()}
+
+
+def _over_tls(text):
+    return f"url: https://127.0.0.1:1/m, interval: 600s, tls: {{{text}}}"
+
+
+TLS = {
+    "ca_file": ("ca_file: SECRET", "ca_file: OTHER"),
+    "cert_file": ("cert_file: SECRET, key_file: SECRET", "cert_file: OTHER, key_file: SECRET"),
+    "key_file": ("cert_file: SECRET, key_file: SECRET", "cert_file: SECRET, key_file: OTHER"),
+    "server_name": ("server_name: a", "server_name: b"),
+    "insecure_skip_verify": ("insecure_skip_verify: false", "insecure_skip_verify: true"),
+}
+
+
+def _pods(old, new):
+    begin = "discovery: {kubernetes: {enabled: true, url: 'https://127.0.0.1:1', node_name: a, interval: 600s"
+    return f"{begin}, {old}}}}}", f"{begin}, {new}}}}}"
+
+
+# Each key with two texts that differ in it alone.
+CHANGES: dict[str, tuple[str, str]] = {
+    "listen": ("listen: 127.0.0.1:0", "listen: 127.0.0.1:9"),
+    "gpu.enabled": ("gpu: {enabled: true}", "gpu: {enabled: false}"),
+    "gpu.interval": ("gpu: {interval: 1s}", "gpu: {interval: 3s}"),
+    "gpu.deadline": ("gpu: {deadline: 1s}", "gpu: {deadline: 3s}"),
+    "kernel_log.enabled": ("kernel_log: {enabled: false}", "kernel_log: {enabled: true}"),
+    "kernel_log.path": ("kernel_log: {path: SECRET}", "kernel_log: {path: OTHER}"),
+    **_endpoint(
+        "engines", kind=("kind: vllm", "kind: tgi"), gpus=("gpus: [0]", "gpus: [1]"), image=("image: a:1", "image: a:2")
+    ),
+    **_endpoint("gateways", kind=("kind: envoy", "kind: haproxy")),
+    "discovery.processes": ("discovery: {processes: true}", "discovery: {processes: false}"),
+    "discovery.ray": ("discovery: {ray: false}", "discovery: {ray: true}"),
+    "discovery.ray_file": ("discovery: {ray_file: SECRET}", "discovery: {ray_file: OTHER}"),
+    "discovery.file_sd": ("discovery: {file_sd: [a.yaml]}", "discovery: {file_sd: [b.yaml]}"),
+    "discovery.kubernetes.enabled": (
+        "discovery: {kubernetes: {enabled: false, interval: 600s}}",
+        "discovery: {kubernetes: {enabled: true, interval: 600s}}",
+    ),
+    "discovery.kubernetes.url": tuple(
+        f"discovery: {{kubernetes: {{enabled: true, url: 'https://127.0.0.1:{port}', interval: 600s}}}}"
+        for port in (1, 2)
+    ),
+    "discovery.kubernetes.node_name": tuple(
+        f"discovery: {{kubernetes: {{enabled: true, url: 'https://127.0.0.1:1', node_name: {name}}}}}" for name in "ab"
+    ),
+    "discovery.kubernetes.interval": tuple(
+        f"discovery: {{kubernetes: {{enabled: true, url: 'https://127.0.0.1:1', interval: {seconds}s}}}}"
+        for seconds in (100, 200)
+    ),
+    "discovery.kubernetes.bearer_token_file": _pods("bearer_token_file: SECRET", "bearer_token_file: OTHER"),
+    **{
+        f"discovery.kubernetes.tls.{key}": _pods(f"tls: {{{old}}}", f"tls: {{{new}}}")
+        for key, (old, new) in TLS.items()
+    },
+    "windows": (f"engines: [{{{ONE}}}]\nwindows: [1m, 5m]", f"engines: [{{{ONE}}}]\nwindows: [2m, 5m]"),
+    "quantiles": (f"engines: [{{{ONE}}}]\nquantiles: [0.5]", f"engines: [{{{ONE}}}]\nquantiles: [0.9]"),
+    "costs.currency": ("costs: {currency: USD}", "costs: {currency: EUR}"),
+    "costs.gpu_hour": (
+        "costs: {currency: USD, gpu_hour: {A: 1}}",
+        "costs: {currency: USD, gpu_hour: {A: 2}}",
+    ),
+    "series": ("series: common", "series: full"),
+    "reload_endpoint": ("reload_endpoint: true", "reload_endpoint: false"),
+    "log.level": ("log: {level: info}", "log: {level: debug}"),
+    "log.format": ("log: {format: logfmt}", "log: {format: json}"),
+}
+WAITING = {"listen", "gpu.enabled"}
+
+
+def keys(cls=Settings, path=""):
+    for name, reader in readers_of(cls).items():
+        listed = isinstance(reader, Listed)
+        inner = reader.item if listed else reader
+        where = join(path, name)
+        if isinstance(inner, Section):
+            yield from keys(inner.cls, f"{where}[]" if listed else where)
+        else:
+            yield where
+
+
+def in_use(app, log):
+    """What the daemon goes by, taken from the parts and not from the settings that they were given."""
+    watch = app.events._watch
+    told = []
+    app._ledger.account = lambda *_, **more: told.append(more)
+    app._economy((), (), ())
+    return {
+        "cards": app.cards and (app.cards._interval, app.cards._deadline),
+        "kernel_log": watch and watch.path,
+        "engines": [(plan, poller.plan) for plan, poller in app.pollers.replicas.items()],
+        "gateways": [(plan, poller.plan) for plan, poller in app.pollers.gateways.items()],
+        "discovery": {name: watcher.plan for name, watcher in app.discovery._watchers.items()},
+        "processes": app.placement._found is not None,
+        "costs": told,
+        "series": len(app.pages._collectors[False]._families),
+        "reload_endpoint": asked(app, "POST", "/-/reload")[0],
+        "log": log[-1],
+    }
+
+
+def asked(app, method, path):
+    connection = http.client.HTTPConnection(*app.listener.address, timeout=5)
+    with contextlib.closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode().strip()
+
+
+@contextlib.contextmanager
+def daemon(text, later, folder):
+    """An app that serves and reads nothing but what a reload makes it read; ``later`` is what it rereads."""
+    for name in ("SECRET", "OTHER"):
+        (folder / name).write_text("x")
+        (folder / name).chmod(0o600)
+    quiet = "" if text.startswith("kernel_log") else "kernel_log: {enabled: false}\n"
+    quiet += "" if text.startswith("listen") else "listen: 127.0.0.1:0\n"
+    quiet += "" if text.startswith("discovery") else "discovery: {processes: false}\n"
+
+    def read(text):
+        return parse((quiet + text).replace("SECRET", f"{folder}/SECRET").replace("OTHER", f"{folder}/OTHER"), "t", {})
+
+    settings = read(text)
+    log = [settings.log]
+    app = App(settings, reread=lambda: read(later[0]), adopted=lambda found: log.append(found.log))
+    app.listen()
+    try:
+        yield app, log
+    finally:
+        app.stop()
+
+
+def test_every_key_of_the_schema_has_a_row_here():
+    assert set(CHANGES) | NOT_YET == set(keys())
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_a_changed_key_is_applied_at_once_or_named_as_waiting(key, tmp_path, caplog):
+    old, new = CHANGES[key]
+    with daemon(new, [new], tmp_path) as (app, log):
+        assert app.reload()[0]
+        wanted = in_use(app, log)
+    with daemon(old, [new], tmp_path) as (app, log):
+        app._reread, reread = (lambda: app.settings), app._reread
+        assert app.reload()[0]
+        before = in_use(app, log)
+        assert before != wanted or key in WAITING, "this row shows nothing"
+        app._reread = reread
+        caplog.clear()
+        good, sentence = app.reload()
+        assert good
+        assert (key in sentence) == (key in WAITING), sentence
+        assert (key in caplog.text) == (key in WAITING), caplog.text
+        if key not in WAITING:
+            assert in_use(app, log) == wanted
+
+
+def test_what_waits_is_named_until_it_is_taken_back(tmp_path, caplog):
+    later = ["listen: 127.0.0.1:9\ngpu: {enabled: false}"]
+    with daemon("listen: 127.0.0.1:0", later, tmp_path) as (app, _):
+        for _ in range(2):
+            good, sentence = app.reload()
+            assert good and "\n" not in sentence
+            assert "listen and gpu.enabled" in sentence and "restart" in sentence
+        assert caplog.text.count("event=restart_needed") == 2
+        later[0] = "listen: 127.0.0.1:0"
+        assert app.reload() == (True, "the new configuration is in use")
+
+
+def test_a_reload_that_changes_nothing_says_so(tmp_path):
+    with daemon("series: full", ["series: full"], tmp_path) as (app, _):
+        good, sentence = app.reload()
+        assert good and "nothing" in sentence
+
+
+def test_the_endpoint_is_closed_by_the_very_reload_that_takes_its_key_away(tmp_path):
+    with daemon("reload_endpoint: true", ["series: full"], tmp_path) as (app, _):
+        assert asked(app, "POST", "/-/reload") == (200, "the new configuration is in use")
+        assert asked(app, "POST", "/-/reload")[0] == 403
+    with daemon("series: full", ["reload_endpoint: true"], tmp_path) as (app, _):
+        assert asked(app, "POST", "/-/reload")[0] == 403
+        assert app.reload()[0]
+        assert asked(app, "POST", "/-/reload")[0] == 200
+
+
+@pytest.mark.slow
+def test_the_running_daemon_takes_the_log_s_level_and_format_from_a_reload(tmp_path):
+    config = tmp_path / "c.yaml"
+    alone = "listen: 127.0.0.1:0\ngpu: {enabled: false}\ndiscovery: {processes: false}\n"
+    config.write_text(alone)
+    with programs() as begin:
+        program = begin(config)
+        config.write_text(f"{alone}log: {{format: json}}\n")
+        program.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 10
+        while "event=reloaded" not in program.text() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (line,) = [line for line in program.log if "event=reloaded" in line]
+        assert json.loads(line)["message"].startswith("event=reloaded")
+        config.write_text(f"{alone}log: {{format: json, level: error}}\nseries: full\n")
+        program.process.send_signal(signal.SIGHUP)
+        program.wait_for(lambda page: page.one("shardwatch_config_last_reload_successful") == 1.0)
+        time.sleep(0.3)
+        assert program.text().count("event=reloaded") == 1
