@@ -79,7 +79,7 @@ def test_every_package_is_pinned_with_hashes_and_comes_from_nowhere_in_particula
         assert not line.startswith(("--", "-i", "-f")), f"{line}: that is this machine's, not everybody's"
         assert "://" not in line
     requirements = re.sub(r"\\\n\s*", "", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).splitlines()
-    assert len(requirements) >= 3
+    assert len(requirements) >= 2
     for requirement in requirements:
         assert re.match(r"[a-z0-9-]+==[0-9][0-9.a-z]* +--hash=sha256:[0-9a-f]{64}", requirement), requirement
 
@@ -88,7 +88,7 @@ def test_the_lock_holds_what_the_daemon_asks_for():
     required = [one for one in importlib.metadata.requires("shardwatch") if "extra ==" not in one]
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "compose/requirements.lock").read_text(), re.MULTILINE))
     wanted = {re.match(r"[A-Za-z0-9-]+", one)[0].lower() for one in required}
-    assert len(wanted) >= 3
+    assert wanted >= {"nvidia-ml-py", "pyyaml"}
     assert wanted <= locked
     assert "hatchling" in (ROOT / "compose/build-requirements.lock").read_text()
 

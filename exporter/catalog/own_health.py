@@ -1,4 +1,4 @@
-"""What the daemon says about itself; ``process_*`` comes from prometheus_client (see the collector)."""
+"""What the daemon says about itself; ``process_*`` comes from sources/own_process."""
 
 from __future__ import annotations
 

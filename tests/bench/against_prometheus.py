@@ -8,6 +8,7 @@ engine's own page and, for timing, ours), waits, and then compares at twenty ins
     llm_latency_quantile_seconds   histogram_quantile(q, sum by (le) (increase(engine's buckets[window])))
     llm_kv_cache_hit_ratio         increase(hits) / increase(queries)
     llm_generation_token_rate      rate(generation tokens)
+    llm_request_rate               rate(finished requests)
 
 The two read the engine at different moments of a second, so the windows differ by up to one second at either end:
 differences of that size are expected, larger ones are a fault.  A window is compared only where it is full: before
@@ -36,6 +37,9 @@ STAGES = {
     "inter_token": "vllm:inter_token_latency_seconds",
     "request": "vllm:e2e_request_latency_seconds",
     "queue": "vllm:request_queue_time_seconds",
+    "prefill": "vllm:request_prefill_time_seconds",
+    "decode": "vllm:request_decode_time_seconds",
+    "time_per_output_token": "vllm:request_time_per_output_token_seconds",
 }
 
 
@@ -72,6 +76,8 @@ def pairs() -> list[tuple[str, str, str, str]]:
         )
         tokens = f"sum(rate(vllm:generation_tokens_total{{job='engine'}}[{window}]))"
         found.append((window, f"token rate {window}", f'llm_generation_token_rate{{window="{window}"}}', tokens))
+        requests = f"sum(rate(vllm:request_success_total{{job='engine'}}[{window}]))"
+        found.append((window, f"request rate {window}", f'llm_request_rate{{window="{window}"}}', requests))
     return found
 
 
