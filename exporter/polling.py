@@ -2,6 +2,14 @@
 
 A source that hangs delays nobody, because nobody shares its thread.  Whoever owns a ``Polling`` says what one turn
 does; the health that it is handed back stands beside the data that it publishes.
+
+How far polls move apart while a source fails depends on what a failed poll costs.  A refusal, an error status or a
+page that cannot be read is over within a millisecond or two for either side, and whoever mends an engine looks for it
+at once: such a source is asked every four seconds or so, and is back within five, or one interval if that is
+longer.  One that hangs leaves another connection with a server that has no worker free; but an engine is slow just
+when it is loaded and looked at, so ten seconds must do.  Up to half a minute apart are polls that take from others
+while they fail: a page over the limits is written and sent in vain, name servers serve whole clusters, wrong
+passwords lock accounts, a 429 asks for peace, and a bug of ours logs a traceback.
 """
 
 from __future__ import annotations
@@ -23,9 +31,10 @@ Do = Callable[[], None]
 
 _BACK_OFF_AFTER = 5  # failures in a row; a restart of an engine takes minutes and needs no poll a second
 _GAP = 0.003  # seconds between the polls of neighbours; a poll takes one or two thousandths
-# Seconds.  A refusal costs nothing, and an engine whose page is still without figures is about to have them.
-_BACK_OFF_MOST = {"refused": 5.0, "unknown_engine": 5.0, "no_engine_metrics": 5.0}
-_BACK_OFF_MOST_ELSE = 30.0
+_BACK_OFF_MOST = 4.0  # seconds; the spread, one exchange and our next page come on top, and make five
+_BACK_OFF_MOST_AFTER = {"timeout": 10.0} | dict.fromkeys(
+    ("too_large", "head_too_large", "too_many_lines", "dns", "internal", "http_401", "http_403", "http_429"), 30.0
+)
 
 
 class Fetched(Protocol):
@@ -188,7 +197,7 @@ class Polling:
         over = self._failed_in_a_row - _BACK_OFF_AFTER
         if over < 0:
             return 0.0
-        most = _BACK_OFF_MOST.get(self.status.reason, _BACK_OFF_MOST_ELSE)
+        most = _BACK_OFF_MOST_AFTER.get(self.status.reason, _BACK_OFF_MOST)
         # So that sources which fell together spread out.
         spread = 0.9 + 0.2 * (zlib.crc32(self.source.encode()) % 101) / 101
         return min(most, self.interval * 2.0 ** min(over + 1, 10)) * spread

@@ -9,12 +9,10 @@ from __future__ import annotations
 import base64
 import os
 import re
-import ssl
 import stat
 from dataclasses import dataclass
 
 from exporter.errors import EndpointError
-from exporter.sources.endpoint.deadline import DeadlineTlsSocket
 
 _MAX_SECRET = 16 * 1024
 _TOKEN = re.compile(r"[!-~]+")  # anything else would end the header, and http.client's complaint would quote it
@@ -26,17 +24,19 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _stamp_of(path: str) -> Stamp:
+def stamp_of(path: str) -> Stamp:
+    """Give what changes with a file; raise EndpointError ``credentials`` when it is none or cannot be read."""
     try:
         status = os.stat(path)
     except (OSError, ValueError) as problem:
-        raise EndpointError("credentials", f"cannot read {path}: {_why(problem)}") from None
+        raise EndpointError("credentials", f"cannot read {path}: {why(problem)}") from None
     if not stat.S_ISREG(status.st_mode):
         raise EndpointError("credentials", f"cannot read {path}: not a regular file")
     return _stamp(status)
 
 
-def _why(problem: Exception) -> str:
+def why(problem: Exception) -> str:
+    """Give the reason in the system's words, without the file's text."""
     return getattr(problem, "strerror", None) or type(problem).__name__
 
 
@@ -52,13 +52,13 @@ class SecretFile:
 
     def read(self) -> str:
         """Return the secret, never empty; raise EndpointError ``credentials``."""
-        if self._stamp is None or _stamp_of(self._path) != self._stamp:
+        if self._stamp is None or stamp_of(self._path) != self._stamp:
             self._stamp = None
             self._text, self._stamp = self._load()
         return self._text
 
     def _load(self) -> tuple[str, Stamp]:
-        _stamp_of(self._path)  # a named pipe is refused before it is opened: opening one may disturb its writer
+        stamp_of(self._path)  # a named pipe is refused before it is opened: opening one may disturb its writer
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
@@ -66,7 +66,7 @@ class SecretFile:
                 raw = file.read(_MAX_SECRET + 1)
             text = raw.decode().strip()
         except (OSError, ValueError) as problem:
-            raise EndpointError("credentials", f"cannot read {self._path}: {_why(problem)}") from None
+            raise EndpointError("credentials", f"cannot read {self._path}: {why(problem)}") from None
         if not text or len(raw) > _MAX_SECRET:
             raise EndpointError("credentials", f"{self._path} is {'empty' if not text else 'too long for a secret'}")
         return text, stamp
@@ -105,59 +105,3 @@ class TlsFiles:
     cert_file: str | None = None
     key_file: str | None = None
     insecure_skip_verify: bool = False
-
-
-class TlsSettings:
-    """The TLS context of one endpoint, made anew when one of its files changes."""
-
-    __slots__ = ("_context", "_files", "_stamps")
-
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._stamps: tuple[Stamp, ...] | None = None
-        self._context: ssl.SSLContext | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context, the same object until a file changes; raise EndpointError ``credentials``."""
-        files = self._files
-        paths = [path for path in (files.ca_file, files.cert_file, files.key_file) if path]
-        stamps = tuple(_stamp_of(path) for path in paths)
-        if self._context is None or stamps != self._stamps:
-            self._context = None
-            self._context = _make_context(files)
-            self._stamps = stamps
-        return self._context
-
-
-def _make_context(files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies chain and name
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = DeadlineTlsSocket
-    context.set_alpn_protocols(["http/1.1"])  # or a server that prefers HTTP/2 may speak that
-    if files.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    try:
-        if files.ca_file:
-            context.load_verify_locations(files.ca_file)
-        elif not files.insecure_skip_verify:
-            context.load_default_certs()
-    except (OSError, ValueError) as problem:
-        raise EndpointError("credentials", f"cannot use {files.ca_file}: {_pem_problem(problem)}") from None
-    try:
-        if files.cert_file:
-            # an empty password instead of OpenSSL's default, which stops the daemon to ask at the terminal
-            context.load_cert_chain(files.cert_file, files.key_file, password=lambda: b"")
-        elif files.key_file:
-            raise EndpointError("credentials", "key_file is set and cert_file is not")
-    except (OSError, ValueError) as problem:
-        pair = " with ".join(path for path in (files.cert_file, files.key_file) if path)
-        raise EndpointError("credentials", f"cannot use {pair}: {_pem_problem(problem)}") from None
-    return context
-
-
-def _pem_problem(problem: Exception) -> str:
-    if isinstance(problem, ssl.SSLError):
-        reason = problem.reason or "no PEM certificate or key"
-        return reason.replace("_", " ").lower()
-    return _why(problem)

@@ -1,16 +1,19 @@
 """One moment by which a whole exchange must be over, and sockets that ask for it before every wait.
 
 A plain socket timeout bounds one call, so a peer that sends a byte now and then is never late.  These sockets ask
-for what is left of the deadline before each call; ``io.BufferedReader`` reads through ``recv_into``.
+for what is left of the deadline before each call; ``io.BufferedReader`` reads them through ``Inbound``.
 """
 
 from __future__ import annotations
 
+import io
 import select
 import socket
-import ssl
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from exporter.sources.endpoint.tls import DeadlineTlsSocket
 
 
 class Deadline:
@@ -59,24 +62,43 @@ class DeadlineSocket(socket.socket):
                 _wait(self, select.POLLOUT, left)
 
 
-class DeadlineTlsSocket(ssl.SSLSocket):
-    """The same over TLS.  The handshake comes before ``deadline`` is set: OpenSSL's wrapper bounds it as a whole.
+class Inbound(io.RawIOBase):
+    """What comes on a connection, to be read through ``io.BufferedReader``; closing it leaves the socket open.
 
-    Made by an SSLContext whose ``sslsocket_class`` this is, never directly.
+    With ``over`` set it gives what was received already and waits for nothing.
     """
 
-    deadline: Deadline
-    suppress_ragged_eofs: bool  # the library's own, missing from its stubs
+    over = False
 
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Receive into ``buffer``; raise TimeoutError at the deadline, SSLEOFError on an unannounced end."""
-        self.settimeout(self.deadline.remaining())
-        return super().recv_into(buffer, nbytes, flags)
+    def __init__(self, sock: DeadlineSocket | DeadlineTlsSocket) -> None:
+        super().__init__()
+        self._receive = sock.recv_into
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        """Send some of ``data`` (``sendall`` loops over this); raise TimeoutError at the deadline."""
-        self.settimeout(self.deadline.remaining())
-        return super().send(data, flags)
+    def readable(self) -> bool:
+        """Say yes: ``io.BufferedReader`` asks."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Receive into ``buffer``, which is all that ``io.BufferedReader`` needs; None where nothing is due."""
+        return None if self.over else self._receive(buffer)
+
+
+def surplus(sock: DeadlineSocket | DeadlineTlsSocket, stream: io.BufferedReader, patience: float) -> bool:
+    """Say whether more has come than was taken from ``stream``, which is of no use afterwards.
+
+    Without ``patience`` (seconds) only what was received already counts, which costs no call of the kernel: what
+    still stands there ``readable`` will see, except the rest of a TLS record.
+    """
+    inbound = stream.raw
+    assert isinstance(inbound, Inbound)
+    if patience:
+        sock.deadline = Deadline(patience)
+    else:
+        inbound.over = True
+    try:
+        return bool(stream.peek(1)) or (not isinstance(sock, DeadlineSocket) and sock.pending() > 0)
+    except OSError:
+        return False  # nothing came in time, or the connection ended in some way after all that was announced
 
 
 def readable(sock: socket.socket) -> bool:

@@ -9,32 +9,37 @@ the daemon's memory.  TLS is the standard library's.  Nothing is read from the e
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import socket
-import ssl
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from exporter import __version__
 from exporter.errors import EndpointError
 from exporter.sources.endpoint import origin as urls
-from exporter.sources.endpoint.credentials import Authorization, TlsFiles, TlsSettings
-from exporter.sources.endpoint.deadline import Deadline, DeadlineSocket, DeadlineTlsSocket, readable
-from exporter.sources.endpoint.failure import READING, explain, of_status
+from exporter.sources.endpoint.credentials import Authorization, TlsFiles
+from exporter.sources.endpoint.deadline import Deadline, DeadlineSocket, Inbound, readable, surplus
+from exporter.sources.endpoint.failure import READING, dropped, explain, of_status
 from exporter.sources.endpoint.head import Head, Limits, read_head
 from exporter.sources.endpoint.origin import Origin
 from exporter.sources.endpoint.resolver import SHARED, Address, Resolver
-from exporter.sources.endpoint.response import read_page
+from exporter.sources.endpoint.response import read_page, vouched_for
+
+if TYPE_CHECKING:
+    import ssl
+
+    from exporter.sources.endpoint.tls import DeadlineTlsSocket, TlsSettings
 
 __all__ = ["Endpoint", "Limits", "Page", "Target"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STANDARD = Limits()
-_Connection = DeadlineSocket | DeadlineTlsSocket
+_PATIENCE = 0.01  # seconds for the rest of a line that should have been whole: more than a node's network takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -81,19 +86,12 @@ class Endpoint:
         self._limits = limits
         self._resolver = resolver
         self._authorization = Authorization(target.bearer_token_file, target.username, target.password_file)
-        self._tls = TlsSettings(
-            TlsFiles(
-                ca_file=target.ca_file,
-                cert_file=target.cert_file,
-                key_file=target.key_file,
-                insecure_skip_verify=target.insecure_skip_verify,
-            )
-        )
+        self._tls: TlsSettings | None = None
         self._turn = threading.Lock()
         self._closed = False
-        self._sock: _Connection | None = None
+        self._sock: DeadlineSocket | DeadlineTlsSocket | None = None
         self._context: ssl.SSLContext | None = None
-        self._stream: BinaryIO | None = None
+        self._stream: io.BufferedReader | None = None
         self._loopback = False
         self._expires: float | None = None
         self._phase = ""
@@ -178,16 +176,26 @@ class Endpoint:
         self._phase = READING
         assert self._stream is not None  # made with the head
         body = read_page(head, self._stream, self._limits, deadline)
-        self._finish(head)
+        doubtful = not body.endswith(b"\n") and not vouched_for(head)
+        patience = min(_PATIENCE, deadline.remaining()) if doubtful else 0.0
+        if self._finish(head, patience) and doubtful:
+            message = f"the announced {len(body)} bytes end in the middle of a line, and more follows"
+            raise EndpointError("content_length", message)
         return body
 
-    def _finish(self, head: Head) -> None:
-        """Have done with an answer that was read whole; what its reader took too much is no answer to anything."""
+    def _finish(self, head: Head, patience: float = 0.0) -> bool:
+        """Have done with an answer that was read whole; tell whether more than it came, within ``patience`` seconds.
+
+        Such a surplus is no answer to anything, so the connection is given up with it.
+        """
         stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-        if not head.keep:
+        assert self._sock is not None
+        assert stream is not None  # both by _send
+        more = surplus(self._sock, stream, patience)
+        stream.close()
+        if more or not head.keep:
             self._drop()
+        return more
 
     def _leave(self, head: Head) -> None:
         """Make the connection ready for the next request; a body nobody reads would be taken for its answer."""
@@ -200,8 +208,8 @@ class Endpoint:
         kept = self._connect(origin, deadline)
         try:
             return self._send(origin, path, authorization)
-        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            if not kept:
+        except OSError as problem:
+            if not kept or not dropped(problem):
                 raise
         self._drop()
         self._connect(origin, deadline)
@@ -211,34 +219,47 @@ class Endpoint:
         """Have a connection that keeps ``deadline``; return whether it was there before."""
         if self._closed:
             raise EndpointError("closed", "this endpoint is closed")
-        context = self._tls.context() if origin.scheme == "https" else None
+        tls = self._tls_settings() if origin.scheme == "https" else None
+        context = tls.context() if tls is not None else None
         sock = self._sock
         # What stands unread on a connection at rest is its end, or nothing that was asked for.
         kept = sock is not None and context is self._context and not readable(sock)
         if sock is None or not kept:
             self._drop()
-            sock = self._open(origin, context, deadline)
+            sock, self._context = self._open(origin, tls, deadline), context
         sock.deadline = deadline
         return kept
 
-    def _open(self, origin: Origin, context: ssl.SSLContext | None, deadline: Deadline) -> _Connection:
+    def _tls_settings(self) -> TlsSettings:
+        if self._tls is None:
+            from exporter.sources.endpoint.tls import TlsSettings  # noqa: PLC0415 - see there
+
+            target = self._target
+            self._tls = TlsSettings(
+                TlsFiles(
+                    ca_file=target.ca_file,
+                    cert_file=target.cert_file,
+                    key_file=target.key_file,
+                    insecure_skip_verify=target.insecure_skip_verify,
+                )
+            )
+        return self._tls
+
+    def _open(
+        self, origin: Origin, tls: TlsSettings | None, deadline: Deadline
+    ) -> DeadlineSocket | DeadlineTlsSocket:
         dialled = self._dial(origin, deadline)
-        self._context = context
-        if context is None:
+        if tls is None:
             dialled.setblocking(False)
             self._sock = dialled
             return dialled
         try:
-            sock = context.wrap_socket(dialled, server_hostname=self._target.server_name or origin.server_name)
+            sock = tls.wrapped(dialled, self._target.server_name or origin.server_name)
         except BaseException:
             dialled.close()
             raise
-        assert isinstance(sock, DeadlineTlsSocket)  # the context's class
         self._sock = sock
-        sock.suppress_ragged_eofs = False  # a page that ends with the connection must end on purpose
-        certificate = sock.getpeercert()
-        ends = certificate.get("notAfter") if certificate else None
-        self._expires = float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
+        self._expires = sock.certificate_expires()
         return sock
 
     def _dial(self, origin: Origin, deadline: Deadline) -> DeadlineSocket:
@@ -267,7 +288,7 @@ class Endpoint:
         self._phase = "sending the request"
         sock.sendall(self._request(origin, path, authorization))
         self._phase = "waiting for the head of the answer"
-        self._stream = sock.makefile("rb")
+        self._stream = io.BufferedReader(Inbound(sock))
         return read_head(self._stream, self._limits)
 
     def _request(self, origin: Origin, path: str, authorization: str | None) -> bytes:
@@ -288,7 +309,7 @@ class Endpoint:
         stream, self._stream = self._stream, None
         self._expires = None
         if stream is not None:
-            stream.close()  # it holds the socket open
+            stream.close()
         if sock is not None:
             sock.close()
 

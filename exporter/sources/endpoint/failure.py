@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import ssl
 from http import HTTPStatus
 
 from exporter.errors import EndpointError
@@ -20,9 +19,6 @@ class DisconnectedError(ConnectionError):
     """The peer closed the connection before the first byte of an answer."""
 
 
-_EXPIRED = 10  # verification results of OpenSSL, x509_vfy.h
-_WRONG_NAME = frozenset({62, 64})
-_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
 _STATUSES = frozenset(int(status) for status in HTTPStatus)
 
 
@@ -38,8 +34,10 @@ def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:
         return EndpointError(cause.reason, str(cause))
     if isinstance(cause, TimeoutError):
         return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}")
-    if isinstance(cause, (ssl.SSLError, ssl.CertificateError)):
-        return _tls(cause, phase)
+    if type(cause).__module__ == "ssl":
+        from exporter.sources.endpoint import tls  # noqa: PLC0415 - loaded already, where such an error can come from
+
+        return tls.explain(cause, phase)
     if isinstance(cause, DisconnectedError):
         return EndpointError("closed", "the peer closed the connection without an answer")
     if isinstance(cause, OSError):
@@ -47,20 +45,9 @@ def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:
     return EndpointError("protocol", f"{type(cause).__name__} while {phase}")
 
 
-def _tls(cause: Exception, phase: str) -> EndpointError:
-    if isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        hint = "" if phase == READING else "; it may want a client certificate, see cert_file"
-        return EndpointError("closed", f"the peer ended the TLS connection while {phase}{hint}")
-    if not isinstance(cause, ssl.SSLCertVerificationError):
-        reason = getattr(cause, "reason", None) or "failed"
-        return EndpointError("tls", f"TLS while {phase}: {reason.replace('_', ' ').lower()}")
-    if cause.verify_code == _EXPIRED:
-        return EndpointError("tls_expired", "the server's certificate has expired")
-    if cause.verify_code in _WRONG_NAME:
-        return EndpointError("tls_name", "the server's certificate is for another name; see server_name")
-    if cause.verify_code in _UNKNOWN_ISSUER:
-        return EndpointError("tls_unknown_ca", "the server's certificate is of an unknown authority; see ca_file")
-    return EndpointError("tls", f"the server's certificate is refused: {cause.verify_message}")
+def dropped(cause: OSError) -> bool:
+    """Say whether the connection ended: what a kept one does when its server has closed it meanwhile."""
+    return isinstance(cause, ConnectionError) or type(cause).__name__ in {"SSLEOFError", "SSLZeroReturnError"}
 
 
 def _system(cause: OSError, phase: str) -> EndpointError:

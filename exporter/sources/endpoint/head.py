@@ -18,7 +18,9 @@ BLANK = (b"\r\n", b"\n")
 
 _STATUS = re.compile(rb"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t].*)?\r?\n", re.DOTALL)
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*?)\r?\n")
-_CONTINUE = 100
+_SWITCHING = 101
+_FIRST_FINAL = 200
+_MAX_INTERIM = 8  # a server has use for one or two: 100 and 103
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,12 @@ class Lines:
 
 
 def read_head(stream: BinaryIO, limits: Limits) -> Head:
-    """Read the next answer's head, past any "100 Continue".
+    """Read the next answer's head, past interim ones (1xx), which share its limits.
 
-    Raise EndpointError, OSError, or DisconnectedError when the peer has closed before a first byte.
+    Raise EndpointError, OSError, or DisconnectedError when the peer has closed instead of beginning an answer.
     """
     lines = Lines(stream, limits)
-    while True:
+    for _ in range(_MAX_INTERIM + 1):
         line = lines.next()
         if not line:
             raise DisconnectedError
@@ -96,8 +98,10 @@ def read_head(stream: BinaryIO, limits: Limits) -> Head:
         if match is None:
             raise EndpointError("protocol", "the answer is not HTTP")
         status, fields = int(match[2]), lines.fields()
-        if status != _CONTINUE:
+        # Nobody asked for another protocol: what follows a 101 is no HTTP, and it is refused like any other status.
+        if status >= _FIRST_FINAL or status == _SWITCHING:
             return Head(status=status, fields=fields, keep=_keeps(fields, old=match[1] == b"0"))
+    raise EndpointError("head_too_large", f"more than {_MAX_INTERIM} interim answers came before the real one")
 
 
 def _keeps(fields: Mapping[str, list[str]], *, old: bool) -> bool:
@@ -105,4 +109,7 @@ def _keeps(fields: Mapping[str, list[str]], *, old: bool) -> bool:
     if "content-length" not in fields and "transfer-encoding" not in fields:
         return False
     words = ",".join(fields.get("connection", ())).lower()
-    return "keep-alive" in words if old else "close" not in words
+    if "close" in words:
+        return False
+    # HTTP/1.0 knows no chunks: where such a peer thinks that its answer ends is anybody's guess.
+    return not old or ("keep-alive" in words and "transfer-encoding" not in fields)

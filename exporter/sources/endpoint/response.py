@@ -19,12 +19,15 @@ from exporter.errors import EndpointError
 from exporter.sources.endpoint.deadline import Deadline
 from exporter.sources.endpoint.head import Head, Limits, Lines
 
+_GZIP = 16 + zlib.MAX_WBITS
+_MAX_MEMBERS = 1024  # of 64 KiB each they fill 8 times the largest page
 _PIECE = 64 * 1024
 _INFLATED_PIECE = 256 * 1024
 _LARGE = 1024 * 1024  # no page of a real engine is known to be larger
 _CHUNK_LINE = 256
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t -~\x80-\xff]*)?\r?\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
+_NUMERALS = b"0123456789."
 
 # Pages beyond _LARGE are read one at a time, or many hostile peers at once would take 8 MiB each.
 _one_large_page = threading.Semaphore(1)
@@ -76,19 +79,35 @@ class _Sink:
 
 def read_page(head: Head, stream: BinaryIO, limits: Limits, deadline: Deadline) -> bytes:
     """Return the whole body, inflated; raise EndpointError, OSError (TimeoutError among them) or nothing at all."""
-    coding = head.first("content-encoding").lower()
-    if coding not in ("", "identity", "gzip", "x-gzip"):
-        raise EndpointError("encoding", "the content coding is neither identity nor gzip")
+    gzipped = _gzipped(head)
     length = _length(head, limits)
-    if coding in ("", "identity") and length is not None and length <= min(_LARGE, limits.body_bytes):
+    if not gzipped and length is not None and length <= min(_LARGE, limits.body_bytes):
         body = stream.read(length)  # the usual page, in one piece
         if len(body) < length:
             raise _short(length - len(body), length)
     else:
-        body = _collected(_pieces(head, stream, length, limits), limits, deadline, inflate=coding.endswith("gzip"))
+        body = _collected(_pieces(head, stream, length, limits), limits, deadline, inflate=gzipped)
     if not body:
         raise EndpointError("empty", "the page is empty")
+    if length is None and body[-1] in _NUMERALS and not vouched_for(head):
+        # Any other line that is cut is no sample, and seen as such by whoever reads the page.
+        raise EndpointError("closed", "closed after a number, without a final newline: it may be cut off")
     return body
+
+
+def vouched_for(head: Head) -> bool:
+    """Say whether a last chunk or a checksum vouches for the end of the body, and not only the peer's arithmetic."""
+    return "transfer-encoding" in head.fields or _gzipped(head)
+
+
+def _gzipped(head: Head) -> bool:
+    codings = head.fields.get("content-encoding")
+    if codings is None:
+        return False
+    coding = ",".join(codings).lower()
+    if coding not in ("", "identity", "gzip", "x-gzip"):
+        raise EndpointError("encoding", "the content coding is neither identity nor gzip")
+    return coding.endswith("gzip")
 
 
 def _collected(pieces: Iterator[bytes], limits: Limits, deadline: Deadline, *, inflate: bool) -> bytes:
@@ -120,7 +139,7 @@ def _pieces(head: Head, stream: BinaryIO, length: int | None, limits: Limits) ->
 
 
 def _announced(lengths: list[str], limits: Limits) -> int:
-    distinct = {part.strip() for value in lengths for part in value.split(",")}
+    distinct = {part.strip(" \t") for value in lengths for part in value.split(",")}
     text = distinct.pop()
     if distinct or not _LENGTH.fullmatch(text):
         raise EndpointError("content_length", "the Content-Length is not one number")
@@ -189,17 +208,30 @@ def _too_large(limit: int) -> EndpointError:
 
 
 def _inflate(pieces: Iterator[bytes], sink: _Sink) -> None:
-    inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    """Write what ``pieces`` stand for; gzip's members follow one another, and their contents too."""
+    inflater = zlib.decompressobj(_GZIP)
+    members = 1
     try:
         for piece in pieces:
             rest = piece
             while rest:
+                if inflater.eof:
+                    members += 1
+                    inflater = _next_member(members)
                 sink.write(inflater.decompress(rest, _INFLATED_PIECE))
-                rest = inflater.unconsumed_tail
-            if inflater.unused_data:
-                raise EndpointError("encoding", "more bytes follow after the gzip stream")
+                rest = inflater.unused_data or inflater.unconsumed_tail
         sink.write(inflater.flush())
     except zlib.error:
-        raise EndpointError("encoding", "says gzip and is not") from None
+        raise EndpointError("encoding", _bad_gzip(members)) from None
     if not inflater.eof:
         raise EndpointError("encoding", "the gzip stream is cut off")
+
+
+def _next_member(number: int) -> zlib._Decompress:
+    if number > _MAX_MEMBERS:  # each costs a table of its own, and twenty bytes make an empty one
+        raise EndpointError("encoding", f"the gzip stream has more than {_MAX_MEMBERS} members")
+    return zlib.decompressobj(_GZIP)
+
+
+def _bad_gzip(members: int) -> str:
+    return "says gzip and is not" if members == 1 else "after the first gzip member follows a broken one, or none"
