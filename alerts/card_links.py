@@ -1,18 +1,20 @@
-"""Alerts about the links of a card: NVLink lost or erring, PCIe packets repeated, a fabric not fully joined."""
+"""Alerts about the links of a card: NVLink lost or erring, PCIe packets repeated, a fabric torn or not fully joined."""
 
 from __future__ import annotations
 
-from alerts.boards import CARD_LINKS
+from alerts.boards import CARD_LINKS, CARD_SXIDS
+from alerts.figures import RECENT
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import increase, select
+from exporter.model.sxid import FATAL_SEVERITY
+from exporter.promql import increase, max_by, select, since
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about links."""
-    return (_nvlink_down(), _nvlink_errors(tuning), _pcie_replays(tuning), _fabric())
+    return (_nvlink_down(), _nvlink_errors(tuning), _pcie_replays(tuning), _fabric(), _switch())
 
 
 def _nvlink_down() -> Alert:
@@ -99,5 +101,31 @@ def _fabric() -> Alert:
             "joined, and collectives are slow on one that joined half: look at the fabric manager.",
             "{{ $labels.problem }} 已持续 10 分钟（{{ $labels.uuid }}）。未加入网络的卡无法启动 CUDA，"
             "部分加入的卡集合通信缓慢：请检查 fabric manager。",
+        ),
+    )
+
+
+def _switch() -> Alert:
+    """By the time of the error, not by the counter's increase: the counter is absent before the first one."""
+    fatal = since(select(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS, severity=FATAL_SEVERITY)) < RECENT
+    return Alert(
+        name="GpuNvswitchFatal",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.GPU,
+        # The figure's label "severity" is dropped: the alert has one of its own.
+        expr=max_by(fatal, "job", "instance", "pci_bus_id", "sxid"),
+        lasting="1m",
+        panel=CARD_SXIDS,
+        summary=Text(
+            "NVSwitch {{ $labels.pci_bus_id }} of {{ $labels.instance }} reports the fatal error SXid {{ $labels.sxid }}",
+            "{{ $labels.instance }} 的 NVSwitch {{ $labels.pci_bus_id }} 报告致命错误 SXid {{ $labels.sxid }}",
+        ),
+        description=Text(
+            "SXid {{ $labels.sxid }} was seen {{ $value | humanizeDuration }} ago. Traffic through the switch stalls, "
+            "and jobs whose cards talk through it hang. Drain the node and reset its cards and switches together, or "
+            "reboot it.",
+            "{{ $value | humanizeDuration }} 前出现 SXid {{ $labels.sxid }}。经过该交换机的通信会停滞，"
+            "依赖它互联的任务会挂死。请排空节点，将显卡与交换机一起复位，或重启节点。",
         ),
     )

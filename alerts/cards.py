@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from alerts import card_links, card_memory
 from alerts.boards import CARD_XIDS, FLEET_CARDS
-from alerts.figures import CARD
+from alerts.figures import CARD, RECENT
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, max_by, regex, select, since, without_value
 from exporter.xid import CATALOGUE, Class
-
-_RECENT = 3600  # seconds: an XID is news for an hour, also when the daemon or Prometheus started in between
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -75,7 +73,7 @@ def _seen(kind: Class) -> Expr:
     never sees a first sample.
     """
     codes = "|".join(str(code) for code in sorted(CATALOGUE) if CATALOGUE[code].kind is kind)
-    return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex(codes))) < _RECENT
+    return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex(codes))) < RECENT
 
 
 def _xid(name: str, kind: Class, severity: Severity, what: Text, cure: Text) -> Alert:

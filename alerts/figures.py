@@ -11,6 +11,7 @@ CARD = ("job", "instance", "gpu", "uuid")
 REPLICA = ("job", "instance", "replica", "engine", "model")
 POOL = ("job", "instance", "gateway", "kind", "pool")
 OF_CLIENTS = "abort|rejected|invalid"  # outcomes that are no fault of the service
+RECENT = 3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
 WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
 
 

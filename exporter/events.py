@@ -1,8 +1,7 @@
 """XIDs of cards and SXids of switches: what the driver's events and the kernel log report, held for the page.
 
 The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelWatch`` follows the kernel
-log in a thread of its own; the driver's events are handed in by the card source.  Every event is logged once, each
-code of each card or switch at most once a minute.
+log in a thread of its own; the driver's events are handed in by the card source.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from dataclasses import replace
 from exporter.derive.sxids import SxidBook
 from exporter.derive.xids import XidBook
 from exporter.errors import SourceError
+from exporter.event_lines import EventLines
 from exporter.model import (
     BUS,
-    FATAL_SEVERITY,
     KERNEL_LOG,
     NVML,
     CardState,
@@ -35,14 +34,13 @@ from exporter.sources.driver.cards import DRIVER_DOWN
 from exporter.sources.kernel_log.line import NameLine
 from exporter.sources.kernel_log.log import Entry, KernelLog
 from exporter.sources.kernel_log.switch_line import SxidLine
-from exporter.transitions import QUIET_SECONDS, Transitions
-from exporter.xid import FATAL, Class, describe
+from exporter.transitions import Transitions
+from exporter.xid import FATAL
 
 logger = logging.getLogger(__name__)
 
 EVERY = 0.5  # seconds between looks into the kernel log
 PATIENCE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
-MAX_SAID = 256  # codes of cards that the log remembers
 
 
 class KernelWatch:
@@ -123,7 +121,7 @@ class Events:
         self._driver_known = not driver  # it has said whether it tells of events
         self._driver_failures: Counter[str] = Counter()
         self._voice = Transitions(logger, "nvml_events", clock)
-        self._said: dict[tuple[str, int], tuple[float, int]] = {}
+        self._lines = EventLines(clock)
 
     # ------------------------------------------------------------------ the sources
 
@@ -264,11 +262,9 @@ class Events:
         with self._lock:
             new = self._book.add(report)
             self._stale = True
-            index, uuid, pci = self._book.who(report)
-            unsaid = self._may_say((uuid, report.xid), new) if new else None
-        if unsaid is not None:
-            counted = f"times={new} unsaid={unsaid}" if unsaid else f"times={new}"
-            _say(report, f"gpu={index or 'unknown'} uuid={uuid} pci={pci or 'unknown'}", counted, detail)
+            who = self._book.who(report)
+        if new:
+            self._lines.xid(report, new, who, detail)
 
     def _switch_report(self, said: SxidLine, at: float, wall: float, *, old: bool) -> None:
         report = SxidReport(
@@ -276,33 +272,5 @@ class Events:
         )
         with self._lock:
             new = self._switches.add(report)
-            unsaid = self._may_say((f"{said.pci} {said.severity}", said.sxid), 1) if new else None
-        if unsaid is not None:
-            logger.log(
-                logging.ERROR if said.severity == FATAL_SEVERITY else logging.WARNING,
-                "event=sxid sxid=%d severity=%s pci=%s link=%s unsaid=%d: an NVSwitch reports an error; "
-                "the driver says: %r",
-                *(said.sxid, said.severity, said.pci, "none" if said.link is None else said.link, unsaid, said.words),
-            )
-
-    def _may_say(self, key: tuple[str, int], new: int) -> int | None:
-        """Give how many events went unsaid since the last line about the code; None when it is too early."""
-        now = self._clock()
-        said_at, unsaid = self._said.get(key, (float("-inf"), 0))
-        if now - said_at < QUIET_SECONDS:
-            self._said[key] = said_at, unsaid + new
-            return None
-        if len(self._said) >= MAX_SAID:
-            self._said.clear()
-        self._said[key] = now, 0
-        return unsaid
-
-
-def _say(report: XidReport, who: str, counted: str, detail: str) -> None:
-    known = describe(report.xid)
-    logger.log(
-        logging.INFO if known.kind is Class.INFORMATIONAL else logging.WARNING,
-        "event=xid xid=%d class=%s action=%s %s source=%s %s: %s%s",
-        *(report.xid, known.kind.value, known.action, who, report.source, counted),
-        *(known.meaning, f"; the driver says: {detail!r}" if detail else ""),
-    )
+        if new:
+            self._lines.sxid(report, said.words)

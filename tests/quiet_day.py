@@ -56,7 +56,7 @@ class Node:
         from exporter.events import Events
         from exporter.gateway import GatewayPlan, gateway_poller
         from exporter.ledger import Ledger
-        from exporter.poller import Publisher
+        from exporter.publisher import Publisher
         from exporter.settings import CostSettings
         from exporter.simulate import cards as simulated_cards
         from exporter.simulate import playing

@@ -10,7 +10,7 @@ from builders import Clock
 from exporter.derive.replicas import Assignment
 from exporter.ledger import Ledger
 from exporter.model import CardFacts, CardReading, CardState, DriverFacts, Ownership, Signal, SourceStatus
-from exporter.poller import Publisher
+from exporter.publisher import Publisher
 from exporter.replica import ReplicaPlan, replica_poller
 from exporter.settings import CostSettings
 from exporter.simulate.vllm_page import ProcessFacts, render

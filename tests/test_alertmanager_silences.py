@@ -65,6 +65,10 @@ POSTED = {
     "forgotten by the gateway": ({"alertname": "ReplicaForgotten", "severity": "warning", **REPLICA, "replica": "f", "model": "f"}, True),
     "uneven because one is forgotten": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "f"}, False),
     "uneven replicas of another model": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "g"}, True),
+    "a switch failed": ({"alertname": "GpuNvswitchFatal", "severity": "critical", "job": "j", "instance": "s", "pci_bus_id": "0000:c1:00", "sxid": "24007"}, True),
+    "a link of that node": ({"alertname": "GpuNvlinkDown", "severity": "warning", **CARD, "instance": "s"}, False),
+    "a card of that node is lost": ({"alertname": "GpuLost", "severity": "critical", **OTHER, "instance": "s"}, True),
+    "a link elsewhere": ({"alertname": "GpuNvlinkDown", "severity": "warning", **OTHER}, True),
     "watchdog": ({"alertname": "Watchdog", "severity": "none"}, True),
 }  # fmt: skip
 

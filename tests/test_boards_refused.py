@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -114,3 +116,14 @@ def test_a_wrong_board_ends_the_command_with_its_message(monkeypatch, capsys):
     monkeypatch.setattr("dashboards.__main__.files", broken)
     assert main(["--check"]) == 1
     assert capsys.readouterr().err == "dashboards: Power by card: gone\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--check"]])
+def test_without_the_extra_the_command_says_what_to_install(options, tmp_path):
+    code = "import sys; sys.modules['grafanalib'] = None; from dashboards.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--output", str(tmp_path / "boards"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'shardwatch[dashboards]'" in line
+    assert not (tmp_path / "boards").exists()

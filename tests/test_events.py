@@ -11,6 +11,7 @@ from builders import Clock, card
 from conftest import without_root
 
 from exporter.app import App, Driver
+from exporter.event_lines import MAX_SAID
 from exporter.events import EVERY, PATIENCE, Events
 from exporter.model import CardFacts
 from exporter.settings import parse
@@ -232,6 +233,18 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     assert "unsaid=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
     events.driver_said(seen(xid=63, at=clock.now))
     assert caplog.records[2].levelname == "INFO"
+
+
+def test_a_flood_of_ever_other_codes_fills_no_log(events, clock, caplog):
+    caplog.set_level(logging.INFO)
+    events.view(CARDS)
+    for code in range(100, 100 + 3 * MAX_SAID):
+        events.driver_said(seen(xid=code, at=clock.now))
+    assert len(caplog.messages) == MAX_SAID + 1
+    clock.tick(61.0)
+    events.driver_said(seen(xid=99, at=clock.now))
+    events.driver_said(seen(xid=100, at=clock.now))
+    assert len(caplog.messages) == MAX_SAID + 3, "what was said long ago makes room"
 
 
 def test_what_the_driver_wrote_is_logged_and_cannot_forge_a_line(events, tmp_path, caplog):

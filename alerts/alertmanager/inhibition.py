@@ -96,6 +96,8 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("CardDataStale", "SourceStale"), NODE)
     yield _rule("a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountFell",), NODE)
     yield _rule("a pool without a backend", ("GatewayPoolDown",), about("pool", but={"GatewayPoolDown"}), POOL)
+    links = ("GpuFabricProblem", "GpuNvlinkDown", "GpuNvlinkErrors")
+    yield _rule("a switch that failed takes the links of all cards with it", ("GpuNvswitchFatal",), links, NODE)
     yield _rule("a row that cannot be replaced", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), CARD)
     uneven = ("GroupUtilizationUneven",)
     explained = ("GroupTalksOverPcie", "RanksUneven", "GpuStraggler")

@@ -125,7 +125,7 @@ _XIDS: tuple[Panel, ...] = (
             lambda: increase(seen(m.GPU_NVSWITCH_SXID_EVENTS_TOTAL), RANGE), Text("New", "新增"), cell=Cell.COLOUR,
             limit=NONE_ODD, summed=True, decimals=0,
         ),
-        rows=("instance", *SWITCH), needs=(Needs.SXID,), width=12, height=8, drill=(TO_NODE,),
+        rows=("instance", *SWITCH), needs=(Needs.SXID,), width=12, height=8, named=named.CARD_SXIDS, drill=(TO_NODE,),
     ),
     table(
         Text("XIDs seen, and what to do", "出现过的 XID 与处置"),

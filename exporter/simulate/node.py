@@ -129,6 +129,7 @@ class SimulatedNode:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for the daemon, which then ends their input
         )
 
     @staticmethod

@@ -22,10 +22,12 @@
      field CARD ID TYPE NUMBER               ID a number or *; TYPE one of d u l q s i h as nvmlValueType_t, or "code"
      event SERIAL CARD TYPE DATA [every N]   delivered once (N times) to each event set, in order; of an instance
                                              as an event of its card that names the instance's two ids
-   Actions: code N  block  vfork SECONDS (state D that SIGKILL ends)  write PATH (state D for ever if it is frozen)
+   Actions: code N  block  vfork SECONDS (state D that SIGKILL ends)  outlive PATH (a thread that no
+     SIGKILL ends until PATH is gone; why not is written there if the kernel refuses)
      gil SECONDS  sleep MS  segv  abort  leak BYTES  print BYTES  (the last five but segv and abort then go on)  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -35,6 +37,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -208,16 +212,32 @@ static void print(int fd, char letter, size_t bytes) {
     if (write(fd, line, bytes < sizeof line ? bytes : sizeof line) < 0) return;
 }
 
+/* Holds the calling thread beyond SIGKILL: a child outside the process group stops it on its way out.  To whoever waits
+   for the process this is a call that the kernel cannot interrupt: a dead leader, a thread that stays, open files.
+   It needs no privilege, as the thread lets itself be traced. */
+static void outlive(const char *path) {
+  pid_t thread = gettid();
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  if (fork() == 0) {
+    int refused = setsid() < 0 || ptrace(PTRACE_SEIZE, thread, NULL, PTRACE_O_TRACEEXIT);
+    const char *why = strerrorname_np(errno);
+    close_range(0, ~0u, 0);
+    int fd = refused ? open(path, O_WRONLY) : -1;
+    if (fd >= 0 && write(fd, why, strlen(why)) < 0) _exit(1);
+    /* For ten minutes at most, lest it outlive a test run that was ended. */
+    for (int i = 0; !refused && i < 30000 && !access(path, F_OK); i++) usleep(20000);
+    _exit(refused);  /* with the tracer goes the hold */
+  }
+  while (!access(path, F_OK)) usleep(20000);
+}
+
 /* Returns the code to answer with, or -1 to go on. */
 static int act(const struct rule *r, const struct card *card, const char *function) {
   const char *what = r->word;
   if (!strcmp(what, "code")) return (int)r->number;
   if (!strcmp(what, "block")) while (still_blocked(card, function)) usleep(20000);
   else if (!strcmp(what, "vfork")) { if (!vfork()) { usleep((useconds_t)(r->number * 1e6)); _exit(0); } }
-  else if (!strcmp(what, "write")) {
-    int fd = open(r->text, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    if (fd >= 0) { if (write(fd, "x", 1)) {} close(fd); }
-  }
+  else if (!strcmp(what, "outlive")) outlive(r->text);
   else if (!strcmp(what, "gil")) hold_interpreter(r->number);
   else if (!strcmp(what, "sleep")) usleep((useconds_t)(r->number * 1e3));
   else if (!strcmp(what, "segv")) raise(SIGSEGV);

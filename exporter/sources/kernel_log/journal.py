@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import select
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -105,7 +104,7 @@ class JournalLog:
     def close(self) -> None:
         """End the child."""
         self._output.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+        with contextlib.suppress(PermissionError):
+            self._child.kill()  # itself only: it starts nothing, and the group of one that is gone may be another's
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_END)

@@ -29,7 +29,16 @@ class Record:
 
 
 def written_at(line: str, now: float) -> float | None:
-    """Read the time at the beginning of a line (Unix time); None where there is none.  ``now`` gives the year."""
+    """Read the time at the beginning of a line (Unix time); None where there is none.  ``now`` gives the year.
+
+    Never later than ``now``, as a zone may be unknown; None where more than a day later: a clock was wrong.  An error
+    from the future would stay news for as long as that is away.
+    """
+    moment = _written(line, now)
+    return min(moment, now) if moment is not None and moment <= now + _DAY else None
+
+
+def _written(line: str, now: float) -> float | None:
     if found := _UNIX.match(line):
         return float(found[1])
     try:

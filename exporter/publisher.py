@@ -117,27 +117,17 @@ class Publisher:
         self.interval = 1.0
         self.reload_successful = True
         self.reload_wall: float | None = wall()
-        self._cards = cards
-        self._replicas = replicas
-        self._assignment = assignment
-        self._gateways = gateways
-        self._others = others
+        self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
+        self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
-        self._publish = publish
-        self._notice = notice
-        self._economy = economy
-        self._stragglers = stragglers
-        self._loop_restarts = loop_restarts
-        self._dropped = dropped
+        self._publish, self._notice = publish, notice
+        self._loop_restarts, self._dropped = loop_restarts, dropped
         self._links = LinkWatch()
-        self._clock = clock
-        self._wall = wall
-        self._news = threading.Event()
-        self._stopping = threading.Event()
+        self._clock, self._wall = clock, wall
+        self._news, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._restarts = 0
-        self._started_at = clock()
-        self._beat_at = self._started_at
+        self._started_at = self._beat_at = clock()
 
     def news(self) -> None:
         """Say that a source has something new; callable from any thread."""
@@ -153,26 +143,9 @@ class Publisher:
         replicas = tuple(source.view(now) for source in sources)
         watched = self._gateways()
         gateways = tuple(gateway.view(now) for gateway in watched)
-        heard: list[tuple[SourceStatus, Mapping[str, int]]] = [
-            *[(state.status, source.oddities) for state, source in zip(replicas, sources, strict=True)],
-            *[(state.status, source.oddities) for state, source in zip(gateways, watched, strict=True)],
-        ]
+        heard = [*[replica.status for replica in replicas], *[gateway.status for gateway in gateways]]
         assignment = self._assignment()
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
-        restarts = dict(self._loop_restarts())
-        restarts["publisher"] = self._restarts
-        restarts["engines"] = sum(source.loop_restarts for source in sources)
-        restarts["gateways"] = sum(source.loop_restarts for source in watched)
-        daemon = DaemonState(
-            config_reload_successful=self.reload_successful,
-            config_reload_wall=self.reload_wall,
-            loop_restarts=restarts,
-            dropped_series=self._dropped(),
-            oddities={
-                (status.source, reason): count for status, oddities in heard for reason, count in oddities.items()
-            },
-            unassigned=assignment.unassigned,
-        )
         return Snapshot(
             at=now,
             wall=self._wall(),
@@ -189,8 +162,34 @@ class Publisher:
             topology=self._links.look(cards, assignment.owners),
             xids=self._xids(cards),
             sxids=self._sxids(),
-            sources=(*statuses, *[status for status, _ in heard], *others),
-            daemon=daemon,
+            sources=(*statuses, *heard, *others),
+            daemon=self._daemon(sources, watched, heard, assignment),
+        )
+
+    def _daemon(
+        self,
+        replicas: Sequence[Replica],
+        gateways: Sequence[Gateway],
+        heard: Sequence[SourceStatus],
+        assignment: Assignment,
+    ) -> DaemonState:
+        """Tell of the daemon itself; ``heard``: the health of the replicas, then of the gateways."""
+        oddities = [*[source.oddities for source in replicas], *[source.oddities for source in gateways]]
+        restarts = dict(self._loop_restarts())
+        restarts["publisher"] = self._restarts
+        restarts["engines"] = sum(source.loop_restarts for source in replicas)
+        restarts["gateways"] = sum(source.loop_restarts for source in gateways)
+        return DaemonState(
+            config_reload_successful=self.reload_successful,
+            config_reload_wall=self.reload_wall,
+            loop_restarts=restarts,
+            dropped_series=self._dropped(),
+            oddities={
+                (status.source, reason): count
+                for status, found in zip(heard, oddities, strict=True)
+                for reason, count in found.items()
+            },
+            unassigned=assignment.unassigned,
         )
 
     def turn(self) -> None:

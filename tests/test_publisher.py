@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from builders import Clock, card, replica
 
 from exporter.derive.replicas import Assignment
-from exporter.model import DriverFacts, Ownership, SourceStatus
-from exporter.poller import DEAD_AFTER, PATIENCE, Publisher
+from exporter.model import DriverFacts, GatewayReading, GatewayState, Ownership, SourceStatus
+from exporter.publisher import DEAD_AFTER, PATIENCE, Publisher
 
 
 @dataclass
@@ -92,6 +92,17 @@ def test_ready_needs_one_source_that_answers():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a"))])
     made.turn()
     assert made.ready()[0] is True
+
+
+def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
+    status = SourceStatus(source="gateway:edge", up=True)
+    silent = GatewayState(name="edge", labels=("edge", ""), status=status, reading=None, last_read_at=None)
+    heard = replace(silent, reading=GatewayReading(gateway="haproxy", at=1000.0, backends={}), last_read_at=1000.0)
+    for state, answers in ((silent, 0), (heard, 1)):
+        made, _ = publisher(gateways=lambda state=state: [Source(state)])
+        made.turn()
+        verdict = (answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
+        assert made.ready() == verdict
 
 
 def test_ready_waits_for_a_source_that_has_not_answered_once_but_not_for_ever():
