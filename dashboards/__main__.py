@@ -1,7 +1,7 @@
 """Write the boards and what Grafana needs to find them: ``python -m dashboards [--output DIR] [--check]``.
 
 Files are the same for the same code, byte for byte; ``--check`` writes nothing and fails where they differ.
-Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage.
+Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage, or the extra ``dashboards`` is not installed.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BoardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] != "grafanalib":
+            raise
+        print("dashboards: needs grafanalib; install it with: pip install 'shardwatch[dashboards]'", file=sys.stderr)
+        return 2
     folders = [os.path.join(arguments.output, one.value) for one in languages]
     stale = _strangers(folders, {os.path.join(arguments.output, path) for path in wanted})
     if arguments.check:

@@ -2,7 +2,16 @@
 
 import sys
 
-from exporter.cli import main
+from exporter import signals
+
+
+def main() -> int:
+    """Run the command line of this process; give the exit code."""
+    signals.heed_early(sys.argv[1:])  # before what the next line loads
+    from exporter.cli import main as run  # noqa: PLC0415
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What a good configuration still costs whoever uses the shipped alerts and dashboards: said once, never refused.
+"""What a good configuration still costs: figures that never come, alerts that never fire; said once, never refused.
 
 Alerts and dashboards are made from the daemon's names and not the other way round, so what they read stands here as
 text; a test holds it against them.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exporter.settings import Settings
+from exporter.config.notation import written
+from exporter.settings import Settings, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ READERS = {
 LONGEST = "5m"
 LONGEST_ONLY = {
     "common": ("energy and cost of a token and the share beyond the last bucket", ("Efficiency", "Fleet", "Replica")),
-    "full": ("tokens per joule and the share beyond the last bucket", ("Efficiency", "Replica")),
+    "full": ("tokens per joule", ("Efficiency",)),
 }
 
 
@@ -45,7 +46,26 @@ def advice(settings: Settings) -> list[str]:
             f"and panels of the shipped {_boards(dashboards)} that read {LONGEST} stay empty; take out what is "
             f"longer than {LONGEST} if you use them"
         )
-    return said
+    return said + [_sparse(window, slow) for window in settings.windows if (slow := _slow(settings, window))]
+
+
+def _slow(settings: Settings, window: Window) -> list[str]:
+    """Name who is polled so seldom that the window may not hold two polls: every figure needs two."""
+    engines = [("engine", one.name, one.interval) for one in settings.engines]
+    gateways = [("gateway", one.name, one.interval) for one in settings.gateways]
+    return [
+        f"{kind} {name} is polled every {written(interval)}"
+        for kind, name, interval in engines + gateways
+        if window.seconds < 2 * interval
+    ]
+
+
+def _sparse(window: Window, slow: Sequence[str]) -> str:
+    first, more = slow[0], f", as are {len(slow) - 1} more" if len(slow) > 1 else ""
+    return (
+        f"windows: {window.label} is shorter than two intervals: {first}{more}, and figures over it are missing or "
+        f"come and go; lengthen the window, or poll more often"
+    )
 
 
 def _missing(label: str, readers: Readers) -> str:

@@ -20,8 +20,9 @@ from exporter.listener.loop import Listener
 from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
 from exporter.pages import PageStore
 from exporter.placement import Placement
-from exporter.poller import Publisher
 from exporter.pollers import Pollers
+from exporter.publisher import Publisher
+from exporter.reload import outcome, waiting
 from exporter.server import routes
 from exporter.settings import EngineSettings, Settings
 from exporter.sources import own_process
@@ -50,15 +51,17 @@ class App:
         *,
         driver: Driver | None = None,
         reread: Callable[[], Settings] | None = None,
+        adopted: Callable[[Settings], None] = lambda _: None,
         alive: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``reread`` gives the settings anew for a reload, None where they came from nowhere that could change.
 
-        ``alive`` is called after every page that was made.
+        ``adopted`` is told the settings that a reload brings; ``alive`` is called after every page that was made.
         """
-        self.settings = settings
+        self.settings = self._begun = settings
+        self._adopted = adopted
         self._alive = alive
         self._reread = reread
         self._clock, self._wall = clock, wall
@@ -122,8 +125,13 @@ class App:
     def listen(self) -> tuple[str, int]:
         """Bind and serve; give the address.  Raise ListenError when it cannot be had."""
         address = self.settings.listen
-        reload = self.reload if self.settings.reload_endpoint else None
-        handler = routes(self.pages, self.publisher, reload=reload, dcgm=self.dcgm)
+        handler = routes(
+            self.pages,
+            self.publisher,
+            reload=self.reload,
+            may_reload=lambda: self.settings.reload_endpoint,
+            dcgm=self.dcgm,
+        )
         self.listener = Listener(address.host, address.port, handler)
         self.listener.start()
         return self.listener.address
@@ -225,29 +233,30 @@ class App:
         with self._lock:
             try:
                 settings = self._reread() if self._reread is not None else self.settings
-                check_supported(settings)
             except SettingsError as error:
                 self.publisher.reload_successful = False
                 problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
                 logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
                 self.publisher.news()
                 return False, f"refused, the old configuration goes on: {error}"
+            old = self.settings
             self._adopt(settings)
             self.publisher.reload_successful = True
             self.publisher.reload_wall = self._wall()
-            logger.info("event=reloaded engines=%d", len(settings.engines))
-            return True, "the new configuration is in use"
+            waits = waiting(self._begun, settings)
+            sentence = outcome(old, settings, waits)
+            logger.info("event=reloaded engines=%d: %s", len(settings.engines), sentence)
+            if waits:
+                logger.warning(
+                    "event=restart_needed keys=%s: what they say takes effect at the next start", ",".join(waits)
+                )
+            return True, sentence
 
     def _adopt(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
+        self._adopted(settings)
         known = advice(old)
         _say_hints([hint for hint in advice(settings) if hint not in known])
-        if settings.listen != old.listen:
-            logger.warning(
-                "event=restart_needed: listen changed to %s and takes effect at the next start", settings.listen
-            )
-        if settings.gpu.enabled != old.gpu.enabled:
-            logger.warning("event=restart_needed: gpu.enabled changed and takes effect at the next start")
         if self.cards is not None:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:
@@ -263,12 +272,3 @@ class App:
 def _say_hints(hints: Sequence[str]) -> None:
     for hint in hints:
         logger.warning("event=hint %s", hint)
-
-
-def check_supported(settings: Settings) -> None:
-    """Refuse what this version would silently not do although somebody's safety may rest on it."""
-    if settings.web_config_file is not None:
-        from exporter.errors import Problem  # noqa: PLC0415 - only on the way out
-
-        message = "this version serves plain HTTP only; remove the key and put a TLS proxy in front"
-        raise SettingsError([Problem("web_config_file", message)])

@@ -6,11 +6,11 @@ Exit codes: 0 stopped cleanly, 1 failed, 2 bad usage or configuration.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import logging
 import os
-import queue
 import signal
 import sys
 import time
@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exporter import __version__
+from exporter import __version__, signals
+from exporter.command_line import streams
 from exporter.command_line.parser import parser
-from exporter.errors import ListenError, SettingsError
+from exporter.errors import ListenError, OutputError, SettingsError, ShardwatchError
 
 if TYPE_CHECKING:
     from exporter.app import App
@@ -32,19 +33,34 @@ ONCE_PATIENCE = 35.0  # seconds; a driver without persistence mode takes up to t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` names; give the exit code."""
-    arguments = _parser().parse_args(argv)
-    gc.disable()  # until be_thrifty: nothing that is loaded is garbage
+    """Run the command that ``argv`` names, None for this process's own; give the exit code."""
+    if argv is None:
+        signals.heed_early(sys.argv[1:])
+    streams.occupy()
     try:
-        code: int = arguments.run(arguments)
+        return _main(argv)
     except SettingsError as error:
         print(f"shardwatch: {error}", file=sys.stderr)
         return BAD_USAGE
-    except ListenError as error:
+    except ShardwatchError as error:
         print(f"shardwatch: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return OK
+        print("shardwatch: interrupted", file=sys.stderr)
+        return FAILED
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    try:
+        arguments, strange = _parser().parse_known_args(argv)
+        if strange:
+            arguments.refuse(f"unrecognized arguments: {' '.join(strange)}")
+    except SystemExit as ended:
+        if not ended.code:  # --help or --version
+            streams.flush()
+        raise
+    gc.disable()  # until be_thrifty: nothing that is loaded is garbage
+    code: int = arguments.run(arguments)
     return code
 
 
@@ -60,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 def _completion(arguments: argparse.Namespace) -> int:
     from exporter.command_line.completion import script  # noqa: PLC0415 - no other command needs it
 
-    print(script(arguments.shell), end="")
+    streams.write(script(arguments.shell).encode())
     return OK
 
 
@@ -68,9 +84,8 @@ def _check_config(arguments: argparse.Namespace) -> int:
     from exporter.advice import advice  # noqa: PLC0415
 
     settings = _read(arguments.file)
-    print(f"{arguments.file}: good; {len(settings.engines)} engines, {len(settings.gateways)} gateways")
-    for hint in advice(settings):
-        print(f"{arguments.file}: hint: {hint}")
+    good = f"good; {len(settings.engines)} engines, {len(settings.gateways)} gateways"
+    streams.say(*(f"{arguments.file}: {text}" for text in (good, *(f"hint: {hint}" for hint in advice(settings)))))
     return OK
 
 
@@ -84,22 +99,27 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = read()
     _log_to_stderr(settings.log)
     manager = ServiceManager(os.environ)
-    return _serve(App(settings, reread=read, alive=manager.alive), manager=manager)
+    app = App(settings, reread=read, adopted=lambda found: _log_to_stderr(found.log), alive=manager.alive)
+    return _serve(app, manager=manager)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from exporter.app import App  # noqa: PLC0415
     from exporter.simulate.scenarios import SCENARIOS  # noqa: PLC0415
 
-    names = [scenario.name for scenario in SCENARIOS]
     if arguments.list:
-        for scenario in SCENARIOS:
-            print(f"{scenario.name:10} {scenario.summary}")
+        streams.say(*(f"{scenario.name:10} {scenario.summary}" for scenario in SCENARIOS))
         return OK
-    if arguments.scenario not in names:
-        print(f"shardwatch demo: no scenario {arguments.scenario!r}; there are {', '.join(names)}", file=sys.stderr)
+    scenario = next((one for one in SCENARIOS if one.name == arguments.scenario), None)
+    if scenario is None:
+        names = ", ".join(one.name for one in SCENARIOS)
+        print(f"shardwatch demo: no scenario {arguments.scenario!r}; there are {names}", file=sys.stderr)
         return BAD_USAGE
-    settings = _with_listen(_read(None), arguments.listen or "127.0.0.1:9853")
+    begins = [fault.at if arguments.fault_at is None else arguments.fault_at for fault in scenario.faults]
+    if begins and arguments.fault_until is not None and arguments.fault_until <= min(begins):
+        arguments.refuse("argument --fault-until: the fault would end before it begins, and nothing would happen")
+    listen = "127.0.0.1:9853" if arguments.listen is None else arguments.listen
+    settings = _with_listen(_read(None), listen)
     _log_to_stderr(settings.log)
     return _on_simulated_node(arguments, settings, App)
 
@@ -117,6 +137,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
         fault_until=arguments.fault_until,
         gateway=True,
     )
+    signals.asked()  # what is started from here on is put away in order, so a request to stop has to wait a second
     node.start()
     try:
         engines = tuple(
@@ -144,7 +165,10 @@ def _once(arguments: argparse.Namespace) -> int:
     app.publisher.turn()
     page = app.pages.page(openmetrics=False, gzip=False)
     app.stop()
-    print((page or b"").decode(), end="", flush=True)
+    if page is None:
+        print("shardwatch: no page could be made; the log above says why", file=sys.stderr)
+        return _end(FAILED)
+    streams.write(page)
     return _end(OK)
 
 
@@ -159,11 +183,8 @@ def _heard_everybody(app: App) -> bool:
 
 def _read(path: str | None) -> Settings:
     from exporter import settings  # noqa: PLC0415
-    from exporter.app import check_supported  # noqa: PLC0415
 
-    found = settings.load(path, os.environ) if path is not None else settings.default(os.environ)
-    check_supported(found)
-    return found
+    return settings.load(path, os.environ) if path is not None else settings.default(os.environ)
 
 
 def _with_listen(found: Settings, listen: str | None) -> Settings:
@@ -198,9 +219,10 @@ def _log_to_stderr(settings: LogSettings) -> None:
 
 def _urls(host: str, port: int) -> None:
     shown = f"[{host}]" if ":" in host else host
-    print(f"metrics   http://{shown}:{port}/metrics", flush=True)
-    print(f"ready     http://{shown}:{port}/-/ready", flush=True)
-    print("stop with Ctrl-C", flush=True)
+    with contextlib.suppress(OutputError):  # the log says it too, and nobody is served worse
+        streams.say(
+            f"metrics   http://{shown}:{port}/metrics", f"ready     http://{shown}:{port}/-/ready", "stop with Ctrl-C"
+        )
 
 
 def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager: ServiceManager | None = None) -> int:
@@ -209,10 +231,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     from exporter.sources.own_process import be_thrifty  # noqa: PLC0415
 
     manager = manager or ServiceManager({})
-    events: queue.SimpleQueue[int] = queue.SimpleQueue()
-    going_on = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    for number in (signal.SIGTERM, signal.SIGINT, *going_on):
-        signal.signal(number, lambda received, _: events.put(received))
+    asked = signals.asked()
     be_thrifty()
     app.start()
     try:
@@ -224,7 +243,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     if said is not None:
         said(host, port)
     manager.ready(f"serving {host}:{port}")
-    while (received := events.get()) in going_on:
+    while (received := asked.get()) not in signals.STOP:
         if received != signal.SIGHUP:
             app.release_cards(released=received == signal.SIGUSR1)
             continue
@@ -239,5 +258,6 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
 def _end(code: int) -> int:
     """End the process although a thread may be stuck in a call that never returns."""
     logging.shutdown()
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it was closed; nothing was printed
+        streams.flush()
     return code

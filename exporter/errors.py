@@ -3,6 +3,7 @@
 ShardwatchError
 ├── SettingsError        the configuration is refused whole; lists every problem (cli, app catch it)
 ├── ListenError          the listening address cannot be had (cli catches it)
+├── OutputError          standard output cannot be written (cli catches it)
 ├── SourceError          one source could not be read this time (poller catches it, nobody else)
 │   ├── EndpointError    the HTTP exchange with an engine failed
 │   ├── PageError        the exchange succeeded, the page is not one we can use
@@ -47,6 +48,10 @@ class SettingsError(ShardwatchError):
 
 class ListenError(ShardwatchError):
     """The listening address is taken, privileged or malformed."""
+
+
+class OutputError(ShardwatchError):
+    """Standard output is closed, its disk is full, or nobody reads it any more."""
 
 
 class SourceError(ShardwatchError):

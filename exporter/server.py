@@ -86,13 +86,28 @@ class _Form:
     gzip: bool
 
 
-def routes(pages: Pages, health: Health, *, reload: Reload | None, dcgm: DcgmForms | None = None) -> Handler:
-    """Give the handler of all paths; ``reload`` is None where the configuration does not allow it."""
+def routes(
+    pages: Pages,
+    health: Health,
+    *,
+    reload: Reload | None,
+    may_reload: Callable[[], bool] = lambda: True,
+    dcgm: DcgmForms | None = None,
+) -> Handler:
+    """Give the handler of all paths.
+
+    ``reload`` is None where nothing can be reloaded; ``may_reload`` is asked each time, since a reload may forbid the
+    next one.
+    """
     table = {
         "/metrics": _Route(method="GET", title="metrics, for Prometheus", answer=lambda r: _metrics(r, pages)),
         "/-/healthy": _Route(method="GET", title="is the daemon alive?", answer=lambda _: _verdict(health.healthy())),
         "/-/ready": _Route(method="GET", title="is its data fresh?", answer=lambda _: _verdict(health.ready())),
-        "/-/reload": _Route(method="POST", title="read the configuration", answer=lambda _: _reload(reload)),
+        "/-/reload": _Route(
+            method="POST",
+            title="read the configuration",
+            answer=lambda _: _reload(reload if may_reload() else None),
+        ),
     }
     if dcgm is not None:
         title = "cards under DCGM's names; ?dialect=legacy or ?dialect=4.9"

@@ -13,10 +13,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from exporter.config import notation, readers
-from exporter.config.document import MAX_BYTES, TOO_LARGE, Node, read_document
+from exporter.config.document import Node, read_document
 from exporter.config.environment import overrides
 from exporter.config.notation import Address, Refused
 from exporter.config.schema import WRONG, Found, Item, Listed, Report, Scalar, Section, Table, key
+from exporter.config.text import text_of
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY
 
@@ -220,6 +221,12 @@ def _finish_discovery(found: Found) -> None:
         found.values["ray"] = True
 
 
+# Words as makers form them (NVIDIA H100 80GB HBM3, A100-SXM4-80GB): no token and no hash is spelt so.
+_CARD_NAME = re.compile(
+    r"(?=.{1,64}$)[A-Za-z]{1,10}[0-9]{0,5}[A-Za-z]{0,4}([ -]([A-Za-z]{1,10}|[A-Za-z]{0,4}[0-9]{1,4}[A-Za-z]{0,4}))*"
+)
+
+
 def _card_name(name: str) -> None:
     if not name or len(name) > readers.MAX_TEXT or not name.isprintable():
         raise Refused("expected a card's name as the driver gives it, such as NVIDIA H100 80GB HBM3")
@@ -250,6 +257,7 @@ class CostSettings:
                 name=_card_name,
                 value=readers.number(lambda price: 0 <= price <= 1e6, "a price from 0 to 1000000"),
                 what="a mapping of card names to prices",
+                harmless=_CARD_NAME,
             )
         ),
     )
@@ -329,7 +337,12 @@ class Settings:
     costs: CostSettings = field(default_factory=CostSettings, metadata=key(Section(CostSettings, _finish_costs)))
     series: str = field(default="common", metadata=key(readers.choice("common", "full")))
     reload_endpoint: bool = field(default=False, metadata=key(readers.boolean()))
-    web_config_file: str | None = field(default=None, metadata=key(readers.file()))
+    web_config_file: str | None = field(
+        default=None,
+        metadata=key(
+            readers.not_yet("it serves plain HTTP; take the key out, and put a proxy that speaks TLS in front")
+        ),
+    )
     log: LogSettings = field(default_factory=LogSettings, metadata=key(Section(LogSettings)))
 
 
@@ -344,9 +357,9 @@ def load(path: str, environ: Mapping[str, str]) -> Settings:
     Relative file names in it start from its folder.  Raises SettingsError with every problem.
     """
     try:
-        text = _text_of(path)
+        text = text_of(path)
     except Refused as refused:
-        return _read(Item(path="", node=Node(value={})), [Problem("", str(refused))], path, environ)
+        return _read(Item(path="", node=Node(value={})), [Problem("", str(refused))], path or "''", environ)
     return parse(text, path, environ, base=os.path.dirname(os.path.abspath(path)))
 
 
@@ -377,19 +390,3 @@ def _read(item: Item, problems: list[Problem], origin: str, environ: Mapping[str
         in_order = sorted(report.problems, key=lambda problem: (problem.path.startswith("$"), problem.line or 0))
         raise SettingsError(in_order, origin)
     return settings
-
-
-def _text_of(path: str) -> str:
-    """Read a file of at most MAX_BYTES, or raise Refused; says the line where it stops being UTF-8."""
-    with readers.open_regular(path) as opened:
-        try:
-            content = opened.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise Refused(f"cannot be read: {error.strerror or 'the device failed'}") from None
-    if len(content) > MAX_BYTES:
-        raise Refused(TOO_LARGE)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise Refused(f"is not UTF-8 text from line {line} on; save it as UTF-8") from None

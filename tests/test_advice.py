@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -16,7 +17,8 @@ from exporter.app import App
 from exporter.catalog.spec import Series
 from exporter.cli import main
 from exporter.collector import Collector
-from exporter.model import WINDOWED, Economics, Latency, WindowFigures
+from exporter.derive.windows import History
+from exporter.model import Economics, Latency, Stage, WindowFigures
 from exporter.settings import Settings, parse
 
 GENERATED = pathlib.Path(__file__).parent.parent / "dashboards" / "generated" / "en"
@@ -24,10 +26,15 @@ READ = re.compile(r'(\w+)\{[^}]*?\bwindow="(\w+)"')
 WATCHER = "WindowMissing"  # the alert that reads the windows to say that one is missing
 
 
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    at: float
+
+
 def of_the_longest_window_only(series):
     """The rows that show a replica's longer window and not its shorter one, though both have figures."""
     latency = Latency(quantiles={0.99: 1.0}, observations=9.0, above_top_bucket=0.5)
-    both = {label: WindowFigures(seconds=60.0, latency=dict.fromkeys(WINDOWED, latency)) for label in ("1m", "5m")}
+    both = {label: WindowFigures(seconds=60.0, latency=dict.fromkeys(Stage, latency)) for label in ("1m", "5m")}
     numbers = {("a", "1m"): 1.0, ("a", "5m"): 2.0}
     economics = Economics(
         currency="USD", joules_per_token=numbers, tokens_per_joule=numbers, cost_per_million=numbers
@@ -99,6 +106,44 @@ def test_a_window_that_is_missing_is_named_with_what_it_silences():
 def test_a_window_longer_than_what_the_dashboards_read_is_named(series, what):
     (hint,) = told("windows: [1m, 5m, 1h]", series=series)
     assert hint.startswith("windows: with 1h ") and what in hint
+
+
+SLOW_ENGINE = "engines: [{name: a, url: 'http://x/', interval: 30s}, {name: b, url: 'http://y/', interval: 5s}]\n"
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ("[1m, 5m]", []),
+        ("[59s, 1m, 5m]", ["59s"]),
+        ("[10s, 1m, 5m]", ["10s"]),
+        ("[20s, 50s, 1m, 5m]", ["20s", "50s"]),
+    ],
+)
+def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(windows, said):
+    hints = told(f"{SLOW_ENGINE}windows: {windows}")
+    assert [hint.split()[1] for hint in hints] == said
+    assert all("engine a " in hint and "30s" in hint and "engine b" not in hint for hint in hints)
+
+
+def test_many_slow_sources_are_one_hint_for_each_window_and_gateways_are_among_them():
+    engines = ", ".join(f"{{name: e{n}, url: 'http://x:{n + 1}/', interval: 10m}}" for n in range(20))
+    gateways = "gateways: [{name: edge, url: 'http://z/', interval: 31s}]"
+    first, second = told(f"engines: [{engines}]\n{gateways}\nwindows: [1m, 5m]")
+    assert "engine e0 " in first and "20 more" in first and len(first) < 400
+    assert "engine e0 " in second and "19 more" in second
+    (hint,) = told(gateways)
+    assert hint.startswith("windows: 1m ") and "gateway edge " in hint
+
+
+def test_figures_over_a_window_shorter_than_an_interval_never_come_and_two_intervals_always_give_them():
+    """What the hint claims, said by the history that the figures are made from."""
+    for interval, length, known in ((30.0, 10.0, False), (30.0, 29.9, False), (30.0, 60.0, True)):
+        history = History((("w", length),))
+        for number in range(20):
+            history.add(Sums(at=1000.0 + number * interval))
+            base = history.base("w")
+        assert (base is not history.latest) is known
 
 
 def test_check_config_says_it_and_the_configuration_stays_good(tmp_path, capsys):

@@ -184,3 +184,37 @@ def test_man_understands_the_manual_page():
     assert "EXIT" not in said.stdout
     for word in ("NAME", "SYNOPSIS", "check-config", "--fault-at SECONDS", "SIGUSR1", "SHARDWATCH_*"):
         assert word in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run --bogus", "unrecognized arguments: --bogus"),
+        ("run extra", "unrecognized arguments: extra"),
+        ("check-config a b", "unrecognized arguments: b"),
+        ("demo --fault-at nan", "--fault-at: expected seconds"),
+        ("demo --fault-at -5", "--fault-at: expected seconds"),
+        ("demo --fault-until inf", "--fault-until: expected seconds"),
+        ("demo --scenario heat --fault-at 10 --fault-until 10", "before it begins"),
+        ("demo --scenario heat --fault-until 0", "before it begins"),
+        ("demo --node -1", "--node: expected a number from 0"),
+        ("demo --seed x", "invalid int value"),
+    ],
+)
+def test_wrong_usage_is_answered_with_the_usage_of_that_command(line, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(line.split())
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: shardwatch {line.split()[0]} ") and said in error
+
+
+@pytest.mark.parametrize("command", ["run --config", "once --config", "check-config"])
+def test_a_configuration_that_is_not_there_is_not_looked_for_beside_itself(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*command.split(), "missing.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("shardwatch: missing.yaml: 1 problem\n  cannot be opened: No such file")
+    assert "folder of the configuration" not in error
+    assert cli.main([*command.split(), ""]) == 2
+    assert "unset" in capsys.readouterr().err

@@ -238,13 +238,28 @@ def test_a_taken_port_is_exit_code_one_and_one_line_that_names_it():
     assert "Traceback" not in result.stderr
 
 
-def test_tls_that_this_version_cannot_serve_is_refused_and_not_ignored(tmp_path):
+@pytest.mark.parametrize(
+    "command", [("run", "--config"), ("check-config",), ("once", "--config")], ids=lambda c: c[0]
+)
+def test_tls_that_this_version_cannot_serve_is_refused_and_not_ignored(command, tmp_path):
     web = tmp_path / "web.yaml"
     web.write_text("tls_server_config: {}\n")
-    (tmp_path / "c.yaml").write_text(f"web_config_file: {web}\n")
-    result = run("run", "--config", str(tmp_path / "c.yaml"))
+    config = tmp_path / "c.yaml"
+    config.write_text(f"series: all\nweb_config_file: {web}\n")
+    result = run(*command, str(config))
     assert result.returncode == 2
-    assert "web_config_file" in result.stderr
+    head, series, key = result.stderr.splitlines()
+    assert head == f"shardwatch: {config}: 2 problems"
+    assert series.startswith("  line 1: series: ") and key.startswith("  line 2: web_config_file: ")
+
+
+def test_checking_a_configuration_does_not_load_the_daemon():
+    code = "import sys, exporter.cli as c; assert c.main(['check-config', sys.argv[1]]) == 0; print(*sys.modules)"
+    full = os.path.join(os.path.dirname(__file__), "configs", "good", "full.yaml")
+    result = subprocess.run([sys.executable, "-c", code, full], capture_output=True, text=True, timeout=30)
+    verdict, loaded = result.stdout.splitlines()
+    assert verdict == f"{full}: good; 2 engines, 2 gateways"
+    assert not set(loaded.split()) & {"pynvml", "exporter.app", "exporter.catalog", "exporter.engines", "socket"}
 
 
 def test_version_and_help_answer_without_loading_the_daemon():

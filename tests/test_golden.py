@@ -225,7 +225,10 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             XidCount(labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9),
             XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None),
         ),
-        sxids=(SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),),
+        sxids=(
+            SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),
+            SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_wall=1.69e9),
+        ),
         daemon=DaemonState(
             oddities={("engine:a", "duplicate"): 2},
             config_reload_successful=False,

@@ -6,13 +6,14 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.fault_matrix import ROOT, bare_environment
+from tests.fault_matrix import ROOT, alive, bare_environment
 
 QUIET = "gpu: {enabled: false}\nkernel_log: {enabled: false}\ndiscovery: {processes: false}\nlisten: 127.0.0.1:0\n"
 
@@ -22,14 +23,15 @@ import os, sys
 
 class Now:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
-            sys.argv[1] = ""
-            os.kill(os.getpid(), int(sys.argv[2]))
+        global MOMENT
+        if name == MOMENT:
+            MOMENT = ""
+            os.kill(os.getpid(), int(NUMBER))
 
 sys.meta_path.insert(0, Now())
+sys.argv[1:], MOMENT, NUMBER = sys.argv[3:], *sys.argv[1:3]
 from exporter.__main__ import main
-sys.argv[3:3] = []
-sys.exit(main(sys.argv[3:]))
+sys.exit(main())
 """
 MOMENTS = ("exporter.cli", "argparse", "exporter.settings", "yaml", "exporter.app", "exporter.service_manager")
 
@@ -76,6 +78,28 @@ def test_a_daemon_that_is_stopped_while_it_is_still_loaded_ends_with_zero(number
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_demo_that_is_stopped_while_its_engines_start_ends_them_in_order(number):
+    with started(sys.executable, "-m", "exporter", "demo", "--listen", "127.0.0.1:0") as process:
+        engines = []
+        deadline = time.monotonic() + 10
+        while not engines and time.monotonic() < deadline:
+            engines = children(process.pid)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=10)  # until the engines have closed it, too
+    assert process.returncode == 0 and "Traceback" not in said, said
+    assert engines and not [pid for pid in engines if alive(pid)]
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(one) for one in file.read().split()]
+    except OSError:
+        return []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "said"),
     [(signal.SIGHUP, "event=reloaded"), (signal.SIGUSR1, ""), (signal.SIGUSR2, "")],
@@ -94,7 +118,9 @@ def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(num
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+@pytest.mark.parametrize(
+    "redirection", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"]
+)
 def test_the_daemon_ends_with_zero_whatever_its_standard_streams_are(redirection, tmp_path):
     command = f'exec "$0" -m exporter run --config "$1" {redirection}'
     with started("/bin/sh", "-c", command, sys.executable, config(tmp_path), stdout=subprocess.DEVNULL) as process:
@@ -122,11 +148,15 @@ def has_a_listening_socket(pid):
 
 @pytest.mark.slow
 def test_a_command_that_is_interrupted_before_its_page_has_failed(tmp_path):
-    (tmp_path / "c.yaml").write_text("gpu: {enabled: false}\nengines: [{url: 'http://192.0.2.1/', timeout: 5s}]\n")
-    command = [sys.executable, "-m", "exporter", "once", "--config", str(tmp_path / "c.yaml")]
-    with started(*command, stdout=subprocess.PIPE) as process:
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        page, said = process.communicate(timeout=10)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}/"
+        (tmp_path / "c.yaml").write_text(f"gpu: {{enabled: false}}\nengines: [{{url: '{url}', timeout: 5s}}]\n")
+        command = [sys.executable, "-m", "exporter", "once", "--config", str(tmp_path / "c.yaml")]
+        with started(*command, stdout=subprocess.PIPE) as process:
+            time.sleep(1.0)
+            process.send_signal(signal.SIGINT)
+            page, said = process.communicate(timeout=10)
     assert (process.returncode, page) == (1, "")
     assert "Traceback" not in said and "interrupted" in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +18,17 @@ WIDTH = 100  # columns of what argparse does not wrap
 
 
 def parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Give the parser; ``run`` holds what each command does, by its name."""
+    """Give the parser; ``run`` holds what each command does, by its name.
+
+    What it reads has ``run``, and ``refuse``, which ends the process with the command's usage and a message.
+    """
     found = _parser_of(argparse.ArgumentParser, texts.PROGRAM, prog="shardwatch")
     found.add_argument("--version", action="version", version=f"shardwatch {__version__}")
     commands = found.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, (page, options) in COMMANDS.items():
         command = _parser_of(commands.add_parser, page, name=name, help=page.summary)
         options(command)
-        command.set_defaults(run=run[name])
+        command.set_defaults(run=run[name], refuse=command.error)
     return found
 
 
@@ -79,10 +84,26 @@ def _demo(command: argparse.ArgumentParser) -> None:
     add("--scenario", metavar="NAME", default="healthy", help="what happens on the node (default %(default)s)")
     add("--listen", metavar="HOST:PORT", help="address to serve on (default 127.0.0.1:9853)")
     add("--seed", type=int, default=0, metavar="NUMBER", help="another seed is another day (default %(default)s)")
-    add("--fault-at", type=float, metavar="SECONDS", help="when the scenario's fault begins (default: as it says)")
-    add("--fault-until", type=float, metavar="SECONDS", help="when it is mended (default never)")
-    add("--node", type=int, default=0, metavar="N", help="which node, where a service's nodes differ (default 0)")
+    add("--fault-at", type=_seconds, metavar="SECONDS", help="when the scenario's fault begins (default: as it says)")
+    add("--fault-until", type=_seconds, metavar="SECONDS", help="when it is mended (default never)")
+    add("--node", type=_node, default=0, metavar="N", help="which node, where a service's nodes differ (default 0)")
     add("--list", action="store_true", help="list the scenarios and end")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError("expected seconds from the start, such as 60")
+    return seconds
+
+
+def _node(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise argparse.ArgumentTypeError("expected a number from 0 on")
+    return int(text)
 
 
 def _once(command: argparse.ArgumentParser) -> None:

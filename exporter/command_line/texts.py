@@ -29,6 +29,7 @@ _CONFIG = (
 )
 _STOPPED = ("0", "stopped by SIGTERM or Ctrl-C")
 _FAILED = ("1", "failed: the address is taken, for example")
+_UNWRITTEN = ("1", "failed: standard output cannot be written")
 _BAD_USAGE = ("2", "bad usage, or a configuration that is refused; nothing was started")
 
 PROGRAM = Page(
@@ -65,7 +66,10 @@ RUN = Page(
     ),
     signals=(
         ("SIGTERM, SIGINT", "stop, within two seconds"),
-        ("SIGHUP", "read the configuration again; a bad one is refused whole and the old one goes on"),
+        (
+            "SIGHUP",
+            "read the configuration again; a bad one is refused whole, and the log names what waits for a restart",
+        ),
         ("SIGUSR1, SIGUSR2", "let go of all cards, so that MIG or the driver can be changed; take them up again"),
     ),
     exit_codes=(_STOPPED, _FAILED, _BAD_USAGE),
@@ -98,19 +102,23 @@ ONCE = Page(
     ),
     files=_CONFIG,
     environment=_SETTINGS,
-    exit_codes=(("0", "the page was printed; sources that failed are said on it"), _FAILED, _BAD_USAGE),
+    exit_codes=(
+        ("0", "the page was printed; sources that failed are said on it"),
+        ("1", "failed: interrupted, for example, or standard output cannot be written"),
+        _BAD_USAGE,
+    ),
 )
 
 CHECK = Page(
     summary="name every problem of a configuration, with path and line",
     description=(
         "Read a configuration as `run` would, environment included, and name all problems at once.  "
-        "Nothing is started.  Hints at what the shipped alerts and dashboards would lack are no problems."
+        "Nothing is started.  Hints, at what the shipped alerts and dashboards would lack for one, are no problems."
     ),
     examples=(("shardwatch check-config shardwatch.yaml", "before a reload"),),
     files=_CONFIG,
     environment=_SETTINGS[:1],
-    exit_codes=(("0", "it is good"), ("2", "it is not; the problems stand on standard error")),
+    exit_codes=(("0", "it is good"), _UNWRITTEN, ("2", "it is not; the problems stand on standard error")),
 )
 
 COMPLETION = Page(
@@ -121,5 +129,5 @@ COMPLETION = Page(
         ("shardwatch completion zsh > ~/.zfunc/_shardwatch", "with ~/.zfunc in fpath, before compinit"),
         ("shardwatch completion fish > ~/.config/fish/completions/shardwatch.fish", "found by itself"),
     ),
-    exit_codes=(("0", "printed"), ("2", "bad usage")),
+    exit_codes=(("0", "printed"), _UNWRITTEN, ("2", "bad usage")),
 )

@@ -146,7 +146,7 @@ def file(*, secret: bool = False) -> Scalar:
         if not value or len(value) > MAX_PATH:
             raise Refused(f"expected the name of a file, at most {MAX_PATH} characters")
         path = os.path.join(item.base, value)
-        with open_regular(path) as opened:
+        with open_regular(path, _RELATIVE) as opened:
             status = os.fstat(opened.fileno())
         if secret and status.st_size == 0:
             raise Refused("the file is empty")
@@ -155,6 +155,15 @@ def file(*, secret: bool = False) -> Scalar:
         if secret and status.st_mode & stat.S_IROTH:
             _log.warning("event=secret_file_readable_by_everybody path=%s cure='chmod o-r'", item.path)
         return path
+
+    return Scalar(convert)
+
+
+def not_yet(why: str) -> Scalar:
+    """Refuse a key that a later version will read: ignored, it would be believed to work."""
+
+    def convert(_: Item) -> str:
+        raise Refused(f"is not in this version: {why}")
 
     return Scalar(convert)
 
@@ -174,18 +183,22 @@ def path(what: str, check: Callable[[str], None] = lambda _: None) -> Scalar:
 
 _CURES: dict[type[Exception], str] = {
     PermissionError: "; the user that runs shardwatch must be able to read it, and to enter its folders",
-    FileNotFoundError: "; relative names start from the folder of the configuration, and in a container only what is "
-    "mounted exists",
+    FileNotFoundError: "; in a container only what is mounted exists",
 }
+_RELATIVE = "; relative names start from the folder of the configuration"
 
 
-def open_regular(path: str) -> BinaryIO:
-    """Open a regular file, or raise Refused; a pipe without a writer or a device would hold us up for ever."""
+def open_regular(path: str, when_missing: str = "") -> BinaryIO:
+    """Open a regular file, or raise Refused; a pipe without a writer or a device would hold us up for ever.
+
+    ``when_missing``: what else to say where there is no such file.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "the name is malformed"
-        raise Refused(f"cannot be opened: {why}{_CURES.get(type(error), '')}") from None
+        relative = when_missing if isinstance(error, FileNotFoundError) else ""
+        raise Refused(f"cannot be opened: {why}{relative}{_CURES.get(type(error), '')}") from None
     # Judged by the descriptor and before a file object exists: that would not close the descriptor of a folder.
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

@@ -8,6 +8,7 @@ run finds everything, and whoever began the reading must look at ``Report.proble
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
@@ -164,11 +165,15 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A mapping with free keys, read-only; ``name`` refuses keys that cannot be."""
+    """A mapping with free keys, read-only; ``name`` refuses keys that cannot be.
+
+    ``harmless``: keys that may be shown in a path; whatever else could be a secret in the wrong place.
+    """
 
     name: Callable[[str], None]
     value: Reader
     what: str
+    harmless: re.Pattern[str]
 
     def read(self, item: Item, report: Report) -> Any:
         """Read every entry; the good ones come back even when others were wrong."""
@@ -177,7 +182,8 @@ class Table:
             return WRONG
         good = {}
         for name, node in item.node.value.items():
-            child = item.child(key_path(item.path, name), node)
+            harmless = self.harmless.fullmatch(name)
+            child = item.child(join(item.path, name) if harmless else key_path(item.path, name), node)
             try:
                 self.name(name)
             except Refused as refused:
