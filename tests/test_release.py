@@ -86,7 +86,16 @@ def test_the_wheel_brings_what_the_daemon_needs_and_nothing_of_the_boards_or_the
     code = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
     names = set(typed(clean, "python", "-c", code, cwd=tmp_path).stdout.split())
     assert {"shardwatch", "pyyaml", "nvidia-ml-py"} <= names
-    assert not names & {"grafanalib", "pytest", "hypothesis", "mypy", "attrs", "promql-parser", "prometheus_client", "requests"}
+    assert not names & {
+        "grafanalib",
+        "pytest",
+        "hypothesis",
+        "mypy",
+        "attrs",
+        "promql-parser",
+        "prometheus_client",
+        "requests",
+    }
 
 
 def test_one_cycle_works_from_the_wheel_on_a_node_without_cards(clean, tmp_path):

@@ -178,8 +178,8 @@ HEALTH = (
         "frozen",
         Kind.GAUGE,
         _replica(_frozen),
-        "1 when requests are running and no counter has moved for 20 seconds (60 with SGLang and behind Ray); absent "
-        "while that is not known.",
+        "1 when requests are running and no counter has moved for 20 seconds (60 with SGLang and behind Ray), or "
+        "none of a rank that runs some; absent while that is not known.",
     ),
     _metric(
         "restarts",
