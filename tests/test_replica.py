@@ -248,7 +248,7 @@ def test_a_failing_engine_is_asked_less_and_less_often():
     ones = [replica_poller(plan(interval=0.02), engine) for engine in (refused, timeout)]
     for one in ones:
         one.polling._failed_in_a_row = 100
-    for one, most in zip(ones, (4.0, 30.0), strict=True):
+    for one, most in zip(ones, (4.0, 10.0), strict=True):
         one.poll()
         assert 0.8 * min(most, 0.02 * 2**10) <= one.polling._back_off() <= 1.1 * most
     healthy = replica_poller(plan(interval=0.02), Counting())
