@@ -171,7 +171,7 @@ def test_a_gateway_that_does_not_answer_is_asked_less_often():
     )
     for _ in range(12):
         one.poll()
-    assert one.polling._back_off() > 20
+    assert one.polling._back_off() > 8 > one.polling.interval
 
 
 # ------------------------------------------------------------------ the simulated gateway
