@@ -181,7 +181,7 @@ def _signals() -> Alert:
         severity=Severity.INFO,
         component=Component.EXPORTER,
         expr=max_by(
-            select(m.GPU_SIGNAL_MISSING_INFO, reason=regex("no_permission|error")),
+            select(m.GPU_SIGNAL_MISSING_INFO, reason=regex("no_permission|error|busy")),
             "job",
             "instance",
             "signal",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.sources import backoff
-from exporter.sources.backoff import HangPatience, Restarts
+from exporter.sources.backoff import REST_LAST, HangPatience, Restarts, Rests
 
 
 def test_useless_drivers_are_tried_ever_less_often():
@@ -47,3 +47,15 @@ def test_a_hanging_card_gets_a_new_worker_after_ten_seconds_then_ever_less_often
     patience.due(2700.0, hung=False, settled=True)
     assert not patience.due(2701.0, hung=True, settled=False)
     assert patience.due(2711.0, hung=True, settled=False)
+
+
+def test_a_card_that_hangs_again_rests_twice_as_long_up_to_ten_minutes():
+    rests, now, lengths = Rests(), 100.0, []
+    for _ in range(5):
+        lengths.append(rests.begin("GPU-a", now))
+        assert rests.left(now + 1.0) == {"GPU-a": lengths[-1] - 1.0}
+        now += lengths[-1] + 20.0
+        assert rests.left(now) == {}
+    assert lengths == [120.0, 240.0, 480.0, 600.0, 600.0]
+    assert rests.begin("GPU-b", now) == 120.0
+    assert rests.begin("GPU-a", now + REST_LAST) == 120.0, "that was long ago"

@@ -58,6 +58,10 @@ def paths(page):
     return {(other, card): path for (card, other), path in said.items()} | said
 
 
+def access(page):
+    return {s.labels["p2p"] for s in page.all("gpu_peer_path_info")}
+
+
 def known(cards):
     return lambda page: len(paths(page)) == cards * (cards - 1)
 
@@ -159,10 +163,11 @@ def a_question_that_blocks(lab):
     node = lab(cards=4, plan=[f"on {uuid(0)} {ACCESS} block"])
     node.until(lambda page: page.up(0, 1, 2, 3))
     node.spared = {0, 1, 2, 3}
-    workers, pages = node.worker(), node.during(6.0)
+    workers = node.worker()
+    page = node.until(lambda page: page.hung() == 1 and known(4)(page))
     same = node.worker() == workers
     node.plan()
-    healed = node.until(known(4))
+    healed = node.until(lambda page: page.hung() == 0 and known(4)(page) and access(page) == {LINKED})
     node.plan(f"on {uuid(0)} {ACCESS} block", f"on {uuid(2)} nvmlDeviceGetUUID code 15", f"on {uuid(2)} * code 15")
     node.spared = {0, 1, 3}
     node.until(lambda page: page.why(2) == "lost")
@@ -170,7 +175,7 @@ def a_question_that_blocks(lab):
     node.plan()
     node.spared = set()
     whole = node.until(lambda page: page.up(0, 1, 2, 3) and known(4)(page))
-    return pages, same, healed, whole, node.worst_age, node.stop()
+    return page, same, healed, whole, node.worst_age, node.stop(), node.log()
 
 
 @pytest.fixture(scope="module")
@@ -189,11 +194,19 @@ def test_a_pcie_link_is_judged_only_under_load(stories):
 
 
 def test_a_question_about_two_cards_that_never_returns_costs_no_card_anything(stories):
-    pages, same_worker, healed, whole, worst_age, (code, seconds) = stories[1]()
-    assert not any(page.all("gpu_peer_path_info") for page in pages)
+    _, same_worker, healed, whole, worst_age, (code, seconds), _ = stories[1]()
     assert same_worker and worst_age < 1.5
     assert set(paths(healed).values()) == set(paths(whole).values()) == {"NV18"}
     assert code == 0 and seconds < 3
+
+
+def test_a_question_about_two_cards_that_never_returns_costs_no_other_path_and_is_said(stories):
+    page, _, healed, _, _, _, log = stories[1]()
+    # Of the blocked card the others say how it is joined, and its own links were read before.
+    assert set(paths(page).values()) == {"NV18"} and page.card("gpu_nvlink_remote_links", 0, remote="switch") == 18
+    assert page.failures("topology_hung") == 1 and page.why() is None and page.hung("nvml_events") == 0
+    assert healed.failures("topology_hung") == 1
+    assert "event=topology_hung" in log and "event=topology_answers_again" in log
 
 
 # ---------------------------------------------------------------- refusals

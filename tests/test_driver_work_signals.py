@@ -16,8 +16,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import tool
 
+from exporter.sources.backoff import HANG_FIRST
 from exporter.sources.driver.card_book import OPEN_DEADLINE
-from tests.nvml_node import COUNT, INTERVAL, Node, build, uuid
+from tests.nvml_node import COUNT, DEADLINE, INTERVAL, Node, build, uuid
 
 pytestmark = pytest.mark.slow
 
@@ -230,19 +231,31 @@ def hangs(node):
     one.plan(f"on {uuid(1)} {TAKE} block")
     page = one.until(lambda page: page.hung(1) == 1)
     later = one.during(2.0)[-1]
+    one.spared = set()  # the worker is replaced
+    again = one.until(lambda page: page.up(1) and works(0, 2, 3)(page), seconds=HANG_FIRST + 20)
+    one.spared = {0, 1, 2, 3}
+    resting = one.during(3 * DEADLINE)
     overlap = one.asked().get("gpm_overlap", 0)
-    one.plan()
-    back = one.until(works(0, 1, 2, 3))
-    return SimpleNamespace(page=page, later=later, overlap=overlap, back=back, workers=one.most_workers)
+    return SimpleNamespace(
+        page=page, later=later, again=again, resting=resting, overlap=overlap, workers=one.most_workers, log=one.log()
+    )
 
 
 def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(told):
     seen = told(hangs)
     assert seen.page.why(1) == "hung" and seen.page.card("gpu_power_watts", 1) is None
     for number in (0, 2, 3):
-        assert why(seen.later, number) == {"error"}
+        assert why(seen.later, number) == {"busy"}
         assert seen.later.card("gpu_power_watts", number) == 300 + number
+        assert seen.later.failures("signal_error", number) == 0
     assert seen.overlap == 0 and seen.workers == 1
+
+
+def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(told):
+    seen = told(hangs)
+    for page in (seen.again, *seen.resting):
+        assert works(0, 2, 3)(page) and why(page, 1) == {"busy"} and page.card("gpu_power_watts", 1) == 301
+    assert seen.log.count(f"source=gpu:{uuid(1)} event=profiling_hung") == 1
 
 
 @story

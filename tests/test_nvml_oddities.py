@@ -76,26 +76,46 @@ def test_an_error_sum_with_a_failed_link_is_left_out():
 @pytest.mark.parametrize(
     "version,first",
     [
-        ("570.172.08", None),
+        ("570.172.08", Missing.UNSUPPORTED),
         ("575.51.03", 251),
         ("580.65.06", 251),
         ("580.81", 251),
         ("580.82.07", 269),
         ("590.48.01", 269),
         ("615.71", 269),
-        ("", None),
-        ("x.y", None),
+        ("", Missing.UNVERIFIED),
+        ("x.y", Missing.UNVERIFIED),
     ],
 )
 def test_the_driver_build_decides_which_fields_hold_thermal_time(version, first):
     fields = event_time_fields(version)
     assert fields["sw_power_cap"] == (74, 0)
-    moved = [
-        fields[reason][0]
-        for reason in ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-        if reason in fields
-    ]
-    assert moved == ([] if first is None else [first, first + 1, first + 2])
+    moved = [fields[reason] for reason in ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")]
+    assert moved == ([first] * 3 if isinstance(first, Missing) else [(first + place, 0) for place in range(3)])
+
+
+@pytest.mark.parametrize(
+    "version,why",
+    [
+        ("470.256.02", Missing.UNSUPPORTED),
+        ("570.172.08", Missing.UNSUPPORTED),
+        ("a build without numbers", Missing.UNVERIFIED),
+        ("580.65.06", None),
+        ("590.48.01", None),
+    ],
+)
+def test_thermal_time_that_a_driver_does_not_count_is_absent_with_a_reason(version, why):
+    fields = {str(number): 0 for number in (74, 76, 251, 252, 253, 269, 270, 271)}
+    reading = read({"fields": fields}, version=version)
+    thermal = {"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+    assert set(reading.clock_event_seconds) == {"sw_power_cap", "sync_boost"} | (set() if why else thermal)
+    assert reading.missing.get(Signal.CLOCK_EVENT_TIME) is why
+
+
+def test_what_may_pass_is_said_before_what_the_driver_does_not_have():
+    reading = read({"fields": {"74": 123_456_789, "76": 0}}, version="570.172.08")
+    assert set(reading.clock_event_seconds) == {"sync_boost"}
+    assert reading.missing[Signal.CLOCK_EVENT_TIME] is Missing.UNVERIFIED
 
 
 def test_thermal_time_of_an_older_build_is_read_from_its_own_fields():

@@ -36,7 +36,7 @@ MESSAGES = [
     pipe.Divided(uuid="GPU-3", instances=((CardFacts(index=3, uuid="MIG-1", instance=PART), READING),)),
     pipe.Divided(uuid="GPU-3", instances=()),
     pipe.CardFailed(index=1, uuid="", cycle=7, reason="lost", message="gone"),
-    pipe.Beat(cycle=9, ask=False, busy={0: 1.5, 3: 0.0}, counting=2.5),
+    pipe.Beat(cycle=9, ask=False, busy={0: 1.5, 3: 0.0}, counting=2.5, joining=0.5, profiling={"GPU-a": 3.0}),
     pipe.XidSeen(uuid="GPU-3", xid=79, times=3, at=12.5),
     pipe.Listening(cards=8),
     pipe.Listening(cards=0, reason="unsupported"),

@@ -173,6 +173,62 @@ def test_a_card_that_works_for_somebody_else_too_is_accused_of_that(users, size)
     assert causes(judge(group(without, size=size, make=blind))) == {FIRST: Cause.OTHER_TENANT}
 
 
+VISITORS = [{"processes": frozenset({100, 999})}, {"replicas": 2}]
+COMPUTING = [
+    {"busy": 0.98, "dram": 0.52, "tensor": 0.5},  # mostly tensor cores
+    {"busy": 0.98, "dram": 0.52},  # neither much memory nor tensor cores
+    {"busy": 0.98, "dram": 0.52, "tensor": 0.22, "clock": 1.75 * GIGA, "events": event("sw_power_cap")},
+]
+
+
+@pytest.mark.parametrize("users", VISITORS)
+@pytest.mark.parametrize("work", COMPUTING)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_visitor_that_computes_and_hardly_reads_memory_is_found_too(work, users, size):
+    assert causes(judge(group(member(0, **work, **users), size=size))) == {FIRST: Cause.OTHER_TENANT}
+
+
+@pytest.mark.parametrize("work", COMPUTING)
+def test_more_work_of_any_kind_is_no_visitor_where_nobody_else_is_on_the_card(work):
+    assert Cause.OTHER_TENANT not in causes(judge(group(member(0, **work)))).values()
+
+
+@pytest.mark.parametrize("users", VISITORS)
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize(("cause", "shown"), CAUSES)
+def test_a_visitor_that_does_nothing_does_not_excuse_what_holds_the_clock_down(cause, shown, users, size):
+    assert causes(judge(group(slow(0, ratio=1.24, **shown, **users), size=size))) == {FIRST: cause}
+
+
+@pytest.mark.parametrize(("busy", "found"), [(0.83, {}), (0.85, {FIRST: Cause.OTHER_TENANT})])
+def test_in_a_pair_busy_processors_alone_must_say_much(busy, found):
+    visited = member(0, busy=busy, processes=frozenset({100, 999}))
+    assert causes(judge(group(visited, size=2))) == found
+
+
+def test_a_visitor_does_not_hide_another_card_that_is_slow():
+    visited = member(0, busy=0.98, dram=0.52, processes=frozenset({100, 999}))
+    hot = slow(1, events=event("sw_thermal_slowdown"))
+    assert causes(judge(group(visited, hot, size=8))) == {FIRST: Cause.OTHER_TENANT, "GPU-0001": Cause.THERMAL}
+
+
+def test_a_helper_process_on_a_card_that_waits_longer_or_does_other_work_is_no_tenant():
+    helped = {"processes": frozenset({100, 999})}
+    waits = {"dram": 0.15, "tensor": 0.05}
+    spinning = member(0, resident=0.98, busy=0.31, **waits, **helped)
+    assert judge([spinning, *[member(i, resident=0.5, busy=0.24, **waits) for i in (1, 2, 3)]]).suspects == {}
+    prefill, decode = member(0, busy=0.9, dram=0.2, tensor=0.6, **helped), member(1, busy=0.6, dram=0.6, tensor=0.1)
+    assert judge([prefill, decode]) == Judgement()
+
+
+@pytest.mark.parametrize("kind", ["busy", "tensor"])
+def test_work_that_scatters_among_the_others_is_no_proof_of_a_visitor(kind):
+    usual = {"busy": 0.5, "tensor": 0.2}[kind]
+    others = [member(i, **{"busy": 0.5, kind: usual * (1 + 0.06 * i)}) for i in range(1, 8)]
+    first = member(0, **{"busy": 0.5, kind: usual * 1.5}, processes=frozenset({100, 999}))
+    assert Cause.OTHER_TENANT not in causes(judge([first, *others])).values()
+
+
 def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant():
     assert judge(group(member(0, processes=frozenset({100, 999})))) == Judgement(judged=True)
     workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first card

@@ -183,3 +183,48 @@ def test_what_is_known_of_a_card_outlives_the_worker_and_passes_without_it():
     book.joined(pipe.TopologyRead(cards={}))
     (state,) = book.view(2.0, 5.0, "")
     assert state.topology == CardTopology(links=links)
+
+
+class Blocking(Driver):
+    """Blocks in questions of the cards named, until ``gate`` is set."""
+
+    def __init__(self, *cards):
+        super().__init__()
+        self.blocks = cards
+        self.gate.clear()
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle, other):  # noqa: N802
+        self.asked.append((handle, other))
+        assert handle not in self.blocks or self.gate.wait(10)
+        return 10
+
+
+@pytest.mark.parametrize("stuck", [["a"], ["a", "b"], ["a", "b", "c", "d"]])
+def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_of_threads(start, monkeypatch, stuck):
+    monkeypatch.setattr(topology_thread, "HANGS", 0.05)
+    driver = Blocking(*stuck)
+    thread, outlet = start(driver, [Place(uuid) for uuid in "abcdef"])
+    told = min(len(stuck), topology_thread.MOST_HANGING)
+    until(lambda: len(outlet) > told or (len(outlet) == told == topology_thread.MOST_HANGING))
+    time.sleep(0.2)
+    known = {(one, peer) for message in outlet for one, said in message.cards.items() for peer in said.peers}
+    asking = set("abcdef") - set(stuck) if len(stuck) < topology_thread.MOST_HANGING else set()
+    assert known == {(one, other) for one in asking for other in "abcdef" if other != one}
+    passes = [one for one in threading.enumerate() if one.name == "topology-pass"]
+    assert len(passes) == told and thread.working and thread.stuck(time.monotonic()) > 0.05
+    driver.gate.set()
+    until(lambda: all(len(said.peers) == 5 for said in outlet[-1].cards.values()) and len(outlet[-1].cards) == 6)
+    until(lambda: not thread.working)
+    count = len(outlet)
+    time.sleep(0.1)
+    assert len(outlet) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
+
+
+def test_a_pair_that_was_not_asked_about_this_time_keeps_what_is_known_of_it():
+    book, far, near = CardBook(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
+    book.begin(3)
+    for index, uuid in enumerate("abc"):
+        book.found(CardFacts(index=index, uuid=uuid), 1.0)
+    book.joined(pipe.TopologyRead(cards={"a": CardTopology(peers={"b": far, "c": far, "gone": far})}))
+    book.joined(pipe.TopologyRead(cards={"a": CardTopology(peers={"b": near})}))
+    assert book.view(1.0, 5.0, "")[0].topology.peers == {"b": near, "c": far}

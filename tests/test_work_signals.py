@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from builders import Clock
@@ -78,11 +79,30 @@ def test_while_another_card_is_inside_for_ever_a_card_waits_once_and_not_long(no
     other = threading.Thread(target=stay)
     other.start()
     assert entered.wait(10)
-    assert set(one.read(clock).values.values()) == {Missing.ERROR}
+    assert set(one.read(clock).values.values()) == {Missing.BUSY}
     assert room._stuck  # from here on nobody waits
     leave.set()
     other.join(10)
     assert isinstance(one.read(clock).values[Signal.SM_ACTIVE], float)
+
+
+def test_it_is_known_who_is_inside_and_for_how_long():
+    room = GpmRoom()
+    assert room.enter("GPU-a")
+    assert room.inside(time.monotonic() + 5.0) == {"GPU-a": pytest.approx(5.0, abs=1.0)}
+    room.leave()
+    assert room.inside(time.monotonic()) == {}
+
+
+def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
+    driver, clock, room = node
+    calls, _ = open_card(driver, 0)
+    one, other = WorkCounters(driver, calls, room, card="GPU-a"), counters(node, 1)
+    room.resting["GPU-a"] = clock.now + 10.0
+    assert set(one.read(clock).values.values()) == {Missing.BUSY}
+    assert set(other.read(clock).values.values()) == {Missing.STARTING}
+    clock.tick(10.0)
+    assert set(one.read(clock).values.values()) == {Missing.STARTING}
 
 
 def test_buffers_go_from_one_reader_to_the_next_and_back_to_the_driver(node, monkeypatch):

@@ -67,15 +67,43 @@ def test_reports_further_apart_than_the_window_are_two_events(book):
 def test_the_same_code_twice_from_the_driver_is_two_events_and_the_log_adds_none(book):
     for at in (100.0, 100.1, 100.2):
         book.add(nvml(at=at))
-    for at in (100.0, 102.0, 104.0):
+    for at in (100.0, 105.0, 110.0):
         assert book.add(log(at=at)) == 0
     assert count(book) == 3
-    assert book.add(log(at=106.0)) == 1, "a fourth line is a fourth event"
+    assert book.add(log(at=115.0)) == 1, "a fourth line is a fourth event"
 
 
-def test_several_lines_of_one_burst_are_one_event(book):
-    assert [book.add(log(at=100.0 + n / 10)) for n in range(10)] == [1] + [0] * 9
-    assert book.add(log(at=101.1)) == 1
+@pytest.mark.parametrize("apart", [0.1, 0.6, 1.5, 4.0])
+def test_several_lines_of_one_burst_are_one_event_however_slowly_they_come(book, apart):
+    times = [100.0 + n * apart for n in range(10) if n * apart < xids.LONGEST_BURST]
+    assert [book.add(log(at=at)) for at in times] == [1] + [0] * (len(times) - 1)
+
+
+def test_a_line_after_a_pause_is_another_event(book):
+    assert [book.add(log(at=at)) for at in (100.0, 104.9, 109.9, 114.9)] == [1, 0, 1, 1]
+
+
+def test_a_fault_that_never_ends_goes_on_counting(book):
+    new = [book.add(log(at=100.0 + n * 0.5)) for n in range(120)]
+    assert [place for place, one in enumerate(new) if one] == [0, 20, 40, 60, 80, 100]
+
+
+@pytest.mark.parametrize("line_first", [False, True])
+def test_the_lines_that_follow_an_event_of_the_driver_add_nothing_to_it(book, line_first):
+    if line_first:
+        book.add(log(at=99.9))
+    book.add(nvml(at=100.0))
+    assert [book.add(log(at=100.2 + n * 0.6)) for n in range(10)] == [0] * 10
+    assert count(book) == 1
+
+
+def test_a_burst_that_began_before_the_card_was_known_goes_on_on_the_card():
+    book = XidBook({79})
+    book.add(log(at=100.0))
+    book.add(log(at=104.0))
+    book.learn([state()])
+    assert [book.add(log(at=at)) for at in (108.0, 110.0)] == [0, 1]
+    assert count(book) == 2
 
 
 def test_other_codes_and_other_cards_are_other_events(book):
@@ -189,7 +217,7 @@ def test_the_same_cards_again_are_no_news():
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from([NVML, KERNEL_LOG]), st.integers(0, 30), st.integers(1, 4)), min_size=1, max_size=40
+    st.tuples(st.sampled_from([NVML, KERNEL_LOG]), st.integers(0, 99), st.integers(1, 4)), min_size=1, max_size=40
 )
 
 
@@ -198,7 +226,7 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
     """Reports in any order within the window: of n by one source and m by the other, max(n, m) count."""
     book = XidBook({79})
     book.learn([state()])
-    told, line_at = Counter(), -10.0
+    told, first, newest = Counter(), -100.0, -100.0
     for source, tenths, times in sorted(events, key=lambda event: event[1]):
         at = 100.0 + tenths / 10
         if source == NVML:
@@ -206,8 +234,9 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
             told[NVML] += times
         else:
             book.add(log(at=at))
-            if at - line_at >= xids.BURST:
-                line_at, told[KERNEL_LOG] = at, told[KERNEL_LOG] + 1
+            if at - newest >= xids.BURST or at - first >= xids.LONGEST_BURST:
+                first, told[KERNEL_LOG] = at, told[KERNEL_LOG] + 1
+            newest = at
     assert count(book) == max(told.values())
 
 

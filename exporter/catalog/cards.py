@@ -155,8 +155,8 @@ IDENTITY = (
         noun="signal_missing",
         kind=Kind.INFO,
         labels=("signal", "reason"),
-        help="Why a signal of a card that answers is absent: no_permission, mig, error, invalid, and in the full set "
-        "also unsupported.",
+        help="Why a signal of a card that answers is absent: no_permission, mig, error, invalid, starting, "
+        "unverified, busy (another card's call holds it up), and in the full set also unsupported.",
         read=_missing(unsupported=False),
         read_full=_missing(unsupported=True),
     ),

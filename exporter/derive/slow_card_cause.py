@@ -12,6 +12,8 @@ from exporter.derive.card_evidence import CardEvidence
 from exporter.model import Cause
 
 MORE_WORK = 1.15  # another tenant's, over the median of the group
+MORE_BUSY = 1.20  # the same of busy cycles, which waiting scatters more
+LESS_WORK = 0.80  # of one kind: the card does other work than its group, not more
 LOWER_CLOCK = 0.97
 AT_LIMIT = 0.98  # of the power limit
 LINK_COST = 1.05
@@ -21,6 +23,8 @@ FEWER_LINKS = 0.96
 LINK_USED = 1e6  # bytes per second over NVLink; below that nobody waits for it
 LINK_ERRORS = 1.0  # per second
 FULL, ROOM = 0.01, 0.08  # share of memory free
+BEYOND = 4.0  # scaled median deviations
+SCATTER = 1.4826  # of a median deviation to a standard deviation
 
 _HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 
@@ -65,16 +69,33 @@ def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | 
     return card.clock, median(known)
 
 
-def tenants(group: Sequence[CardEvidence], work: Sequence[float]) -> list[CardEvidence]:
-    """Give the cards that do more work than the group's, and on which somebody is who is not on the others."""
+def tenants(
+    group: Sequence[CardEvidence], works: Sequence[Sequence[float]], busy: Sequence[float] = ()
+) -> list[CardEvidence]:
+    """Give the cards that do more work than the group's, and on which somebody is who is not on the others.
+
+    ``works``: for each kind of work, what each card does of it; more of one kind is enough, but a card that does less
+    of another does work of its own.  ``busy``: the cycles for which each card is busy, at the highest clock; empty
+    where not known.  They show work of a kind that is not measured.
+    """
     found = []
     for place, card in enumerate(group):
-        usual = median([*work[:place], *work[place + 1 :]])
-        if usual > 0.0 and work[place] >= MORE_WORK * usual:
+        more = any(_more(kind, place, MORE_WORK) for kind in works) or (busy and _more(busy, place, MORE_BUSY))
+        if more and not any(_less(kind, place) for kind in works):
             others = [*group[:place], *group[place + 1 :]]
             if card.replicas > median([float(other.replicas) for other in others]) or _visited(card, others):
                 found.append(card)
     return found
+
+
+def _more(work: Sequence[float], place: int, least: float) -> bool:
+    others = [*work[:place], *work[place + 1 :]]
+    usual = median(others)
+    return usual > 0.0 and work[place] >= least * usual and stands_out(work[place], others)
+
+
+def _less(work: Sequence[float], place: int) -> bool:
+    return work[place] < LESS_WORK * median([*work[:place], *work[place + 1 :]])
 
 
 def _visited(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
@@ -132,6 +153,12 @@ def _poor_links(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
     errors = card.nvlink_error_rate or 0.0
     rates = [other.nvlink_error_rate or 0.0 for other in others]
     return errors >= LINK_ERRORS and errors > 10.0 * median(rates)
+
+
+def stands_out(value: float, others: Sequence[float]) -> bool:
+    """Say whether a value is above the middle of the others by more than these scatter."""
+    middle = median(others)
+    return value - middle > BEYOND * SCATTER * median([abs(other - middle) for other in others])
 
 
 def median(values: Sequence[float]) -> float:

@@ -33,10 +33,11 @@ while the group works, and only if no card is measured to be slow:
 - ``nvlink``: fewer active links than the others, or errors that come in quick succession on this card only.
 - ``memory_pressure``: the card is full while the others have room.
 
-The cause of a slow card, the first that holds: another tenant, if it does more work than the group's and somebody
-else's process or replica is on it; then, if its clock is below the others', power brake, heat, power cap, and clocks
-set by somebody; then its links, its memory, and unknown.  An event alone accuses nobody: busy cards reach their
-power limit, and a whole group that is capped, or hot, alike has no straggler.
+The cause of a slow card, the first that holds: another tenant, if the card does more work than the others (DRAM
+bandwidth, tensor cycles, or cycles with busy processors, of which a lower clock makes no more) and somebody else's
+process or replica is on it; then, if its clock is below the others', power brake, heat, power cap, and clocks set by
+somebody; then its links, its memory, and unknown.  An event alone accuses nobody: busy cards reach their power limit,
+and a whole group that is capped, or hot, alike has no straggler.
 
 Limits.  If most of a group is slow, the rest looks fast and nobody is accused.  A host that feeds one worker too
 slowly (its processor, its disk) does not show on cards.  Kernels that occupy every processor while they wait hide
@@ -50,7 +51,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.derive.card_evidence import CardEvidence
-from exporter.derive.slow_card_cause import FULL, cause_of, clocks, held_back, held_up_by, median, tenants
+from exporter.derive.slow_card_cause import FULL, cause_of, clocks, held_back, held_up_by, median, stands_out, tenants
 from exporter.model import EMPTY, Cause
 
 SLOW = 1.06
@@ -60,8 +61,6 @@ SLOW_CLOCK = 1.08
 SLOWEST = 0.97  # of the slowness of the slowest: as slow as it, and waited for alike
 SAME_WORK = 0.20  # of the median
 SAME_RESIDENCE = 0.15  # of the time
-BEYOND = 4.0  # scaled median deviations
-SCATTER = 1.4826  # of a median deviation to a standard deviation
 SPINNING = 0.25  # most of the processors that waiting keeps busy
 
 # Gates: below these a group does nothing worth a verdict.
@@ -113,7 +112,7 @@ def _measured(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
     if not works:
         return None
     in_step = [all(_near(work, place) for work in works) for place in range(len(group))]
-    visited = tenants(group, works[0])
+    visited = tenants(group, works, _busy_cycles(group))
     if 2 * sum(in_step) <= len(group) and not visited:
         return None
     suspects = {card.uuid: Suspicion(cause=Cause.OTHER_TENANT) for card in visited}
@@ -134,22 +133,32 @@ def _cycles(card: CardEvidence) -> float | None:
     return card.tensor * card.clock / card.clock_max
 
 
+def _busy_cycles(group: Sequence[CardEvidence]) -> Sequence[float]:
+    """Give the cycles in which processors work, as a share of what is possible; empty where a clock is not known."""
+    paces = [card.clock / card.clock_max for card in group if card.clock is not None and card.clock_max is not None]
+    if len(paces) < len(group):
+        return ()
+    return [busy * pace for busy, pace in zip(_worked(group), paces, strict=True)]
+
+
+def _worked(group: Sequence[CardEvidence]) -> list[float]:
+    """Give the share of the time in which processors work, less what a longer wait than the others' keeps busy."""
+    known = [card.resident for card in group if card.resident is not None]
+    usual = median(known) if known else 1.0
+    spinning = [SPINNING * max(0.0, (card.resident or 0.0) - usual) for card in group]
+    return [max(0.0, (card.busy or 0.0) - spun) for card, spun in zip(group, spinning, strict=True)]
+
+
 def _slow(group: Sequence[CardEvidence], work: Sequence[float]) -> dict[str, Suspicion]:
     """Compare the busy time for a unit of work."""
     if len(group) < 2:
         return {}
-    known = [card.resident for card in group if card.resident is not None]
-    usual = median(known) if known else 1.0
-    costs = []
-    for card, done in zip(group, work, strict=True):
-        spinning = SPINNING * max(0.0, (card.resident or 0.0) - usual)
-        costs.append(max(0.0, (card.busy or 0.0) - spinning) / done)
+    costs = [busy / done for busy, done in zip(_worked(group), work, strict=True)]
     slowness = []
     for place, cost in enumerate(costs):
         others = costs[:place] + costs[place + 1 :]
         middle = median(others)
-        scatter = SCATTER * median([abs(other - middle) for other in others])
-        slowness.append(cost / middle if middle > 0.0 and cost - middle > BEYOND * scatter else 1.0)
+        slowness.append(cost / middle if middle > 0.0 and stands_out(cost, others) else 1.0)
     worst = max(slowness)
     found = {}
     for place, ratio in enumerate(slowness):
@@ -173,7 +182,7 @@ def _by_clock(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
     if usual < RESIDENT or 2 * len(steady) <= len(known):
         return None
     activity = [card.memory_activity for card in steady]
-    visited = tenants(steady, [value for value in activity if value is not None]) if None not in activity else []
+    visited = tenants(steady, [[value for value in activity if value is not None]]) if None not in activity else []
     if visited:
         return {card.uuid: Suspicion(cause=Cause.OTHER_TENANT) for card in visited}
     ratios = {}

@@ -4,8 +4,9 @@ NVML's events miss some codes (79, 119 and 120 among them), the kernel log may b
 are read.  A report is a new event unless another source reported the same code on the same card within ``WINDOW``
 seconds and that event was not told by this source yet: of n reports by one source and m by another, max(n, m) count.
 
-One error is often several lines of the kernel log, so lines of one code and card within ``BURST`` seconds of the
-first are one report; NVML's events each count.
+One error is often several lines of the kernel log, and they may come slowly.  Lines of one code and card are one
+report as long as each follows the one before within ``BURST`` seconds, but for no longer than ``LONGEST_BURST``
+seconds after the first, so that a fault that never ends goes on counting.  NVML's events each count.
 
 Counters are kept by UUID, so neither an index that changes nor a new driver worker touches them.  A report about a
 place on the bus where no card is known is kept under ``unknown-PCI``, and moves to the card when it becomes known.
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from exporter.model import BUS, KERNEL_LOG, WHOLE, CardState, Part, XidCount, XidReport, canonical_pci
 
 WINDOW = 10.0  # seconds
-BURST = 1.0  # seconds
+BURST = 5.0  # seconds from the line before
+LONGEST_BURST = 10.0  # seconds from the first line
 MAX_CODES = 32  # of a card, those shown from the start included; the rest is counted as "other"
 MAX_UNKNOWN = 16  # places without a known card
 MAX_CARDS = 128
@@ -47,7 +49,7 @@ class _Event:
 class _Tally:
     count: int = 0
     last_wall: float | None = None
-    burst_at: float = float("-inf")
+    burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first line and its newest
     open: deque[_Event] = field(default_factory=deque)
 
     def take(self, source: str, times: int, at: float, kin: Sequence[_Tally] = ()) -> int:
@@ -59,10 +61,8 @@ class _Tally:
             one._expire(at)
         if source == BUS and any(one.open for one in (self, *kin)):
             return 0  # the line without a number says again what a numbered one says
-        if source == KERNEL_LOG:
-            if at - self.burst_at < BURST:
-                return 0
-            self.burst_at = at
+        if source == KERNEL_LOG and not self._begins_burst(at):
+            return 0
         left = times
         for one in (self, *kin):
             left = one._match(source, left)
@@ -70,6 +70,13 @@ class _Tally:
             self._open(_Event(at, left, frozenset({source})))
         self.count += left
         return left
+
+    def _begins_burst(self, at: float) -> bool:
+        """Note a line of the kernel log; say whether it is more than a further line of what was told before."""
+        first, newest = self.burst
+        begins = at - newest >= BURST or at - first >= LONGEST_BURST
+        self.burst = (at if begins else first, at)
+        return begins
 
     def _expire(self, at: float) -> None:
         while self.open and self.open[0].at < at - WINDOW:
@@ -107,7 +114,7 @@ class _Tally:
         self.count += other.count
         walls = [wall for wall in (self.last_wall, other.last_wall) if wall is not None]
         self.last_wall = max(walls, default=None)
-        self.burst_at = max(self.burst_at, other.burst_at)
+        self.burst = max(self.burst, other.burst)
         self.open = deque(sorted([*self.open, *other.open], key=lambda event: event.at), maxlen=MAX_OPEN)
 
 

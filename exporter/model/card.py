@@ -96,6 +96,7 @@ class Missing(str, Enum):
     ERROR = "error"  # the call failed this time
     INVALID = "invalid"  # the driver answered, with a number that cannot be
     STARTING = "starting"  # a difference between two reads, and there was only one yet
+    BUSY = "busy"  # not asked, because a call about another card, or an earlier one about this card, does not return
     UNVERIFIED = "unverified"  # it is not known yet which number or unit this driver means
 
 

@@ -1,4 +1,4 @@
-"""How long to wait before the next driver worker, and when a single hanging card is worth replacing it."""
+"""How long to wait before the next driver worker, when a hanging card is worth replacing it, and what rests then."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ WORKED = 10.0  # a worker that answered this long was a good one, and its end is
 MISMATCH_DELAY, MISMATCH_PATIENCE, MISMATCH_LATER = 2.0, 120.0, 10.0
 
 HANG_FIRST, HANG_AGAIN, HANG_LAST = 10.0, 60.0, 600.0
+REST_FIRST, REST_LAST = 120.0, 600.0  # seconds
 
 
 class Restarts:
@@ -67,3 +68,22 @@ class HangPatience:
         self._since = now
         self._wait = HANG_AGAIN if self._wait == HANG_FIRST else min(self._wait * 2, HANG_LAST)
         return True
+
+
+class Rests:
+    """For how long a question is not put to a card that has hung in it; longer each time."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, float]] = {}  # uuid → end (monotonic) and length of its last rest
+
+    def begin(self, uuid: str, now: float) -> float:
+        """Note that a card has hung, and give the seconds of its rest."""
+        self._known = {one: rest for one, rest in self._known.items() if now - rest[0] < REST_LAST}
+        _, before = self._known.get(uuid, (now, 0.0))
+        seconds = min(before * 2, REST_LAST) or REST_FIRST
+        self._known[uuid] = (now + seconds, seconds)
+        return seconds
+
+    def left(self, now: float) -> dict[str, float]:
+        """Give the cards that rest, and for how many seconds yet."""
+        return {uuid: end - now for uuid, (end, _) in self._known.items() if end > now}

@@ -158,11 +158,16 @@ class CardBook:
         _show(card, reading, wall)
 
     def joined(self, message: pipe.TopologyRead) -> None:
-        """Take in how the cards are joined; one that was not asked about keeps what is known of it."""
+        """Take in how the cards are joined; a card or pair that was not asked about keeps what is known of it."""
         for uuid, topology in message.cards.items():
             card = self._cards.get(uuid)
-            if card is not None and card.topology != topology:
-                card.topology = topology
+            if card is None:
+                continue
+            kept = card.topology.peers if card.topology is not None else {}
+            old = {peer: said for peer, said in kept.items() if peer in self._cards and peer not in topology.peers}
+            joined = replace(topology, peers={**old, **topology.peers}) if old else topology
+            if card.topology != joined:
+                card.topology = joined
 
     def failed(self, message: pipe.CardFailed, now: float) -> None:
         """Take in that a card is gone; without a UUID it is the absent one that stood at the same index."""

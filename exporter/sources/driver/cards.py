@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 DRIVER_MODULES = ("pynvml", "exporter.simulate.cards")
 
 INIT_DEADLINE = 30.0
+HANGS = 5.0  # seconds after which a question about two cards hangs; the deadline, where that is longer
 DRIVER_DOWN = "driver"  # why no events come while there is no driver
 _GATHER = 0.05  # cards answer within milliseconds of each other: one update for all of them
 _TOGETHER = 0.004  # seconds; cards answer within milliseconds, and waking for each costs more than waiting
@@ -87,7 +88,8 @@ class CardSource:
         self._success: tuple[float, float] | None = None  # monotonic, wall
         self._said = "starting"
         self._release = False
-        self._counting = 0.0  # seconds that the driver has taken to count its cards
+        self._counting = self._joining = 0.0  # seconds in the call that counts cards, and in one about two cards
+        self._profiling: dict[str, float] = {}  # who had the turn at GPM in the last Beat: uuid → since
         self._cycle = 0
         self._next_read = self._turn_at = self._beat_at = 0.0
         self._initialising = False
@@ -131,13 +133,17 @@ class CardSource:
                 source="driver",
                 up=not self._down,
                 reason=self._down,
-                hung=self._down == "hung" or self._counting > self._deadline or self._lingers(now),
+                hung=self._down == "hung" or self._hangs_beside() or self._lingers(now),
                 last_success=self._success[0] if self._success else None,
                 last_success_wall=self._success[1] if self._success else None,
                 failures=dict(self._failures),
             )
             cards = self._book.view(now, freshness, self._down)
             return CardsView(driver=self._facts if known else None, status=status, cards=cards)
+
+    def _hangs_beside(self) -> bool:
+        """Say whether a call hangs that costs no card its figures."""
+        return self._counting > self._deadline or self._joining > max(self._deadline, HANGS)
 
     def _lingers(self, now: float) -> bool:
         """Say whether the cards were to be let go of, and a worker that cannot be killed still holds them."""
@@ -231,6 +237,8 @@ class CardSource:
         elif isinstance(message, pipe.Beat):
             self._asked_at, self._beat_at = None, now
             self._count_hangs(message.counting)
+            self._join_hangs(message.joining)
+            self._profiling = {uuid: now - seconds for uuid, seconds in message.profiling.items()}
             self._book.beat(message, now)
         elif isinstance(message, pipe.CardFailed):
             self._book.failed(message, now)
@@ -275,9 +283,30 @@ class CardSource:
         elif before and not now:
             _log.info("source=driver event=counts_again: it counts its cards as before")
 
+    def _join_hangs(self, seconds: float) -> None:
+        """Note how long a question about two cards has taken: until it returns, some paths may be unknown."""
+        limit = max(self._deadline, HANGS)
+        before, now = self._joining > limit, seconds > limit
+        self._joining = seconds
+        if now and not before:
+            self._failures["topology_hung"] += 1
+            _log.warning("source=driver event=topology_hung: a question how cards are joined never returned")
+        elif before and not now:
+            _log.info("source=driver event=topology_answers_again: it says how cards are joined as before")
+
     def _end(self, reason: str, words: str, now: float, *, at_once: bool = False) -> None:
         self._keeper.end(reason, words, now, at_once=at_once)
+        if reason == "hung":
+            self._rest_profiling(now)
         self._begin_down(now)
+
+    def _rest_profiling(self, now: float) -> None:
+        """See to it that a card that hangs in GPM does not at once take that from its neighbours again."""
+        for uuid, since in self._profiling.items():
+            if now - since > self._deadline:
+                seconds = self._keeper.rests.begin(uuid, now)
+                _log.warning("source=gpu:%s event=profiling_hung: not asked for its work for %d s", uuid, seconds)
+        self._profiling = {}
 
     def _begin_down(self, now: float) -> None:
         with self._lock:
@@ -289,7 +318,7 @@ class CardSource:
         self._down = self._keeper.reason
         if self._down not in {"released", "starting"}:
             self._failures[self._down] += 1
-        self._asked_at, self._counting = None, 0.0
+        self._asked_at, self._counting, self._joining = None, 0.0, 0.0
         self._on_event(pipe.Listening(cards=0, reason=DRIVER_DOWN))
         self._book.end()
         self._changed = True

@@ -67,11 +67,11 @@ class CardReader:
         self._states_due = 0.0
         self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units)
         self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
-        fast = [*self._fields(FAST), *self._events.fields.values()]
+        fast = [*self._fields(FAST), *self._events.fields()]
         self._fast = FieldBatch(calls, fast)
         counted = [*NVLINK_ERRORS.values(), *NVLINK_BIT_ERRORS.values()]
         self._slow = FieldBatch(calls, [*self._fields(SLOW), C2C_COUNT, *self._links.fields(counted)])
-        self._work = WorkCounters(driver, calls, shared.room)
+        self._work = WorkCounters(driver, calls, shared.room, card=facts.uuid)
         self._wraps: dict[Signal, tuple[float, int]] = {}
         self.instances = MigInstances(driver, calls, facts, shared.room) if facts.mig else None
         self._fresh = {"fast", "slow"}

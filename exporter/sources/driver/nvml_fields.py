@@ -36,19 +36,19 @@ def checked(raw: Any, scale: float = 1.0, low: float = 0.0, high: float = 2.0**6
     return value if low <= value <= high else Missing.INVALID
 
 
-def event_time_fields(driver_version: str) -> dict[str, Field]:
-    """Give reason → field of the accumulated clock-event time for a driver branch and build.
+def event_time_fields(driver_version: str) -> dict[str, Field | Missing]:
+    """Give reason → field of the accumulated clock-event time for a driver branch and build, or why there is none.
 
     Two of the five never moved.  The other three are absent before R575, 251-253 from R575 to 580.81, and 269-271
-    from 580.82 on, where 251-253 mean power smoothing.
+    from 580.82 on, where 251-253 mean power smoothing.  Of a driver without a readable version nobody knows which.
     """
-    fields = dict(SETTLED_REASONS)
+    fields: dict[str, Field | Missing] = dict(SETTLED_REASONS)
     numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in driver_version.split(".")]
     version = (numbers[0], numbers[1] if len(numbers) > 1 else 0)
-    if version >= (575, 0):
-        first = 269 if version >= (580, 82) else 251
-        reasons = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-        fields |= {reason: (first + place, 0) for place, reason in enumerate(reasons)}
+    first = 269 if version >= (580, 82) else 251
+    none = Missing.UNSUPPORTED if version[0] else Missing.UNVERIFIED
+    for place, reason in enumerate(("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")):
+        fields[reason] = (first + place, 0) if version >= (575, 0) else none
     return fields
 
 

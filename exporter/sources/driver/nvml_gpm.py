@@ -11,6 +11,7 @@ is for its ordinary calls to say.  Calls about different cards must not overlap 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,25 +61,35 @@ class GpmRoom:
     """Lets one card at a time into the driver's GPM functions, and keeps the buffers that nobody uses.
 
     A call that never returns keeps its turn for ever: the others then go without these figures, and after the first
-    time without waiting.
+    time without waiting.  Hence ``resting``: cards (uuid → monotonic seconds) that have hung here in an earlier
+    worker and do not come in until then.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stuck = False
+        self._inside: tuple[str, float] | None = None
+        self.resting: dict[str, float] = {}
         self.buffers: list[Any] = []
 
-    def enter(self) -> bool:
-        """Wait for the turn, not for long; False when it did not come."""
+    def enter(self, who: str = "") -> bool:
+        """Wait for the turn of card ``who`` (uuid), not for long; False when it did not come."""
         if not self._lock.acquire(timeout=0.0 if self._stuck else WAIT):
             self._stuck = True
             return False
         self._stuck = False
+        self._inside = (who, time.monotonic())
         return True
 
     def leave(self) -> None:
         """Let the next one in."""
+        self._inside = None
         self._lock.release()
+
+    def inside(self, now: float) -> dict[str, float]:
+        """Give who has the turn, and for how many seconds; empty while nobody has."""
+        inside = self._inside
+        return {} if inside is None or not inside[0] else {inside[0]: max(0.0, now - inside[1])}
 
     def clear(self, driver: Any) -> None:
         """Give the driver its buffers back; they are of no use after a shutdown."""
@@ -107,10 +118,15 @@ class WorkRead:
 
 
 class WorkCounters:
-    """The work of one card or MIG instance between two reads.  ``take`` fills a buffer, or gives a Missing."""
+    """The work of one card or MIG instance between two reads.  ``take`` fills a buffer, or gives a Missing.
 
-    def __init__(self, driver: Any, calls: CardCalls, room: GpmRoom, take: Take | None = None) -> None:
-        self._driver, self._calls, self._room = driver, calls, room
+    ``card``: UUID of the card, of an instance the parent's.
+    """
+
+    def __init__(
+        self, driver: Any, calls: CardCalls, room: GpmRoom, take: Take | None = None, *, card: str = ""
+    ) -> None:
+        self._driver, self._calls, self._room, self._card = driver, calls, room, card
         self._take = take or (lambda buffer: calls.call("nvmlGpmSampleGet", buffer, key="nvmlGpmSampleGet"))
         self._supported: bool | None = None
         self._question: Any = None
@@ -127,8 +143,8 @@ class WorkCounters:
             return WorkRead.none(Missing.UNSUPPORTED)
         if self._first_at is not None and clock() - self._first_at < WINDOW_LEAST:
             return self._last
-        if not self._room.enter():
-            return WorkRead.none(Missing.ERROR)
+        if clock() < self._room.resting.get(self._card, 0.0) or not self._room.enter(self._card):
+            return WorkRead.none(Missing.BUSY)
         try:
             self._last = self._read(clock)
         except (CardGone, DriverGone):

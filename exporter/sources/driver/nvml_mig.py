@@ -145,7 +145,7 @@ class MigInstances:
         def take(buffer: Any) -> Any:
             return self._calls.call("nvmlGpmMigSampleGet", part, buffer, key=("nvmlGpmMigSampleGet", part))
 
-        return WorkCounters(self._driver, self._calls, self._room, take)
+        return WorkCounters(self._driver, self._calls, self._room, take, card=self._parent.uuid)
 
 
 def _read(instance: _Instance, clock: Callable[[], float]) -> CardReading:

@@ -57,14 +57,20 @@ class ClockEvents:
 
     ``units``: reason → unit of its counter, as far as some card of this driver has shown it; shared by all of them.
     A counter is left out until its unit is known, unless it is zero, and when it moves as time cannot; see
-    ``calibration``.
+    ``calibration``.  ``fields``: reason → its field with this driver, or why it has none.
     """
 
-    def __init__(self, calls: CardCalls, fields: Mapping[str, Field], units: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, calls: CardCalls, fields: Mapping[str, Field | Missing], units: dict[str, float] | None = None
+    ) -> None:
         self._calls = calls
-        self.fields = fields
+        self._fields = fields
         self._units = {} if units is None else units
         self._evidence: dict[str, Evidence] = {}
+
+    def fields(self) -> list[Field]:
+        """Give the fields to read."""
+        return [field for field in self._fields.values() if not isinstance(field, Missing)]
 
     def active(self) -> dict[str, bool] | Missing:
         """Give reason → active for the nine known reasons."""
@@ -80,19 +86,22 @@ class ClockEvents:
     def seconds(
         self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing
     ) -> tuple[dict[str, float], Missing | None]:
-        """Give reason → seconds, and why some reason is not among them (None: nothing worth saying)."""
+        """Give reason → seconds, and why some reason is not among them (None: all are).
+
+        Of several causes the one that may pass is given before what the card or the driver does not have.
+        """
         bits = EMPTY if isinstance(active, Missing) else active
         seconds: dict[str, float] = {}
         why: Missing | None = None
-        for reason, field in self.fields.items():
-            raw = batch.get(field)
+        for reason, field in self._fields.items():
+            raw = field if isinstance(field, Missing) else batch.get(field)
             number = raw if isinstance(raw, Missing) else checked(raw)
             value = number if isinstance(number, Missing) else self._value(reason, at, number, bits.get(reason))
             if not isinstance(value, Missing):
                 seconds[reason] = value
-            elif value is not Missing.UNSUPPORTED:
+            elif why is None or value is not Missing.UNSUPPORTED:
                 why = value
-        return seconds, why if seconds or why else Missing.UNSUPPORTED
+        return seconds, why
 
     def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
         unit = self._unit(reason)

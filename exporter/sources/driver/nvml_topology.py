@@ -7,7 +7,7 @@ The capability's numbers are written out because the binding's constant for "rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from exporter.model import CardTopology, LinkEnd, Missing, Peer
@@ -24,42 +24,54 @@ class TopologyReader:
     """One pass over some cards.  ``whole`` tells after it whether every question got a final answer.
 
     ``may_go_on`` is asked before each card and pair; Interrupted is raised when it says no.  ``calls`` is the card
-    that the driver is asked about now.
+    that the driver is asked about now, ``asked`` its uuid.  ``found`` is what is known so far, uuid → topology; other
+    threads may look at them while a call blocks.
     """
 
     def __init__(self, driver: Any, may_go_on: Callable[[], bool] = lambda: True) -> None:
         self._driver = driver
         self._may_go_on = may_go_on
         self.calls: CardCalls | None = None
+        self.asked = ""
+        self.found: dict[str, CardTopology] = {}
         self.whole = True
 
-    def read(self, handles: Mapping[str, Any]) -> dict[str, CardTopology]:
+    def read(self, handles: Mapping[str, Any], *, suspects: Collection[str] = ()) -> dict[str, CardTopology]:
         """Give uuid → topology of the cards behind ``handles``.  Raises DriverGone, Interrupted; may block for ever.
 
-        A card that is lost on the way is left out; what is not supported is empty.
+        A card that is lost on the way is left out; what is not supported is empty.  ``suspects``: cards in whose name
+        nothing is asked, as a question of theirs has not returned; the others are asked about them at the very end.
         """
-        found = {}
-        for uuid, handle in handles.items():
-            others = {other: peer for other, peer in handles.items() if other != uuid}
-            try:
-                found[uuid] = self._card(handle, others)
-            except CardGone:
-                self.whole = False
-        return found
+        for about_suspects in (False, True) if suspects else (False,):
+            for uuid, handle in handles.items():
+                others = {
+                    other: peer
+                    for other, peer in handles.items()
+                    if other != uuid and (other in suspects) is about_suspects
+                }
+                try:
+                    if uuid not in suspects:
+                        self._card(uuid, handle, others)
+                except CardGone:
+                    self.whole = False
+        return self.found
 
-    def _card(self, handle: Any, others: Mapping[str, Any]) -> CardTopology:
+    def _card(self, uuid: str, handle: Any, others: Mapping[str, Any]) -> None:
+        self.asked = uuid
         calls = self.calls = CardCalls(self._driver, handle)
         self._check()
-        links = self._links(calls)
-        peers = {}
-        for uuid, other in others.items():
+        known = self.found.get(uuid)
+        links = self._links(calls) if known is None else known.links
+        peers = {} if known is None else dict(known.peers)
+        self.found[uuid] = CardTopology(peers=dict(peers), links=links)
+        for other, peer in others.items():
             self._check()
             try:
-                peers[uuid] = self._peer(calls, uuid, other, linked=bool(links))
+                peers[other] = self._peer(calls, other, peer, linked=bool(links))
             except CardGone:
                 # It may be either of the two; the one of them that is gone says so itself.
                 self.whole = False
-        return CardTopology(peers=peers, links=links)
+            self.found[uuid] = CardTopology(peers=dict(peers), links=links)
 
     def _check(self) -> None:
         if not self._may_go_on():

@@ -78,13 +78,16 @@ class Beat:
     """Worker's main thread: Read ``cycle`` arrived, with ``ask`` as it said.
 
     ``busy``: the cards whose last read still runs, so that they were not asked.  Card index → seconds that the
-    driver call now running has taken; 0 between two calls.  ``counting``: the same of the call that counts cards.
+    driver call now running has taken; 0 between two calls.  ``counting``: the same of the call that counts cards;
+    ``joining``: of questions about two cards.  ``profiling``: who has the turn at GPM, uuid → seconds.
     """
 
     cycle: int
     ask: bool = True
     busy: Mapping[int, float] = field(default_factory=lambda: EMPTY)
     counting: float = 0.0
+    joining: float = 0.0
+    profiling: Mapping[str, float] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +213,7 @@ def _plain(message: Message) -> dict[str, Any]:
             (card_frame.plain_facts(facts), card_frame.plain_reading(reading)) for facts, reading in message.instances
         ]
     elif isinstance(message, Beat):
-        body["busy"] = dict(message.busy)
+        body["busy"], body["profiling"] = dict(message.busy), dict(message.profiling)
     elif isinstance(message, TopologyRead):
         body["cards"] = {uuid: topology_frame.plain(topology) for uuid, topology in message.cards.items()}
     return body
@@ -253,7 +256,14 @@ def _card_failed(body: Mapping[str, Any]) -> CardFailed:
 
 def _beat(body: Mapping[str, Any]) -> Beat:
     busy = {count(int(index)): number(seconds) for index, seconds in body["busy"].items()}
-    return Beat(cycle=count(body["cycle"]), ask=flag(body["ask"]), busy=busy, counting=number(body["counting"]))
+    return Beat(
+        cycle=count(body["cycle"]),
+        ask=flag(body["ask"]),
+        busy=busy,
+        counting=number(body["counting"]),
+        joining=number(body["joining"]),
+        profiling={text(uuid): number(seconds) for uuid, seconds in body["profiling"].items()},
+    )
 
 
 def _topology_read(body: Mapping[str, Any]) -> TopologyRead:

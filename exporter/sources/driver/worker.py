@@ -14,10 +14,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from exporter.errors import DriverError
+from exporter.model import EMPTY
 from exporter.sources.driver import pipe
 from exporter.sources.driver.card_thread import CardThread, Outlet
 from exporter.sources.driver.event_thread import EventThread
@@ -83,9 +84,17 @@ class Again:
 
 
 class Worker:
-    """All threads of the process; ``serve`` is the main one's."""
+    """All threads of the process; ``serve`` is the main one's.  ``resting``: cards left alone in GPM, uuid → s."""
 
-    def __init__(self, module: str, options: str, outlet: Outlet, *, gentle: bool = False) -> None:
+    def __init__(
+        self,
+        module: str,
+        options: str,
+        outlet: Outlet,
+        *,
+        gentle: bool = False,
+        resting: Mapping[str, float] = EMPTY,
+    ) -> None:
         self.outlet = outlet
         self._module = module
         self._options = options
@@ -98,7 +107,9 @@ class Worker:
         self._accepting = False
         self._shared = Shared()
         self._counting_since: float | None = None
-        self._again = Again(time.monotonic(), gentle=gentle)
+        now = time.monotonic()
+        self._shared.room.resting.update((uuid, now + seconds) for uuid, seconds in resting.items())
+        self._again = Again(now, gentle=gentle)
 
     def driver_gone(self, error: DriverGone) -> None:
         """Act on an error that ends the initialisation: another one here, or another process."""
@@ -158,7 +169,18 @@ class Worker:
                     card.ask(message.cycle)
         since = self._counting_since
         counting = 0.0 if since is None else now - since
-        self.outlet.send(pipe.Beat(cycle=message.cycle, ask=message.ask, busy=busy, counting=counting))
+        inside = self._shared.room.inside(now)
+        joining = max((one.stuck(now) for one in self._topology), default=0.0)
+        self.outlet.send(
+            pipe.Beat(
+                cycle=message.cycle,
+                ask=message.ask,
+                busy=busy,
+                counting=counting,
+                joining=joining,
+                profiling=inside,
+            )
+        )
 
     def _doubled(self) -> bool:
         """Say whether two threads read the same card: the driver's indices have moved under our feet."""
@@ -311,14 +333,16 @@ def _prepare() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the worker until its pipe closes.
 
-    ``arguments``: the driver module's name, its options, and the word "gentle" where that is wanted.
+    ``arguments``: the driver module's name, its options, the word "gentle" where that is wanted, and UUID=seconds for
+    each card that is to be left alone in GPM.
     """
     module, options, *more = sys.argv[1:] if arguments is None else arguments
     inlet, outlet = _take_pipes()
     _prepare()
     speaker = Outlet(outlet)
     try:
-        Worker(module, options, speaker, gentle="gentle" in more).serve(inlet)
+        resting = {uuid: float(seconds) for uuid, given, seconds in (one.rpartition("=") for one in more) if given}
+        Worker(module, options, speaker, gentle="gentle" in more, resting=resting).serve(inlet)
     except BaseException as error:
         speaker.fail("crashed", f"{type(error).__name__}: {error}")
     os._exit(0)

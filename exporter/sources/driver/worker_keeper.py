@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import time
 
-from exporter.sources.backoff import AT_ONCE, Restarts
+from exporter.sources.backoff import AT_ONCE, Restarts, Rests
 from exporter.sources.driver.worker_process import WorkerProcess
 
 KILL_DEADLINE = 0.5  # after that, a killed worker counts as stuck in the kernel
@@ -35,6 +35,7 @@ class WorkerKeeper:
         self._at_once = False
         self.held = False  # start none until told otherwise
         self.gentle = False  # further workers never initialise again for the sake of a card that is gone
+        self.rests = Rests()  # cards that further workers leave alone in GPM for a while
         self.started_at = 0.0
         self.ready_at: float | None = None  # since when this worker's driver answers
         self.reason = ""
@@ -57,7 +58,9 @@ class WorkerKeeper:
         self.started_at, self.ready_at = now, None
         self._closed_at = None
         try:
-            self._worker = WorkerProcess(self._module, self._options, gentle=self.gentle)
+            self._worker = WorkerProcess(
+                self._module, self._options, gentle=self.gentle, resting=self.rests.left(now)
+            )
         except OSError as error:
             self.reason, self.words = "spawn", f"the worker process cannot be started: {error}"
             self._start_at = now + self._restarts.delay(self.reason, now, 0.0)

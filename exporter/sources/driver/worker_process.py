@@ -11,8 +11,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import exporter
+from exporter.model import EMPTY
 from exporter.sources.driver import pipe
 
 _READ = 65536
@@ -28,20 +30,24 @@ def import_path() -> list[str]:
     return kept
 
 
-def command(module: str, options: str, *, gentle: bool = False) -> list[str]:
+def command(module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY) -> list[str]:
     """Give the command line of a worker; -I because the path is handed over whole."""
+    more = ["gentle"] if gentle else []
+    more += [f"{uuid}={seconds:.1f}" for uuid, seconds in resting.items()]
     code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.sources.driver.worker import main; main()"
-    return [sys.executable, "-I", "-c", code, module, options, *(["gentle"] if gentle else [])]
+    return [sys.executable, "-I", "-c", code, module, options, *more]
 
 
 class WorkerProcess:
     """One child.  Raises OSError from the constructor when it cannot be started."""
 
-    def __init__(self, module: str, options: str, *, gentle: bool = False) -> None:
+    def __init__(
+        self, module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY
+    ) -> None:
         # Without the limit the C library keeps an arena of memory for each card's thread.
         environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
         self._child = subprocess.Popen(
-            command(module, options, gentle=gentle),
+            command(module, options, gentle=gentle, resting=resting),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
