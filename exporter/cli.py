@@ -243,7 +243,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     if said is not None:
         said(host, port)
     manager.ready(f"serving {host}:{port}")
-    while (received := asked.get()) not in signals.STOP:
+    while (received := signals.next_asked(asked)) not in signals.STOP:
         if received != signal.SIGHUP:
             app.release_cards(released=received == signal.SIGUSR1)
             continue

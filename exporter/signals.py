@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 STOP = (signal.SIGTERM, signal.SIGINT)
 GO_ON = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+_LOOK = 0.5  # seconds
 
 _asked: SimpleQueue[int] = SimpleQueue()  # a handler may interrupt anything, and this queue's put bears that
 
@@ -35,6 +38,18 @@ def asked() -> SimpleQueue[int]:
     for number in (*STOP, *GO_ON):
         signal.signal(number, _remember)
     return _asked
+
+
+def next_asked(asked: SimpleQueue[int]) -> int:
+    """Wait for the next signal and give its number.
+
+    Never in one long wait: the interpreter runs a handler between two steps of the program, and a signal that comes
+    between the last step and the wait would be heeded with the next signal only.  A daemon told to stop just then
+    would stay for ever.
+    """
+    while True:
+        with suppress(Empty):
+            return asked.get(timeout=_LOOK)
 
 
 def _remember(number: int, _: object) -> None:
