@@ -127,7 +127,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: type[App]) -> int:
     from exporter.app import Driver  # noqa: PLC0415
     from exporter.settings import EngineSettings, GatewaySettings  # noqa: PLC0415
-    from exporter.simulate.node import SimulatedNode  # noqa: PLC0415
+    from exporter.simulate.node import CARD_MODULE, SimulatedNode  # noqa: PLC0415
 
     node = SimulatedNode(
         arguments.scenario,
@@ -146,7 +146,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
         discovery = replace(settings.discovery, processes=False)
         edge = GatewaySettings(name="edge", url=node.gateway_url or "", interval=1.0, timeout=0.8)
         settings = replace(settings, engines=engines, gateways=(edge,), discovery=discovery)
-        driver = Driver(module="exporter.simulate.cards", options=node.card_options)
+        driver = Driver(module=CARD_MODULE, options=node.card_options)
         return _serve(app(settings, driver=driver), said=_urls)
     finally:
         node.stop()

@@ -167,15 +167,6 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return bool(condition())
-
-
 def configure(
     folder: pathlib.Path,
     engines: Iterable[tuple[str, str]],

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from exporter.listener.loop import Listener, Request, Response, ServerLimits
+from tests.waiting import wait_until
 
 PAGE = b"# HELP up Whether it is.\nup 1\n" * 100
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -28,7 +28,7 @@ def echo(request: Request) -> Response:
 def serving(handler=page, **limits) -> Iterator[Listener]:
     listener = Listener("127.0.0.1", 0, handler, ServerLimits(**limits))
     listener.start()
-    assert eventually(lambda: listener._selector is not None)  # from here on the descriptors can be counted
+    assert wait_until(lambda: listener._selector is not None)  # from here on the descriptors can be counted
     try:
         yield listener
     finally:
@@ -81,15 +81,6 @@ def ask(listener: Listener, raw: bytes) -> tuple[int, dict[str, str], bytes]:
         data = to_the_end(sock)
     assert data, "closed without an answer"
     return (*split_head(data), data.partition(b"\r\n\r\n")[2])
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()
 
 
 def descriptors() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from exporter.sources.driver import card_thread, pipe
 from exporter.sources.driver.nvml_card import Shared
 from tests.fake_nvml import FakeDriver
+from tests.waiting import until
 
 SELDOM = "nvmlDeviceGetEnforcedPowerLimit"
 
@@ -40,13 +40,6 @@ def card(monkeypatch):
     thread.end()
     thread.thread.join(10.0)
     assert not thread.thread.is_alive()
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_card_that_answers_quickly_is_asked_the_slow_questions_when_they_are_due(card, monkeypatch):

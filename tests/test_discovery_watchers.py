@@ -19,9 +19,10 @@ from exporter.discovery import Discovery
 from exporter.settings import DiscoverySettings, parse
 from exporter.sources.discovery.file_sd import FileSd
 from exporter.sources.processes.records import Candidate
-from tests.fault_matrix import programs, wait_until
+from tests.fault_matrix import programs
 from tests.hostile import FAULTS, Hostile
 from tests.page_figures import Figures
+from tests.waiting import wait_until
 
 # ---------------------------------------------------------------------- watchers
 

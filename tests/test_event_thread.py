@@ -11,6 +11,7 @@ import pytest
 
 from exporter.sources.driver import event_thread, pipe
 from exporter.sources.driver.event_thread import EventThread
+from tests.waiting import until
 
 
 class Refusal(Exception):  # noqa: N818
@@ -98,13 +99,6 @@ class Rig:
 
     def said(self):
         return [(message.reason, message.cards) for message in self.sent if isinstance(message, pipe.Listening)]
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture

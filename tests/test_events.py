@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from exporter.settings import parse
 from exporter.sources.driver import pipe
 from exporter.sources.driver.cards import DRIVER_DOWN
 from exporter.xid import FATAL
+from tests.waiting import until
 
 UUID = "GPU-0000"
 CARDS = [replace(card(0), facts=CardFacts(index=0, uuid=UUID, pci_bus_id="00000000:65:00.0"))]
@@ -52,17 +52,10 @@ def events(clock, news):
         one._watch.polling.join(5.0)
 
 
-def follow(events, path, *, until=lambda events: events._watch.polling.status.reason != "starting"):
+def follow(events, path, *, known=lambda events: events._watch.polling.status.reason != "starting"):
     """Start the real thread on a file and wait for what is asked."""
     events.watch(enabled=True, path=str(path))
-    eventually(lambda: until(events))
-
-
-def eventually(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: known(events))
 
 
 def look(events):
@@ -286,7 +279,7 @@ def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
     follow(events, path)
     events.view(CARDS)
     path.write_text(line(79))
-    eventually(lambda: count(events) == 1, seconds=20 * EVERY)
+    until(lambda: count(events) == 1, seconds=20 * EVERY)
     assert news
 
 

@@ -17,9 +17,10 @@ from exporter.app import App
 from exporter.settings import parse
 from exporter.sources.endpoint import resolver
 from tests.endpoint_probe import refused_port
-from tests.fault_matrix import OPENMETRICS, cards, configure, programs, wait_until
+from tests.fault_matrix import OPENMETRICS, cards, configure, programs
 from tests.hostile import Hostile
 from tests.page_figures import Figures, strictly
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

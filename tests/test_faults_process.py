@@ -22,9 +22,10 @@ import pytest
 import tests.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.app import App, Driver
 from exporter.settings import parse
-from tests.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs, wait_until
+from tests.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs
 from tests.hostile import Hostile, Peer, fault
 from tests.page_figures import HEALTH, Figures, strictly
+from tests.waiting import wait_until
 
 STOP = 2.0 + 3.0  # seconds: what is promised, and what a machine with other work may add
 STAMP = "shardwatch_source_last_success_timestamp_seconds"

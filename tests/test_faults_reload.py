@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import tests.living_engines  # noqa: F401 - whose faults are served by name
-from tests.fault_matrix import Program, bare_environment, cards, configure, programs, wait_until
+from tests.fault_matrix import Program, bare_environment, cards, configure, programs
 from tests.hostile import Hostile
+from tests.waiting import wait_until
 
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
 BAD = pathlib.Path(__file__).parent / "configs" / "bad" / "many_problems.yaml"

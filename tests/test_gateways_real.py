@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import pytest
 from conftest import tool
@@ -18,6 +17,7 @@ from test_end_to_end import Daemon
 
 from exporter.gateway import GatewayPlan, gateway_poller
 from exporter.sources.endpoint.exchange import Endpoint, Target
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +75,6 @@ def send(port, count, *, kept_alive=False):
             connection = None
     if connection is not None:
         connection.close()
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -176,7 +169,7 @@ def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(hapr
         one.poll()
         return one.state.reading is not None and one.state.reading.backends["pool", "dead"].up is False
 
-    wait_until(dead_is_seen)
+    until(dead_is_seen, 20.0)
     before = {name: backend.asked for name, backend in backends.items()}
     send(door, 60)
     send(door, 40, kept_alive=True)
@@ -274,7 +267,7 @@ def test_a_real_nginxs_total_is_what_was_sent_and_the_scrapes_and_it_names_no_ba
     command = [path, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", str(tmp_path / "error.log")]
     program(command, [door], NGINX=f"{door.fileno()};")
     one = watch(f"http://127.0.0.1:{port}/status")
-    wait_until(lambda: one.poll() or one.state.status.up)
+    until(lambda: one.poll() or one.state.status.up, 20.0)
     first = one.state.reading.pools[""].requests
     send(port, 30)
     send(port, 20, kept_alive=True)

@@ -26,12 +26,12 @@ from tests.raw_http import (
     ask,
     connect,
     descriptors,
-    eventually,
     one_answer,
     page,
     serving,
     to_the_end,
 )
+from tests.waiting import wait_until
 
 # -- clients that vanish, descriptors, inheritance
 
@@ -47,7 +47,7 @@ def test_a_client_that_vanishes_in_the_middle_of_its_answer_leaves_nothing_behin
             sock.recv(100)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-        assert eventually(lambda: descriptors() == before)
+        assert wait_until(lambda: descriptors() == before)
         assert listener.errors == listener.timed_out == 0
     assert caplog.records == []
 
@@ -57,7 +57,7 @@ def test_scrapes_leave_no_descriptor_behind():
         before = descriptors()
         for _ in range(200):
             assert ask(listener, GET_CLOSE)[0] == 200
-        assert eventually(lambda: descriptors() == before)
+        assert wait_until(lambda: descriptors() == before)
 
 
 def test_no_child_inherits_a_socket():
@@ -187,10 +187,10 @@ def test_a_loop_that_fails_starts_again_and_says_so(caplog):
         lost.sendall(GET)
         assert one_answer(lost)[0] == 200
         assert to_the_end(lost) == b""
-        assert eventually(lambda: listener.loop_restarts >= 2)
+        assert wait_until(lambda: listener.loop_restarts >= 2)
         assert not listener.alive, "it restarts, but does not turn"
         failing.clear()
-        assert eventually(lambda: listener.alive)
+        assert wait_until(lambda: listener.alive)
         assert ask(listener, GET_CLOSE)[0] == 200
         assert listener.errors == 0
     assert caplog.text.count("event=listener_restarted") == 1

@@ -16,6 +16,7 @@ from exporter.page_poller import PagePoller
 from exporter.polling import Polling
 from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,6 @@ class Pages:
 
     def close(self):
         self.closed += 1
-
-
-def wait_until(holds):
-    until = time.monotonic() + 10.0
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.005)
-    return holds()
 
 
 def letters(pages, clock, *, interval=1.0):

@@ -157,7 +157,7 @@ def test_topologies_pass_the_pipe_unchanged():
 @pytest.mark.parametrize(
     "card_body",
     [
-        {"peers": {"GPU-b": ["XXX", {}]}, "links": {}},
+        {"peers": {"GPU-b": ["FAR", {}]}, "links": {}},
         {"peers": {"GPU-b": ["SYS", {"fly": "ok"}]}, "links": {}},
         {"peers": {"GPU-b": ["SYS", {"read": "maybe"}]}, "links": {}},
         {"peers": {"GPU-b": ["SYS", []]}, "links": {}},

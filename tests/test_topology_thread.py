@@ -12,6 +12,7 @@ from exporter.model import CardFacts, CardReading, CardTopology, LinkEnd, Peer
 from exporter.sources.driver import pipe, topology_thread, worker
 from exporter.sources.driver.card_book import CardBook
 from exporter.sources.driver.topology_thread import TopologyThread
+from tests.waiting import until
 
 
 class Place:
@@ -42,13 +43,6 @@ class Driver:
 class Outlet(list):
     def send(self, message):
         self.append(message)
-
-
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -218,6 +212,26 @@ def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_
     count = len(outlet)
     time.sleep(0.1)
     assert len(outlet) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
+
+
+def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_pass(start, monkeypatch):
+    monkeypatch.setattr(topology_thread, "HANGS", 0.5)
+    gates, entered = {uuid: threading.Event() for uuid in "abc"}, set()
+
+    class Gated(Driver):
+        def nvmlDeviceGetTopologyCommonAncestor(self, handle, other):  # noqa: N802
+            entered.add(handle)
+            assert gates[handle].wait(10)
+            return 10
+
+    gates["b"].set()
+    thread, outlet = start(Gated(), [Place(uuid) for uuid in "abc"])
+    until(lambda: "c" in entered)  # the pass without a has come to c
+    gates["a"].set()
+    until(lambda: len(thread._passes) == 1)
+    gates["c"].set()
+    until(lambda: outlet[-1].cards.keys() == set("abc"))
+    assert outlet[-1].cards["a"].peers.keys() == {"b", "c"}
 
 
 def test_a_pair_that_was_not_asked_about_this_time_keeps_what_is_known_of_it():

@@ -18,6 +18,7 @@ from exporter.sources.driver import card_thread, pipe, worker, worker_process
 from exporter.sources.driver.nvml_card import Shared
 from exporter.sources.driver.worker_process import WorkerProcess
 from tests.fake_nvml import FakeDriver
+from tests.waiting import wait_until
 
 PATIENCE = 20.0
 
@@ -29,15 +30,6 @@ def gone(pid):
             return file.read().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
-
-
-def until(condition, patience=PATIENCE):
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 class Talk:
@@ -81,7 +73,7 @@ class Talk:
         return answers
 
     def code(self):
-        until(lambda: self.process.exit_code() is not None)
+        wait_until(lambda: self.process.exit_code() is not None, PATIENCE)
         return self.process.exit_code()
 
 
@@ -96,7 +88,7 @@ def talk(tmp_path):
     yield start
     for one in opened:
         one.process.kill()
-        assert until(lambda: one.process.exit_code() is not None)
+        assert wait_until(lambda: one.process.exit_code() is not None, PATIENCE)
         one.process.close()
         one.process._child.wait()
 
@@ -275,7 +267,7 @@ def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path, plan):
         time.sleep(0.3)
         parent.kill()
         # The promise is one second; the rest is for a machine that does other things.
-        assert until(lambda: gone(pid), 5.0)
+        assert wait_until(lambda: gone(pid), 5.0)
 
 
 def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_path, monkeypatch):
@@ -292,7 +284,7 @@ def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_p
             messages.extend(child.receive())
             return any(isinstance(message, pipe.Initialised) for message in messages)
 
-        assert until(initialised)
+        assert wait_until(initialised, PATIENCE)
     finally:
         child.kill()
         child._child.wait()
@@ -313,9 +305,9 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     thread = card_thread.CardThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
 
     def read(cycle):
-        assert until(lambda: not thread.working)
+        assert wait_until(lambda: not thread.working, PATIENCE)
         thread.ask(cycle)
-        assert until(lambda: sent and isinstance(sent[-1], pipe.CardRead) and sent[-1].cycle == cycle)
+        assert wait_until(lambda: sent and isinstance(sent[-1], pipe.CardRead) and sent[-1].cycle == cycle, PATIENCE)
         return sent[-1].reading
 
     read(1)

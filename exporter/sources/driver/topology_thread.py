@@ -56,7 +56,7 @@ class _Pass:
         self.over = self.done = False
         self.told = False  # it hangs, and others ask in its place
         self.on_end: Callable[[], None] = lambda: None
-        self._cards, self._suspects = cards, suspects
+        self._cards, self.suspects = cards, suspects
         self.thread = threading.Thread(target=self._run, name="topology-pass", daemon=True)
 
     def stuck(self, now: float) -> float:
@@ -67,7 +67,7 @@ class _Pass:
 
     def _run(self) -> None:
         try:
-            self.reader.read(self._cards, suspects=self._suspects)
+            self.reader.read(self._cards, suspects=self.suspects)
             self.done = True
         except (Interrupted, DriverError):
             # The driver's end is noticed by the cards' own threads; here it is only too early.
@@ -141,9 +141,11 @@ class TopologyThread:
         if one.told or not one.done:
             # What hung can be asked now; what was interrupted is made again.
             self._due = now + (0.0 if one.told else LOOK)
-        else:
-            self._due = now + (EVERY if one.reader.whole else AGAIN)
-            self._tell(one)
+            return
+        # A card that was left out may have come back meanwhile: nobody else would ask in its name for ten minutes.
+        back = one.suspects - self._suspects()
+        self._due = now + (0.0 if back else EVERY if one.reader.whole else AGAIN)
+        self._tell(one)
 
     def _tell(self, one: _Pass) -> None:
         self._outlet.send(pipe.TopologyRead(cards=dict(one.reader.found)))
@@ -157,11 +159,14 @@ class TopologyThread:
         if cards is None or (now < self._due and frozenset(cards) == self._known):
             return
         self._known, self._due = frozenset(cards), now + AGAIN
-        suspects = frozenset(one.reader.asked for one in hanging)
-        one = _Pass(self._driver, lambda: self._paused, cards, suspects)
+        one = _Pass(self._driver, lambda: self._paused, cards, self._suspects())
         one.on_end = lambda: self._news.put(None)
         self._passes = (*self._passes, one)
         one.thread.start()
+
+    def _suspects(self) -> frozenset[str]:
+        """Give the cards whose question hangs."""
+        return frozenset(one.reader.asked for one in self._passes if one.told)
 
     def _standing(self) -> Mapping[str, Any] | None:
         """Give uuid → handle of the cards to ask about; None while it is too early to say."""
