@@ -184,6 +184,18 @@ def test_more_lines_than_the_cap_refuse_the_page_and_the_next_page_is_read():
     assert as_dict(reader.read(b"a 1\n")) == {("a", ()): 1.0}
 
 
+@pytest.mark.parametrize("junk", [b"#\n" * (MAX_LINES + 1), b"<html>\n" * (MAX_UNREADABLE + 1)])
+def test_what_stood_on_a_refused_page_is_never_shown_as_the_next_pages(junk):
+    def page(value, rest=b""):
+        return b"".join(b'a{i="%d"} %d\n' % (i, value) for i in range(5)) + b"# end\n" + rest
+
+    reader = PageReader(lambda name: True)
+    reader.read(page(1))
+    with pytest.raises(PageError):
+        reader.read(page(2, junk))
+    assert reader.read(page(2)).numbers == [2.0] * 5
+
+
 @pytest.mark.parametrize("series", [b'wanted{page="%d",i="%d"}', b'other{page="%d",i="%d"}', b"other_%d_%d"])
 def test_new_series_on_every_page_do_not_fill_memory(series):
     """Kept is what the cache may hold and one page more; a line here costs at most its 30 bytes and 100."""

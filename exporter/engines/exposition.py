@@ -92,9 +92,12 @@ class PageReader:
         """Convert one page; raise PageError when it is no metrics page or is too large."""
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
-        if self._places is not None and self._since_full < FULL_READING_EVERY:
-            numbers = self._places.read(body)
+        # Taken away first: after a page that does not fit they are good for nothing, also if that page is refused.
+        places, self._places = self._places, None
+        if places is not None and self._since_full < FULL_READING_EVERY:
+            numbers = places.read(body)
             if numbers is not None:
+                self._places = places
                 self._since_full += 1
                 return Values(layout=self._layout, numbers=numbers)
         lines = body.split(b"\n")
