@@ -65,7 +65,8 @@ class App:
         self._alive = alive
         self._reread = reread
         self._clock, self._wall = clock, wall
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # who is polled; never held while the configuration is read
+        self._reloading = threading.Lock()
         self._stopping = False
         self.pages = PageStore(series=Series(settings.series), clock=clock)
         self.dcgm = DcgmPages(clock=clock)
@@ -83,6 +84,7 @@ class App:
             endpoints=self.pollers.places,
             found=self.discovery.saw_processes if settings.discovery.processes else None,
             changed=self._news,
+            clock=self._clock,
         )
         self.listener: Listener | None = None
 
@@ -107,7 +109,7 @@ class App:
             replicas=lambda: list(self.pollers.replicas.values()),
             assignment=self._assignment,
             gateways=lambda: list(self.pollers.gateways.values()),
-            others=lambda: [*self.discovery.statuses, *self.events.statuses],
+            others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.placement.statuses()],
             xids=self.events.view,
             sxids=self.events.switches,
             publish=self._publish,
@@ -128,7 +130,7 @@ class App:
         handler = routes(
             self.pages,
             self.publisher,
-            reload=self.reload,
+            reload=lambda: self.reload(wait=False),
             may_reload=lambda: self.settings.reload_endpoint,
             dcgm=self.dcgm,
         )
@@ -150,7 +152,7 @@ class App:
         self.placement.start()
 
     def stop(self) -> None:
-        """Stop everything within about a second; what hangs is left behind, the process ends anyway."""
+        """Stop everything within two seconds; what hangs is left behind, the process ends anyway."""
         if self.listener is not None:
             self.listener.stop(0.5)
         self.placement.stop()
@@ -228,31 +230,55 @@ class App:
 
     # ------------------------------------------------------------------ reload
 
-    def reload(self) -> tuple[bool, str]:
-        """Read the configuration anew; refused whole when it is bad, and then nothing changes."""
+    def reload(self, *, wait: bool = True) -> tuple[bool, str]:
+        """Read the configuration anew; refused whole when it is bad, and then nothing changes.  Raises nothing.
+
+        ``wait``: for another reload, which may hang in a file; else this one is refused.
+        """
+        if not self._reloading.acquire(blocking=wait):
+            return False, "refused, another reload is under way; ask again when it has ended"
+        try:
+            settings = self._reread() if self._reread is not None else self.settings
+            return True, self._replace(settings)
+        except SettingsError as error:
+            problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
+            logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
+            return self._refused(error)
+        except Exception as error:
+            logger.exception("event=reload_failed: the old configuration goes on")
+            return self._refused(error)
+        finally:
+            self._reloading.release()
+
+    def _refused(self, error: Exception) -> tuple[bool, str]:
+        self.publisher.reload_successful = False
+        self.publisher.news()
+        return False, f"refused, the old configuration goes on: {error}"
+
+    def _replace(self, settings: Settings) -> str:
+        """Use these settings from now on and say what became of them; all the old ones again if that fails."""
+        old = self.settings
         with self._lock:
+            if self._stopping:
+                return "the daemon is stopping"
             try:
-                settings = self._reread() if self._reread is not None else self.settings
-            except SettingsError as error:
-                self.publisher.reload_successful = False
-                problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
-                logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
-                self.publisher.news()
-                return False, f"refused, the old configuration goes on: {error}"
-            old = self.settings
-            self._adopt(settings)
-            self.publisher.reload_successful = True
-            self.publisher.reload_wall = self._wall()
-            waits = waiting(self._begun, settings)
-            sentence = outcome(old, settings, waits)
-            logger.info("event=reloaded engines=%d: %s", len(settings.engines), sentence)
-            if waits:
-                logger.warning(
-                    "event=restart_needed keys=%s: what they say takes effect at the next start", ",".join(waits)
-                )
-            return True, sentence
+                self._adopt(settings)
+            except Exception:  # no thread to be had, say
+                self._adopt(old)
+                raise
+        self.publisher.reload_successful = True
+        self.publisher.reload_wall = self._wall()
+        waits = waiting(self._begun, settings)
+        sentence = outcome(old, settings, waits)
+        logger.info("event=reloaded engines=%d: %s", len(settings.engines), sentence)
+        if waits:
+            logger.warning(
+                "event=restart_needed keys=%s: what they say takes effect at the next start", ",".join(waits)
+            )
+        return sentence
 
     def _adopt(self, settings: Settings) -> None:
+        """Have every part use these settings.  Called with the lock held."""
         old, self.settings = self.settings, settings
         self._adopted(settings)
         known = advice(old)

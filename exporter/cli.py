@@ -11,8 +11,10 @@ import gc
 import json
 import logging
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -159,12 +161,15 @@ def _once(arguments: argparse.Namespace) -> int:
     _log_to_stderr(settings.log)
     app = App(settings)
     app.start()
-    deadline = time.monotonic() + ONCE_PATIENCE
-    while not _heard_everybody(app) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    app.publisher.turn()
-    page = app.pages.page(openmetrics=False, gzip=False)
-    app.stop()
+    try:
+        deadline = time.monotonic() + ONCE_PATIENCE
+        while not _heard_everybody(app) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        app.publisher.stop()
+        app.publisher.turn()  # ourselves, now that nobody else does
+        page = app.pages.page(openmetrics=False, gzip=False)
+    finally:
+        app.stop()
     if page is None:
         print("shardwatch: no page could be made; the log above says why", file=sys.stderr)
         return _end(FAILED)
@@ -243,16 +248,43 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     if said is not None:
         said(host, port)
     manager.ready(f"serving {host}:{port}")
-    while (received := signals.next_asked(asked)) not in signals.STOP:
-        if received != signal.SIGHUP:
-            app.release_cards(released=received == signal.SIGUSR1)
-            continue
-        manager.reloading()
-        _, outcome = app.reload()
-        manager.ready(f"serving {host}:{port}; {outcome.splitlines()[0]}")
-    manager.stopping()
-    app.stop()
+    reloads = _Reloads(app, manager, f"serving {host}:{port}")
+    try:
+        while (received := signals.next_asked(asked)) not in signals.STOP:
+            if received == signal.SIGHUP:
+                reloads.ask()
+            else:
+                app.release_cards(released=received == signal.SIGUSR1)
+        manager.stopping()
+    finally:
+        app.stop()
     return _end(OK)
+
+
+class _Reloads:
+    """Reloads in a thread of its own, made for the first: the configuration may lie on a disk that hangs.
+
+    The main thread stays free to be told to stop.
+    """
+
+    def __init__(self, app: App, manager: ServiceManager, serving: str) -> None:
+        self._app, self._manager, self._serving = app, manager, serving
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Reload soon, once for each time that this is called."""
+        self._asked.put(None)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._asked.get()
+            self._manager.reloading()
+            _, outcome = self._app.reload()
+            self._manager.ready(f"{self._serving}; {outcome.splitlines()[0]}")
 
 
 def _end(code: int) -> int:

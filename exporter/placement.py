@@ -1,28 +1,33 @@
 """Which replica sits on which card, and which engines run on this node: looked up slowly, beside the polling.
 
 The process table is read in a thread of its own, because such a read can wait for a process that is stuck in the
-driver.  Should that happen, polling and serving go on with the last assignment.
+driver.  Should that happen, polling and serving go on; after a while what was found that way is withdrawn, and a
+source ``placement`` says that it hangs.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from exporter.derive.replicas import Assignment, Endpoint, owners
 from exporter.errors import SourceError
-from exporter.model import CardState
+from exporter.model import CardState, SourceStatus
 from exporter.sources.endpoint.deadline import Deadline
 from exporter.sources.endpoint.resolver import SHARED
 from exporter.sources.processes.records import Candidate
 from exporter.sources.processes.table import listening_engines, read_processes
+from exporter.transitions import Transitions
 
 logger = logging.getLogger(__name__)
 
 EVERY = 10.0  # seconds
+HANGS = 25.0  # seconds in one look; it takes a few hundredths, and on a node with thousands of processes a second
 RESOLVE_SECONDS = 1.0
+SOURCE = "placement"
 
 
 class Placement:
@@ -35,15 +40,19 @@ class Placement:
         endpoints: Callable[[], Sequence[Endpoint]],
         found: Callable[[Sequence[Candidate]], None] | None = None,
         changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``found`` is told the engines of this node, when they are to be discovered at all."""
-        self.assignment = Assignment()
         self.loop_restarts = 0
         self.looked = False  # once
         self._cards = cards
         self._endpoints = endpoints
         self._found = found
         self._changed = changed
+        self._clock = clock
+        self._assignment = Assignment()
+        self._under_way: float | None = None  # since when
+        self._voice = Transitions(logger, SOURCE, clock)
         self._seats: frozenset[tuple[str, int]] = frozenset()
         self._nudge = threading.Event()
         self._stopping = False
@@ -53,8 +62,40 @@ class Placement:
         """Switch discovery on or off, from the next look on."""
         self._found = found
 
+    @property
+    def hangs(self) -> bool:
+        """Say whether a look does not come back."""
+        since = self._under_way
+        return since is not None and self._clock() - since > HANGS
+
+    @property
+    def assignment(self) -> Assignment:
+        """Give who sits where; while a look hangs, what the configuration says and nothing else."""
+        if not self.hangs:
+            return self._assignment
+        known = {endpoint.replica for endpoint in self._endpoints() if endpoint.gpus is not None}
+        found = {endpoint.replica for endpoint in self._endpoints()} - known
+        kept = self._assignment.among(known)
+        return replace(kept, unassigned={**kept.unassigned, **dict.fromkeys(found, "hung")})
+
+    def statuses(self) -> tuple[SourceStatus, ...]:
+        """Give the health while a look hangs; nothing while all is well.  One thread asks, for every page."""
+        if self.hangs:
+            self._voice.down("hung", "reading /proc does not come back: a process is stuck in the kernel")
+            return (SourceStatus(source=SOURCE, up=False, reason="hung", hung=True),)
+        if self.looked:
+            self._voice.up()
+        return ()
+
     def look(self) -> None:
         """Look once, and replace ``assignment``."""
+        self._under_way = self._clock()
+        try:
+            self._look()
+        finally:
+            self._under_way = None
+
+    def _look(self) -> None:
         if self._found is not None:
             self._found(listening_engines())
         cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
@@ -62,8 +103,8 @@ class Placement:
         table = read_processes(_pids(cards), {endpoint.port for endpoint in endpoints}) if endpoints else None
         assignment = owners(cards, endpoints, table)
         self.looked = True
-        if assignment != self.assignment:
-            self.assignment = assignment
+        if assignment != self._assignment:
+            self._assignment = assignment
             logger.info(
                 "event=placement assigned=%d unassigned=%s",
                 len(assignment.owners),

@@ -56,16 +56,24 @@ class Pollers:
     def poll(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Poll these engines and no others; ``after``: seconds before the first poll of those that are new."""
         kept = {engine: self.replicas[engine] for engine in wanted if engine in self.replicas}
+        made = self._make_replicas([engine for engine in wanted if engine not in kept], self._clock() + after)
         gone = [poller for engine, poller in self.replicas.items() if engine not in kept]
-        new = [engine for engine in wanted if engine not in kept]
+        self.replicas = {engine: kept[engine] if engine in kept else made[engine] for engine in wanted}
         for poller in gone:
             poller.stop()
-        now = self._clock()
-        made = {}
-        for engine, first in zip(new, staggered(len(new), 1.0, now + after), strict=True):
-            made[engine] = self.make_replica(engine)
-            made[engine].start(first)
-        self.replicas = {engine: kept[engine] if engine in kept else made[engine] for engine in wanted}
+
+    def _make_replicas(self, new: Sequence[EngineSettings], first: float) -> dict[EngineSettings, ReplicaPoller]:
+        """Make and start pollers: all of them, or none when there is no thread to be had for one."""
+        made: dict[EngineSettings, ReplicaPoller] = {}
+        try:
+            for engine, at in zip(new, staggered(len(new), 1.0, first), strict=True):
+                made[engine] = self.make_replica(engine)
+                made[engine].start(at)
+        except Exception:
+            for poller in made.values():
+                poller.stop()
+            raise
+        return made
 
     def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
         """Make a poller that is not started."""
@@ -89,11 +97,12 @@ class Pollers:
     def watch(self, wanted: Sequence[GatewaySettings]) -> None:
         """Poll these gateways and no others."""
         new = [gateway for gateway in wanted if gateway not in self.gateways]
-        for gateway, poller in self.gateways.items():
+        made = self._make_gateways(new) if new else {}
+        old = self.gateways
+        self.gateways = {gateway: made.get(gateway) or old[gateway] for gateway in wanted}
+        for gateway, poller in old.items():
             if gateway not in wanted:
                 poller.stop()
-        made = self._make_gateways(new) if new else {}
-        self.gateways = {gateway: made.get(gateway) or self.gateways[gateway] for gateway in wanted}
 
     def _make_gateways(self, new: Sequence[GatewaySettings]) -> dict[GatewaySettings, GatewayPoller]:
         """Make and start pollers.  Few nodes have a gateway; the others need not load what reads them."""

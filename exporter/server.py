@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from exporter import __version__
 from exporter.listener.http1 import plain
-from exporter.listener.loop import Handler, Request, Response
+from exporter.listener.loop import Handler, Later, Request, Response
 
 if TYPE_CHECKING:
     from exporter.dcgm.query import Wanted
@@ -96,8 +97,8 @@ def routes(
 ) -> Handler:
     """Give the handler of all paths.
 
-    ``reload`` is None where nothing can be reloaded; ``may_reload`` is asked each time, since a reload may forbid the
-    next one.
+    ``reload`` is None where nothing can be reloaded, and must not raise; ``may_reload`` is asked each time, since a
+    reload may forbid the next one.
     """
     table = {
         "/metrics": _Route(method="GET", title="metrics, for Prometheus", answer=lambda r: _metrics(r, pages)),
@@ -117,7 +118,7 @@ def routes(
     return functools.partial(_answer, table)
 
 
-def _answer(table: Mapping[str, _Route], request: Request) -> Response:
+def _answer(table: Mapping[str, _Route], request: Request) -> Response | Later:
     route = table.get(request.path)
     if route is None:
         return plain(404, "nothing here; the paths are " + ", ".join(sorted(table)))
@@ -165,11 +166,18 @@ def _verdict(verdict: tuple[bool, str]) -> Response:
     return plain(200 if good else 503, sentence)
 
 
-def _reload(reload: Reload | None) -> Response:
+def _reload(reload: Reload | None) -> Response | Later:
+    """Reload in a thread of its own: files may lie on a disk that hangs, and scrapes are not to wait for it."""
     if reload is None:
         return plain(403, "reloading over HTTP is off; set reload_endpoint: true, or send SIGHUP to the daemon")
-    good, sentence = reload()
-    return plain(200 if good else 500, sentence)
+    later = Later()
+
+    def work() -> None:
+        good, sentence = reload()
+        later.give(plain(200 if good else 500, sentence))
+
+    threading.Thread(target=work, name="reload", daemon=True).start()
+    return later
 
 
 def _index(table: Mapping[str, _Route]) -> Response:

@@ -18,7 +18,7 @@ import time
 import pytest
 
 from exporter.errors import ListenError
-from exporter.listener.loop import Listener, Request, Response
+from exporter.listener.loop import Later, Listener, Request, Response
 from tests.raw_http import (
     GET,
     GET_CLOSE,
@@ -282,8 +282,53 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
     finally:
         release.set()
         listener._thread.join(10)
-        os.close(listener._wake)
-        os.close(listener._waker)
+        listener._wake.close()
+        listener._waker.close()
+
+
+# -- answers that another thread makes
+
+
+def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it():
+    given: list[Later] = []
+
+    def later(request: Request) -> Response | Later:
+        if request.path != "/later":
+            return page(request)
+        given.append(Later())
+        return given[-1]
+
+    slow = GET.replace(b"/metrics", b"/later")
+    with serving(later) as listener, connect(listener) as sock, connect(listener) as gone:
+        sock.sendall(slow + GET)  # the second one waits behind the first
+        gone.sendall(slow)
+        assert wait_until(lambda: len(given) == 2)
+        before = descriptors()
+        assert ask(listener, GET_CLOSE)[2] == PAGE
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        for answer in given:
+            answer.give(Response(status=200, content_type="text/plain", body=b"at last"))
+        assert one_answer(sock)[2] == b"at last"
+        assert one_answer(sock)[2] == PAGE
+        assert wait_until(lambda: descriptors() == before - 2), "the client's end, and ours"
+        assert listener.errors == listener.timed_out == 0
+
+
+def test_an_answer_that_does_not_come_ends_in_a_sentence():
+    with serving(lambda _: Later(), answer_seconds=0.2) as listener:
+        status, headers, body = ask(listener, GET)
+        assert (status, headers["connection"]) == (504, "close") and b"no answer yet" in body
+
+
+def test_stopping_waits_for_no_answer_of_another_threads():
+    given: list[Later] = []
+    with serving(lambda _: given.append(Later()) or given[-1]) as listener, connect(listener) as sock:
+        sock.sendall(GET)
+        assert wait_until(lambda: bool(given))
+        listener.stop()
+        assert to_the_end(sock) == b""
+        given[0].give(page(None))  # nobody is there any more
 
 
 # -- addresses

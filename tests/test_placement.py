@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
+from exporter import placement as placement_module
+from exporter.derive.replicas import Endpoint
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, SourceStatus
-from exporter.placement import Placement
+from exporter.placement import HANGS, Placement
+from exporter.sources.processes.records import ProcessTable
+from tests.waiting import until
 
 
 def card(index: int, *pids: int) -> CardState:
@@ -72,3 +77,43 @@ def test_nothing_is_looked_up_while_nothing_moves():
         assert looks.count == 2
     finally:
         looks.placement.stop()
+
+
+def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "exporter.placement")
+    now, gate, entered = [100.0], threading.Event(), threading.Event()
+
+    def read(*_):
+        entered.set()
+        assert gate.wait(20)
+        return ProcessTable(processes={})
+
+    monkeypatch.setattr(placement_module, "read_processes", read)
+    places = [
+        Endpoint(replica="configured", host="127.0.0.1", port=1, gpus=("0",)),
+        Endpoint(replica="found", host="127.0.0.1", port=2, gpus=None),
+    ]
+    one = Placement(cards=lambda: [card(0)], endpoints=lambda: places, clock=lambda: now[0])
+    gate.set()
+    one.look()
+    owner, before = one.assignment.owners, one.assignment
+    assert [(each.replica, each.uuid) for each in owner] == [("configured", "GPU-0")]
+    assert one.statuses() == () and before.unassigned["found"] != "hung"
+    gate.clear()
+    entered.clear()
+    now[0] += 60.0  # no source says more than one thing a minute
+    one.start()
+    try:
+        assert entered.wait(5.0)
+        now[0] += HANGS
+        assert one.statuses() == () and one.assignment is before
+        now[0] += 0.1
+        (status,) = one.statuses()
+        assert (status.source, status.up, status.hung, status.reason) == ("placement", False, True, "hung")
+        assert one.assignment.owners == owner and one.assignment.unassigned == {"found": "hung"}
+    finally:
+        gate.set()
+        one.stop()
+    until(lambda: one.statuses() == ())
+    assert one.assignment == before
+    assert [text for text in caplog.text.splitlines() if "state=down reason=hung" in text]

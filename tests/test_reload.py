@@ -6,7 +6,9 @@ import contextlib
 import http.client
 import json
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +16,7 @@ from exporter.app import App
 from exporter.config.schema import Listed, Section, join, readers_of
 from exporter.settings import Settings, parse
 from tests.fault_matrix import programs
+from tests.waiting import until
 
 ONE = "url: http://127.0.0.1:1/m, name: a, interval: 600s"
 OTHER = "url: http://127.0.0.1:1/m, name: a, interval: 600s, {more}"
@@ -232,6 +235,59 @@ def test_the_endpoint_is_closed_by_the_very_reload_that_takes_its_key_away(tmp_p
         assert asked(app, "POST", "/-/reload")[0] == 403
         assert app.reload()[0]
         assert asked(app, "POST", "/-/reload")[0] == 200
+
+
+def test_a_configuration_on_a_disk_that_hangs_holds_up_neither_scrapes_nor_another_reload_nor_the_end(tmp_path):
+    gate, entered = threading.Event(), threading.Event()
+    with daemon("reload_endpoint: true", ["series: full"], tmp_path) as (app, _):
+        reread = app._reread
+
+        def hanging():
+            entered.set()
+            assert gate.wait(20)
+            return reread()
+
+        app._reread = hanging
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(asked, app, "POST", "/-/reload")
+            assert entered.wait(10)
+            assert asked(app, "GET", "/-/healthy")[0] in (200, 503)
+            assert asked(app, "POST", "/-/reload") == (
+                500, "refused, another reload is under way; ask again when it has ended"
+            )  # fmt: skip
+            assert not first.done()
+            app.stop()
+            gate.set()
+            with pytest.raises((OSError, http.client.HTTPException)):
+                first.result(10)
+        until(lambda: not app._reloading.locked())
+        assert app.settings.series == "common", "stopped is stopped"
+
+
+def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_path, monkeypatch, caplog):
+    def engines(*names):
+        listed = ", ".join(f"{{url: 'http://127.0.0.1:1/{name}', name: {name}, interval: 600s}}" for name in names)
+        return f"engines: [{listed}]\n"
+
+    texts = [engines("a", "b") + "windows: [1m]"]
+    with daemon("series: common", texts, tmp_path) as (app, _):
+        assert app.reload()[0]
+        texts[0] = engines("b", "x", "y") + "windows: [5m]\nseries: full"
+        make, old = app.pollers.make_replica, app.settings
+
+        def failing(engine):
+            if engine.name == "y":
+                raise RuntimeError("can't start new thread")
+            return make(engine)
+
+        monkeypatch.setattr(app.pollers, "make_replica", failing)
+        good, sentence = app.reload()
+        assert not good and "can't start new thread" in sentence and "event=reload_failed" in caplog.text
+        assert app.settings == old and not app.publisher.reload_successful
+        plans = {one.name: poller.subject.plan for one, poller in app.pollers.replicas.items()}
+        assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (("1m", 60.0),))
+        names = {f"engine:{name}" for name in "abxy"}
+        until(lambda: names & {one.name for one in threading.enumerate()} == {"engine:a", "engine:b"})
 
 
 @pytest.mark.slow

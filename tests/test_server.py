@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from exporter import __version__
-from exporter.listener.loop import Handler, Listener, Request, Response
+from exporter.listener.loop import Handler, Later, Listener, Request, Response
 from exporter.server import OPENMETRICS, TEXT, routes
+from tests.waiting import until
 
 PROMETHEUS_2_42 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -57,7 +58,12 @@ def handler() -> Handler:
 
 def get(handler: Handler, path: str, method: str = "GET", query: str = "", **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return handler(Request(method=method, path=path, query=query, headers=named))
+    answer = handler(Request(method=method, path=path, query=query, headers=named))
+    if isinstance(answer, Later):
+        until(lambda: answer.response is not None)
+        assert answer.response is not None
+        return answer.response
+    return answer
 
 
 # -- negotiation

@@ -43,7 +43,8 @@ class Assignment:
 
     Reasons: remote (not on this node), no_driver (no card was read), no_processes (no GPU process is known to belong
     to the server), pid_namespace (the daemon does not see the GPU processes), no_permission (it may not look),
-    no_listener (nobody listens on the port), ambiguous (as near to another replica), unknown_gpu (no such card).
+    no_listener (nobody listens on the port), ambiguous (as near to another replica), unknown_gpu (no such card); and
+    hung (the process table cannot be read), which ``placement`` says.
     """
 
     owners: tuple[Ownership, ...] = ()

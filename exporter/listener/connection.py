@@ -17,7 +17,30 @@ from selectors import EVENT_READ, EVENT_WRITE
 
 from exporter.listener.http1 import BadRequestError, Message, Request, Response, head, plain, take
 
-Handler = Callable[[Request], Response]
+
+class Later:
+    """An answer that another thread makes, because making it may take a while; the loop goes on meanwhile."""
+
+    __slots__ = ("_on_given", "response")
+
+    def __init__(self) -> None:
+        self.response: Response | None = None
+        self._on_given: Callable[[], None] | None = None
+
+    def give(self, response: Response) -> None:
+        """Hand the answer over.  Once, from any thread."""
+        self.response = response
+        if self._on_given is not None:
+            self._on_given()
+
+    def when_given(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made, at once if the answer is there already, and at times twice."""
+        self._on_given = call
+        if self.response is not None:
+            call()
+
+
+Handler = Callable[[Request], Response | Later]
 
 _SCRAP = 16384  # bytes thrown away in one go
 _LINGER_BYTES = 4 << 20  # thrown away in all before a refused client is cut off
@@ -32,6 +55,7 @@ class ServerLimits:
     header_bytes: int = 8192  # request line and fields
     header_fields: int = 64
     body_bytes: int = 1024  # of a POST; read and thrown away
+    answer_seconds: float = 30.0  # that an answer of another thread's may take
     write_seconds: float = 10.0
     idle_seconds: float = 60.0  # between two requests
     linger_seconds: float = 1.0  # after the last answer, so that the client can read it before the connection dies
@@ -44,6 +68,7 @@ class Phase(Enum):
     """What a connection is doing."""
 
     WAITING = "for a request, or the rest of one"
+    ASKING = "another thread for the answer"
     WRITING = "an answer"
     LEAVING = "answered for the last time; what still arrives is thrown away"
     CLOSED = "its socket is closed"
@@ -53,7 +78,7 @@ class Connection:
     """Where one client stands.  Takes over ``sock``; times are those of the clock that ``advance`` is told."""
 
     __slots__ = (
-        "_handler", "_inbox", "_keep", "_limits", "_out", "_thrown_away",
+        "_bodiless", "_handler", "_inbox", "_keep", "_later", "_limits", "_out", "_thrown_away",
         "answered", "deadline", "interest", "phase", "since", "sock",
     )  # fmt: skip
 
@@ -68,7 +93,9 @@ class Connection:
         self._limits = limits
         self._inbox = bytearray()
         self._out: list[memoryview] = []
+        self._later: Later | None = None
         self._keep = True
+        self._bodiless = False
         self._thrown_away = 0
 
     @property
@@ -85,6 +112,8 @@ class Connection:
                 self._throw_away()
             elif self.phase is Phase.WAITING:
                 self._read(now)
+            elif self._later is not None and self._later.response is not None:
+                self._respond(self._later.response, now)
         except (BlockingIOError, InterruptedError):
             return
 
@@ -94,6 +123,10 @@ class Connection:
         if self.phase is Phase.WRITING:
             with contextlib.suppress(OSError):  # or the kernel keeps its copy of the page, and offers it for minutes
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        elif self.phase is Phase.ASKING:
+            self._parting_word(
+                plain(504, "no answer yet; it is being worked on, and the log of the daemon tells how")
+            )
         elif self._inbox:
             self._parting_word(plain(408, f"no whole request within {self._limits.header_seconds:g} s"))
         self.close()
@@ -144,7 +177,12 @@ class Connection:
         if message is not None:
             del self._inbox[: message.size]
             self._keep = message.keep
-            self._respond(self._handler(message.request), now, bodiless=message.request.method == "HEAD")
+            self._bodiless = message.request.method == "HEAD"
+            answer = self._handler(message.request)
+            if isinstance(answer, Later):
+                self._ask(answer, now)
+            else:
+                self._respond(answer, now)
 
     def _take(self) -> Message | None:
         return take(
@@ -154,12 +192,17 @@ class Connection:
             body_bytes=self._limits.body_bytes,
         )
 
-    def _respond(self, response: Response, now: float, *, bodiless: bool = False) -> None:
-        self.phase = Phase.WRITING
+    def _ask(self, answer: Later, now: float) -> None:
+        self.phase, self._later = Phase.ASKING, answer
+        self.deadline = now + self._limits.answer_seconds
+        self.interest = 0  # whatever the client sends meanwhile waits in the kernel
+
+    def _respond(self, response: Response, now: float) -> None:
+        self.phase, self._later = Phase.WRITING, None
         self.deadline = now + self._limits.write_seconds
         self.interest = EVENT_WRITE
         self._out.append(memoryview(head(response, keep=self._keep)))
-        if not bodiless:
+        if not self._bodiless:
             self._out.append(memoryview(response.body))
         self._write(now)
 

@@ -4,25 +4,26 @@ A metrics page is ready bytes, so an answer takes microseconds; what costs is th
 Hence one event loop (``selectors``), a deadline on everything that a client can delay, a cap on everything that it
 can grow, and no thread, buffer or copy of the page per client.  When every place is taken, whoever has kept us
 waiting longest for a request gives way, so that neither mute nor dripping clients keep a scrape out; a newcomer is
-turned away only while all places are being written to.  Handlers run inside the loop: they must return at once.
+turned away only while all places are being written to.  Handlers run inside the loop: they must return at once, and
+what may take longer they give ``Later``.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from exporter.errors import ListenError
-from exporter.listener.connection import Connection, Handler, Phase, ServerLimits
+from exporter.listener.connection import Connection, Handler, Later, Phase, ServerLimits
 from exporter.listener.http1 import Request, Response, plain
 
-__all__ = ["Handler", "Listener", "Request", "Response", "ServerLimits"]
+__all__ = ["Handler", "Later", "Listener", "Request", "Response", "ServerLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,9 @@ class Listener:
         self._socket = _bind(host, port, self._limits.backlog)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._selector: selectors.BaseSelector | None = None
-        self._wake, self._waker = os.pipe()
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
     @property
@@ -81,13 +84,13 @@ class Listener:
             return
         self._stop_at = self._clock() + timeout * 0.8
         self._stopping.set()
-        os.write(self._waker, b"x")
+        self._nudge()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         self._socket.close()
-        if not self._thread.is_alive():  # otherwise a handler hangs, and its thread will still look at the pipe
-            os.close(self._wake)
-            os.close(self._waker)
+        if not self._thread.is_alive():  # otherwise a handler hangs, and its thread will still look at them
+            self._wake.close()
+            self._waker.close()
 
     # -- the loop
 
@@ -152,6 +155,8 @@ class Listener:
                 self._advance(key.data, selector)
             elif key.fileobj is self._socket:
                 self._accept(selector)
+            else:
+                self._woken(selector)
         now = self._clock()
         if self._accept_at is not None and self._accept_at <= now:
             self._accept_at = None
@@ -170,6 +175,17 @@ class Listener:
         if self._stopping.is_set():
             moments.append(self._stop_at)
         return max(0.0, min(moments) - self._clock()) if moments else None
+
+    def _nudge(self) -> None:
+        """End the loop's sleep, from any thread; a full buffer ends it as well, and a closed one has no loop."""
+        with suppress(OSError):
+            self._waker.send(b"x")
+
+    def _woken(self, selector: selectors.BaseSelector) -> None:
+        """Go on with what waited for an answer of another thread's."""
+        self._wake.recv(4096)
+        for connection in [each for each in self._connections if each.phase is Phase.ASKING]:
+            self._advance(connection, selector)
 
     # -- connections
 
@@ -241,20 +257,29 @@ class Listener:
         known = self._connections.get(connection)
         if known is None:
             return
+        interest = 0 if connection.phase is Phase.CLOSED else connection.interest
+        self._connections[connection] = interest
         if connection.phase is Phase.CLOSED:
             del self._connections[connection]
+        if known == interest:
+            return
+        if not interest:
             selector.unregister(connection.sock)
-        elif known != connection.interest:
-            self._connections[connection] = connection.interest
-            selector.modify(connection.sock, connection.interest, connection)
+        elif not known:
+            selector.register(connection.sock, interest, connection)
+        else:
+            selector.modify(connection.sock, interest, connection)
 
-    def _ask(self, request: Request) -> Response:
+    def _ask(self, request: Request) -> Response | Later:
         try:
-            return self._handler(request)
+            answer = self._handler(request)
         except Exception:
             self.errors += 1
             self._say("event=handler_failed path=%.80r: a bug; the client got a 500", request.path)
             return plain(500, "this answer failed; the log of the daemon says why")
+        if isinstance(answer, Later):
+            answer.when_given(self._nudge)
+        return answer
 
     def _say(self, message: str, *values: object) -> None:
         """Log the exception at hand, but each message at most once a minute."""
