@@ -10,12 +10,12 @@ from alerts.boards import (
     REPLICA_PREEMPTIONS,
     REPLICA_QUEUE,
 )
-from alerts.figures import GENERATED, HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
+from alerts.figures import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import aggregate, both, increase, min_by, observations, over_time, resets, select, unless
+from exporter.promql import Expr, aggregate, both, increase, min_by, observations, over_time, resets, select, unless
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
@@ -80,17 +80,25 @@ def _frozen() -> Alert:
     )
 
 
+def _still(window: str) -> Expr:
+    """Give the requests of replicas that had some at both ends of the window and ever between, and made no token."""
+    busy = over_time("min", select(RUNNING.known), window) > 0
+    already = select(RUNNING.known).offset(window) > 0
+    no_output = token_rate(m.LLM_GENERATION_TOKENS_TOTAL, window).equals(0)
+    no_input = token_rate(m.LLM_PROMPT_TOKENS_TOTAL, window).equals(0)
+    return both(both(both(busy, already, on=REPLICA), no_output, on=REPLICA), no_input, on=REPLICA)
+
+
 def _wedged() -> Alert:
-    busy = over_time("min", select(RUNNING.known), "5m") > 0
-    no_output = select(GENERATED.known).equals(0)
-    no_input = token_rate(m.LLM_PROMPT_TOKENS_TOTAL).equals(0)
-    still = both(both(busy, no_output, on=REPLICA), no_input, on=REPLICA)
+    # Engines that let freezing be judged count while they work.  The others may count at a request's end alone, and
+    # one long answer on a quiet night must wake nobody.
+    judged = select(m.LLM_FROZEN)
     return Alert(
         name="EngineWedged",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
-        expr=unless(still, select(m.LLM_FROZEN).equals(1), on=REPLICA),
+        expr=both(_still("5m"), judged.equals(0), on=REPLICA) | unless(_still("20m"), judged, on=REPLICA),
         lasting="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
@@ -98,9 +106,10 @@ def _wedged() -> Alert:
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）有请求在运行却不产出 token",
         ),
         description=Text(
-            "{{ $value | humanize }} requests have been running for 5 minutes and not one token was read or "
-            "generated, although the engine's page still answers.",
-            "有 {{ $value | humanize }} 个请求已运行 5 分钟，既没有读入也没有生成任何 token，而引擎页面仍有响应。",
+            "{{ $value | humanize }} requests have been running for 5 minutes (20 where the engine may count only what "
+            "is finished) and not one token was read or generated, although the engine's page still answers.",
+            "有 {{ $value | humanize }} 个请求已运行 5 分钟（只统计已完成请求的引擎为 20 分钟），"
+            "既没有读入也没有生成任何 token，而引擎页面仍有响应。",
         ),
     )
 
