@@ -16,7 +16,7 @@ class Threshold:
     """One number, or a warning and a critical one, in ``unit`` (``per_second``: the unit per second).
 
     ``above``: bad is more than the value, else less.  ``lasting`` is how long it must hold before an alert fires.
-    ``least`` and ``most`` are what the judged figure can be: a threshold at or beyond them could never be crossed.
+    ``reach`` is what the judged figure can be: a threshold at or beyond its ends could never be crossed.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""The command line: arguments to settings to a running daemon; the only place that prints and that ends the process.
+"""The command line: arguments to settings to a running daemon, and an exit code.
 
 Exit codes: 0 stopped cleanly, 1 failed, 2 bad usage or configuration.
 """
@@ -139,7 +139,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
         fault_until=arguments.fault_until,
         gateway=True,
     )
-    signals.asked()  # what is started from here on is put away in order, so a request to stop has to wait a second
+    signals.take_over()  # what is started from here on is put away in order, so a request to stop has to wait
     node.start()
     try:
         engines = tuple(
@@ -198,7 +198,18 @@ def _with_listen(found: Settings, listen: str | None) -> Settings:
     return found if listen is None else replace(found, listen=parse_listen(listen))
 
 
-class _Json(logging.Formatter):
+class _Text(logging.Formatter):
+    """One line of key=value; times are UTC, so that the lines of a fleet can be laid side by side."""
+
+    def __init__(self) -> None:
+        super().__init__("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, _: str | None = None) -> str:  # noqa: N802 - logging's name
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f"{moment}.{int(record.msecs):03d}Z"
+
+
+class _Json(_Text):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -211,11 +222,7 @@ class _Json(logging.Formatter):
 
 def _log_to_stderr(settings: LogSettings) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    if settings.format == "json":
-        handler.setFormatter(_Json())
-    else:
-        layout = "time=%(asctime)s.%(msecs)03d level=%(levelname)s logger=%(name)s %(message)s"
-        handler.setFormatter(logging.Formatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(_Json() if settings.format == "json" else _Text())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
 
 
@@ -236,7 +243,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     from exporter.sources.own_process import be_thrifty  # noqa: PLC0415
 
     manager = manager or ServiceManager({})
-    asked = signals.asked()
+    signals.take_over()
     be_thrifty()
     app.start()
     try:
@@ -250,7 +257,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     manager.ready(f"serving {host}:{port}")
     reloads = _Reloads(app, manager, f"serving {host}:{port}")
     try:
-        while (received := signals.next_asked(asked)) not in signals.STOP:
+        while (received := signals.next_asked()) not in signals.STOP:
             if received == signal.SIGHUP:
                 reloads.ask()
             else:
@@ -288,7 +295,7 @@ class _Reloads:
 
 
 def _end(code: int) -> int:
-    """End the process although a thread may be stuck in a call that never returns."""
+    """Write out what was said, and hand on the exit code; threads that are stuck are daemons and hold up nobody."""
     logging.shutdown()
     if sys.stdout is not None:  # it was closed; nothing was printed
         streams.flush()

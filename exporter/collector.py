@@ -1,8 +1,8 @@
 """Snapshot × CATALOG → the page, as text 0.0.4 or OpenMetrics 1.0; no I/O and no arithmetic.
 
 The text in front of each value (name and labels) is made once per series and kept, so that a page costs one look-up
-and one number per series.  Texts of series that are gone for long are forgotten, so that labels which come and go
-(models, outcomes) cannot fill memory.
+and one number per series.  All texts are forgotten now and then, so that labels which come and go (models, outcomes)
+cannot fill memory; the page after that is made as slowly as the first one.
 
 What may not stand on the page is left out and counted: a value that is not finite, a label value that is not text,
 anything beyond the hard cap.
@@ -19,7 +19,7 @@ from exporter.catalog.spec import HistogramRow, Kind, Labels, Metric, Row, Serie
 from exporter.model import Snapshot
 
 MAX_SERIES = 10_000
-_FORGET_AFTER = 600  # pages; a series absent for that long loses its kept text
+_FORGET_EVERY = 600  # pages
 
 
 def escape_label(text: str) -> str:
@@ -62,7 +62,7 @@ class Collector:
     def render(self, snapshot: Snapshot, extra: str = "") -> Page:
         """Render a page; ``extra`` is text of families from elsewhere, already in this collector's format."""
         self._pages += 1
-        forget = self._pages % _FORGET_AFTER == 0
+        forget = self._pages % _FORGET_EVERY == 0
         out: list[str] = []
         count = dropped = 0
         for family in self._families:

@@ -21,7 +21,7 @@ _asked: SimpleQueue[int] = SimpleQueue()  # a handler may interrupt anything, an
 
 
 def heed_early(words: Sequence[str]) -> None:
-    """Until ``asked`` is called: end at once with 0 when told to stop, and remember everything else.
+    """Until ``take_over`` is called: end at once with 0 when told to stop, and remember everything else.
 
     ``words`` is the command line; commands that are no daemons keep the handlers that every program has.
     """
@@ -33,15 +33,14 @@ def heed_early(words: Sequence[str]) -> None:
         signal.signal(number, _remember)
 
 
-def asked() -> SimpleQueue[int]:
-    """Give the numbers of all signals in their order, those from before included; nothing ends by itself any more."""
+def take_over() -> None:
+    """Remember every signal from now on, for ``next_asked``; none ends the process by itself any more."""
     for number in (*STOP, *GO_ON):
         signal.signal(number, _remember)
-    return _asked
 
 
-def next_asked(asked: SimpleQueue[int]) -> int:
-    """Wait for the next signal and give its number.
+def next_asked() -> int:
+    """Wait for the next signal and give its number; all come in their order, those from before included.
 
     Never in one long wait: the interpreter runs a handler between two steps of the program, and a signal that comes
     between the last step and the wait would be heeded with the next signal only.  A daemon told to stop just then
@@ -49,7 +48,7 @@ def next_asked(asked: SimpleQueue[int]) -> int:
     """
     while True:
         with suppress(Empty):
-            return asked.get(timeout=_LOOK)
+            return _asked.get(timeout=_LOOK)
 
 
 def _remember(number: int, _: object) -> None:

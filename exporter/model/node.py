@@ -81,7 +81,7 @@ class DaemonState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that one page shows, immutable once made; the poller holds the newest."""
+    """Everything that one page shows, immutable once made; the publisher holds the newest."""
 
     at: float
     wall: float

@@ -84,9 +84,7 @@ class KernelLog:
 
     def _opened(self) -> Kmsg | TextLog | JournalLog:
         places = (self.path,) if self.path is not None else PLACES
-        for place in places[1:]:
-            with contextlib.suppress(OSError):
-                return self._open(places[0])
+        for place in places:
             with contextlib.suppress(OSError):
                 return self._open(place)
         if self.path is None and self._clock() >= self._journal_at:
