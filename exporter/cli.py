@@ -47,6 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ShardwatchError as error:
         print(f"shardwatch: {error}", file=sys.stderr)
         return FAILED
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        cure = "raise the limit of processes (ulimit -u, TasksMax, the container's pids limit)"
+        print(f"shardwatch: no more threads may be started; {cure}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("shardwatch: interrupted", file=sys.stderr)
         return FAILED

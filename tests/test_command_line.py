@@ -218,3 +218,22 @@ def test_a_configuration_that_is_not_there_is_not_looked_for_beside_itself(comma
     assert "folder of the configuration" not in error
     assert cli.main([*command.split(), ""]) == 2
     assert "unset" in capsys.readouterr().err
+
+
+def test_a_limit_of_threads_is_said_in_a_sentence(monkeypatch, capsys):
+    def out_of_threads(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cli, "_main", out_of_threads)
+    assert cli.main(["once"]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "ulimit -u" in said and "Traceback" not in said
+
+
+def test_any_other_error_of_that_kind_is_a_bug_and_shown_whole(monkeypatch):
+    def broken(_):
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(cli, "_main", broken)
+    with pytest.raises(RuntimeError, match="changed size"):
+        cli.main(["once"])

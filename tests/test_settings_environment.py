@@ -95,6 +95,7 @@ def test_a_mistake_in_the_file_is_reported_though_a_variable_hides_it():
         ("WINDOWS", "1m,60s", "repeats an earlier entry"),
         ("QUANTILES", "0.5,high", "above 0 and below 1"),
         ("WEB_CONFIG_FILE", "/nonexistent", "not in this version"),
+        ("CONFIG", "/etc/shardwatch.yaml", "--config FILE"),
         ("COSTS_CURRENCY", "dollar", "three capital letters"),
         ("COSTS_GPU_HOUR", "1", "no such variable"),
         ("ENGINES", "http://a", "no such variable"),

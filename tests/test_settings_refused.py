@@ -42,6 +42,8 @@ TABLE = {
     "image that is too long": (engine("image: " + "x" * 513), [(3, "engines[0].image", "at most 512 characters")]),
     # durations
     "bare number": ("gpu: {interval: 5}", [(1, "gpu.interval", "write 5s")]),
+    "bare zero": ("gpu: {interval: 0}", [(1, "gpu.interval", "write 5s")]),
+    "port that is none": ("listen: ':99999'", [(1, "listen", "a port is")]),
     "bare number in quotes": ("gpu: {interval: '5'}", [(1, "gpu.interval", "write 5s")]),
     "bare fraction": ("gpu: {interval: 0.5}", [(1, "gpu.interval", "needs a unit")]),
     "zero": ("gpu: {deadline: 0s}", [(1, "gpu.deadline", "more than zero")]),

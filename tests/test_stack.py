@@ -63,6 +63,19 @@ def test_everything_that_is_wrong_is_said_at_once(taken, monkeypatch, tmp_path):
     assert f"{tmp_path}/none.yaml: no such file" in text
 
 
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"fault_at": float("nan")}, "--fault-at nan"),
+        ({"fault_at": -1.0}, "--fault-at -1"),
+        ({"fault_at": 50.0, "fault_until": 20.0}, "before it begins"),
+    ],
+)
+def test_times_that_cannot_be_are_refused_before_anything_runs(times, said):
+    (problem,) = problems(Plan(**times))
+    assert said in problem
+
+
 def test_two_servers_on_one_port_are_refused(tmp_path):
     free = ports.any_free()
     said = list(ports.problems({"--demo-port": free, "--receiver-port": free}))

@@ -157,6 +157,16 @@ def test_a_pod_waits_for_its_running_requests(engine):
         assert waiting.wait(30) == 0
 
 
+def test_a_pod_asks_its_own_engine_and_no_proxy(engine, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with drain(engine.server_address[1], 100) as waiting:
+        _asked(engine, waiting)
+        engine.running = 0.0
+        assert waiting.wait(30) == 0
+
+
 def test_a_pod_does_not_wait_for_ever(engine):
     with drain(engine.server_address[1], 0.3) as waiting:
         assert waiting.wait(30) == 0

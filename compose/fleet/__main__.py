@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from compose.fleet import measure
 from compose.fleet.nodes import Nodes, Originals
+from compose.native import ending
 from compose.native.errors import StackError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     arguments = _parser().parse_args(argv)
+    ending.heed("ending the fleet")
     try:
         code: int = arguments.run(arguments)
     except StackError as error:
@@ -30,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     with Nodes(Originals(arguments.url), arguments.nodes, port=arguments.port) as nodes:
         print(f"serving http://127.0.0.1:{nodes.port}/node/0/metrics to node {arguments.nodes - 1}", flush=True)
-        threading.Event().wait()
-    return 0
+        while True:
+            time.sleep(1.0)  # never one long wait: a signal may come just before it, and would be lost in it
 
 
 def _measure(arguments: argparse.Namespace) -> int:

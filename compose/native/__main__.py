@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from compose.native import ending
 from compose.native.errors import StackError
 from compose.native.stack import Plan, Stack, problems, stack
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: somebody closed the terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; give the exit code."""
     arguments = _parser().parse_args(argv)
-    for number in _ENDING:
-        signal.signal(number, _stop)
+    ending.heed("ending the stack")
     try:
         return _run(_plan(arguments), arguments.data)
     except KeyboardInterrupt:
@@ -44,15 +41,6 @@ def _run(plan: Plan, data: Path | None) -> int:
         _say(running, plan, folder)
         running.watch()
     return OK
-
-
-def _stop(*_: Any) -> None:
-    # A second Ctrl-C must not break off what ends the servers, or they would stay behind.
-    for number in _ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-        print("ending the stack", flush=True)
-    raise KeyboardInterrupt
 
 
 def _say(running: Stack, plan: Plan, folder: Path) -> None:

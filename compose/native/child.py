@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from compose.native.ending import put_off
 from compose.native.errors import StackError
 
 START_SECONDS = 60.0  # a loaded machine starts slowly; a server that fails says so at once
@@ -40,7 +41,7 @@ class Child:
         code = self.process.poll()
         if code is None:
             return ""
-        return f"{self.name} ended with code {code}; its last words ({self.log}):\n{self.last_words()}"
+        return f"{self.name} ended with code {code}; its last words:\n{self.last_words()}"
 
     def last_words(self) -> str:
         """Give the end of its output."""
@@ -91,20 +92,19 @@ def running(
     It is out of reach of the terminal's Ctrl-C, so that the stack is ended in order and by one hand.
     """
     log = folder / f"{name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **(environment or {})},
-        )
-    child = Child(name, process, log)
-    try:
+    with contextlib.ExitStack() as at_the_end:
+        with put_off(), log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+            child = Child(name, process, log)
+            at_the_end.callback(child.stop)
         yield child
-    finally:
-        child.stop()
 
 
 def _answers(url: str) -> bool:

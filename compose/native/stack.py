@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def problems(plan: Plan) -> list[str]:
     found += ports.problems(plan.ports)
     if plan.scenario not in NAMES:
         found.append(f"--scenario {plan.scenario}: there is none of this name; there are {', '.join(NAMES)}")
+    found += _times(plan)
     for file, checker, check in (
         (plan.rule_file, PROMTOOL, ("check", "rules")),
         (plan.notification_file, AMTOOL, ("check-config",)),
@@ -98,6 +100,21 @@ def problems(plan: Plan) -> list[str]:
         elif checker.path():
             found.append(refusal(checker, *check, str(file)))
     return [problem for problem in found if problem]
+
+
+def _times(plan: Plan) -> list[str]:
+    """Give what the demo would refuse when the others already run."""
+    given = {"--fault-at": plan.fault_at, "--fault-until": plan.fault_until}
+    found = [
+        f"{flag} {value:g}: write seconds from 0 on"
+        for flag, value in given.items()
+        if value is not None and not 0 <= value < math.inf
+    ]
+    if not found and plan.fault_at is not None and plan.fault_until is not None and plan.fault_until <= plan.fault_at:
+        found.append(
+            f"--fault-until {plan.fault_until:g}: the fault would end before it begins, and nothing would happen"
+        )
+    return found
 
 
 @contextlib.contextmanager
@@ -112,7 +129,10 @@ def stack(plan: Plan, folder: Path) -> Iterator[Stack]:
         notifier = running.enter_context(
             servers.alertmanager(folder, _notifications(plan, shown), port=plan.alertmanager_port)
         )
-        told = configuration.prometheus(rules=plan.rule_file, daemon=daemon.address, alertmanager=notifier.address)
+        own = f"{ports.LOOPBACK}:{plan.prometheus_port}" if plan.prometheus_port else ""
+        told = configuration.prometheus(
+            rules=plan.rule_file, daemon=daemon.address, alertmanager=notifier.address, own=own
+        )
         prometheus = running.enter_context(servers.prometheus(folder, told, port=plan.prometheus_port))
         yield Stack(demo=daemon, prometheus=prometheus, alertmanager=notifier, receiver=shown)
 

@@ -102,7 +102,7 @@ def _seconds(text: str) -> float:
 
 def _node(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise argparse.ArgumentTypeError("expected a number from 0 on")
+        raise argparse.ArgumentTypeError("expected a number from 0 to 999999")
     return int(text)
 
 

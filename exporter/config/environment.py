@@ -50,6 +50,8 @@ def overrides(cls: type[Any], environ: Mapping[str, str], report: Report) -> dic
                 report.add(item, "is not UTF-8 text")
             else:
                 found[known[variable]] = item
+        elif variable == f"{PREFIX}_CONFIG":
+            report.add(item, "no such variable is read; name the configuration with --config FILE")
         elif not _is_service_link(variable, text):
             report.add(item, did_you_mean(variable, list(known), "no such variable is read"))
     return found

@@ -47,7 +47,8 @@ def duration(text: str) -> float:
     """Read ``1m30s`` as 90.0 seconds; more than zero, in whole units from the largest to the smallest."""
     bare = text.strip()
     if re.fullmatch(r"[-+]?[0-9.]+", bare):
-        cure = f"{bare}s" if _SHORT_NUMBER.fullmatch(bare) and "." not in bare else "5s"
+        whole = _SHORT_NUMBER.fullmatch(bare) and bare.isdecimal() and int(bare)
+        cure = f"{bare}s" if whole else "5s"
         raise Refused(f"a duration needs a unit: write {cure}, for example")
     if bare.startswith("-"):
         raise Refused("a duration must be more than zero")
@@ -75,6 +76,8 @@ def address(text: str) -> Address:
     """Read ``HOST:PORT`` or ``[IPV6]:PORT``."""
     example = "such as 0.0.0.0:9853 or [::]:9853"
     if re.fullmatch(r":?[0-9]{1,5}", text, re.ASCII):
+        if int(text.lstrip(":")) > 65535:
+            raise Refused(f"a port is a number from 0 to 65535; expected HOST:PORT, {example}")
         raise Refused(f"expected HOST:PORT; write 0.0.0.0:{text.lstrip(':')} to listen on all IPv4 addresses")
     bracketed = _BRACKETED.fullmatch(text)
     if bracketed:
@@ -132,6 +135,14 @@ def pod_list(text: str) -> str:
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         raise Refused("would send the token in clear to another machine; write https://")
     return f"{parts.scheme}://{parts.netloc}" if bare else whole
+
+
+def ray_list(text: str) -> str:
+    """Read the address of Ray's dashboard, which comes back with the path of its list, or the list's own URL."""
+    whole = url(text)
+    parts = urlsplit(whole)
+    bare = urlsplit(text).path in ("", "/")
+    return f"{parts.scheme}://{parts.netloc}/api/prometheus/sd" if bare else whole
 
 
 def target_files(pattern: str) -> None:

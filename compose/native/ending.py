@@ -1,0 +1,46 @@
+"""Being told to end: what was started is ended in order, once, and nothing is forgotten on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: somebody closed the terminal
+
+
+def heed(said: str) -> None:
+    """From now on have each of the signals say ``said`` and raise KeyboardInterrupt, the first time."""
+
+    def end(*_: Any) -> None:
+        # A second Ctrl-C must not break off what ends the servers, or they would stay behind.
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
+            print(said, flush=True)
+        raise KeyboardInterrupt
+
+    for number in ENDING:
+        signal.signal(number, end)
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """Hold the signals back until the end of the block.
+
+    A handler that raises between a fork and the note that there is a child would leave that child behind.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
+        yield
+        return
+    told: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: told.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in told:
+            signal.raise_signal(number)

@@ -1,0 +1,44 @@
+"""What every place that is asked over HTTP has in its configuration: a URL, credentials from files, and TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from exporter.config import notation, readers
+from exporter.config.schema import Found, key
+
+ENDPOINT_URL = readers.written_as("a URL that begins with http:// or https://", notation.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasicAuth:
+    """A user name, and the file its password is read from at every use."""
+
+    username: str = field(metadata=key(readers.text("a user name", forbidden=":")))
+    password_file: str = field(metadata=key(readers.file(secret=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """How an https endpoint is verified, and the certificate we show it.  None: the system's own authorities."""
+
+    ca_file: str | None = field(default=None, metadata=key(readers.file()))
+    cert_file: str | None = field(default=None, metadata=key(readers.file()))
+    key_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    server_name: str | None = field(default=None, metadata=key(readers.text("a host name")))
+    insecure_skip_verify: bool = field(default=False, metadata=key(readers.boolean()))
+
+
+def finish_tls(found: Found) -> None:
+    """Refuse half a client certificate."""
+    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if found.given(one) and not found.given(other):
+            found.refuse(one, f"needs {other} beside it")
+
+
+def finish_credentials(found: Found) -> None:
+    """Refuse what contradicts itself, or would have no effect."""
+    if found.given("bearer_token_file") and found.given("basic_auth"):
+        found.refuse("basic_auth", "stands beside bearer_token_file, and a request carries one of the two; keep one")
+    if found.given("tls") and str(found.known("url", "")).startswith("http://"):
+        found.refuse("tls", "has no effect on an http:// URL; write https://, or take tls out")
