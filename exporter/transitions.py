@@ -1,15 +1,18 @@
 """Say in the log when a source changes state, and only then.
 
-A source that flips on every poll must not flood the log: one line a minute per source at most, and the next line
-says how many changes went unsaid.
+A source that flips on every poll must not flood the log: three lines a minute per source at most, and the next line
+says how many changes went unsaid.  Three, so that what is started, fails and comes back is told as it happens: a line
+that came a minute late, under the wrong time, misleads whoever lays logs side by side.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 QUIET_SECONDS = 60.0
+LINES = 3  # in so many seconds
 
 
 class Transitions:
@@ -21,7 +24,7 @@ class Transitions:
         self._clock = clock
         self._reason: str | None = None  # "" is up; None before the first verdict
         self._said: str | None = None
-        self._said_at = float("-inf")
+        self._said_at: deque[float] = deque(maxlen=LINES)
         self._unsaid = 0
 
     def up(self) -> None:
@@ -39,11 +42,12 @@ class Transitions:
             self._unsaid += 1
         self._reason = reason
         now = self._clock()
-        if now - self._said_at < QUIET_SECONDS:
+        if len(self._said_at) == LINES and now - self._said_at[0] < QUIET_SECONDS:
             return
         unsaid = f" changes_unsaid={self._unsaid - 1}" if self._unsaid > 1 else ""
         if reason:
             self._logger.warning("source=%s state=down reason=%s%s: %s", self._source, reason, unsaid, message)
         else:
             self._logger.info("source=%s state=up%s", self._source, unsaid)
-        self._said, self._said_at, self._unsaid = reason, now, 0
+        self._said, self._unsaid = reason, 0
+        self._said_at.append(now)
