@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from alerts import alertmanager
 from alerts.alertmanager.plan import Plan
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         tuning = load(arguments.thresholds) if arguments.thresholds else Tuning()
+        tuning = replace(tuning, runbook=arguments.runbook_url or tuning.runbook)
         plan = alertmanager.load(arguments.receivers)
     except SettingsError as error:
         print(error, file=sys.stderr)
@@ -71,6 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
     return OK
+
+
+def _address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or any(one in text for one in " \"'{#"):
+        raise argparse.ArgumentTypeError(
+            "must be an address such as https://git.example.org/shardwatch/alerts/runbook.md"
+        )
+    return text
 
 
 def _check(wanted: Mapping[Path, str], output: Path) -> int:
@@ -96,6 +108,13 @@ def _parser() -> argparse.ArgumentParser:
         help="only this language (default: each in a folder of its own)",
     )
     parser.add_argument("--thresholds", metavar="FILE", help="YAML with thresholds, classes of models and links")
+    parser.add_argument(
+        "--runbook-url",
+        type=_address,
+        metavar="URL",
+        help="where people find runbook.md (wins over links.runbook of the thresholds): without an address messages "
+        "have no link to it",
+    )
     parser.add_argument(
         "--receivers",
         default=alertmanager.DEFAULT,

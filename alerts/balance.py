@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from alerts.boards import (
     IMBALANCE_CARDS,
+    IMBALANCE_MEMORY,
     IMBALANCE_RANKS,
     IMBALANCE_REPLICAS,
-    NODE_LINKS,
-    NODE_MEMORY,
+    NODE_OVER_PCIE,
     REPLICA_STRAGGLER,
 )
-from alerts.figures import GENERATED, REPLICA, RUNNING, WAITING, token_rate
+from alerts.figures import GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, avg_by, both, label_replace, max_by, over_time, select, sum_by, unless
+from exporter.promql import (
+    Expr,
+    aggregate,
+    avg_by,
+    binary,
+    both,
+    count_by,
+    label_replace,
+    max_by,
+    over_time,
+    select,
+    sum_by,
+    unless,
+)  # fmt: skip
 
 _GROUP = ("job", "instance", "replica")
 
@@ -75,7 +88,7 @@ def _pcie(tuning: Tuning) -> Alert:
         expr=both(select(m.LLM_CARDS_OVER_PCIE).equals(1), suffers, on=_GROUP),
         lasting=limit.lasting,
         keep="5m",
-        panel=NODE_LINKS,
+        panel=NODE_OVER_PCIE,
         summary=Text(
             "The cards of {{ $labels.replica }} on {{ $labels.instance }} talk over PCIe and wait for each other",
             "{{ $labels.instance }} 上 {{ $labels.replica }} 的卡间通信走 PCIe，互相等待",
@@ -127,7 +140,7 @@ def _memory(tuning: Tuning) -> Alert:
         component=Component.GPU,
         expr=both(skew > limit.warning, served, on=_GROUP),
         lasting=limit.lasting,
-        panel=NODE_MEMORY,
+        panel=IMBALANCE_MEMORY,
         summary=Text(
             "One card of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
             "{{ $labels.instance }} 上 {{ $labels.replica }} 有一张卡的显存占用高于其他卡",
@@ -156,7 +169,7 @@ def _ranks(tuning: Tuning) -> Alert:
         name="RanksUneven",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=max_by(uneven, *REPLICA),
+        expr=aggregate("max", uneven, without=("signal",)),
         lasting=limits.rank_imbalance.lasting,
         keep="5m",
         panel=IMBALANCE_RANKS,
@@ -176,15 +189,20 @@ def _ranks(tuning: Tuning) -> Alert:
 def _replicas(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     load = over_time("avg", select(RUNNING.known), "5m")
-    mean = avg_by(load, "job", "model")
-    ratio = max_by(load, "job", "model") / mean
+    mean = avg_by(load, *MODEL)
+    ratio = max_by(load, *MODEL) / mean
+    # Who is given a trickle is a canary as long as no more replicas are than are not, and those are even.  A replica
+    # that is given nothing is none.
+    trickle = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, bring=())
+    rest = unless(load, trickle, on=REPLICA)
+    most = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
+    even = both(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, most, on=MODEL)
+    uneven = unless(ratio > limits.replica_imbalance.warning, even, on=MODEL)
     return Alert(
         name="ReplicasUneven",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(
-            ratio > limits.replica_imbalance.warning, mean >= limits.balance_requests.warning, on=("job", "model")
-        ),
+        expr=both(uneven, mean >= limits.balance_requests.warning, on=MODEL),
         lasting=limits.replica_imbalance.lasting,
         keep="5m",
         panel=IMBALANCE_REPLICAS,
@@ -216,17 +234,17 @@ def _forgotten(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=both(spare, siblings, on=("job", "model")),
-        lasting="10m",
+        lasting="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(
             "{{ $labels.replica }} on {{ $labels.instance }} is sent no requests while others of {{ $labels.model }} work",
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 收不到请求，而 {{ $labels.model }} 的其他副本正在工作",
         ),
         description=Text(
-            "It is up, wrote tokens an hour ago or at this time yesterday, and has been idle for 20 minutes, while "
+            "It is up, wrote tokens an hour ago or at this time yesterday, and has been idle for 15 minutes, while "
             f"those of its model that work run at least {floor:g} requests each on average. The gateway does not "
             "know it any more, holds it unfit, or has it drained.",
-            "它在线，一小时前或昨天此时曾产出 token，但已空闲 20 分钟；而同一模型正在工作的副本平均各运行至少 "
+            "它在线，一小时前或昨天此时曾产出 token，但已空闲 15 分钟；而同一模型正在工作的副本平均各运行至少 "
             f"{floor:g} 个请求。网关已不认识它、判定它不可用，或正在排空它。",
         ),
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from alerts.boards import CARD_LINKS, CARD_SXIDS
+from alerts.boards import CARD_FABRIC, CARD_LINK_ERRORS, CARD_LINKS, CARD_REPLAYS, CARD_SXIDS
 from alerts.figures import RECENT
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.model.sxid import FATAL_SEVERITY
-from exporter.promql import increase, max_by, select, since
+from exporter.promql import aggregate, increase, select, since
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
@@ -48,7 +48,7 @@ def _nvlink_errors(tuning: Tuning) -> Alert:
         lasting=limit.lasting,
         keep="10m",
         full_series="GpuNvlinkDown and GpuXidInspect (74, 144 to 150) tell a link that fails, not one that errs.",
-        panel=CARD_LINKS,
+        panel=CARD_LINK_ERRORS,
         summary=Text(
             "NVLink errors ({{ $labels.type }}) on card {{ $labels.gpu }} of {{ $labels.instance }}",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡出现 NVLink 错误（{{ $labels.type }}）",
@@ -72,7 +72,7 @@ def _pcie_replays(tuning: Tuning) -> Alert:
         lasting=limit.lasting,
         keep="10m",
         full_series="GpuPcieDowngraded tells a link that has become narrow or slow.",
-        panel=CARD_LINKS,
+        panel=CARD_REPLAYS,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} repeats PCIe packets",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡频繁重传 PCIe 数据包",
@@ -91,7 +91,7 @@ def _fabric() -> Alert:
         component=Component.GPU,
         expr=select(m.GPU_FABRIC_PROBLEM_INFO).equals(1),
         lasting="10m",
-        panel=CARD_LINKS,
+        panel=CARD_FABRIC,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} cannot fully use the NVSwitch fabric: {{ $labels.problem }}",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡无法充分使用 NVSwitch 网络：{{ $labels.problem }}",
@@ -114,7 +114,7 @@ def _switch() -> Alert:
         symptom=True,
         component=Component.GPU,
         # The figure's label "severity" is dropped: the alert has one of its own.
-        expr=max_by(fatal, "job", "instance", "pci_bus_id", "sxid"),
+        expr=aggregate("max", fatal, without=("severity",)),
         lasting="1m",
         panel=CARD_SXIDS,
         summary=Text(

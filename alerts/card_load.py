@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from alerts.boards import NODE_LINKS, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
-from alerts.figures import CARD
+from alerts.boards import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
+from alerts.figures import CARD, OWNER, with_owner
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, aggregate, both, over_time, rate, regex, select, unless
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, Matcher, aggregate, both, over_time, rate, regex, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -73,10 +74,19 @@ def _hot_without_limit(tuning: Tuning) -> Alert:
     )
 
 
+def _held_down(reason: Matcher) -> Expr:
+    """Give the share of 5 minutes in which a card's clocks were held down.
+
+    Drivers before R575 count no time for heat and brake: how often a scrape found it so is as good for such shares.
+    """
+    counted = rate(select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason=reason), "5m")
+    found = over_time("avg", select(m.GPU_CLOCK_EVENT_ACTIVE, reason=reason), "5m").as_unit(Unit.RATIO)
+    return aggregate("max", counted | found, without=("reason",))
+
+
 def _throttled(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.throttled_share
-    thermal = select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason=regex("(sw|hw)_thermal_slowdown"))
-    heat = aggregate("max", rate(thermal, "5m"), by=CARD)
+    heat = _held_down(regex("(sw|hw)_thermal_slowdown"))
     return Alert(
         name="GpuThrottledByHeat",
         severity=Severity.WARNING,
@@ -100,8 +110,7 @@ def _throttled(tuning: Tuning) -> Alert:
 
 def _braked(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.power_brake
-    pulled = select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason="hw_power_brake_slowdown")
-    brake = aggregate("max", rate(pulled, "5m"), by=CARD)
+    brake = _held_down("hw_power_brake_slowdown")
     return Alert(
         name="GpuPowerBrake",
         severity=Severity.WARNING,
@@ -133,7 +142,7 @@ def _pcie() -> Alert:
         expr=over_time("min", select(m.GPU_PCIE_LINK_DEGRADED), "5m").equals(1),
         lasting="5m",
         keep="10m",
-        panel=NODE_LINKS,
+        panel=NODE_DEGRADED,
         summary=Text(
             "The PCIe link of card {{ $labels.gpu }} on {{ $labels.instance }} is slow under load",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下 PCIe 链路降级",
@@ -154,7 +163,8 @@ def _full(tuning: Tuning) -> Alert:
         name="GpuMemoryFull",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=share > limit.warning,
+        expr=with_owner(share > limit.warning, "GpuMemoryFull"),
+        sometimes=OWNER,
         lasting=limit.lasting,
         keep="2m",
         panel=NODE_MEMORY,
@@ -164,9 +174,9 @@ def _full(tuning: Tuning) -> Alert:
         ),
         description=Text(
             "{{ $value | humanizePercentage }} of {{ $labels.uuid }} are allocated (alarm above "
-            f"{limit.warning:.1%}). The next allocation fails, and with it requests or the whole replica: look who "
-            "else holds memory on this card.",
+            f"{limit.warning:.1%}). {{{{ with $labels.replica }}}}{{{{ . }}}} uses it. {{{{ end }}}}The next allocation "
+            "fails, and with it requests or the whole replica: look who else holds memory on this card.",
             "{{ $labels.uuid }} 的显存已分配 {{ $value | humanizePercentage }}（超过 "
-            f"{limit.warning:.1%} 即告警）。下一次分配会失败，导致请求失败甚至副本崩溃：请查看还有谁占用该卡显存。",
+            f"{limit.warning:.1%} 即告警）。{{{{ with $labels.replica }}}}由 {{{{ . }}}} 使用。{{{{ end }}}}下一次分配会失败，导致请求失败甚至副本崩溃：请查看还有谁占用该卡显存。",
         ),
     )

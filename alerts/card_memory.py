@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.boards import CARD_ECC, CARD_REMAP
+from alerts.boards import CARD_ECC, CARD_REMAP, CARD_VERDICTS
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -25,7 +25,7 @@ def _uncorrectable() -> Alert:
         component=Component.GPU,
         expr=over_time("max", errors, "2m") > 0,
         lasting="1m",
-        panel=CARD_ECC,
+        panel=CARD_VERDICTS,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} has uncorrectable memory errors",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡出现不可纠正的显存错误",
@@ -88,7 +88,7 @@ def _remap_failed() -> Alert:
         component=Component.GPU,
         expr=select(m.GPU_ROW_REMAP_FAILED).equals(1),
         lasting="1m",
-        panel=CARD_REMAP,
+        panel=CARD_VERDICTS,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} could not replace a memory row: it needs service",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡无法替换显存行，需要送修",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from alerts import card_links, card_memory
-from alerts.boards import CARD_XIDS, FLEET_CARDS
-from alerts.figures import CARD, RECENT
+from alerts.boards import CARD_RECOVERY, CARD_XIDS, FLEET_CARDS
+from alerts.figures import NODE, OWNER, RECENT, RELEASED, with_owner
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, max_by, regex, select, since, without_value
+from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unless, without_value
 from exporter.xid import CATALOGUE, Class
 
 
@@ -25,7 +25,8 @@ def _lost() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GPU,
-        expr=select(m.GPU_UP).equals(0),
+        expr=with_owner(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), "GpuLost"),
+        sometimes=OWNER,
         lasting="1m",
         panel=FLEET_CARDS,
         summary=Text(
@@ -34,9 +35,10 @@ def _lost() -> Alert:
         ),
         description=Text(
             "Card {{ $labels.gpu }} ({{ $labels.uuid }}) has not answered for a minute: fallen off the bus, hung, "
-            "or waiting for a reset. Every replica that uses it is about to freeze in its next collective.",
+            "or waiting for a reset. {{ with $labels.replica }}{{ . }} used it. {{ end }}Every replica that uses it is about "
+            "to freeze in its next collective.",
             "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）已有一分钟无应答：从总线掉落、挂死，或等待复位。"
-            "使用它的所有副本都会在下一次集合通信中冻结。",
+            "{{ with $labels.replica }}此前由 {{ . }} 使用。{{ end }}使用它的所有副本都会在下一次集合通信中冻结。",
         ),
     )
 
@@ -48,7 +50,7 @@ def _recovery() -> Alert:
         component=Component.GPU,
         expr=select(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1),
         lasting="1m",
-        panel=CARD_XIDS,
+        panel=CARD_RECOVERY,
         summary=Text(
             "The driver asks for {{ $labels.action }} of card {{ $labels.gpu }} on {{ $labels.instance }}",
             "驱动要求对 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡执行 {{ $labels.action }}",
@@ -72,8 +74,9 @@ def _seen(kind: Class) -> Expr:
     By their time, not by the counter's increase: the first event of a code creates its series at 1, and increase()
     never sees a first sample.
     """
-    codes = "|".join(str(code) for code in sorted(CATALOGUE) if CATALOGUE[code].kind is kind)
-    return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex(codes))) < RECENT
+    codes = [code for code in sorted(CATALOGUE) if (CATALOGUE[code].kind is kind) is not (kind is Class.INSPECT)]
+    match = no_regex if kind is Class.INSPECT else regex  # a code that nobody knows yet needs a look as well
+    return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=match("|".join(map(str, codes))))) < RECENT
 
 
 def _xid(name: str, kind: Class, severity: Severity, what: Text, cure: Text) -> Alert:
@@ -81,7 +84,7 @@ def _xid(name: str, kind: Class, severity: Severity, what: Text, cure: Text) -> 
         name=name,
         severity=severity,
         component=Component.GPU,
-        expr=max_by(_seen(kind), *CARD, "xid"),
+        expr=aggregate("max", _seen(kind), without=("source",)),
         lasting="1m",
         panel=CARD_XIDS,
         summary=Text(
@@ -128,8 +131,8 @@ def _inspect() -> Alert:
         Text("somebody must look", "需要人工检查"),
         Text(
             "What to do depends on what the kernel log says beside it; gpu_xid_action_info holds the catalogue's "
-            "advice.",
-            "处理方式取决于内核日志中的上下文；目录建议见 gpu_xid_action_info。",
+            "advice, and says unknown of a code that it does not have.",
+            "处理方式取决于内核日志中的上下文；目录建议见 gpu_xid_action_info，目录中没有的代码标为 unknown。",
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts import sources
-from alerts.boards import SELF_DAEMON
+from alerts.boards import SELF_DAEMON, SELF_MEMORY
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -82,7 +82,7 @@ def _restarting(tuning: Tuning) -> Alert:
         component=Component.EXPORTER,
         expr=changes(select(_PROCESS_START, job=tuning.job), "30m") > limit.warning,
         lasting=limit.lasting,
-        panel=SELF_DAEMON,
+        panel=SELF_MEMORY,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} restarts again and again",
             "{{ $labels.instance }} 上的 Shardwatch 反复重启",

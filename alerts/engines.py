@@ -1,4 +1,4 @@
-"""Alerts about engines: down, wedged, frozen, waiting beside idle cards, out of KV cache, thrashing, blind tails."""
+"""Alerts about engines: wedged, frozen, waiting beside idle cards, out of KV cache, thrashing, blind tails."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from alerts.boards import (
     REPLICA_HITS,
     REPLICA_PREEMPTIONS,
     REPLICA_QUEUE,
+    REPLICA_TOKENS,
 )
 from alerts.figures import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, aggregate, both, increase, min_by, observations, over_time, resets, select, unless
+from exporter.promql import Expr, aggregate, both, increase, observations, over_time, resets, select, unless
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about engines."""
     return (
-        _down(),
         _frozen(),
         _wedged(),
         *_starved(tuning),
@@ -31,29 +31,6 @@ def alerts(tuning: Tuning) -> tuple[Alert, ...]:
         _saturated(tuning),
         _restarting(tuning),
         _rank_stale(),
-    )
-
-
-def _down() -> Alert:
-    return Alert(
-        name="EngineDown",
-        severity=Severity.CRITICAL,
-        symptom=True,
-        component=Component.ENGINE,
-        expr=select(m.LLM_UP).equals(0),
-        lasting="2m",
-        panel=REPLICA_HEALTH,
-        summary=Text(
-            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
-        ),
-        description=Text(
-            "The {{ $labels.engine }} server has not answered with a metrics page for 2 minutes; "
-            "shardwatch_source_down_info says why (refused, timeout, …). Its share of the traffic fails or falls "
-            "on the other replicas.",
-            "该 {{ $labels.engine }} 服务已有 2 分钟没有返回指标页面；原因见 shardwatch_source_down_info"
-            "（拒绝连接、超时等）。它承担的流量会失败，或压到其他副本上。",
-        ),
     )
 
 
@@ -147,7 +124,7 @@ def _starved(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
     limit = tuning.thresholds.kv_cache_use
-    used = aggregate("max", over_time("avg", select(m.LLM_KV_CACHE_USAGE_RATIO), "3m"), by=REPLICA)
+    used = aggregate("max", over_time("avg", select(m.LLM_KV_CACHE_USAGE_RATIO), "3m"), without=("rank",))
     waiting = over_time("min", select(WAITING.known), "3m") > 0
 
     def alert(severity: Severity, value: float) -> Alert:
@@ -229,7 +206,7 @@ def _hits(tuning: Tuning) -> Alert:
 def _saturated(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     # Which windows there are is up to the configuration, and the common set has the longest only: all must agree.
-    beyond = min_by(select(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO), *REPLICA, "stage")
+    beyond = aggregate("min", select(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO), without=("window",))
     seen = increase(observations(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), "5m") > limits.error_requests.warning
     return Alert(
         name="LatencyBeyondBuckets",
@@ -257,9 +234,10 @@ def _restarting(tuning: Tuning) -> Alert:
         name="EngineRestarting",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=aggregate("max", resets(select(m.LLM_GENERATION_TOKENS_TOTAL), "30m"), by=REPLICA) > limit.warning,
+        expr=aggregate("max", resets(select(m.LLM_GENERATION_TOKENS_TOTAL), "30m"), without=("rank",))
+        > limit.warning,
         lasting=limit.lasting,
-        panel=REPLICA_HEALTH,
+        panel=REPLICA_TOKENS,
         summary=Text(
             "{{ $labels.replica }} on {{ $labels.instance }} restarts again and again",
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 反复重启",

@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from alerts.rule import Recording
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric, Unit
-from exporter.promql import Expr, aggregate, binary, no_regex, rate, select
+from exporter.promql import (
+    TARGET,
+    Expr,
+    Known,
+    aggregate,
+    binary,
+    no_regex,
+    over_time,
+    rate,
+    select,
+    sum_by,
+    unless,
+    without_value,
+)  # fmt: skip
 
 CARD = ("job", "instance", "gpu", "uuid")
 REPLICA = ("job", "instance", "replica", "engine", "model")
+MODEL = ("job", "model")
 POOL = ("job", "instance", "gateway", "kind", "pool")
+FIRING = TARGET | {"alertname", "alertstate", "severity", "component"}  # labels of ALERTS, beside an alert's own
 OF_CLIENTS = "abort|rejected|invalid"  # outcomes that are no fault of the service
 RECENT = 3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
 WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
+NODE = ("job", "instance")
+# Somebody told the daemon to let go of the cards (SIGUSR1): it reads none, and none is lost.
+RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="released")
+
+OWNER = frozenset({"replica", "engine", "model"})
+_OF_ALERT = ("alertname", "alertstate", "severity", "component")
+
+
+def with_owner(cards: Expr, alert: str) -> Expr:
+    """Name the replica beside each card that has one, and leave the others as they are.
+
+    Who owns a card may be known no longer once it is lost or its processes are gone.  Then it is who did within 10
+    minutes, and after that whom the alert names already: an alert whose labels change is over, and begins anew.
+    """
+    now = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
+    recent = aggregate("max", over_time("last", select(m.GPU_REPLICA_INFO), "10m"), without=("rank",))
+    own = select(Known(name="ALERTS", labels=FIRING | set(CARD) | OWNER), alertname=alert, replica=without_value(""))
+    owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=CARD)
+    owned = binary("*", owners, cards, on=CARD, bring=())
+    return replace(owned | unless(cards, owners, on=CARD), labels=cards.labels, unit=cards.unit)
 
 
 def without_rank(expr: Expr) -> Expr:
@@ -36,7 +73,10 @@ WAITING = Recording(
     level=REPLICA, noun="llm_requests_waiting", operations="sum", expr=without_rank(select(m.LLM_REQUESTS_WAITING))
 )
 UTILIZATION = Recording(
-    level=REPLICA, noun="gpu_utilization_ratio", operations="avg", expr=aggregate("avg", _UTILIZATION, by=REPLICA)
+    level=REPLICA,
+    noun="gpu_utilization_ratio",
+    operations="avg",
+    expr=aggregate("avg", _UTILIZATION, without=("gpu", "uuid", "rank")),
 )
 GENERATED = Recording(
     level=REPLICA, noun="llm_generation_tokens", operations="rate5m", expr=token_rate(m.LLM_GENERATION_TOKENS_TOTAL)
@@ -54,6 +94,10 @@ HIT_RATIO = Recording(
     noun="llm_prefix_cache_hit_ratio",
     operations="rate30m",
     expr=token_rate(m.LLM_PREFIX_CACHE_HITS_TOTAL, "30m") / token_rate(m.LLM_PREFIX_CACHE_QUERIES_TOTAL, "30m"),
+)
+UP_BY_MODEL = Recording(level=MODEL, noun="llm_up", operations="sum", expr=sum_by(select(m.LLM_UP), *MODEL))
+RUNNING_BY_MODEL = Recording(
+    level=MODEL, noun=RUNNING.noun, operations=RUNNING.operations, expr=sum_by(select(RUNNING.known), *MODEL)
 )
 
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from alerts.boards import FLEET_CARDS, FLEET_VERSIONS, REPLICA_HEALTH
-from alerts.figures import GENERATED, RUNNING, UTILIZATION, WAITING
+from alerts.boards import FLEET_CARDS, FLEET_ENGINE_VERSIONS, FLEET_VERSIONS
+from alerts.figures import GENERATED, MODEL, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Recording, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
 from exporter.promql import (
-    UP,
     Expr,
     aggregate,
+    binary,
     both,
     buckets,
     count_by,
     histogram_quantile,
-    join,
     over_time,
     rate,
     select,
@@ -33,7 +32,6 @@ from exporter.promql import (
 )  # fmt: skip
 
 _NODE = ("job", "instance")
-_MODEL = ("job", "model")
 _KIND = ("job", "model", "engine")
 QUANTILES = (0.5, 0.95, 0.99)
 _LATENCIES = (
@@ -46,10 +44,11 @@ CARDS = Recording(level=_NODE, noun="gpu_up", operations="count", expr=count_by(
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the groups about the fleet."""
+    """Give the groups about the fleet; who looks back for a week is evaluated seldom."""
     del tuning
     return (
-        Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), *_alerts())),
+        Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), _drivers(), _engine_versions())),
+        Group(name="shardwatch-inventory", rules=(_fewer_cards(),), interval="5m"),
         Group(name="shardwatch-latency", rules=tuple(_quantiles())),
     )
 
@@ -73,29 +72,28 @@ def _nodes() -> Iterator[Recording]:
 
 
 def _models() -> Iterator[Recording]:
-    for recording in (RUNNING, WAITING, GENERATED):
+    yield RUNNING_BY_MODEL
+    for recording in (WAITING, GENERATED):
         yield Recording(
-            level=_MODEL,
+            level=MODEL,
             noun=recording.noun,
             operations=recording.operations,
-            expr=sum_by(select(recording.known), *_MODEL),
+            expr=sum_by(select(recording.known), *MODEL),
         )
-    used = aggregate("max", select(m.LLM_KV_CACHE_USAGE_RATIO), by=_MODEL)
-    yield Recording(level=_MODEL, noun="llm_kv_cache_usage_ratio", operations="max", expr=used)
-    mean = aggregate("avg", select(UTILIZATION.known), by=_MODEL)
-    yield Recording(level=_MODEL, noun="gpu_utilization_ratio", operations="avg", expr=mean)
-    for operation in ("sum", "count"):
-        yield Recording(
-            level=_MODEL, noun="llm_up", operations=operation, expr=aggregate(operation, select(m.LLM_UP), by=_MODEL)
-        )
+    used = aggregate("max", select(m.LLM_KV_CACHE_USAGE_RATIO), by=MODEL)
+    yield Recording(level=MODEL, noun="llm_kv_cache_usage_ratio", operations="max", expr=used)
+    mean = aggregate("avg", select(UTILIZATION.known), by=MODEL)
+    yield Recording(level=MODEL, noun="gpu_utilization_ratio", operations="avg", expr=mean)
+    yield UP_BY_MODEL
+    yield Recording(level=MODEL, noun="llm_up", operations="count", expr=count_by(select(m.LLM_UP), *MODEL))
     for metric in (m.LLM_PROMPT_TOKENS_TOTAL, m.LLM_PREFIX_CACHE_QUERIES_TOTAL, m.LLM_PREFIX_CACHE_HITS_TOTAL):
-        yield Recording(level=_MODEL, noun=metric.family, operations="rate5m", expr=_rate(metric))
-    finished = sum_by(rate(select(m.LLM_REQUESTS_TOTAL), "5m"), *_MODEL, "outcome")
-    yield Recording(level=(*_MODEL, "outcome"), noun="llm_requests", operations="rate5m", expr=finished)
+        yield Recording(level=MODEL, noun=metric.family, operations="rate5m", expr=_rate(metric))
+    finished = sum_by(rate(select(m.LLM_REQUESTS_TOTAL), "5m"), *MODEL, "outcome")
+    yield Recording(level=(*MODEL, "outcome"), noun="llm_requests", operations="rate5m", expr=finished)
 
 
 def _rate(metric: Metric) -> Expr:
-    return sum_by(rate(select(metric), "5m"), *_MODEL)
+    return sum_by(rate(select(metric), "5m"), *MODEL)
 
 
 def _quantiles() -> Iterator[Recording]:
@@ -119,18 +117,17 @@ def _quantiles() -> Iterator[Recording]:
             )
 
 
-def _alerts() -> tuple[Alert, ...]:
-    return (_drivers(), _engine_versions(), _fewer_cards(), _vanished(), _unserved())
-
-
 def _drivers() -> Alert:
     versions = ("driver_version", "cuda_version")
-    by_model = join(select(m.LLM_ENGINE_INFO), select(m.GPU_DRIVER_INFO), on=_NODE, bring=versions)
+    engines, drivers = select(m.LLM_ENGINE_INFO), select(m.GPU_DRIVER_INFO)
+    # On whatever labels the targets carry, not on job and instance alone: two clusters may have nodes of one name.
+    own = sorted(engines.labels ^ drivers.labels)
+    by_model = binary("*", engines, drivers, ignoring=own, bring=versions)
     return Alert(
         name="DriverVersionsDiffer",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=count_by(count_by(by_model, *_MODEL, *versions), *_MODEL) > 1,
+        expr=count_by(count_by(by_model, *MODEL, *versions), *MODEL) > 1,
         lasting="30m",
         panel=FLEET_VERSIONS,
         summary=Text(
@@ -154,7 +151,7 @@ def _engine_versions() -> Alert:
         component=Component.ENGINE,
         expr=count_by(by_version, *_KIND) > 1,
         lasting="30m",
-        panel=FLEET_VERSIONS,
+        panel=FLEET_ENGINE_VERSIONS,
         summary=Text(
             "Replicas of {{ $labels.model }} run different versions of {{ $labels.engine }}",
             "{{ $labels.model }} 的副本运行着不同版本的 {{ $labels.engine }}",
@@ -170,71 +167,22 @@ def _engine_versions() -> Alert:
 
 def _fewer_cards() -> Alert:
     now = select(CARDS.known)
+    most = over_time("max", now, "7d")
+    none = both(unless(most, now, on=_NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=_NODE)
     return Alert(
         name="GpuCountFell",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=now - over_time("max", now, "1d") < 0,
+        expr=unless((most - now > 0) | none, RELEASED, on=_NODE),
         lasting="5m",
         panel=FLEET_CARDS,
         summary=Text(
-            "{{ $labels.instance }} has fewer cards than it had within the last day",
-            "{{ $labels.instance }} 的显卡数量少于过去一天",
+            "{{ $labels.instance }} has fewer cards than it had within the last week",
+            "{{ $labels.instance }} 的显卡数量少于过去一周",
         ),
         description=Text(
-            "The driver lists {{ $value | humanize }} cards against the day's most: a card did not come back after a "
-            "reboot or a reset, or MIG was set anew.",
-            "驱动列出的卡数与当天最多时相比为 {{ $value | humanize }}：重启或复位后有卡未恢复，或重新划分了 MIG。",
-        ),
-    )
-
-
-def _vanished() -> Alert:
-    # A replica that discovery found leaves the page when its process ends: no llm_up 0 tells of it.
-    before = select(m.LLM_UP).offset("15m").equals(1)
-    answering = select(UP).equals(1)
-    gone = unless(before, select(m.LLM_UP), on=("job", "instance", "replica"))
-    return Alert(
-        name="ReplicaVanished",
-        severity=Severity.WARNING,
-        component=Component.ENGINE,
-        expr=both(gone, answering, on=_NODE),
-        lasting="1m",
-        panel=REPLICA_HEALTH,
-        summary=Text(
-            "{{ $labels.replica }} ({{ $labels.model }}) is no longer on {{ $labels.instance }}",
-            "{{ $labels.instance }} 上已没有 {{ $labels.replica }}（{{ $labels.model }}）",
-        ),
-        description=Text(
-            "It was up 15 minutes ago and Shardwatch does not know it any more: its process ended, or it was taken "
-            "out of the configuration. Resolves by itself after 15 minutes.",
-            "15 分钟前仍在线，现在 Shardwatch 已不再知道它：进程退出，或已从配置中删除。15 分钟后自动恢复。",
-        ),
-    )
-
-
-def _unserved() -> Alert:
-    # Where Shardwatch itself is down nothing is known, so such a node neither accuses nor acquits.
-    before = over_time("max", select(RUNNING.known).offset("5m"), "30m")
-    watched = both(before, select(UP).equals(1), on=_NODE)
-    unknown = both(before, select(UP).equals(0), on=_NODE)
-    served = unless(sum_by(watched, *_MODEL) > 0, sum_by(unknown, *_MODEL), on=_MODEL)
-    up = sum_by(select(m.LLM_UP), *_MODEL) > 0
-    return Alert(
-        name="ModelUnserved",
-        severity=Severity.CRITICAL,
-        symptom=True,
-        component=Component.ENGINE,
-        expr=unless(served, up, on=_MODEL),
-        lasting="3m",
-        panel=REPLICA_HEALTH,
-        summary=Text(
-            "No replica of {{ $labels.model }} is up",
-            "{{ $labels.model }} 已没有可用副本",
-        ),
-        description=Text(
-            "Requests were running on it in the last half hour in job {{ $labels.job }} "
-            "({{ $value | humanize }} at most), and now no replica answers.",
-            "过去半小时内任务 {{ $labels.job }} 中仍有请求运行（最多 {{ $value | humanize }} 个），而现在没有任何副本应答。",
+            "{{ $value | humanize }} of the cards that the driver listed within the week are missing: they did not come "
+            "back after a reboot or a reset, or MIG was set anew.",
+            "一周内驱动列出过的卡中有 {{ $value | humanize }} 张缺失：重启或复位后未恢复，或重新划分了 MIG。",
         ),
     )

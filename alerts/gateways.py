@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from alerts.boards import IMBALANCE_GATEWAY
-from alerts.figures import POOL, WINDOW
+from alerts.boards import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
+from alerts.figures import FIRING, POOL, WINDOW
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, both, increase, max_by, rate, select
+from exporter.promql import Expr, Known, both, count_by, increase, max_by, rate, select, sum_by, unless
+
+# Several daemons may read one gateway, and a pool that is down for all of them is down once.
+_SHARED = ("job", "gateway", "kind", "pool")
+_POOL_ALERTS = Known(name="ALERTS", labels=(FIRING - {"instance"}) | set(_SHARED))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -24,7 +28,7 @@ def _unreadable() -> Alert:
         component=Component.GATEWAY,
         expr=select(m.GATEWAY_UP).equals(0),
         lasting="2m",
-        panel=IMBALANCE_GATEWAY,
+        panel=IMBALANCE_GATEWAYS,
         summary=Text(
             "Gateway {{ $labels.gateway }} cannot be read from {{ $labels.instance }}",
             "无法从 {{ $labels.instance }} 读取网关 {{ $labels.gateway }}",
@@ -38,22 +42,33 @@ def _unreadable() -> Alert:
 
 
 def _pool_down() -> Alert:
+    down = count_by(max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0), *_SHARED)
+    requests = increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0
+    # Some gateways count no request that found no backend: once told it lasts until there is one.
+    asked = (
+        sum_by(requests, *_SHARED)
+        | sum_by(select(m.GATEWAY_POOL_REQUESTS_QUEUED) > 0, *_SHARED)
+        | max_by(select(_POOL_ALERTS, alertname="GatewayPoolDown"), *_SHARED)
+    )
+    of_gateway = sum_by(increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL, pool=""), "2m") > 0, "job", "gateway")
+    uncounted = unless(down, select(m.GATEWAY_POOL_REQUESTS_TOTAL), on=("job", "gateway"))
     return Alert(
         name="GatewayPoolDown",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GATEWAY,
-        expr=max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0),
+        expr=both(down, asked, on=_SHARED) | both(down, of_gateway, on=("job", "gateway")) | uncounted,
         lasting="1m",
-        panel=IMBALANCE_GATEWAY,
+        panel=IMBALANCE_BACKENDS,
         summary=Text(
             "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no backend left",
             "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 已无可用后端",
         ),
         description=Text(
-            "The gateway holds every backend of {{ $labels.pool }} unfit (seen from {{ $labels.instance }}); "
-            "each request to it fails.",
-            "网关认为 {{ $labels.pool }} 的所有后端均不可用（观测自 {{ $labels.instance }}）；发往它的请求全部失败。",
+            "The gateway holds every backend of {{ $labels.pool }} unfit, as {{ $value | humanize }} of the nodes that "
+            "read it see, and it is sent requests: each fails.",
+            "网关认为 {{ $labels.pool }} 的所有后端均不可用（有 {{ $value | humanize }} 个读取它的节点如此观测），"
+            "而仍有请求发往它：全部失败。",
         ),
     )
 
@@ -66,7 +81,7 @@ def _backend_down() -> Alert:
         component=Component.GATEWAY,
         expr=both(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
         lasting="5m",
-        panel=IMBALANCE_GATEWAY,
+        panel=IMBALANCE_BACKENDS,
         summary=Text(
             "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of {{ $labels.pool }} no requests",
             "网关 {{ $labels.gateway }} 不再向 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
@@ -94,7 +109,7 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             expr=both(failed / served > value, enough, on=POOL),
             lasting=limits.error_ratio.lasting,
             keep="3m",
-            panel=IMBALANCE_GATEWAY,
+            panel=IMBALANCE_POOLS,
             summary=Text(
                 "Requests to pool {{ $labels.pool }} of gateway {{ $labels.gateway }} fail",
                 "发往网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 的请求失败",
@@ -123,7 +138,7 @@ def _uneven(tuning: Tuning) -> Alert:
         expr=both(uneven, enough, on=POOL),
         lasting=limits.gateway_imbalance.lasting,
         keep="5m",
-        panel=IMBALANCE_GATEWAY,
+        panel=IMBALANCE_BUSIEST,
         summary=Text(
             "Gateway {{ $labels.gateway }} sends the backends of {{ $labels.pool }} uneven shares",
             "网关 {{ $labels.gateway }} 分给 {{ $labels.pool }} 各后端的请求不均",

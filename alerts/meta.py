@@ -1,8 +1,10 @@
-"""Alerts about the monitoring itself: the watchdog, and a Prometheus or Alertmanager that fails silently."""
+"""Alerts about the monitoring itself: the watchdog, and a Prometheus or Alertmanager that fails silently.
+
+None links to a board: their series are those of Prometheus and Alertmanager, which no board shows.
+"""
 
 from __future__ import annotations
 
-from alerts.boards import SELF_DAEMON
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -44,7 +46,7 @@ def _watchdog() -> Alert:
         component=Component.MONITORING,
         expr=vector(1),
         lasting="0s",
-        panel=SELF_DAEMON,
+        panel=None,
         summary=Text(
             "Alerting works: this alert always fires",
             "告警链路正常：本告警始终触发",
@@ -63,7 +65,7 @@ def _alert(name: str, expr: Expr, lasting: str, summary: Text, description: Text
         component=Component.MONITORING,
         expr=expr,
         lasting=lasting,
-        panel=SELF_DAEMON,
+        panel=None,
         summary=summary,
         description=description,
     )

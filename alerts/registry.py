@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from alerts import card_load, cards, daemon, efficiency, fleet, gateways, meta, replicas, requests
+from alerts import capacity, card_load, cards, daemon, efficiency, fleet, gateways, meta, replicas, requests
 from alerts.rule import Alert, Group, RuleError
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Series
 
-SUBJECTS = (daemon, cards, card_load, replicas, requests, gateways, efficiency, fleet, meta)
+SUBJECTS = (daemon, cards, card_load, replicas, capacity, requests, gateways, efficiency, fleet, meta)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:

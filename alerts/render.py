@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from alerts.boards import Panel
 from alerts.rule import Alert, Group, Recording
 from alerts.text import Language
 from alerts.tuning import Tuning
@@ -90,8 +91,9 @@ def _alert(rule: Alert, tuning: Tuning, language: Language) -> dict[str, Any]:
         "summary": rule.summary.in_(language),
         "description": rule.description.in_(language),
         "runbook_url": runbook_url(rule, tuning, language),
-        "dashboard_url": dashboard_url(rule, tuning),
     }
+    if rule.panel is not None:
+        found["annotations"]["dashboard_url"] = dashboard_url(rule, rule.panel, tuning)
     return found
 
 
@@ -103,10 +105,9 @@ def runbook_url(rule: Alert, tuning: Tuning, language: Language) -> str:
     return f"{base}#{rule.anchor}"
 
 
-def dashboard_url(rule: Alert, tuning: Tuning) -> str:
+def dashboard_url(rule: Alert, panel: Panel, tuning: Tuning) -> str:
     """Give the link to the panel, with the variables that the alert's labels set and the last three hours."""
     variables = "".join(
         f"&var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in _VARIABLES if label in rule.expr.labels
     )
-    panel = rule.panel
     return f"{tuning.dashboards}/d/{panel.board.value}?from=now-3h&to=now&viewPanel={panel.number}{variables}"

@@ -31,6 +31,7 @@ from exporter.promql import (
     rate,
     regex,
     select,
+    unless,
     vector,
 )  # fmt: skip
 
@@ -68,6 +69,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         *burns.values(),
         *seen.values(),
         *_alerts(tuning, burns, seen),
+        *_unjudged(tuning.classes),
     )
     return (Group(name="shardwatch-objectives", rules=rules, interval=f"{STEP}s"), failures)
 
@@ -107,18 +109,23 @@ def _availability(models: tuple[Match, ...]) -> tuple[Expr, Expr]:
     return events, rate(select(m.LLM_REQUESTS_TOTAL, outcome="error", model=models), "5m")
 
 
-def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
-    by_bound: dict[str, list[str]] = {}
+def _by_bound(latency: Latency) -> Mapping[str, list[str]]:
+    """Give the engines that share each bound, by the bound."""
+    found: dict[str, list[str]] = {}
     for engine, target in latency.targets.items():
-        by_bound.setdefault(bound_text(engine, latency.metric, target), []).append(engine)
+        found.setdefault(bound_text(engine, latency.metric, target), []).append(engine)
+    return found
+
+
+def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
     events: Expr | None = None
     bad: Expr | None = None
-    for bound, engines in by_bound.items():
+    for bound, engines in _by_bound(latency).items():
         these = regex("|".join(engines))
         seen = rate(observations(latency.metric, engine=these, model=models), "5m")
         quick = rate(buckets(latency.metric, le=bound, engine=these, model=models), "5m")
         judged = both(seen, quick, on=REPLICA)
-        slow = binary("-", seen, quick, on=REPLICA)
+        slow = binary("-", seen, quick, ignoring=("le",))  # clusters may have nodes of one name
         events = judged if events is None else events | judged
         bad = slow if bad is None else bad | slow
     assert events is not None and bad is not None  # noqa: PT018 - a latency without targets is refused when read
@@ -237,6 +244,53 @@ def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
         f"{long} 与 {short} 两个窗口内均以 30 天匀速的 {{{{ $value | humanize }}}} 倍消耗"
         f"（超过 {factor:g} 倍且不少于 {floor:g} 次事件即告警；任务 {{{{ $labels.job }}}}）。",
     )
+
+
+def _unjudged(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
+    """Yield an alert a kind of promise about replicas that answer, and whose pages lack the bucket at the target."""
+    lacking: dict[str, Expr] = {}
+    earlier: list[str] = []
+    for one in classes:
+        if one.models:
+            where = _models(one.models, earlier)
+            for name, latency in one.latencies.items():
+                blind = _without_bucket(latency, where)
+                lacking[name] = lacking[name] | blind if name in lacking else blind
+        earlier += one.models
+    for name, expr in lacking.items():
+        burn, panel, _ = _ABOUT[name]
+        yield Alert(
+            name="PromiseNotJudged",
+            severity=Severity.WARNING,
+            component=Component.REQUEST,
+            expr=expr,
+            lasting="30m",
+            labels={"objective": name},
+            full_series=_WITHOUT_WHOLE_REQUESTS if name == "duration" else "",
+            panel=panel,
+            summary=Text(
+                f"{burn} cannot judge {{{{ $labels.replica }}}} on {{{{ $labels.instance }}}}: its page has no such bucket",
+                f"{burn} 无法判断 {{{{ $labels.instance }}}} 上的 {{{{ $labels.replica }}}}：其页面没有对应的桶",
+            ),
+            description=Text(
+                "It answers requests, and its histogram has no bucket at the target of the objective "
+                "{{ $labels.objective }}, so slow answers of it count nowhere. Its buckets were set by hand, or are those "
+                "of another version: set the target to a bound that it has.",
+                "它在应答请求，但其直方图在目标 {{ $labels.objective }} 的阈值处没有桶，因此它的慢请求不被计入。"
+                "桶可能是手工设置的，或来自其他版本：请把目标改为它已有的桶边界。",
+            ),
+        )
+
+
+def _without_bucket(latency: Latency, models: tuple[Match, ...]) -> Expr:
+    found: Expr | None = None
+    for bound, engines in _by_bound(latency).items():
+        these = regex("|".join(engines))
+        answers = rate(observations(latency.metric, engine=these, model=models), "5m") > 0
+        lacks = unless(answers, buckets(latency.metric, le=bound, engine=these, model=models), on=REPLICA)
+        found = lacks if found is None else found | lacks
+    assert found is not None  # a latency without targets is refused when read
+    return found
 
 
 def _failures(tuning: Tuning) -> Iterator[Alert]:

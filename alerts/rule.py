@@ -44,6 +44,7 @@ class Component(str, Enum):
 _NAME = re.compile(r"[A-Z][A-Za-z0-9]+\Z")
 _TEMPLATE = re.compile(r"\{\{(.*?)\}\}")
 _LABEL = re.compile(r"\$labels\.([a-z_]+)(?: \| urlquery)?\Z")
+_IF_THERE = re.compile(r"with \$labels\.([a-z_]+)\Z")
 _VALUE = re.compile(r"\$value \| (?:humanize|humanize1024|humanizeDuration|humanizePercentage)\Z")
 _DURATION = re.compile(r"(\d+)([smhd])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -64,6 +65,8 @@ class Alert:
     """One alerting rule.
 
     ``lasting`` is ``for``, ``keep`` is ``keep_firing_for``; ``labels`` are static ones beside severity and component.
+    ``panel`` shows the figure that the alert judges; None where no board does.  ``sometimes``: labels that only some of
+    its alerts carry; texts may name them as ``{{ with $labels.x }}… {{ . }} …{{ end }}``.
     ``symptom``: users feel it, so it may page.  ``full_series`` says what a daemon with the common set of series does
     without this rule; it must be given when the expression needs the full set, and only then.
     """
@@ -75,18 +78,19 @@ class Alert:
     lasting: str
     summary: Text
     description: Text
-    panel: Panel
+    panel: Panel | None
     keep: str = ""
     symptom: bool = False
     full_series: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    sometimes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         for why in self._faults():
             raise RuleError(f"{self.name}: {why}")
-        _check_text(self.name, "summary", self.summary, self.result_labels)
-        _check_text(self.name, "description", self.description, self.result_labels)
+        for where, text in (("summary", self.summary), ("description", self.description)):
+            _check_text(self.name, where, text, self.result_labels, self.sometimes)
 
     def _faults(self) -> Iterator[str]:
         if not _NAME.match(self.name):
@@ -124,7 +128,7 @@ class Alert:
         return (self.name, self.severity.value, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
 
-def _check_text(alert: str, where: str, text: Text, labels: frozenset[str]) -> None:
+def _check_text(alert: str, where: str, text: Text, labels: frozenset[str], sometimes: frozenset[str]) -> None:
     used: list[set[str]] = []
     for language in Language:
         sentence = text.in_(language)
@@ -132,7 +136,7 @@ def _check_text(alert: str, where: str, text: Text, labels: frozenset[str]) -> N
             raise RuleError(f"{alert}: the {where} is empty in {language.value}")
         if sentence.count("{{") != sentence.count("}}"):
             raise RuleError(f"{alert}: the {where} opens or closes a template that it does not close or open")
-        used.append(set(_labels_used(alert, where, sentence)))
+        used.append(set(_labels_used(alert, where, sentence, sometimes)))
         missing = used[-1] - labels
         if missing:
             has = ", ".join(sorted(labels))
@@ -141,17 +145,24 @@ def _check_text(alert: str, where: str, text: Text, labels: frozenset[str]) -> N
         raise RuleError(f"{alert}: the {where} names other labels in one language than in the other")
 
 
-def _labels_used(alert: str, where: str, sentence: str) -> Iterator[str]:
+def _labels_used(alert: str, where: str, sentence: str, sometimes: frozenset[str]) -> Iterator[str]:
+    inside = ""  # the label whose part of the sentence stands only where it is there
     for template in _TEMPLATE.findall(sentence):
         inner = template.strip()
-        match = _LABEL.match(inner)
+        match, optional = _LABEL.match(inner), _IF_THERE.match(inner)
         if match is not None:
             yield match[1]
+        elif optional is not None and not inside and optional[1] in sometimes:
+            inside = optional[1]
+        elif inside and inner in {".", "end"}:
+            inside = inside if inner == "." else ""
         elif not _VALUE.match(inner):
             raise RuleError(
                 f"{alert}: the {where} holds {{{{{template}}}}}; "
                 "allowed are $labels.NAME, and $value with a humanize function"
             )
+    if inside:
+        raise RuleError(f"{alert}: the {where} begins a part about {inside} and does not end it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

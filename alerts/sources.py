@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from alerts.boards import REPLICA_HEALTH, SELF_DAEMON, SELF_SOURCES
-from alerts.figures import CARD, FINISHED, POOL, REPLICA, WINDOW
+from alerts.boards import (
+    CARD_SIGNALS,
+    REPLICA_ERRORS,
+    REPLICA_HEALTH,
+    SELF_CARD_AGES,
+    SELF_DOWN,
+    SELF_HUNG,
+    SELF_ODDITIES,
+    SELF_SOURCES,
+    SELF_UNASSIGNED,
+)
+from alerts.figures import CARD, FINISHED, NODE, POOL, RELEASED, REPLICA, WINDOW
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import both, increase, max_by, rate, regex, select, since, unless, until, without_value
+from exporter.promql import (
+    aggregate,
+    both,
+    increase,
+    max_by,
+    rate,
+    regex,
+    select,
+    since,
+    unless,
+    until,
+    without_value,
+)
 
-_NODE = ("job", "instance")
 _SUCCESS = m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS
 
 
 def silent(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about sources from which nothing comes any more."""
-    return (_blind(tuning), _driver(), _hung(), _card_stale(tuning), _source_stale(tuning))
+    return (_blind(tuning), _driver(), _released(), _hung(), _card_stale(tuning), _source_stale(tuning))
 
 
 def lacking(tuning: Tuning) -> tuple[Alert, ...]:
@@ -26,12 +47,12 @@ def lacking(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _blind(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.replica_age
-    newest = since(max_by(select(_SUCCESS), "job", "instance"))
+    newest = since(aggregate("max", select(_SUCCESS), without=("source",)))
     return Alert(
         name="ShardwatchBlind",
         severity=Severity.WARNING,
         component=Component.EXPORTER,
-        expr=newest > limit.warning,
+        expr=unless(newest > limit.warning, RELEASED, on=NODE),
         lasting=limit.lasting,
         panel=SELF_SOURCES,
         summary=Text(
@@ -51,7 +72,7 @@ def _driver() -> Alert:
         name="GpuDriverUnreadable",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(0),
+        expr=unless(select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(0), RELEASED, on=NODE),
         lasting="2m",
         panel=SELF_SOURCES,
         summary=Text(
@@ -67,6 +88,26 @@ def _driver() -> Alert:
     )
 
 
+def _released() -> Alert:
+    return Alert(
+        name="GpusReleased",
+        severity=Severity.INFO,
+        component=Component.GPU,
+        expr=RELEASED.equals(1),
+        lasting="1h",
+        panel=SELF_DOWN,
+        summary=Text(
+            "Shardwatch on {{ $labels.instance }} was told to let go of its cards and has not taken them up again",
+            "{{ $labels.instance }} 上的 Shardwatch 被要求释放显卡，且至今未重新接管",
+        ),
+        description=Text(
+            "SIGUSR1 released them an hour ago or earlier, for MIG or the driver to be changed; until SIGUSR2 no card of "
+            "this node is watched, and a lost one goes unnoticed.",
+            "至少一小时前由 SIGUSR1 释放（用于切换 MIG 或更换驱动）；在收到 SIGUSR2 之前，该节点的显卡均无监控，掉卡不会被发现。",
+        ),
+    )
+
+
 def _hung() -> Alert:
     return Alert(
         name="SourceHung",
@@ -74,7 +115,7 @@ def _hung() -> Alert:
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_SOURCE_HUNG).equals(1),
         lasting="2m",
-        panel=SELF_SOURCES,
+        panel=SELF_HUNG,
         summary=Text(
             "{{ $labels.source }} on {{ $labels.instance }} does not return from a call",
             "{{ $labels.instance }} 的 {{ $labels.source }} 调用未返回",
@@ -96,7 +137,7 @@ def _card_stale(tuning: Tuning) -> Alert:
         component=Component.GPU,
         expr=both(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=CARD),
         lasting=limit.lasting,
-        panel=SELF_SOURCES,
+        panel=SELF_CARD_AGES,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} has given no new reading",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡没有新数据",
@@ -111,7 +152,7 @@ def _card_stale(tuning: Tuning) -> Alert:
 
 def _source_stale(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.replica_age
-    age = max_by(since(select(_SUCCESS)), "job", "instance", "source")
+    age = since(select(_SUCCESS))
     return Alert(
         name="SourceStale",
         severity=Severity.WARNING,
@@ -162,7 +203,7 @@ def _unassigned() -> Alert:
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_REPLICA_UNASSIGNED_INFO, reason=without_value("remote")).equals(1),
         lasting="15m",
-        panel=SELF_SOURCES,
+        panel=SELF_UNASSIGNED,
         summary=Text(
             "No card is known for {{ $labels.replica }} on {{ $labels.instance }}: {{ $labels.reason }}",
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 找不到对应的显卡：{{ $labels.reason }}",
@@ -180,15 +221,13 @@ def _signals() -> Alert:
         name="SignalsUnreadable",
         severity=Severity.INFO,
         component=Component.EXPORTER,
-        expr=max_by(
+        expr=aggregate(
+            "max",
             select(m.GPU_SIGNAL_MISSING_INFO, reason=regex("no_permission|error|busy")),
-            "job",
-            "instance",
-            "signal",
-            "reason",
+            without=("gpu", "uuid"),
         ).equals(1),
         lasting="1h",
-        panel=SELF_SOURCES,
+        panel=CARD_SIGNALS,
         summary=Text(
             "{{ $labels.signal }} cannot be read on {{ $labels.instance }}: {{ $labels.reason }}",
             "{{ $labels.instance }} 无法读取 {{ $labels.signal }}：{{ $labels.reason }}",
@@ -208,7 +247,7 @@ def oddities() -> Alert:
         component=Component.EXPORTER,
         expr=increase(select(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), "1h") > 0,
         lasting="30m",
-        panel=SELF_SOURCES,
+        panel=SELF_ODDITIES,
         summary=Text(
             "The page of {{ $labels.source }} on {{ $labels.instance }} holds lines that cannot be used",
             "{{ $labels.instance }} 上 {{ $labels.source }} 的页面含有无法使用的行",
@@ -234,9 +273,9 @@ def window_missing(tuning: Tuning) -> Alert:
         name="WindowMissing",
         severity=Severity.WARNING,
         component=Component.EXPORTER,
-        expr=max_by(engines, *_NODE) | max_by(gateways, *_NODE),
+        expr=max_by(engines, *NODE) | max_by(gateways, *NODE),
         lasting="15m",
-        panel=SELF_DAEMON,
+        panel=REPLICA_ERRORS,
         summary=Text(
             f"Shardwatch on {{{{ $labels.instance }}}} has no window of {WINDOW}, which alerts and boards read",
             f"{{{{ $labels.instance }}}} 上的 Shardwatch 没有告警与面板所读取的 {WINDOW} 窗口",

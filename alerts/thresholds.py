@@ -7,7 +7,7 @@ different here and why.  The critical value pages only where users feel it; on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from alerts.threshold import RATIO, UNEVEN, Threshold
 from exporter.catalog import metrics as m
@@ -26,8 +26,8 @@ class Thresholds:
         unit=Unit.SECONDS,
         warning=30,
         critical=120,
-        lasting="1m",
-        reason="Cards are read every second; thirty missed readings are no hiccup.",
+        lasting="3m",
+        reason="Cards are read every second; a daemon that reads nothing at all is told first.",
     )
     replica_age: Threshold = Threshold(
         metric=m.LLM_DATA_AGE_SECONDS,
@@ -83,12 +83,10 @@ class Thresholds:
         lasting="10m",
         reason="A tenth of the time with clocks held down by heat costs the whole group more than a tenth.",
     )
-    power_brake: Threshold = Threshold(
-        metric=m.GPU_CLOCK_EVENT_SECONDS_TOTAL,
-        unit=Unit.RATIO,
+    power_brake: Threshold = replace(
+        throttled_share,
         warning=0.01,
         critical=0.10,
-        reach=RATIO,
         lasting="5m",
         reason="A chassis whose power is in order never pulls the brake.",
     )
@@ -175,7 +173,7 @@ class Thresholds:
         warning=1.5,
         critical=1.8,
         reach=UNEVEN,
-        lasting="10m",
+        lasting="15m",
         reason="Of two replicas, 1.5 is three quarters of the work on one; two replicas cannot exceed 2.",
     )
     rank_imbalance: Threshold = Threshold(
@@ -184,15 +182,19 @@ class Thresholds:
         warning=1.35,
         critical=1.8,
         reach=UNEVEN,
-        lasting="10m",
-        reason="Ranks of one engine get the same work from one scheduler; a third above the mean is not chance.",
+        lasting="3m",
+        reason="Ranks of one engine get the same work; a third above the mean over 5 min is not chance.",
     )
-    gateway_imbalance: Threshold = Threshold(
-        metric=m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO,
+    canary_share: Threshold = Threshold(
+        metric=m.LLM_REQUESTS_RUNNING,
         unit=Unit.RATIO,
-        warning=1.5,
-        critical=1.8,
-        reach=UNEVEN,
+        warning=0.25,
+        reach=RATIO,
+        reason="Gate: a replica that runs something, but less than a quarter of the mean, is given a canary's share.",
+    )
+    gateway_imbalance: Threshold = replace(
+        replica_imbalance,
+        metric=m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO,
         lasting="10m",
         reason="As between replicas; weights that somebody set on purpose need a higher value here.",
     )
@@ -211,6 +213,17 @@ class Thresholds:
     )
 
     # Engines
+    engine_down: Threshold = Threshold(
+        metric=m.LLM_UP,
+        warning=1,
+        above=False,
+        reach=RATIO,
+        lasting="2m",
+        reason="Engines are read every 5 s; two minutes are two dozen missed pages and more than a quick restart.",
+    )
+    engine_loading: Threshold = replace(
+        engine_down, lasting="10m", reason="Weights and graphs of a large model take five to ten minutes to load."
+    )
     starved_utilization: Threshold = Threshold(
         metric=m.GPU_UTILIZATION_RATIO,
         unit=Unit.RATIO,

@@ -44,6 +44,7 @@ MACROS = {
 }
 FOREIGN = {
     "up": set(),
+    "ALERTS": {"alertname", "alertstate", "severity", "component", "replica"},
     "process_start_time_seconds": set(),
     "prometheus_rule_evaluation_failures_total": {"rule_group"},
     "prometheus_rule_group_last_duration_seconds": {"rule_group"},

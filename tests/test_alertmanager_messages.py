@@ -50,6 +50,23 @@ def test_a_message_names_each_card_its_replica_and_node_and_links_to_help(what, 
         assert "<b> & more" not in text, "what an alert says is not taken for markup"
 
 
+@pytest.mark.parametrize("what", ["text", "markdown", "slack", "html", "short"])
+def test_a_runbook_without_an_address_is_no_link_in_a_message(what, tmp_path):
+    data = message(number=1)
+    data["alerts"][0]["annotations"]["runbook_url"] = "alerts/runbook.md#gpulost"
+    kind = "html" if what == "html" else "text"
+    text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, kind=kind)
+    assert "runbook" not in text
+    assert "https://grafana.example/d/shardwatch-fleet?viewPanel=101" in text
+    assert "·" not in text
+    del data["alerts"][0]["annotations"]["dashboard_url"]
+    data["alerts"][0]["annotations"]["runbook_url"] = "https://wiki.example/runbook.md#gpulost"
+    text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, kind=kind)
+    assert "https://wiki.example/runbook.md#gpulost" in text
+    assert "dashboard" not in text
+    assert "·" not in text
+
+
 def test_titles_say_how_bad_how_many_what_and_where(tmp_path):
     title = '{{ template "shardwatch.title" . }}'
     assert rendered(tmp_path, title, message()).strip() == "CRITICAL 2 · GpuLost n1:9853 chat-b"
@@ -85,7 +102,7 @@ def longest(what):
         for rule in group["rules"]
         if "alert" in rule
     ]
-    said = [re.sub(r"\{\{.*?\}\}", "x" * 30, rule["annotations"][what]) for rule in rules]
+    said = [re.sub(r"\{\{.*?\}\}", "x" * 30, rule["annotations"].get(what, "")) for rule in rules]
     return max(said, key=lambda text: len(text.encode()))
 
 

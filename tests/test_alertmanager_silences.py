@@ -12,7 +12,7 @@ from alertmanager_texts import write
 
 from alerts.alertmanager import inhibition
 from alerts.registry import groups
-from alerts.rule import RuleError, Severity
+from alerts.rule import RuleError, Severity, seconds
 from alerts.tuning import Tuning
 
 
@@ -35,6 +35,24 @@ def test_an_inhibition_over_a_label_that_one_side_lacks_is_refused():
     rule = inhibition.Inhibition(why="test", sources=("GpuLost",), targets=("EngineDown",), equal=("replica",))
     with pytest.raises(RuleError, match="GpuLost has no replica"):
         inhibition._check(rule, tuple(every_alert()))
+
+
+def test_what_explains_another_alert_fires_no_later_than_it():
+    """Else people are told of the effect first, and of the cause when they already look."""
+    named = {}
+    for alert in every_alert():
+        named.setdefault(alert.name, []).append(alert)
+    late, judged = [], 0
+    for one in inhibition.inhibitions(every_alert()):
+        if one.ends or one.equal[0] == "alertname":  # the same alert grows worse
+            continue
+        for source in (alert for name in one.sources for alert in named[name]):
+            for target in (alert for name in one.targets for alert in named[name]):
+                judged += 1
+                if seconds(source.lasting) > seconds(target.lasting):
+                    late.append((source.identity, target.identity))
+    assert not late
+    assert judged > 30
 
 
 CARD = {"job": "j", "instance": "n1", "gpu": "3", "uuid": "GPU-3"}

@@ -19,7 +19,7 @@ from alerts.__main__ import BAD_INPUT, DIFFERS, GENERATED, OK, main
 from alerts.figures import WINDOW
 from alerts.objectives import BOUNDS, CLASSES
 from alerts.registry import full_set, groups
-from alerts.render import RESOURCE, RULES, files
+from alerts.render import RESOURCE, RULES, files, runbook_url
 from alerts.rule import Alert, Component, Group, Recording, RuleError, Severity
 from alerts.text import Language, Text
 from alerts.thresholds import DEFAULTS
@@ -69,6 +69,11 @@ def good(**changed):
         ({"summary": Text("card {{ $labels.gpu", "卡 {{ $labels.gpu")}, "does not close"),
         ({"description": Text("{{ $value }}", "{{ $value }}")}, "humanize"),
         ({"description": Text('{{ query "up" }}', '{{ query "up" }}')}, "allowed are"),
+        ({"description": Text("{{ with $labels.replica }}{{ . }}{{ end }}", "{{ . }}")}, "allowed are"),
+        (
+            {"description": Text("{{ with $labels.replica }}{{ . }}", "卡"), "sometimes": frozenset({"replica"})},
+            "begins a part about replica",
+        ),
         ({"description": Text("{{ $externalLabels.x }}", "{{ $externalLabels.x }}")}, "allowed are"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -124,6 +129,9 @@ def exposed(metric, label):
 # Values that no recorded page happens to hold, each with where it comes from.
 NOT_RECORDED = {
     ("shardwatch_source_up", "source", "driver"): "the daemon's name of the driver, in every live page",
+    ("shardwatch_source_down_info", "source", "driver"): "the same",
+    ("shardwatch_source_down_info", "reason", "released"): "exporter.sources.driver.worker_keeper, after SIGUSR1",
+    ("gateway_pool_requests_total", "pool", ""): "a gateway that counts only as a whole: nginx's stub_status",
 }
 
 
@@ -157,7 +165,11 @@ def test_what_alerts_read_by_window_is_what_window_missing_watches():
 
 def test_alerts_that_users_need_by_default_read_the_common_set_of_series():
     full = full_set()
-    lacking = {alert.name for alert in ALERTS if alert.expr.sources & full}
+    lacking = {
+        alert.name
+        for alert in ALERTS
+        if alert.expr.sources & full and alert.labels.get("objective") != "duration"  # as DurationBudgetBurn
+    }
     assert lacking <= {"GpuNvlinkErrors", "GpuPcieReplays"}
     assert all(alert.full_series for alert in ALERTS if alert.name in lacking | {"DurationBudgetBurn"})
 
@@ -330,6 +342,20 @@ def test_a_refused_thresholds_file_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_runbooks_address_can_be_given_where_rules_are_made(tmp_path, capsys):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text('links: {runbook: "https://old.example/runbook.md"}')
+    address = "https://wiki.example.org/gpu/runbook.md"
+    assert main(["--output", str(tmp_path), "--thresholds", str(mine), "--runbook-url", address]) == OK
+    english, chinese = ((tmp_path / language.value / RULES).read_text() for language in Language)
+    assert f"runbook_url: {address}#gpulost" in english
+    assert "runbook_url: https://wiki.example.org/gpu/runbook.zh.md#gpulost" in chinese
+    for bad in ("alerts/runbook.md", "https://a b/", "ftp://a/b"):
+        with pytest.raises(SystemExit):
+            main(["--output", str(tmp_path), "--runbook-url", bad])
+    assert "must be an address" in capsys.readouterr().err
+
+
 def test_generating_does_not_depend_on_the_process():
     script = (
         "from alerts.__main__ import generated; from alerts.tuning import Tuning; from alerts.text import Language\n"
@@ -400,6 +426,88 @@ def test_annotations_read_as_written(tmp_path):
         yaml.safe_dump({"rule_files": [RULES], "evaluation_interval": "30s", "tests": [case]})
     )
     promtool("test", "rules", str(tmp_path / "tests.yaml"))
+
+
+def judged(folder, wanted, series, queries, minutes=3, language=Language.ENGLISH):
+    """Evaluate the group of an alert over series, and ask promtool whether queries give what is said."""
+    (folder / RULES).write_text(files([group for group in FOUND if wanted in group.name], Tuning(), language)[RULES])
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        **queries(f"{minutes}m"),
+    }
+    (folder / "tests.yaml").write_text(
+        yaml.safe_dump({"rule_files": [RULES], "evaluation_interval": "1m", "tests": [case]})
+    )
+    promtool("test", "rules", str(folder / "tests.yaml"))
+
+
+def counted(*expected):
+    return lambda at: {
+        "promql_expr_test": [
+            {"expr": f"count({query})", "eval_time": at, "exp_samples": [{"labels": "{}", "value": number}]}
+            for query, number in expected
+        ]
+    }
+
+
+@needs_promtool
+@pytest.mark.parametrize("owned", [True, False], ids=["with a replica", "without"])
+@pytest.mark.parametrize("language", list(Language))
+def test_a_lost_cards_text_names_its_replica_where_it_has_one(owned, language, tmp_path):
+    alert = next(alert for alert in ALERTS if alert.name == "GpuLost")
+    labels = {**alert_cases.MACROS["CARD"], "severity": "critical", "component": "gpu"}
+    series = {alert_cases.expanded("gpu_up{CARD}"): "0x20"}
+    text = alert.description.in_(language).replace("{{ $labels.gpu }}", "3").replace("{{ $labels.uuid }}", "GPU-3")
+    part = re.search(r"\{\{ with \$labels\.replica \}\}(.*)\{\{ end \}\}", text)
+    if owned:
+        series[alert_cases.expanded('gpu_replica_info{OWNS,rank="0"}')] = "1x20"
+        labels |= alert_cases.MACROS["OWNS"]
+    text = text.replace(part[0], part[1].replace("{{ . }}", "chat-a") if owned else "")
+    assert ("chat-a" in text, "{{" in text) == (owned, False)
+    annotations = {
+        "summary": alert.summary.in_(language).replace("{{ $labels.gpu }}", "3").replace("{{ $labels.instance }}", "n1:9853"),
+        "description": text,
+        "runbook_url": runbook_url(alert, Tuning(), language),
+        "dashboard_url": "http://localhost:3000/d/shardwatch-fleet?from=now-3h&to=now&viewPanel=101&var-job=shardwatch&var-instance=n1%3A9853&var-gpu=3",
+    }  # fmt: skip
+    told = [{"exp_labels": labels, "exp_annotations": annotations}]
+    judged(
+        tmp_path, "cards", series, language=language,
+        queries=lambda at: {"alert_rule_test": [{"eval_time": at, "alertname": "GpuLost", "exp_alerts": told}]},
+    )  # fmt: skip
+
+
+@needs_promtool
+def test_two_clusters_whose_nodes_have_the_same_names_are_not_mixed_up(tmp_path):
+    series = {}
+    for cluster, driver in (("east", "580.95.05"), ("west", "570.172.08")):
+        node = f'job="shardwatch",instance="n1:9853",cluster="{cluster}"'
+        series[f'llm_engine_info{{{node},replica="a",engine="vllm",model="llama",version="0.32.0"}}'] = "1x60"
+        series[f'gpu_driver_info{{{node},driver_version="{driver}",nvml_version="13",cuda_version="13.0"}}'] = "1x60"
+        replica = f'{node},replica="a",engine="vllm",model="llama"'
+        series[f"llm_time_to_first_token_seconds_count{{{replica}}}"] = "0+60x60"
+        series[f'llm_time_to_first_token_seconds_bucket{{{replica},le="2.5"}}'] = "0+60x60"
+    judged(
+        tmp_path, "fleet", series, counted(('ALERTS{alertname="DriverVersionsDiffer",alertstate="firing"}', 1)), 45
+    )
+    seen = 'job_model_class_objective:llm_promised_events:rate5m{objective="first_token"} == 2'
+    judged(tmp_path, "objectives", series, counted((seen, 1)), 45)
+
+
+@needs_promtool
+def test_alerts_keep_the_labels_that_the_operators_targets_carry(tmp_path):
+    card = 'job="shardwatch",instance="n1:9853",team="search",gpu="3",uuid="GPU-3"'
+    series = {
+        f'gpu_xid_last_timestamp_seconds{{{card},xid="79",source="both"}}': "0x20",
+        f'gpu_xid_last_timestamp_seconds{{{card},xid="999",source="nvml"}}': "0x20",
+        f"gpu_up{{{card}}}": "0x20",
+        f'gpu_replica_info{{{card},replica="a",engine="vllm",model="llama",rank="0"}}': "1x20",
+    }
+    names = ("GpuXidResetNode", "GpuXidInspect", "GpuLost")
+    judged(
+        tmp_path, "cards", series, counted(*((f'ALERTS{{alertname="{name}",team="search"}}', 1) for name in names))
+    )
 
 
 def test_default_classes_promise_only_what_can_be_counted():

@@ -195,9 +195,20 @@ def _mounts(service):
 @pytest.mark.parametrize("name", ["prometheus", "fleet"])
 def test_the_scrape_job_is_the_one_that_alerts_ask_for(name):
     found = yaml.safe_load((COMPOSE / f"prometheus/{name}.yaml").read_text())
-    assert [job["job_name"] for job in found["scrape_configs"]] == [Tuning().job]
+    assert [job["job_name"] for job in found["scrape_configs"]] == [Tuning().job, "prometheus", "alertmanager"]
     (alertmanager,) = found["alerting"]["alertmanagers"]
     assert alertmanager["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+
+
+@pytest.mark.parametrize(
+    "name", ["prometheus/prometheus", "prometheus/fleet", "fleet/regional", "fleet/regional-remote-write"]
+)
+def test_alerts_about_the_watchers_find_what_they_read(name):
+    found = yaml.safe_load((COMPOSE / f"{name}.yaml").read_text())
+    jobs = {job["job_name"]: job for job in found["scrape_configs"]}
+    assert jobs["prometheus"]["static_configs"] == [{"targets": ["localhost:9090"]}]
+    (told,) = found["alerting"]["alertmanagers"]
+    assert jobs["alertmanager"]["static_configs"] == told["static_configs"]
 
 
 def test_the_fleet_writes_to_the_store_that_its_boards_ask():

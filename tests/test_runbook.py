@@ -9,18 +9,23 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.registry import groups
+from alerts.registry import full_set, groups
 from alerts.render import runbook_url
 from alerts.text import Language
 from alerts.thresholds import DEFAULTS
 from alerts.tuning import Tuning, read
 from exporter.catalog import CATALOG
+from exporter.catalog.spec import Kind
+from exporter.model import Stage
 
 ROOT = Path(__file__).parent.parent
 FOUND = groups(Tuning())
 ALERTS = {alert.name: alert for group in FOUND for alert in group.alerts()}
 RECORDED = {recording.name for group in FOUND for recording in group.recordings()}
-NAMES = {metric.name for metric in CATALOG} | {"prometheus_rule_group_last_duration_seconds"}
+HISTOGRAMS = {
+    f"{metric.name}_{part}" for metric in CATALOG if metric.kind is Kind.HISTOGRAM for part in ("bucket", "count")
+}
+NAMES = {metric.name for metric in CATALOG} | HISTOGRAMS | {"prometheus_rule_group_last_duration_seconds"}
 LINES = {
     Language.ENGLISH: ("Meaning:", "Hurts:", "Check", "False alarm:"),
     Language.CHINESE: ("含义：", "影响：", "检查", "误报："),
@@ -88,6 +93,39 @@ def test_metrics_alerts_and_thresholds_that_the_runbook_names_exist(language):
     assert len(queries) > 8
     for query in queries:
         promql_parser.parse(query.replace("…", "m").replace("$R", "r"))
+
+
+def steps(language):
+    """Give every step, each with the lines that go on with it."""
+    return re.split(r"\n(?=- |\d\. |#|\n)", text(language))
+
+
+@both
+def test_what_needs_the_full_set_of_series_says_so_where_it_is_named(language):
+    named = [
+        (name, step) for step in steps(language) for name in full_set() if re.search(rf"\b{name}(?:_bucket)?\b", step)
+    ]
+    assert {"gpu_pcie_link_width", "gpu_remapped_rows_total"} <= {name for name, _ in named}
+    assert not [(name, step) for name, step in named if "series: full" not in step]
+
+
+@both
+def test_no_recorded_figure_is_asked_for_a_label_that_it_lacks(language):
+    labels = {recording.name: recording.known.labels for group in FOUND for recording in group.recordings()}
+    asked = re.findall(r"\b([a-z_]+:[a-z0-9_]+:[a-z0-9_]+)\{([^}]*)\}", text(language))
+    assert asked
+    for name, matchers in asked:
+        assert set(re.findall(r"([a-z_]+)[=!]", matchers)) <= labels[name], name
+
+
+@both
+def test_no_step_asks_for_what_does_not_exist(language):
+    """Neither NCCL nor PyTorch knows NCCL_TIMEOUT, and an instance need not be an address."""
+    stages = set(re.findall(r'stage="([^"]+)"', text(language)))
+    assert stages
+    assert stages <= {stage.value for stage in Stage}
+    assert "NCCL_TIMEOUT" not in text(language)
+    assert "http://$I" not in text(language)
 
 
 @both

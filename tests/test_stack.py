@@ -165,6 +165,16 @@ def test_a_refused_configuration_ends_what_already_runs(tmp_path, monkeypatch):
     assert children() == set()
 
 
+def test_prometheus_is_told_to_watch_itself_where_its_port_is_known(tmp_path):
+    def scraped(**given):
+        told = configuration.prometheus(rules=tmp_path, daemon="127.0.0.1:1", alertmanager="127.0.0.1:2", **given)
+        return {job["job_name"]: job["static_configs"][0]["targets"] for job in told["scrape_configs"]}
+
+    others = {"shardwatch": ["127.0.0.1:1"], "alertmanager": ["127.0.0.1:2"]}
+    assert scraped() == others
+    assert scraped(own="127.0.0.1:9090") == {**others, "prometheus": ["127.0.0.1:9090"]}
+
+
 @pytest.mark.slow
 def test_what_prometheus_notices_reaches_the_page_of_notifications(tmp_path):
     all_programs()

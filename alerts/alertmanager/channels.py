@@ -94,7 +94,11 @@ def _pagerduty(given: Given) -> Made:
         "group": "{{ .CommonLabels.instance }}",
         "details": {"alerts": _TEXT, "number": "{{ .Alerts.Firing | len }}"},
         "links": [
-            {"href": "{{ (index .Alerts 0).Annotations.runbook_url }}", "text": "runbook"},
+            # An empty one is left out, and one that is no address would lead into PagerDuty's own pages.
+            {
+                "href": '{{ with (index .Alerts 0).Annotations.runbook_url }}{{ if match "^https?://" . }}{{ . }}{{ end }}{{ end }}',
+                "text": "runbook",
+            },
             {"href": "{{ (index .Alerts 0).Annotations.dashboard_url }}", "text": "dashboard"},
         ],
     }

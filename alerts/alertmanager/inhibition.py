@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alerts.rule import Alert, Component, RuleError, Severity
 
@@ -16,7 +16,7 @@ NODE = ("job", "instance")
 CARD = (*NODE, "uuid")
 REPLICA = (*NODE, "replica")
 MODEL = ("job", "model")
-POOL = (*NODE, "gateway", "pool")
+POOL = ("job", "gateway", "pool")
 _WORSE = {
     Severity.CRITICAL: (Severity.WARNING, Severity.INFO),
     Severity.WARNING: (Severity.INFO,),
@@ -28,7 +28,10 @@ _WHY_THE_DAEMON_ENDS = frozenset({"ShardwatchRestarting"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inhibition:
-    """While one of ``sources`` fires, ``targets`` with equal labels are not told.  Severities: "" is any."""
+    """While one of ``sources`` fires, ``targets`` with equal labels are not told.  Severities: "" is any.
+
+    ``ends``: the figures of the targets end with the source, which need not be faster then; elsewhere it must be.
+    """
 
     why: str
     sources: tuple[str, ...]
@@ -36,6 +39,7 @@ class Inhibition:
     equal: tuple[str, ...]
     above: Severity | None = None
     below: tuple[Severity, ...] = ()
+    ends: bool = False
 
 
 def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
@@ -85,14 +89,17 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     engines = {*about("replica", but={*stopped, *_WHY_AN_ENGINE_ENDS})} - set(about("uuid"))
     engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
     yield _rule("a card that is gone has no other troubles", ("GpuLost",), cards, CARD)
-    yield _rule("an engine that stands still answers nobody in time", stopped, engines, REPLICA)
-    yield _rule("an engine that is down does not hang", ("EngineDown",), stopped[1:], REPLICA)
+    yield _rule("an engine that stands still answers nobody in time", stopped[1:], engines, REPLICA)
+    down = _rule("an engine that is down does nothing else", stopped[:1], (*stopped[1:], *engines), REPLICA)
+    yield replace(down, above=Severity.CRITICAL, ends=True)
+    yield replace(
+        down, above=Severity.WARNING, ends=True, below=_below(Severity.WARNING), targets=tuple(sorted(engines))
+    )
     yield _rule("a model that nobody serves breaks all its promises", ("ModelUnserved",), _burns(alerts), MODEL)
     feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_WHY_THE_DAEMON_ENDS}))
-    yield _rule("without the daemon its figures are old", ("ShardwatchDown",), feeds, NODE)
-    yield _rule(
-        "no daemon at all", ("ShardwatchAbsent",), fed & set(about("job", but={"ShardwatchAbsent"})), ("job",)
-    )
+    every = fed & set(about("job", but={"ShardwatchAbsent"}))
+    yield replace(_rule("without the daemon its figures are old", ("ShardwatchDown",), feeds, NODE), ends=True)
+    yield replace(_rule("no daemon at all", ("ShardwatchAbsent",), every, ("job",)), ends=True)
     yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("CardDataStale", "SourceStale"), NODE)
     yield _rule("a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountFell",), NODE)
     yield _rule("a pool without a backend", ("GatewayPoolDown",), about("pool", but={"GatewayPoolDown"}), POOL)
@@ -103,6 +110,10 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     explained = ("GroupTalksOverPcie", "RanksUneven", "GpuStraggler")
     yield _rule("why the cards of a group are unevenly busy", explained, uneven, REPLICA)
     yield _rule("why the replicas of a model are uneven", ("ReplicaForgotten",), ("ReplicasUneven",), MODEL)
+
+
+def _below(severity: Severity) -> tuple[Severity, ...]:
+    return (severity, *_WORSE[severity])
 
 
 def _burns(alerts: tuple[Alert, ...]) -> tuple[str, ...]:

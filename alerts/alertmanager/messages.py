@@ -113,9 +113,13 @@ def _place(words: Mapping[str, str]) -> str:
 
 def _body(notation: Notation, shown: int, language: Language, *, details: bool) -> str:
     bold, line, gap = notation.bold, notation.line, notation.gap
-    links = " · ".join(
-        notation.link.format(word.in_(language), f"{{{{ .Annotations.{name} }}}}")
-        for name, word in (("runbook_url", _RUNBOOK), ("dashboard_url", _DASHBOARD))
+    runbook = notation.link.format(_RUNBOOK.in_(language), "{{ .Annotations.runbook_url }}")
+    dashboard = notation.link.format(_DASHBOARD.in_(language), "{{ . }}")
+    # A runbook's path that is no address leads nowhere from a phone; and no board shows all.
+    between = "{{ if .Annotations.dashboard_url }} · {{ end }}"
+    links = (
+        f'{{{{ if match "^https?://" .Annotations.runbook_url }}}}{runbook}{between}{{{{ end }}}}'
+        f"{{{{ with .Annotations.dashboard_url }}}}{dashboard}{{{{ end }}}}"
     )
     described = "{{ .Annotations.description }}" + line if details else ""
     since = f'{_SINCE.in_(language)} {{{{ .StartsAt.Format "2006-01-02 15:04:05 MST" }}}}'

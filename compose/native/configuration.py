@@ -19,8 +19,8 @@ def notifications(language: str) -> Path:
     return ROOT / "alerts" / "generated" / "alertmanager" / language / "alertmanager.yaml"
 
 
-def prometheus(*, rules: Path, daemon: str, alertmanager: str) -> dict[str, Any]:
-    """Give Prometheus' configuration; ``daemon`` and ``alertmanager`` are host:port.
+def prometheus(*, rules: Path, daemon: str, alertmanager: str, own: str = "") -> dict[str, Any]:
+    """Give Prometheus' configuration; ``daemon``, ``alertmanager`` and its ``own``, where it is known, are host:port.
 
     The job must be called ``shardwatch``: rules that notice its absence name it.
     """
@@ -31,6 +31,7 @@ def prometheus(*, rules: Path, daemon: str, alertmanager: str) -> dict[str, Any]
         "scrape_configs": [
             _job("shardwatch", daemon),
             _job("alertmanager", alertmanager),
+            *([_job("prometheus", own)] if own else []),
         ],
     }
 

@@ -42,5 +42,5 @@ def put_off() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in told:
-            signal.raise_signal(number)
+        for late in told:
+            signal.raise_signal(late)

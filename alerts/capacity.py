@@ -1,0 +1,235 @@
+"""Alerts about what is served no more: replicas that are down or gone, and models that nobody serves.
+
+Who is down while others of its model serve is a ticket at first, since it may just load.  It pages once it has been
+away longer than loading takes, if requests ran on it when it was last read: so a replica that was drained does not.
+A replica that discovery found leaves the page a minute after its process ended, and no ``llm_up`` 0 tells of it then;
+what was recorded of it does, for ``MEMORY``.
+"""
+
+from __future__ import annotations
+
+from alerts.boards import REPLICA_HEALTH
+from alerts.figures import FIRING, MODEL, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
+from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
+from alerts.text import Text
+from alerts.tuning import Tuning
+from exporter.catalog import metrics as m
+from exporter.promql import (
+    UP,
+    Expr,
+    Known,
+    aggregate,
+    binary,
+    both,
+    over_time,
+    select,
+    sum_by,
+    unless,
+    without_value,
+)  # fmt: skip
+
+MEMORY = "6h"
+_NODE = ("job", "instance")
+_PLACE = (*_NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
+_REPLICA_ALERTS = Known(name="ALERTS", labels=FIRING | set(REPLICA))
+_MODEL_ALERTS = Known(name="ALERTS", labels=(FIRING - {"instance"}) | set(MODEL))
+
+# How many replicas its model had up while this one ran requests, and 0 while it ran none.  The least of half an hour:
+# a rollout that starts the new replica first has one too many for minutes, and loses nothing when the old one ends.
+SERVING = Recording(
+    level=REPLICA,
+    noun="llm_replicas_while_serving",
+    operations="min30m",
+    expr=binary(
+        "*",
+        binary(">", select(RUNNING.known), 0, boolean=True),
+        over_time("min", select(UP_BY_MODEL.known), "30m"),
+        on=MODEL,
+        bring=(),
+    ),
+)
+# The same of every replica that was read within ``MEMORY``, as it was read last: looked up once, and not by each alert.
+LATELY = Recording(
+    level=REPLICA,
+    noun="llm_replicas_while_serving",
+    operations=f"last{MEMORY}",
+    expr=over_time("last", select(SERVING.known), MEMORY),
+)
+# The most requests within three minutes, so that a model that is scaled down for want of them ends with 0, and one
+# that ends between two requests does not.
+USED = Recording(
+    level=MODEL,
+    noun="llm_requests_running",
+    operations="max3m",
+    expr=both(
+        over_time("max", select(RUNNING_BY_MODEL.known), "3m"), sum_by(select(RUNNING.known), *MODEL), on=MODEL
+    ),
+)
+
+
+def groups(tuning: Tuning) -> tuple[Group, ...]:
+    """Give the group about capacity that is lost."""
+    rules: tuple[Rule, ...] = (SERVING, LATELY, USED, *_down(tuning), *_vanished(tuning), _unserved())
+    return (Group(name="shardwatch-capacity", rules=rules),)
+
+
+def _served_last() -> Expr:
+    """Keep replicas on which requests ran when they were last read; the value is how many their model had up."""
+    return select(LATELY.known) > 0
+
+
+def _siblings() -> Expr:
+    return sum_by(select(m.LLM_UP, model=without_value("")), *MODEL) > 0
+
+
+def _down(tuning: Tuning) -> tuple[Alert, ...]:
+    limits = tuning.thresholds
+    now = select(m.LLM_UP)
+    down = now < limits.engine_down.warning
+    alone = unless(select(m.LLM_UP, model=without_value("")) < limits.engine_down.warning, _siblings(), on=MODEL)
+    served = _served_last()
+    last_of_model = both(down, unless(served, _siblings(), on=MODEL), on=_PLACE)
+    loading = limits.engine_loading
+    long = both(
+        over_time("max", now, loading.lasting) < loading.warning,
+        now.offset(loading.lasting) < loading.warning,
+        on=REPLICA,
+    )
+    pages = alone | last_of_model | both(long, served, on=_PLACE)
+    return (
+        _engine_down(tuning, Severity.CRITICAL, pages),
+        _engine_down(tuning, Severity.WARNING, down),
+    )
+
+
+def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
+    limits = tuning.thresholds
+    lasting, loading = limits.engine_down.lasting, limits.engine_loading.lasting
+    pages = severity is Severity.CRITICAL
+    meaning = Text(
+        f"No other replica of its model is up, or it served and has been away for {loading}: requests fail, or "
+        "the others carry its share."
+        if pages
+        else f"Others of its model serve, or nothing ran on it: it may be loading. It pages after {loading} if requests "
+        "ran on it.",
+        f"该模型没有其他可用副本，或它曾在服务且已离线 {loading}：请求会失败，或由其他副本承担其份额。"
+        if pages
+        else f"同一模型的其他副本仍在服务，或它上面没有请求：可能正在加载。若此前有请求在运行，{loading} 后将升级为严重告警。",
+    )
+    return Alert(
+        name="EngineDown",
+        severity=severity,
+        symptom=pages,
+        component=Component.ENGINE,
+        expr=expr,
+        lasting=lasting,
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
+        ),
+        description=Text(
+            f"The {{{{ $labels.engine }}}} server has not answered with a metrics page for {lasting} or longer; "
+            f"shardwatch_source_down_info says why (refused, timeout, …). {meaning.en}",
+            f"该 {{{{ $labels.engine }}}} 服务至少 {lasting} 没有返回指标页面；原因见 shardwatch_source_down_info"
+            f"（拒绝连接、超时等）。{meaning.zh}",
+        ),
+    )
+
+
+def _gone(before: Expr) -> Expr:
+    """Keep replicas that are on the page no more, although their node's daemon answers."""
+    return both(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=_NODE)
+
+
+def _vanished(tuning: Tuning) -> tuple[Alert, ...]:
+    return (_gone_while_serving(tuning), _gone_from_page())
+
+
+def _gone_while_serving(tuning: Tuning) -> Alert:
+    gone = _gone(_served_last())
+    # Pods get new names when they are replaced, so what counts is whether the model has as many replicas as then.
+    now = sum_by(select(m.LLM_UP), *MODEL)
+    fewer = binary(">", gone, now, on=MODEL, bring=()) | unless(gone, now, on=MODEL)
+    # Judged when it goes: if its model shrinks hours later on purpose, that is no news of this one.
+    just = over_time("last", select(SERVING.known), "30m")
+    told = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
+    known = aggregate("max", just, by=_PLACE) | aggregate("max", told, by=_PLACE)
+    lasting = tuning.thresholds.engine_loading.lasting
+    return Alert(
+        name="ReplicaVanished",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.ENGINE,
+        expr=both(fewer, known, on=_PLACE),
+        lasting=lasting,
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} ended while it served",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）在服务中消失",
+        ),
+        description=Text(
+            f"Requests ran on it when it was last read, Shardwatch has not known it for {lasting}, and its model, which "
+            "had {{ $value | humanize }} replicas up, still has fewer: its process ended and nothing took its place. "
+            f"Resolves when the model has as many again, or after {MEMORY}.",
+            f"最后一次读取时仍有请求在运行，此后 Shardwatch 已有 {lasting} 不再知道它；该模型当时有 "
+            "{{ $value | humanize }} 个可用副本，现在仍不足：进程已退出且没有替代者。"
+            f"副本数恢复后（或 {MEMORY} 后）自动恢复。",
+        ),
+    )
+
+
+def _gone_from_page() -> Alert:
+    hour, quarter = "1h", "15m"
+    before = select(m.LLM_UP).offset(quarter).equals(1) | select(m.LLM_UP).offset(hour).equals(1)
+    up = select(UP_BY_MODEL.known)
+    as_many = binary("<=", up.offset(hour) | up.offset(quarter), sum_by(select(m.LLM_UP), *MODEL))
+    return Alert(
+        name="ReplicaVanished",
+        severity=Severity.WARNING,
+        component=Component.ENGINE,
+        expr=unless(_gone(before), as_many, on=MODEL),
+        lasting="1m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "{{ $labels.replica }} ({{ $labels.model }}) is no longer on {{ $labels.instance }}",
+            "{{ $labels.instance }} 上已没有 {{ $labels.replica }}（{{ $labels.model }}）",
+        ),
+        description=Text(
+            "It was up within the last hour, Shardwatch does not know it any more, and its model has fewer replicas "
+            "up than then: its process ended, it was scaled down, or taken out of the configuration. Resolves by "
+            "itself after an hour at most.",
+            "一小时内它仍在线，现在 Shardwatch 已不再知道它，且该模型的可用副本少于当时：进程退出、被缩容，"
+            "或已从配置中删除。最多一小时后自动恢复。",
+        ),
+    )
+
+
+def _unserved() -> Alert:
+    # Where Shardwatch itself is down nothing is known, so such a node neither accuses nor acquits.
+    had = select(LATELY.known)
+    watched = sum_by(both(had, select(UP).equals(1), on=_NODE), *MODEL)
+    unknown = sum_by(both(had, select(UP).equals(0), on=_NODE), *MODEL)
+    told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelUnserved", alertstate="firing"), by=MODEL)
+    used = over_time("last", select(USED.known), "1d") > 0
+    served = unless(both(used, watched | told, on=MODEL), unknown, on=MODEL)
+    return Alert(
+        name="ModelUnserved",
+        severity=Severity.CRITICAL,
+        symptom=True,
+        component=Component.ENGINE,
+        expr=unless(served, sum_by(select(m.LLM_UP), *MODEL) > 0, on=MODEL),
+        lasting="2m",
+        panel=REPLICA_HEALTH,
+        summary=Text(
+            "No replica of {{ $labels.model }} is up",
+            "{{ $labels.model }} 已没有可用副本",
+        ),
+        description=Text(
+            "Requests were running on it in job {{ $labels.job }} until the end ({{ $value | humanize }} within its "
+            "last 3 minutes), and now no replica answers. A model that had nothing to do when it was taken away does "
+            "not fire this.",
+            "任务 {{ $labels.job }} 中直到最后仍有请求在运行（最后 3 分钟内最多 {{ $value | humanize }} 个），"
+            "而现在没有任何副本应答。下线前已无请求的模型不会触发本告警。",
+        ),
+    )
