@@ -1,7 +1,8 @@
 """Write the boards and what Grafana needs to find them: ``python -m dashboards [--output DIR] [--check]``.
 
 Files are the same for the same code, byte for byte; ``--check`` writes nothing and fails where they differ.
-Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage, or the extra ``dashboards`` is not installed.
+Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage, a refused file of thresholds, or the extra
+``dashboards`` is not installed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import sys
 from collections.abc import Sequence
 
 from alerts.text import Language
+from alerts.tuning import load
+from dashboards import tuned
 from dashboards.errors import BoardError
 from dashboards.traces import TRACES, led_to
+from exporter.errors import SettingsError
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 
@@ -39,6 +43,23 @@ def files(language: Language, traces: str = TRACES) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write or compare; give the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.thresholds:
+            tuned.tune(load(arguments.thresholds))  # before the first board is imported
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"dashboards: {arguments.thresholds} cannot be read: {error}", file=sys.stderr)
+        return 2
+    except BoardError as error:
+        print(f"dashboards: {error}", file=sys.stderr)
+        return 1
+    return _made(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
     parser.add_argument(
         "--output", metavar="DIR", default=GENERATED, help="where to write (default: beside the code)"
@@ -48,12 +69,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--language", choices=[one.value for one in Language], action="append", help="only this one (default: all)"
     )
     parser.add_argument(
+        "--thresholds",
+        metavar="FILE",
+        help="the YAML that the alerts were made with, so that colours and promises are the same",
+    )
+    parser.add_argument(
         "--traces",
         metavar="URL",
         default=TRACES,
         help="Jaeger, for links from replicas to traces; '' for none (%(default)s)",
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def _made(arguments: argparse.Namespace) -> int:
     languages = [Language(one) for one in arguments.language or [one.value for one in Language]]
     try:
         wanted = {

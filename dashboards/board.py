@@ -37,13 +37,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A board of Grafana; ``uid`` is fixed for ever, since links and bookmarks hold it."""
+    """A board of Grafana; ``uid`` is fixed for ever, since links and bookmarks hold it.
+
+    ``by_card``: curves of every card, so that the nodes must be named: all of a thousand would be 8,000 in a panel.
+    """
 
     uid: boards.Board
     title: Text
     shows: Text
     rows: tuple[Row, ...]
     notes: tuple[Note, ...] = ()
+    by_card: bool = False
 
     @property
     def panels(self) -> tuple[Panel, ...]:
@@ -55,7 +59,7 @@ class Board:
         self._check()
         data = render(
             uid=self.uid.value, title=self.title, shows=self.shows, version=VERSION, placed=self._placed(),
-            notes=self.notes, language=language,
+            notes=self.notes, language=language, every_node=not self.by_card,
         )  # fmt: skip
         refuse_overlaps(data)
         return data

@@ -1,4 +1,4 @@
-"""The few colours that no alert has a number for; all other thresholds are the alerts' own.
+"""The few colours that no alert has a number for; all other thresholds are the alerts' own, a user's file included.
 
 Counts of what must not be there: one is too many.  Attainment: warning below the promise, critical where the alerts
 page, at ``FASTEST_BURN`` times the budget.
@@ -6,15 +6,20 @@ page, at ``FASTEST_BURN`` times the budget.
 
 from __future__ import annotations
 
-from alerts.objectives import CLASSES, FASTEST_BURN, bound_text
+from collections.abc import Iterator
+
+from alerts.figures import REPLICA
+from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
 from alerts.requests import LEVEL, WINDOWS
-from alerts.thresholds import DEFAULTS, Threshold
+from alerts.thresholds import Threshold
+from dashboards import tuned
 from dashboards.errors import BoardError
 from dashboards.scope import WINDOW, seen_buckets, seen_count
-from exporter.catalog.spec import Metric, Unit
-from exporter.promql import Expr, Known, rate, regex, sum_by
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, Known, Match, both, clamp_max, no_regex, rate, regex, sum_by
 
-LIMITS = DEFAULTS
+LIMITS = tuned.tuning().thresholds
+MOST = 20  # curves or bars of the fleet's nodes and replicas at once: of a thousand nobody reads any
 NONE_LOST = Threshold(reason="One that is gone is one too many.", warning=0.5, critical=1)
 NONE_ODD = Threshold(reason="One is worth a look.", warning=1)
 BEHIND = Threshold(
@@ -36,46 +41,61 @@ def burn(window: str) -> Known:
     return Known(name=name, labels=frozenset(LEVEL), unit=Unit.RATIO)
 
 
+def promised(kind: str) -> bool:
+    """Say whether any class of models was promised this latency: without one there is nothing to keep."""
+    return any(True for _ in _classes(kind))
+
+
 def promise(kind: str) -> Threshold:
-    """Give the attainment that the class for everybody else was promised, as a threshold."""
-    objective = CLASSES[-1].availability if kind == "availability" else CLASSES[-1].latencies[kind].objective
-    if objective is None:
-        raise BoardError(f"the class {CLASSES[-1].name} has no promise of {kind}")
-    worst = max(0.0, 1 - FASTEST_BURN * (1 - objective))
+    """Give the attainment that was promised, as a threshold: of the last class, which is that for everybody else."""
+    *_, (_, latency) = _classes(kind)
+    worst = max(0.0, 1 - FASTEST_BURN * (1 - latency.objective))
     return Threshold(
         reason="The promise; and the share at which the alerts page.", unit=Unit.RATIO, above=False,
-        warning=objective, critical=round(worst, 6),
+        warning=latency.objective, critical=round(worst, 6),
     )  # fmt: skip
 
 
 def attainment(kind: str, *labels: str, window: str = WINDOW) -> Expr:
     """Give the share of requests within their class' target, from the bucket at the target.
 
-    A bucket bound that an engine does not have counts nothing; ``alerts.objectives`` refuses such targets.
+    Counted as the alerts count: each model in the first class that names it, and only replicas whose engine has a
+    bucket at the target; else a target of another engine would look like a promise broken.
     """
-    good: Expr | None = None
-    metric = _metric(kind)
-    for models, bounds in _asked(kind):
-        for bound, engines in bounds.items():
-            chosen = rate(
-                seen_buckets(metric, engine=regex("|".join(engines)), le=bound, model=regex(models)), window
-            )
-            good = chosen if good is None else good | chosen
-    assert good is not None  # every class has at least one engine
-    share = sum_by(good, *labels) / sum_by(rate(seen_count(metric), window), *labels)
+    within: Expr | None = None
+    every: Expr | None = None
+    for models, latency in _classes(kind):
+        for bound, engines in _bounds(latency).items():
+            these = regex("|".join(engines))
+            good = rate(seen_buckets(latency.metric, engine=these, le=bound, model=models), window)
+            seen = rate(seen_count(latency.metric, engine=these, model=models), window)
+            judged = both(seen, good, on=REPLICA)
+            within = good if within is None else within | good
+            every = judged if every is None else every | judged
+    if within is None or every is None:
+        raise BoardError(f"no class of models was promised {kind}")
+    # At the first scrapes of a histogram its two rates are extrapolated differently, and a little beyond the whole.
+    share = clamp_max(sum_by(within, *labels) / sum_by(every, *labels), 1)
     return share >= 0  # nothing over nothing is absent, not NaN
 
 
-def _metric(kind: str) -> Metric:
-    return next(one.latencies[kind].metric for one in CLASSES if kind in one.latencies)
+def _classes(kind: str) -> Iterator[tuple[tuple[Match, ...], Latency]]:
+    """Yield the models of each class that was promised this, less those of the classes before it."""
+    earlier: list[str] = []
+    for one in tuned.tuning().classes:
+        if one.models and kind in one.latencies:
+            yield _models(one, earlier), one.latencies[kind]
+        earlier += one.models
 
 
-def _asked(kind: str) -> list[tuple[str, dict[str, list[str]]]]:
-    found = []
-    for one in CLASSES:
-        if kind in one.latencies and one.models:
-            bounds: dict[str, list[str]] = {}
-            for engine, target in one.latencies[kind].targets.items():
-                bounds.setdefault(bound_text(engine, _metric(kind), target), []).append(engine)
-            found.append(("|".join(one.models), bounds))
+def _models(one: ModelClass, earlier: list[str]) -> tuple[Match, ...]:
+    mine = regex("|".join(one.models))
+    return (mine, no_regex("|".join(earlier))) if earlier else (mine,)
+
+
+def _bounds(latency: Latency) -> dict[str, list[str]]:
+    """Give the engines that share each bound, by the bound."""
+    found: dict[str, list[str]] = {}
+    for engine, target in latency.targets.items():
+        found.setdefault(bound_text(engine, latency.metric, target), []).append(engine)
     return found

@@ -6,13 +6,14 @@ how a single figure says that nobody measures it.
 
 from __future__ import annotations
 
+from alerts import figures
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
 from exporter.promql import (
     UP,
     Expr,
     Known,
-    Match,
+    Matcher,
     binary,
     both,
     buckets,
@@ -28,34 +29,42 @@ from exporter.promql import (
 VARIABLES = ("job", "instance", "model", "replica", "gpu")
 WINDOW = "$__rate_interval"
 RANGE = "$__range"
+LATELY = figures.WINDOW  # of the daemon's windows, the one that the rules read too
 NODE = ("job", "instance")
 DEAD = -9999.0  # no figure of the catalogue can be this
-# The begin of the chosen range, in milliseconds since 1970.
+# The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
 FROM = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
+RANGE_SECONDS = Expr(body="$__range_s", labels=frozenset(), unit=None, scalar=True)
+WINDOW_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset(), unit=None, scalar=True)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def _asked(metric: Metric | Known, more: dict[str, str | Match]) -> dict[str, str | Match]:
+def _asked(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matcher]:
+    """Give the matchers of the variables, and the given ones beside them: none takes a variable's place."""
     own = labels_of(metric)
-    return {name: regex(f"${name}") for name in VARIABLES if name in own and name not in more} | more
+    chosen: dict[str, Matcher] = {name: regex(f"${name}") for name in VARIABLES if name in own}
+    for name, given in more.items():
+        mine = given if isinstance(given, tuple) else (given,)
+        chosen[name] = (regex(f"${name}"), *mine) if name in chosen else given
+    return chosen
 
 
-def seen(metric: Metric | Known, **more: str | Match) -> Expr:
+def seen(metric: Metric | Known, **more: Matcher) -> Expr:
     """Select what the variables choose, and the given matchers."""
     return select(metric, **_asked(metric, more))
 
 
-def seen_buckets(metric: Metric, **more: str | Match) -> Expr:
+def seen_buckets(metric: Metric, **more: Matcher) -> Expr:
     """Select a histogram's buckets."""
     return buckets(metric, **_asked(metric, more))
 
 
-def seen_count(metric: Metric, **more: str | Match) -> Expr:
+def seen_count(metric: Metric, **more: Matcher) -> Expr:
     """Select a histogram's number of observations."""
     return observations(metric, **_asked(metric, more))
 
 
-def seen_sum(metric: Metric, **more: str | Match) -> Expr:
+def seen_sum(metric: Metric, **more: Matcher) -> Expr:
     """Select the sum of a histogram's observations."""
     return total(metric, **_asked(metric, more))
 

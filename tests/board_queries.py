@@ -10,7 +10,10 @@ from pathlib import Path
 GENERATED = Path(__file__).parents[1] / "dashboards" / "generated"
 LANGUAGES = ("en", "zh")
 UIDS = tuple(sorted(path.stem for path in (GENERATED / "en").glob("*.json")))
-MACROS = {"__rate_interval": "15s", "__range": "120s", "__interval": "5s", "__from": "0"}
+MACROS = {
+    "__rate_interval": "15s", "__rate_interval_ms": "15000", "__range": "120s", "__range_s": "120", "__interval": "5s",
+    "__from": "0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

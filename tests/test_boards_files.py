@@ -68,6 +68,22 @@ def test_the_provisioning_files_agree_with_the_boards(language):
     }
 
 
+@pytest.mark.parametrize(
+    ("prometheus", "grafana"),
+    [
+        ("prometheus/prometheus.yaml", "../dashboards/generated/en/provisioning/datasources/shardwatch.yaml"),
+        ("prometheus/fleet.yaml", "grafana/fleet.yaml"),
+    ],
+)
+def test_the_data_source_knows_how_often_the_stacks_prometheus_scrapes(prometheus, grafana):
+    folder = GENERATED.parents[1] / "compose"
+    scraped = yaml.safe_load((folder / prometheus).read_text(encoding="utf-8"))
+    source, *_ = yaml.safe_load((folder / grafana).read_text(encoding="utf-8"))["datasources"]
+    (daemons,) = (one for one in scraped["scrape_configs"] if one["job_name"] == "shardwatch")
+    every = daemons.get("scrape_interval", scraped["global"]["scrape_interval"])
+    assert source["jsonData"]["timeInterval"] == every, "with less, $__rate_interval makes rates with holes"
+
+
 def test_the_languages_differ_in_words_only():
     def bare(value):
         if isinstance(value, dict):

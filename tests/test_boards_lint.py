@@ -12,7 +12,10 @@ from dashboards.panels.record import _UNITS, Shown
 
 # Rare durations stand for the macros, so that they are found again in the parsed query.
 RATE, RANGE, STEP = timedelta(seconds=251), timedelta(seconds=367), timedelta(seconds=53)
-MACROS = {"$__rate_interval": "251s", "$__range": "367s", "$__interval": "53s", "$__from": "1790000000000"}
+MACROS = {
+    "$__rate_interval_ms": "251000", "$__rate_interval": "251s", "$__range_s": "367", "$__range": "367s",
+    "$__interval": "53s", "$__from": "1790000000000",
+}  # fmt: skip
 JUDGED = {"stat", "timeseries", "gauge"}  # the kinds that the linter looks into
 # Those of its closed list that we use; a custom unit ("suffix:…") would fail there.
 UNITS = {
@@ -28,6 +31,24 @@ EXCLUSIONS = {
     ("target-rate-interval", "zh", "shardwatch-fleet", "首 token 达标率"): "of the whole chosen time, one number",
     ("target-rate-interval", "en", "shardwatch-fleet", "Token gaps within target"): "of the whole chosen time",
     ("target-rate-interval", "zh", "shardwatch-fleet", "token 间隔达标率"): "of the whole chosen time",
+    **{
+        ("template-instance", "*", uid, "-"): "by card: all of a thousand nodes would be 8,000 curves in each panel"
+        for uid in ("shardwatch-node", "shardwatch-card-health")
+    },
+    **{
+        ("target-counter-agg", language, uid, title): "a level since the reset, or a counter younger than the range"
+        for language, uid, title in (
+            ("en", "shardwatch-fleet", "Nodes, the worst first"),
+            ("zh", "shardwatch-fleet", "节点（最差在前）"),
+            ("en", "shardwatch-card-health", "Cards and what is wrong with them"),
+            ("zh", "shardwatch-card-health", "各卡及其问题"),
+            ("en", "shardwatch-node", "XIDs in the chosen time"),
+            ("zh", "shardwatch-node", "所选时间内的 XID"),
+        )
+    },
+    ("target-instance", "*", "*", "job_model_engine:llm_time_to_first_token_seconds:quantile_rate5m"): (
+        "recorded by model on all of its nodes"
+    ),
     ("target-job", "*", "*", "ALERTS"): "an alert keeps the labels of its expression, and many have no job left",
     ("target-instance", "*", "*", "ALERTS"): "as for the job",
     **{

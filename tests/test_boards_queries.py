@@ -7,14 +7,14 @@ import re
 
 import promql_parser
 import pytest
-from board_queries import GENERATED, UIDS, board, filled, marks, panels, queries
+from board_queries import UIDS, board, filled, marks, panels, queries
 from test_boards_lint import selectors
 
+from alerts.registry import groups
+from alerts.tuning import Tuning
 from dashboards.traces import TRACES
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Kind, Series
-
-RULES = GENERATED.parents[1] / "alerts" / "generated" / "en" / "rules.yaml"
 
 FOREIGN = {  # of Prometheus itself, and of every process
     "up", "scrape_duration_seconds", "scrape_samples_scraped", "process_cpu_seconds_total", "process_open_fds",
@@ -23,6 +23,9 @@ FOREIGN = {  # of Prometheus itself, and of every process
 # Rows that no board asks for, and why nobody misses them there.
 ON_NO_BOARD = {
     "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
+    "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
+    "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
+    "gpu_bar1_memory_free_bytes": "the size less what is used",
     "gpu_traffic_bytes_per_second": "the same bytes as the counters of the node's traffic panel",
     "llm_scrape_duration_seconds": "shardwatch_source_poll_duration_seconds has it beside all other sources",
     "llm_requests_swapped": "only engines of 2024 and before swap; preemptions stand for it",
@@ -37,10 +40,8 @@ def exposed():
     """Give every sample name of the catalogue with its labels, and what Prometheus itself adds."""
     found = {name: {"job", "instance"} for name in FOREIGN}
     found["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
-    for name in re.findall(r"record: (\S+)", RULES.read_text(encoding="utf-8")):
-        found[name] = (
-            {"job", "model", "class", "objective"} if name.startswith("job_model_class_objective:") else set()
-        )
+    for group in groups(Tuning()):
+        found |= {one.name: set(one.known.labels) for one in group.recordings()}
     for metric in CATALOG:
         labels = {"job", "instance", *metric.all_labels}
         if metric.kind is Kind.HISTOGRAM:

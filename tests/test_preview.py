@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import struct
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -114,12 +115,32 @@ def test_the_page_is_told_which_marks_are_times_by_themselves():
     assert timed == {"XID events", "NVSwitch errors", "Shardwatch starts"}
 
 
+def test_a_daemon_that_ends_by_itself_ends_the_recording_at_once_and_is_named():
+    node = recording.nodes_of("idle")[0]
+    gone = SimpleNamespace(poll=lambda: 3, returncode=3)
+    with pytest.raises(programs.PreviewError, match=r"idle-0:9853 ended with 3"):
+        recording._live({node: gone}, time.time() + 600)
+
+
+@pytest.mark.parametrize("given", ["replica", "=chat", ""])
+def test_a_variable_without_a_value_is_refused_before_anything_is_recorded(monkeypatch, capsys, given):
+    monkeypatch.setattr(command, "program", lambda name: name)
+    monkeypatch.setattr(command, "_recorded", lambda *_: pytest.fail("it records"))
+    assert command.main(["--var", given]) == 1
+    assert "write NAME=VALUE" in capsys.readouterr().err
+
+
+def test_all_nodes_stand_on_the_fleets_board_and_one_on_a_board_of_cards():
+    assert plan.takes_all(board("shardwatch-fleet"), "instance")
+    assert not plan.takes_all(board("shardwatch-node"), "instance")
+
+
 def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, tmp_path):
     told = []
 
     @contextlib.contextmanager
     def child(_command, name):
-        yield SimpleNamespace(send_signal=lambda number: told.append((name, number)))
+        yield SimpleNamespace(send_signal=lambda number: told.append((name, number)), poll=lambda: None)
 
     @contextlib.contextmanager
     def prometheus(_folder, _config):

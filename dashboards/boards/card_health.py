@@ -6,19 +6,18 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards import xids
 from dashboards.boards.marks import OF_CARDS
 from dashboards.boards.status import TO_NODE, UP, YES_BAD, status
 from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, State, column, history, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import NODE, WINDOW, seen
+from dashboards.scope import RANGE, WINDOW, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Unit
-from exporter.promql import Expr, binary, both, increase, max_by, over_time, since, without_value
+from exporter.promql import Expr, both, increase, max_by, over_time, since, without_value
 
 CARD = "{{instance}} GPU {{gpu}}"
-RANGE = "$__range"
 XID = (Needs.XID,)
 SWITCH = ("pci_bus_id", "sxid", "severity")
 FABRIC = (
@@ -32,13 +31,14 @@ _VERDICTS: tuple[Panel, ...] = (
     table(
         Text("Cards and what is wrong with them", "各卡及其问题"),
         Text(
-            "One row a card. Green or 0 across is healthy. Failed remaps and uncorrected errors mean service; a "
-            "pending remap means a reset at the next chance; a lost card, a node reboot at worst.",
-            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误：报修；待重映射：择机重置；丢卡：最坏需重启节点。",
+            "One row a card. Green or 0 across is healthy. Failed remaps and uncorrected errors (since the card's last reset; "
+            "corrected ones are of the chosen time) mean service; a pending remap means a reset at the next chance; a lost "
+            "card, a node reboot at worst.",
+            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误（自该卡上次复位以来；已纠正错误为所选时间内）：报修；待重映射：择机重置；丢卡：最坏需重启节点。",
         ),
         column(lambda: seen(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, states=UP),
         column(
-            lambda: increase(seen(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), RANGE),
+            lambda: over_time("last", seen(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), WINDOW),
             Text("Uncorrected ECC", "不可纠正 ECC"), cell=Cell.COLOUR, limit=NONE_LOST, summed=True, decimals=0,
         ),
         column(
@@ -56,7 +56,7 @@ _VERDICTS: tuple[Panel, ...] = (
             states=YES_BAD, needs=(Needs.TRAFFIC,),
         ),
         column(lambda: seen(m.GPU_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, limit=LIMITS.card_age),
-        rows=("instance", "gpu"), height=10, drill=(TO_NODE,),
+        rows=("instance", "gpu"), height=10, drill=(TO_NODE,), named=named.CARD_VERDICTS,
     ),
     table(
         Text("What the driver asks for", "驱动要求的动作"),
@@ -68,7 +68,7 @@ _VERDICTS: tuple[Panel, ...] = (
             lambda: seen(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1), Text("Asked", "要求"),
             cell=Cell.COLOUR, limit=NONE_LOST,
         ),
-        rows=("instance", "gpu", "action"), needs=(Needs.TROUBLE,), width=12, height=7, drill=(TO_NODE,),
+        rows=("instance", "gpu", "action"), needs=(Needs.TROUBLE,), width=12, height=7, drill=(TO_NODE,), named=named.CARD_RECOVERY,
     ),
     table(
         Text("Signals that are absent, and why", "缺失的信号及原因"),
@@ -78,34 +78,22 @@ _VERDICTS: tuple[Panel, ...] = (
             "卡有应答但给不出的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。面板为空是这个原因，而不是没有问题。",
         ),
         column(lambda: seen(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失"), cell=Cell.FACT),
-        rows=("instance", "gpu", "signal", "reason"), needs=(Needs.TROUBLE,), width=12, height=7,
+        rows=("instance", "gpu", "signal", "reason"), needs=(Needs.TROUBLE,), width=12, height=7, named=named.CARD_SIGNALS,
     ),
 )  # fmt: skip
-
-
-def _xids() -> Expr:
-    """Give new XIDs of the codes that occurred: cells alone, without their neighbours, Grafana gives no width."""
-    by = ("instance", "gpu", "xid")
-    fresh, seen_before = (max_by(increase(seen(m.GPU_XID_EVENTS_TOTAL), window), *by) for window in (WINDOW, RANGE))
-    return both(fresh, seen_before > 0, on=by)
-
-
-def _ago() -> Expr:
-    newest = max_by(seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *NODE, "uuid", "xid")
-    said = binary("*", seen(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), bring=())
-    return said.as_unit(Unit.SECONDS)
 
 
 _XIDS: tuple[Panel, ...] = (
     history(
         Text("XIDs by card", "XID（按卡）"),
         Text(
-            "New XID errors at each moment; a row begins with the first of its code. 79 is a card that fell off the bus, 48 and 94/95 memory, 74 NVLink, "
-            "119/120 the card's own processor; 13 and 31 are usually the program's.",
-            "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、94/95 显存；74 NVLink；119/120 GSP；13、31 通常是程序的问题。",
+            "New XID errors at each moment; a row begins with the first of its code. 79 is a card that fell off the bus, 48 and 95 memory, 74 NVLink, "
+            "119 and 120 the card's own processor: these take the card out of use until it or the node is reset. 13, 31 and 94 "
+            "end a program, and the card goes on.",
+            "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、95 显存；74 NVLink；119、120 GSP：卡不可用，需复位卡或重启节点。13、31、94 只终止程序，卡可继续运行。",
         ),
         series(
-            _xids,
+            xids.fresh,
             f"{CARD} XID {{{{xid}}}}",
         ),
         limit=NONE_ODD, needs=XID, named=named.CARD_XIDS, drill=(TO_NODE,),
@@ -134,7 +122,7 @@ _XIDS: tuple[Panel, ...] = (
             "出现过的编号（含内核日志中的历史）、含义、处置方式，以及最近一次距今多久。",
         ),
         column(lambda: seen(m.GPU_XID_ACTION_INFO), Text("Seen", "已见"), cell=Cell.FACT),
-        column(_ago, Text("Ago", "距今"), shown=Shown.AGE),
+        column(xids.ago, Text("Ago", "距今"), shown=Shown.AGE),
         rows=("instance", "gpu", "xid", "class", "action", "meaning"), needs=XID, width=24, height=6,
         drill=(TO_NODE,),
     ),
@@ -181,7 +169,7 @@ _MEMORY: tuple[Panel, ...] = (
             "妨碍卡充分使用 NVSwitch fabric 的问题。为空即正常或没有此类 fabric。",
         ),
         column(lambda: seen(m.GPU_FABRIC_PROBLEM_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, limit=NONE_ODD),
-        rows=("instance", "gpu", "problem"), needs=(Needs.TROUBLE,), width=12, height=8, drill=(TO_NODE,),
+        rows=("instance", "gpu", "problem"), needs=(Needs.TROUBLE,), width=12, height=8, drill=(TO_NODE,), named=named.CARD_FABRIC,
     ),
 )  # fmt: skip
 
@@ -208,13 +196,13 @@ _FULL: tuple[Panel, ...] = (
             lambda: max_by(increase(seen(m.GPU_C2C_ERRORS_TOTAL), WINDOW), "instance", "gpu", "type"),
             f"{CARD} C2C {{{{type}}}}", needs=(Needs.C2C,),
         ),
-        needs=(Needs.FULL, Needs.NVLINK), limit=LIMITS.nvlink_errors, drill=(TO_NODE,),
+        needs=(Needs.FULL, Needs.NVLINK), limit=LIMITS.nvlink_errors, drill=(TO_NODE,), named=named.CARD_LINK_ERRORS,
     ),
     lines(
         Text("PCIe replays", "PCIe 重传"),
         Text("Packets sent again. One a minute is a bad riser, slot or cable.", "重传的包。每分钟一次说明转接卡、插槽或线缆有问题。"),
         series(lambda: max_by(increase(seen(m.GPU_PCIE_REPLAYS_TOTAL), WINDOW), "instance", "gpu"), CARD),
-        needs=FULL, limit=LIMITS.pcie_replays, drill=(TO_NODE,),
+        needs=FULL, limit=LIMITS.pcie_replays, drill=(TO_NODE,), named=named.CARD_REPLAYS,
     ),
     lines(
         Text("Rows remapped, pages retired", "重映射的行与停用的页"),
@@ -305,4 +293,5 @@ CARD_HEALTH = Board(
         Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     notes=OF_CARDS,
+    by_card=True,
 )

@@ -8,13 +8,13 @@ from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.marks import OF_NODE
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, status
-from dashboards.limits import LIMITS
+from dashboards.limits import LIMITS, MOST
 from dashboards.panels import Cell, Panel, Shown, bars, column, dial, lines, series, stat, table
-from dashboards.scope import WINDOW, owned, seen
+from dashboards.scope import LATELY, RANGE, WINDOW, owned, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by
+from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by, topk
 
 ENGINE = (Needs.ENGINE,)
 TRAFFIC = (Needs.TRAFFIC,)
@@ -72,12 +72,15 @@ _TOKENS: tuple[Panel, ...] = (
     lines(
         Text("Energy per token", "每 token 能耗"),
         Text(
-            "Joules of the replica's cards for one generated token, 5 minutes. Rises with small batches, waiting "
+            f"Joules of the replica's cards for one generated token, 5 minutes, the {MOST} highest. Rises with small batches, waiting "
             "cards and low clocks; compare replicas of one model.",
-            "副本各卡生成一个 token 的能耗（5 分钟）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
+            f"副本各卡生成一个 token 的能耗（5 分钟，最高的 {MOST} 个）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window="5m"), "instance", "replica").as_unit(Unit.JOULES),
+            lambda: topk(
+                MOST,
+                max_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window=LATELY), "instance", "replica").as_unit(Unit.JOULES),
+            ),
             "{{replica}} {{instance}}",
         ),
         needs=TRAFFIC, drill=(TO_REPLICA,),
@@ -85,20 +88,27 @@ _TOKENS: tuple[Panel, ...] = (
     lines(
         Text("Cost of a million tokens", "百万 token 成本"),
         Text(
-            "Price of the replica's cards, busy or not, for the time of a million generated tokens. Doubles when "
+            f"Price of the replica's cards, busy or not, for the time of a million generated tokens, the {MOST} highest. Doubles when "
             "traffic halves.",
-            "生成百万 token 的时间内该副本各卡的价格（无论忙闲）。流量减半则翻倍。",
+            f"生成百万 token 的时间内该副本各卡的价格（无论忙闲，最高的 {MOST} 个）。流量减半则翻倍。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), "instance", "replica", "currency"),
+            lambda: topk(
+                MOST,
+                max_by(seen(m.LLM_COST_PER_MILLION_TOKENS, window=LATELY), "instance", "replica", "currency"),
+            ),
             "{{replica}} {{instance}} {{currency}}",
         ),
         needs=(Needs.PRICE, Needs.TRAFFIC), named=named.EFFICIENCY_COST, drill=(TO_REPLICA,),
     ),
     lines(
         Text("Tokens by replica", "各副本 token 速率"),
-        Text("Generated tokens per second.", "每秒生成的 token。同模型副本相差大即浪费。"),
-        series(lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance", "replica"), "{{replica}} {{instance}}"),
+        Text(
+            f"Generated tokens per second, the {MOST} replicas with the most.",
+            f"每秒生成的 token（最多的 {MOST} 个副本）。同模型副本相差大即浪费。",
+        ),
+        series(lambda: topk(MOST, sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance", "replica")),
+            "{{replica}} {{instance}}"),
         needs=ENGINE, drill=(TO_REPLICA,),
     ),
 )  # fmt: skip
@@ -118,35 +128,35 @@ _CARDS: tuple[Panel, ...] = (
             cell=Cell.BAR, most=1,
         ),
         column(lambda: seen(m.GPU_POWER_WATTS), Text("Power", "功率")),
-        column(lambda: increase(seen(m.GPU_IDLE_SECONDS_TOTAL), "$__range"), Text("Idle time", "空闲时长")),
-        rows=("instance", "gpu"), sort="Idle", width=12, height=10, named=named.EFFICIENCY_IDLE, drill=(TO_CARD,),
+        column(lambda: increase(seen(m.GPU_IDLE_SECONDS_TOTAL), RANGE), Text("Idle time", "空闲时长")),
+        rows=("instance", "gpu"), sort=("Idle",), width=12, height=10, named=named.EFFICIENCY_IDLE, drill=(TO_CARD,),
     ),
     lines(
         Text("Idle share by card", "各卡空闲占比"),
-        Text("Share of time in which nothing ran. Flat at 100 % for an hour is no pause.",
-          "空闲时间占比。一小时都在 100 % 就不是间歇。"),
-        series(_idle, CARD),
+        Text(f"Share of time in which nothing ran, the {MOST} idlest. Flat at 100 % for an hour is no pause.",
+          f"空闲时间占比（最闲的 {MOST} 张）。一小时都在 100 % 就不是间歇。"),
+        series(lambda: topk(MOST, _idle()), CARD),
         limit=LIMITS.idle_share, most=1, width=12, height=10, drill=(TO_CARD,),
     ),
     lines(
         Text("Power by replica", "各副本功率"),
-        Text("Watts of a replica's cards. High power with few tokens is spinning.",
-          "副本各卡功率之和。功率高而 token 少即空转。"),
-        series(lambda: sum_by(owned(seen(m.GPU_POWER_WATTS)), "instance", "replica"), "{{replica}} {{instance}}"),
+        Text(f"Watts of a replica's cards, the {MOST} highest. High power with few tokens is spinning.",
+          f"副本各卡功率之和（最高的 {MOST} 个）。功率高而 token 少即空转。"),
+        series(lambda: topk(MOST, sum_by(owned(seen(m.GPU_POWER_WATTS)), "instance", "replica")), "{{replica}} {{instance}}"),
         needs=ENGINE, stacked=True, drill=(TO_REPLICA,),
     ),
     bars(
         Text("Energy in the chosen time", "所选时间内的能耗"),
-        Text("Joules by node, from the cards' own counters.", "各节点的能耗（焦耳），取自卡的计数器。同型节点相差大则需查。"),
-        series(lambda: sum_by(increase(seen(m.GPU_ENERGY_JOULES_TOTAL), "$__range"), "instance"), "{{instance}}"),
+        Text(f"Joules by node, from the cards' own counters; the {MOST} highest.", f"各节点的能耗（焦耳，最高的 {MOST} 个），取自卡的计数器。同型节点相差大则需查。"),
+        series(lambda: topk(MOST, sum_by(increase(seen(m.GPU_ENERGY_JOULES_TOTAL), RANGE), "instance")), "{{instance}}"),
         height=8, drill=(TO_NODE,),
     ),
     bars(
         Text("Price of an hour", "每小时价格"),
-        Text("What the chosen cards cost an hour, by node, from costs.gpu_hour.",
-          "所选各卡每小时的价格（按节点），来自 costs.gpu_hour。"),
+        Text(f"What the chosen cards cost an hour, by node, from costs.gpu_hour; the {MOST} dearest.",
+          f"所选各卡每小时的价格（按节点，最高的 {MOST} 个），来自 costs.gpu_hour。"),
         series(
-            lambda: sum_by(seen(m.GPU_PRICE_PER_HOUR), "instance", "currency"), "{{instance}} {{currency}}"
+            lambda: topk(MOST, sum_by(seen(m.GPU_PRICE_PER_HOUR), "instance", "currency")), "{{instance}} {{currency}}"
         ),
         needs=PRICE, height=8, drill=(TO_NODE,),
     ),
@@ -156,18 +166,21 @@ _CARDS: tuple[Panel, ...] = (
 _FULL: tuple[Panel, ...] = (
     lines(
         Text("Tokens per joule by replica", "各副本每焦耳 token"),
-        Text("As the daemon measures it, 5 minutes; 0 while only idling.", "守护进程计算（5 分钟）；只空转时为 0。"),
+        Text(f"As the daemon measures it, 5 minutes, the {MOST} highest; 0 while only idling.", f"守护进程计算（5 分钟，最高的 {MOST} 个）；只空转时为 0。"),
         series(
-            lambda: max_by(seen(m.LLM_GENERATION_TOKENS_PER_JOULE, window="5m"), "instance", "replica").as_unit(Unit.NONE),
+            lambda: topk(
+                MOST,
+                max_by(seen(m.LLM_GENERATION_TOKENS_PER_JOULE, window=LATELY), "instance", "replica").as_unit(Unit.NONE),
+            ),
             "{{replica}} {{instance}}", shown=Shown.COUNT,
         ),
         needs=(Needs.FULL, Needs.TRAFFIC), width=12,
     ),
     bars(
         Text("Price of idle time", "空闲花费"),
-        Text("What idle seconds cost in the chosen time, at the price in force.", "所选时间内空闲的花费（按当时价格）。"),
+        Text(f"What idle seconds cost in the chosen time, at the price in force; the {MOST} dearest cards.", f"所选时间内空闲的花费（按当时价格，最高的 {MOST} 张卡）。"),
         series(
-            lambda: sum_by(increase(seen(m.GPU_IDLE_COST_TOTAL), "$__range"), "instance", "gpu", "currency"),
+            lambda: topk(MOST, sum_by(increase(seen(m.GPU_IDLE_COST_TOTAL), RANGE), "instance", "gpu", "currency")),
             f"{CARD} {{{{currency}}}}",
         ),
         needs=(Needs.FULL, Needs.PRICE), width=12, height=8,

@@ -8,10 +8,13 @@ from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.fleet_versions import VERSIONS
 from dashboards.boards.marks import OF_FLEET
-from dashboards.boards.status import STRAGGLER, TO_NODE, TO_REPLICA, status
-from dashboards.limits import BURN, LIMITS, NONE_LOST, NONE_ODD, attainment, burn, promise
+from dashboards.boards.promises import PROMISES
+from dashboards.boards.status import ALL_WELL, STRAGGLER, TO_NODE, TO_REPLICA, status
+from dashboards.boards.worst import pages, problems
+from dashboards.limits import LIMITS, MOST, NONE_LOST, NONE_ODD
 from dashboards.panels import Cell, Drill, Panel, Shown, alert_list, bars, column, lines, series, stat, table
-from dashboards.scope import NODE, RANGE, WINDOW, seen, seen_buckets, targets
+from dashboards.recorded import quantile
+from dashboards.scope import LATELY, NODE, WINDOW, seen, targets
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
@@ -19,74 +22,19 @@ from exporter.promql import (
     Expr,
     avg_by,
     binary,
+    bottomk,
     count_by,
-    histogram_quantile,
+    join,
     max_by,
     min_by,
     rate,
     sum_by,
+    topk,
     without_value,
 )
 
 TRAFFIC = (Needs.TRAFFIC,)
 ENGINE = (Needs.ENGINE,)
-
-
-_PROMISES: tuple[Panel, ...] = (
-    stat(
-        Text("TTFT within target", "首 token 达标率"),
-        Text(
-            "Share of requests whose first token came within the target of the model's class, in the chosen "
-            "time; seconds alone would be noise. Below the promise users wait; red is where the alerts page.",
-            "首 token 在模型所属等级目标内到达的请求占比（所选时间内）。低于承诺即用户在等；红色对应告警的紧急线。",
-        ),
-        series(lambda: attainment("first_token", window=RANGE), Text("within target", "达标")),
-        needs=TRAFFIC, limit=promise("first_token"), width=4, height=5, decimals=1,
-    ),
-    stat(
-        Text("Token gaps within target", "token 间隔达标率"),
-        Text(
-            "Share of the times between tokens within the target of the model's class, in the chosen time. Low: answers "
-            "stutter.",
-            "所选时间内 token 间隔达标的占比。偏低：回答卡顿。",
-        ),
-        series(lambda: attainment("token", window=RANGE), Text("within target", "达标")),
-        needs=TRAFFIC, limit=promise("token"), width=4, height=5, decimals=1,
-    ),
-    stat(
-        Text("Failed requests", "失败请求占比"),
-        Text(
-            "Failed over finished requests of 5 minutes, the worst replica. Server and engine errors; clients' "
-            "mistakes do not count.",
-            "5 分钟内失败请求占完成请求的比例，取最差副本。只计服务端与引擎错误，不含客户端错误。",
-        ),
-        series(lambda: max_by(seen(m.LLM_ERROR_RATIO, window="5m")), Text("worst replica", "最差副本")),
-        needs=TRAFFIC, limit=LIMITS.error_ratio, width=4, height=5, decimals=1,
-    ),
-    lines(
-        Text("Promises kept, by model", "承诺达成率（按模型）"),
-        Text(
-            "Share of requests within target by model: first token and time between tokens. The distance to 100 % "
-            "is the error budget being burnt. A drop of one model only is its replicas; of all, the gateway or "
-            "the nodes.",
-            "按模型的达标请求占比：首 token 与 token 间隔。距 100 % 的差即正在消耗的错误预算。只有一个模型下降查其副本；全部下降查网关或节点。",
-        ),
-        series(lambda: attainment("first_token", "model"), Text("{{model}} first token", "{{model}} 首 token")),
-        series(lambda: attainment("token", "model"), Text("{{model}} token gap", "{{model}} token 间隔")),
-        needs=TRAFFIC, most=1, width=12, height=5,
-    ),
-    lines(
-        Text("Error budget burnt, by model and promise", "错误预算消耗速度（按模型与承诺）"),
-        Text(
-            "How many times faster than allowed the error budget is burnt: 1 uses it up exactly by the end of the 30 "
-            "days; at the red line the alerts page. Needs the recording rules of the alerts.",
-            "错误预算消耗速度的倍数：1 恰好在 30 天末用完；红线处告警呼叫值班。需要告警附带的记录规则。",
-        ),
-        series(lambda: seen(burn("5m")) >= 0, Text("{{model}} {{objective}} 5m", "{{model}} {{objective}} 5m"), shown=Shown.FACTOR),
-        series(lambda: seen(burn("1h")) >= 0, Text("{{model}} {{objective}} 1h", "{{model}} {{objective}} 1h"), shown=Shown.FACTOR),
-        needs=(Needs.RULES, Needs.TRAFFIC), limit=BURN, width=24, height=6, named=named.FLEET_OBJECTIVES,
-    ),
-)  # fmt: skip
 
 
 _LOAD: tuple[Panel, ...] = (
@@ -112,18 +60,15 @@ _LOAD: tuple[Panel, ...] = (
     lines(
         Text("TTFT p95 by model", "首 token p95（按模型）"),
         Text(
-            "95th percentile of time to first token over all replicas of a model, from summed buckets; queue and "
-            "prefill included.",
-            "模型全部副本首 token 时间的 95 分位，由桶求和得出；含排队与预填充。",
+            "95th percentile of time to first token over all replicas of a model and engine, 5 minutes, from summed "
+            "buckets; queue and prefill included. Of all nodes, whichever are chosen. Needs the recording rules of the alerts.",
+            "模型（按引擎）全部副本 5 分钟首 token 时间的 95 分位，由桶求和得出；含排队与预填充。不随所选节点变化。需要告警附带的记录规则。",
         ),
         series(
-            lambda: histogram_quantile(
-                0.95, sum_by(rate(seen_buckets(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), WINDOW), "le", "model")
-            )
-            >= 0,
-            "{{model}}",
+            lambda: max_by(quantile(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS, 0.95), "model", "engine") >= 0,
+            "{{model}} {{engine}}",
         ),
-        needs=TRAFFIC, limit=LIMITS.first_token, width=6,
+        needs=(Needs.RULES, Needs.TRAFFIC), limit=LIMITS.first_token, width=6,
     ),
     lines(
         Text("Prefix-cache hit rate by model", "前缀缓存命中率（按模型）"),
@@ -143,22 +88,21 @@ _LOAD: tuple[Panel, ...] = (
 )  # fmt: skip
 
 
-def problems() -> Expr:
-    """Count what is wrong on a node; every part is 0 where there is nothing of it, so that the sum is never absent."""
-    dead = max_by(1 - targets(), "instance")
-    full = seen(m.GPU_MEMORY_USED_BYTES) / seen(m.GPU_MEMORY_TOTAL_BYTES) > LIMITS.card_memory.warning
-    hot = seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS) < LIMITS.temperature_margin.warning
-    held = seen(m.GPU_CLOCK_EVENT_ACTIVE, reason=without_value("sw_power_cap")).equals(1)
-    uneven = seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica") > LIMITS.utilization_spread.warning
-    parts = (
-        sum_by(1 - seen(m.GPU_UP), "instance"),
-        sum_by(seen(m.LLM_FROZEN), "instance"),
-        *(count_by(max_by(one, "instance", "gpu"), "instance") for one in (seen(m.GPU_STRAGGLER), full, hot, held)),
-        count_by(uneven, "instance"),
+def _differing() -> Expr:
+    """Count models whose nodes differ in driver or CUDA, and models whose replicas differ in the engine's version.
+
+    As the alerts DriverVersionsDiffer and EngineVersionsDiffer judge.
+    """
+    versions, model = ("driver_version", "cuda_version"), ("job", "model")
+    engines = seen(m.LLM_ENGINE_INFO, version=without_value(""))
+    served = join(seen(m.LLM_ENGINE_INFO), seen(m.GPU_DRIVER_INFO), on=NODE, bring=versions)
+    none = count_by(seen(m.GPU_UP)) * 0
+    found = (
+        count_by(count_by(count_by(kinds, *whose, *names), *whose) > 1)
+        for kinds, whose, names in ((served, model, versions), (engines, (*model, "engine"), ("version",)))
     )
-    for part in parts:
-        dead = dead + (part | max_by(targets(), "instance") * 0)
-    return dead
+    drivers, software = (one | none for one in found)
+    return drivers + software
 
 
 def _slower() -> Expr:
@@ -186,12 +130,13 @@ _NODES: tuple[Panel, ...] = (
     table(
         Text("Nodes, the worst first", "节点（最差在前）"),
         Text(
-            "One row a node; click a node to open it. Problems counts dead exporters, lost cards, cards that others wait "
-            "for, frozen or uneven replicas, and cards that are full, hot or held down. An empty cell is a "
-            "figure that the node does not have; a node that is missing here altogether has a dead exporter for "
-            "more than a day.",
-            "每个节点一行，点击节点名进入。问题数 = 失联的采集器 + 丢失的卡 + 被等待的卡 + 冻结或不均衡的副本 + 显存满、过热或被降频的卡。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
+            "One row a node; click a node to open it. Pages: a dead exporter, lost cards, engines down or frozen, requests "
+            "that fail, a fatal NVSwitch error, or critical alerts of the node if those are more. Problems adds cards that "
+            "others wait for, with lost memory, bad links or a reset due, full, hot or held down, and uneven replicas. An "
+            "empty cell is a figure that the node does not have; no row at all: dead for more than a day.",
+            "每个节点一行，点击节点名进入。呼叫 = 采集器失联、丢卡、引擎停止或冻结、请求失败、NVSwitch 致命错误；若该节点的 critical 告警更多则取告警数。问题数另加：被等待的卡，显存出错、链路不良或待复位的卡，显存满、过热或被降频的卡，不均衡的副本。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
         ),
+        column(pages, Text("Pages", "呼叫"), cell=Cell.COLOUR, limit=NONE_LOST),
         column(problems, Text("Problems", "问题数"), cell=Cell.COLOUR, limit=NONE_ODD),
         column(lambda: 1 - targets(), Text("Exporter dead", "采集器失联"), cell=Cell.COLOUR, limit=NONE_LOST),
         column(lambda: count_by(seen(m.GPU_UP), "instance"), Text("Cards", "卡数")),
@@ -222,25 +167,28 @@ _NODES: tuple[Panel, ...] = (
         column(lambda: sum_by(seen(m.GPU_POWER_WATTS), "instance"), Text("Power", "功率")),
         column(_tokens, Text("Tokens", "token 速率"), needs=ENGINE),
         column(_tokens, Text("Trend", "趋势"), cell=Cell.TREND, needs=ENGINE),
-        rows=("instance",), sort="Problems", width=24, height=11, drill=(TO_NODE,),
+        rows=("instance",), sort=("Pages", "Problems"), width=24, height=11, drill=(TO_NODE,),
     ),
     lines(
         Text("Cards answering, by node", "应答的卡数（按节点）"),
         Text(
-            "Cards that answer. A step down is a lost card; a line that ends is a dead exporter.",
-            "应答的卡数。台阶式下降是丢卡；线条中断是采集器失联。",
+            f"Cards that answer, of the {MOST} nodes with the fewest. A step down is a lost card; a line that ends is a dead "
+            "exporter.",
+            f"应答的卡数，只画最少的 {MOST} 个节点。台阶式下降是丢卡；线条中断是采集器失联。",
         ),
-        series(lambda: sum_by(seen(m.GPU_UP), "instance"), "{{instance}}"),
+        series(lambda: bottomk(MOST, sum_by(seen(m.GPU_UP), "instance")), "{{instance}}"),
         named=named.FLEET_CARDS, drill=(TO_NODE,),
     ),
     bars(
         Text("Waiting requests, by replica", "排队请求（按副本）"),
         Text(
-            "Which replica holds the queue. One long bar among replicas of one model: the gateway sends too much "
+            f"Which replica holds the queue; the {MOST} longest. One long bar among replicas of one model: the gateway sends too much "
             "there, or that replica is slow; the Imbalance board tells which.",
-            "队列在哪个副本。同一模型中只有一根长：网关分配过多或该副本变慢，“不均衡”看板可区分。",
+            f"队列在哪个副本（最长的 {MOST} 个）。同一模型中只有一根长：网关分配过多或该副本变慢，“不均衡”看板可区分。",
         ),
-        series(lambda: sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica"), "{{replica}} {{instance}}"),
+        series(
+            lambda: topk(MOST, sum_by(seen(m.LLM_REQUESTS_WAITING), "instance", "replica")), "{{replica}} {{instance}}"
+        ),
         needs=ENGINE, height=8, drill=(Drill(Uid.REPLICA, ("instance", "replica")),),
     ),
     alert_list(
@@ -265,7 +213,7 @@ _BALANCE: tuple[Panel, ...] = (
             lambda: max_by(seen(m.LLM_REPLICA_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running")),
             Text("worst model", "最差模型"), shown=Shown.FACTOR,
         ),
-        needs=(Needs.REPLICAS, Needs.TRAFFIC), limit=LIMITS.replica_imbalance, width=6, decimals=2,
+        needs=(Needs.REPLICAS, Needs.TRAFFIC), limit=LIMITS.replica_imbalance, width=5, decimals=2,
     ),
     stat(
         Text("Widest spread inside a replica", "副本内最大利用率差"),
@@ -277,7 +225,7 @@ _BALANCE: tuple[Panel, ...] = (
         series(
             lambda: max_by(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica")), Text("worst replica", "最差副本")
         ),
-        needs=ENGINE, limit=LIMITS.utilization_spread, width=6,
+        needs=ENGINE, limit=LIMITS.utilization_spread, width=5,
     ),
     stat(
         Text("Energy per token", "每 token 能耗"),
@@ -286,8 +234,8 @@ _BALANCE: tuple[Panel, ...] = (
             "means waiting or tiny batches.",
             "生成一个 token 的卡能耗（焦耳），各副本平均。翻倍通常意味着等待或批次过小。",
         ),
-        series(lambda: avg_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window="5m")).as_unit(Unit.JOULES), Text("mean", "平均")),
-        needs=TRAFFIC, width=6, decimals=2,
+        series(lambda: avg_by(seen(m.LLM_ENERGY_JOULES_PER_TOKEN, window=LATELY)).as_unit(Unit.JOULES), Text("mean", "平均")),
+        needs=TRAFFIC, width=5, decimals=2,
     ),
     stat(
         Text("Cards idle", "空闲的卡"),
@@ -300,7 +248,17 @@ _BALANCE: tuple[Panel, ...] = (
             | count_by(seen(m.GPU_UP)) * 0,
             Text("idle", "空闲"),
         ),
-        width=6,
+        width=4,
+    ),
+    stat(
+        Text("Versions that differ", "不一致的版本"),
+        Text(
+            "Models whose nodes run different drivers or CUDA versions, and models whose replicas run different versions of "
+            "an engine. Speed and answers then differ by node; the last row of this board lists who runs what.",
+            "所在节点驱动或 CUDA 版本不一致的模型数，加上副本引擎版本不一致的模型数。速度与回答会因节点而异；本看板最后一行列出各自的版本。",
+        ),
+        series(_differing, Text("models", "模型")),
+        limit=NONE_ODD, states=ALL_WELL, width=5,
     ),
 )  # fmt: skip
 
@@ -314,10 +272,10 @@ FLEET = Board(
     ),
     rows=(
         status(),
-        Row(title=Text("What users get", "用户体验"), panels=_PROMISES),
+        Row(title=Text("What users get", "用户体验"), panels=PROMISES),
         Row(title=Text("Load", "负载"), panels=_LOAD),
         Row(title=Text("Nodes", "节点"), panels=_NODES),
-        Row(title=Text("Balance and cost", "均衡与成本"), panels=_BALANCE),
+        Row(title=Text("Balance, cost, versions", "均衡、成本与版本"), panels=_BALANCE),
         Row(title=Text("Versions, cost and cards in use", "版本、成本与在用卡"), panels=VERSIONS, collapsed=True),
     ),
     notes=OF_FLEET,

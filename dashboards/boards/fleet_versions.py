@@ -5,12 +5,13 @@ from __future__ import annotations
 from alerts import boards as named
 from alerts.text import Text
 from dashboards.boards.status import TO_NODE, TO_REPLICA
+from dashboards.limits import MOST
 from dashboards.panels import Cell, Panel, bars, column, series, table
-from dashboards.scope import owned, seen
+from dashboards.scope import LATELY, owned, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import count_by, max_by
+from exporter.promql import bottomk, count_by, max_by
 
 ENGINE = (Needs.ENGINE,)
 
@@ -35,7 +36,7 @@ VERSIONS: tuple[Panel, ...] = (
         ),
         column(lambda: seen(m.LLM_ENGINE_INFO), Text("Seen", "已见"), cell=Cell.FACT),
         rows=("instance", "model", "replica", "engine", "version"), needs=ENGINE, width=12, height=7,
-        drill=(TO_REPLICA,),
+        drill=(TO_REPLICA,), named=named.FLEET_ENGINE_VERSIONS,
     ),
     table(
         Text("Images by replica", "镜像（按副本）"),
@@ -53,20 +54,23 @@ VERSIONS: tuple[Panel, ...] = (
             "生成百万 token 所用时间内该副本各卡的价格；空闲会推高成本。",
         ),
         column(
-            lambda: seen(m.LLM_COST_PER_MILLION_TOKENS, window="5m"), Text("Cost", "成本"), cell=Cell.BAR,
+            lambda: seen(m.LLM_COST_PER_MILLION_TOKENS, window=LATELY), Text("Cost", "成本"), cell=Cell.BAR,
         ),
         rows=("instance", "model", "replica", "currency"), needs=(Needs.PRICE, Needs.TRAFFIC), width=12, height=7,
     ),
     bars(
         Text("Share of cards in use, by node", "在用卡占比（按节点）"),
         Text(
-            "Cards that some replica uses, over the node's cards. Below 100 %: capacity that nobody holds, or "
+            f"Cards that some replica uses, over the node's cards; the {MOST} nodes with the lowest share. Below 100 %: capacity that nobody holds, or "
             "replicas whose cards were not found (see Shardwatch itself).",
-            "被副本占用的卡占节点卡数的比例。低于 100 %：有空闲容量，或未能识别副本所用的卡（见 Shardwatch 自身）。",
+            f"被副本占用的卡占节点卡数的比例（最低的 {MOST} 个节点）。低于 100 %：有空闲容量，或未能识别副本所用的卡（见 Shardwatch 自身）。",
         ),
         series(
-            lambda: count_by(max_by(owned(seen(m.GPU_UP)), "instance", "uuid"), "instance").as_unit(Unit.NONE)
-            / count_by(seen(m.GPU_UP), "instance"),
+            lambda: bottomk(
+                MOST,
+                count_by(max_by(owned(seen(m.GPU_UP)), "instance", "uuid"), "instance").as_unit(Unit.NONE)
+                / count_by(seen(m.GPU_UP), "instance"),
+            ),
             "{{instance}}",
         ),
         needs=ENGINE, most=1, width=12, height=7,

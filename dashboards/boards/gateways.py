@@ -7,12 +7,13 @@ from alerts.text import Text
 from dashboards.boards.status import TO_REPLICA, UP
 from dashboards.limits import LIMITS, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, column, lines, series, stat, table
-from dashboards.scope import NODE, RANGE, WINDOW, seen
+from dashboards.scope import LATELY, NODE, RANGE, WINDOW, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
 
 GATEWAY = (Needs.GATEWAY, Needs.TRAFFIC)
+AT_ONCE = "1m"  # the daemon's shorter window: who is sent nothing shows while it happens
 BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
 
 
@@ -28,11 +29,11 @@ GATEWAYS: tuple[Panel, ...] = (
     lines(
         Text("Share of requests by backend", "各后端请求占比"),
         Text(
-            "Share of the pool's requests that each backend was sent. Uneven shares on purpose are weights.",
-            "各后端分到的请求占比。有意的不均是权重。",
+            "Share of the pool's requests that each backend was sent in a minute. Uneven shares on purpose are weights.",
+            "1 分钟内各后端分到的请求占比。有意的不均是权重。",
         ),
         series(
-            lambda: max_by(seen(m.GATEWAY_REQUEST_SHARE_RATIO, window="1m"), "gateway", "pool", "backend"),
+            lambda: max_by(seen(m.GATEWAY_REQUEST_SHARE_RATIO, window=AT_ONCE), "gateway", "pool", "backend"),
             "{{pool}} {{backend}}",
         ),
         needs=GATEWAY, most=1, named=named.IMBALANCE_GATEWAY,
@@ -51,7 +52,7 @@ GATEWAYS: tuple[Panel, ...] = (
             lambda: increase(seen(m.GATEWAY_RESTARTS_TOTAL), RANGE), Text("Restarts", "重启"), cell=Cell.COLOUR,
             limit=NONE_ODD, decimals=0,
         ),
-        rows=("instance", "gateway"), needs=(Needs.GATEWAY,), width=12, height=7,
+        rows=("instance", "gateway"), needs=(Needs.GATEWAY,), width=12, height=7, named=named.IMBALANCE_GATEWAYS,
     ),
     table(
         Text("Pools of the gateways", "网关后端池"),
@@ -64,7 +65,7 @@ GATEWAYS: tuple[Panel, ...] = (
         column(lambda: rate(seen(m.GATEWAY_POOL_ERRORS_TOTAL), WINDOW), Text("Errors", "错误"), shown=Shown.REQUESTS),
         column(lambda: seen(m.GATEWAY_POOL_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
         column(lambda: seen(m.GATEWAY_POOL_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
-        rows=("instance", "gateway", "pool"), needs=(Needs.GATEWAY,), width=12, height=7,
+        rows=("instance", "gateway", "pool"), needs=(Needs.GATEWAY,), width=12, height=7, named=named.IMBALANCE_POOLS,
     ),
     table(
         Text("Backends of the gateways", "网关后端"),
@@ -81,7 +82,7 @@ GATEWAYS: tuple[Panel, ...] = (
         ),
         column(lambda: _named(rate(seen(m.GATEWAY_ERRORS_TOTAL), WINDOW)), Text("Errors", "错误"), shown=Shown.REQUESTS),
         rows=("instance", "gateway", "pool", "backend", "replica"), needs=(Needs.GATEWAY,), width=24, height=7,
-        drill=(TO_REPLICA,),
+        drill=(TO_REPLICA,), named=named.IMBALANCE_BACKENDS,
     ),
     lines(
         Text("Waiting in the gateways' pools", "网关后端池的排队"),
@@ -100,9 +101,9 @@ GATEWAYS: tuple[Panel, ...] = (
             "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
         ),
         series(
-            lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window="5m"), "pool"), "{{pool}}",
+            lambda: max_by(seen(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window=LATELY), "pool"), "{{pool}}",
             shown=Shown.FACTOR,
         ),
-        needs=(Needs.REPLICAS, *GATEWAY), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2,
+        needs=(Needs.REPLICAS, *GATEWAY), limit=LIMITS.gateway_imbalance, width=8, height=7, decimals=2, named=named.IMBALANCE_BUSIEST,
     ),
 )  # fmt: skip

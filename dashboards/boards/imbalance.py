@@ -164,7 +164,7 @@ _CARDS: tuple[Panel, ...] = (
             ),
             "{{group}} {{instance}}", shown=Shown.FACTOR,
         ),
-        needs=ENGINE, limit=LIMITS.memory_skew, least=1,
+        needs=ENGINE, limit=LIMITS.memory_skew, least=1, named=named.IMBALANCE_MEMORY,
     ),
 )  # fmt: skip
 

@@ -93,6 +93,6 @@ GATEWAY = Note(
 # A rolling update of a thousand nodes would paint the fleet's curves over: there they wait to be asked for.
 OF_FLEET = (PAGING, XID, SXID, replace(ENGINE, on=False), replace(DAEMON, on=False))
 OF_NODE = (ALERTING, XID, SXID, ENGINE, DAEMON)
-OF_CARDS = (ALERTING, XID, SXID, DAEMON)
+OF_CARDS = OF_NODE  # with the restarts: whether an engine ended because of an XID is seen where both stand together
 OF_BALANCE = (*OF_NODE, GATEWAY)
 OF_DAEMON = (*OF_NODE, CONFIGURED)

@@ -6,6 +6,7 @@ from alerts import boards as named
 from alerts.boards import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
+from dashboards.boards import xids
 from dashboards.boards.marks import OF_NODE
 from dashboards.boards.node_full import MORE
 from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, YES_BAD, status
@@ -13,11 +14,19 @@ from dashboards.boards.waiting import CAUSES, cause
 from dashboards.limits import LIMITS, NONE_ODD, NONE_WASTED
 from dashboards.panels import Cell, Panel, Shown, State, bars, column, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import RANGE, WINDOW, owned, owned_lately, seen
+from dashboards.scope import WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
-from exporter.promql import Expr, Match, increase, max_by, min_by, over_time, rate, without_value
+from exporter.promql import (
+    Expr,
+    Match,
+    max_by,
+    min_by,
+    over_time,
+    rate,
+    without_value,
+)
 
 CARD = "{{instance}} GPU {{gpu}}"
 BY_CARD = ("instance", "gpu")
@@ -265,7 +274,7 @@ _LINKS: tuple[Panel, ...] = (
             lambda: seen(m.GPU_NVLINK_LINKS_DOWN), Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
             limit=NONE_ODD, needs=(Needs.NVLINK,),
         ),
-        rows=BY_CARD, width=10, height=10, drill=(TO_CARD,),
+        rows=BY_CARD, width=10, height=10, drill=(TO_CARD,), named=named.NODE_DEGRADED,
     ),
     table(
         Text("How the cards of a replica reach each other", "副本内各卡的互联路径"),
@@ -281,13 +290,12 @@ _LINKS: tuple[Panel, ...] = (
     table(
         Text("XIDs in the chosen time", "所选时间内的 XID"),
         Text(
-            "Errors that the driver reported by number. 48, 79, 94, 95, 119 and 120 ask for action; Card health says "
-            "which.",
-            "驱动按编号上报的错误。48、79、94、95、119、120 需要处置；“卡健康”给出做法。",
+            f"Errors that the driver reported by number. {xids.RESETTING} take the card out of "
+            "use until it or the node is reset; what to do about each stands on Card health.",
+            f"驱动按编号上报的错误。出现 {xids.RESETTING} 时该卡不可用，需复位卡或重启节点；各编号的处置见“卡健康”。",
         ),
         column(
-            lambda: increase(seen(m.GPU_XID_EVENTS_TOTAL), RANGE) > 0, Text("Events", "次数"), cell=Cell.COLOUR,
-            limit=NONE_ODD, summed=True, decimals=0,
+            xids.counted, Text("Events", "次数"), cell=Cell.COLOUR, limit=NONE_ODD, summed=True, decimals=0,
         ),
         rows=(*BY_CARD, "xid"), needs=(Needs.XID,), width=16, height=6, drill=(TO_CARD,),
     ),
@@ -300,7 +308,7 @@ _LINKS: tuple[Panel, ...] = (
         ),
         column(lambda: seen(m.LLM_CARDS_OVER_PCIE), Text("Talk over", "通信方式"), cell=Cell.COLOUR, states=PCIE),
         column(lambda: seen(m.LLM_CARDS_CROSS_SOCKETS), Text("Sockets", "插槽"), cell=Cell.WORD, states=SOCKETS),
-        rows=("instance", "replica"), needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=6, drill=(TO_REPLICA,),
+        rows=("instance", "replica"), needs=(Needs.GROUPS, Needs.ENGINE), width=8, height=6, drill=(TO_REPLICA,), named=named.NODE_OVER_PCIE,
     ),
 )  # fmt: skip
 
@@ -323,4 +331,5 @@ NODE = Board(
         ),
     ),
     notes=OF_NODE,
+    by_card=True,
 )

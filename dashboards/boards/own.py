@@ -8,7 +8,7 @@ from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.marks import OF_DAEMON
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, UP, YES_BAD, status
-from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
+from dashboards.limits import LIMITS, MOST, NONE_LOST, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, State, column, lines, series, table, text, timeline
 from dashboards.panels.record import Colour
 from dashboards.scope import NODE, RANGE, WINDOW, seen, targets
@@ -27,6 +27,7 @@ from exporter.promql import (
     rate,
     since,
     sum_by,
+    topk,
     until,
 )
 from exporter.promql.selectors import TARGET
@@ -127,7 +128,8 @@ _SOURCES: tuple[Panel, ...] = (
           "为空即正常。原因如 refused、timeout、lost、hung、library 等；以及最近一次读到的时间距今。"),
         column(lambda: seen(m.SHARDWATCH_SOURCE_DOWN_INFO), Text("Down", "停止"), cell=Cell.COLOUR, limit=NONE_LOST),
         column(_last_read, Text("Last read", "最近读取"), shown=Shown.AGE, needs=(Needs.READ,)),
-        rows=("instance", "source", "reason"), needs=TROUBLE, width=12, height=9, drill=(TO_NODE,),
+        rows=("instance", "source", "reason"), needs=TROUBLE, width=12, height=9, named=named.SELF_DOWN,
+        drill=(TO_NODE,),
     ),
 )  # fmt: skip
 
@@ -135,16 +137,16 @@ _SOURCES: tuple[Panel, ...] = (
 _AGES: tuple[Panel, ...] = (
     lines(
         Text("Age of cards' data", "卡数据年龄"),
-        Text("Age of each card's newest reading. Rising steadily: the driver hangs on that card.",
-          "各卡最新读数的年龄。持续上升：驱动卡在这张卡上。"),
-        series(lambda: max_by(seen(m.GPU_DATA_AGE_SECONDS), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
-        limit=LIMITS.card_age, drill=(TO_CARD,),
+        Text(f"Age of each card's newest reading, the {MOST} oldest. Rising steadily: the driver hangs on that card.",
+          f"各卡最新读数的年龄（最旧的 {MOST} 张）。持续上升：驱动卡在这张卡上。"),
+        series(lambda: topk(MOST, max_by(seen(m.GPU_DATA_AGE_SECONDS), "instance", "gpu")), "{{instance}} GPU {{gpu}}"),
+        limit=LIMITS.card_age, drill=(TO_CARD,), named=named.SELF_CARD_AGES,
     ),
     lines(
         Text("Age of engines' data", "引擎数据年龄"),
-        Text("Age of each replica's newest reading. Rising: its page answers no more.",
-          "各副本最新读数的年龄。上升：其页面不再应答。"),
-        series(lambda: max_by(seen(m.LLM_DATA_AGE_SECONDS), "instance", "replica"), "{{instance}} {{replica}}"),
+        Text(f"Age of each replica's newest reading, the {MOST} oldest. Rising: its page answers no more.",
+          f"各副本最新读数的年龄（最旧的 {MOST} 个）。上升：其页面不再应答。"),
+        series(lambda: topk(MOST, max_by(seen(m.LLM_DATA_AGE_SECONDS), "instance", "replica")), "{{instance}} {{replica}}"),
         needs=(Needs.ENGINE,), limit=LIMITS.replica_age, drill=(TO_REPLICA,),
     ),
     timeline(
@@ -152,35 +154,41 @@ _AGES: tuple[Panel, ...] = (
         Text("Sources in which a call hung within the chosen time. The daemon goes on without them.",
           "所选时间内调用挂住过的数据源。守护进程会绕开它继续工作。"),
         series(_hung, "{{instance}} {{source}}"),
-        states=YES_BAD, needs=TROUBLE, width=8,
+        states=YES_BAD, needs=TROUBLE, width=8, named=named.SELF_HUNG,
     ),
     lines(
         Text("Failed readings", "读取失败"),
-        Text("Failed attempts per second, by source and reason. A few a day are network; a level is a fault.",
-          "每秒失败次数（按数据源与原因）。一天几次是网络抖动，持续存在即故障。"),
+        Text(f"Failed attempts per second, by source and reason, the {MOST} most. A few a day are network; a level is a fault.",
+          f"每秒失败次数（按数据源与原因，最多的 {MOST} 条）。一天几次是网络抖动，持续存在即故障。"),
         series(
-            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_FAILURES_TOTAL), WINDOW), "instance", "source", "reason"),
+            lambda: topk(
+                MOST,
+                sum_by(rate(seen(m.SHARDWATCH_SOURCE_FAILURES_TOTAL), WINDOW), "instance", "source", "reason"),
+            ),
             "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
         ),
         needs=TROUBLE, width=6,
     ),
     lines(
         Text("Lines left out of pages", "被舍弃的行"),
-        Text("Lines and numbers of sources' pages that were unreadable, twice or not finite. Above zero: an engine "
+        Text(f"Lines and numbers of sources' pages that were unreadable, twice or not finite, the {MOST} most. Above zero: an engine "
           "that Shardwatch does not quite understand.",
-          "数据源页面中不可读、重复或非有限的行与数。大于零：某引擎未被完全理解。"),
+          f"数据源页面中不可读、重复或非有限的行与数（最多的 {MOST} 条）。大于零：某引擎未被完全理解。"),
         series(
-            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), WINDOW), "instance", "source", "reason"),
+            lambda: topk(
+                MOST,
+                sum_by(rate(seen(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), WINDOW), "instance", "source", "reason"),
+            ),
             "{{instance}} {{source}} {{reason}}", shown=Shown.EVENTS,
         ),
-        needs=TROUBLE, width=6,
+        needs=TROUBLE, width=6, named=named.SELF_ODDITIES,
     ),
     table(
         Text("Replicas without cards, and why", "未找到卡的副本"),
         Text("Replicas for which no card was found: their boards show no cards. Empty is healthy.",
           "没有找到对应卡的副本：其看板上没有卡。为空即正常。"),
         column(lambda: seen(m.SHARDWATCH_REPLICA_UNASSIGNED_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, limit=NONE_ODD),
-        rows=("instance", "replica", "reason"), needs=TROUBLE, width=6, height=8, drill=(TO_REPLICA,),
+        rows=("instance", "replica", "reason"), needs=TROUBLE, width=6, height=8, drill=(TO_REPLICA,), named=named.SELF_UNASSIGNED,
     ),
     table(
         Text("TLS certificates of the engines", "引擎的 TLS 证书"),
@@ -199,43 +207,43 @@ _COST: tuple[Panel, ...] = (
     lines(
         Text("CPU of the daemon", "守护进程 CPU"),
         Text(
-            "Share of one core, the driver's worker process not included. A few percent at most; a level that rose is more "
+            f"Share of one core, of the {MOST} daemons with the highest, the driver's worker process not included. A few percent at most; a level that rose is more "
             "cards, engines or scrapers, or a page that grew.",
-            "占单核的比例，不含驱动 worker 进程。至多百分之几；台阶上升来自更多的卡、引擎、抓取者或变大的页面。",
+            f"占单核的比例（最高的 {MOST} 个守护进程），不含驱动 worker 进程。至多百分之几；台阶上升来自更多的卡、引擎、抓取者或变大的页面。",
         ),
-        series(lambda: max_by(ours(CPU), "instance"), "{{instance}}"),
+        series(lambda: topk(MOST, max_by(ours(CPU), "instance")), "{{instance}}"),
         drill=(TO_NODE,),
     ),
     lines(
         Text("Memory of the daemon", "守护进程内存"),
         Text(
-            "Resident memory. It grows for five minutes until the windows are full, and then only with engines; a line "
+            f"Resident memory, of the {MOST} daemons with the most. It grows for five minutes until the windows are full, and then only with engines; a line "
             "that climbs for a day is a leak worth a report.",
-            "常驻内存。启动后五分钟内随窗口填满而增长，之后只随引擎数变化；整天持续上升即泄漏，值得报告。",
+            f"常驻内存（最多的 {MOST} 个守护进程）。启动后五分钟内随窗口填满而增长，之后只随引擎数变化；整天持续上升即泄漏，值得报告。",
         ),
-        series(lambda: max_by(ours(MEMORY), "instance"), "{{instance}}"),
-        drill=(TO_NODE,),
+        series(lambda: topk(MOST, max_by(ours(MEMORY), "instance")), "{{instance}}"),
+        drill=(TO_NODE,), named=named.SELF_MEMORY,
     ),
     lines(
         Text("Open files of the daemon", "守护进程打开的文件"),
         Text(
-            "File descriptors in use, connections included. A climb without an end are connections that nobody closes.",
-            "使用中的文件描述符，含连接。持续上升说明有连接没有关闭。",
+            f"File descriptors in use, connections included, of the {MOST} daemons with the most. A climb without an end are connections that nobody closes.",
+            f"使用中的文件描述符，含连接（最多的 {MOST} 个守护进程）。持续上升说明有连接没有关闭。",
         ),
-        series(lambda: max_by(ours(FILES), "instance"), "{{instance}}"),
+        series(lambda: topk(MOST, max_by(ours(FILES), "instance")), "{{instance}}"),
         drill=(TO_NODE,),
     ),
     lines(
         Text("Scrape duration", "抓取耗时"),
-        Text("As Prometheus sees it. The page is made beforehand: milliseconds; more is the network or a starved node.",
-          "Prometheus 侧的抓取耗时。页面是预先生成的，应为毫秒级；偏高是网络或节点缺 CPU。"),
-        series(lambda: seen(SCRAPE), "{{instance}}"),
+        Text(f"As Prometheus sees it, the {MOST} longest. The page is made beforehand: milliseconds; more is the network or a starved node.",
+          f"Prometheus 侧的抓取耗时（最长的 {MOST} 个）。页面是预先生成的，应为毫秒级；偏高是网络或节点缺 CPU。"),
+        series(lambda: topk(MOST, max_by(seen(SCRAPE), "instance")), "{{instance}}"),
         width=8,
     ),
     lines(
         Text("Samples per scrape", "每次抓取的样本"),
-        Text("Series on the page. A jump is new cards, engines or series: full.", "页面上的序列数。跳变来自新卡、新引擎或 series: full。"),
-        series(lambda: seen(SAMPLES), "{{instance}}"),
+        Text(f"Series on the page, of the {MOST} with the most. A jump is new cards, engines or series: full.", f"页面上的序列数（最多的 {MOST} 个）。跳变来自新卡、新引擎或 series: full。"),
+        series(lambda: topk(MOST, max_by(seen(SAMPLES), "instance")), "{{instance}}"),
         width=8,
     ),
     table(
@@ -251,20 +259,23 @@ _COST: tuple[Panel, ...] = (
 _FULL: tuple[Panel, ...] = (
     lines(
         Text("Time to read a source", "读取耗时"),
-        Text("How long the last attempt took, by source. Near the timeout, the source is overloaded.",
-          "最近一次读取耗时（按数据源）。接近超时说明该源过载。"),
+        Text(f"How long the last attempt took, by source, the {MOST} longest. Near the timeout, the source is overloaded.",
+          f"最近一次读取耗时（按数据源，最长的 {MOST} 个）。接近超时说明该源过载。"),
         series(
-            lambda: max_by(seen(m.SHARDWATCH_SOURCE_POLL_DURATION_SECONDS), "instance", "source"),
+            lambda: topk(MOST, max_by(seen(m.SHARDWATCH_SOURCE_POLL_DURATION_SECONDS), "instance", "source")),
             "{{instance}} {{source}}",
         ),
         needs=FULL, width=12,
     ),
     lines(
         Text("Polls skipped", "跳过的轮询"),
-        Text("Polls not started because the one before still ran. Above zero: the interval is too short.",
-          "因前一次未结束而跳过的轮询。大于零：间隔过短。"),
+        Text(f"Polls not started because the one before still ran, the {MOST} most. Above zero: the interval is too short.",
+          f"因前一次未结束而跳过的轮询（最多的 {MOST} 个）。大于零：间隔过短。"),
         series(
-            lambda: sum_by(rate(seen(m.SHARDWATCH_SOURCE_POLLS_SKIPPED_TOTAL), WINDOW), "instance", "source"),
+            lambda: topk(
+                MOST,
+                sum_by(rate(seen(m.SHARDWATCH_SOURCE_POLLS_SKIPPED_TOTAL), WINDOW), "instance", "source"),
+            ),
             "{{instance}} {{source}}", shown=Shown.EVENTS,
         ),
         needs=FULL, width=12,

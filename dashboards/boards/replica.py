@@ -25,7 +25,7 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.scope import WINDOW, owned, owned_lately, seen
+from dashboards.scope import LATELY, WINDOW, owned, owned_lately, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
@@ -139,7 +139,7 @@ _LATENCY: tuple[Panel, ...] = (
         ),
         series(
             lambda: max_by(
-                seen(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window="5m"), "instance", "replica", "quantile"
+                seen(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window=LATELY), "instance", "replica", "quantile"
             ),
             f"{WHICH} q{{{{quantile}}}}",
         ),
@@ -189,7 +189,7 @@ _QUEUE: tuple[Panel, ...] = (
             "past is trouble (routing, prompts, evictions), a low level is not.",
             "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
         ),
-        series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window="5m"), "instance", "replica"), WHICH),
+        series(lambda: max_by(seen(m.LLM_KV_CACHE_HIT_RATIO, window=LATELY), "instance", "replica"), WHICH),
         needs=TRAFFIC, limit=LIMITS.hit_rate, most=1, width=6, named=named.REPLICA_HITS,
     ),
     table(
@@ -295,7 +295,7 @@ _CARDS: tuple[Panel, ...] = (
             lambda: sum_by(rate(seen(m.LLM_GENERATION_TOKENS_TOTAL), WINDOW), "instance", "replica"),
             Text(f"{WHICH} generated", f"{WHICH} 生成"),
         ),
-        needs=ENGINE, width=16, height=7,
+        needs=ENGINE, width=16, height=7, named=named.REPLICA_TOKENS,
     ),
 )  # fmt: skip
 

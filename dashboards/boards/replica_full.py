@@ -10,7 +10,7 @@ from dashboards.boards.latency import WHICH, curves
 from dashboards.boards.status import TO_CARD
 from dashboards.limits import BEHIND, LIMITS, NONE_ODD
 from dashboards.panels import Cell, Panel, Shown, column, history, lines, series, table
-from dashboards.scope import NODE, RANGE, WINDOW, owned, seen
+from dashboards.scope import LATELY, NODE, RANGE, WINDOW, owned, seen
 from dashboards.words import Needs
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, binary, increase, max_by, rate, sum_by
@@ -82,7 +82,7 @@ MORE: tuple[Panel, ...] = (
             "5 分钟窗口内各阶段的观测数：二十个观测的 p99 就是最大值。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_LATENCY_OBSERVATIONS, window="5m"), "instance", "replica", "stage"),
+            lambda: max_by(seen(m.LLM_LATENCY_OBSERVATIONS, window=LATELY), "instance", "replica", "stage"),
             f"{WHICH} {{{{stage}}}}",
         ),
         needs=(Needs.FULL, Needs.ENGINE),
@@ -95,7 +95,7 @@ MORE: tuple[Panel, ...] = (
             "引擎分桶已无法区分的观测占比；分位数会停在上界。大于零时，上面的 p99 只是下限。",
         ),
         series(
-            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window="5m"), "instance", "replica", "stage"),
+            lambda: max_by(seen(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window=LATELY), "instance", "replica", "stage"),
             f"{WHICH} {{{{stage}}}}",
         ),
         needs=TRAFFIC, limit=LIMITS.saturated_share,

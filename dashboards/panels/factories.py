@@ -250,7 +250,7 @@ def table(
     shows: Text,
     *columns: Asked,
     rows: tuple[str, ...],
-    sort: str = "",
+    sort: tuple[str, ...] = (),
     needs: tuple[Needs, ...] = (),
     width: int = 24,
     height: int = 9,

@@ -53,8 +53,12 @@ def render(
     placed: tuple[Placed, ...],
     notes: tuple[Note, ...],
     language: Language,
+    every_node: bool = True,
 ) -> Json:
-    """Give the board as Grafana's classic JSON, schema 42."""
+    """Give the board as Grafana's classic JSON, schema 42.
+
+    Without ``every_node`` the nodes have no All: Grafana begins with the first, and several can be chosen.
+    """
     made = core.Dashboard(
         title=title.in_(language),
         description=shows.in_(language),
@@ -67,7 +71,7 @@ def render(
         time=core.Time("now-1h", "now"),
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
         panels=[_place(one, language) for one in placed],
-        templating=core.Templating(list=_variables(language)),
+        templating=core.Templating(list=_variables(language, every_node=every_node)),
         annotations=core.Annotations(list=[annotation(one, language) for one in notes]),
         links=[_siblings(language)],
     )
@@ -93,7 +97,7 @@ def _siblings(language: Language) -> core.DashboardLink:
     )  # fmt: skip
 
 
-def _variables(language: Language) -> list[core.Template]:
+def _variables(language: Language, *, every_node: bool) -> list[core.Template]:
     source = kinds.Variable(
         name="datasource", label=_DATA_SOURCE.in_(language), type="datasource", query="prometheus", refresh=1
     )
@@ -105,10 +109,11 @@ def _variables(language: Language) -> list[core.Template]:
         "replica": f'label_values({up}{{{_INSTANCE},model=~"$model"}}, replica)',
         "gpu": f"label_values({cards}{{{_INSTANCE}}}, gpu)",
     }
-    return [source, *(_variable(name, query, language) for name, query in asked.items())]
+    with_all = {name: every_node or name != "instance" for name in asked}
+    return [source, *(_variable(name, query, language, with_all=with_all[name]) for name, query in asked.items())]
 
 
-def _variable(name: str, query: str, language: Language) -> core.Template:
+def _variable(name: str, query: str, language: Language, *, with_all: bool) -> core.Template:
     return kinds.Variable(
         name=name,
         label=_NAMES[name].in_(language),
@@ -117,7 +122,7 @@ def _variable(name: str, query: str, language: Language) -> core.Template:
         dataSource=SOURCE,
         refresh=2,  # with the time range: a node that joined an hour ago is in the list
         sort=3 if name == "gpu" else 1,
-        includeAll=True,
+        includeAll=with_all,
         multi=True,
         allValue=".*" if name in {"model", "replica", "gpu"} else ".+",  # facts of free cards have an empty replica
     )

@@ -60,7 +60,7 @@ class AlertList(Modern):
 
 
 class Variable(core.Template):  # type: ignore[misc]
-    """A variable whose ``current`` Grafana 13 reads: everything, or the first data source."""
+    """A variable whose ``current`` Grafana 13 reads: everything, or the first data source or node."""
 
     def to_json_data(self) -> Json:
         """Give Grafana's JSON, without the keys of old versions."""
@@ -69,7 +69,10 @@ class Variable(core.Template):  # type: ignore[misc]
         given = {key: old[key] for key in kept if old[key] not in (None, "")}
         if self.type != "query":
             return given | {"includeAll": False, "multi": False, "options": []}
-        everything = {"selected": True, "text": ["All"], "value": ["$__all"]}
+        given |= {"includeAll": bool(self.includeAll), "multi": True, "options": []}
+        if not self.includeAll:
+            return given  # without a current value Grafana takes the first
         return given | {
-            "allValue": self.allValue, "current": everything, "includeAll": True, "multi": True, "options": [],
-        }  # fmt: skip
+            "allValue": self.allValue,
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        }

@@ -162,7 +162,7 @@ class Panel:
     drill: tuple[Drill, ...] = ()
     traces: str = ""  # label of the series that names the service whose traces explain it
     rows: tuple[str, ...] = ()  # labels that make a table's row
-    sort: str = ""  # the English title of the column that a table is sorted by, largest first
+    sort: tuple[str, ...] = ()  # the English titles of the columns that a table is sorted by, largest first
     content: Text | None = None
 
     def __post_init__(self) -> None:

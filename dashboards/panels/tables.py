@@ -23,11 +23,13 @@ _WIDTHS = {
 
 
 def options(panel: Panel, language: Language) -> Json:
-    """Give the options: how it is sorted; by its first labels unless the panel names a column, largest first."""
-    sort = [(one.legend.in_(language), True) for one in panel.series if one.legend.en == panel.sort]
+    """Give the options: how it is sorted; by its first labels unless the panel names columns, largest first."""
+    columns = {one.legend.en: one.legend.in_(language) for one in panel.series}
+    for name in panel.sort:
+        if name not in columns:
+            raise BoardError(f"{panel.title.en}: sorted by a column {name!r} that it does not have")
+    sort = [(columns[name], True) for name in panel.sort]
     sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
-    if panel.sort and not sort[0][1]:
-        raise BoardError(f"{panel.title.en}: sorted by a column {panel.sort!r} that it does not have")
     return {
         "showHeader": True, "cellHeight": "sm", "frameIndex": 0,
         "sortBy": [{"displayName": name, "desc": largest} for name, largest in sort],

@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for name in ("prometheus", "chromium", "node", "npm"):
             program(name)
+        _chosen(arguments.var)  # before minutes of recording
         with _folder(arguments.store) as folder:
             return _draw(arguments, _recorded(arguments, folder))
     except PreviewError as error:
@@ -93,6 +94,13 @@ def _recorded(arguments: argparse.Namespace, folder: str) -> recording.Recording
     )  # fmt: skip
 
 
+def _chosen(given: Sequence[str]) -> dict[str, str]:
+    for one in given:
+        if not one.partition("=")[0] or "=" not in one:
+            raise PreviewError(f"--var {one}: write NAME=VALUE, such as replica=chat")
+    return dict(one.split("=", 1) for one in given)
+
+
 def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
     built = drawing.bundle(CACHE)
     window = plan.Window(
@@ -100,7 +108,7 @@ def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
     )
     known = list(dict.fromkeys(node.scenario for node in recorded.nodes))
     subjects = arguments.only or [*known, *(["fleet"] if len(recorded.nodes) > 1 else [])]
-    chosen = dict(one.split("=", 1) for one in arguments.var if "=" in one)
+    chosen = _chosen(arguments.var)
     with recording.serving(recorded) as prometheus, drawing.serving(built) as (page, url):
         for subject in subjects:
             nodes = [node.instance for node in recorded.nodes if subject in {"fleet", node.scenario}]
@@ -108,7 +116,8 @@ def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
                 raise PreviewError(f"{subject} is not in this recording; there are {', '.join(known)} and fleet")
             for uid in arguments.board or plan.uids(arguments.language):
                 board = plan.load(uid, arguments.language)
-                only = {} if subject == "fleet" else {"instance": nodes}
+                whole = subject == "fleet" and plan.takes_all(board, "instance")
+                only = {} if whole else {"instance": nodes[:1] if subject == "fleet" else nodes}
                 made = plan.plan(
                     board, window, only | {name: [value] for name, value in chosen.items()}, width=arguments.width,
                     unfold=arguments.unfold,

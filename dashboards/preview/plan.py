@@ -78,6 +78,11 @@ def load(uid: str, language: str, folder: str = GENERATED) -> Json:
     return data
 
 
+def takes_all(board: Json, variable: str) -> bool:
+    """Say whether a variable of the board may stand for everything."""
+    return any(one["includeAll"] for one in _variables(board) if one["name"] == variable)
+
+
 def uids(language: str, folder: str = GENERATED) -> list[str]:
     """Give the names of all generated boards."""
     try:
@@ -121,7 +126,9 @@ def filled(expr: str, values: Mapping[str, str], window: Window, step: float) ->
     macros = {
         "__interval": f"{step:g}s",
         "__rate_interval": f"{max(step + window.scrape, 4 * window.scrape):g}s",
+        "__rate_interval_ms": f"{1000 * max(step + window.scrape, 4 * window.scrape):.0f}",
         "__range": f"{math.ceil(window.seconds)}s",
+        "__range_s": f"{math.ceil(window.seconds)}",
         "__from": f"{window.start * 1000:.0f}",
     }
 
@@ -140,7 +147,7 @@ def _variables(board: Json) -> list[Json]:
 
 def _value(variable: Json, chosen: tuple[str, ...]) -> str:
     if not chosen:
-        return str(variable["allValue"])
+        return str(variable.get("allValue", ".+"))
     escaped = [re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\\\1", one) for one in chosen]
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 

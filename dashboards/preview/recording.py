@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from alerts.text import Language
@@ -88,16 +88,30 @@ def record(
         config = _config(targets, language)
         url = running.enter_context(_prometheus(folder, config))
         print(f"preview: {len(nodes)} nodes for {seconds:.0f} s; Prometheus at {url}", flush=True)
-        time.sleep(max(0.0, start + seconds - DEAD_SECONDS - time.time()))
-        for node, process in zip(nodes, started, strict=True):
-            if node.scenario in dead:
-                process.send_signal(signal.SIGTERM)
-        time.sleep(max(0.0, start + seconds - time.time()))
+        alive = dict(zip(nodes, started, strict=True))
+        _live(alive, start + seconds - DEAD_SECONDS)
+        for node in [node for node in alive if node.scenario in dead]:
+            alive.pop(node).send_signal(signal.SIGTERM)
+        _live(alive, start + seconds)
         end = time.time()  # before anything is told to end: what has ended has no data
     made = Recording(folder=folder, nodes=nodes, start=start, fault=start + fault_at, end=end)
     with open(os.path.join(folder, "recording.json"), "w", encoding="utf-8") as file:
         json.dump(asdict(made), file)
     return made
+
+
+def _live(daemons: Mapping[Node, Process], until: float) -> None:
+    """Wait until a moment; PreviewError as soon as a daemon has ended, rather than minutes later with empty boards."""
+    while True:
+        for node, process in daemons.items():
+            if process.poll() is not None:
+                raise PreviewError(
+                    f"the daemon of {node.instance} ended with {process.returncode} while it was recorded"
+                )
+        left = until - time.time()
+        if left <= 0:
+            return
+        time.sleep(min(left, 1.0))
 
 
 def load(folder: str) -> Recording | None:

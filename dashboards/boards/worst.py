@@ -1,0 +1,91 @@
+"""How bad a node is, so that the worst stands first: what pages, and everything else that is wrong on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from alerts.figures import RECENT
+from dashboards.limits import LIMITS
+from dashboards.scope import LATELY, seen, targets
+from exporter.catalog import metrics as m
+from exporter.model.sxid import FATAL_SEVERITY
+from exporter.promql import (
+    ALERTS,
+    Expr,
+    count_by,
+    max_by,
+    over_time,
+    regex,
+    select,
+    since,
+    sum_by,
+    without_value,
+)
+from exporter.xid import FATAL
+
+
+def pages() -> Expr:
+    """Count what wakes somebody for a node: alerts that page, or what they would page for, whichever is more.
+
+    Alerts know more (engines that run requests and make no token), but only after a while, and not without the rules.
+    """
+    felt = _felt()
+    firing = count_by(
+        select(ALERTS, alertstate="firing", severity="critical", job=regex("$job"), instance=regex("$instance")),
+        "instance",
+    )
+    return (firing > felt) | felt
+
+
+def problems() -> Expr:
+    """Count what is wrong on a node, what pages included."""
+    return _added(pages(), _causes())
+
+
+def _felt() -> Expr:
+    """Count what users feel; 0 where there is nothing of it."""
+    dead = max_by(1 - targets(), "instance")
+    switch = seen(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS, severity=FATAL_SEVERITY)
+    parts = (
+        sum_by(1 - seen(m.GPU_UP), "instance"),
+        sum_by(1 - seen(m.LLM_UP), "instance"),
+        sum_by(seen(m.LLM_FROZEN), "instance"),
+        _count(seen(m.LLM_ERROR_RATIO, window=LATELY) > _critical(), "replica"),
+        _count(since(switch) < RECENT, "pci_bus_id"),
+    )
+    return _added(dead, parts)
+
+
+def _critical() -> float:
+    limit = LIMITS.error_ratio
+    return limit.warning if limit.critical is None else limit.critical
+
+
+def _causes() -> Iterable[Expr]:
+    """Yield what makes them feel it, or will, by node."""
+    lost = over_time("max", seen(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), "2m") > 0
+    full = seen(m.GPU_MEMORY_USED_BYTES) / seen(m.GPU_MEMORY_TOTAL_BYTES) > LIMITS.card_memory.warning
+    hot = seen(m.GPU_TEMPERATURE_MARGIN_CELSIUS) < LIMITS.temperature_margin.warning
+    held = seen(m.GPU_CLOCK_EVENT_ACTIVE, reason=without_value("sw_power_cap")).equals(1)
+    asked = seen(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1)
+    flags = (m.GPU_ROW_REMAP_FAILED, m.GPU_ROW_REMAP_PENDING, m.GPU_PCIE_LINK_DEGRADED, m.GPU_FABRIC_PROBLEM_INFO)
+    useless = seen(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex("|".join(str(code) for code in sorted(FATAL))))
+    down, recent = seen(m.GPU_NVLINK_LINKS_DOWN) > 0, since(useless) < RECENT
+    cards = (seen(m.GPU_STRAGGLER), full, hot, held, lost, asked, down, recent)
+    for one in (*cards, *(seen(flag).equals(1) for flag in flags)):
+        yield _count(one, "gpu")
+    failing = seen(m.LLM_ERROR_RATIO, window=LATELY) > LIMITS.error_ratio.warning
+    yield _count(failing <= _critical(), "replica")  # beyond, it pages
+    yield _count(seen(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica") > LIMITS.utilization_spread.warning, "group")
+
+
+def _count(bad: Expr, *each: str) -> Expr:
+    """Count by node, each card or replica once."""
+    return count_by(max_by(bad, "instance", *each), "instance")
+
+
+def _added(first: Expr, parts: Iterable[Expr]) -> Expr:
+    """Add up; what a node has nothing of is 0 there, so that the sum is never absent."""
+    for part in parts:
+        first = first + (part | max_by(targets(), "instance") * 0)
+    return first
