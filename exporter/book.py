@@ -2,7 +2,7 @@
 
 At most 32 engines are polled because somebody lists them, few come and go at a look, and one that is no longer listed
 stays for a minute: lists are rewritten, and flicker.  An engine listed at several places is one replica; a configured
-one wins, then files, Ray, pods, processes.
+one wins, then files, lists over HTTP, Ray, pods, processes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from exporter.config import notation
-from exporter.settings import ENGINE_KINDS, EngineSettings
+from exporter.settings import ENGINE_KINDS, EngineSettings, TlsSettings
 from exporter.sources.discovery.found import FoundEngine
-from exporter.sources.discovery.ray import own_addresses
+from exporter.sources.own_host import HERE
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,7 @@ MAX_CHANGES = 8  # at one look, but for a place's first: a list gone mad must no
 FORGET_AFTER = 60.0  # seconds since an engine was last listed
 PROCESSES = "processes"
 
-_PLACES = ("file_sd", "ray", "kubernetes", PROCESSES)  # whoever stands first names an engine
-_OWN_AGAIN = 10.0
+_PLACES = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # whoever stands first names an engine
 
 Spot = tuple[str, int, str]  # host, port, path with its query
 
@@ -45,23 +44,24 @@ class Book:
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        own: Callable[[], frozenset[str]] = own_addresses,
+        here: Callable[[str], bool] = HERE,
     ) -> None:
-        """``own`` gives this machine's addresses: an engine on it may be listed by any of them."""
+        """Begin empty.  ``here`` says which hosts are this machine: an engine may be listed by any of its names."""
         self._clock = clock
-        self._read_own = own
-        self._own: frozenset[str] = frozenset({"127.0.0.1", "::1"})
-        self._own_due = float("-inf")
+        self._here = here
+        self._spots_before: set[Spot] = set()
         self._known: dict[str, dict[Spot, _Known]] = {}
         self._crowded: set[str] = set()
 
     def saw(self, place: str, found: Sequence[FoundEngine], configured: Sequence[EngineSettings]) -> bool:
         """Note what a place lists now; tell whether ``engines`` may have changed."""
         now = self._clock()
+        moved = self._place_anew()
         left = MAX_CHANGES if place in self._known else MAX_DISCOVERED
         budget, crowded = left, False
         known = self._known.setdefault(place, {})
         spots, ports = self._spots(configured)
+        moved, self._spots_before = moved or spots != self._spots_before, set(spots)
         for one in found:
             spot = self.spot(one.url)
             if spot in spots or (place == PROCESSES and spot[:2] in ports):
@@ -82,7 +82,7 @@ class Book:
                 logger.info("source=discovery:%s event=forgotten: %s is listed no more", place, entry.engine.name)
                 del known[spot]
                 left -= 1
-        return left < budget
+        return moved or left < budget
 
     def drop(self, place: str) -> None:
         """Forget a place that is no longer looked at."""
@@ -90,6 +90,7 @@ class Book:
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
         """Give what to poll beside the configured engines; none is one of them, all names differ from all others."""
+        self._place_anew()
         spots, ports = self._spots(configured)
         names = {engine.name for engine in configured}
         chosen = []
@@ -110,13 +111,22 @@ class Book:
 
     def spot(self, url: str) -> Spot:
         """Make the ways to write one page equal, so that an engine is not polled twice."""
-        now = self._clock()
-        if now >= self._own_due:
-            self._own, self._own_due = self._own | self._read_own(), now + _OWN_AGAIN
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        return "localhost" if host in self._own else host, port, f"{parts.path}?{parts.query}"
+        return "localhost" if self._here(host) else host, port, f"{parts.path}?{parts.query}"
+
+    def _place_anew(self) -> bool:
+        """Put every engine where its URL leads now, and tell whether one has moved.
+
+        Addresses change owners, and a name may be seen to lead here only after somebody has resolved it.
+        """
+        moved = False
+        for place, known in self._known.items():
+            spots = {self.spot(entry.found.url): entry for entry in known.values()}
+            if spots.keys() != known.keys():
+                self._known[place], moved = spots, True
+        return moved
 
     def _spots(self, engines: Sequence[EngineSettings]) -> tuple[set[Spot], set[tuple[str, int]]]:
         spots = {self.spot(engine.url) for engine in engines}
@@ -150,4 +160,10 @@ class Book:
 def _settings(one: FoundEngine, taken: set[str]) -> EngineSettings:
     names = [name for name in (one.name, notation.host_port(one.url)) if name and name not in taken]
     kind = one.kind if one.kind in ENGINE_KINDS else "auto"
-    return EngineSettings(name=names[0] if names else one.url, kind=kind, url=one.url, image=one.image)
+    return EngineSettings(
+        name=names[0] if names else one.url,
+        kind=kind,
+        url=one.url,
+        image=one.image,
+        tls=TlsSettings(insecure_skip_verify=one.unverified),
+    )

@@ -1,8 +1,8 @@
 """Engines that come and go without a restart: what the places of discovery say becomes replicas to poll.
 
-Each place (lists in files, Ray's file, this node's pods) is looked at in a thread of its own, so that a hanging disk
-or API server delays nobody.  Whatever a place says, at most 32 engines are polled because of it, few change at a
-look, and one that is no longer listed stays for a minute (see ``exporter.book``).
+Each place (lists in files and from servers, Ray's, this node's pods) is looked at in a thread of its own, so that a
+hanging disk or API server delays nobody.  Whatever a place says, at most 32 engines are polled because of it, few
+change at a look, and one that is no longer listed stays for a minute (see ``exporter.book``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exporter.book import PROCESSES, Book
@@ -19,7 +20,7 @@ from exporter.engines import recognise
 from exporter.errors import SourceError
 from exporter.model import SourceStatus
 from exporter.polling import Polling
-from exporter.settings import DiscoverySettings, EngineSettings, KubernetesSettings
+from exporter.settings import DiscoverySettings, EngineSettings, HttpSdSettings, KubernetesSettings
 from exporter.sources.discovery.found import FoundEngine, Place
 from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
 from exporter.sources.processes.records import Candidate
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILES_EVERY = 2.0  # seconds
+LISTS_EVERY = 15.0  # seconds, of what is asked for over HTTP
 MAX_PROBES = 16  # at one look
 PROBE_AGAIN = 60.0  # seconds; an engine may take minutes to load before it answers
 PROBE_SELDOM = (
@@ -68,9 +70,13 @@ class Vetting:
         return [one for one in found if not one.tentative or one.url in self._passed]
 
 
-def is_engines_page(url: str) -> bool | None:
-    """Read a page once, within a second, and say whether it is an engine's; None when there is none to read."""
-    endpoint = Endpoint(Target(url=url, timeout=PROBE_SECONDS), PROBE_LIMITS)
+def is_engines_page(url: str, *, unverified: bool = False) -> bool | None:
+    """Read a page once, within a second, and say whether it is an engine's; None when there is none to read.
+
+    ``unverified``: whatever certificate it shows.
+    """
+    target = Target(url=url, timeout=PROBE_SECONDS, insecure_skip_verify=unverified)
+    endpoint = Endpoint(target, PROBE_LIMITS)
     try:
         return recognise(endpoint.fetch().body) is not None
     except SourceError as error:
@@ -150,6 +156,7 @@ class Discovery:
         self._lock = threading.Lock()
         self._book = Book(clock=clock)
         self._watchers: dict[str, _Watcher] = {}
+        self._vetting = Vetting(clock, partial(is_engines_page, unverified=True))  # of processes, by who sees them
 
     @property
     def statuses(self) -> list[SourceStatus]:
@@ -167,14 +174,18 @@ class Discovery:
         """Look at the places of these settings from now on; one that stays as it was goes on."""
         plans: dict[str, object] = {}
         if settings.ray:
-            plans["ray"] = settings.ray_file
+            plans["ray"] = (
+                (settings.ray_url, settings.ray_bearer_token_file) if settings.ray_url else settings.ray_file
+            )
         if settings.file_sd:
             plans["file_sd"] = settings.file_sd
+        if settings.http_sd:
+            plans["http_sd"] = settings.http_sd
         if settings.kubernetes.enabled:
             plans["kubernetes"] = settings.kubernetes
         old = self._watchers
         kept = {name: watcher for name, watcher in old.items() if plans.get(name) == watcher.plan}
-        made = {name: self._watcher(name, settings) for name in plans if name not in kept}
+        made = {name: self._watcher(name, plan, settings) for name, plan in plans.items() if name not in kept}
         with self._lock:
             self._watchers = {name: kept.get(name) or made[name] for name in plans}
             for name in old.keys() - plans.keys():
@@ -200,8 +211,16 @@ class Discovery:
             return self._book.engines(self._configured())
 
     def saw_processes(self, candidates: Sequence[Candidate]) -> None:
-        """Note the engines that run on this node as its process table shows them."""
-        self._saw(PROCESSES, [_found(candidate) for candidate in candidates])
+        """Note the engines that run on this node as its process table shows them.  Called by one thread.
+
+        It may take a second for each that must be seen first and does not answer.
+        """
+        pages = {_found(candidate): candidate.kind for candidate in candidates}
+        passed = self._vetting.passed(list(pages))
+        if "dynamo_worker" in {pages[one] for one in passed}:
+            # The frontend counts the same requests once more, and would pass for a busier replica of the same model.
+            passed = [one for one in passed if pages[one] != "dynamo"]
+        self._saw(PROCESSES, passed)
 
     def _saw(self, place: str, found: Sequence[FoundEngine], watcher: _Watcher | None = None) -> None:
         with self._lock:
@@ -211,22 +230,24 @@ class Discovery:
         if news:
             self._changed()
 
-    def _watcher(self, name: str, settings: DiscoverySettings) -> _Watcher:
+    def _watcher(self, name: str, plan: object, settings: DiscoverySettings) -> _Watcher:
         """Make the place; what is not configured is not even loaded."""
         place: Place
-        plan: object
+        interval = FILES_EVERY
         if name == "ray":
-            from exporter.sources.discovery.ray import Ray  # noqa: PLC0415
-
-            place, plan, interval = Ray(settings.ray_file), settings.ray_file, FILES_EVERY
+            place, interval = _ray(settings)
         elif name == "file_sd":
             from exporter.sources.discovery.file_sd import FileSd  # noqa: PLC0415
 
-            place, plan, interval = FileSd(settings.file_sd), settings.file_sd, FILES_EVERY
+            place = FileSd(settings.file_sd)
+        elif name == "http_sd":
+            from exporter.sources.discovery.http_sd import HttpSd  # noqa: PLC0415
+
+            place, interval = HttpSd([_listed(one) for one in settings.http_sd]), LISTS_EVERY
         else:
             from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
 
-            place, plan = Kubernetes(_access(settings.kubernetes), self._environ), settings.kubernetes
+            place = Kubernetes(_access(settings.kubernetes), self._environ)
             interval = settings.kubernetes.interval
         return _Watcher(
             place,
@@ -238,9 +259,42 @@ class Discovery:
         )
 
 
+def _ray(settings: DiscoverySettings) -> tuple[Place, float]:
+    from exporter.sources.discovery.http_sd import TIMEOUT, HttpList  # noqa: PLC0415
+    from exporter.sources.discovery.ray import Ray  # noqa: PLC0415
+
+    if settings.ray_url is None:
+        return Ray(settings.ray_file), FILES_EVERY
+    token = settings.ray_bearer_token_file
+    target = Target(url=settings.ray_url, timeout=TIMEOUT, bearer_token_file=token, accept="application/json")
+    return Ray(HttpList(target)), LISTS_EVERY
+
+
+def _listed(one: HttpSdSettings) -> Target:
+    from exporter.sources.discovery.http_sd import TIMEOUT  # noqa: PLC0415
+
+    return Target(
+        url=one.url,
+        timeout=TIMEOUT,
+        bearer_token_file=one.bearer_token_file,
+        username=one.basic_auth.username if one.basic_auth else None,
+        password_file=one.basic_auth.password_file if one.basic_auth else None,
+        ca_file=one.tls.ca_file,
+        cert_file=one.tls.cert_file,
+        key_file=one.tls.key_file,
+        server_name=one.tls.server_name,
+        insecure_skip_verify=one.tls.insecure_skip_verify,
+        accept="application/json",
+    )
+
+
 def _found(candidate: Candidate) -> FoundEngine:
     host = f"[{candidate.host}]" if ":" in candidate.host else candidate.host
-    return FoundEngine(url=f"http://{host}:{candidate.port}/metrics")
+    return FoundEngine(
+        url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",
+        tentative=not candidate.certain,
+        unverified=candidate.tls,
+    )
 
 
 def _access(settings: KubernetesSettings) -> Access:

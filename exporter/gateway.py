@@ -33,11 +33,17 @@ class GatewayPlan:
 class Gateway:
     """What is known of one gateway.  Used by the thread that polls it."""
 
-    def __init__(self, plan: GatewayPlan, polling: Polling, places: Callable[[], Sequence[Endpoint]]) -> None:
-        """``places``: where replicas are polled, to say which backend is which replica."""
+    def __init__(
+        self,
+        plan: GatewayPlan,
+        polling: Polling,
+        places: Callable[[], Sequence[Endpoint]],
+        here: Callable[[str], bool],
+    ) -> None:
+        """``places`` where replicas are polled, and ``here``, which hosts are this machine, say who a backend is."""
         self.plan = plan
         self._polling = polling
-        self._places = places
+        self._places, self._here = places, here
         self._interpreter: Interpreter | None = None
         self._progress: derive.Progress | None = None
         self._history: History[derive.Totals] = History(plan.windows)
@@ -49,6 +55,12 @@ class Gateway:
         return GatewayState(
             name=plan.name, labels=labels, status=self._polling.status, reading=None, last_read_at=None
         )
+
+    def follow(self, plan: GatewayPlan, fetcher: Fetcher) -> None:  # noqa: ARG002 - its page says all
+        """Compute what another plan for the same page asks, out of the same past where it reaches."""
+        old, self.plan = self.plan, plan
+        if plan.windows != old.windows:
+            self._history = self._history.over(plan.windows)
 
     def understand(self, body: bytes, at: float) -> GatewayReading:
         """Read a page; another kind of gateway than before begins anew.  Raises PageError."""
@@ -77,7 +89,7 @@ class Gateway:
             reading=reading,
             last_read_at=reading.at,
             windows=derive.figures(self._history, reading),
-            replicas=derive.match(list(reading.backends), self._places()),
+            replicas=derive.match(list(reading.backends), self._places(), self._here),
             restarts=restarts,
         )
 
@@ -89,7 +101,7 @@ class Gateway:
         """Do nothing: a gateway's page says all that is asked of it."""
 
 
-GatewayPoller = PagePoller[GatewayReading, GatewayState]
+GatewayPoller = PagePoller[GatewayPlan, GatewayReading, GatewayState]
 
 
 def gateway_poller(
@@ -97,11 +109,12 @@ def gateway_poller(
     fetcher: Fetcher,
     *,
     places: Callable[[], Sequence[Endpoint]] = tuple,
+    here: Callable[[str], bool] = lambda _: False,
     on_update: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> GatewayPoller:
     """Make what polls one gateway, not started."""
     polling = Polling(f"gateway:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
-    gateway = Gateway(plan, polling, places)
+    gateway = Gateway(plan, polling, places, here)
     return PagePoller(gateway, gateway.unread(), fetcher, polling, on_update=on_update, clock=clock)

@@ -84,10 +84,12 @@ class Ledger:
     ) -> Economics:
         """Book what the sources said since the last call, and give the figures.
 
-        New windows begin anew; counters of idle time go on.
+        New windows begin with what the old ones kept; counters of idle time go on.
         """
         if windows != self._windows:
-            self._windows, self._accounts = windows, {}
+            self._windows = windows
+            for known in self._accounts.values():
+                known.history = known.history.over(windows)
         if owners is not self._owners:
             self._adopt(owners)
         currency = costs.currency or ""

@@ -15,6 +15,13 @@ from exporter.model import EMPTY, SourceStatus
 from exporter.polling import Fetched, Fetcher, Polling, hung
 
 
+class Plan(Protocol):
+    """What is asked of a poller; ``interval`` in seconds."""
+
+    @property
+    def interval(self) -> float: ...  # noqa: D102
+
+
 class Reading(Protocol):
     """What stood on a page; ``oddities``: reason → how much of it could not be used."""
 
@@ -32,12 +39,20 @@ class State(Protocol):
     def reading(self) -> object | None: ...  # noqa: D102
 
 
+PlanT = TypeVar("PlanT", bound=Plan)
 ReadingT = TypeVar("ReadingT", bound=Reading)
 StateT = TypeVar("StateT", bound=State)
 
 
-class Subject(Protocol[ReadingT, StateT]):
+class Subject(Protocol[PlanT, ReadingT, StateT]):
     """Whom the pages are about.  Only the thread that polls calls it, but for ``withdrawn``, which any thread may."""
+
+    @property
+    def plan(self) -> PlanT:
+        """What it was made for, or followed last."""
+
+    def follow(self, plan: PlanT, fetcher: Fetcher) -> None:
+        """Compute what another plan for the same page asks, from the next page on, without forgetting the past."""
 
     def understand(self, body: bytes, at: float) -> ReadingT:
         """Read a page that came at ``at`` (monotonic seconds).  Raises SourceError and nothing else."""
@@ -52,12 +67,12 @@ class Subject(Protocol[ReadingT, StateT]):
         """Do between two polls what nobody should wait for; the state is out already."""
 
 
-class PagePoller(Generic[ReadingT, StateT]):
+class PagePoller(Generic[PlanT, ReadingT, StateT]):
     """Polls one page until stopped."""
 
     def __init__(
         self,
-        subject: Subject[ReadingT, StateT],
+        subject: Subject[PlanT, ReadingT, StateT],
         state: StateT,
         fetcher: Fetcher,
         polling: Polling,
@@ -71,11 +86,39 @@ class PagePoller(Generic[ReadingT, StateT]):
         self.oddities: Mapping[str, int] = EMPTY
         self.polling = polling
         self._fetcher = fetcher
+        self._asked = self._followed = (subject.plan, fetcher)
         self._on_update = on_update
         self._clock = clock
 
+    @property
+    def plan(self) -> PlanT:
+        """What is asked of it, from the next poll on at the latest."""
+        return self._asked[0]
+
+    def follow(self, plan: PlanT, fetcher: Fetcher | None, first: float) -> None:
+        """Do as another plan asks from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
+
+        ``fetcher``: another one for the same page, None: as before.  Callable by one thread at a time, whatever the
+        poller does; an exchange under way ends as it began.
+        """
+        self._asked = (plan, fetcher or self._asked[1])
+        self.polling.again(plan.interval, first)
+
+    def _follow(self) -> None:
+        """Heed what was asked since the last poll."""
+        asked = self._asked
+        if asked is self._followed:
+            return
+        self._followed = asked
+        plan, fetcher = asked
+        self.subject.follow(plan, fetcher)
+        if fetcher is not self._fetcher:
+            self._fetcher.close()
+            self._fetcher = fetcher
+
     def poll(self) -> None:
         """Fetch the page once and replace ``state``; never raises for what the other side does."""
+        self._follow()
         started = self.polling.begin()
         try:
             page = self._fetcher.fetch()
@@ -115,7 +158,7 @@ class PagePoller(Generic[ReadingT, StateT]):
 
     def start(self, first: float) -> None:
         """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self.polling.start(first, self.turn, self._fetcher.close, crashed=self._withdraw)
+        self.polling.start(first, self.turn, lambda: self._fetcher.close(), crashed=self._withdraw)  # noqa: PLW0108 - another one by then
 
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange, and closes its connection."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from exporter.derive.replicas import Assignment, Endpoint, owners
+from exporter.derive.seats import Seats, seats
 from exporter.errors import SourceError
-from exporter.model import CardState, SourceStatus
+from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.sources.endpoint.deadline import Deadline
 from exporter.sources.endpoint.resolver import SHARED
-from exporter.sources.processes.records import Candidate
+from exporter.sources.processes.records import Candidate, ProcessTable
 from exporter.sources.processes.table import listening_engines, read_processes
 from exporter.transitions import Transitions
 
@@ -53,7 +54,8 @@ class Placement:
         self._assignment = Assignment()
         self._under_way: float | None = None  # since when
         self._voice = Transitions(logger, SOURCE, clock)
-        self._seats: frozenset[tuple[str, int]] = frozenset()
+        self._seats: Seats = EMPTY  # written by ``notice`` alone, which another thread calls
+        self._gone: frozenset[int] = frozenset()  # pids that the last look did not find
         self._nudge = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -99,9 +101,10 @@ class Placement:
         if self._found is not None:
             self._found(listening_engines())
         cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
+        sitting = seats(cards, self._seats, self._gone)
         # Configured replicas are looked up as well: their cards are known, their cards' ranks are not.
-        table = read_processes(_pids(cards), {endpoint.port for endpoint in endpoints}) if endpoints else None
-        assignment = owners(cards, endpoints, table)
+        table = self._read_table(sitting, endpoints) if endpoints else None
+        assignment = owners(cards, endpoints, table, sitting)
         self.looked = True
         if assignment != self._assignment:
             self._assignment = assignment
@@ -112,11 +115,17 @@ class Placement:
             )
             self._changed()
 
+    def _read_table(self, sitting: Seats, endpoints: Sequence[Endpoint]) -> ProcessTable:
+        pids = frozenset[int]().union(*sitting.values())
+        table = read_processes(pids, {endpoint.port for endpoint in endpoints})
+        self._gone = pids - table.processes.keys()
+        return table
+
     def notice(self, cards: Sequence[CardState]) -> None:
         """Look at once if other processes sit on the cards than last time, or the same ones on other cards."""
-        seats = frozenset(_seats(cards))
-        if seats != self._seats:
-            self._seats = seats
+        sitting = seats(cards, self._seats, self._gone)
+        if sitting != self._seats:
+            self._seats = sitting
             self._nudge.set()
 
     def look_now(self) -> None:
@@ -151,14 +160,3 @@ def _resolved(endpoint: Endpoint) -> Endpoint:
     except (SourceError, OSError):
         return endpoint
     return replace(endpoint, host=str(addresses[0][1][0])) if addresses else endpoint
-
-
-def _pids(cards: Iterable[CardState]) -> frozenset[int]:
-    return frozenset(pid for _, pid in _seats(cards))
-
-
-def _seats(cards: Iterable[CardState]) -> Iterator[tuple[str, int]]:
-    for card in cards:
-        if card.reading is not None and card.reading.processes:
-            for process in card.reading.processes:
-                yield card.facts.uuid, process.pid

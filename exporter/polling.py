@@ -83,7 +83,10 @@ class Polling:
         self._restart_said_at = float("-inf")
         self._under_way: float | None = None
         self._beat: Beat | None = None
-        self._stop = threading.Event()
+        self._asked: tuple[float, float] | None = None  # another interval, and when it begins
+        self._heeded: tuple[float, float] | None = None
+        self._stopping = False
+        self._nudge = threading.Event()
         self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ the health of one poll
@@ -91,6 +94,8 @@ class Polling:
     def begin(self) -> float:
         """Note that an exchange begins, and give the time."""
         started = self._under_way = self._clock()
+        if self._beat is not None:  # not before a poll has begun, or a shorter one would make the last poll look late
+            self.interval = self._beat.interval
         return started
 
     def end(self) -> None:
@@ -167,9 +172,15 @@ class Polling:
         )
         self._thread.start()
 
+    def again(self, interval: float, first: float) -> None:
+        """Poll at ``first`` (monotonic), and every ``interval`` seconds from then on; callable from any thread."""
+        self._asked = (interval, first)
+        self._nudge.set()
+
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange."""
-        self._stop.set()
+        self._stopping = True
+        self._nudge.set()
 
     def join(self, timeout: float) -> None:
         """Wait for the thread, not for ever."""
@@ -178,7 +189,7 @@ class Polling:
 
     def _run(self, first: float, turn: Do, close: Do, crashed: Callable[[SourceStatus], None]) -> None:
         beat = self._beat = Beat(self.interval, first)
-        while not self._stop.wait(beat.wait(self._clock())):
+        while self._waited(beat):
             try:
                 turn()
             except Exception:
@@ -192,6 +203,20 @@ class Polling:
             if delay > beat.wait(now):
                 beat.postpone(now, delay)
         close()
+
+    def _waited(self, beat: Beat) -> bool:
+        """Wait until a poll is due, and say so; False when the loop is to end instead."""
+        while True:
+            nudged = self._nudge.wait(beat.wait(self._clock()))
+            self._nudge.clear()
+            if self._stopping:
+                return False
+            asked = self._asked  # set before the nudge, so none is lost
+            if asked is not None and asked is not self._heeded:
+                self._heeded = asked
+                beat.begin_again(*asked)
+            elif not nudged:
+                return True
 
     def _back_off(self) -> float:
         over = self._failed_in_a_row - _BACK_OFF_AFTER

@@ -15,9 +15,19 @@ from exporter.engines.base import Engine, clean
 from exporter.engines.exposition import PageReader, holds_samples
 from exporter.engines.interpreter import Interpreter
 from exporter.errors import PageError, SourceError
-from exporter.model import EMPTY, CacheRoom, EngineReading, ReplicaState, SourceStatus, Stage, WindowFigures
+from exporter.model import (
+    EMPTY,
+    CacheRoom,
+    EngineReading,
+    Histogram,
+    ReplicaState,
+    SourceStatus,
+    Stage,
+    WindowFigures,
+)
 from exporter.page_poller import PagePoller
 from exporter.polling import Fetched, Fetcher, Polling
+from exporter.transitions import Ration
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +53,11 @@ class ReplicaPlan:
 
 
 class Replica:
-    """What is known of one replica.  Used by the thread that polls it."""
+    """What is known of one replica.  Used by the thread that polls it.
+
+    What it knows goes on under another plan for the same page, so that a reload which asks for other figures costs no
+    page and no window.
+    """
 
     def __init__(self, plan: ReplicaPlan, fetcher: Fetcher, polling: Polling, clock: Callable[[], float]) -> None:
         """``fetcher``: for what the engine says beside its page."""
@@ -55,8 +69,10 @@ class Replica:
         self._reader: PageReader | None = None
         self._interpreter: Interpreter | None = None
         self._progress: delta.Progress | None = None
+        self._added: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # what the state's histograms are the sums of
         self._history: History[delta.Totals] = History(plan.windows)
         self._usage: History[capacity.Usage] = History(plan.windows[:1])
+        self._frozen_said, self._ration = False, Ration(clock)  # what the log said last, whatever was shown since
 
     def unread(self) -> ReplicaState:
         """Give the state before the first poll."""
@@ -70,6 +86,15 @@ class Replica:
             last_read_at=None,
             image=plan.image,
         )
+
+    def follow(self, plan: ReplicaPlan, fetcher: Fetcher) -> None:
+        """Compute what another plan asks, out of the same past where it reaches; name, kind and page are the same."""
+        old, self.plan, self.fetcher = self.plan, plan, fetcher
+        if plan.windows != old.windows:
+            self._history = self._history.over(plan.windows)
+            self._usage = self._usage.over(plan.windows[:1])
+        if plan.stages != old.stages and self._progress is not None:
+            self._progress = delta.followed(self._progress, old.stages, plan.stages)
 
     # ------------------------------------------------------------------ one page
 
@@ -105,13 +130,30 @@ class Replica:
             logger.warning(message, self.plan.name, kind.kind, ",".join(others))
 
     def _named(self, reading: EngineReading) -> EngineReading:
-        """Add what the engine says elsewhere: its version, and the model where its page does not name it."""
+        """Add what the engine says elsewhere: its version, and the model where its page does not name it.
+
+        One that comes back after it was down may be another version, or serve another model: it is asked before
+        anything is shown under what was known.
+        """
         kind = self._interpreter.engine if self._interpreter else None
-        if kind is not None and kind.model_key and not self._model and self._clock() >= self._version_due:
-            self._ask(kind)  # now, so that no figure is shown without its model first
+        if kind is not None and kind.version_path and not reading.relayed:
+            status = self._polling.status
+            back = not status.up and status.last_success is not None
+            if back:
+                self._version, self._version_due = "", float("-inf")
+            if back or (kind.model_key and not self._model and self._clock() >= self._version_due):
+                self._ask(kind)  # now, so that no figure is shown without its model first
         if not (self._version or self._model):
             return reading
         return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
+
+    def _asked_anew(self, reading: EngineReading) -> EngineReading:
+        """Ask another process for the model that its page does not name: one may have taken the place of another."""
+        kind = self._interpreter.engine if self._interpreter else None
+        if kind is None or not kind.model_key or reading.relayed:
+            return reading
+        self._ask(kind)
+        return replace(reading, version=self._version, model=self._model or reading.model)
 
     def _begin_anew(self) -> None:
         """Forget the past: another engine or another model answers now, and windows must not mix the two."""
@@ -127,7 +169,9 @@ class Replica:
         if before.labels[2] not in ("", known):
             self._begin_anew()
         restarts = self._progress.totals.restarts if self._progress else 0
-        self._progress = delta.advance(self._progress, reading, self.plan.stages)
+        reading = delta.with_no_hits(self._progress, reading)
+        longest = max((seconds for _, seconds in self.plan.windows), default=delta.KEEP)
+        self._progress = delta.advance(self._progress, reading, self.plan.stages, longest)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
             self._history.add(totals)
@@ -135,12 +179,16 @@ class Replica:
         if restarted:
             self._polling.restarted()
             self._version_due = now
+            renamed = self._asked_anew(reading)
+            if renamed.model != reading.model:
+                return self.take(before, renamed, page)  # as the first page of another model
         frozen = engine.frozen(reading, totals, now)
-        if frozen is not None and frozen != bool(before.frozen):
+        if frozen is not None and frozen != self._frozen_said and self._ration.take():
             self._say_frozen(frozen=frozen)
         windows = engine.figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
-        page_before = before.reading.histograms if before.reading is not None else EMPTY
+        carried = delta.carried(self._progress, reading)
+        added, self._added = self._added, carried.histograms
         return ReplicaState(
             name=self.plan.name,
             kind=self.plan.kind,
@@ -148,7 +196,9 @@ class Replica:
             status=self._polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
-            histograms=ranks.summed(reading.histograms, page_before, before.histograms),
+            histograms=ranks.summed(carried.histograms, added, before.histograms),
+            carried=carried.quantities,
+            carried_finished=carried.finished,
             windows=windows,
             frozen=frozen,
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
@@ -160,6 +210,7 @@ class Replica:
         )  # fmt: skip
 
     def _say_frozen(self, *, frozen: bool) -> None:
+        self._frozen_said = frozen
         if frozen:
             logger.warning("source=engine:%s event=frozen: requests are running and nothing moves", self.plan.name)
         else:
@@ -179,6 +230,8 @@ class Replica:
             reading=None,
             windows=EMPTY,
             histograms=EMPTY,
+            carried=EMPTY,
+            carried_finished=EMPTY,
             frozen=None,
             rank_imbalance=EMPTY,
             room=None,
@@ -207,7 +260,7 @@ class Replica:
             logger.debug("source=engine:%s event=version_unknown: %s", self.plan.name, error)
 
 
-ReplicaPoller = PagePoller[EngineReading, ReplicaState]
+ReplicaPoller = PagePoller[ReplicaPlan, EngineReading, ReplicaState]
 
 
 def replica_poller(

@@ -27,6 +27,10 @@ class Beat:
             self.skipped += missed
             self.due += missed * self.interval
 
+    def begin_again(self, interval: float, first: float) -> None:
+        """Follow another grid from ``first`` on; what was skipped stays counted."""
+        self.interval, self.due = interval, first
+
     def postpone(self, now: float, delay: float) -> None:
         """Make the next due time ``delay`` from now instead; the grid goes on from there."""
         self.due = now + delay

@@ -13,13 +13,36 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from exporter.config import notation, readers
+from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
 from exporter.config.document import Node, read_document
+from exporter.config.endpoint import ENDPOINT_URL, BasicAuth, TlsSettings, finish_credentials, finish_tls
 from exporter.config.environment import overrides
 from exporter.config.notation import Address, Refused
 from exporter.config.schema import WRONG, Found, Item, Listed, Report, Scalar, Section, Table, key
 from exporter.config.text import text_of
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY
+
+__all__ = [
+    "Address",
+    "BasicAuth",
+    "CostSettings",
+    "DiscoverySettings",
+    "EngineSettings",
+    "GatewaySettings",
+    "GpuSettings",
+    "HttpSdSettings",
+    "KernelLogSettings",
+    "KubernetesSettings",
+    "LogSettings",
+    "Settings",
+    "TlsSettings",
+    "Window",
+    "default",
+    "load",
+    "parse",
+    "parse_listen",
+]
 
 ENGINE_KINDS = ("vllm", "tgi", "sglang", "ray_serve", "tensorrt_llm", "triton", "dynamo")
 GATEWAY_KINDS = (
@@ -35,8 +58,6 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_ENDPOINTS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 MAX_WINDOWS = 4
 MAX_QUANTILES = 8
-MAX_PATTERNS = 16
-RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is Ray that chose the place
 
 _DEFAULT_INTERVAL = 5.0
 _MAX_TIMEOUT = 2.0
@@ -70,31 +91,6 @@ class KernelLogSettings:
     path: str | None = field(default=None, metadata=key(readers.path("the name of a file")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BasicAuth:
-    """A user name, and the file its password is read from at every use."""
-
-    username: str = field(metadata=key(readers.text("a user name", forbidden=":")))
-    password_file: str = field(metadata=key(readers.file(secret=True)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """How an https endpoint is verified, and the certificate we show it.  None: the system's own authorities."""
-
-    ca_file: str | None = field(default=None, metadata=key(readers.file()))
-    cert_file: str | None = field(default=None, metadata=key(readers.file()))
-    key_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
-    server_name: str | None = field(default=None, metadata=key(readers.text("a host name")))
-    insecure_skip_verify: bool = field(default=False, metadata=key(readers.boolean()))
-
-
-def _finish_tls(found: Found) -> None:
-    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
-        if found.given(one) and not found.given(other):
-            found.refuse(one, f"needs {other} beside it")
-
-
 def _finish_endpoint(found: Found) -> None:
     """Default the name and the timeout, which depend on the URL and the interval."""
     url = found.known("url")
@@ -112,10 +108,7 @@ def _finish_endpoint(found: Found) -> None:
 
 def _finish_exchange(found: Found) -> None:
     _finish_endpoint(found)
-    if found.given("bearer_token_file") and found.given("basic_auth"):
-        found.refuse("basic_auth", "stands beside bearer_token_file, and a request carries one of the two; keep one")
-    if found.given("tls") and str(found.known("url", "")).startswith("http://"):
-        found.refuse("tls", "has no effect on an http:// URL; write https://, or take tls out")
+    finish_credentials(found)
 
 
 # Two replicas of one name would be one set of series; two of one page would count everything twice.
@@ -123,7 +116,6 @@ _DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] 
     "url": lambda endpoint: notation.identity(endpoint.url),
     "name": lambda endpoint: endpoint.name,
 }
-_ENDPOINT_URL = readers.written_as("a URL that begins with http:// or https://", notation.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +127,7 @@ class EngineSettings:
 
     name: str = field(metadata=key(readers.text("a name")))
     kind: str = field(default="auto", metadata=key(readers.choice("auto", *ENGINE_KINDS)))
-    url: str = field(repr=False, metadata=key(_ENDPOINT_URL))
+    url: str = field(repr=False, metadata=key(ENDPOINT_URL))
     interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
     timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
     gpus: tuple[int | str, ...] | None = field(
@@ -152,7 +144,7 @@ class EngineSettings:
     image: str = field(default="", metadata=key(readers.written_as("the name of a container image", notation.image)))
     bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
     @property
     def shown_url(self) -> str:
@@ -166,59 +158,17 @@ class GatewaySettings:
 
     name: str = field(metadata=key(readers.text("a name")))
     kind: str = field(default="auto", metadata=key(readers.choice("auto", *GATEWAY_KINDS)))
-    url: str = field(repr=False, metadata=key(_ENDPOINT_URL))
+    url: str = field(repr=False, metadata=key(ENDPOINT_URL))
     interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
     timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
     bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
     @property
     def shown_url(self) -> str:
         """The URL without its query: fit for logs and pages."""
         return notation.without_query(self.url)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesSettings:
-    """How this node's pods are asked for; what is None is taken from the pod's environment and service account."""
-
-    enabled: bool = field(default=False, metadata=key(readers.boolean()))
-    url: str | None = field(
-        default=None, repr=False, metadata=key(readers.written_as("an https:// URL", notation.pod_list))
-    )
-    node_name: str | None = field(default=None, metadata=key(readers.text("a node's name")))
-    interval: float = field(default=15.0, metadata=key(readers.duration(1, 600)))
-    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, _finish_tls)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoverySettings:
-    """Where engines are looked for; processes are not when engines are configured, unless it is said by name."""
-
-    processes: bool = field(default=True, metadata=key(readers.boolean()))
-    ray: bool = field(default=False, metadata=key(readers.boolean()))
-    ray_file: str = field(default=RAY_FILE, metadata=key(readers.path("the name of a file")))
-    file_sd: tuple[str, ...] = field(
-        default=(),
-        metadata=key(
-            Listed(
-                item=readers.path("the name of a file", notation.target_files),
-                what="file names",
-                most=MAX_PATTERNS,
-                distinct={"": str},
-            )
-        ),
-    )
-    kubernetes: KubernetesSettings = field(
-        default_factory=KubernetesSettings, metadata=key(Section(KubernetesSettings))
-    )
-
-
-def _finish_discovery(found: Found) -> None:
-    if found.given("ray_file") and not found.given("ray"):
-        found.values["ray"] = True
 
 
 # Words as makers form them (NVIDIA H100 80GB HBM3, A100-SXM4-80GB): no token and no hash is spelt so.
@@ -295,7 +245,7 @@ class Settings:
         ),
     )
     discovery: DiscoverySettings = field(
-        default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings, _finish_discovery))
+        default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings, finish_discovery))
     )
     gateways: tuple[GatewaySettings, ...] = field(
         default=(),

@@ -1,18 +1,35 @@
 """Say in the log when a source changes state, and only then.
 
-A source that flips on every poll must not flood the log: three lines a minute per source at most, and the next line
-says how many changes went unsaid.  Three, so that what is started, fails and comes back is told as it happens: a line
-that came a minute late, under the wrong time, misleads whoever lays logs side by side.
+A source that flips on every poll must not flood the log: one line a minute per source, and the next line says how
+many changes went unsaid.  After quiet minutes three may follow each other, so that what is started, fails and comes
+back is told as it happens: a line that came a minute late, under the wrong time, misleads whoever compares logs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 QUIET_SECONDS = 60.0
-LINES = 3  # in so many seconds
+LINES = 3  # that may be saved up
+
+
+class Ration:
+    """How many lines may be written now: a few at first, and one more for each minute."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lines, self._at = float(LINES), clock()
+
+    def take(self) -> bool:
+        """Say whether a line may be written, and count it."""
+        now = self._clock()
+        self._lines = min(LINES, self._lines + (now - self._at) / QUIET_SECONDS)
+        self._at = now
+        if self._lines < 1.0:
+            return False
+        self._lines -= 1.0
+        return True
 
 
 class Transitions:
@@ -21,10 +38,9 @@ class Transitions:
     def __init__(self, logger: logging.Logger, source: str, clock: Callable[[], float]) -> None:
         self._logger = logger
         self._source = source
-        self._clock = clock
         self._reason: str | None = None  # "" is up; None before the first verdict
         self._said: str | None = None
-        self._said_at: deque[float] = deque(maxlen=LINES)
+        self._ration = Ration(clock)
         self._unsaid = 0
 
     def up(self) -> None:
@@ -41,8 +57,7 @@ class Transitions:
         if reason != self._reason:
             self._unsaid += 1
         self._reason = reason
-        now = self._clock()
-        if len(self._said_at) == LINES and now - self._said_at[0] < QUIET_SECONDS:
+        if not self._ration.take():
             return
         unsaid = f" changes_unsaid={self._unsaid - 1}" if self._unsaid > 1 else ""
         if reason:
@@ -50,4 +65,3 @@ class Transitions:
         else:
             self._logger.info("source=%s state=up%s", self._source, unsaid)
         self._said, self._unsaid = reason, 0
-        self._said_at.append(now)

@@ -305,5 +305,5 @@ def test_sums_only_grow_and_never_exceed_the_truth(steps):
         progress = advance(progress, reading)
         total = progress.totals.quantities[GEN]
         assert seen <= total <= truth
-        assert total == sum(progress.totals.rank_generation.values())
+        assert total >= sum(progress.totals.rank_generation.values())  # ranks that are gone for long are left out
         seen = total

@@ -29,7 +29,7 @@ def clock():
 
 @pytest.fixture
 def book(clock):
-    return Book(clock=clock, own=lambda: frozenset({"10.0.0.9"}))
+    return Book(clock=clock, here={"10.0.0.9", "127.0.0.1", "::1"}.__contains__)
 
 
 def names(book, engines=()):
@@ -46,6 +46,41 @@ def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(bo
     book.saw("file_sd", [at("10.0.0.9:8000", "chat"), at("Localhost.:8001".lower(), "other")], ())
     assert names(book) == ["chat", "other", "localhost:8002", "127.0.0.2:8000"]
     assert book.engines(())[0].url == "http://10.0.0.9:8000/metrics"
+
+
+def test_an_engine_configured_by_a_name_of_this_machine_is_found_once(clock):
+    own = {"127.0.0.1", "node-7"}
+    book = Book(clock=clock, here=lambda host: host in own)
+    mine = [configured("http://node-7:8000/metrics", "chat"), configured("http://other:8000/metrics", "b")]
+    assert not book.saw("processes", [at("127.0.0.1:8000")], mine) or not book.engines(mine)
+    assert names(book, mine) == []
+
+
+def test_a_name_that_turns_out_to_lead_here_takes_the_engine_that_was_found_back(clock):
+    own = {"127.0.0.1"}
+    book = Book(clock=clock, here=lambda host: host in own)
+    mine = [configured("http://chat.example:8000/metrics", "chat")]
+    found = [at("127.0.0.1:8000")]
+    assert book.saw("processes", found, mine) and names(book, mine) == ["127.0.0.1:8000"]
+    assert not book.saw("processes", found, mine)
+    own.add("chat.example")
+    assert book.saw("processes", found, mine), "whoever asks must know that the engines are others now"
+    assert names(book, mine) == []
+
+
+def test_an_address_that_this_machine_gave_up_is_another_machine_s(clock):
+    own = {"127.0.0.1", "10.0.0.9"}
+    book = Book(clock=clock, here=lambda host: host in own)
+    book.saw("file_sd", [at("10.0.0.9:8000", "a")], ())
+    book.saw("processes", [at("127.0.0.1:8000")], ())
+    assert names(book) == ["a"]
+    own.remove("10.0.0.9")
+    assert book.saw("file_sd", [at("10.0.0.9:8000", "a")], ())
+    assert names(book) == ["a", "127.0.0.1:8000"]
+    assert [engine.url for engine in book.engines(())] == [
+        "http://10.0.0.9:8000/metrics",
+        "http://127.0.0.1:8000/metrics",
+    ]
 
 
 def test_a_configured_engine_wins_by_its_page_and_against_processes_by_its_port(book):
@@ -69,7 +104,7 @@ def test_names_are_never_shared_whoever_chose_them(book):
 def test_a_name_does_not_depend_on_whether_the_process_or_the_list_was_seen_first(clock):
     given = []
     for order in (("processes", "file_sd"), ("file_sd", "processes")):
-        book = Book(clock=clock, own=frozenset)
+        book = Book(clock=clock, here={"127.0.0.1", "::1"}.__contains__)
         for place in order:
             path = "metrics" if place == "processes" else "m"
             book.saw(place, [FoundEngine(url=f"http://127.0.0.1:8000/{path}")], ())

@@ -15,7 +15,7 @@ import tests.living_engines  # noqa: F401 - whose faults are served by name
 from exporter import discovery
 from exporter.app import App
 from exporter.book import FORGET_AFTER
-from exporter.discovery import Discovery
+from exporter.discovery import PROBE_AGAIN, Discovery
 from exporter.settings import DiscoverySettings, parse
 from exporter.sources.discovery.file_sd import FileSd
 from exporter.sources.processes.records import Candidate
@@ -74,7 +74,8 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
     assert found(one) == ["127.0.0.1:1"]
     write(path, "127.0.0.1:2")
     assert wait_until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
-    assert [line for line in caplog.messages if "state=" in line] == ["source=discovery:file_sd state=up"]
+    said = [line.partition(":")[2].partition(":")[0] for line in caplog.messages if "state=" in line]
+    assert said == ["file_sd state=up", "file_sd state=down reason=malformed", "file_sd state=up"]
 
 
 def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
@@ -218,6 +219,46 @@ def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path)
         stays.polling.join(5)
     app.discovery.saw_processes(both)
     assert list(app.pollers.replicas.values()) == [stays]  # nothing begins after the end
+
+
+def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_to_be_an_engine_s(monkeypatch):
+    clock, pages, asked = Clock(), {}, []
+
+    def probe(url, *, unverified=False):
+        asked.append((url, unverified))
+        return pages.get(url)
+
+    monkeypatch.setattr(discovery, "is_engines_page", probe)
+    one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
+    triton = Candidate(host="127.0.0.1", port=8002, pid=1, kind="triton", certain=False)
+    safe = Candidate(host="::1", port=8000, pid=2, kind="vllm", tls=True)
+    one.saw_processes([triton, safe])
+    (engine,) = one.engines()
+    assert (engine.url, engine.tls.insecure_skip_verify) == ("https://[::1]:8000/metrics", True)
+    assert asked == [("http://127.0.0.1:8002/metrics", True)], "who is certain is not asked"
+    pages["http://127.0.0.1:8002/metrics"] = True
+    one.saw_processes([triton, safe])
+    assert len(one.engines()) == 1, "not at every look"
+    clock.tick(PROBE_AGAIN)
+    one.saw_processes([triton, safe])
+    assert {found.url: found.tls.insecure_skip_verify for found in one.engines()} == {
+        "https://[::1]:8000/metrics": True, "http://127.0.0.1:8002/metrics": False
+    }  # fmt: skip
+
+
+def test_dynamos_frontend_is_left_out_where_its_workers_tell_of_the_same_requests(monkeypatch):
+    clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
+    monkeypatch.setattr(discovery, "is_engines_page", lambda url, **_: url in shown)
+    one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
+    front = Candidate(host="127.0.0.1", port=8000, pid=1, kind="dynamo", certain=False)
+    worker = Candidate(host="127.0.0.1", port=8081, pid=2, kind="dynamo_worker", certain=False)
+    one.saw_processes([front, worker])
+    assert [engine.name for engine in one.engines()] == ["127.0.0.1:8000"]
+    shown.add("http://127.0.0.1:8081/metrics")
+    for _ in range(3):
+        clock.tick(FORGET_AFTER)
+        one.saw_processes([front, worker])
+    assert [engine.name for engine in one.engines()] == ["127.0.0.1:8081"]
 
 
 def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp_path, monkeypatch):

@@ -285,9 +285,9 @@ def test_e31_fifty_thousand_new_series_do_not_change_the_number_of_ours(siege):
 
 
 def test_e35_a_siege_is_logged_by_transitions_and_not_by_polls(siege):
-    """Each engine may say once that it is down; what flaps on every poll is silent for a minute."""
+    """Each engine may say once that it is down; what flaps on every poll says three things, then one a minute."""
     assert siege.log_during <= len(CASES) + 10
-    assert len(re.findall(r"source=engine:flap ", siege.log)) <= 2
+    assert len(re.findall(r"source=engine:flap ", siege.log)) <= 5
     assert "Traceback" not in siege.log
 
 

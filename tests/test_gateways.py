@@ -258,5 +258,15 @@ def test_a_backend_is_the_replica_at_its_address_or_of_its_name(backend, replica
     assert match([("p", backend)], places).get(("p", backend)) == replica
 
 
+def test_a_backend_at_any_address_of_this_machine_is_the_replica_polled_on_loopback():
+    places = [Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)]
+    here = {"10.0.0.9", "node-7"}.__contains__
+    for backend in ("10.0.0.9:8000", "http://Node-7:8000", "[::1]:8000"):
+        assert match([("p", backend)], places, here) == {("p", backend): "a"}
+    for backend in ("10.0.0.8:8000", "10.0.0.9:8001"):
+        assert match([("p", backend)], places, here) == {}
+    assert match([("p", "10.0.0.9:8000")], places) == {}
+
+
 def test_every_kind_that_can_be_configured_can_be_read_and_the_other_way_round():
     assert {gateway.kind for gateway in GATEWAYS} == set(GATEWAY_KINDS)

@@ -33,11 +33,23 @@ class State:
     seen: int = 0
 
 
+@dataclass(frozen=True)
+class Plan:
+    interval: float
+
+
 class Letters:
     """A subject whose pages are single letters; ``?`` is none, ``!`` is a bug, ``~`` can be used in part."""
 
     def __init__(self, polling, said):
         self.polling, self.said = polling, said
+
+    @property
+    def plan(self):
+        return Plan(self.polling.interval)
+
+    def follow(self, plan, fetcher):
+        self.said.append(f"follow {plan.interval:g}")
 
     def understand(self, body, at):
         if body == b"?":
@@ -121,6 +133,47 @@ def test_an_exchange_that_does_not_come_back_is_withdrawn_by_whoever_looks_and_s
     late = one.view(clock.now + 7.1)
     assert (late.reading, late.status.reason, late.status.hung, late.seen) == (None, "hung", True, 1)
     assert one.state.reading.text == b"a"
+
+
+def test_another_plan_is_followed_from_the_next_poll_on_and_what_was_read_stands_until_then():
+    clock = Clock()
+    old, new = Pages(b"a"), Pages(b"b")
+    one, said = letters(old, clock)
+    one.poll()
+    one.follow(Plan(3.0), new, clock.now)
+    assert one.plan == Plan(3.0) and one.state.reading.text == b"a" and old.closed == 0
+    one.poll()
+    assert one.state.reading.text == b"b" and one.state.seen == 2, "the past goes on"
+    assert (old.closed, new.closed) == (1, 0)
+    one.follow(Plan(4.0), None, clock.now)
+    one.poll()
+    assert new.closed == 0 and said.count("follow 3") == said.count("follow 4") == 1
+
+
+def test_a_poller_that_waits_for_long_follows_another_interval_at_once_and_is_never_late_for_it():
+    pages = Pages(b"a")
+    one, _ = letters(pages, time.monotonic, interval=600.0)
+    one.start(time.monotonic())
+    assert wait_until(lambda: one.state.seen == 1)
+    begun = time.monotonic()
+    one.follow(Plan(0.02), None, begun)
+    assert wait_until(lambda: one.state.seen >= 5)
+    one.follow(Plan(600.0), None, time.monotonic())
+    one.follow(Plan(0.03), None, time.monotonic())
+    seen = one.state.seen
+    assert wait_until(lambda: one.state.seen >= seen + 3)
+    one.stop()
+    one.join(5.0)
+    assert pages.closed == 1 and one.state.status.skipped < 100
+    assert one.polling.interval == 0.03
+
+
+def test_a_shorter_interval_does_not_make_the_last_poll_look_late_before_the_next_one():
+    clock = Clock()
+    one, _ = letters(Pages(b"a"), clock, interval=600.0)
+    one.poll()
+    one.follow(Plan(1.0), None, clock.now + 100.0)
+    assert one.view(clock.now + 90.0).reading is not None
 
 
 def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():

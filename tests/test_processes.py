@@ -190,6 +190,10 @@ def test_a_control_group_names_the_container_in_every_runtime_shape(node: FakePr
         ("python -m sglang.launch_server --port 30000", "sglang"),
         ("/opt/bin/sglang serve m", "sglang"),
         ("text-generation-launcher --model-id m", "tgi"),
+        ("trtllm-serve m", "tensorrt_llm"),
+        ("trtllm-serve", ""),
+        ("/opt/tritonserver/bin/tritonserver", "triton"),
+        ("vim tritonserver", ""),
         ("/usr/local/bin/text-generation-router --port 80", "tgi"),
         ("python3 /opt/conda/bin/text-generation-server serve m", ""),
         ("vllm bench serve", ""),
@@ -262,6 +266,71 @@ def test_engines_are_found_by_command_line_and_the_port_they_really_listen_on(no
         Candidate(kind="vllm", host="127.0.0.1", port=8100, pid=100),
         Candidate(kind="sglang", host="::1", port=30000, pid=110),
     )
+
+
+def test_a_server_whose_process_torch_has_renamed_is_found_and_is_an_engine_s_root(node: FakeProc) -> None:
+    node.add(
+        100, 1, ["python3", "-m", "vllm.entrypoints.openai.api_server"], title="pt_main_thread", listens=[("0.0.0.0", 8000)]
+    )  # fmt: skip
+    node.add(200, 1, ["python3", "train.py"], title="pt_main_thread", listens=[("0.0.0.0", 8001)])
+    assert [(one.pid, one.port) for one in listening_engines(root=str(node.root))] == [(100, 8000)]
+
+
+def test_two_engines_on_one_port_of_different_addresses_are_two(node: FakeProc) -> None:
+    for number in (1, 2):
+        node.add(100 + number, 1, ["vllm", "serve", "m"], listens=[(f"127.0.0.{number}", 8000)])
+    node.add(103, 1, ["VLLM::APIServer_1"], shares=[node.inode])
+    found = listening_engines(root=str(node.root))
+    assert [(one.host, one.port, one.pid) for one in found] == [
+        ("127.0.0.1", 8000, 101), ("127.0.0.2", 8000, 102)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "ports", "expected"),
+    [
+        ("trtllm-serve m", (8000,), ("tensorrt_llm", 8000, "/prometheus/metrics", False, False)),
+        ("/usr/bin/python3 /opt/bin/trtllm-serve serve m --port=9000", (9000, 9001),
+         ("tensorrt_llm", 9000, "/prometheus/metrics", False, False)),
+        ("python3 -m tensorrt_llm.commands.serve serve m", (8000,),
+         ("tensorrt_llm", 8000, "/prometheus/metrics", False, False)),
+        ("trtllm-serve disaggregated -c x.yaml", (8000,), None),
+        ("/opt/tritonserver/bin/tritonserver --model-repository=/m", (8000, 8001, 8002),
+         ("triton", 8002, "/metrics", False, False)),
+        ("tritonserver --metrics-port 9002 --http-port 9000", (9000, 9001, 9002),
+         ("triton", 9002, "/metrics", False, False)),
+        ("tritonserver --allow-metrics=false", (8000, 8001), None),
+        ("python3 -m dynamo.frontend", (8000, 41000), ("dynamo", 8000, "/metrics", False, False)),
+        ("python3 -m dynamo.frontend --http-port 9000", (9000,), ("dynamo", 9000, "/metrics", False, False)),
+        ("python3 -m dynamo.frontend --tls-cert-path c --tls-key-path k", (8000,),
+         ("dynamo", 8000, "/metrics", True, False)),
+        ("python3 -m dynamo.router", (8000,), None),
+        ("vllm serve m --ssl-keyfile k --ssl-certfile c", (8000,), ("vllm", 8000, "/metrics", True, True)),
+        ("vllm serve m --ssl_certfile=c --ssl_keyfile=k", (8000,), ("vllm", 8000, "/metrics", True, True)),
+        ("python -m sglang.launch_server --ssl-certfile c", (30000,), ("sglang", 30000, "/metrics", True, True)),
+        ("text-generation-router", (3000,), ("tgi", 3000, "/metrics", False, True)),
+    ],
+)  # fmt: skip
+def test_each_kind_of_server_is_looked_for_where_it_shows_its_metrics(
+    node: FakeProc, command: str, ports: tuple[int, ...], expected: tuple[object, ...] | None
+) -> None:
+    node.add(100, 1, command.split(), listens=[("0.0.0.0", port) for port in ports])
+    found = [(one.kind, one.port, one.path, one.tls, one.certain) for one in listening_engines(root=str(node.root))]
+    assert found == ([expected] if expected else [])
+
+
+def test_what_dynamo_is_told_by_its_environment_alone_is_read_from_there_and_nothing_else_is(node: FakeProc) -> None:
+    node.add(
+        100, 1, ["python3", "-m", "dynamo.vllm", "--model", "m"], listens=[("0.0.0.0", 8081), ("0.0.0.0", 41000)]
+    )
+    node.add(200, 1, ["python3", "-m", "dynamo.frontend"], listens=[("0.0.0.0", 9000), ("0.0.0.0", 41001)])
+    assert listening_engines(root=str(node.root)) == ()
+    (node.root / "100" / "environ").write_bytes(b"HF_TOKEN=DYN_SYSTEM_PORT=41000\0DYN_SYSTEM_PORT=8081\0")
+    (node.root / "200" / "environ").write_bytes(b"A=1\0DYN_HTTP_PORT=9000\0")
+    found = listening_engines(root=str(node.root))
+    assert [(one.kind, one.port) for one in found] == [("dynamo_worker", 8081), ("dynamo", 9000)]
+    assert engine_kind(("python3", "-m", "dynamo.frontend")) == "", "the engine behind it owns the cards"
+    assert procfs.variable(str(node.root), 100, "NONE") == "" == procfs.variable(str(node.root), 7, "A")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import json
 import signal
 import threading
@@ -64,6 +65,10 @@ def _pods(old, new):
     return f"{begin}, {old}}}}}", f"{begin}, {new}}}}}"
 
 
+def _list(old, new):
+    return tuple(f"discovery: {{http_sd: [{{url: 'https://127.0.0.1:1/a', {text}}}]}}" for text in (old, new))
+
+
 # Each key with two texts that differ in it alone.
 CHANGES: dict[str, tuple[str, str]] = {
     "listen": ("listen: 127.0.0.1:0", "listen: 127.0.0.1:9"),
@@ -82,6 +87,24 @@ CHANGES: dict[str, tuple[str, str]] = {
     "discovery.processes": ("discovery: {processes: true}", "discovery: {processes: false}"),
     "discovery.ray": ("discovery: {ray: false}", "discovery: {ray: true}"),
     "discovery.ray_file": ("discovery: {ray_file: SECRET}", "discovery: {ray_file: OTHER}"),
+    "discovery.ray_url": tuple(f"discovery: {{ray_url: 'http://127.0.0.1:1/{path}'}}" for path in "ab"),
+    "discovery.ray_bearer_token_file": tuple(
+        f"discovery: {{ray_url: 'http://127.0.0.1:1', ray_bearer_token_file: {name}}}" for name in ("SECRET", "OTHER")
+    ),
+    "discovery.http_sd[].url": tuple(
+        f"discovery: {{http_sd: [{{url: 'http://127.0.0.1:1/{path}'}}]}}" for path in "ab"
+    ),
+    "discovery.http_sd[].bearer_token_file": _list("bearer_token_file: SECRET", "bearer_token_file: OTHER"),
+    "discovery.http_sd[].basic_auth.username": _list(
+        "basic_auth: {username: a, password_file: SECRET}", "basic_auth: {username: b, password_file: SECRET}"
+    ),
+    "discovery.http_sd[].basic_auth.password_file": _list(
+        "basic_auth: {username: a, password_file: SECRET}", "basic_auth: {username: a, password_file: OTHER}"
+    ),
+    **{
+        f"discovery.http_sd[].tls.{key}": _list(f"tls: {{{old}}}", f"tls: {{{new}}}")
+        for key, (old, new) in TLS.items()
+    },
     "discovery.file_sd": ("discovery: {file_sd: [a.yaml]}", "discovery: {file_sd: [b.yaml]}"),
     "discovery.kubernetes.enabled": (
         "discovery: {kubernetes: {enabled: false, interval: 600s}}",
@@ -139,7 +162,7 @@ def in_use(app, log):
     return {
         "cards": app.cards and (app.cards._interval, app.cards._deadline),
         "kernel_log": (watch is not None, watch and watch.path),
-        "engines": [(made_of, poller.subject.plan) for made_of, poller in app.pollers.replicas.items()],
+        "engines": [(made_of, poller.plan) for made_of, poller in app.pollers.replicas.items()],
         "gateways": list(app.pollers.gateways),
         "discovery": {name: watcher.plan for name, watcher in app.discovery._watchers.items()},
         "processes": app.placement._found is not None,
@@ -284,10 +307,98 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
         good, sentence = app.reload()
         assert not good and "can't start new thread" in sentence and "event=reload_failed" in caplog.text
         assert app.settings == old and not app.publisher.reload_successful
-        plans = {one.name: poller.subject.plan for one, poller in app.pollers.replicas.items()}
+        plans = {one.name: poller.plan for one, poller in app.pollers.replicas.items()}
         assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (("1m", 60.0),))
         names = {f"engine:{name}" for name in "abxy"}
         until(lambda: names & {one.name for one in threading.enumerate()} == {"engine:a", "engine:b"})
+
+
+FIGURES = (  # what is asked of an engine, and what is asked of it after the reload
+    ("quantiles: [0.5]", "quantiles: [0.5, 0.9]"),
+    ("windows: [1m]", "windows: [30s, 5m]"),
+    ("series: common", "series: full"),
+    ("interval: 100s", "interval: 90s"),
+    ("gpus: [0]", "gpus: [1]"),
+    ("timeout: 1s", "timeout: 500ms"),
+    ("image: a:1", "image: a:2"),
+)
+
+
+class Numbers(http.server.BaseHTTPRequestHandler):
+    """An engine whose counter grows from page to page."""
+
+    protocol_version = "HTTP/1.1"
+    pages = 0
+
+    def do_GET(self):
+        type(self).pages += 1
+        label = 'engine="0",model_name="m"'
+        body = (
+            f"vllm:num_requests_running{{{label}}} 1\nvllm:generation_tokens_total{{{label}}} {self.pages * 100}\n"
+        ).encode()
+        self.send_response(200 if self.path == "/metrics" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def engine():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Numbers)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("old", "new"), FIGURES, ids=[old.partition(":")[0] for old, _ in FIGURES])
+def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_its_windows_filled(
+    engine, tmp_path, old, new
+):
+    def text(change):
+        inside = change.startswith(("interval", "gpus", "timeout", "image"))
+        one = f"url: '{engine}', name: a" + (f", {change}" if inside else "")
+        one += "" if "interval" in one else ", interval: 100s"
+        return f"engines: [{{{one}}}]\n" + ("" if inside else change)
+
+    with daemon(text(old), [text(new)], tmp_path) as (app, _):
+        app._apply_engines(app.settings.engines)
+        (poller,) = app.pollers.replicas.values()
+        until(lambda: poller.state.reading is not None)
+        poller.follow(poller.plan, None, time.monotonic())  # a second page, so that there is a past
+        until(lambda: poller.state.windows)
+        before, plan = poller.state, poller.plan
+        assert app.reload()[0]
+        assert list(app.pollers.replicas.values()) == [poller]
+        shown = [app.publisher.compose().replicas[0]]
+        if poller.plan != plan:
+            until(lambda: shown.append(poller.state) or shown[-1].last_read_at != before.last_read_at)
+        shown.append(app.publisher.compose().replicas[0])
+        assert all(state.status.up and state.reading is not None and state.windows for state in shown)
+        asked_for = {window.label for window in app.settings.windows}
+        after = shown[-1].windows
+        assert after.keys() == asked_for
+        assert all(one.seconds >= before.windows["1m"].seconds for one in after.values())
+        assert shown[-1].labels == before.labels and shown[-1].restarts == 0
+
+
+def test_an_engine_of_the_same_name_at_another_page_begins_anew(engine, tmp_path):
+    text = f"engines: [{{url: '{engine}', name: a, interval: 100s}}]"
+    with daemon(text, [text.replace("/metrics", "/metrics?x=1")], tmp_path) as (app, _):
+        app._apply_engines(app.settings.engines)
+        (poller,) = app.pollers.replicas.values()
+        until(lambda: poller.state.reading is not None)
+        assert app.reload()[0]
+        (other,) = app.pollers.replicas.values()
+        assert other is not poller
+        poller.join(5.0)
+        assert not poller.polling._thread.is_alive()
 
 
 @pytest.mark.slow

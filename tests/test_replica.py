@@ -11,11 +11,12 @@ import pytest
 from builders import Clock
 
 from exporter.errors import EndpointError
-from exporter.model import Stage
+from exporter.model import COMMON_STAGES, Stage
 from exporter.polling import staggered
 from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 
+FIRST = Stage.TIME_TO_FIRST_TOKEN
 CAPTURES = pathlib.Path(__file__).parent / "captures"
 IDLE, LOAD, AFTER = (CAPTURES / f"vllm-0.32.0-real-cpu-{state}.prom" for state in ("idle", "load", "after"))
 
@@ -118,6 +119,31 @@ def test_freezing_and_moving_again_are_each_said_once(caplog):
     ]
 
 
+def freezing(caplog, pages, step=5.0):
+    clock = Clock()
+    one = poller(pages, clock)
+    with caplog.at_level(logging.INFO, logger="exporter.replica"):
+        polled(one, clock, len(pages), step)
+    return [message.partition("event=")[2].split(":")[0] for message in caplog.messages if "event=" in message]
+
+
+def test_the_log_s_last_word_is_not_frozen_when_the_engine_failed_between(caplog):
+    pages = [page(100), *[page(200)] * 9, None, None, *[page(300 + step) for step in range(4)]]
+    assert freezing(caplog, pages) == ["frozen", "moves_again"]
+
+
+def test_an_engine_that_fails_on_every_other_page_is_not_called_frozen_on_each(caplog):
+    pages = [page(100), page(200), *[page(200), None] * 60]
+    assert freezing(caplog, pages, 2.5) == ["frozen"]
+
+
+def test_an_engine_that_freezes_again_and_again_says_so_once_a_minute(caplog):
+    pages = [page(100 + tokens) for tokens in range(40) for _ in range(6)]
+    said = freezing(caplog, pages)
+    assert said[:4] == ["frozen", "moves_again", "frozen", "moves_again"]
+    assert len(said) <= 3 + len(pages) * 5 / 60 + 1
+
+
 def test_a_hung_engine_stays_frozen_while_its_http_front_refuses_requests():
     clock = Clock()
     refused = 'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} '
@@ -147,13 +173,13 @@ def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
-def test_a_flapping_engine_is_logged_once_a_minute_and_the_silence_is_counted(caplog):
+def test_a_flapping_engine_is_logged_three_times_a_minute_and_the_silence_is_counted(caplog):
     clock = Clock()
     one = poller([page(1), None] * 60, clock)
     with caplog.at_level(logging.INFO):
         polled(one, clock, 120, step=1.0)
     lines = [record.message for record in caplog.records if "state=" in record.message]
-    assert 2 <= len(lines) <= 3
+    assert 4 <= len(lines) <= 6
     assert any("changes_unsaid=" in line for line in lines[1:])
     assert one.state.status.failures == {"refused": 60}
 
@@ -174,8 +200,11 @@ class Versioned:
     def __init__(self, *answers):
         self.asked = 0
         self.answers = list(answers)
+        self.down = False
 
     def fetch(self, path=None):
+        if self.down:
+            raise EndpointError("refused", "nobody listens there")
         if path is None:
             return ReplayedPage(body=page(1))
         assert path == "/version"
@@ -198,6 +227,23 @@ def test_the_version_is_asked_seldom_and_shown_when_known():
     one.poll()
     assert engine.asked == 2
     assert one.state.reading.version == "0.32.0"
+
+
+def test_an_engine_that_comes_back_is_asked_for_its_version_before_anything_is_shown_under_the_old_one():
+    clock, engine = Clock(), Versioned(b'{"version": "0.32.0"}', b'{"version": "0.33.0"}', None)
+    one = poller(engine, clock)
+    one.turn()
+    one.turn()
+    for version in ("0.33.0", ""):
+        engine.down = True
+        clock.tick(5.0)
+        one.turn()
+        assert one.state.reading is None
+        engine.down = False
+        clock.tick(5.0)
+        one.turn()
+        assert one.state.reading.version == version and one.state.restarts == 0
+    assert engine.asked == 3, "one that does not say has none, rather than what it was before"
 
 
 @pytest.mark.parametrize("answer", [b"no json", b"[]", b'{"version": 3}', b"[" * 100_000])
@@ -261,3 +307,46 @@ def test_replicas_start_at_once_and_not_all_together():
     assert times[0] == 100.0
     assert len(set(times)) == 8
     assert max(times) <= 100.2
+
+
+def queued(count):
+    extra = "".join(
+        f'vllm:{family}_bucket{{model_name="m",engine="0",le="{edge}"}} {count}\n'
+        for family in ("request_queue_time_seconds", "time_to_first_token_seconds")
+        for edge in ("0.5", "1", "+Inf")
+    )
+    return page(count * 10, extra=extra)
+
+
+def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
+    clock = Clock()
+    one = poller([page(100 * n) for n in range(20)], clock)
+    polled(one, clock, 13)
+    other = plan(windows=(("30s", 30.0), ("1m", 60.0), ("10m", 600.0)), quantiles=(0.9,))
+    one.follow(other, None, clock.now)
+    state = polled(one, clock, 1)
+    assert {label: figures.seconds for label, figures in state.windows.items()} == {
+        "30s": 30.0, "1m": 60.0, "10m": 65.0
+    }  # fmt: skip
+    assert state.windows["10m"].generation_token_rate == pytest.approx(1300 / 65)
+    assert state.room is not None, "the usage of the shortest window is kept under its new label"
+
+
+def test_stages_followed_later_count_from_then_on_and_never_their_life():
+    clock = Clock()
+    one = poller([queued(n) for n in (1000, 1001, 1002, 1005, 1009, 1010, 1011, 1012)], clock, stages=COMMON_STAGES)
+
+    def observed():
+        latency = polled(one, clock, 1).windows["1m"].latency
+        return {stage: latency[stage].observations for stage in (Stage.QUEUE, FIRST) if stage in latency}
+
+    polled(one, clock, 1)
+    assert observed() == {FIRST: 1.0}
+    one.follow(plan(), None, clock.now)
+    assert observed() == {FIRST: 2.0}, "the first page that is followed is where it begins"
+    assert observed() == {FIRST: 5.0, Stage.QUEUE: 3.0}
+    one.follow(plan(stages=COMMON_STAGES), None, clock.now)
+    assert observed() == {FIRST: 9.0}
+    one.follow(plan(), None, clock.now)
+    assert observed() == {FIRST: 10.0}
+    assert observed() == {FIRST: 11.0, Stage.QUEUE: 1.0}, "what it counted before it was left out is over"

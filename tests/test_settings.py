@@ -20,6 +20,7 @@ from exporter.settings import (
     DiscoverySettings,
     EngineSettings,
     GatewaySettings,
+    HttpSdSettings,
     KubernetesSettings,
     Settings,
     TlsSettings,
@@ -66,6 +67,7 @@ def test_the_full_example_shows_every_key_that_exists():
     for name in ("gpu", "kernel_log", "discovery", "costs", "log"):
         assert missing(type(getattr(Settings(), name)), [shown[name]]) == set()
     assert missing(KubernetesSettings, [shown["discovery"]["kubernetes"]]) == set()
+    assert missing(HttpSdSettings, shown["discovery"]["http_sd"]) == set()
 
 
 def test_the_full_example_states_the_true_defaults():
@@ -153,6 +155,24 @@ def test_lists_of_engines_are_followed_beside_configured_ones_and_beside_process
         ("ray: /tmp/ray", "discovery.ray", "true or false"),
         ("ray_file: ''", "discovery.ray_file", "the name of a file"),
         ("ray_file: [a]", "discovery.ray_file", "the name of a file, found a list"),
+        ("ray_url: head", "discovery.ray_url", "begins with http"),
+        ("ray_url: 'http://u:p@head'", "discovery.ray_url", "token file"),
+        ("ray_bearer_token_file: files/token", "discovery.ray_bearer_token_file", "for ray_url"),
+        ("http_sd: ['http://a/']", "discovery.http_sd[0]", "a mapping of keys"),
+        ("http_sd: [{}]", "discovery.http_sd[0].url", "missing"),
+        ("http_sd: [{url: 'http://a/x?token=y'}]", "discovery.http_sd[0].url", "secret"),
+        ("http_sd: [{url: 'http://a/x'}, {url: 'http://A:80/x'}]", "discovery.http_sd[1].url", "repeats"),
+        ("http_sd: [{url: 'http://a/', tls: {insecure_skip_verify: true}}]", "discovery.http_sd[0].tls", "no effect"),
+        (
+            "http_sd: [{url: 'https://a/', tls: {cert_file: files/client.pem}}]",
+            "discovery.http_sd[0].tls.cert_file",
+            "needs key_file",
+        ),
+        (
+            "http_sd: [" + ", ".join(f"{{url: 'http://a/{n}'}}" for n in range(9)) + "]",
+            "discovery.http_sd",
+            "at most 8",
+        ),
         ("kubernetes: true", "discovery.kubernetes", "a mapping of keys"),
         ("kubernetes: {enable: true}", "discovery.kubernetes.enable", "did you mean enabled"),
         ("kubernetes: {token: x}", "discovery.kubernetes.token", "bearer_token_file"),
@@ -175,6 +195,17 @@ def test_the_pods_are_asked_for_at_an_api_server_or_a_kubelet():
     assert url("https://10.96.0.1") == url("https://10.96.0.1/") == "https://10.96.0.1"
     assert url("https://[FD00::1]:10250/pods") == "https://[fd00::1]:10250/pods"
     assert url("http://127.0.0.1:8001") == "http://127.0.0.1:8001"
+
+
+def test_ray_s_dashboard_is_asked_for_its_list_wherever_it_stands():
+    def url(text):
+        return parse(f"discovery: {{ray_url: '{text}'}}").discovery.ray_url
+
+    assert url("http://head:8265") == url("http://head:8265/") == "http://head:8265/api/prometheus/sd"
+    assert url("https://gate/ray/api/prometheus/sd") == "https://gate/ray/api/prometheus/sd"
+    assert parse("discovery: {ray_url: 'http://head:8265'}").discovery.ray
+    assert not parse("discovery: {ray: false, ray_url: 'http://head:8265'}").discovery.ray
+    assert parse("", DISCOVERY_RAY_URL="http://head:8265").discovery.ray
 
 
 def test_discovery_can_be_switched_on_beside_engines_from_the_environment():

@@ -61,7 +61,7 @@ def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> Read:
 
 @functools.lru_cache(maxsize=64)
 def _quantile_label(quantile: float) -> str:
-    return f"{quantile:g}"
+    return repr(quantile)  # all its digits: two quantiles must not become one series
 
 
 def _observations(stages: tuple[Stage, ...]) -> Read:

@@ -36,14 +36,17 @@ def numbers_by_rank(quantity: Quantity) -> Read:
 
 
 def numbers_summed(quantity: Quantity) -> Read:
-    """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
+    """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series.
+
+    A counter that a rank left behind stays in the sum, which must not fall while the engine lives.
+    """
 
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
                 found = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
                 if found:
-                    yield (*replica.labels, ""), sum(found)
+                    yield (*replica.labels, ""), sum(found) + replica.carried.get(quantity, 0.0)
 
     return read
 
@@ -96,7 +99,7 @@ def _finished(snapshot: Snapshot) -> Iterator[Row]:
                 for outcome, count in by_outcome.items():
                     outcomes[outcome] = outcomes.get(outcome, 0.0) + count
             for outcome, count in outcomes.items():
-                yield (*replica.labels, outcome), count
+                yield (*replica.labels, outcome), count + replica.carried_finished.get(outcome, 0.0)
 
 
 def _responses(snapshot: Snapshot) -> Iterator[Row]:
@@ -139,7 +142,7 @@ def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.N
         kind=Kind.COUNTER,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} The common set of series shows the sum over the ranks, with an empty rank.",
+        help=f"{help_} The common set shows the sum over the ranks, gone ones included, with an empty rank.",
         read=numbers_summed(quantity),
         read_full=numbers_by_rank(quantity),
     )
@@ -151,7 +154,7 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
         noun=noun,
         kind=Kind.HISTOGRAM,
         unit=Unit.SECONDS,
-        help=f"{help_} The engine's own buckets, summed over its ranks.",
+        help=f"{help_} The engine's own buckets, summed over its ranks, gone ones included.",
         series=Series.COMMON if stage in COMMON_HISTOGRAMS else Series.FULL,
         read_histogram=histogram_of(stage),
     )
@@ -269,12 +272,12 @@ KV_CACHE = (
     _rank_counter(
         "prefix_cache_queries",
         Quantity.PREFIX_CACHE_QUERIES,
-        "Tokens looked up in the prefix cache (blocks in vLLM before 0.9).",
+        "Tokens looked up in the prefix cache (blocks in vLLM before 0.9 and in TensorRT-LLM).",
     ),
     _rank_counter(
         "prefix_cache_hits",
         Quantity.PREFIX_CACHE_HITS,
-        "Tokens found in the prefix cache (blocks in vLLM before 0.9).",
+        "Tokens found in the prefix cache (blocks in vLLM before 0.9 and in TensorRT-LLM).",
     ),
 )
 

@@ -7,7 +7,7 @@ was instead of adding its whole life at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 from operator import le, lt
@@ -29,11 +29,12 @@ class RankCounters:
 
 
 NOTHING = RankCounters()
+MAX_NAMES = 64  # outcomes of a rank, or status classes, that are remembered; engines have a handful
 
 
 # Reasons why a number that the engine showed is not in the reading: a counter seen for the first time after such a
 # page may have stood there with its whole life.
-_HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number"))
+_HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number", "too_many_label_sets"))
 
 
 def hiding(reading: EngineReading) -> bool:
@@ -63,6 +64,19 @@ def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[s
         )
         for rank in names
     }
+
+
+def with_no_hits(reading: EngineReading, known: Mapping[str, RankCounters]) -> EngineReading:
+    """Put 0 for hits in the prefix cache where a rank counts queries and has never shown any."""
+    queries, hits = Quantity.PREFIX_CACHE_QUERIES, Quantity.PREFIX_CACHE_HITS
+    if not reading.hits_from_first or not reading.complete or hiding(reading):
+        return reading
+    added = {
+        rank: {**numbers, hits: 0.0}
+        for rank, numbers in reading.ranks.items()
+        if queries in numbers and hits not in numbers and not known.get(rank, NOTHING).quantities.get(hits)
+    }
+    return replace(reading, ranks={**reading.ranks, **added}) if added else reading
 
 
 def valid(counters: Mapping[_Key, float]) -> Mapping[_Key, float]:
@@ -119,7 +133,7 @@ def remember(before: RankCounters, now: RankCounters) -> RankCounters:
     """Give what the rank shows, and what it showed before and does not show now."""
     return RankCounters(
         quantities=merged(before.quantities, now.quantities),
-        finished=merged(before.finished, now.finished),
+        finished=newest(before.finished, now.finished),
         histograms=merged(before.histograms, now.histograms),
     )
 
@@ -136,3 +150,13 @@ def assume(before: RankCounters, now: RankCounters) -> RankCounters:
 def merged(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
     """Give both, the later one's where both have a key."""
     return now if before.keys() <= now.keys() else {**before, **now}
+
+
+def newest(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
+    """Give both as ``merged`` does, but of what ``now`` lacks only the newest, so that names cannot pile up."""
+    both = merged(before, now)
+    if both is now or len(both) <= MAX_NAMES:
+        return both
+    lacking = [key for key in both if key not in now]
+    room = max(0, MAX_NAMES - len(now))
+    return {**{key: before[key] for key in lacking[len(lacking) - room :]}, **now}

@@ -1,43 +1,30 @@
 """Counters that survive restarts: what grew since the first reading, added up per rank before summing.
 
-A counter that fell was reset, and its new value counts whole, as in Prometheus.  Unlike there, one counter that
-falls resets every counter of its rank: after a restart some counters have overtaken their old value by the next
-poll, and would otherwise be read as a tiny increase.  What was lost between the last poll and the restart is not
-guessed.
-
-A counter that appears had counted nothing before: engines make many with their first event.  Unless the last page
-held numbers that could not be read: then it may have stood there with its whole life, and begins at what it shows.
+What a page may be subtracted from, and what a restart is, ``restarts`` says.  What was lost between the last poll and
+a restart is not guessed.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from operator import add, sub
 from typing import TypeVar
 
-from exporter.derive.counters import (
-    NOTHING,
-    RankCounters,
-    any_fell,
-    assume,
-    by_rank,
-    fell,
-    hiding,
-    merged,
-    remember,
-    same,
-    valid,
-)
+from exporter.derive import counters
+from exporter.derive.counters import MAX_NAMES, NOTHING, RankCounters, same
+from exporter.derive.gone import Carried, carry
 from exporter.derive.ranks import common_bounds, on_bounds
+from exporter.derive.restarts import Raw, Step, compare, first, raw
 from exporter.model import EMPTY, EngineReading, Quantity, Stage
 
 _Key = TypeVar("_Key")
 
 FINISHED = "finished"
 RESPONSES = "responses"
+KEEP = 300.0  # seconds
 _NOBODY: frozenset[str] = frozenset()  # one for all: a window keeps 65 of them, and each would take 216 bytes
 
 
@@ -80,118 +67,79 @@ class Progress:
     """What ``advance`` must be handed back next time: the sums, and the raw values they were made of."""
 
     totals: Totals
-    ranks: Mapping[str, RankCounters]
-    responses: Mapping[str, float]
-    process_start: float | None
-    created: Mapping[str, float]  # rank → wall
+    raw: Raw
     busy: frozenset[str]  # ranks that the newest page said to be running requests
     idle: bool  # it said that nothing is running
-    hiding: bool  # numbers on it could not be read
     moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
 
 
 def advance(
-    progress: Progress | None, reading: EngineReading, stages: Collection[Stage] = tuple(Stage)
+    progress: Progress | None,
+    reading: EngineReading,
+    stages: Collection[Stage] = tuple(Stage),
+    keep: float = KEEP,
 ) -> Progress | None:
     """Add what grew between the last reading and this one; None until the first complete reading.
 
     A page that was cut off, and a reading not younger than the last one, change nothing.  ``stages``: whose
-    observations are followed.
+    observations are followed.  ``keep``: seconds for which ranks that pages lack are remembered, the longest window.
     """
     if not reading.complete or (progress is not None and reading.at <= progress.totals.at):
         return progress
-    page = by_rank(reading, progress.ranks if progress is not None else EMPTY)
-    responses = valid(reading.responses)
-    created = valid(reading.created)
-    if progress is None:  # the page as its own predecessor: everything is known and nothing has grown
-        progress = _beginning(reading, page, responses, created)
-    step = _step(progress, reading, page, responses, created)
+    page = raw(reading, progress.raw.ranks if progress is not None else EMPTY)
+    if progress is None:
+        progress = _beginning(reading, page)
+    step = compare(progress.raw, page, reading.at, keep)
     moved = _moved(progress, reading, step)
     return Progress(
         totals=_sum_up(progress, reading, step, stages, moved),
-        ranks=step.after,
-        responses=merged(step.responses_before, responses),
-        process_start=progress.process_start if reading.process_start is None else reading.process_start,
-        created=merged(progress.created, created),
+        raw=step.after,
         busy=_busy(reading),
         idle=_idle(reading),
-        hiding=hiding(reading),
         moved=moved,
     )
 
 
-def _beginning(
-    reading: EngineReading,
-    page: Mapping[str, RankCounters],
-    responses: Mapping[str, float],
-    created: Mapping[str, float],
-) -> Progress:
+def with_no_hits(progress: Progress | None, reading: EngineReading) -> EngineReading:
+    """Give the reading with 0 where the engine begins to count hits in its prefix cache only when there is one."""
+    return counters.with_no_hits(reading, progress.raw.ranks if progress is not None else EMPTY)
+
+
+def carried(progress: Progress | None, reading: EngineReading) -> Carried:
+    """Give what sums over the ranks need beside the newest page, which may be one that was cut off."""
+    if progress is None:
+        return Carried(quantities=EMPTY, finished=EMPTY, histograms=reading.histograms)
+    return carry(progress.raw.gone, progress.raw.ranks, reading)
+
+
+def followed(progress: Progress, before: Collection[Stage], now: Collection[Stage]) -> Progress:
+    """Give the progress with other stages followed: new ones count from the next page, those left out are forgotten.
+
+    What a stage that was not followed had observed so far must not look as if it had happened since.
+    """
+    totals = progress.totals
+    added = set(now) - set(before)
+    shown = {stage for counters in progress.raw.ranks.values() for stage in counters.histograms}
+    begun = {stage: at for stage, at in totals.begun.items() if stage in now}
+    return replace(
+        progress,
+        totals=replace(
+            totals,
+            histograms={stage: buckets for stage, buckets in totals.histograms.items() if stage in now},
+            begun={**begun, **dict.fromkeys(added & shown, totals.at)},
+        ),
+    )
+
+
+def _beginning(reading: EngineReading, page: Raw) -> Progress:
     at = reading.at
     return Progress(
         totals=Totals(at=at, first_at=at, moved_at=at),
-        ranks=page,
-        responses=responses,
-        process_start=reading.process_start,
-        created=created,
+        raw=first(page),
         busy=_busy(reading),
         idle=False,
-        hiding=False,
         moved=EMPTY,
     )
-
-
-# ── Restarts ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """One reading against what was known: ``before`` holds only what the page may be subtracted from."""
-
-    before: Mapping[str, RankCounters]
-    page: Mapping[str, RankCounters]
-    after: Mapping[str, RankCounters]
-    responses_before: Mapping[str, float]
-    responses: Mapping[str, float]
-    restarted: bool
-
-
-def _step(
-    progress: Progress,
-    reading: EngineReading,
-    page: Mapping[str, RankCounters],
-    responses: Mapping[str, float],
-    created: Mapping[str, float],
-) -> _Step:
-    before: dict[str, RankCounters] = {}
-    responses_before: Mapping[str, float] = EMPTY
-    # By rank: one that joins, or restarts alone, must not add the lifetime of all the others to the window.
-    renewed = {rank for rank, at in created.items() if progress.created.get(rank, at) != at}
-    restarted = _new_process(progress.process_start, reading.process_start) or (
-        bool(renewed) and renewed >= progress.created.keys()
-    )
-    if not restarted:
-        reset = renewed | {rank for rank, now in page.items() if fell(progress.ranks.get(rank, NOTHING), now)}
-        before = {rank: known for rank, known in progress.ranks.items() if rank not in reset}
-        responses_fell = any_fell(progress.responses, responses)
-        responses_before = EMPTY if responses_fell else progress.responses
-        if progress.hiding:
-            before |= {
-                rank: assume(before.get(rank, NOTHING), now) for rank, now in page.items() if rank not in reset
-            }
-            responses_before = EMPTY if responses_fell else merged(responses, responses_before)
-        restarted = bool(reset) or responses_fell
-    return _Step(
-        before=before,
-        page=page,
-        after=before | {rank: remember(before.get(rank, NOTHING), now) for rank, now in page.items()},
-        responses_before=responses_before,
-        responses=responses,
-        restarted=restarted,
-    )
-
-
-def _new_process(old: float | None, new: float | None) -> bool:
-    return old is not None and new is not None and (new < old or new > old)  # NaN is no change
 
 
 # ── Standing still ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +156,7 @@ def _idle(reading: EngineReading) -> bool:
     return bool(known) and max(known) <= 0
 
 
-def _moved(progress: Progress, reading: EngineReading, step: _Step) -> Mapping[str, float]:
+def _moved(progress: Progress, reading: EngineReading, step: Step) -> Mapping[str, float]:
     """Say when each rank moved last.  On a page that relays, ranks that are gone keep their last figures."""
     if len(step.page) < 2 or reading.relayed:
         return EMPTY
@@ -228,7 +176,7 @@ def _moved(progress: Progress, reading: EngineReading, step: _Step) -> Mapping[s
 def _sum_up(
     progress: Progress,
     reading: EngineReading,
-    step: _Step,
+    step: Step,
     stages: Collection[Stage],
     moved: Mapping[str, float],
 ) -> Totals:
@@ -236,9 +184,15 @@ def _sum_up(
     pairs = [(step.before.get(rank, NOTHING), now) for rank, now in step.page.items()]
     quantities = _grown(totals.quantities, [(old.quantities, new.quantities) for old, new in pairs])
     finished = _grown(totals.finished, [(old.finished, new.finished) for old, new in pairs])
+    if len(finished) > MAX_NAMES:
+        finished = _only(finished, {outcome for now in step.page.values() for outcome in now.finished})
     responses = _grown(totals.responses, [(step.responses_before, step.responses)])
+    if len(responses) > MAX_NAMES:
+        responses = _only(responses, step.responses)
     shown = _generation(step.page)
     generation = _grown(totals.rank_generation, [(_generation(step.before), shown)])
+    if len(generation) > len(step.after.ranks):
+        generation = _only(generation, step.after.ranks)
     histograms, begun = _grown_histograms(totals, reading.at, step, stages)
     still = (  # work that was not there at the last page has had no time to move anything yet
         not (step.restarted or progress.idle or _idle(reading))
@@ -265,7 +219,7 @@ def _sum_up(
     )
 
 
-def _moved_elsewhere(step: _Step, stages: Collection[Stage]) -> bool:
+def _moved_elsewhere(step: Step, stages: Collection[Stage]) -> bool:
     """Say whether a stage that is not followed over the windows has observed something: that is progress too."""
     for rank, now in step.page.items():
         before = step.before.get(rank, NOTHING).histograms
@@ -301,14 +255,20 @@ def _grown(
     return sums if grown is None else grown
 
 
+def _only(sums: Mapping[_Key, float], names: Collection[_Key]) -> Mapping[_Key, float]:
+    """Leave out what nobody will ask for again, or too many; the same object if that is nothing."""
+    left = {name: total for name, total in sums.items() if name in names}
+    return sums if len(left) == len(sums) else left
+
+
 def _grown_histograms(
-    totals: Totals, at: float, step: _Step, stages: Collection[Stage]
+    totals: Totals, at: float, step: Step, stages: Collection[Stage]
 ) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
     for stage in stages:
         if not any(stage in now.histograms for now in step.page.values()):
             continue
-        known = [ranks.histograms[stage] for ranks in step.after.values() if stage in ranks.histograms]
+        known = [ranks.histograms[stage] for ranks in step.after.ranks.values() if stage in ranks.histograms]
         edges = common_bounds([histogram.bounds for histogram in known])
         old = totals.histograms.get(stage)
         if not edges:
@@ -331,7 +291,7 @@ def _no_observations(edges: tuple[float, ...]) -> Buckets:
     return Buckets(bounds=edges, counts=array("d", bytes(8 * (len(edges) + 1))))
 
 
-def _with_increases(total: Buckets, stage: Stage, step: _Step) -> Buckets:
+def _with_increases(total: Buckets, stage: Stage, step: Step) -> Buckets:
     edges = total.bounds
     counts: Iterable[float] = total.counts
     for rank, now in step.page.items():
@@ -355,11 +315,13 @@ def _withdrawn(
     finished: Mapping[str, float],
     responses: Mapping[str, float],
     histograms: Mapping[Stage, Buckets],
-    step: _Step,
+    step: Step,
 ) -> frozenset[str]:
     page = step.page.values()
-    gone = {name.value for name in quantities if all(name not in now.quantities for now in page)}
-    gone.update(stage.value for stage in histograms if all(stage not in now.histograms for now in page))
+    counted: set[Quantity] = set().union(*[now.quantities for now in page])
+    observed: set[Stage] = set().union(*[now.histograms for now in page])
+    gone = {name.value for name in quantities if name not in counted}
+    gone.update([stage.value for stage in histograms if stage not in observed])
     if finished and not any(now.finished for now in page):
         gone.add(FINISHED)
     if responses and not step.responses:

@@ -9,7 +9,7 @@ window still counts for the others' shares.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -143,28 +143,32 @@ def _counts(key: Backend, reading: GatewayReading) -> bool:
 # ---------------------------------------------------------------------------------------- who a backend is
 
 
-def match(backends: Sequence[Backend], places: Sequence[Endpoint]) -> Mapping[Backend, str]:
+def match(
+    backends: Sequence[Backend], places: Sequence[Endpoint], here: Callable[[str], bool] = lambda _: False
+) -> Mapping[Backend, str]:
     """Say which replica a backend is: the one polled at its address, else the one of its name.
 
-    Addresses are compared as written, this machine's loopback names as one; nothing is resolved.  Where two replicas
-    are at one address, there is no answer.
+    Addresses are compared as written, those of this machine as one, which ``here`` tells beside the usual loopback
+    names: a gateway names a replica by the node's address where the daemon found it on loopback.  Nothing is
+    resolved.  Where two replicas are at one address, there is no answer.
     """
     if not backends or not places:
         return EMPTY
     by_address: dict[tuple[str, int], set[str]] = {}
     for place in places:
-        by_address.setdefault(_spot(place.host, place.port), set()).add(place.replica)
+        by_address.setdefault(_spot(place.host, place.port, here), set()).add(place.replica)
     names = {place.replica for place in places}
     found: dict[Backend, str] = {}
     for backend in backends:
         address = _ADDRESS.match(backend[1])
-        here = by_address.get(_spot(address[1] or address[2], int(address[3])), set()) if address else set()
-        if len(here) == 1:
-            found[backend] = next(iter(here))
-        elif not here and backend[1] in names:
+        there = by_address.get(_spot(address[1] or address[2], int(address[3]), here), set()) if address else set()
+        if len(there) == 1:
+            found[backend] = next(iter(there))
+        elif not there and backend[1] in names:
             found[backend] = backend[1]
     return found
 
 
-def _spot(host: str, port: int) -> tuple[str, int]:
-    return ("localhost" if host.lower() in _LOCAL else host.lower(), port)
+def _spot(host: str, port: int, here: Callable[[str], bool]) -> tuple[str, int]:
+    host = host.lower()
+    return ("localhost" if host in _LOCAL or here(host) else host, port)

@@ -62,6 +62,18 @@ class History(Generic[_Sums]):
             if not ring or totals.at - ring[-1].at >= length / _STEPS:
                 ring.append(totals)
 
+    def over(self, windows: Sequence[tuple[str, float]]) -> History[_Sums]:
+        """Give the same past over other windows; one that is longer than any before begins with what is kept."""
+        other: History[_Sums] = History(windows)
+        kept = {totals.at: totals for ring in self._rings.values() for totals in ring}
+        if self._latest is not None:
+            kept[self._latest.at] = self._latest
+        for at in sorted(kept):
+            other.add(kept[at])
+        same = self._windows.items() & other._windows.items()
+        other._rings.update({label: self._rings[label].copy() for label, _ in same})
+        return other
+
     def base(self, label: str, not_before: float = -inf) -> _Sums | None:
         """Give the oldest sums inside the window that ends at the newest, and not from before ``not_before``.
 

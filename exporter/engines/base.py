@@ -66,7 +66,9 @@ class Field:
     whose value is added.  ``label``: the label whose value is the outcome or the status, put into our words by
     ``word``, with ``constant`` instead where there is none.  ``where`` keeps only some series.  ``from_labels``
     takes the number from an info series' labels instead of its value; it is told how many ranks the server has.
-    ``equal``: the values are states, and the number is how many series are in this one.
+    ``equal``: the values are states, and the number is how many series are in this one.  ``times``: each value is
+    multiplied by that of the series that differs from it in the label ``times[0]`` alone, which is ``times[1]``; a
+    series without such a neighbour does not count.
     """
 
     target: Quantity | Stage | Family
@@ -81,6 +83,7 @@ class Field:
     where: Callable[[Mapping[str, str]], bool] | None = None
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None
     equal: float | None = None
+    times: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,9 @@ class Engine:
     carrier: bool = False  # its pages also carry other engines' series, and those say more
     process_start: str = "process_start_time_seconds"
     created: str = ""  # canonical name of the _created series of a counter that exists from the start
+    # Sample names, canonical: where any of them stands, this version counts hits in the prefix cache, and a page
+    # without that counter says that nothing has been found yet.  On a page that Ray relays that is always so.
+    hits_from_first: tuple[str, ...] = ()
     version_label: str = ""
     version_path: str = ""  # answers JSON with a "version"
     model_key: str = ""  # in the same JSON, where the page does not name the model
@@ -139,7 +145,7 @@ class Engine:
 
     def wanted_names(self) -> frozenset[str]:
         """Every canonical sample name whose value is needed."""
-        names = {self.process_start, self.created}
+        names = {self.process_start, self.created, *self.hits_from_first}
         for row in self.fields:
             names.update(row.plus.values())
             for name in row.names:

@@ -17,7 +17,6 @@ DYNAMO = Engine(
     reasons={
         "kv_cache_usage": _WORKERS,
         "kv_cache_capacity": _WORKERS,
-        "kv_cache_hit": _WORKERS,
         "preemptions": _WORKERS,
         "queue": _WORKERS,
         "prefill": _WORKERS,
@@ -32,6 +31,9 @@ DYNAMO = Engine(
             target=Quantity.GENERATION_TOKENS,
             names=("dynamo_frontend_output_tokens_total", "dynamo_frontend_output_sequence_tokens_sum"),
         ),
+        # What the workers say of each finished request; where they say nothing there are no hits, and no ratio.
+        Field(target=Quantity.PREFIX_CACHE_QUERIES, names=("dynamo_frontend_input_sequence_tokens_sum",)),
+        Field(target=Quantity.PREFIX_CACHE_HITS, names=("dynamo_frontend_cached_tokens_sum",)),
         Field(target=Family.FINISHED, names=("dynamo_frontend_requests_total",), label="status"),
         Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
         Field(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from exporter.engines.base import Engine, Reduce
+from exporter.engines.choice import Choice
 from exporter.engines.exposition import Layout, Values
 from exporter.engines.plan import Buckets, Number, Plan, compile_layout
 from exporter.engines.standstill import Standstill
@@ -28,6 +29,7 @@ class Interpreter:
         self.engine = engine
         self._plan = Plan(Layout(()))
         self._histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
+        self._choice = Choice()
         self._standstill = Standstill()
         self._missing = engine.missing() or EMPTY
         names = engine.wanted_names()
@@ -36,7 +38,9 @@ class Interpreter:
     def read(self, page: Values, at: float) -> EngineReading:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
         if page.layout is not self._plan.layout:
-            self._plan, self._histograms = compile_layout(self.engine, page.layout), EMPTY
+            self._compile(page.layout)
+        if self._plan.rivals and self._choice.outdated(self._plan.rivals, page.numbers, at):
+            self._compile(page.layout)
         plan, numbers = self._plan, page.numbers
         odd = Counter(page.oddities) + plan.oddities
         ranks: dict[str, dict[Quantity, float]] = {}
@@ -66,13 +70,19 @@ class Interpreter:
             complete=page.complete,
             stale_ranks=self._standstill.withdraw(ranks, at) if plan.relayed else frozenset(),
             frozen_after=plan.frozen_after,
+            hits_from_first=plan.hits_from_first,
             oddities=dict(odd),
         )
+
+    def _compile(self, layout: Layout) -> None:
+        self._plan, self._histograms = compile_layout(self.engine, layout, self._choice), EMPTY
 
 
 def _reduce(item: Number, numbers: list[float]) -> float:
     if item.equal is not None:
         return float(sum(numbers[p] == item.equal for p in item.positions))
+    if item.factors:
+        return sum(numbers[p] * numbers[f] for p, f in zip(item.positions, item.factors, strict=True)) * item.scale
     if len(item.positions) == 1:
         return numbers[item.positions[0]] * item.scale
     chosen = [numbers[p] for p in item.positions]

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from exporter.engines.base import Engine, Family, Field, Reduce, clean
+from exporter.engines.choice import MAX_RANKS, Choice, Rivals, rivals
 from exporter.engines.exposition import Layout, Series
 from exporter.errors import PageError
-from exporter.model import Quantity, Stage
+from exporter.model import EMPTY, Quantity, Stage
 
-MAX_LABEL_SETS = 100  # that one field of a page becomes on our page; more is a fault of the engine
+MAX_WORDS = 100  # outcomes or status classes of one field of a page; more is a fault of the engine
 MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters of every process it ever had
 _RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
 RELAYED = "ray_"  # how the spelling begins when another program shows the engine's series on its own page
@@ -38,6 +39,7 @@ class Number:
     ratio: bool
     fixed: float | None = None
     equal: float | None = None  # count the series of this value instead
+    factors: tuple[int, ...] = ()  # as many as positions: where to find what each is multiplied by
 
 
 @dataclass(slots=True)
@@ -69,6 +71,8 @@ class Plan:
     frozen_after: float | None = None
     process_start: int | None = None
     created: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rank → …
+    hits_from_first: bool = False  # as in a reading
+    rivals: Rivals = field(default_factory=lambda: EMPTY)  # whose figures to watch, because not all can be shown
     oddities: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -77,10 +81,10 @@ class Plan:
         return self.dialect.startswith(RELAYED)
 
 
-def compile_layout(engine: Engine, layout: Layout) -> Plan:
+def compile_layout(engine: Engine, layout: Layout, choice: Choice) -> Plan:
     """Find every field of the table on the page; raise PageError when no series of this engine is there."""
     plan = Plan(layout)
-    by_name = _own_series(engine, layout, plan)
+    by_name = _of_ranks(engine, _own_series(engine, layout, choice, plan), choice, plan)
     for row in engine.fields:
         if isinstance(row.target, Stage):
             _compile_histogram(engine, row, row.target, by_name, plan)
@@ -91,13 +95,14 @@ def compile_layout(engine: Engine, layout: Layout) -> Plan:
     starts = by_name.get(engine.process_start)
     # The process of a page that relays is the relay's: its restart is none of the engine.
     plan.process_start = starts[0][0] if starts and not plan.relayed else None
-    for position, series in by_name.get(engine.created, ())[:MAX_LABEL_SETS]:
+    plan.hits_from_first = plan.relayed or any(name in by_name for name in engine.hits_from_first)
+    for position, series in by_name.get(engine.created, ())[:MAX_RANKS]:
         rank = engine.rank(series.labels)
         plan.created[rank] = (*plan.created.get(rank, ()), position)
     return plan
 
 
-def _own_series(engine: Engine, layout: Layout, plan: Plan) -> _ByName:
+def _own_series(engine: Engine, layout: Layout, choice: Choice, plan: Plan) -> _ByName:
     """Sort the series by canonical name: of one spelling of each prefix, of one model, and of no router."""
     spellings: dict[str, Counter[str]] = {}
     kept: list[tuple[int, Series, str, str]] = []
@@ -114,7 +119,7 @@ def _own_series(engine: Engine, layout: Layout, plan: Plan) -> _ByName:
         raise PageError("no_engine_metrics", f"the page has no {engine.prefixes[0]}* series. {hint}".strip())
     chosen = {prefix: _most(counts) for prefix, counts in spellings.items()}
     plan.dialect = next(chosen[prefix] for prefix in engine.prefixes if prefix in chosen)
-    plan.model, plan.several_models = _model(engine, [series for _, series, _, _ in kept])
+    _name_model(engine, [(position, series) for position, series, _, _ in kept], choice, plan)
     by_name: dict[str, _Rows] = {}
     for position, series, prefix, spelling in kept:
         if prefix and spelling != chosen[prefix]:
@@ -133,15 +138,40 @@ def _most(counts: Counter[str]) -> str:
     return min(counts, key=lambda name: (-counts[name], name)) if counts else ""
 
 
-def _model(engine: Engine, series: Iterable[Series]) -> tuple[str, bool]:
-    """Name the served model: the one that most series carry; of several applications on one page none, and say so."""
-    counts = Counter(s.labels[engine.model_label] for s in series if s.labels.get(engine.model_label))
-    several = engine.several_models and len(counts) > 1
-    return ("" if several else clean(_most(counts))), several
+def _name_model(engine: Engine, rows: _Rows, choice: Choice, plan: Plan) -> None:
+    """Name the served model; of several applications on one page none, and say so."""
+    models: dict[str, list[int]] = {}
+    for position, series in rows:
+        name = clean(series.labels.get(engine.model_label, ""))
+        if name:
+            models.setdefault(name, []).append(position)
+    plan.several_models = engine.several_models and len(models) > 1
+    if not plan.several_models:
+        plan.model = choice.model(Counter({name: len(positions) for name, positions in models.items()}))
+    if not engine.several_models:
+        plan.rivals = rivals(models, {})
 
 
 def _of_other_model(series: Series, label: str, model: str) -> bool:
     return clean(series.labels.get(label, "")) not in ("", model)
+
+
+def _of_ranks(engine: Engine, by_name: _ByName, choice: Choice, plan: Plan) -> _ByName:
+    """Bound the ranks of the page, all fields alike."""
+    ranks: dict[str, list[int]] = {}
+    for rows in by_name.values():
+        for position, series in rows:
+            ranks.setdefault(engine.rank(series.labels), []).append(position)
+    shown = choice.ranks(ranks)
+    if len(shown) == len(ranks):
+        return by_name
+    plan.rivals = {**plan.rivals, **rivals({}, ranks)}
+    kept = {
+        name: [(position, series) for position, series in rows if engine.rank(series.labels) in shown]
+        for name, rows in by_name.items()
+    }
+    plan.oddities["too_many_label_sets"] += sum(map(len, by_name.values())) - sum(map(len, kept.values()))
+    return {name: rows for name, rows in kept.items() if rows}
 
 
 # ---------------------------------------------------------------------------------------- choosing series
@@ -183,10 +213,15 @@ def _distinct(rows: _Rows, plan: Plan) -> _Rows:
 
 
 def _compile_number(engine: Engine, row: Field, by_name: _ByName, plan: Plan) -> None:
-    name = next((n for n in row.names if n in by_name), None)
-    if name is None:
+    # The first name that has what the field asks for: of a family whose labels say what is counted, a server that
+    # never does the one may show the other alone.
+    found = ((name, _distinct(_chosen(engine, row, by_name.get(name, ())), plan)) for name in row.names)
+    name, rows = next(((name, rows) for name, rows in found if rows), ("", []))
+    if not rows:
         return
-    rows = _distinct(_chosen(engine, row, by_name[name]), plan)
+    neighbours = _neighbours(row, by_name[name])
+    if neighbours is not None:
+        rows = [one for one in rows if one[0] in neighbours]
     if name in row.plus:
         rows += _distinct(_chosen(engine, row, by_name.get(row.plus[name], ())), plan)
     groups, labels = _grouped(engine, row, rows, plan)
@@ -204,9 +239,20 @@ def _compile_number(engine: Engine, row: Field, by_name: _ByName, plan: Plan) ->
             here = ranks[rank.rpartition("/")[0]]
             fixed = row.from_labels(labels[(rank, kept)], here) if row.from_labels else None
             if row.from_labels is None or fixed is not None:
-                plan.numbers.append(
-                    Number(row.target, rank, tuple(positions), row.scale, row.reduce, row.ratio, fixed, row.equal)
-                )
+                factors = () if neighbours is None else tuple(neighbours[position] for position in positions)
+                number = Number(row.target, rank, tuple(positions), row.scale, row.reduce, row.ratio, fixed)
+                number.equal, number.factors = row.equal, factors
+                plan.numbers.append(number)
+
+
+def _neighbours(row: Field, rows: _Rows) -> dict[int, int] | None:
+    """Give, by position, where the series stands that differs as ``Field.times`` says; None where that is unasked."""
+    label, value = row.times
+    if not label:
+        return None
+    places = {frozenset(series.labels.items()): position for position, series in rows}
+    wanted = {position: frozenset({**series.labels, label: value}.items()) for position, series in rows}
+    return {position: places[labels] for position, labels in wanted.items() if labels in places}
 
 
 def _grouped(
@@ -215,11 +261,13 @@ def _grouped(
     """Give the positions that are added up, and the first labels, by (rank, word)."""
     groups: dict[tuple[str, str], list[int]] = {}
     labels: dict[tuple[str, str], Mapping[str, str]] = {}
+    words: set[str] = set()
     for position, series in rows:
         key = (engine.rank(series.labels), _word(row, series.labels))
-        if key not in groups and len(groups) >= MAX_LABEL_SETS:
+        if key[1] not in words and len(words) >= MAX_WORDS:
             plan.oddities["too_many_label_sets"] += 1
             continue
+        words.add(key[1])
         groups.setdefault(key, []).append(position)
         labels.setdefault(key, series.labels)
     return groups, labels
@@ -267,13 +315,13 @@ def _compile_histogram(engine: Engine, row: Field, stage: Stage, by_name: _ByNam
 
 
 def _edges(engine: Engine, rows: _Rows, plan: Plan) -> dict[str, dict[_Part, dict[float, int]]]:
-    """Give rank → histogram → bound → position; bounded in ranks and in histograms of a rank."""
+    """Give rank → histogram → bound → position; bounded in histograms of a rank."""
     found: dict[str, dict[_Part, dict[float, int]]] = {}
     for position, series in rows:
         rank = engine.rank(series.labels)
         parts = found.get(rank, {})
         part = _part(series.labels)
-        if (not parts and len(found) >= MAX_LABEL_SETS) or (part not in parts and len(parts) >= MAX_SERIES):
+        if part not in parts and len(parts) >= MAX_SERIES:
             plan.oddities["too_many_label_sets"] += 1
             continue
         try:

@@ -49,6 +49,12 @@ SGLANG = Engine(
     prefixes=("sglang:",),
     rank_labels=("ReplicaId", "worker_addr", "dp_rank"),
     leader_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
+    # Counters with labels appear with their first event.  The last of these names is as old as cached_tokens_total.
+    hits_from_first=(
+        "sglang:prefill_effective_tokens_total",
+        "sglang:realtime_tokens_total",
+        "sglang:inter_token_latency_seconds_bucket",
+    ),
     version_path="/get_server_info",
     frozen_after=60.0,  # the gauge of running requests may be half a minute old when work has ended
     live="sglang:realtime_tokens_total",

@@ -37,6 +37,10 @@ def _fraction(labels: Mapping[str, str]) -> bool:
     return _model(labels) and labels.get("kv_cache_block_type") == "fraction"
 
 
+def _blocks(labels: Mapping[str, str]) -> bool:
+    return _model(labels) and labels.get("kv_cache_block_type") == "max"
+
+
 TRITON = Engine(
     kind="triton",
     prefixes=("nv_inference_", "nv_trt_llm_"),
@@ -59,6 +63,13 @@ TRITON = Engine(
             where=_fraction,
             reduce=Reduce.MEAN,
             ratio=True,
+        ),
+        # Counted in blocks; a page says beside them how many tokens each holds.
+        Field(
+            target=Quantity.KV_CACHE_CAPACITY,
+            names=("nv_trt_llm_kv_cache_block_metrics",),
+            where=_blocks,
+            times=("kv_cache_block_type", "tokens_per"),
         ),
         Field(target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model),
         Field(

@@ -94,6 +94,7 @@ class EngineReading:
     dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
+    hits_from_first: bool = False  # where queries stand without PREFIX_CACHE_HITS, nothing has been found yet
     frozen_after: float | None = 20.0  # seconds without progress at work that mean a fault; None: means nothing here
 
 
@@ -148,4 +149,7 @@ class ReplicaState:
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
     room: CacheRoom | None = None
     image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
+    # Counted by ranks that the page does not show, so that sums over the ranks do not fall when one is missing.
+    carried: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
+    carried_finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # outcome → requests
     generated: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

@@ -21,6 +21,8 @@ class FoundEngine:
     """One metrics page.  ``name`` "" means: by its host and port; ``kind`` is a wish that may be no kind at all.
 
     ``tentative``: nobody said that it is an engine, so its page is looked at before it becomes a replica.
+    ``unverified``: its certificate is not verified.  Only for a server on this very node, whose certificate names
+    other hosts than the address it is reached by; nothing secret is sent there, and over http less would be known.
     """
 
     url: str = field(repr=False)
@@ -28,6 +30,7 @@ class FoundEngine:
     kind: str = ""
     image: str = ""  # of its container, where the place knows it
     tentative: bool = False
+    unverified: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""This node's page of a Ray cluster, from the file that Ray writes for Prometheus.
+"""This node's page of a Ray cluster, from the list that Ray gives Prometheus: in a file, or from its dashboard.
 
-The file lists the metrics agents of all nodes, then the autoscaler and the dashboard.  Every node has a daemon of its
-own, so only the agents at an address of this machine are taken.
+It names the metrics agents of all nodes, then the autoscaler and the dashboard.  Every node has a daemon of its own,
+so only the agents at an address of this machine are taken.  The file stands on the head node alone.
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from exporter.sources.discovery.found import FoundEngine, Seen
+from exporter.sources.discovery.http_sd import HttpList
 from exporter.sources.discovery.target_file import TargetFile
-from exporter.sources.processes import procfs
+from exporter.sources.own_host import own_addresses
 
 _NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without a word on requests
 
 
-def own_addresses() -> frozenset[str]:
-    """Read the addresses of this machine, or of the daemon's container, without loopback."""
-    return procfs.addresses("/proc", "self")
-
-
 class Ray:
-    """Follows one cluster's file."""
+    """Follows one cluster's list."""
 
     name = "ray"
 
-    def __init__(self, path: str, *, addresses: Callable[[], frozenset[str]] = own_addresses) -> None:
-        self._file = TargetFile(path)
+    def __init__(self, place: str | HttpList, *, addresses: Callable[[], frozenset[str]] = own_addresses) -> None:
+        """``place``: the file's name, or the dashboard's list."""
+        self._list = TargetFile(place) if isinstance(place, str) else place
         self._addresses = addresses
 
     def look(self) -> Seen:
         """Give the agents of this machine."""
-        self._file.look()
-        listed = [engine for engine in self._file.found if urlsplit(engine.url).port not in _NO_AGENTS]
+        self._list.look()
+        listed = [engine for engine in self._list.found if urlsplit(engine.url).port not in _NO_AGENTS]
         own = self._addresses() if listed else frozenset()
         here = tuple(replace(engine, kind="") for engine in listed if _is_here(engine, own))
         remark = "" if here or not listed else f"targets={len(listed)}: none is at an address of this machine"
-        return Seen(found=here, problem=self._file.problem, remark=remark)
+        return Seen(found=here, problem=self._list.problem, remark=remark)
 
     def close(self) -> None:
-        """Have nothing to let go of."""
+        """Give up the connection, where there is one."""
+        if isinstance(self._list, HttpList):
+            self._list.close()
 
 
 def _is_here(engine: FoundEngine, own: frozenset[str]) -> bool:

@@ -40,7 +40,7 @@ class TargetFile:
             if _stamp(status) == self._stamp:
                 return
             self._stamp, text = _read(self.path, status)
-            found, self.left_out = targets_of(_parse(text, self.path))
+            found, self.left_out = targets_of(parse_list(text, self.path))
             self.found, self.problem = tuple(found), None
         except FileNotFoundError:
             self.found, self.left_out, self._stamp = (), 0, None
@@ -93,7 +93,8 @@ def _read(path: str, status: os.stat_result) -> tuple[_Stamp, str]:
         raise Unusable("malformed", "is not UTF-8 text; the last good list goes on", _stamp(status)) from None
 
 
-def _parse(text: str, path: str) -> object:
+def parse_list(text: str, path: str) -> object:
+    """Parse a list whose form its path's ending names, bounded in values.  Raises Unusable."""
     if not text.strip():
         raise Unusable("empty", "is empty, which a list without targets ([]) is not; the last good list goes on")
     if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:

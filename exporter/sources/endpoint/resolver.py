@@ -69,6 +69,11 @@ class Resolver:
             raise EndpointError("dns", f"cannot resolve {host}: {lookup.problem}")
         return lookup.addresses
 
+    def known(self, host: str) -> tuple[Address, ...]:
+        """Give the addresses that an earlier question brought; none where there was none, or no answer yet."""
+        lookup = self._lookups.get(host)
+        return lookup.addresses if lookup is not None and lookup.answered.is_set() else ()
+
     def forget(self, host: str) -> None:
         """Ask anew the next time; a question still under way goes on and will be used."""
         with self._lock:

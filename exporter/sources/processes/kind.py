@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 
-DEFAULT_PORTS = {"vllm": 8000, "sglang": 30000, "tgi": 3000}
-
 _INTERPRETER = re.compile(r"^(?:python|pypy)[0-9.]*$")
 _MODULES = {
     "vllm.entrypoints.openai.api_server": "vllm",
     "vllm.entrypoints.api_server": "vllm",
     "sglang.launch_server": "sglang",
+    "tensorrt_llm.commands.serve": "tensorrt_llm",
 }
 _COMMANDS = {"vllm": "vllm", "vllm.entrypoints.cli.main": "vllm", "sglang": "sglang", "sglang.cli.main": "sglang"}
 _TITLES = {"VLLM::APIServer": "vllm", "sglang::http_server": "sglang"}
-_MAY_SERVE = ("python", "pypy", "vllm", "VLLM", "sglang", "text-generation")
+# pt_main_thread: what torch 2.4 and newer call the main thread of any Python program, once it is loaded.
+_MAY_SERVE = (
+    "python", "pypy", "pt_main_thread", "vllm", "VLLM", "sglang", "text-generation", "trtllm-serve", "tritonserver"
+)  # fmt: skip
 # Each starts whatever it is told to, so two processes below it need have nothing in common.
 _SHARED = re.compile(
     r"""^(?:
@@ -36,7 +38,7 @@ _RELAYS = frozenset(("docker-proxy", "rootlessport", "rootlesskit", "slirp4netns
 
 
 def engine_kind(command: tuple[str, ...]) -> str:
-    """Give vllm, sglang or tgi when the command line starts that engine's HTTP server, else ""."""
+    """Give vllm, sglang, tgi, tensorrt_llm or triton when the command line starts that engine's server, else ""."""
     for title, kind in _TITLES.items():
         if command and command[0].startswith(title):
             return kind
@@ -45,11 +47,20 @@ def engine_kind(command: tuple[str, ...]) -> str:
     # Not text-generation-server: that is a shard, which the launcher starts and the router talks to.
     if name.startswith("text-generation-router") or name == "text-generation-launcher":
         return "tgi"
+    if name == "tritonserver":
+        return "triton"
+    if name == "trtllm-serve" and arguments:
+        return "" if arguments[0] == "disaggregated" else "tensorrt_llm"  # that one is a router
     dotted = program.removesuffix(".py").replace("/", ".")
     for module, kind in _MODULES.items():
         if dotted == module or dotted.endswith(f".{module}"):
             return kind
     return _COMMANDS.get(name, "") if arguments[:1] == ("serve",) else ""
+
+
+def module_or_command(command: tuple[str, ...]) -> str:
+    """Give the name of the module or program that runs, without its folder."""
+    return _program(command)[0].rpartition("/")[2]
 
 
 def may_be_engine(title: str) -> bool:

@@ -17,6 +17,7 @@ from itertools import islice
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel
 
 _COMMAND_BYTES = 4096
+_ENVIRONMENT_BYTES = 1 << 17
 _FILE_BYTES = 1 << 20
 _ENTRIES = 65_536
 _LISTEN = "0A"
@@ -74,6 +75,15 @@ def command(root: str, pid: int) -> tuple[str, ...]:
     """Read the command line, the first 4 KiB; a process that renamed itself left zeros behind its title."""
     raw = _read(f"{root}/{pid}/cmdline", _COMMAND_BYTES).rstrip(b"\0")
     return tuple(printable(word) for word in raw.split(b"\0")) if raw else ()
+
+
+def variable(root: str, pid: int, name: str) -> str:
+    """Read one variable of a process's environment as it began; nothing else of it is kept, for it holds secrets."""
+    mark = f"{name}=".encode()
+    for entry in _read(f"{root}/{pid}/environ", _ENVIRONMENT_BYTES).split(b"\0"):
+        if entry.startswith(mark):
+            return printable(entry[len(mark) :][:256])
+    return ""
 
 
 def cgroup(root: str, pid: int) -> str:

@@ -80,9 +80,15 @@ class ProcessTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A server that looks like an engine, and where the daemon reaches it."""
+    """A server that looks like an engine, and where the daemon reaches it.
+
+    ``certain``: it need not be seen first.
+    """
 
     kind: str
     host: str
     port: int
     pid: int
+    path: str = "/metrics"
+    tls: bool = False
+    certain: bool = True

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 from exporter.sources.processes import procfs
-from exporter.sources.processes.kind import DEFAULT_PORTS, engine_kind, is_relay, may_be_engine
+from exporter.sources.processes.kind import engine_kind, is_relay, may_be_engine
+from exporter.sources.processes.pages import Habit, habit_of
 from exporter.sources.processes.records import Candidate, Listener, Process, ProcessTable
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
@@ -36,21 +37,34 @@ def read_processes(
 
 
 def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[Candidate, ...]:
-    """Find the engine servers of this node by command line, and where each listens; one per socket."""
+    """Find the engine servers of this node by command line, and where each shows its metrics; one per place."""
     reader = _Reader(root, limit)
-    servers = [one for pid in reader.everybody() if reader.looks_like_engine(pid) and (one := reader.process(pid))]
-    reader.load_sockets(servers)
+    servers = [
+        (one, *found)
+        for pid in reader.everybody()
+        if (found := reader.habit(pid)) is not None and (one := reader.process(pid)) is not None
+    ]
+    reader.load_sockets(one for one, _, _ in servers)
     inodes = {row.inode for held in reader.sockets.values() for row in held}
-    for server in servers:
+    for server, _, _ in servers:
         reader.load_descriptors(server.pid, inodes)
-    chosen: dict[tuple[int, int], Candidate] = {}
+    chosen: dict[tuple[int, str, int], Candidate] = {}
     # Several API servers hold one socket; the one whose command line names the port speaks for them.
-    for server in sorted(servers, key=lambda one: (not _port_flag(one), one.pid)):
-        row = reader.serving_socket(server)
+    for server, kind, habit in sorted(servers, key=lambda one: (not one[0].flag(*one[2].flags), one[0].pid)):
+        row = reader.serving_socket(server, habit)
         host = reader.reachable(server.netns, row.address) if row else None
         if row and host:
-            candidate = Candidate(kind=server.engine, host=host, port=row.port, pid=server.pid)
-            chosen.setdefault((server.netns, row.port), candidate)
+            candidate = Candidate(
+                kind=kind,
+                host=host,
+                port=row.port,
+                pid=server.pid,
+                path=habit.path,
+                tls=bool(server.flag(*habit.certificate)),
+                certain=habit.certain,
+            )
+            # By host too: another engine may have the same port on another address.
+            chosen.setdefault((server.netns, host, row.port), candidate)
     return tuple(sorted(chosen.values(), key=lambda one: (one.port, one.host)))
 
 
@@ -155,10 +169,16 @@ class _Reader:
         stat = self.stat(pid)
         return stat is not None and may_be_engine(stat.title) and bool(engine_kind(self.command(pid)))
 
-    def serving_socket(self, server: Process) -> procfs.Socket | None:
-        """Choose the API's socket among those a server holds: its command line knows, else the engine's habit."""
+    def habit(self, pid: int) -> tuple[str, Habit] | None:
+        """Give the kind and habit of a server that shows an engine's metrics, None for anything else."""
+        stat = self.stat(pid)
+        return habit_of(self.command(pid)) if stat is not None and may_be_engine(stat.title) else None
+
+    def serving_socket(self, server: Process, habit: Habit) -> procfs.Socket | None:
+        """Choose the metrics' socket among those a server holds: it was told which, else it follows its habit."""
         held = [row for row in self.sockets.get(server.netns, ()) if server.pid in self.holders.get(row.inode, ())]
-        for port in (_port_flag(server), str(DEFAULT_PORTS.get(server.engine))):
+        told = (server.flag(*habit.flags), habit.variable and self.variable(server.pid, habit.variable))
+        for port in (*told, *map(str, habit.ports)):
             for row in held:
                 if str(row.port) == port:
                     return row
@@ -198,6 +218,11 @@ class _Reader:
         if stat is None or stat.state == "D":
             return ()
         return _once(self.commands, pid, lambda: procfs.command(self.root, pid))
+
+    def variable(self, pid: int, name: str) -> str:
+        """Read a variable of the environment, unless reading it might block."""
+        stat = self.stat(pid)
+        return "" if stat is None or stat.state == "D" else procfs.variable(self.root, pid, name)
 
     def cgroup(self, pid: int) -> str:
         """Read the container's control group once."""
@@ -283,10 +308,6 @@ class _Reader:
                 kin.add(pid)
                 waiting.extend(children[pid])
         return kin
-
-
-def _port_flag(server: Process) -> str:
-    return server.flag("--port", "-p")
 
 
 def _once(known: dict[int, _T], pid: int, read: Callable[[], _T]) -> _T:

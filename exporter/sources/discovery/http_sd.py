@@ -1,0 +1,79 @@
+"""Engines in lists that servers give over HTTP, in Prometheus' ``http_sd`` format.
+
+Each list is asked for in one bounded exchange and read like a file; a server that does not answer, or not with a
+list, keeps its last good one and costs the others nothing but its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from exporter.errors import EndpointError, SourceError
+from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen
+from exporter.sources.discovery.target_file import MAX_BYTES, Unusable, parse_list, targets_of
+from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
+
+TIMEOUT = 3.0  # seconds, for the whole exchange
+LIMITS = Limits(wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
+
+
+class HttpList:
+    """The engines of one list; ``look`` brings ``found``, ``problem`` and ``left_out`` up to date."""
+
+    def __init__(self, target: Target) -> None:
+        """``target``: where it is, and as whom to ask."""
+        self.found: tuple[FoundEngine, ...] = ()
+        self.left_out = 0  # targets that are no HOST:PORT, or beyond the first thousand
+        self.problem: SourceError | None = None
+        self._endpoint = Endpoint(target, LIMITS)
+        self._shown = target.url.partition("?")[0]
+
+    def look(self) -> None:
+        """Ask for the list."""
+        try:
+            text = self._endpoint.fetch().body.decode("utf-8-sig")
+            found, self.left_out = targets_of(parse_list(text, ".json"))
+            self.found, self.problem = tuple(found), None
+        except EndpointError as error:
+            self.problem = error  # a failure at every look, for each was an attempt
+        except UnicodeDecodeError:
+            self._note("malformed", "is not UTF-8 text; the last good list goes on")
+        except Unusable as bad:
+            self._note(bad.reason, str(bad))
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._endpoint.close()
+
+    def _note(self, reason: str, message: str) -> None:
+        self.problem = SourceError(reason, f"{self._shown}: {message}")
+
+
+class HttpSd:
+    """Asks for every list that the settings name."""
+
+    name = "http_sd"
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self._lists = [HttpList(target) for target in targets]
+
+    def look(self) -> Seen:
+        """Ask for the lists, one after the other; an engine on several counts as on the first."""
+        found: dict[str, FoundEngine] = {}
+        for one in self._lists:
+            one.look()
+            for engine in one.found:
+                found.setdefault(engine.url, engine)
+        problems = [one.problem for one in self._lists if one.problem is not None]
+        left_out = sum(one.left_out for one in self._lists)
+        return Seen(
+            found=tuple(islice(found.values(), MAX_TARGETS)),
+            problem=problems[0] if problems else None,
+            remark=f"left_out={left_out}: targets that are no HOST:PORT, or too many" if left_out else "",
+        )
+
+    def close(self) -> None:
+        """Give up the connections."""
+        for one in self._lists:
+            one.close()
