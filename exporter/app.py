@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 from exporter.advice import advice
 from exporter.catalog.spec import Series
-from exporter.dcgm_pages import DcgmPages
 from exporter.derive.replicas import Assignment
-from exporter.discovery import Discovery
 from exporter.errors import SettingsError
-from exporter.events import Events
-from exporter.ledger import Ledger
-from exporter.listener.loop import Listener
+from exporter.hold.discovery import Discovery
+from exporter.hold.events import Events
+from exporter.hold.ledger import Ledger
+from exporter.hold.placement import Placement
+from exporter.hold.pollers import Pollers
+from exporter.hold.publisher import Publisher
+from exporter.hold.stragglers import StragglerWatch
 from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
-from exporter.pages import PageStore
-from exporter.placement import Placement
-from exporter.pollers import Pollers
-from exporter.publisher import Publisher
 from exporter.reload import outcome, waiting
-from exporter.server import routes
+from exporter.render.dcgm_pages import DcgmPages
+from exporter.render.pages import PageStore
+from exporter.serve.loop import Listener
+from exporter.serve.server import routes
 from exporter.settings import EngineSettings, Settings
 from exporter.sources import own_process
 from exporter.sources.driver.cards import CardSource
-from exporter.stragglers import StragglerWatch
 
 logger = logging.getLogger(__name__)
 

@@ -176,9 +176,11 @@ CATALOGUE: Mapping[int, Xid] = {
     for code, meaning in sorted(codes)
 }
 
-# Shown as 0 on every card from the start, so that the first event is an increase; each costs a series per card.  The
-# codes after which a card (or its link) is of no use: what DCGM calls devastating, without 140, which uncorrected ECC
-# errors tell as well.
+# After these the card, or the node, needs a reset: the full set shows them as 0 on every card from the start, so that
+# the first event is an increase.
+RESETTING = frozenset(code for code, xid in CATALOGUE.items() if xid.kind in {Class.RESET_CARD, Class.RESET_NODE})
+# The common set does so with these few, as each costs a series per card.  The codes after which a card (or its link)
+# is of no use: what DCGM calls devastating, without 140, which uncorrected ECC errors tell as well.
 FATAL = frozenset({48, 74, 79, 95, 119, 120})
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from builders import card, snapshot
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.dcgm.page import render
-from exporter.dcgm.query import understood
 from exporter.model import DriverFacts, Signal, XidCount
+from exporter.render.dcgm.page import render
+from exporter.render.dcgm.query import understood
 
 ALL = {signal.value: float(place) for place, signal in enumerate(Signal, start=1)}
 GIB = 2.0**30
@@ -37,6 +37,18 @@ PLAUSIBLE = {
     "graphics_active": 0.9,
     "fabric_state": 3.0,
     "fabric_status": 0.0,
+    "fabric_health": 5.0,
+    "fabric_summary": 1.0,
+    "bar1_total": 128 * GIB,
+    "bar1_used": 2.5 * 2**20,
+    "bar1_free": 128 * GIB - 2.5 * 2**20,
+    "power_instant": 401.5,
+    "power_limit": 650.0,
+    "power_limit_requested": 650.0,
+    "power_limit_default": 700.0,
+    "power_limit_min": 200.0,
+    "power_limit_max": 700.0,
+    "vgpu_licensed": 0.0,
     "row_remap_failed": 0.0,
     "row_remap_pending": 1.0,
     "temperature_margin": -2.0,
@@ -44,6 +56,7 @@ PLAUSIBLE = {
 }
 EVENTS = {"sw_power_cap": 1.5, "sync_boost": 0.0, "sw_thermal_slowdown": 2e-9}
 EVENTS |= {"hw_thermal_slowdown": 4.0, "hw_power_brake_slowdown": 0.25}
+POLICIES = {"thermal": 4.5, "board_limit": 0.0, "low_utilization": 9000.0, "reliability": 1e-9}
 PIPES = dict.fromkeys(
     ("integer", "tensor_dfma", "tensor_hmma", "tensor_dmma", "tensor_imma", "fp64", "fp32", "fp16"), 0.5
 )
@@ -55,6 +68,7 @@ def full_card(index=0, **signals):
         one.reading,
         clock_events={"sw_power_cap": True, "gpu_idle": False, "hw_thermal_slowdown": True},
         clock_event_seconds=EVENTS,
+        policy_seconds=POLICIES,
         nvlink_errors={"replay": 3.0, "recovery": 2.0, "crc": 1.0},
         pipe_active=PIPES,
     )
@@ -88,9 +102,11 @@ FULL = snapshot(
     xids=(xid(0, 48), xid(0, 79), xid(1, 13, 2, 1e9), xid(1, 48, 1, 2e9), xid(1, 63, 0, 3e9)),
 )
 
+RECENT = {"GPU-0001": {13: 2, 48: 1}}
 
-def page(query="", shot=FULL, rates=RATES):
-    return render(shot, understood(query), hostname="node-1", rates=rates)
+
+def page(query="", shot=FULL, rates=RATES, recent=RECENT):
+    return render(shot, understood(query), hostname="node-1", rates=rates, recent=recent)
 
 
 def families(text):

@@ -7,7 +7,7 @@ import pathlib
 from exporter.engines import recognise
 from exporter.engines.exposition import PageReader
 from exporter.engines.interpreter import Interpreter
-from exporter.replica import ReplicaPlan, replica_poller
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay
 
 CAPTURES = pathlib.Path(__file__).parent / "captures"

@@ -26,8 +26,8 @@ from types import SimpleNamespace
 TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 FIELDS = {
-    3: 1, 4: 0, 5: 7, 6: 2, 74: 0, 76: 0, 82: 61, 83: 9_000_000, 91: 2, 94: 3, 142: 1, 143: 2, 144: 0,
-    145: 0, 185: 412_000, 197: 1_000_000, 198: 2_000_000, 230: 0, 269: 0, 270: 0, 271: 0, 29: 4, 30: 5,
+    3: 1, 4: 0, 5: 7, 6: 2, 31: 0, 38: 8, 45: 9, 74: 0, 75: 0, 76: 0, 77: 0, 78: 0, 79: 0, 82: 61, 83: 9_000_000, 91: 2, 94: 3, 142: 1, 143: 2, 144: 0,
+    145: 0, 185: 412_000, 186: 405_000, 197: 1_000_000, 198: 2_000_000, 230: 0, 269: 0, 270: 0, 271: 0, 29: 4, 30: 5,
 }  # fmt: skip
 LINK_FIELDS = {138: 1024, 139: 2048, 161: 1, 162: 2, 163: 3}
 
@@ -74,6 +74,13 @@ DEFAULTS = {
     "nvmlDeviceGetTotalEccErrors": 11,
     "nvmlDeviceGetRemappedRows": (5, 6, 1, 0),
     "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+    "nvmlDeviceGetPowerManagementLimit": 650_000,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetPowerManagementLimitConstraints": [200_000, 710_000],
+    "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Total=2**37, bar1Used=2**22, bar1Free=2**37 - 2**22),
+    "nvmlDeviceGetGridLicensableFeatures": SimpleNamespace(
+        isGridLicenseSupported=0, licensableFeaturesCount=0, gridLicensableFeatures=[]
+    ),
     "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,
     "nvmlDeviceGetNumFans": 2,
@@ -226,6 +233,8 @@ class FakeDriver:
         value = self.plan.get("fields", {}).get(str(number), default)
         if value is None:
             return item(code=3)
+        if isinstance(value, dict) and "unit" in value:  # runs with time, in steps of that many seconds
+            return item(int(time.monotonic() / value["unit"]))
         if isinstance(value, dict):
             return item(value.get("value", 0), value.get("type", 3), value.get("code", 0))
         return item(value)

@@ -7,12 +7,12 @@ import re
 
 from builders import Clock
 
-from exporter.collector import Collector
 from exporter.derive.replicas import Endpoint
-from exporter.gateway import GatewayPlan, gateway_poller
 from exporter.gateways import by_kind
 from exporter.gateways.base import Interpreter
+from exporter.hold.gateway import GatewayPlan, gateway_poller
 from exporter.model import DaemonState, Snapshot
+from exporter.render.collector import Collector
 from exporter.sources.replay import Replay
 
 VALUE = re.compile(r"^([^#].*) (\S+)$", re.MULTILINE)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from builders import Clock
 
 from exporter.catalog.spec import Series
-from exporter.collector import Collector
 from exporter.derive.links import LinkWatch
 from exporter.model import CardState, Snapshot, SourceStatus
+from exporter.render.collector import Collector
 from exporter.simulate.gpm import c_nvmlGpmMetricsGet_t
 from exporter.sources.driver.nvml import initialise, open_card
 from exporter.sources.driver.nvml_arrays import VALUE_OF_TYPE

@@ -51,18 +51,18 @@ class Node:
 
     def __init__(self, scenario, *, seed, fault_at=None, fault_until=None):
         from exporter.catalog.spec import Series
-        from exporter.collector import Collector
         from exporter.derive.replicas import Assignment
-        from exporter.events import Events
-        from exporter.gateway import GatewayPlan, gateway_poller
-        from exporter.ledger import Ledger
-        from exporter.publisher import Publisher
+        from exporter.hold.events import Events
+        from exporter.hold.gateway import GatewayPlan, gateway_poller
+        from exporter.hold.ledger import Ledger
+        from exporter.hold.publisher import Publisher
+        from exporter.hold.stragglers import StragglerWatch
+        from exporter.render.collector import Collector
         from exporter.settings import CostSettings
         from exporter.simulate import cards as simulated_cards
         from exporter.simulate import playing
         from exporter.simulate.gateway import Gateway
         from exporter.simulate.plan import Plan
-        from exporter.stragglers import StragglerWatch
 
         self.clock = Clock(0.0)
         Plan.now = lambda _: self.clock.now  # the only clock that the simulation has
@@ -109,7 +109,7 @@ class Node:
         )
 
     def _poller(self, spec):
-        from exporter.replica import ReplicaPlan, replica_poller
+        from exporter.hold.replica import ReplicaPlan, replica_poller
 
         plan = ReplicaPlan(
             name=spec.name, kind="vllm", interval=30.0, windows=simulated.WINDOWS, quantiles=(0.5, 0.95, 0.99)

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from exporter.listener.loop import Listener, Request, Response, ServerLimits
+from exporter.serve.loop import Listener, Request, Response, ServerLimits
 from tests.waiting import wait_until
 
 PAGE = b"# HELP up Whether it is.\nup 1\n" * 100

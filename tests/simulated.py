@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from builders import Clock
 
 from exporter.derive.replicas import Assignment
-from exporter.ledger import Ledger
+from exporter.hold.ledger import Ledger
+from exporter.hold.publisher import Publisher
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import CardFacts, CardReading, CardState, DriverFacts, Ownership, Signal, SourceStatus
-from exporter.publisher import Publisher
-from exporter.replica import ReplicaPlan, replica_poller
 from exporter.settings import CostSettings
 from exporter.simulate.vllm_page import ProcessFacts, render
 from exporter.simulate.world import World

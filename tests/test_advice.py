@@ -16,9 +16,9 @@ from exporter.advice import LONGEST, LONGEST_ONLY, READERS, advice
 from exporter.app import App
 from exporter.catalog.spec import Series
 from exporter.cli import main
-from exporter.collector import Collector
 from exporter.derive.windows import History
 from exporter.model import Economics, Latency, Stage, WindowFigures
+from exporter.render.collector import Collector
 from exporter.settings import Settings, parse
 
 GENERATED = pathlib.Path(__file__).parent.parent / "dashboards" / "generated" / "en"

@@ -10,7 +10,7 @@ import pytest
 from builders import Clock
 
 from exporter.errors import SourceError
-from exporter.polling import Polling
+from exporter.hold.polling import Polling
 
 SLACK = 3.0  # seconds that a machine with other work may add
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,6 @@ from exporter.sources.driver.calibration import (
     Evidence,
     plausible,
     weigh,
-    widened,
 )
 
 UNITS = st.sampled_from([NANOSECONDS, MICROSECONDS])
@@ -22,11 +23,11 @@ GAPS = st.lists(st.floats(0.2, 5.0), min_size=2, max_size=40)
 BEFORE = st.floats(1.0, 1e7)  # seconds that the counter showed when we came
 
 
-def watched(numbers, evidence=None):
+def watched(numbers, evidence=None, unit=None):
     """Take in (at, raw, active) one after another."""
     evidence = evidence or Evidence()
     for at, raw, active in numbers:
-        evidence = weigh(evidence, at, raw, active=active)
+        evidence = weigh(evidence, at, raw, active=active, unit=unit)
     return evidence
 
 
@@ -55,10 +56,80 @@ def test_before_it_has_shown_its_unit_a_counter_has_no_value_but_zero(unit, gaps
     assert watched([(1.0, 0.0, False)]).value(None) == 0.0
 
 
-@given(UNITS, st.lists(st.floats(0.2, 5.0), min_size=30, max_size=40), BEFORE)
+@given(UNITS, st.lists(st.floats(0.5, 5.0), min_size=32, max_size=40), BEFORE)
 def test_a_counter_that_runs_with_time_without_its_reason_is_something_else(unit, gaps, begin):
-    evidence = watched(running(gaps, unit, begin, active=False))
+    evidence = watched(running(gaps, unit, begin, active=False), unit=unit)
     assert evidence.refuted and evidence.value(unit) is None
+    own = watched(running([1.0, 1.0, 1.0], unit, begin))
+    numbers = [(own.at + at, own.raw + raw, active) for at, raw, active in running(gaps, unit, begin, active=False)]
+    assert watched(numbers, own).refuted
+
+
+def restless(interval, share, hours, seed, *, burst=0.05, unit=NANOSECONDS):
+    """Look at a reason that comes and goes many times between two looks: (at, raw, active), evenly spaced."""
+    chance, seconds = random.Random(seed), 123.0
+    deviation = (share * (1.0 - share) * burst / interval) ** 0.5
+    for number in range(int(hours * 3600 / interval)):
+        seconds += interval * min(1.0, max(0.0, chance.gauss(share, deviation)))
+        yield number * interval, seconds / unit, chance.random() < share
+
+
+@pytest.mark.parametrize("interval", [1.0, 5.0, 30.0])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.15, 0.5, 0.93, 0.98])
+def test_a_reason_that_comes_and_goes_between_the_looks_never_refutes_its_counter(interval, share):
+    evidence = Evidence()
+    for at, raw, active in restless(interval, share, hours=6, seed=3):
+        evidence = weigh(evidence, at, raw, active=active, unit=NANOSECONDS)
+        assert not evidence.refuted, at
+    if share > 0.9:
+        assert evidence.unit == NANOSECONDS
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 200), st.sampled_from([1.0, 5.0, 10.0]))
+def test_one_burst_that_no_look_has_seen_refutes_nothing(burst, quiet, interval):
+    evidence = watched(running([1.0] * 20, NANOSECONDS, 5.0))
+    at, raw = evidence.at, evidence.raw
+    for number in range(400):
+        at += interval
+        raw += burst / NANOSECONDS if number == quiet else 0.0
+        evidence = weigh(evidence, at, raw, active=False)
+        assert not evidence.refuted and evidence.value(None) == raw * NANOSECONDS
+
+
+def test_without_a_known_unit_nothing_is_held_against_a_counter_that_rests():
+    slow = watched(running([1.0] * 60, MICROSECONDS, 5.0, active=False))
+    assert not slow.refuted and slow.value(None) is None
+
+
+def test_a_counter_that_was_taken_for_something_else_is_believed_again_once_it_behaves():
+    def on(evidence, share, seconds, *, active):
+        steps = list(running([1.0] * seconds, NANOSECONDS, 0.0, share=share, active=active))
+        return watched([(evidence.at + at - 99.0, evidence.raw + raw, bit) for at, raw, bit in steps], evidence)
+
+    known = watched(running([1.0] * 5, NANOSECONDS, 5.0))
+    ran = on(known, 1.0, 20, active=False)
+    assert ran.refuted
+    assert on(ran, 1.0, 60, active=True).refuted, "so does any clock"
+    still = on(ran, 0.0, 20, active=False)
+    assert not still.refuted and still.value(None) == pytest.approx(still.raw * NANOSECONDS)
+    odd = on(watched([(1.0, 5.0, True)]), 0.05, 20, active=True)
+    assert odd.refuted and odd.unit is None
+    fitting = on(odd, 1.0, 20, active=True)
+    assert not fitting.refuted and fitting.unit == NANOSECONDS
+
+
+def test_a_counter_once_seen_to_run_as_nanoseconds_do_was_never_microseconds():
+    seldom = watched(running([1.0] * 3, NANOSECONDS, 5.0, share=0.0007))
+    assert seldom.unit == MICROSECONDS, "what else: 0.7 ms in each second, and active at each look"
+    more = running([1.0] * 20, NANOSECONDS, 0.0)
+    assert (
+        watched([(seldom.at + at - 99.0, seldom.raw + raw, bit) for at, raw, bit in more], seldom).unit == NANOSECONDS
+    )
+
+
+def test_two_looks_far_apart_do_not_show_a_unit():
+    assert watched(running([30.0], NANOSECONDS, 5.0)).unit is None
+    assert watched(running([30.0, 30.0], NANOSECONDS, 5.0)).unit == NANOSECONDS
 
 
 @given(
@@ -100,28 +171,4 @@ def test_a_counter_never_goes_back_and_never_outruns_time(unit):
 def test_a_fall_starts_the_judgement_anew_and_keeps_the_unit():
     evidence = watched(running([1.0] * 4, NANOSECONDS, 50.0))
     fallen = weigh(evidence, evidence.at + 1.0, 5.0, active=True)
-    assert fallen.unit == NANOSECONDS and fallen.active_seconds == 0.0
-
-
-# ---- byte counters of 32 bits
-
-
-@given(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=50), st.integers(0, 2**32 - 2))
-def test_a_narrow_counter_goes_on_through_its_wraps(steps, begin):
-    before, wraps, true = float(begin), 0, begin
-    for step in steps:
-        true += step
-        raw = float(true % 2**32)
-        wide, wraps = widened(before, raw, wraps, 32)
-        before = raw
-        if wraps == true // 2**32:
-            assert wide == true
-        else:  # it fell from the lower half: taken for a reset, and never for more than was counted
-            assert wide < true
-            return
-
-
-def test_a_fall_in_the_lower_half_is_a_reset():
-    assert widened(2.0**31 - 1, 5.0, 3, 32) == (5.0, 0)
-    assert widened(2.0**32 - 1, 5.0, 3, 32) == (5.0 + 4 * 2.0**32, 4)
-    assert widened(None, 7.0, 0, 32) == (7.0, 0)
+    assert fallen.unit == NANOSECONDS and fallen.seconds == 0.0 and fallen.looks == 0

@@ -12,8 +12,8 @@ from simulated import Lab
 
 from exporter.derive.capacity import LEAST_FINISHED, Usage, full_in, mean_length, room
 from exporter.derive.delta import FINISHED, Totals
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import EngineReading, Quantity, WindowFigures
-from exporter.replica import ReplicaPlan, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from exporter.sources.replay import Replay
 

@@ -52,11 +52,17 @@ def test_a_fresh_reading_is_shown_with_its_times(book):
 
 
 def test_an_old_reading_is_withdrawn_and_its_age_stays(book):
-    assert card(book, now=103.0).status.up
-    state = card(book, now=103.1)
+    assert card(book, now=103.5).status.up  # it took half a second to make
+    state = card(book, now=103.6)
     assert (state.reading, state.status.up, state.status.reason) == (None, False, "slow")
     assert state.last_read_at == 100.0
-    assert card(book, now=103.1, down="mismatch").status.reason == "mismatch"
+    assert card(book, now=103.6, down="mismatch").status.reason == "mismatch"
+
+
+@pytest.mark.parametrize("duration, until", [(1e9, 106.0), (-5.0, 103.0), (1.5, 104.5)])
+def test_however_long_a_reading_took_it_grows_old(book, duration, until):
+    book.read(pipe.CardRead(index=0, uuid="GPU-a", cycle=1, duration=duration, reading=reading(100.0)), 5000.0)
+    assert card(book, now=until).status.up and not card(book, now=until + 0.1).status.up
 
 
 def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(book):
@@ -161,6 +167,50 @@ def test_a_lost_card_is_forgotten_after_a_day(book):
         book.judge(now, 2.0)
         kept = [state.facts.uuid for state in book.view(now, 3.0, "")]
         assert kept == (["GPU-a", "GPU-b"] if now <= 100.0 + FORGET_AFTER else ["GPU-b"])
+
+
+def kept(book, now):
+    return [state.facts.uuid for state in book.view(now, 3.0, "")]
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_a_card_that_hangs_for_days_is_not_forgotten(book, workers):
+    for hour in range(1, 60):
+        now = 100.0 + 3600.0 * hour
+        if workers and hour % 6 == 0:  # a new worker for its sake, in which it hangs again
+            book.begin(2)
+            book.found(facts(0), now)
+            book.found(facts(1, "GPU-b"), now)
+        book.read(answer(now), 5000.0)
+        book.beat(pipe.Beat(cycle=2, busy={1: 50.0}), now)
+        book.judge(now, 2.0)
+        assert kept(book, now) == ["GPU-a", "GPU-b"]
+        assert card(book, "GPU-b", now=now).status.reason == "hung"
+
+
+def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(book):
+    book.begin(2)
+    book.found(facts(0), 100.0)
+    for now in (200.0, 200.0 + FORGET_AFTER, 900.0 + FORGET_AFTER):
+        book.read(answer(now), 5000.0)
+        book.beat(pipe.Beat(cycle=2, busy={1: now - 100.0}), now)
+        book.judge(now, 2.0)
+        assert kept(book, now)[:2] == ["GPU-a", "GPU-b"]
+
+
+def test_cards_that_were_let_go_of_for_days_are_all_there_at_the_first_look_and_after(book):
+    now = 200.0 + FORGET_AFTER
+    book.end()
+    book.begin(2)
+    book.found(facts(0), now)
+    book.judge(now, 2.0)
+    assert kept(book, now) == ["GPU-a", "GPU-b"]
+    book.found(facts(1, "GPU-b"), now)
+    book.judge(now, 2.0)
+    for index, uuid in enumerate(("GPU-a", "GPU-b")):
+        book.read(answer(now, index, uuid), 5000.0)
+        book.judge(now, 2.0)
+        assert card(book, uuid, now=now).status.up
 
 
 def test_links_that_never_were_up_are_hidden_and_one_that_fell_is_shown(book):

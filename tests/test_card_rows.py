@@ -26,6 +26,17 @@ def without(why: Missing, **signals: float) -> CardState:
     return replace(made, reading=reading)
 
 
+def test_links_are_counted_only_where_the_state_of_each_was_read():
+    whole = replace(card(), reading=CardReading(at=1.0, signals={}, nvlink_up={0: True, 1: True}))
+    partly = CardReading(
+        at=1.0, signals={}, nvlink_up={0: True, 1: True}, missing={Signal.NVLINK_STATE: Missing.ERROR}
+    )
+    for metric in (metrics.GPU_NVLINK_ACTIVE_LINKS, metrics.GPU_NVLINK_UP):
+        assert rows(metric, whole)
+    assert rows(metrics.GPU_NVLINK_ACTIVE_LINKS, replace(whole, reading=partly)) == []
+    assert len(rows(metrics.GPU_NVLINK_UP, replace(whole, reading=partly))) == 2
+
+
 def test_a_card_that_remaps_rows_does_not_miss_retired_pages():
     assert rows(metrics.GPU_SIGNAL_MISSING_INFO, without(Missing.UNSUPPORTED, row_remap_pending=0.0)) == []
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 from watched_cards import DEADLINE, INTERVAL, Node, alive
 
-from exporter.model import DriverFacts, Missing, Signal
+from exporter.model import CardFacts, CardReading, DriverFacts, Missing, Signal
 from exporter.sources import backoff
 from exporter.sources.driver import cards, pipe, worker_keeper
-from exporter.sources.driver.cards import DRIVER_MODULES, CardSource
+from exporter.sources.driver.cards import SECOND_READ, CardSource
 from exporter.sources.driver.nvml_gpm import SIGNALS as WORK
 
 LOST, RESET = {"*": {"error": 15}}, {"*": {"error": 16}}
@@ -356,6 +356,61 @@ def test_the_interval_can_be_changed_while_running(node):
     assert one.until(lambda: one.up() and one.card().reading.at > at + 2 * INTERVAL)
 
 
+class Clocked:
+    """A source without a worker that is told of one card; ``now`` is its clock."""
+
+    def __init__(self, **options):
+        self.now = 0.0
+        self.news = []
+        self.source = CardSource(**options, clock=lambda: self.now, on_update=lambda: self.news.append(self.now))
+        self.source._take(pipe.Initialised(facts=DriverFacts(), cards=1), 0.0, 0.0)
+        self.source._take(pipe.CardFound(facts=CardFacts(index=0, uuid="GPU-a")), 0.0, 0.0)
+
+    def answer(self, at):
+        reading = CardReading(at=at, signals={Signal.POWER: at})
+        self.source._take(pipe.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.0, reading=reading), at, at)
+
+    def up(self, at):
+        (card,) = self.source.state(at).cards
+        return card.status.up
+
+
+def test_a_shorter_interval_takes_no_card_down_until_it_has_had_the_time_to_answer():
+    one, asked = Clocked(interval=20.0, deadline=1.0), []
+    one.answer(0.0)
+    one.now = 15.0
+    one.source.reconfigure(1.0, 1.0)
+    one.source._watch(SimpleNamespace(closed=False, send=asked.append), 15.0, stolen=False)
+    assert [question.ask for question in asked] == [True]  # at once
+    assert one.up(15.0) and one.up(16.0)
+    assert not one.up(16.01)  # asked, and did not answer within the deadline
+    one.answer(16.5)
+    assert one.up(18.5) and not one.up(18.6)
+
+
+@pytest.mark.parametrize(("interval", "second"), [(20.0, SECOND_READ), (0.1, 0.1)])
+def test_cards_are_asked_a_second_time_soon_for_what_is_measured_between_two_reads(interval, second):
+    one, asked = Clocked(interval=interval, deadline=1.0), []
+    worker = SimpleNamespace(closed=False, send=asked.append)
+    one.source._watch(worker, second - 0.01, stolen=False)
+    assert asked == []
+    one.source._watch(worker, second, stolen=False)
+    assert [question.ask for question in asked] == [True]
+    assert one.source._next_read == second + interval
+
+
+def test_figures_of_cards_that_were_let_go_of_are_withdrawn_on_time_not_at_the_next_look():
+    one = Clocked(interval=1.0, deadline=0.2)
+    one.answer(0.0)
+    one.source.release(released=True)
+    one.now = 0.5
+    assert one.source._turn() == pytest.approx(0.7)
+    one.now, one.news = 1.201, []
+    one.source._turn()
+    assert one.news and one.source.state(1.201).cards[0].reading is None
+    assert one.source._turn() == 1.0
+
+
 def test_each_state_of_the_driver_is_logged_once(node, caplog):
     caplog.set_level(logging.INFO)
     one = node({"calls": {"nvmlInit": {"error": 9}}})
@@ -377,10 +432,6 @@ def test_stop_works_before_start_and_twice(tmp_path):
     other.stop()
     other.stop()
     assert not other._thread.is_alive()
-
-
-def test_the_modules_for_settings_are_the_real_and_the_simulated_driver():
-    assert DRIVER_MODULES == ("pynvml", "exporter.simulate.cards")
 
 
 def test_a_daemon_that_stood_still_does_not_blame_the_worker(node):

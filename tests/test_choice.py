@@ -9,12 +9,12 @@ import pytest
 from builders import Clock, snapshot
 from engine_pages import interpret, page, polled, poller
 
-from exporter.collector import Collector
 from exporter.engines.choice import MAX_RANKS, MODEL_STILL, RANK_STILL, Choice, rivals
 from exporter.engines.exposition import PageReader
 from exporter.engines.interpreter import Interpreter
 from exporter.engines.vllm import VLLM
 from exporter.model import Quantity
+from exporter.render.collector import Collector
 
 RUNNING, TOKENS = Quantity.REQUESTS_RUNNING, Quantity.GENERATION_TOKENS
 

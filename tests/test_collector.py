@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import CARD, DAEMON, REPLICA, Kind, Metric, Series, Unit
-from exporter.collector import MAX_SERIES, Collector
 from exporter.errors import CatalogError
 from exporter.model import EngineReading, Histogram, Latency, Quantity, Stage, WindowFigures
+from exporter.render.collector import MAX_SERIES, Collector
 from exporter.sources import own_process
 
 
@@ -198,3 +198,12 @@ def test_names_are_computed_from_subject_noun_unit_and_kind():
     assert name(CARD, "", Kind.INFO) == "gpu_info"
     assert name(DAEMON, "build", Kind.INFO) == "shardwatch_build_info"
     assert name(REPLICA, "up", Kind.GAUGE) == "llm_up"
+
+
+def test_quantiles_that_differ_in_the_last_digit_are_series_of_their_own():
+    near = (0.99, 0.9900001, 0.9999999)
+    latency = Latency(quantiles=dict.fromkeys(near, 1.0), observations=7.0, above_top_bucket=0.0)
+    one = replica(windows={"1m": WindowFigures(seconds=60.0, latency={Stage.TIME_TO_FIRST_TOKEN: latency})})
+    found = samples(render(snapshot(replicas=(one,))), parse_text)
+    shown = {dict(labels)["quantile"] for name, labels in found if name == "llm_latency_quantile_seconds"}
+    assert shown == {"0.99", "0.9900001", "0.9999999"}

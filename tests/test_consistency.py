@@ -11,7 +11,7 @@ import pytest
 import yaml
 from simulated import Lab
 
-from exporter.collector import Collector
+from exporter.render.collector import Collector
 
 RULES = pathlib.Path(__file__).parent / "rules" / "consistency.test.yml"
 FACTS = re.compile(r"^((?:gpu_driver|llm_engine)_info)\{(.*)\} 1\.0$", re.MULTILINE)

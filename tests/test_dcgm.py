@@ -8,22 +8,18 @@ from dataclasses import replace
 
 import dcgm_contract as contract
 import pytest
-from builders import snapshot
+from builders import card, snapshot
 from dcgm_card import FULL, PLAUSIBLE, families, full_card, kinds, page, samples
 from dcgm_contract import full
 
-from exporter.dcgm.query import DIALECTS, understood
+from exporter.render.dcgm.query import DIALECTS, understood
 
 # -- the contract
 
 
 @pytest.mark.parametrize(("dialect", "column"), [("legacy", 0), ("4.9", 4)])
 def test_the_default_rows_have_the_names_and_types_that_dcgms_exporter_gives_them_in_its_order(dialect, column):
-    expected = [
-        (full(row[column]), row[1])
-        for row in contract.DEFAULT_ROWS
-        if row[column] and row[column] not in contract.NOT_OURS
-    ]
+    expected = [(full(row[column]), row[1]) for row in contract.DEFAULT_ROWS if row[column]]
     assert list(kinds(page(f"dialect={dialect}")).items()) == expected
 
 
@@ -48,6 +44,7 @@ def base_value(name):
         "FB_RESERVED": found["memory_reserved"],
         "": found["memory_total"],
         "NVLINK_BANDWIDTH_TOTAL": 4_500_000_000.5,
+        "VGPU_LICENSE_STATUS": found["vgpu_licensed"],
         "UNCORRECTABLE_REMAPPED_ROWS": found["remapped_rows_uncorrectable"],
         "CORRECTABLE_REMAPPED_ROWS": found["remapped_rows_correctable"],
         "ROW_REMAP_FAILURE": found["row_remap_failed"],
@@ -59,7 +56,7 @@ def base_value(name):
     }[name]
 
 
-@pytest.mark.parametrize("row", [row for row in contract.DEFAULT_ROWS if row[0] not in contract.NOT_OURS])
+@pytest.mark.parametrize("row", contract.DEFAULT_ROWS)
 def test_both_dialects_show_the_same_quantity_each_in_its_unit_and_form(row):
     legacy, _, unit, form, modern, new_unit, new_form = row
     expected = base_value(legacy)
@@ -85,16 +82,51 @@ def test_both_dialects_show_the_same_quantity_each_in_its_unit_and_form(row):
         ("POWER_USAGE", "345.678000"),
         ("PROF_PIPE_TENSOR_ACTIVE", "0.123457"),
         ("NVLINK_BANDWIDTH_TOTAL", "4394"),  # 4394531 KiB/s
+        ("VGPU_LICENSE_STATUS", "0"),
+        ("BAR1_TOTAL", "131072"),
+        ("BAR1_USED", "2"),  # 2.5 MiB
+        ("BAR1_FREE", "131069"),
+        ("POWER_USAGE_INSTANT", "401.500000"),
+        ("POWER_MGMT_LIMIT", "650.000000"),
+        ("POWER_MGMT_LIMIT_DEF", "700.000000"),
+        ("THERMAL_VIOLATION", "4500000000"),
+        ("BOARD_LIMIT_VIOLATION", "0"),
+        ("LOW_UTIL_VIOLATION", "9000000000000"),
+        ("RELIABILITY_VIOLATION", "1"),
     ],
 )
 def test_legacy_numbers_are_rounded_as_dcgm_rounds_them(name, written):
-    assert samples(page())[full(name)][1] == written
+    assert samples(page("fields=all"))[full(name)][1] == written
 
 
 def test_modern_joules_and_link_bytes_are_rounded_down():
     found = samples(page("dialect=4.9"))
     assert found[full("GPU_ENERGY_JOULES_TOTAL")][1] == "1234567"
     assert found[full("NVLINK_THROUGHPUT_BYTES_PER_SECOND")][1] == str(4_394_531 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("BAR1_CAPACITY_BYTES", str(128 * 2**30)),
+        ("BAR1_USED_BYTES", str(5 * 2**19)),
+        ("BOARD_POWER_LIMIT_REQUESTED_WATTS", "650.000000"),
+        ("THERMAL_THROTTLE_SECONDS_TOTAL", "4.500000"),
+        ("LOW_UTIL_THROTTLE_SECONDS_TOTAL", "9000.000000"),
+        ("VGPU_LICENSE_STATUS", "0"),
+    ],
+)
+def test_modern_numbers_are_in_base_units(name, written):
+    assert samples(page("dialect=4.9&fields=all"))[full(name)][1] == written
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_licence_of_a_vgpu_is_1_where_the_driver_says_so_and_absent_where_it_says_nothing(dialect):
+    licensed = snapshot(cards=(full_card(0, vgpu_licensed=1.0),))
+    assert samples(page(f"dialect={dialect}", licensed))[full("VGPU_LICENSE_STATUS")][1] == "1"
+    silent = {name: value for name, value in PLAUSIBLE.items() if name != "vgpu_licensed"}
+    shot = snapshot(cards=(card(0, **silent),))
+    assert full("VGPU_LICENSE_STATUS") not in samples(page(f"dialect={dialect}", shot))
 
 
 @pytest.mark.parametrize(("millijoules", "joules"), [(999, 0), (1000, 1), (4_742_776, 4742), (3_000_000, 3000)])
@@ -117,10 +149,7 @@ def test_the_labels_are_dcgms_in_dcgms_order(dialect):
     shown = samples(text, gpu="1")
     assert shown.keys() == kinds(text).keys(), "every row of the second card"
     for name, (labels, _) in shown.items():
-        more = {full("XID_ERRORS"): ("err_code", "err_msg"), full("XID_ERROR"): ("err_code", "err_msg")}
-        assert tuple(labels) == contract.LABELS[dialect] + more.get(name, ()) + (
-            ("xid",) if name == "DCGM_EXP_XID_ERRORS_TOTAL" else ()
-        )
+        assert tuple(labels) == contract.LABELS[dialect] + contract.MORE_LABELS.get(name, ())
         assert labels["gpu"] == "1"
         assert labels["UUID"] == "GPU-0001"
         assert labels["pci_bus_id"] == "00000000:1A:00.0"
@@ -155,13 +184,28 @@ def test_every_query_of_a_known_dashboard_finds_its_metric_and_labels(dashboard)
                 assert sample.labels[label]
 
 
+@pytest.mark.parametrize("rule", contract.ALERTS)
+def test_every_metric_of_a_common_alert_rule_is_there_with_its_labels_and_the_type_that_it_needs(rule):
+    text = page("fields=all")
+    found, types = families(text), kinds(text)
+    names = re.findall(r"DCGM_\w+", rule)
+    assert names
+    for name in names:
+        counted = re.search(rf"(rate|increase)\({name}\[", rule)
+        assert types[name] == ("counter" if counted else "gauge"), name
+    for name, labels in re.findall(r"(\w+)\{(.*?)\}", rule):
+        for label in re.findall(r"(\w+)=~?", labels):
+            assert all(label in sample.labels for sample in found[name].samples)
+
+
 def test_the_recording_rules_of_openshift_find_their_metrics():
     assert {full(name) for name in contract.RECORDED} <= kinds(page("fields=all")).keys()
 
 
 def test_the_dialects_share_only_names_that_did_not_change():
     legacy, modern = (kinds(page(f"dialect={dialect}")) for dialect in DIALECTS)
-    assert legacy.keys() & modern.keys() == {full("PROF_PCIE_TX_BYTES"), full("PROF_PCIE_RX_BYTES")}
+    same = {"VGPU_LICENSE_STATUS", "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES"}
+    assert legacy.keys() & modern.keys() == {full(name) for name in same}
 
 
 def test_no_dialect_has_a_name_twice_and_every_row_has_one_reader():
@@ -200,7 +244,7 @@ def test_promtool_objects_to_nothing_but_dcgms_own_names(dialect, promtool):
     theirs = re.compile(
         r"DCGM_\w+ (label names should be written in 'snake_case' not 'camelCase'"
         r'|counter metrics should have "_total" suffix|non-counter metrics should not have "_total" suffix'
-        r"|metric names should not contain abbreviated units|metric name should not include type 'counter')"
+        r"|metric names should not contain abbreviated units|metric name should not include type '(counter|summary)')"
     )
     assert said, "promtool has always found fault with camelCase labels; has it run?"
     assert [line for line in said if not theirs.fullmatch(line)] == []

@@ -11,8 +11,8 @@ from builders import card, snapshot
 from dcgm_card import FULL, PLAUSIBLE, families, full_card, kinds, page, samples, xid
 from dcgm_contract import full
 
-from exporter.dcgm.query import DIALECTS
 from exporter.model import MigInstance, Signal
+from exporter.render.dcgm.query import DIALECTS
 
 # -- what we do not have
 
@@ -48,6 +48,15 @@ def test_a_lost_card_takes_only_its_own_series_away():
     shot = replace(FULL, cards=(replace(FULL.cards[0], reading=None), FULL.cards[1]))
     assert samples(page("", shot), "0") == {}
     assert samples(page("", shot), "1") == samples(page(), "1")
+
+
+def test_a_lost_card_that_reported_an_error_still_shows_which():
+    lost = (replace(FULL.cards[1], reading=None), replace(FULL.cards[0], reading=None))
+    shown = samples(page("fields=all", replace(FULL, cards=lost)), "1")
+    assert shown.keys() == {full("XID_ERRORS"), "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_XID_ERRORS_COUNT"}
+    labels, value = shown[full("XID_ERRORS")]
+    assert (value, labels["err_code"], labels["UUID"]) == ("48", "48", "GPU-0001")
+    assert samples(page("fields=all", replace(FULL, cards=lost)), "0") == {}, "its XIDs are all at zero"
 
 
 def test_without_a_driver_version_its_label_is_left_out():

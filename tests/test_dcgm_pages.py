@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from test_end_to_end import Daemon
 
-from exporter.dcgm.query import QueryRefusedError, understood
-from exporter.dcgm_pages import DcgmPages, hostname
-from exporter.listener.loop import Request
-from exporter.pages import TOO_OLD, WANTED_FOR
-from exporter.server import TEXT, routes
+from exporter.render.dcgm.query import QueryRefusedError, understood
+from exporter.render.dcgm_pages import DcgmPages, hostname
+from exporter.render.pages import TOO_OLD, WANTED_FOR
+from exporter.serve.loop import Request
+from exporter.serve.server import TEXT, routes
 
 # -- the question
 
@@ -118,11 +118,11 @@ def test_rates_appear_at_the_second_snapshot_after_the_first_question_and_end_wh
 
 def test_a_node_that_nobody_asks_for_dcgms_names_does_not_load_them():
     code = (
-        "import sys, exporter.app, exporter.server\n"
-        "print(sorted(name for name in sys.modules if name.startswith('exporter.dcgm')))"
+        "import sys, exporter.app, exporter.serve.server\n"
+        "print(sorted(name for name in sys.modules if name.startswith('exporter.render.dcgm')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['exporter.dcgm_pages']"
+    assert done.stdout.strip() == "['exporter.render.dcgm_pages']"
 
 
 def test_the_host_is_called_what_its_pod_is_told(monkeypatch):

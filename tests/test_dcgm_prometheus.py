@@ -110,11 +110,25 @@ def test_every_query_of_a_known_dashboard_gives_a_row_a_card(prometheus, dashboa
         ("max(DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE))", 0.1, 1),
         ("sum(DCGM_FI_DEV_FB_TOTAL)", 8 * 80_000, 8 * 82_000),  # MiB
         ("count(DCGM_FI_DEV_XID_ERRORS == 0)", 8, 8),
+        ("count(DCGM_FI_DEV_VGPU_LICENSE_STATUS == 0)", 8, 8),
+        ("sum(DCGM_FI_DEV_BAR1_TOTAL)", 8 * 131_072, 8 * 131_072),  # MiB
+        ("max(DCGM_FI_DEV_POWER_USAGE / DCGM_FI_DEV_POWER_MGMT_LIMIT)", 0.1, 1.01),
+        ("count(rate(DCGM_FI_DEV_THERMAL_VIOLATION[1m]) == 0)", 8, 8),
     ],
 )
 def test_common_panels_and_alerts_show_figures_in_dcgms_units(prometheus, expression, low, high):
     (row,) = prometheus.wait_for(expression, 1)
     assert low <= float(row["value"][1]) <= high
+
+
+@pytest.mark.parametrize("rule", contract.ALERTS)
+def test_no_common_alert_rule_fails_on_a_healthy_node(prometheus, rule):
+    """Join errors and misread labels would be errors of the query."""
+    found = prometheus.ask(rule)
+    if rule == "DCGM_FI_DEV_VGPU_LICENSE_STATUS == 0":
+        assert len(found) == 8, "as with DCGM, no card of metal is licensed"
+    else:
+        assert found == []
 
 
 def test_the_scrape_is_whole(prometheus):

@@ -11,8 +11,8 @@ from dcgm_contract import full
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.dcgm.rates import COUNTERS, HALF, LONGEST, RateBook
 from exporter.model import Signal
+from exporter.render.dcgm.rates import COUNTERS, HALF, LONGEST, RateBook
 
 
 def test_a_card_has_no_rate_before_its_second_reading():

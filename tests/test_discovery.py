@@ -6,9 +6,9 @@ import pytest
 from builders import Clock
 
 import tests.living_engines  # noqa: F401 - whose faults are served by name
-from exporter import discovery
-from exporter.book import FORGET_AFTER, MAX_CHANGES, MAX_DISCOVERED, Book
-from exporter.discovery import MAX_PROBES, PROBE_AGAIN, Vetting
+from exporter.hold import discovery
+from exporter.hold.book import FORGET_AFTER, MAX_CHANGES, MAX_DISCOVERED, Book
+from exporter.hold.discovery import MAX_PROBES, PROBE_AGAIN, Vetting
 from exporter.settings import EngineSettings
 from exporter.sources.discovery.found import FoundEngine
 from tests.hostile import FAULTS, Hostile

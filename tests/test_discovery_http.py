@@ -8,8 +8,8 @@ import time
 import pytest
 
 import tests.hostile_pages  # noqa: F401 - whose faults are served by name
-from exporter import discovery
-from exporter.discovery import Discovery
+from exporter.hold import discovery
+from exporter.hold.discovery import Discovery
 from exporter.settings import parse
 from exporter.sources.discovery.http_sd import HttpList, HttpSd
 from exporter.sources.discovery.ray import Ray

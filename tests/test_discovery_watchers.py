@@ -12,10 +12,10 @@ import pytest
 from builders import Clock
 
 import tests.living_engines  # noqa: F401 - whose faults are served by name
-from exporter import discovery
 from exporter.app import App
-from exporter.book import FORGET_AFTER
-from exporter.discovery import PROBE_AGAIN, Discovery
+from exporter.hold import discovery
+from exporter.hold.book import FORGET_AFTER
+from exporter.hold.discovery import PROBE_AGAIN, Discovery
 from exporter.settings import DiscoverySettings, parse
 from exporter.sources.discovery.file_sd import FileSd
 from exporter.sources.processes.records import Candidate

@@ -13,7 +13,7 @@ import time
 import pytest
 from conftest import tool
 
-from exporter.xid import FATAL
+from exporter.xid import FATAL, RESETTING
 from tests.nvml_node import Node, build, uuid
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_an_event_is_on_the_page_once_whoever_tells_it(start, log):
     node.spared = {0, 1, 2, 3}
     page = node.until(lambda page: source_is_up(page, "kernel_log"))
     zeros = {(s.labels["uuid"], s.labels["xid"]): s.value for s in page.all("gpu_xid_events_total")}
-    assert zeros == {(uuid(number), str(xid)): 0 for number in range(4) for xid in FATAL}
+    assert zeros == {(uuid(number), str(xid)): 0 for number in range(4) for xid in RESETTING}
     assert not page.all("gpu_xid_last_timestamp_seconds") + page.all("gpu_xid_action_info")
     assert "nvswitch_sxid" not in page.text, "not even as a name"
 
@@ -105,7 +105,7 @@ def test_d24_a_burst_is_counted_whole_and_codes_without_end_share_one_name(start
     many = [f"event {2 + n} {uuid(1)} {XID} {200 + n}" for n in range(60)]
     node.plan(f"event 1 {uuid(0)} {XID} 13 every 1000", *many)
     page = node.until(lambda page: count(page, 0, 13) == 1000 and count(page, 1, "other") == 60 - (32 - len(FATAL)))
-    assert len(page.all("gpu_xid_events_total", uuid=uuid(1))) == 33
+    assert len(page.all("gpu_xid_events_total", uuid=uuid(1))) == 33 + len(RESETTING - FATAL)
     assert node.log().count("event=xid xid=13 ") == 1
     node.plan(f"event 100 {uuid(0)} {XID} 79", f"event 101 {uuid(0)} {XID} 79")
     node.until(lambda page: count(page, 0, 79) == 2)

@@ -259,6 +259,25 @@ def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_el
 
 
 @story
+def crashes(node):
+    """A profiling call of one card kills the process; after a while it does not."""
+    one = node("crashes")
+    one.until(works(0, 1, 2, 3))
+    one.plan(f"on {uuid(1)} {TAKE} abort", f"on {uuid(1)} {SUPPORT} segv")
+    first = one.until(lambda page: works(0, 2, 3)(page) and why(page, 1) == {"crashed"} and page.up(1))
+    one.spared = {0, 1, 2, 3}
+    return SimpleNamespace(first=first, pages=one.during(3 * DEADLINE), log=one.log(), workers=one.most_workers)
+
+
+def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(told):
+    seen = told(crashes)
+    for page in (seen.first, *seen.pages):
+        assert page.failures("crashed") == 1 and works(0, 2, 3)(page) and why(page, 1) == {"crashed"}
+        assert page.card("gpu_power_watts", 1) == 301 and page.card("gpu_up", 1) == 1
+    assert seen.log.count("event=call_crashed function=nvmlGpmSampleGet: nvmlGpm is left out") == seen.workers == 1
+
+
+@story
 def initialised_again(node):
     """Indices move, so that the driver is initialised anew; twice."""
     one = node("again")

@@ -12,7 +12,7 @@ from simulated import BEGIN, WINDOWS, Lab, uuid
 
 from exporter.app import App
 from exporter.derive import economics
-from exporter.ledger import Ledger
+from exporter.hold.ledger import Ledger
 from exporter.model import EngineReading, Ownership, Quantity, WindowFigures
 from exporter.settings import CostSettings, parse
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
@@ -202,13 +202,13 @@ def test_a_count_that_waited_is_booked_although_the_next_one_comes_with_its_ener
     assert found.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=1e-6)
 
 
-def test_new_windows_begin_new_accounts():
+def test_new_windows_begin_with_what_the_old_accounts_kept():
     books = Books(*own("a", 0))
-    books.run(30)
+    before = books.run(30)
     serves = serving(generated=(1030.4, 1520.0))
     cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
     found = books.ledger.account(cards, [serves], books.owners, windows=(("2m", 120.0),), costs=FREE)
-    assert found.joules_per_token == {}
+    assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
 
 
 def test_a_card_that_is_gone_for_good_is_forgotten():

@@ -63,6 +63,8 @@ class Driver:
         end = time.monotonic() + milliseconds / 1000
         while True:
             if self.queue:
+                if isinstance(self.queue[0], ctypes.Structure):
+                    return self.queue.pop(0)
                 handle, kind, data, *parts = self.queue.pop(0)
                 named = dict(zip(("gpuInstanceId", "computeInstanceId"), parts, strict=False))
                 return SimpleNamespace(device=handle, eventType=kind, eventData=data, **named)
@@ -128,6 +130,55 @@ def test_a_burst_is_a_few_messages_and_none_is_lost(rig):
     rig.start()
     until(lambda: rig.heard() == {("GPU-a", 13): 1500})
     assert sum(isinstance(message, pipe.XidSeen) for message in rig.sent) <= 4
+
+
+class Binding(ctypes.Structure):
+    """An event as the binding gives it."""
+
+    _fields_ = [
+        ("device", ctypes.POINTER(ctypes.c_char)),
+        ("eventType", ctypes.c_ulonglong),
+        ("eventData", ctypes.c_ulonglong),
+        ("gpuInstanceId", ctypes.c_uint),
+        ("computeInstanceId", ctypes.c_uint),
+    ]
+
+
+class OldBinding(ctypes.Structure):
+    _fields_ = Binding._fields_[:3]
+
+
+def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(rig):
+    memory = ctypes.create_string_buffer(16)
+    handle = ctypes.cast(ctypes.addressof(memory), ctypes.POINTER(ctypes.c_char))
+    rig.cards[0].answer = ("GPU-a", handle)
+    none = 0xFFFFFFFF
+    rig.driver.queue += [
+        Binding(handle, 0x8, 94, 7, none),
+        OldBinding(handle, 0x8, 13),
+        Binding(handle, 0x10, 5, none, none),
+        Binding(None, 0x8, 62, none, none),
+    ]
+    rig.start()
+    until(lambda: sum(rig.heard().values()) == 3)
+    told = {(m.uuid, m.xid, m.gpu_instance, m.compute_instance) for m in rig.sent if isinstance(m, pipe.XidSeen)}
+    assert told == {("GPU-a", 94, 7, None), ("GPU-a", 13, None, None), ("", 62, None, None)}
+
+
+def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(rig, monkeypatch):
+    monkeypatch.setattr(event_thread, "TOGETHER", 1e6)
+    rig.start()
+    until(lambda: rig.said() == [("", 2)])
+    rig.driver.queue.append(("ha", 0x8, 79))
+    until(lambda: rig.heard() == {("GPU-a", 79): 1})  # the first is told at once
+    rig.driver.queue += [("ha", 0x8, code) for code in range(100)] * 20
+    until(lambda: not rig.driver.queue)
+    time.sleep(0.2)
+    assert rig.heard() == {("GPU-a", 79): 1}
+    rig.thread.pause()  # whatever ends the wait, what was heard is told
+    until(lambda: not rig.thread.working)
+    assert sum(rig.heard().values()) == 2001 and sum(isinstance(m, pipe.XidSeen) for m in rig.sent) == 101
+    rig.thread.resume()
 
 
 def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(rig):

@@ -10,8 +10,8 @@ from builders import Clock, card
 from conftest import without_root
 
 from exporter.app import App, Driver
-from exporter.event_lines import MAX_SAID
-from exporter.events import EVERY, PATIENCE, Events
+from exporter.hold.event_lines import MAX_SAID
+from exporter.hold.events import EVERY, PATIENCE, Events
 from exporter.model import CardFacts
 from exporter.settings import parse
 from exporter.sources.driver import pipe

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-import exporter.pollers
+import exporter.hold.pollers
 import tests.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.app import App
 from exporter.settings import parse
@@ -110,9 +110,9 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
         return [(socket.AF_INET, (answers.pop(0) if len(answers) > 1 else answers[0], 0))]
 
     shared = resolver.Resolver(look_up)
-    endpoint = exporter.pollers.Endpoint
-    monkeypatch.setattr(exporter.pollers, "Endpoint", lambda target: endpoint(target, resolver=shared))
-    monkeypatch.setattr("exporter.placement.SHARED", shared)
+    endpoint = exporter.hold.pollers.Endpoint
+    monkeypatch.setattr(exporter.hold.pollers, "Endpoint", lambda target: endpoint(target, resolver=shared))
+    monkeypatch.setattr("exporter.hold.placement.SHARED", shared)
     with Hostile() as server:
         url = server.url
         app = no_cards_app(

@@ -26,7 +26,7 @@ from compose.fleet.template import MOST_NODES, template
 from compose.fleet.usage import get
 from compose.native import servers
 from exporter.catalog.spec import Series
-from exporter.collector import MAX_SERIES, Collector
+from exporter.render.collector import MAX_SERIES, Collector
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLEET = ROOT / "compose" / "fleet"

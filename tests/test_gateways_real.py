@@ -15,7 +15,7 @@ import pytest
 from conftest import tool
 from test_end_to_end import Daemon
 
-from exporter.gateway import GatewayPlan, gateway_poller
+from exporter.hold.gateway import GatewayPlan, gateway_poller
 from exporter.sources.endpoint.exchange import Endpoint, Target
 from tests.waiting import until
 

@@ -14,11 +14,11 @@ from builders import Clock, card, replica
 
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Series
-from exporter.collector import Collector
 from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
 from exporter.derive.links import LinkWatch
 from exporter.derive.localisation import localise
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import (
     CacheRoom,
     CardFacts,
@@ -42,7 +42,7 @@ from exporter.model import (
     WindowFigures,
     XidCount,
 )
-from exporter.replica import ReplicaPlan, replica_poller
+from exporter.render.collector import Collector
 from exporter.simulate.plan import Plan
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
 from exporter.sources.driver.nvml_card import CardReader
@@ -115,7 +115,7 @@ def test_a_recorded_server_gives_the_same_page_as_ever(stem, golden):
 
 
 def page_of_cards(scenario: str, monkeypatch) -> str:
-    """Read the simulated cards one minute into the scenario, twice, ten seconds apart, through the real reader."""
+    """Read the simulated cards one minute into the scenario, thrice in a few seconds, through the real reader."""
     clock = Clock(60.0)
     plan = Plan(scenario=scenario, start=0.0, wall=1.7e9, fault_at=20.0, pids={"chat-a": (101,), "chat-b": (102,)})
     monkeypatch.setattr(Plan, "now", lambda self: clock.now)
@@ -124,8 +124,8 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
     readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
-    for _ in range(2):
-        clock.tick(10.0)
+    for step in (4.0, 6.0, 10.0):
+        clock.tick(step)
         readings = [reader.read(slow=True, clock=clock) for reader in readers]
     joined = TopologyReader(driver).read({card.uuid: calls.handle for calls, card in opened})
     cards = tuple(
@@ -222,8 +222,10 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             links={"GPU-0001": LinkHealth(pcie_degraded=True, nvlinks_down=2, fabric_problems=("not_started",))}
         ),
         xids=(
-            XidCount(labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9),
-            XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None),
+            XidCount(
+                labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9, whole=True
+            ),
+            XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None, whole=True),
         ),
         sxids=(
             SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),

@@ -10,9 +10,9 @@ from engine_pages import page, poller
 from test_consistency import found
 
 from exporter import settings
-from exporter.book import Book
-from exporter.collector import Collector
 from exporter.errors import SettingsError
+from exporter.hold.book import Book
+from exporter.render.collector import Collector
 from exporter.sources.discovery.found import engine_at
 from exporter.sources.discovery.kubernetes import _engine, _pods
 
@@ -96,7 +96,7 @@ def test_an_image_asked_for_by_digest_shows_the_one_that_runs(pinned):
 def test_a_list_may_name_the_image(label, image):
     found = engine_at("10.0.0.1:8000", {"image": label})
     assert found.image == image
-    book = Book(clock=Clock(), own=frozenset)
+    book = Book(clock=Clock(), here={"127.0.0.1", "::1"}.__contains__)
     book.saw("file_sd", [found], ())
     assert [engine.image for engine in book.engines(())] == [image]
 

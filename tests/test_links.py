@@ -165,6 +165,19 @@ def test_a_link_that_was_not_read_this_time_is_not_down():
     assert watch.look(partly, ()).links["GPU-3"].nvlinks_down == 1, "one down, one not read"
 
 
+def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_seen_down_still_count():
+    partly = {Signal.NVLINK_STATE: Missing.ERROR}
+    others = [card(i, up=18) for i in range(3)]
+    assert nvlinks_down([*others, card(3, up=17, missing=partly)])["GPU-3"] == 0
+    assert nvlinks_down([*others, card(3, up=(15, 2), missing=partly)])["GPU-3"] == 2
+    watch = LinkWatch()
+    watch.look([*others, card(3, up=17, missing=partly)], ())
+    assert watch.look([*others, card(3, up=17, missing=partly)], ()).links["GPU-3"].nvlinks_down == 0
+    assert watch.look([*others, card(3, up=15)], ()).links["GPU-3"].nvlinks_down == 3
+    missed = [*others, card(3, up=14, missing=partly)]
+    assert watch.look(missed, ()).links["GPU-3"].nvlinks_down == 3, "it is known how many it has"
+
+
 def test_instances_of_a_divided_card_have_no_links_of_their_own():
     cards = [card(i, up=18, topology=SWITCHED) for i in range(3)]
     part = card(3)

@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from exporter.listener.loop import Listener, Request, Response
+from exporter.serve.loop import Listener, Request, Response
 from tests.raw_http import (
     GET,
     GET_CLOSE,

@@ -18,7 +18,7 @@ import time
 import pytest
 
 from exporter.errors import ListenError
-from exporter.listener.loop import Later, Listener, Request, Response
+from exporter.serve.loop import Later, Listener, Request, Response
 from tests.raw_http import (
     GET,
     GET_CLOSE,
@@ -73,7 +73,7 @@ def test_no_child_inherits_a_socket():
 
 EXHAUSTED = """
 import os, resource, sys
-from exporter.listener.loop import Listener, Response
+from exporter.serve.loop import Listener, Response
 listener = Listener("127.0.0.1", 0, lambda _: Response(status=200, content_type="text/plain", body=b"here"))
 listener.start()
 print(listener.address[1], flush=True)
@@ -381,7 +381,7 @@ def test_a_failed_start_exits_without_a_traceback_when_its_message_is_printed():
     script = """
         import sys
         from exporter.errors import ListenError
-        from exporter.listener.loop import Listener
+        from exporter.serve.loop import Listener
         try:
             Listener("127.0.0.1", int(sys.argv[1]), lambda _: None)
         except ListenError as error:
@@ -432,6 +432,6 @@ def test_a_machine_without_ipv6_is_told_so(monkeypatch):
     def refuse(*_):
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
-    monkeypatch.setattr("exporter.listener.loop.socket.socket", refuse)
+    monkeypatch.setattr("exporter.serve.loop.socket.socket", refuse)
     with pytest.raises(ListenError, match="IPv4"):
         Listener("::1", 0, page)

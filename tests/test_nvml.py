@@ -6,10 +6,10 @@ import pytest
 from nvml_reading import calls, error, missing, read, reader, refuse
 
 from exporter.model import Missing, Signal
+from exporter.model.clock_events import CLOCK_EVENT_BITS
 from exporter.sources.driver import nvml
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
 from exporter.sources.driver.nvml_gpm import SIGNALS as WORK
-from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS
 from tests.fake_nvml import FakeDriver, NVMLError, sample
 
 
@@ -214,6 +214,8 @@ def test_a_card_without_a_handle_or_uuid_is_gone():
 def test_counting_again_tells_a_passing_failure_from_the_end():
     assert nvml.card_count(FakeDriver({})) == 2
     assert nvml.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": error(999)}})) is None
+    for number in (2**32 - 1, 65, -1):  # what cannot be is no reason to initialise anew
+        assert nvml.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": {"return": number}}})) is None
     with pytest.raises(DriverGone):
         nvml.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": error(18)}}))
 

@@ -11,6 +11,7 @@ from exporter.model import Missing, Signal
 from exporter.sources.driver.nvml_arrays import decoded
 from exporter.sources.driver.nvml_errors import CardCalls
 from exporter.sources.driver.nvml_fields import FieldBatch, checked, event_time_fields
+from exporter.sources.driver.nvml_gpm import WorkRead
 from tests.fake_nvml import FakeDriver, item
 
 # ---- NVLink
@@ -54,6 +55,24 @@ def test_links_are_counted_by_asking_where_the_driver_does_not_say():
     driver = FakeDriver({"fields": {"91": {"code": 3}}})
     driver._nvmlDeviceGetNvLinkState = lambda _, link: (link != 1) * 1 if link < 3 else refuse(2)
     assert reader(driver).read(slow=False).nvlink_up == {0: True, 1: False, 2: True}
+
+
+def test_a_link_whose_state_cannot_be_read_is_missed_and_the_others_are_shown():
+    driver = FakeDriver({"fields": {"91": 4}})
+    driver._nvmlDeviceGetNvLinkState = lambda _, link: {0: 1, 1: 7, 2: 0}[link] if link < 3 else refuse(3)
+    reading = reader(driver).read(slow=False)
+    assert reading.nvlink_up == {0: True, 2: False}
+    assert reading.missing[Signal.NVLINK_STATE] is Missing.INVALID, "link 1; link 3 is not fitted"
+    driver._nvmlDeviceGetNvLinkState = lambda _, link: 1 if link < 3 else refuse(3)
+    assert Signal.NVLINK_STATE not in reader(driver).read(slow=False).missing
+
+
+def test_errors_on_links_say_when_they_were_read():
+    driver = FakeDriver({"fields": {"161": 5}})
+    one = reader(driver)
+    readings = [one.read(slow=at == 3, clock=lambda at=at: 100.0 + at) for at in range(5)]
+    assert [reading.nvlink_errors_at for reading in readings] == [100.0, 100.0, 100.0, 103.0, 103.0]
+    assert all(reading.nvlink_errors["replay"] == 10 for reading in readings)
 
 
 def test_a_card_without_nvlink_has_no_link_signals():
@@ -153,10 +172,33 @@ def test_event_time_that_falls_or_outruns_the_clock_is_left_out_once(later):
 def test_byte_counters_of_32_bits_go_on_through_their_wraps_and_wider_ones_are_shown_as_they_are():
     driver = FakeDriver({})
     one = reader(driver)
-    for raw, sent in ((2**32 - 100, 2**32 - 100), (50, 2**32 + 50), (60, 2**32 + 60)):
+    numbers = ((2**32 - 100, None), (50, 2**32 + 50), (60, 2**32 + 60), (60, 2**32 + 60))
+    for place, (raw, sent) in enumerate(numbers):
         driver.plan = {"fields": {"197": {"value": raw, "type": 1}, "198": {"value": raw, "type": 3}}}
-        signals = one.read(slow=False).signals
-        assert signals[Signal.PCIE_TRANSMIT] == sent and signals[Signal.PCIE_RECEIVE] == raw
+        reading = one.read(slow=False, clock=lambda place=place: 100.0 + 0.01 * place)
+        assert reading.signals.get(Signal.PCIE_TRANSMIT) == sent and reading.signals[Signal.PCIE_RECEIVE] == raw
+        assert reading.missing.get(Signal.PCIE_TRANSMIT) is (Missing.STARTING if sent is None else None)
+
+
+def test_a_narrow_byte_counter_is_followed_by_the_rate_that_the_card_measures_itself():
+    driver = FakeDriver({})
+    one = reader(driver)
+    one._work = SimpleNamespace(read=lambda _: WorkRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))
+    for second in range(5):
+        driver.plan = {"fields": {"197": {"value": (5 + second * 6 * 10**9) % 2**32, "type": 5}}}
+        reading = one.read(slow=False, clock=lambda second=second: 100.0 + second)
+    assert reading.signals[Signal.PCIE_TRANSMIT] == 5 + 24 * 10**9
+
+
+def test_a_narrow_byte_counter_that_may_have_started_over_unseen_is_absent():
+    driver = FakeDriver({})
+    one = reader(driver)
+    for second in range(5):
+        driver.plan = {"fields": {"197": {"value": second * 6 * 10**9 % 2**32, "type": 1}, "198": second * 6 * 10**9}}
+        reading = one.read(slow=False, clock=lambda second=second: 100.0 + second)
+        assert Signal.PCIE_TRANSMIT not in reading.signals
+        assert reading.missing[Signal.PCIE_TRANSMIT] is (Missing.UNVERIFIED if second else Missing.STARTING)
+        assert reading.signals[Signal.PCIE_RECEIVE] == second * 6 * 10**9
 
 
 # ---- garbage

@@ -109,9 +109,25 @@ def test_triton_counts_a_request_once_however_many_members_its_ensemble_has():
         Quantity.REQUESTS_RUNNING: 8.0,
         Quantity.REQUESTS_WAITING: 3.0,
         Quantity.KV_CACHE_USAGE: 0.125,
+        Quantity.KV_CACHE_CAPACITY: 800 * 64.0,
     }
+    assert "kv_cache_capacity" not in reading.missing
     first = reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""]
     assert (first.bounds, first.counts) == ((0.1, 0.5, 2.0, 5.0), (150.0, 150.0, 200.0, 200.0, 200.0))
+
+
+def test_tritons_cache_is_counted_in_tokens_of_each_model_s_own_blocks():
+    def block(model, kind, number):
+        return f'nv_trt_llm_kv_cache_block_metrics{{model="{model}",kv_cache_block_type="{kind}",version="1"}} {number}\n'
+
+    body = "".join(
+        block(model, kind, number)
+        for model, blocks, tokens in (("a", 100, 32), ("b", 10, 64), ("postprocessing", 7, 7))
+        for kind, number in (("max", blocks), ("tokens_per", tokens), ("used", 1))
+    )
+    assert interpret(body.encode()).ranks[""][Quantity.KV_CACHE_CAPACITY] == 100 * 32 + 10 * 64
+    alone = block("a", "max", 100) + block("b", "tokens_per", 32)
+    assert Quantity.KV_CACHE_CAPACITY not in interpret(alone.encode()).ranks.get("", {}), "no guess at a block's size"
 
 
 def test_triton_without_a_language_model_backend_gives_what_waits_and_what_ended():
@@ -126,7 +142,9 @@ def test_dynamos_frontend_gives_what_it_measures_itself():
     assert recognise(DYNAMO_PAGE) is DYNAMO
     assert reading.model == "qwen"
     assert reading.finished == {"": {"success": 90.0, "error": 10.0}}
-    assert reading.missing["kv_cache_hit"] == "on_the_workers_pages"
+    assert reading.missing["kv_cache_usage"] == "on_the_workers_pages" and "kv_cache_hit" not in reading.missing
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_QUERIES] == 450.0
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_HITS] == 180.0
 
 
 @pytest.mark.parametrize("name", ["sglang-0.5.23-real-cpu-after", "tgi-3.3.7-handmade-t2", "triton-handmade"])

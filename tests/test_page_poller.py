@@ -10,11 +10,11 @@ import pytest
 from builders import Clock
 
 from exporter.errors import EndpointError, PageError
-from exporter.gateway import GatewayPlan, gateway_poller
+from exporter.hold.gateway import GatewayPlan, gateway_poller
+from exporter.hold.page_poller import PagePoller
+from exporter.hold.polling import Polling
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import EMPTY, SourceStatus
-from exporter.page_poller import PagePoller
-from exporter.polling import Polling
-from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.waiting import wait_until
 

@@ -7,7 +7,7 @@ import gzip
 from builders import Clock, card, snapshot
 
 from exporter.catalog.spec import Series
-from exporter.pages import TOO_OLD, WANTED_FOR, PageStore
+from exporter.render.pages import TOO_OLD, WANTED_FOR, PageStore
 
 FORMS = [(openmetrics, packed) for openmetrics in (False, True) for packed in (False, True)]
 

@@ -19,8 +19,10 @@ READING = CardReading(
     missing={Signal.UTILIZATION: Missing.MIG},
     clock_events={"gpu_idle": True},
     clock_event_seconds={"sw_power_cap": 1.25},
+    policy_seconds={"thermal": 0.5},
     nvlink_up={0: True, 17: False},
     nvlink_errors={"crc": 3.0},
+    nvlink_errors_at=9.25,
     pipe_active={"fp16": 0.25},
     traffic={("pcie", "transmit"): 1e9, ("nvlink", "receive"): 0.5},
     processes=(CardProcess(pid=1, memory=None), CardProcess(pid=2, memory=5.0)),
@@ -37,6 +39,8 @@ MESSAGES = [
     pipe.Divided(uuid="GPU-3", instances=()),
     pipe.CardFailed(index=1, uuid="", cycle=7, reason="lost", message="gone"),
     pipe.Beat(cycle=9, ask=False, busy={0: 1.5, 3: 0.0}, counting=2.5, joining=0.5, profiling={"GPU-a": 3.0}),
+    pipe.Learnt(driver_version="590.48.01", units={"sw_power_cap": 1e-9, "sync_boost": 1e-6}),
+    pipe.Learnt(driver_version="590.48.01", units={}),
     pipe.XidSeen(uuid="GPU-3", xid=79, times=3, at=12.5),
     pipe.Listening(cards=8),
     pipe.Listening(cards=0, reason="unsupported"),
@@ -81,6 +85,9 @@ def test_a_frame_that_would_be_too_long_is_refused_before_it_is_collected():
         b'{"kind":"Beat","cycle":1,"ask":true,"busy":{"0":NaN}}', b'{"kind":"Beat","cycle":1,"ask":true,"busy":{"0":1e999}}',
         b'{"kind":"DriverFailed","reason":"two words","message":""}', b'{"kind":"DriverFailed","reason":"","message":""}',
         b'{"kind":"DriverFailed","reason":"' + b"x" * 40 + b'","message":""}', b'{"kind":"DriverFailed","reason":"x","message":7}',
+        b'{"kind":"Learnt","driver_version":"1","units":{"sw_power_cap":1}}', b'{"kind":"Learnt","driver_version":"1","units":{"x":[]}}',
+        b'{"kind":"Learnt","driver_version":"1","units":{"two words":1e-9}}', b'{"kind":"Learnt","driver_version":1,"units":{}}',
+        b'{"kind":"Learnt","driver_version":"1","units":{' + b",".join(b'"r%d":1e-9' % one for one in range(33)) + b"}}",
         b'{"kind":"CardFound","facts":{"index":0,"uuid":""}}', b'{"kind":"CardRead","index":0}',
     ],
     ids=lambda body: repr(body[:40]),
@@ -96,7 +103,7 @@ def test_garbage_is_a_protocol_error_and_nothing_else(body):
     [
         ("at", None), ("at", "1"), ("signals", {"power": True}), ("signals", {"power": None}), ("signals", {"no_signal": 1}),
         ("signals", [1]), ("missing", {"power": "because"}), ("missing", {"power": []}), ("clock_events", {"gpu_idle": 1}), ("nvlink_up", {"-1": True}),
-        ("nvlink_up", {"0": "yes"}), ("nvlink_errors", {"crc": "many"}), ("processes", 7), ("processes", [[1]]), ("processes", [[-1, None]]),
+        ("nvlink_up", {"0": "yes"}), ("nvlink_errors", {"crc": "many"}), ("nvlink_errors_at", "now"), ("processes", 7), ("processes", [[1]]), ("processes", [[-1, None]]),
     ],
 )  # fmt: skip
 def test_a_reading_with_one_wrong_part_is_refused(field, value):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import shutil
 import threading
 
-from exporter import placement as placement_module
+import owned_cards
+import pytest
+from owned_cards import vllm
+
 from exporter.derive.replicas import Endpoint
-from exporter.model import CardFacts, CardProcess, CardReading, CardState, SourceStatus
-from exporter.placement import HANGS, Placement
+from exporter.hold import placement as placement_module
+from exporter.hold.placement import HANGS, Placement
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
 from exporter.sources.processes.records import ProcessTable
+from exporter.sources.processes.table import read_processes
+from tests.fake_proc import FakeProc
 from tests.waiting import until
 
 
@@ -80,7 +88,7 @@ def test_nothing_is_looked_up_while_nothing_moves():
 
 
 def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "exporter.placement")
+    caplog.set_level(logging.INFO, "exporter.hold.placement")
     now, gate, entered = [100.0], threading.Event(), threading.Event()
 
     def read(*_):
@@ -117,3 +125,78 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
     until(lambda: one.statuses() == ())
     assert one.assignment == before
     assert [text for text in caplog.text.splitlines() if "state=down reason=hung" in text]
+
+
+class Held:
+    """Replica "a" with a worker on each of two cards, over an invented /proc; ``sees`` is one cycle and one look."""
+
+    def __init__(self, folder, monkeypatch) -> None:
+        self.node = FakeProc(folder)
+        self.pids = vllm(self.node, 100, 1, 8000)
+        monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(folder)))
+        self.cards: list[CardState] = []
+        place = Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)
+        self.placement = Placement(cards=lambda: self.cards, endpoints=lambda: [place])
+
+    def sees(self, *cards: CardState) -> list[str]:
+        self.cards = list(cards)
+        self.placement.notice(self.cards)
+        self.placement.look()
+        return [one.uuid for one in self.placement.assignment.owners]
+
+    def ends(self, pid: int) -> None:
+        shutil.rmtree(self.node.root / str(pid))
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    one = Held(tmp_path, monkeypatch)
+    first, second = one.pids
+    assert one.sees(owned_cards.card(0, first), owned_cards.card(1, second)) == ["GPU-0", "GPU-1"]
+    return one
+
+
+SILENT = [
+    owned_cards.card(1, read=False),
+    owned_cards.card(1, known=False, missing=Missing.ERROR),
+    owned_cards.card(1, known=False, missing=Missing.SLOW),
+]
+KNOWN = [owned_cards.card(1), owned_cards.card(1, known=False, missing=Missing.MIG)]
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_card_that_does_not_say_who_sits_on_it_stays_with_its_replica_while_the_process_lives(held, silent):
+    first, second = held.pids
+    other = owned_cards.card(0, first)
+    for _ in range(3):
+        assert held.sees(other, silent) == ["GPU-0", "GPU-1"]
+    held.ends(second)
+    held.sees(other, silent)
+    assert held.sees(other, silent) == ["GPU-0"]
+    # A process that has the number later is another one.
+    held.node.add(second, 101, ["VLLM::Worker_TP1"])
+    for _ in range(3):
+        assert held.sees(other, silent) == ["GPU-0"]
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_card_that_says_that_nobody_sits_on_it_leaves_its_replica_at_once(held, known):
+    assert held.sees(owned_cards.card(0, held.pids[0]), known) == ["GPU-0"]
+    assert held.sees(owned_cards.card(0, held.pids[0]), SILENT[0]) == ["GPU-0"]
+
+
+def test_a_card_that_is_gone_from_the_page_is_nobodys(held):
+    assert held.sees(owned_cards.card(0, held.pids[0])) == ["GPU-0"]
+
+
+def test_a_card_that_falls_silent_is_no_reason_to_look_again():
+    looks = Looks()
+    looks.placement.start()
+    try:
+        assert looks.another()
+        looks.placement.notice([card(0, 7), card(1, 8)])
+        assert looks.another()
+        looks.placement.notice([card(0, 7), owned_cards.card(1, read=False)])
+        assert not looks.happened.wait(0.3)
+    finally:
+        looks.placement.stop()

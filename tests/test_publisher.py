@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from builders import Clock, card, replica
 
 from exporter.derive.replicas import Assignment
+from exporter.hold.publisher import DEAD_AFTER, PATIENCE, Publisher
 from exporter.model import DriverFacts, GatewayReading, GatewayState, Ownership, SourceStatus
-from exporter.publisher import DEAD_AFTER, PATIENCE, Publisher
 
 
 @dataclass

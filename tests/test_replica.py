@@ -11,9 +11,9 @@ import pytest
 from builders import Clock
 
 from exporter.errors import EndpointError
+from exporter.hold.polling import staggered
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import COMMON_STAGES, Stage
-from exporter.polling import staggered
-from exporter.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 
 FIRST = Stage.TIME_TO_FIRST_TOKEN
@@ -111,7 +111,7 @@ def test_an_engine_whose_work_stands_still_is_frozen_after_twenty_seconds():
 def test_freezing_and_moving_again_are_each_said_once(caplog):
     clock = Clock()
     one = poller([page(100), *[page(200)] * 9, *[page(300 + step) for step in range(3)]], clock)
-    with caplog.at_level(logging.INFO, logger="exporter.replica"):
+    with caplog.at_level(logging.INFO, logger="exporter.hold.replica"):
         polled(one, clock, 13)
     assert [message for message in caplog.messages if "event=" in message] == [
         "source=engine:a event=frozen: requests are running and nothing moves",
@@ -122,7 +122,7 @@ def test_freezing_and_moving_again_are_each_said_once(caplog):
 def freezing(caplog, pages, step=5.0):
     clock = Clock()
     one = poller(pages, clock)
-    with caplog.at_level(logging.INFO, logger="exporter.replica"):
+    with caplog.at_level(logging.INFO, logger="exporter.hold.replica"):
         polled(one, clock, len(pages), step)
     return [message.partition("event=")[2].split(":")[0] for message in caplog.messages if "event=" in message]
 
@@ -173,7 +173,7 @@ def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
-def test_a_flapping_engine_is_logged_three_times_a_minute_and_the_silence_is_counted(caplog):
+def test_a_flapping_engine_is_logged_three_times_then_once_a_minute_and_the_silence_is_counted(caplog):
     clock = Clock()
     one = poller([page(1), None] * 60, clock)
     with caplog.at_level(logging.INFO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.schedule import Beat
+from exporter.hold.schedule import Beat
 
 
 def test_lateness_does_not_add_up():

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from exporter import __version__
-from exporter.listener.loop import Handler, Later, Listener, Request, Response
-from exporter.server import OPENMETRICS, TEXT, routes
+from exporter.serve.loop import Handler, Later, Listener, Request, Response
+from exporter.serve.server import OPENMETRICS, TEXT, routes
 from tests.waiting import until
 
 PROMETHEUS_2_42 = (
@@ -180,7 +180,7 @@ def test_caches_are_told_what_the_page_depends_on(handler):
 
 
 def test_what_is_remembered_of_clients_is_bounded(handler):
-    from exporter.server import _remembered
+    from exporter.serve.server import _remembered
 
     for n in range(1000):
         get(handler, "/metrics", accept=f"text/x{n}")

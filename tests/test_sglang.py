@@ -180,3 +180,17 @@ def test_figures_between_two_pages_of_a_real_server_are_those_of_the_time_betwee
     assert figures.hit_ratio == pytest.approx(43304 / (91757 - 19))
     assert figures.error_ratio == 0.0
     assert figures.request_rate == pytest.approx((712 - 1) / 30)
+
+
+def test_a_server_that_only_prefills_or_only_decodes_loses_no_token_to_a_counter_that_says_nothing_of_them():
+    def server(modes):
+        lines = [scheduler("realtime_tokens_total", number, mode=mode) for mode, number in modes.items()]
+        totals = {"prompt_tokens_total": 500, "generation_tokens_total": 70, "cached_tokens_total": 120}
+        lines += [f'sglang:{name}{{model_name="m"}} {number}\n' for name, number in totals.items()]
+        return interpret("".join(lines).encode()).ranks[""]
+
+    decode, prefill = server({"decode": 90}), server({"prefill_compute": 300, "prefill_cache": 200})
+    assert (decode[Quantity.PROMPT_TOKENS], decode[Quantity.GENERATION_TOKENS]) == (500.0, 90.0)
+    assert (decode[Quantity.PREFIX_CACHE_QUERIES], decode[Quantity.PREFIX_CACHE_HITS]) == (500.0, 120.0)
+    assert (prefill[Quantity.PROMPT_TOKENS], prefill[Quantity.GENERATION_TOKENS]) == (500.0, 70.0)
+    assert (prefill[Quantity.PREFIX_CACHE_QUERIES], prefill[Quantity.PREFIX_CACHE_HITS]) == (500.0, 200.0)

@@ -28,6 +28,7 @@ from exporter.simulate.vllm_page import number, render
 from exporter.simulate.world import World
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
 from exporter.sources.driver.nvml_card import CardReader
+from exporter.sources.driver.nvml_fields import POLICIES
 
 CAPTURE = os.path.join(os.path.dirname(__file__), "captures", "vllm-0.32.0-real-cpu-load.prom")
 TWO_RANKS = os.path.join(os.path.dirname(__file__), "captures", "vllm-0.32.0-dp2-real-cpu-load.prom")
@@ -186,20 +187,27 @@ def test_the_real_collector_reads_every_signal_that_such_a_card_has() -> None:
     assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", facts.uuid)
     assert {signal.value for signal in reading.missing} == {
         "fan_speed",
-        "retired_pages_single_bit",
+        "nvlink_crc_data",
+        "nvlink_crc_flit",
         "retired_pages_double_bit",
+        "retired_pages_pending",
+        "retired_pages_single_bit",
     }
     signals = {signal.value: value for signal, value in reading.signals.items()}
     assert 0.5 < signals["utilization"] < 1.0
     assert signals["memory_used"] + signals["memory_free"] + signals["memory_reserved"] == signals["memory_total"]
     assert signals["memory_used"] / signals["memory_total"] == pytest.approx(0.91, abs=0.01)
     assert signals["temperature_margin"] == pytest.approx(87.0 - signals["temperature_gpu"], abs=1.0)
-    assert 100.0 < signals["power"] < signals["power_limit"] == 700.0
+    assert 100.0 < signals["power"] < signals["power_limit"] == signals["power_limit_requested"] == 700.0
+    assert (signals["power_limit_min"], signals["power_limit_max"]) == (200.0, 700.0)
+    assert signals["bar1_total"] == signals["bar1_used"] + signals["bar1_free"] == 2.0**37
+    assert signals["vgpu_licensed"] == 0.0
     assert signals["energy"] > 1e8 and signals["clock_sm"] == 1.98e9
     assert signals["nvlink_transmit"] > 1e9 and signals["pcie_transmit"] > 1e6
     assert len(reading.nvlink_up) == 18 and all(reading.nvlink_up.values())
     assert [process.pid for process in reading.processes] == [42]
     assert set(reading.clock_event_seconds) >= {"sw_power_cap", "sw_thermal_slowdown"}
+    assert reading.policy_seconds == dict.fromkeys(POLICIES, 0.0)
 
 
 def test_a_card_without_links_says_so() -> None:

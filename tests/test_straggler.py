@@ -137,6 +137,16 @@ def test_a_group_whose_cards_all_talk_over_narrow_pcie_has_no_straggler():
 
 
 @pytest.mark.parametrize("make", [member, blind])
+@pytest.mark.parametrize(
+    ("cause", "at_limit"), [(Cause.POWER_CAP, {"power_share": 0.99}), (Cause.THERMAL, {"margin": 1.0})]
+)
+def test_a_card_at_its_limit_is_not_said_to_be_set_lower_when_no_look_has_caught_the_event(cause, at_limit, make):
+    assert causes(judge(group(slow(0, make=make, **at_limit), make=make))) == {FIRST: cause}
+    idle = slow(0, make=make, **at_limit, events=event("gpu_idle"))
+    assert cause not in causes(judge(group(idle, make=make))).values()
+
+
+@pytest.mark.parametrize("make", [member, blind])
 @pytest.mark.parametrize("shown", [{"nvlinks": 12}, {"nvlinks": 0}, {"nvlink_error_rate": 40.0}])
 def test_nvlinks_that_are_fewer_or_fail_hold_up_the_group(shown, make):
     assert causes(judge(group(make(0, **shown), make=make))) == {FIRST: Cause.NVLINK}
@@ -150,6 +160,15 @@ def test_nvlinks_that_are_not_used_or_fail_alike_everywhere_hold_up_nobody():
 
 def test_one_nvlink_of_eighteen_that_is_gone_is_enough():
     assert causes(judge(group(member(0, nvlinks=17)))) == {FIRST: Cause.NVLINK}
+
+
+def test_links_that_were_not_read_are_not_gone_and_those_that_were_seen_down_are():
+    assert judge(group(member(0, nvlinks=None))) == Judgement(judged=True)
+    assert causes(judge(group(member(0, nvlinks=None, nvlinks_down=1)))) == {FIRST: Cause.NVLINK}
+    assert judge(group(member(0, nvlinks=18), *[member(i, nvlinks=None) for i in (1, 2, 3)])).suspects == {}
+    unread = [member(1, nvlinks=None), member(2, nvlinks=None), member(3)]
+    assert causes(judge([member(0, nvlinks=12), *unread])) == {FIRST: Cause.NVLINK}
+    assert judge([member(i, nvlinks=None, nvlinks_down=2) for i in range(4)]).suspects == {}
 
 
 def test_errors_on_nvlinks_accuse_only_a_card_that_has_more_than_ten_times_the_others():
@@ -293,9 +312,19 @@ def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(m
 
 
 def test_without_work_measured_a_pair_needs_a_clock_that_is_lower_by_more_than_in_a_larger_group():
-    nearly = slow(0, make=blind, clock=1.98 * GIGA / 1.09, events=event("sw_thermal_slowdown"))
+    nearly = slow(0, make=blind, clock=1.98 * GIGA / 1.19, events=event("sw_thermal_slowdown"))
     assert causes(judge(group(nearly, make=blind))) == {FIRST: Cause.THERMAL}
     assert judge(group(nearly, size=2, make=blind)) == Judgement(judged=True)
+    fifth = slow(0, make=blind, clock=1.98 * GIGA * 0.8, events=event("sw_thermal_slowdown"))
+    assert causes(judge(group(fifth, size=2, make=blind))) == {FIRST: Cause.THERMAL}
+
+
+def test_without_work_measured_clocks_that_scatter_protect_a_card_that_is_only_a_little_lower():
+    held = {"events": event("sw_power_cap"), "power_share": 1.0}
+    scattered = [blind(i, clock=clock * GIGA, **held) for i, clock in enumerate((1.80, 1.74, 1.66, 1.60))]
+    assert judge([blind(9, clock=1.52 * GIGA, **held), *scattered]) == Judgement(judged=True)
+    much = blind(9, clock=1.1 * GIGA, **held)
+    assert causes(judge([much, *scattered])) == {"GPU-0009": Cause.POWER_CAP}
 
 
 def test_a_group_of_which_only_half_is_measured_is_judged_by_clocks():
@@ -392,7 +421,8 @@ ANY = st.builds(
     memory_free=SHARES,
     pcie_capacity=st.none() | st.floats(1e8, 1e12),
     pcie_rate=st.none() | st.floats(0.0, 1e15),
-    nvlinks=st.integers(0, 18),
+    nvlinks=st.none() | st.integers(0, 18),
+    nvlinks_down=st.integers(0, 18),
     nvlink_rate=st.none() | st.floats(0.0, 1e13),
     nvlink_error_rate=st.none() | st.floats(0.0, 1e6),
     processes=st.none() | st.frozensets(st.integers(1, 9), max_size=4),

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from builders import Clock
 
+from exporter.hold.stragglers import StragglerWatch
 from exporter.model import CardState, Cause, Ownership, Signal, SourceStatus
 from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
 from exporter.sources.driver.nvml import initialise, load_driver, open_card
 from exporter.sources.driver.nvml_card import CardReader
-from exporter.stragglers import StragglerWatch
 
 GPM = {Signal.SM_ACTIVE, Signal.DRAM_ACTIVE, Signal.TENSOR_ACTIVE, Signal.SM_OCCUPANCY}
 FAULT_AT = 20

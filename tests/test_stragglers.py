@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from builders import card
 
 from exporter.derive.card_evidence import counted, evidence
-from exporter.model import CardProcess, CardReading, Cause, Ownership, Signal
-from exporter.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
+from exporter.hold.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
+from exporter.model import CardProcess, CardReading, Cause, Missing, Ownership, Signal
 
 CALM = dict.fromkeys(("gpu_idle", "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown"), False)
 
@@ -45,7 +47,7 @@ def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
         nvlink_up={0: True, 1: False, 2: True},
         processes=(CardProcess(pid=7),),
     )
-    found = evidence("GPU-1", second, counted(second), counted(first), 2)
+    found = evidence("GPU-1", second, counted(second, counted(first)), counted(first), 2)
     assert (found.busy, found.power_share, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
     assert (found.pcie_rate, found.nvlink_error_rate) == (2e9, 2.0)
     assert found.memory_free == pytest.approx(0.15)
@@ -62,9 +64,44 @@ def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
         reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
         reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
     ):
-        found = evidence("GPU-1", now, counted(now), counted(before))
+        found = evidence("GPU-1", now, counted(now, counted(before)), counted(before))
         assert (found.pcie_rate, found.nvlink_error_rate) == (None, None)
     assert evidence("GPU-1", now, counted(now), None).pcie_rate is None
+
+
+def test_errors_that_are_read_seldom_have_the_rate_between_two_reads_until_the_next():
+    before, rates = None, []
+    for second in range(45):
+        errors = {0: 7.0, 1: 7.0, 2: 407.0, 3: 1407.0, 4: 1407.0}[second // 10]
+        read = reading(1000.0 + second, nvlink_errors={"replay": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
+        now = counted(read, before)
+        rates.append(evidence("GPU-1", read, now, before).nvlink_error_rate)
+        before = now
+    assert rates == [None] * 10 + [0.0] * 10 + [40.0] * 10 + [100.0] * 10 + [0.0] * 5
+    unread = reading(1045.0)
+    assert evidence("GPU-1", unread, counted(unread, before), before).nvlink_error_rate is None
+
+
+def test_links_that_were_not_read_are_neither_active_nor_down():
+    partly = reading(1.0, nvlink_up={0: True, 2: False}, missing={Signal.NVLINK_STATE: Missing.ERROR})
+    found = evidence("GPU-1", partly, counted(partly), None)
+    assert (found.nvlinks, found.nvlinks_down) == (None, 1)
+    whole = reading(1.0, nvlink_up={0: True, 2: False})
+    found = evidence("GPU-1", whole, counted(whole), None)
+    assert (found.nvlinks, found.nvlinks_down) == (1, 1)
+
+
+def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_look_has_missed_it():
+    bits = {"sw_power_cap": False, "sw_thermal_slowdown": True, "hw_slowdown": False}
+    first = reading(1000.0, clock_events=bits, clock_event_seconds={"sw_power_cap": 5.0, "sw_thermal_slowdown": 9.0})
+    for rise, active in ((0.3, True), (0.05, False)):
+        later = {"sw_power_cap": 5.0 + rise, "sw_thermal_slowdown": 9.0}
+        second = reading(1002.0, clock_events=bits, clock_event_seconds=later)
+        found = evidence("GPU-1", second, counted(second), counted(first)).events
+        assert found == bits | {"sw_power_cap": active}
+    unknown = reading(1002.0, clock_event_seconds={"sw_power_cap": 7.0})
+    assert evidence("GPU-1", unknown, counted(unknown), counted(first)).events == {}
+    assert evidence("GPU-1", second, counted(second), None).events == bits
 
 
 @pytest.mark.parametrize(
@@ -171,6 +208,81 @@ def test_a_short_rest_does_not_end_a_verdict():
     for _ in range(5):
         assert node.accused(IDLE, 2) == VERDICT
         assert node.accused(HOT, 4) == VERDICT
+
+
+def linked(node, second, **third):
+    """Give four cards whose links carry traffic; ``third``: what the third one shows otherwise."""
+    cards = []
+    for index, one in enumerate(node.cards(WELL)):
+        shown = {
+            "nvlink_up": dict.fromkeys(range(18), True),
+            "nvlink_errors": {"replay": 0.0},
+            "nvlink_errors_at": node.at - second % 10,
+            "traffic": {("nvlink", "transmit"): 5e9, ("nvlink", "receive"): 5e9},
+        }
+        cards.append(replace(one, reading=replace(one.reading, **(shown | (third if index == 2 else {})))))
+    return cards
+
+
+def test_errors_on_links_that_go_on_make_a_verdict_although_they_are_read_every_tenth_time_only():
+    node, found = Node(), []
+    for second in range(60):
+        node.at += 1.0
+        cards = linked(node, second, nvlink_errors={"replay": 4000.0 * (second // 10)})
+        found.append([(one.uuid, one.cause) for one in node.watch.look(cards, node.owners).found])
+    assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"nvlink_up": {}, "missing": {Signal.NVLINK_STATE: Missing.NO_PERMISSION}},
+        {"nvlink_up": dict.fromkeys(range(17), True), "missing": {Signal.NVLINK_STATE: Missing.INVALID}},
+    ],
+)
+def test_links_whose_state_was_not_read_accuse_nobody(shown):
+    node = Node()
+    for second in range(30):
+        node.at += 1.0
+        assert node.watch.look(linked(node, second, **shown), node.owners).found == ()
+    assert node.watch.look(linked(node, 30), node.owners).judged == {"chat": True}
+
+
+class Unmeasured:
+    """Cards of one replica without work signals, whose clocks wander: capped alike, each a little its own way."""
+
+    def __init__(self, size, *, lower=(), spread=0.015, wander=0.05, seed=1):
+        self.chance, self.watch, self.lower = random.Random(seed), StragglerWatch(), lower
+        self.own = [self.chance.gauss(1.7e9, spread * 1.7e9) for _ in range(size)]
+        self.wander = wander
+        self.owners = tuple(Ownership(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
+
+    def accused(self, cycles):
+        found = Counter()
+        for cycle in range(cycles):
+            cards = [self._card(1000.0 + cycle, index, own) for index, own in enumerate(self.own)]
+            verdict = self.watch.look(cards, self.owners)
+            found.update([one.uuid for one in verdict.found])
+        assert verdict.judged == {"chat": True}
+        return found
+
+    def _card(self, at, index, own):
+        clock = (0.8 if index in self.lower else 1.0) * own * (1.0 + self.chance.gauss(0.0, self.wander))
+        one = card(index, at=at, clock_sm=clock, clock_max_sm=1.98e9, utilization=1.0, memory_activity=0.5)
+        return replace(one, reading=replace(one.reading, clock_events=CALM | {"sw_power_cap": True}))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_without_work_measured_cards_that_are_capped_alike_and_wander_have_no_straggler(size, seed):
+    assert Unmeasured(size, seed=seed).accused(200) == {}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_without_work_measured_a_card_that_stays_a_fifth_below_the_others_is_found_all_the_same(size, seed):
+    found = Unmeasured(size, lower=(1,), seed=seed).accused(200)
+    assert set(found) == {"GPU-0001"} and found["GPU-0001"] > 150
 
 
 def test_a_long_gap_in_the_readings_starts_anew():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from exporter.catalog.sxids import SXIDS
 from exporter.derive import sxids
 from exporter.derive.sxids import SxidBook
-from exporter.events import Events
+from exporter.hold.events import Events
 from exporter.model import Snapshot, SxidReport
 from exporter.sources.kernel_log.line import MAX_DETAIL, LineReader, XidLine
 from exporter.sources.kernel_log.switch_line import SxidLine

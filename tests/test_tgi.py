@@ -97,10 +97,14 @@ class Server:
     def __init__(self, **info):
         self.info = info
         self.asked = 0
+        self.down = False
+        self.page = FIRST
 
     def fetch(self, path=None):
+        if self.down:
+            raise EndpointError("refused", "nobody listens there")
         if path is None:
-            return ReplayedPage(body=FIRST)
+            return ReplayedPage(body=self.page)
         self.asked += 1
         if path != "/info" or not self.info:
             raise EndpointError("http_404", "no such path")
@@ -117,6 +121,30 @@ def test_the_model_that_the_page_does_not_name_is_asked_before_anything_is_shown
     assert state.reading.version == "3.3.7"
     assert polled(poller(server, clock), clock, 5).labels[2] == "org/llama"
     assert server.asked == 2  # once for each of the two pollers
+
+
+def test_a_server_that_comes_back_with_another_model_is_shown_under_no_other_name():
+    clock, server = Clock(), Server(version="3.3.6", model_id="org/llama")
+    one = poller(server, clock)
+    assert polled(one, clock, 2).labels == ("a", "tgi", "org/llama")
+    server.down = True
+    polled(one, clock)
+    server.down, server.info = False, {"version": "3.3.7", "model_id": "org/qwen"}
+    state = polled(one, clock)
+    assert state.labels == ("a", "tgi", "org/qwen") and state.reading.version == "3.3.7"
+    assert state.windows == {}, "nothing of the other model is in its windows"
+
+
+def test_a_server_that_takes_the_place_of_another_without_a_gap_is_asked_before_it_is_shown():
+    clock, server = Clock(), Server(version="3.3.6", model_id="org/llama")
+    one = poller(server, clock)
+    server.page = SECOND
+    polled(one, clock, 2)
+    server.page, server.info = FIRST, {"version": "3.3.7", "model_id": "org/qwen"}
+    state = polled(one, clock)
+    assert state.labels == ("a", "tgi", "org/qwen") and state.reading.version == "3.3.7"
+    assert state.windows == {}
+    assert polled(one, clock).labels[2] == "org/qwen"
 
 
 def test_a_server_that_does_not_tell_its_model_is_read_all_the_same_and_not_asked_at_every_poll():

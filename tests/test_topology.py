@@ -133,6 +133,11 @@ def test_a_path_that_might_be_nvlink_is_absent_rather_than_pcie():
     assert words(cards) == {}, "active links that lead nobody knows where"
     blind = card(0, links={0: SWITCH}, peers={1: ("SYS", OK)}, missing={Signal.NVLINK_STATE: Missing.ERROR})
     assert words([blind, card(1, up=[0], links={0: SWITCH})]) == {}
+    partly = card(
+        0, up=[1], links={0: LinkEnd(kind="gpu", pci_bus_id=bus(1)), 1: SWITCH}, missing=blind.reading.missing
+    )
+    assert words([partly, card(1, peers={0: ("SYS", {})})]) == {}, "the link that leads there was not read"
+    assert words([partly, card(1, up=[0], links={0: SWITCH})])["0", "1"] == "NV1", "the others say enough"
     never = card(0, peers={1: ("SYS", OK)}, missing={Signal.NVLINK_STATE: Missing.UNSUPPORTED})
     assert words([never, card(1)])["0", "1"] == "SYS"
 

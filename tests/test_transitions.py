@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from exporter.transitions import LINES, QUIET_SECONDS, Transitions
+from exporter.hold.transitions import LINES, QUIET_SECONDS, Transitions
 
 
 @pytest.fixture

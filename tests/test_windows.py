@@ -100,3 +100,18 @@ def test_any_polling_keeps_few_entries_and_a_window_never_too_long(length, gaps)
         assert at - length <= base.at <= at
         oldest = min(time for time in times if time >= at - length)
         assert base.at - oldest < length / 64 + max(gaps)
+
+
+def test_other_windows_begin_with_what_the_old_ones_kept():
+    history = filled([("1m", 60.0), ("5m", 300.0)], range(0, 605, 5))
+    other = history.over([("30s", 30.0), ("5m", 300.0), ("10m", 600.0)])
+    assert other.latest is history.latest and other.labels == ("30s", "5m", "10m")
+    assert other.base("30s").at == 570
+    assert other.base("5m") is history.base("5m")
+    assert other.base("10m").at == 300, "all that was kept, and no more"
+    other.add(totals(605))
+    assert other.base("5m").at == 305 and history.base("5m").at == 300, "the old one is not written to"
+
+
+def test_a_history_without_readings_has_none_over_other_windows():
+    assert History([("1m", 60.0)]).over([("5m", 300.0)]).latest is None

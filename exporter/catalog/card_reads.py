@@ -13,6 +13,11 @@ from exporter.model import CardReading, Signal, Snapshot
 Which = Mapping[tuple[str, ...], Signal]  # the label values that tell the signals of one family apart
 
 
+def words(by_label: Which) -> str:
+    """Give the values of the label, for a help text."""
+    return ", ".join("/".join(values) for values in by_label)
+
+
 def signal(which: Signal) -> Read:
     """Read one signal, one row a card."""
 

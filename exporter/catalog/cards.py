@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals
+from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals, words
 from exporter.catalog.spec import CARD, NODE, Kind, Metric, Read, Row, Series, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
 
@@ -43,8 +43,10 @@ def _missing(*, unsupported: bool) -> Read:
 
 
 def _replaced(absent: Signal, reading: CardReading) -> bool:
-    """Say whether the card has something newer instead: those that remap rows never retire pages."""
-    return absent in _RETIRED.values() and Signal.ROW_REMAP_PENDING in reading.signals
+    """Say whether there is something newer: cards that remap rows never retire pages, links count errors by type."""
+    if absent in {Signal.NVLINK_CRC_FLIT, Signal.NVLINK_CRC_DATA}:
+        return True
+    return absent in _OF_RETIRING and Signal.ROW_REMAP_PENDING in reading.signals
 
 
 def _replica(snapshot: Snapshot) -> Iterator[Row]:
@@ -130,6 +132,7 @@ _REMAPPED: Which = {
     ("uncorrectable",): Signal.REMAPPED_ROWS_UNCORRECTABLE,
 }
 _RETIRED: Which = {("single_bit",): Signal.RETIRED_PAGES_SINGLE_BIT, ("double_bit",): Signal.RETIRED_PAGES_DOUBLE_BIT}
+_OF_RETIRING = frozenset({*_RETIRED.values(), Signal.RETIRED_PAGES_PENDING})
 
 IDENTITY = (
     Metric(
@@ -156,7 +159,8 @@ IDENTITY = (
         kind=Kind.INFO,
         labels=("signal", "reason"),
         help="Why a signal of a card that answers is absent: no_permission, mig, error, invalid, starting, "
-        "unverified, busy (another card's call holds it up), and in the full set also unsupported.",
+        "unverified, busy (another card's call holds it up), slow (no time for it, as the card takes so long to "
+        "answer), crashed (left out, as the driver crashed in it), and in the full set also unsupported.",
         read=_missing(unsupported=False),
         read_full=_missing(unsupported=True),
     ),
@@ -225,15 +229,44 @@ MEMORY = (
         "Device memory that the driver and firmware keep for themselves.",
         series=Series.FULL,
     ),
+    gauge(
+        "bar1_memory_total",
+        Unit.BYTES,
+        signal(Signal.BAR1_TOTAL),
+        "Window over PCIe through which CPU and other devices reach device memory (BAR1); smaller than the memory "
+        "where the machine's firmware grants no more.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "bar1_memory_used",
+        Unit.BYTES,
+        signal(Signal.BAR1_USED),
+        "Part of that window (BAR1) that is mapped.",
+        series=Series.FULL,
+    ),
+    gauge(
+        "bar1_memory_free",
+        Unit.BYTES,
+        signal(Signal.BAR1_FREE),
+        "Part of that window (BAR1) that can still be mapped.",
+        series=Series.FULL,
+    ),
 )
 
 HEAT_AND_POWER = (
-    gauge("temperature", Unit.CELSIUS, signals(_TEMPERATURES), "Temperature by sensor.", "sensor"),
+    gauge(
+        "temperature",
+        Unit.CELSIUS,
+        signals(_TEMPERATURES),
+        f"Temperature by sensor: {words(_TEMPERATURES)}.",
+        "sensor",
+    ),
     gauge(
         "temperature_limit",
         Unit.CELSIUS,
         signals(_TEMPERATURE_LIMITS),
-        "Temperature at which the card slows down, shuts down, or leaves its rated range.",
+        "Temperature at which the card slows down, shuts down, or leaves its rated range: "
+        f"{words(_TEMPERATURE_LIMITS)}.",
         "limit",
         series=Series.FULL,
     ),
@@ -264,7 +297,7 @@ CLOCKS = (
         kind=Kind.GAUGE,
         unit=Unit.HERTZ,
         labels=("domain",),
-        help="Clock now, by domain; domains other than sm are in the full set of series.",
+        help=f"Clock now, by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
         read=signals({("sm",): Signal.CLOCK_SM}),
         read_full=signals(_CLOCKS),
     ),
@@ -281,8 +314,8 @@ CLOCKS = (
         noun="clock_event_active",
         kind=Kind.GAUGE,
         labels=("reason",),
-        help="1 while the driver holds the clocks down for this reason; being idle and clocks set on purpose are "
-        "left out.",
+        help=f"1 while the driver holds the clocks down for this reason: {', '.join(sorted(_HARMFUL))}. Being idle "
+        "and clocks set on purpose are left out.",
         read=_events,
     ),
     Metric(

@@ -57,7 +57,7 @@ UNEVENNESS = (
         noun="imbalance_coefficient_of_variation",
         kind=Kind.GAUGE,
         labels=("signal",),
-        help="Standard deviation over mean of a signal inside the group.",
+        help="Standard deviation over mean of a signal; scope node takes each card against its own group's mean.",
         series=Series.FULL,
         read=_spread("coefficient_of_variation"),
     ),
@@ -67,7 +67,7 @@ UNEVENNESS = (
         kind=Kind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
-        help="Highest over mean of a signal inside the group: 1 is balanced.",
+        help="Highest over mean of a signal inside the group: 1 is balanced; scope node shows the widest group.",
         read=_spread("max_to_mean"),
     ),
     gauge(

@@ -18,7 +18,8 @@ def _nvlink_up(snapshot: Snapshot) -> Iterator[Row]:
 def _nvlinks(*, active: bool) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Row]:
         for labels, reading in readings(snapshot):
-            if reading.nvlink_up:
+            # With a link that was not read the count would look like one that is gone.
+            if reading.nvlink_up and Signal.NVLINK_STATE not in reading.missing:
                 states = reading.nvlink_up.values()
                 yield labels, float(sum(states) if active else len(states))
 

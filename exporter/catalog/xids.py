@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, Kind, Metric, Row, Unit
+from exporter.catalog.spec import CARD, Kind, Labels, Metric, Row, Unit
 from exporter.model import Snapshot
-from exporter.xid import describe
+from exporter.xid import RESETTING, describe
 
 _SOURCE = (
-    "The label source names what this daemon listens to (nvml, kernel_log or both), not who reported the event: "
-    "that stands in the log."
+    "The label source names what this daemon listens to (nvml, kernel_log or nvml+kernel_log), not who reported the "
+    "event: that stands in the log."
 )
 
 
 def _counts(snapshot: Snapshot) -> Iterator[Row]:
     for one in snapshot.xids:
         yield one.labels, float(one.count)
+
+
+def _all_counts(snapshot: Snapshot) -> Iterator[Row]:
+    """Give the counts, and of each known card 0 for whatever needs a reset and has not come."""
+    seen: dict[Labels, set[int | None]] = {}
+    for one in snapshot.xids:
+        if one.whole:
+            seen.setdefault((*one.card, one.listening), set()).add(one.xid)
+    yield from _counts(snapshot)
+    for (gpu, uuid, source), codes in seen.items():
+        for code in sorted(RESETTING - codes):
+            yield (gpu, uuid, str(code), source), 0.0
 
 
 def _last(snapshot: Snapshot) -> Iterator[Row]:
@@ -29,7 +41,7 @@ def _actions(snapshot: Snapshot) -> Iterator[Row]:
     for one in snapshot.xids:
         if one.last_wall is not None and one.xid is not None:
             known = describe(one.xid)
-            yield (*one.labels[:3], known.kind.value, known.action, known.meaning), 1.0
+            yield (*one.card, str(one.xid), known.kind.value, known.action, known.meaning), 1.0
 
 
 XIDS = (
@@ -39,9 +51,11 @@ XIDS = (
         kind=Kind.COUNTER,
         labels=("xid", "source"),
         help="XID errors since the daemon's start, each counted once although two sources may report it. Codes that "
-        "leave a card useless are there from the start; xid other holds what is beyond 32 codes of a card. A card "
-        f"that is known only by its place on the bus is called unknown-PLACE. {_SOURCE}",
+        "leave a card useless are there from the start, in the full set all that ask for a reset of card or node; "
+        "xid other holds what is beyond 32 codes of a card. A card that is known only by its place on the bus is "
+        f"called unknown-PLACE. {_SOURCE}",
         read=_counts,
+        read_full=_all_counts,
     ),
     Metric(
         subject=CARD,

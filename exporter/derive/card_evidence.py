@@ -15,6 +15,7 @@ from exporter.model import EMPTY, CardReading, Signal
 # Bytes per second of one lane in one direction, by PCIe generation, after line coding.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.56e9}
 _Pair = tuple[float | None, float | None]
+PART = 0.1  # of the time
 _LONGEST = 600.0  # seconds between two readings beyond which their difference says nothing about now
 
 
@@ -26,6 +27,9 @@ class Counted:
     pcie: _Pair  # bytes sent and received
     nvlink: _Pair
     nvlink_errors: float | None
+    errors_at: float  # when those were read: seldomer than the rest
+    error_rate: float | None  # per second, between their last two reads
+    event_seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +46,41 @@ class CardEvidence:
     clock_max: float | None = None
     power_share: float | None = None  # of the card's own limit
     margin: float | None = None  # degrees to the slowdown limit
-    events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
+    events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # active now, or for a part of the cycle
     memory_free: float | None = None  # share of the total
     pcie_capacity: float | None = None  # bytes per second in one direction, as the link stands now
     pcie_rate: float | None = None
-    nvlinks: int = 0  # active ones
+    nvlinks: int | None = None  # active ones; None where some link was not read
+    nvlinks_down: int = 0  # that were seen not to be active
     nvlink_rate: float | None = None
     nvlink_error_rate: float | None = None  # per second
     processes: frozenset[int] | None = None
     replicas: int = 1  # that use the card
 
 
-def counted(reading: CardReading) -> Counted:
-    """Keep of a reading what the next one will be compared with."""
+def counted(reading: CardReading, before: Counted | None = None) -> Counted:
+    """Keep of a reading what the next one will be compared with; ``before``: what was kept of the one before.
+
+    Errors on links are read every few readings only.  Their rate is that between two reads, and stands until the
+    next: taken from one reading to the next it would be nothing most of the time, and many times too high once.
+    """
     signals = reading.signals
+    errors = sum(reading.nvlink_errors.values()) if reading.nvlink_errors else None
+    errors_at = reading.at if reading.nvlink_errors_at is None else reading.nvlink_errors_at
+    if before is None or errors is None:
+        rate = None
+    elif errors_at == before.errors_at:
+        rate = before.error_rate
+    else:
+        rate = _rate(errors, before.nvlink_errors, _between(errors_at, before.errors_at))
     return Counted(
         at=reading.at,
         pcie=(signals.get(Signal.PCIE_TRANSMIT), signals.get(Signal.PCIE_RECEIVE)),
         nvlink=(signals.get(Signal.NVLINK_TRANSMIT), signals.get(Signal.NVLINK_RECEIVE)),
-        nvlink_errors=sum(reading.nvlink_errors.values()) if reading.nvlink_errors else None,
+        nvlink_errors=errors,
+        errors_at=errors_at,
+        error_rate=rate,
+        event_seconds=reading.clock_event_seconds,
     )
 
 
@@ -73,7 +93,7 @@ def evidence(
     """
     signals = reading.signals
     old = before or now
-    seconds = now.at - old.at if 0.0 < now.at - old.at <= _LONGEST else None
+    seconds = _between(now.at, old.at)
     processes = reading.processes
     return CardEvidence(
         uuid=uuid,
@@ -86,13 +106,14 @@ def evidence(
         clock_max=_positive(signals, Signal.CLOCK_MAX_SM),
         power_share=_ratio(_positive(signals, Signal.POWER), _positive(signals, Signal.POWER_LIMIT)),
         margin=_finite(signals, Signal.TEMPERATURE_MARGIN),
-        events=reading.clock_events,
+        events=_events(reading.clock_events, now.event_seconds, old.event_seconds, seconds),
         memory_free=_free(signals),
         pcie_capacity=_capacity(signals),
         pcie_rate=_busier(reading.traffic, "pcie", now.pcie, old.pcie, seconds),
-        nvlinks=sum(reading.nvlink_up.values()),
+        nvlinks=sum(reading.nvlink_up.values()) if Signal.NVLINK_STATE not in reading.missing else None,
+        nvlinks_down=sum(not up for up in reading.nvlink_up.values()),
         nvlink_rate=_busier(reading.traffic, "nvlink", now.nvlink, old.nvlink, seconds),
-        nvlink_error_rate=_rate(now.nvlink_errors, old.nvlink_errors, seconds),
+        nvlink_error_rate=now.error_rate,
         processes=frozenset(process.pid for process in processes) if processes is not None else None,
         replicas=replicas,
     )
@@ -130,6 +151,24 @@ def _capacity(signals: Mapping[Signal, float]) -> float | None:
     generation, width = signals.get(Signal.PCIE_LINK_GENERATION), _positive(signals, Signal.PCIE_LINK_WIDTH)
     lane = _LANE.get(int(generation)) if generation is not None and isfinite(generation) else None
     return lane * width if lane is not None and width is not None else None
+
+
+def _between(now: float, before: float) -> float | None:
+    """Give the seconds between two readings; None where they say nothing about now."""
+    return now - before if 0.0 < now - before <= _LONGEST else None
+
+
+def _events(
+    active: Mapping[str, bool], now: Mapping[str, float], before: Mapping[str, float], seconds: float | None
+) -> Mapping[str, bool]:
+    """Give the events that are active, and those that were for ``PART`` of the time since the reading before.
+
+    A limit is met many times a second, and the look at the bits falls between.
+    """
+    if not active or not now or seconds is None:
+        return active
+    met = {event for event, total in now.items() if total - before.get(event, total) >= PART * seconds}
+    return active if not met else {**active, **dict.fromkeys(met, True)}
 
 
 def _rate(now: float | None, before: float | None, seconds: float | None) -> float | None:

@@ -73,7 +73,8 @@ def fabric_problems(reading: CardReading) -> tuple[str, ...]:
 def nvlinks_down(cards: Sequence[CardState], fitted: Mapping[str, int] = EMPTY) -> Mapping[str, int]:
     """Count the NVLinks that are missing on each card that has, or should have, any.  uuid → links.
 
-    ``fitted``: uuid → the most links that the card ever showed; a link that was not read this time is not down.
+    ``fitted``: uuid → the most links that the card ever showed; a link that was not read this time is not down, and
+    a card of which they were never all read is not held against the others.
     """
     shown = {
         card.facts.uuid: max(len(card.reading.nvlink_up), fitted.get(card.facts.uuid, 0))
@@ -84,10 +85,14 @@ def nvlinks_down(cards: Sequence[CardState], fitted: Mapping[str, int] = EMPTY) 
     found = {}
     for card in cards:
         uuid = card.facts.uuid
-        if card.reading is None or uuid not in shown or Signal.NVLINK_STATE in card.reading.missing:
+        if card.reading is None or uuid not in shown:
             continue
         wanted, switched = expected.get(card.facts.name, (0, False))
-        states = card.reading.nvlink_up
+        states, partly = card.reading.nvlink_up, Signal.NVLINK_STATE in card.reading.missing
+        if partly and not fitted.get(uuid):
+            wanted = 0
+        if partly and not states:
+            continue
         if states or (wanted and switched):
             unread = shown[uuid] - len(states)
             found[uuid] = max(sum(not up for up in states.values()), wanted - active_links(card) - unread)
@@ -178,6 +183,12 @@ def _at_best(reading: CardReading) -> bool | None:
     return all(compared) if compared else None
 
 
+def _shown(card: CardState) -> int:
+    """Count the links of which the card showed a state; 0 where it did not of all that it has."""
+    partly = card.reading is None or Signal.NVLINK_STATE in card.reading.missing
+    return 0 if card.reading is None or partly else len(card.reading.nvlink_up)
+
+
 def _link_states(reading: CardReading) -> tuple[Mapping[int, bool], Missing | None]:
     return reading.nvlink_up, reading.missing.get(Signal.NVLINK_STATE)
 
@@ -202,12 +213,7 @@ class LinkWatch:
             self._made = Topology(paths=tuple(paths.values()), groups=group_paths(cards, owners, paths))
             self._stands_on = stands_on
         degraded, down = self._pcie.judge(cards), nvlinks_down(cards, self._fitted)
-        self._fitted = {
-            card.facts.uuid: max(
-                self._fitted.get(card.facts.uuid, 0), len(card.reading.nvlink_up) if card.reading else 0
-            )
-            for card in cards
-        }
+        self._fitted = {card.facts.uuid: max(self._fitted.get(card.facts.uuid, 0), _shown(card)) for card in cards}
         links = {
             card.facts.uuid: LinkHealth(
                 pcie_degraded=degraded.get(card.facts.uuid),

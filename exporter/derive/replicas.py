@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from exporter.derive.seats import Seats, seats
 from exporter.model import EMPTY, CardState, Missing, Ownership, Signal
 
 if TYPE_CHECKING:
@@ -60,10 +61,18 @@ class Assignment:
         )
 
 
-def owners(cards: Sequence[CardState], endpoints: Sequence[Endpoint], table: ProcessTable | None) -> Assignment:
-    """Assign cards to replicas; rows are unique, in the order of the cards."""
+def owners(
+    cards: Sequence[CardState],
+    endpoints: Sequence[Endpoint],
+    table: ProcessTable | None,
+    sitting: Seats | None = None,
+) -> Assignment:
+    """Assign cards to replicas; rows are unique, in the order of the cards.
+
+    ``sitting``: who sits on which card, where that is known better than from what the cards say now; see ``seats``.
+    """
     configured = {one.replica: _named(cards, one.gpus) for one in endpoints if one.gpus is not None}
-    search = _Search(cards, endpoints, table, configured) if table is not None else None
+    search = _Search(cards, endpoints, table, configured, sitting) if table is not None else None
     rows: dict[str, set[tuple[str, str]]] = defaultdict(set)  # replica → (uuid, rank)
     unassigned: dict[str, str] = {}
     for endpoint in endpoints:
@@ -169,11 +178,12 @@ class _Search:
         endpoints: Sequence[Endpoint],
         table: ProcessTable,
         configured: Mapping[str, tuple[frozenset[str], bool]],
+        sitting: Seats | None,
     ) -> None:
         self.cards = cards
         self.table = table
         self.forest = _Forest(table)
-        self.users = self._users()
+        self.users = self._users(seats(cards) if sitting is None else sitting)
         self.relayed: set[str] = set()
         self.sockets = {one.replica: self._sockets(one) for one in endpoints}
         self.servers = {name: self._servers(rows) for name, rows in self.sockets.items()}
@@ -218,14 +228,14 @@ class _Search:
             return "no_permission"
         return "no_processes"
 
-    def _users(self) -> dict[int, set[str]]:
+    def _users(self, sitting: Seats) -> dict[int, set[str]]:
         """Collect the GPU processes and their cards, without those that hold a card for others."""
         users: dict[int, set[str]] = defaultdict(set)
-        for card in self.cards:
-            for one in (card.reading.processes if card.reading is not None else None) or ():
-                process = self.table.processes.get(one.pid)
+        for uuid, pids in sitting.items():
+            for pid in pids:
+                process = self.table.processes.get(pid)
                 if process is None or not process.mps:
-                    users[one.pid].add(card.facts.uuid)
+                    users[pid].add(uuid)
         return users
 
     def _spaces(self, host: str) -> frozenset[int]:

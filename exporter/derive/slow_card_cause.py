@@ -16,6 +16,7 @@ MORE_BUSY = 1.20  # the same of busy cycles, which waiting scatters more
 LESS_WORK = 0.80  # of one kind: the card does other work than its group, not more
 LOWER_CLOCK = 0.97
 AT_LIMIT = 0.98  # of the power limit
+NEAR = 2.0  # degrees to the slowdown limit
 LINK_COST = 1.05
 LINK_YIELD = 0.8  # of a PCIe link's rate that transfers reach
 NARROWER = 0.75  # of the others' capacity
@@ -40,22 +41,35 @@ def cause_of(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause:
 
 def held_back(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause | None:
     """Say what holds the clock of a card below the others'; None when it is not below, or nothing is known of why."""
-    events = card.events
     clock, usual = clocks(card, others)
     lower = clock is not None and usual is not None and clock <= LOWER_CLOCK * usual
-    if not lower and (clock is not None or not events):
+    if not lower and (clock is not None or not card.events):
         return None
-    near = card.margin is not None and card.margin <= 2.0
+    cause = _said(card)
+    if cause is not None or not lower or not card.events or card.events.get("gpu_idle"):
+        return cause
+    # A card at its limit is held by it, even if no look has caught the event.
+    return Cause.THERMAL if _near(card) else Cause.POWER_CAP if _at_limit(card) else Cause.CLOCK_LOCK
+
+
+def _said(card: CardEvidence) -> Cause | None:
+    """Give what the card's events say that holds its clock; without events, what its limits say."""
+    events = card.events
     if events.get("hw_power_brake_slowdown"):
         return Cause.POWER_BRAKE
-    if any(events.get(event) for event in _HEAT) or (near and (events.get("hw_slowdown") or not events)):
+    if any(events.get(event) for event in _HEAT) or (_near(card) and (events.get("hw_slowdown") or not events)):
         return Cause.THERMAL
-    at_limit = card.power_share is not None and card.power_share >= AT_LIMIT
-    if events.get("sw_power_cap") or (at_limit and not events):
+    if events.get("sw_power_cap") or (_at_limit(card) and not events):
         return Cause.POWER_CAP
-    if events.get("hw_slowdown"):
-        return Cause.POWER_BRAKE
-    return Cause.CLOCK_LOCK if lower and events and not events.get("gpu_idle") else None
+    return Cause.POWER_BRAKE if events.get("hw_slowdown") else None
+
+
+def _near(card: CardEvidence) -> bool:
+    return card.margin is not None and card.margin <= NEAR
+
+
+def _at_limit(card: CardEvidence) -> bool:
+    return card.power_share is not None and card.power_share >= AT_LIMIT
 
 
 def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | None, float | None]:
@@ -67,6 +81,13 @@ def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | 
         shares = [other.clock / other.clock_max for other in others if other.clock and other.clock_max]
         return card.clock / card.clock_max, median(shares)
     return card.clock, median(known)
+
+
+def paces(group: Sequence[CardEvidence]) -> list[float]:
+    """Give the clocks of cards that all have one, relative to the highest where all of them say it."""
+    if all(card.clock_max is not None for card in group):
+        return [card.clock / card.clock_max for card in group if card.clock and card.clock_max]
+    return [card.clock for card in group if card.clock]
 
 
 def tenants(
@@ -143,12 +164,17 @@ def _narrow(card: CardEvidence, others: Sequence[CardEvidence]) -> float:
 
 
 def _poor_links(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
-    """Say whether the card's NVLinks are fewer than the others', or fail again and again, and theirs do not."""
+    """Say whether the card's NVLinks are fewer than the others', or fail again and again, and theirs do not.
+
+    A link that was not read is not one that is gone: there only those count that were seen down.
+    """
     traffic = [other.nvlink_rate for other in others if other.nvlink_rate is not None]
     if traffic and median(traffic) < LINK_USED:
         return False
-    usual = median([float(other.nvlinks) for other in others])
-    if usual > 0.0 and card.nvlinks <= FEWER_LINKS * usual:
+    known = [float(other.nvlinks) for other in others if other.nvlinks is not None]
+    usual = median(known) if known else 0.0
+    active = usual - card.nvlinks_down if card.nvlinks is None else card.nvlinks
+    if usual > 0.0 and active <= FEWER_LINKS * usual:
         return True
     errors = card.nvlink_error_rate or 0.0
     rates = [other.nvlink_error_rate or 0.0 for other in others]

@@ -19,8 +19,9 @@ busy (SM_ACTIVE).
   stands beyond the scatter of the others, and is the slowest or next to it.  Without a visible cause it takes
   ``SLOW_UNEXPLAINED`` and three cards; the cause is then "unknown".
 
-**Weaker (cards without GPM).**  A card is accused when its SM clock is ``SLOW_CLOCK`` below the others' and a clock
-event, or the absence of one, says why.  That the group works and is in step is seen from utilisation: it can only
+**Weaker (cards without GPM).**  A card is accused when its SM clock is ``SLOW_CLOCK`` below the others' (groups of
+two, where nothing says how far clocks wander: ``SLOW_CLOCK_PAIR``), beyond their scatter, and a clock event, or the
+absence of one, says why.  That the group works and is in step is seen from utilisation: it can only
 exonerate.  How much time the low clock costs is not known (memory-bound work hardly minds), so no slowdown is given.
 Another tenant is then seen by the time in which the card's memory is in use.
 
@@ -29,8 +30,10 @@ while the group works, and only if no card is measured to be slow:
 
 - ``pcie``: a link with fewer lanes or of a lower generation than the others', with so much traffic that the
   difference costs ``LINK_COST`` of the time; its slowdown is that estimate, as if nothing ran beside the transfers.
-  A group whose cards all talk over PCIe alike has no straggler.
-- ``nvlink``: fewer active links than the others, or errors that come in quick succession on this card only.
+  A group whose cards all talk over PCIe alike has no straggler.  It takes the card's traffic: where the driver's byte
+  counters are too narrow for the link, and the card measures no rates itself, that is not known.
+- ``nvlink``: fewer active links than the others, or errors that come in quick succession on this card only.  A link
+  whose state was not read is not counted as gone.
 - ``memory_pressure``: the card is full while the others have room.
 
 The cause of a slow card, the first that holds: another tenant, if the card does more work than the others (DRAM
@@ -51,13 +54,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.derive.card_evidence import CardEvidence
-from exporter.derive.slow_card_cause import FULL, cause_of, clocks, held_back, held_up_by, median, stands_out, tenants
+from exporter.derive.slow_card_cause import FULL, cause_of, held_back, held_up_by, median, paces, stands_out, tenants
 from exporter.model import EMPTY, Cause
 
 SLOW = 1.06
 SLOW_PAIR = 1.10
 SLOW_UNEXPLAINED = 1.20
 SLOW_CLOCK = 1.08
+SLOW_CLOCK_PAIR = 1.20
 SLOWEST = 0.97  # of the slowness of the slowest: as slow as it, and waited for alike
 SAME_WORK = 0.20  # of the median
 SAME_RESIDENCE = 0.15  # of the time
@@ -153,12 +157,7 @@ def _slow(group: Sequence[CardEvidence], work: Sequence[float]) -> dict[str, Sus
     """Compare the busy time for a unit of work."""
     if len(group) < 2:
         return {}
-    costs = [busy / done for busy, done in zip(_worked(group), work, strict=True)]
-    slowness = []
-    for place, cost in enumerate(costs):
-        others = costs[:place] + costs[place + 1 :]
-        middle = median(others)
-        slowness.append(cost / middle if middle > 0.0 and stands_out(cost, others) else 1.0)
+    slowness = _slowness([busy / done for busy, done in zip(_worked(group), work, strict=True)])
     worst = max(slowness)
     found = {}
     for place, ratio in enumerate(slowness):
@@ -167,6 +166,16 @@ def _slow(group: Sequence[CardEvidence], work: Sequence[float]) -> dict[str, Sus
             if cause is not Cause.UNKNOWN or (ratio >= SLOW_UNEXPLAINED and len(group) > 2):
                 found[group[place].uuid] = Suspicion(cause=cause, slowdown=ratio)
     return found
+
+
+def _slowness(costs: Sequence[float]) -> list[float]:
+    """Compare each cost with the middle of the others; 1 for one that is within their scatter."""
+    slowness = []
+    for place, cost in enumerate(costs):
+        others = [*costs[:place], *costs[place + 1 :]]
+        middle = median(others)
+        slowness.append(cost / middle if middle > 0.0 and stands_out(cost, others) else 1.0)
+    return slowness
 
 
 # ── By clocks alone ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,16 +194,11 @@ def _by_clock(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
     visited = tenants(steady, [[value for value in activity if value is not None]]) if None not in activity else []
     if visited:
         return {card.uuid: Suspicion(cause=Cause.OTHER_TENANT) for card in visited}
-    ratios = {}
-    for place, card in enumerate(steady):
-        clock, others = clocks(card, [*steady[:place], *steady[place + 1 :]])
-        if clock is not None and others is not None:
-            ratios[card.uuid] = others / clock
-    least = SLOW_CLOCK if len(steady) > 2 else max(SLOW_CLOCK, SLOW_PAIR)
-    worst = max(ratios.values(), default=0.0)
+    ratios = _slowness([1.0 / pace for pace in paces(steady)])
+    least = SLOW_CLOCK if len(steady) > 2 else SLOW_CLOCK_PAIR
+    worst = max(ratios, default=0.0)
     found = {}
-    for place, card in enumerate(steady):
-        ratio = ratios.get(card.uuid, 0.0)
+    for place, (card, ratio) in enumerate(zip(steady, ratios, strict=True)):
         if ratio >= max(least, SLOWEST * worst):
             cause = held_back(card, [*steady[:place], *steady[place + 1 :]])
             if cause is not None:

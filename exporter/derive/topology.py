@@ -69,17 +69,17 @@ def _path(one: CardState, other: CardState) -> str:
     joined = _joined(one, other)
     if joined not in {"", "ok"}:
         return pci_path(one, other)
-    if _unsure(one) or _unsure(other):
-        return ""
     count = _joining_links(one, other, certain=joined == "ok")
     if count:
         return f"NV{count}"
+    if _unsure(one) or _unsure(other):
+        return ""
     guess = _blind(one, other) and joined != "ok" and active_links(one) and active_links(other)
     return "" if guess else pci_path(one, other)
 
 
 def _unsure(card: CardState) -> bool:
-    """Say whether the state of the card's links could not be read this time."""
+    """Say whether the state of some of the card's links could not be read this time."""
     missing = card.reading.missing.get(Signal.NVLINK_STATE) if card.reading is not None else None
     return missing not in {None, Missing.UNSUPPORTED}
 

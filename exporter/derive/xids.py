@@ -27,7 +27,7 @@ from exporter.model import BUS, KERNEL_LOG, WHOLE, CardState, Part, XidCount, Xi
 WINDOW = 10.0  # seconds
 BURST = 5.0  # seconds from the line before
 LONGEST_BURST = 10.0  # seconds from the first line
-MAX_CODES = 32  # of a card, those shown from the start included; the rest is counted as "other"
+MAX_CODES = 32  # of a card, those shown from the start included; what comes after them is "other"
 MAX_UNKNOWN = 16  # places without a known card
 MAX_CARDS = 128
 MAX_OPEN = 256  # events of one code and card that another source may still report
@@ -135,9 +135,13 @@ class _Card:
 class XidBook:
     """Every card's XIDs.  Not locked: the owner sees to that."""
 
-    def __init__(self, always: Collection[int]) -> None:
-        """Know no card yet.  ``always``: the codes that every known card shows from the start."""
+    def __init__(self, always: Collection[int], kept: Collection[int] = ()) -> None:
+        """Know no card yet.  ``always``: the codes that every known card shows from the start.
+
+        ``kept``: codes that are never counted as "other", because some page shows them as 0 until they come.
+        """
         self._always = tuple(sorted(always))
+        self._kept = frozenset(kept)
         self._cards: dict[str, _Card] = {}
         self._by_pci: dict[str, str] = {}
         self._names: dict[str, str] = {}  # the same, as the kernel log says it
@@ -254,9 +258,8 @@ class XidBook:
             kin = [one for one in self._cards.values() if one.parent == card.uuid] if self._parts else []
         return [one.tallies[code] for one in kin if code in one.tallies]
 
-    @staticmethod
-    def _code(card: _Card, code: int) -> int:
-        if code in card.tallies:
+    def _code(self, card: _Card, code: int) -> int:
+        if code in card.tallies or code in self._kept:
             return code
         return code if len(card.tallies) < MAX_CODES else OTHER
 
@@ -278,4 +281,5 @@ class XidBook:
                     xid=code if code != OTHER else None,
                     count=tally.count,
                     last_wall=tally.last_wall,
+                    whole=card.present and not card.parent,
                 )

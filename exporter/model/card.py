@@ -24,6 +24,9 @@ class Signal(str, Enum):
     MEMORY_USED = "memory_used"
     MEMORY_FREE = "memory_free"
     MEMORY_RESERVED = "memory_reserved"
+    BAR1_TOTAL = "bar1_total"
+    BAR1_USED = "bar1_used"
+    BAR1_FREE = "bar1_free"
     TEMPERATURE_GPU = "temperature_gpu"
     TEMPERATURE_MEMORY = "temperature_memory"
     TEMPERATURE_LIMIT_SLOWDOWN = "temperature_limit_slowdown"
@@ -32,7 +35,12 @@ class Signal(str, Enum):
     TEMPERATURE_LIMIT_MEMORY_MAX = "temperature_limit_memory_max"
     TEMPERATURE_MARGIN = "temperature_margin"
     POWER = "power"
+    POWER_INSTANT = "power_instant"
     POWER_LIMIT = "power_limit"
+    POWER_LIMIT_REQUESTED = "power_limit_requested"
+    POWER_LIMIT_DEFAULT = "power_limit_default"
+    POWER_LIMIT_MIN = "power_limit_min"
+    POWER_LIMIT_MAX = "power_limit_max"
     ENERGY = "energy"
     CLOCK_SM = "clock_sm"
     CLOCK_MEMORY = "clock_memory"
@@ -55,6 +63,8 @@ class Signal(str, Enum):
     NVLINK_TRANSMIT = "nvlink_transmit"
     NVLINK_RECEIVE = "nvlink_receive"
     NVLINK_ERRORS = "nvlink_errors"
+    NVLINK_CRC_FLIT = "nvlink_crc_flit"
+    NVLINK_CRC_DATA = "nvlink_crc_data"
     ECC_CORRECTED_VOLATILE = "ecc_corrected_volatile"
     ECC_UNCORRECTED_VOLATILE = "ecc_uncorrected_volatile"
     ECC_CORRECTED_AGGREGATE = "ecc_corrected_aggregate"
@@ -65,8 +75,10 @@ class Signal(str, Enum):
     ROW_REMAP_FAILED = "row_remap_failed"
     RETIRED_PAGES_SINGLE_BIT = "retired_pages_single_bit"
     RETIRED_PAGES_DOUBLE_BIT = "retired_pages_double_bit"
+    RETIRED_PAGES_PENDING = "retired_pages_pending"
     RECOVERY_ACTION = "recovery_action"
     PERFORMANCE_STATE = "performance_state"
+    VGPU_LICENSED = "vgpu_licensed"
     FAN_SPEED = "fan_speed"
     FABRIC_STATE = "fabric_state"
     FABRIC_STATUS = "fabric_status"
@@ -97,7 +109,9 @@ class Missing(str, Enum):
     INVALID = "invalid"  # the driver answered, with a number that cannot be
     STARTING = "starting"  # a difference between two reads, and there was only one yet
     BUSY = "busy"  # not asked, because a call about another card, or an earlier one about this card, does not return
-    UNVERIFIED = "unverified"  # it is not known yet which number or unit this driver means
+    SLOW = "slow"  # not asked lately: the card takes so long to answer that there was no time for it
+    CRASHED = "crashed"  # not asked for a while: the driver crashed when it was
+    UNVERIFIED = "unverified"  # it is not known (yet) which number or unit this driver means, or how often it wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +157,10 @@ class CardReading:
     missing: Mapping[Signal, Missing] = field(default_factory=lambda: EMPTY)
     clock_events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # reason → active now
     clock_event_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # reason → counter
+    policy_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # older policy → counter
     nvlink_up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)  # link → state
     nvlink_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, all links
+    nvlink_errors_at: float | None = None  # when those were read, if not with the rest
     nvlink_bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → share of bits, worst link
     c2c_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, worst link
     pipe_active: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # kind of arithmetic → share of time

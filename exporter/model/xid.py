@@ -41,6 +41,17 @@ class XidCount:
     xid: int | None
     count: int  # events since the daemon's start
     last_wall: float | None  # Unix time of the newest, also of one before the start; None: never seen
+    whole: bool = False  # of a known card as a whole: no instance, and no place on the bus without a card
+
+    @property
+    def card(self) -> tuple[str, str]:
+        """Who it is about: gpu, uuid."""
+        return self.labels[:2]
+
+    @property
+    def listening(self) -> str:
+        """The sources that are listened to."""
+        return self.labels[3]
 
 
 _PLACE = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-9a-f])?")

@@ -14,6 +14,7 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from exporter.simulate.board import about_the_board
 from exporter.simulate.card import MEMORY_MAX_CELSIUS, SHUTDOWN_CELSIUS, SLOWDOWN_CELSIUS
 from exporter.simulate.fields import UNSIGNED, Value, ecc_errors, fabric_structure, read_field, remapped_rows
 from exporter.simulate.gpm import (  # noqa: F401 - the binding has them too
@@ -164,6 +165,13 @@ def nvmlDeviceGetMemoryAffinity(handle: Any, words: int, scope: int) -> list[int
     nvmlDeviceGetNvLinkRemoteDeviceType,
     nvmlDeviceGetNvLinkRemotePciInfo,
 ) = questions(_card)
+(
+    nvmlDeviceGetPowerManagementLimit,
+    nvmlDeviceGetPowerManagementDefaultLimit,
+    nvmlDeviceGetPowerManagementLimitConstraints,
+    nvmlDeviceGetBAR1MemoryInfo,
+    nvmlDeviceGetGridLicensableFeatures,
+) = about_the_board(_card)
 
 
 def nvmlDeviceGetUtilizationRates(handle: Any) -> SimpleNamespace:

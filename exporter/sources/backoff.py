@@ -71,19 +71,20 @@ class HangPatience:
 
 
 class Rests:
-    """For how long a question is not put to a card that has hung in it; longer each time."""
+    """For how long a question is not put to a card that has hung or crashed in it; longer each time, in seconds."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[float, float]] = {}  # uuid → end (monotonic) and length of its last rest
+    def __init__(self, first: float = REST_FIRST, last: float = REST_LAST) -> None:
+        self._first, self._last = first, last
+        self._known: dict[str, tuple[float, float]] = {}  # who → end (monotonic) and length of its last rest
 
-    def begin(self, uuid: str, now: float) -> float:
-        """Note that a card has hung, and give the seconds of its rest."""
-        self._known = {one: rest for one, rest in self._known.items() if now - rest[0] < REST_LAST}
-        _, before = self._known.get(uuid, (now, 0.0))
-        seconds = min(before * 2, REST_LAST) or REST_FIRST
-        self._known[uuid] = (now + seconds, seconds)
+    def begin(self, who: str, now: float) -> float:
+        """Note that it has happened, and give the seconds of the rest."""
+        self._known = {one: rest for one, rest in self._known.items() if now - rest[0] < self._last}
+        _, before = self._known.get(who, (now, 0.0))
+        seconds = min(before * 2, self._last) or self._first
+        self._known[who] = (now + seconds, seconds)
         return seconds
 
     def left(self, now: float) -> dict[str, float]:
-        """Give the cards that rest, and for how many seconds yet."""
-        return {uuid: end - now for uuid, (end, _) in self._known.items() if end > now}
+        """Give who rests, and for how many seconds yet."""
+        return {who: end - now for who, (end, _) in self._known.items() if end > now}

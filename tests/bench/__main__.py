@@ -13,6 +13,7 @@ STEPS = (
     ("whole node, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
     ("whole node, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
+    ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
     ("soak", ["tests.bench.soak", "--polls", "50000"]),
     ("a quiet day", ["tests.bench.quiet_day"]),

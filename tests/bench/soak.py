@@ -12,10 +12,10 @@ import gc
 import os
 
 from exporter.catalog.spec import Series
-from exporter.collector import Collector
 from exporter.errors import EndpointError
+from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import Snapshot
-from exporter.replica import ReplicaPlan, replica_poller
+from exporter.render.collector import Collector
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
 from tests.bench.machine import memory_mib

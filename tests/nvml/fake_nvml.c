@@ -377,6 +377,8 @@ int nvmlDeviceGetComputeInstanceId(struct card *card, unsigned *out) { ENTER(car
 
 ONE(nvmlDeviceGetPowerUsage, unsigned, 300000 + 1000 * card->number)
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
+ONE(nvmlDeviceGetPowerManagementLimit, unsigned, 650000)
+ONE(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 700000)
 ONE(nvmlDeviceGetTotalEnergyConsumption, uint64_t, (now() - since) * 300000)
 ONE(nvmlDeviceGetPerformanceState, unsigned, 0)
 ONE(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, 0x24)
@@ -447,6 +449,39 @@ int nvmlDeviceGetMemoryInfo_v2(struct card *card, struct memory2 *out) {
   out->reserved = N(1e9);
   out->used = N((30 + card->number) * 1e9);
   out->free = N((110 - card->number) * 1e9);
+  return 0;
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(struct card *card, unsigned *least, unsigned *most) {
+  ENTER(card);
+  *least = (unsigned)N(200000);
+  *most = (unsigned)N(700000);
+  return 0;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(struct card *card, unsigned *out) {
+  ENTER(card);
+  *out = (unsigned)N(0);
+  return 0;
+}
+struct bar1 { uint64_t total, free, used; };
+int nvmlDeviceGetBAR1MemoryInfo(struct card *card, struct bar1 *out) {
+  ENTER(card);
+  out->total = N(137438953472.0);
+  out->used = N(4194304);
+  out->free = N(137434759168.0);
+  return 0;
+}
+/* One feature, the vGPU's (code 1), of a card that needs a licence when "value CARD grid 1" says so: state 1. */
+struct expiry { uint32_t year; uint16_t month, day, hour, min, sec; uint8_t status; };
+struct feature { unsigned code, state; char info[128], product[128]; unsigned enabled; struct expiry expiry; };
+struct features { int supported; unsigned size; struct feature of[3]; };
+int nvmlDeviceGetGridLicensableFeatures_v4(struct card *card, struct features *out) {
+  ENTER(card);
+  memset(out, 0, sizeof *out);
+  out->supported = (int)number(card, "grid", 0);
+  out->size = 1;
+  out->of[0].code = 1;
+  out->of[0].state = (unsigned)N(1);
   return 0;
 }
 
@@ -541,7 +576,8 @@ static int natural(const struct card *card, struct field *f) {
   if (f->id == 251 && (thermal != 251)) { f->type = 1; f->value.u = 1; return 0; }  /* power smoothing is on */
   switch (f->id) {
     case 3: case 4: case 5: case 6: f->value.q = f->id; return 0;
-    case 29: case 30: case 94: case 144: case 145: case 230: case 76: return 0;
+    case 29: case 30: case 31: case 38: case 45: case 94: case 144: case 145: case 230: return 0;
+    case 75: case 76: case 77: case 78: case 79: return 0;
     case 74: f->value.q = (uint64_t)(t * unit); return 0;
     case 82: f->type = 1; f->value.u = 60 + (unsigned)card->number; return 0;
     case 83: f->value.q = (uint64_t)(t * 300000); return 0;

@@ -81,6 +81,16 @@ def _show(card: _Card, reading: CardReading, wall: float) -> None:
             card.failures[f"signal_{why.value}"] += 1
 
 
+def _left(card: _Card, whole: _Card, now: float, freshness: float) -> float:
+    """Give the seconds for which a reading is shown yet, < 0 for none: one that took long is not old for that."""
+    taken = min(max(whole.duration or 0.0, 0.0), freshness)
+    return -1.0 if card.reading is None else card.reading.at + freshness + taken - now
+
+
+def _fresh(card: _Card, whole: _Card, now: float, freshness: float) -> bool:
+    return _left(card, whole, now, freshness) >= 0.0
+
+
 def _log_state(card: _Card, uuid: str) -> None:
     if card.said:
         _log.warning("source=gpu:%s state=down reason=%s gpu=%s", uuid, card.said, card.labels[0])
@@ -127,6 +137,7 @@ class CardBook:
             card = self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
         elif card.facts != facts:
             card.facts, card.labels = facts, labels
+        card.seen_at = max(card.seen_at, now)
         return card
 
     def divided(self, message: pipe.Divided, wall: float) -> None:
@@ -231,6 +242,11 @@ class CardBook:
         left = [slot.since + self._limit(slot, deadline) - now for slot in self._slots.values() if slot.since]
         return min((seconds for seconds in left if seconds >= 0.0), default=None)
 
+    def next_old(self, now: float, freshness: float) -> float | None:
+        """Give the seconds until the next reading is withdrawn for its age; None when none is shown."""
+        left = [_left(card, self._whole(card), now, freshness) for card in self._cards.values()]
+        return min((seconds for seconds in left if seconds >= 0.0), default=None)
+
     @staticmethod
     def _limit(slot: _Slot, deadline: float) -> float:
         return deadline if slot.answered or slot.opened else max(deadline, OPEN_DEADLINE)
@@ -249,24 +265,31 @@ class CardBook:
                     card.failures["hung"] += 1
             elif not slot.gone:
                 answering += 1
-        self._lose_absent()
-        for uuid in [uuid for uuid, card in self._cards.items() if now - card.seen_at > FORGET_AFTER]:
-            del self._cards[uuid]
         known = bool(self._slots) and all(slot.answered for slot in self._slots.values())
+        if known:
+            self._lose_absent()
+            self._forget(now)
         settled = known and not hung and not any(card.hung for card in self._cards.values())
         return Verdict(hung=hung, answering=answering, settled=settled)
 
     def _lose_absent(self) -> None:
-        """Mark as lost what the driver no longer counts, once every card it does count has said who it is."""
-        if not self._slots or not all(slot.answered for slot in self._slots.values()):
-            return
+        """Mark as lost what the driver no longer counts; every card that it does count has said who it is."""
         standing = {slot.uuid for slot in self._slots.values()}
         for uuid, card in self._cards.items():
             if uuid not in standing and not card.reason and card.facts.instance is None:
                 self._lose(card, "lost")
 
+    def _forget(self, now: float) -> None:
+        """Drop what was lost long ago; a card that the driver counts stays, and may hang for days."""
+        standing = {slot.uuid for slot in self._slots.values()}
+        for uuid, card in list(self._cards.items()):
+            instance = card.facts.instance
+            whole = uuid if instance is None else instance.parent
+            if whole not in standing and now - card.seen_at > FORGET_AFTER:
+                del self._cards[uuid]
+
     def view(self, now: float, freshness: float, down: str) -> tuple[CardState, ...]:
-        """Make the frozen states, by index.  ``freshness``: a reading older than that (seconds) is withdrawn.
+        """Make the frozen states, by index.  ``freshness``: a reading complete for longer is withdrawn.
 
         ``down``: why the driver as a whole does not answer, empty when it does.
         """
@@ -284,8 +307,7 @@ class CardBook:
 
     def _state(self, uuid: str, card: _Card, now: float, freshness: float, down: str) -> CardState:
         reading = card.reading
-        fresh = reading is not None and now - reading.at <= freshness
-        reason = self._reason(card, fresh=fresh, down=down)
+        reason = self._reason(card, fresh=_fresh(card, self._whole(card), now, freshness), down=down)
         status = SourceStatus(
             source=f"gpu:{uuid}",
             up=not reason,
@@ -307,9 +329,13 @@ class CardBook:
             pipes=card.pipes,
         )
 
-    def _reason(self, card: _Card, *, fresh: bool, down: str) -> str:
+    def _whole(self, card: _Card) -> _Card:
+        """Give the card that an instance is part of; any other card is whole itself."""
         instance = card.facts.instance
-        whole = card if instance is None else self._cards.get(instance.parent, card)
+        return card if instance is None else self._cards.get(instance.parent, card)
+
+    def _reason(self, card: _Card, *, fresh: bool, down: str) -> str:
+        whole = self._whole(card)
         if whole.hung:
             return "hung"
         if whole.reason:
@@ -322,7 +348,7 @@ class CardBook:
         """Say whether a card's reading has become visible or withdrawn since the last time."""
         before = self._visible
         self._visible = {
-            uuid for uuid, card in self._cards.items() if card.reading and now - card.reading.at <= freshness
+            uuid for uuid, card in self._cards.items() if _fresh(card, self._whole(card), now, freshness)
         }
         return self._visible != before
 
@@ -331,7 +357,7 @@ class CardBook:
         changed = False
         for uuid, card in self._cards.items():
             reading = card.reading
-            reason = self._reason(card, fresh=reading is not None and now - reading.at <= freshness, down=down)
+            reason = self._reason(card, fresh=_fresh(card, self._whole(card), now, freshness), down=down)
             # What befalls the whole driver is logged once, by its own source.
             state = reason if reason in {"", "hung", card.reason, "slow"} else card.said
             if state != card.said:

@@ -57,8 +57,10 @@ def plain_reading(reading: CardReading) -> dict[str, Any]:
         "missing": dict(reading.missing),
         "clock_events": dict(reading.clock_events),
         "clock_event_seconds": dict(reading.clock_event_seconds),
+        "policy_seconds": dict(reading.policy_seconds),
         "nvlink_up": dict(reading.nvlink_up),
         "nvlink_errors": dict(reading.nvlink_errors),
+        "nvlink_errors_at": reading.nvlink_errors_at,
         "nvlink_bit_errors": dict(reading.nvlink_bit_errors),
         "c2c_errors": dict(reading.c2c_errors),
         "pipe_active": dict(reading.pipe_active),
@@ -69,15 +71,17 @@ def plain_reading(reading: CardReading) -> dict[str, Any]:
 
 def reading(body: Mapping[str, Any]) -> CardReading:
     """Read what ``plain_reading`` wrote; raises as ``facts`` does."""
-    listed = body["processes"]
+    listed, errors_at = body["processes"], body["nvlink_errors_at"]
     return CardReading(
         at=number(body["at"]),
         signals={_SIGNALS[name]: value for name, value in numbers(body["signals"]).items()},
         missing={_SIGNALS[name]: _REASONS[why] for name, why in body["missing"].items()},
         clock_events={name: flag(active) for name, active in body["clock_events"].items()},
         clock_event_seconds=numbers(body["clock_event_seconds"]),
+        policy_seconds=numbers(body["policy_seconds"]),
         nvlink_up={count(int(link)): flag(up) for link, up in body["nvlink_up"].items()},
         nvlink_errors=numbers(body["nvlink_errors"]),
+        nvlink_errors_at=None if errors_at is None else number(errors_at),
         nvlink_bit_errors=numbers(body["nvlink_bit_errors"]),
         c2c_errors=numbers(body["c2c_errors"]),
         pipe_active=numbers(body["pipe_active"]),

@@ -16,14 +16,15 @@ from exporter.model import CardFacts
 from exporter.sources.driver import pipe
 from exporter.sources.driver.nvml import mig_enabled, open_card, read_facts
 from exporter.sources.driver.nvml_card import CardReader, Shared
-from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone
+from exporter.sources.driver.nvml_errors import THREAD, CardCalls, CardGone, DriverGone
+from exporter.sources.driver.nvml_turns import BUDGET
 
 FAILED = 3  # exit code: a DriverFailed frame says why
 
 SLOW_EVERY = 10.0  # seconds between slow tiers
 SLOW_EVERY_DEMOTED = 60.0  # where one read takes longer than SLOW_READ
 SLOW_READ = 0.5
-FACTS_EVERY = 600.0
+FACTS_EVERY, FACTS_SOON = 600.0, 10.0  # the latter after one that the driver failed to answer
 
 
 class Outlet:
@@ -47,6 +48,16 @@ class Outlet:
         """Say why the driver is of no use and end the process."""
         self.send(pipe.DriverFailed(reason=reason, message=message))
         os._exit(FAILED)
+
+
+def _named(run: Callable[[], None], name: str) -> Callable[[], None]:
+    """Give a function of that name that runs another: a stack that is written at a crash shows it."""
+
+    def function() -> None:
+        run()
+
+    function.__code__ = function.__code__.replace(co_name=name)
+    return function
 
 
 class CardThread:
@@ -80,13 +91,17 @@ class CardThread:
         self._uuid = ""
         self._opening: float | None = None
         self._slow_at = self._facts_at = 0.0
+        self._facts_fail = False  # some of them, the last time
         self._slow_every = SLOW_EVERY
-        self.thread = threading.Thread(target=self._run, name=f"card-{index}", daemon=True)
+        self._budget = BUDGET
+        self.thread = threading.Thread(
+            target=_named(self._run, f"{THREAD}{index}"), name=f"card-{index}", daemon=True
+        )
         self.thread.start()
 
-    def ask(self, cycle: int) -> None:
-        """Start a read; the caller has seen that none is running."""
-        self.working = True
+    def ask(self, cycle: int, budget: float = BUDGET) -> None:
+        """Start a read that may take ``budget`` seconds; the caller has seen that none is running."""
+        self.working, self._budget = True, budget
         self._inbox.put(cycle)
 
     def end(self) -> None:
@@ -126,9 +141,7 @@ class CardThread:
         try:
             reader = self._opened(started)
             slow = started - self._slow_at >= self._slow_every
-            # The instances first: the card's reading says why some of them could not be opened.
-            parts = reader.instances.read(look=slow) if reader.instances is not None else None
-            reading = reader.read(slow=slow)
+            parts, reading = reader.read_all(slow=slow, budget=self._budget)
         except CardGone as error:
             return [self._failed(cycle, error.reason, str(error))]
         except DriverGone as error:
@@ -151,16 +164,13 @@ class CardThread:
 
     def _opened(self, now: float) -> CardReader:
         """Give the reader of the card, with a handle and facts that are not too old."""
-        if self._reader is not None and self._calls is not None:
-            if now - self._facts_at < FACTS_EVERY and not self._switched(now):
-                return self._reader
-            if read_facts(self._calls, self.index) == self._facts:
-                self._facts_at = now
-                return self._reader
-            self._drop()  # MIG was switched, or the handle has become another card's
+        if self._reader is not None and self._facts is not None and self._same_card(now, self._facts):
+            return self._reader
+        self._drop()
         self._opening = now
-        calls, facts = open_card(self._driver, self.index)
+        calls, facts = open_card(self._driver, self.index, self._shared.left)
         self._facts, self._uuid, self._facts_at = facts, facts.uuid, now
+        self._facts_fail = calls.failures > 0
         # Said before the first read: from here on a call that does not return hangs, and does not merely open.
         self._outlet.send(pipe.CardFound(facts=facts))
         self._opening = time.monotonic()
@@ -168,6 +178,23 @@ class CardThread:
         self._calls, self._opening = calls, None
         self._slow_at = now
         return self._reader
+
+    def _same_card(self, now: float, known: CardFacts) -> bool:
+        """Say whether the handle is still good for the card that it was, divided or whole as it was."""
+        calls = self._calls
+        every = FACTS_SOON if self._facts_fail else FACTS_EVERY
+        if calls is None or (now - self._facts_at < every and not self._switched(now)):
+            return calls is not None
+        failures = calls.failures
+        facts = read_facts(calls, self.index, known)
+        self._facts_at, self._facts_fail = now, calls.failures > failures
+        if facts == known:
+            return True
+        if facts.uuid != known.uuid or facts.mig or known.mig:
+            return False  # MIG was switched, or the handle has become another card's
+        self._facts = facts
+        self._outlet.send(pipe.CardFound(facts=facts))
+        return True
 
     def _switched(self, now: float) -> bool:
         """Say whether MIG was switched, looking as often as at anything slow."""

@@ -23,20 +23,19 @@ from exporter.model import CardState, DriverFacts, SourceStatus
 from exporter.sources.backoff import HangPatience
 from exporter.sources.driver import pipe
 from exporter.sources.driver.card_book import CardBook
+from exporter.sources.driver.hangs_beside import HangsBeside
 from exporter.sources.driver.worker_keeper import WorkerKeeper
 from exporter.sources.driver.worker_process import WorkerProcess
 
 _log = logging.getLogger(__name__)
 
-# What settings may name as ``module``; the check lives there, so that tests can bring their own driver.
-DRIVER_MODULES = ("pynvml", "exporter.simulate.cards")
-
 INIT_DEADLINE = 30.0
-HANGS = 5.0  # seconds after which a question about two cards hangs; the deadline, where that is longer
 DRIVER_DOWN = "driver"  # why no events come while there is no driver
+SECOND_READ = 0.3  # seconds after the driver was initialised
 _GATHER = 0.05  # cards answer within milliseconds of each other: one update for all of them
 _TOGETHER = 0.004  # seconds; cards answer within milliseconds, and waking for each costs more than waiting
 _GRACE = 0.5  # a card about to be found hanging is not logged as slow a moment before
+_BUDGET = 0.75  # of the deadline; what a card takes longer than that for is asked in turn, see nvml_turns
 _STOLEN = 1.0  # a turn this much late: the machine or the daemon stood still, and so may have the worker
 
 
@@ -88,12 +87,13 @@ class CardSource:
         self._success: tuple[float, float] | None = None  # monotonic, wall
         self._said = "starting"
         self._release = False
-        self._counting = self._joining = 0.0  # seconds in the call that counts cards, and in one about two cards
+        self._beside = HangsBeside(self._failures)
         self._profiling: dict[str, float] = {}  # who had the turn at GPM in the last Beat: uuid → since
         self._cycle = 0
         self._next_read = self._turn_at = self._beat_at = 0.0
         self._initialising = False
         self._asked_at: float | None = None  # a Beat is owed since
+        self._fresh_until = (0.0, 0.0)  # until when a reading of that age is not withdrawn, see reconfigure
         self._fresh_at: float | None = None  # readings not announced yet arrived since
         self._changed = False
 
@@ -108,9 +108,19 @@ class CardSource:
     def reconfigure(self, interval: float, deadline: float) -> None:
         """Change how often is asked and how long a call may take, in seconds, without a restart."""
         with self._lock:
+            now, before = self._clock(), self._freshness(self._clock())
+            sooner = interval + deadline < before
+            # What was fresh a moment ago is so until the cards, asked at once, have had the time to answer.
+            self._fresh_until = (now + deadline, before) if sooner else (0.0, 0.0)
             self._interval, self._deadline = interval, deadline
-            self._next_read = min(self._next_read, self._clock() + interval)
+            self._next_read = min(self._next_read, now if sooner else now + interval)
         self._wake()
+
+    def _freshness(self, now: float) -> float:
+        """Give the seconds after which a reading is withdrawn."""
+        until, before = self._fresh_until
+        freshness = self._interval + self._deadline
+        return max(freshness, before) if now <= until else freshness
 
     def stop(self, timeout: float = 1.0) -> None:
         """End the worker and the supervisor; gives up after ``timeout`` seconds, as either may be stuck for ever."""
@@ -127,23 +137,19 @@ class CardSource:
     def state(self, now: float) -> CardsView:
         """Give what is known at ``now`` (monotonic seconds); never waits for the driver."""
         with self._lock:
-            freshness = self._interval + self._deadline
+            freshness = self._freshness(now)
             known = not self._down or now - self._down_since <= freshness
             status = SourceStatus(
                 source="driver",
                 up=not self._down,
                 reason=self._down,
-                hung=self._down == "hung" or self._hangs_beside() or self._lingers(now),
+                hung=self._down == "hung" or self._beside.any(self._deadline) or self._lingers(now),
                 last_success=self._success[0] if self._success else None,
                 last_success_wall=self._success[1] if self._success else None,
                 failures=dict(self._failures),
             )
             cards = self._book.view(now, freshness, self._down)
             return CardsView(driver=self._facts if known else None, status=status, cards=cards)
-
-    def _hangs_beside(self) -> bool:
-        """Say whether a call hangs that costs no card its figures."""
-        return self._counting > self._deadline or self._joining > max(self._deadline, HANGS)
 
     def _lingers(self, now: float) -> bool:
         """Say whether the cards were to be let go of, and a worker that cannot be killed still holds them."""
@@ -211,6 +217,8 @@ class CardSource:
             pause = 1.0 if self._down or self._initialising else self._calm(now)
         if self._fresh_at is not None:
             pause = min(pause, self._fresh_at + _GATHER - now)
+        old = self._book.next_old(now, self._freshness(now))
+        pause = pause if old is None else min(pause, old)
         return min(max(pause, 0.0), 1.0)
 
     def _calm(self, now: float) -> float:
@@ -236,19 +244,21 @@ class CardSource:
             self._fresh_at = now if self._fresh_at is None else self._fresh_at
         elif isinstance(message, pipe.Beat):
             self._asked_at, self._beat_at = None, now
-            self._count_hangs(message.counting)
-            self._join_hangs(message.joining)
+            self._beside.take(message.counting, message.joining, self._deadline)
             self._profiling = {uuid: now - seconds for uuid, seconds in message.profiling.items()}
             self._book.beat(message, now)
         elif isinstance(message, pipe.CardFailed):
             self._book.failed(message, now)
             self._fresh_at = now if self._fresh_at is None else self._fresh_at
         elif isinstance(message, pipe.CardFound):
+            self._keeper.crashes.found(message.facts)
             self._book.found(message.facts, now)
         elif isinstance(message, pipe.Divided):
             self._book.divided(message, wall)
         elif isinstance(message, pipe.TopologyRead):
             self._book.joined(message)
+        elif isinstance(message, pipe.Learnt):
+            self._keeper.learnt = message
         elif isinstance(message, pipe.XidSeen | pipe.Listening):
             self._on_event(message)
         else:
@@ -257,6 +267,7 @@ class CardSource:
     def _take_driver(self, message: pipe.Message, now: float, wall: float) -> None:
         if isinstance(message, pipe.Initialising):
             self._keeper.started_at = now
+            self._keeper.crashes.begin()
             self._book.end()
             # Not down for that: cards whose figures grow old meanwhile are withdrawn one by one.
             self._initialising, self._asked_at = True, None
@@ -266,33 +277,12 @@ class CardSource:
             self._initialising = False
             self._down, self._facts, self._changed = "", message.facts, True
             self._success = (now, wall)
-            # A card reads once by itself as soon as it is open.
-            self._next_read = now + self._interval
+            # A card reads once by itself as soon as it is open; what is measured between two reads waits for another.
+            self._next_read = now + min(self._interval, SECOND_READ)
             self._book.begin(message.cards)
         elif isinstance(message, pipe.DriverFailed):
             self._keeper.end(message.reason, message.message, now)
             self._take_down(now)
-
-    def _count_hangs(self, seconds: float) -> None:
-        """Note how long the driver has been counting its cards: until it has, none that comes or goes is noticed."""
-        before, now = self._counting > self._deadline, seconds > self._deadline
-        self._counting = seconds
-        if now and not before:
-            self._failures["count_hung"] += 1
-            _log.warning("source=driver event=count_hung: it does not count its cards; those known are still read")
-        elif before and not now:
-            _log.info("source=driver event=counts_again: it counts its cards as before")
-
-    def _join_hangs(self, seconds: float) -> None:
-        """Note how long a question about two cards has taken: until it returns, some paths may be unknown."""
-        limit = max(self._deadline, HANGS)
-        before, now = self._joining > limit, seconds > limit
-        self._joining = seconds
-        if now and not before:
-            self._failures["topology_hung"] += 1
-            _log.warning("source=driver event=topology_hung: a question how cards are joined never returned")
-        elif before and not now:
-            _log.info("source=driver event=topology_answers_again: it says how cards are joined as before")
 
     def _end(self, reason: str, words: str, now: float, *, at_once: bool = False) -> None:
         self._keeper.end(reason, words, now, at_once=at_once)
@@ -318,7 +308,8 @@ class CardSource:
         self._down = self._keeper.reason
         if self._down not in {"released", "starting"}:
             self._failures[self._down] += 1
-        self._asked_at, self._counting, self._joining = None, 0.0, 0.0
+        self._asked_at = None
+        self._beside.end()
         self._on_event(pipe.Listening(cards=0, reason=DRIVER_DOWN))
         self._book.end()
         self._changed = True
@@ -356,13 +347,13 @@ class CardSource:
                     self._next_read = now + self._interval
         elif self._asked_at is not None or not self._book.waiting() or now - self._beat_at < self._deadline / 2:
             return
-        worker.send(pipe.Read(cycle=self._cycle, ask=due))
+        worker.send(pipe.Read(cycle=self._cycle, ask=due, budget=self._deadline * _BUDGET))
         self._asked_at = now if self._asked_at is None else self._asked_at
 
     def _announce(self, now: float) -> None:
         """Log what changed, and tell the owner once for all cards of a cycle."""
         with self._lock:
-            freshness = self._interval + self._deadline
+            freshness = self._freshness(now)
             changed = self._book.log_changes(now, freshness + _GRACE, self._down) or self._changed
             # A page that nobody makes anew would go on showing what has grown old.
             changed = self._book.came_or_went(now, freshness) or changed

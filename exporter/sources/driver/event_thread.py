@@ -11,19 +11,26 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from exporter.errors import DriverError
+from exporter.model import EMPTY
 from exporter.sources.driver import pipe
-from exporter.sources.driver.nvml_errors import UNSUPPORTED_CODES, code_of, word_of
+from exporter.sources.driver.nvml_arrays import event_of
+from exporter.sources.driver.nvml_errors import UNSUPPORTED_CODES, code_of, left_out, word_of
 
 XID_EVENT = 0x8
 OUTSIDE_MIG = 0xFFFFFFFF  # instead of an instance's id
 TIMEOUT = 10
 SLICE = 200  # milliseconds of one wait, so that neither a new initialisation nor the end is held up
 YOUNG, SLICE_YOUNG = 5.0, 50  # seconds in which cards still come one by one, milliseconds of a wait meanwhile
-DRAIN = 512  # events taken in a row; what follows waits for PAUSE, which bounds the cost of a storm
+# What follows DRAIN events in a row waits for PAUSE: a storm costs no more than eleven thousand events a second.
+# Beyond that the driver's own queue decides, and NVML has no word for what it dropped: what is drained is counted.
+DRAIN = 550
 PAUSE = 0.05
+TOGETHER = 0.25  # seconds of a storm that are told at once, counted by card and code
+KINDS_A_SECOND = 500.0  # of card and code; with more, what is told at once is longer
 RETRY_FIRST, RETRY_LAST = 0.25, 60.0  # seconds after a failure; a lost card fails one wait, and then is left out
 STUCK = 5.0  # seconds in one call that should take SLICE
 
@@ -38,12 +45,18 @@ class EventThread:
     """Registers every card that answers and tells the daemon of its XIDs.
 
     ``working``: a call may be running, or the driver holds something for us.  Between ``pause`` and ``resume`` it
-    becomes False as soon as the wait that runs is over.
+    becomes False as soon as the wait that runs is over.  ``left``: calls that are left out.
     """
 
-    def __init__(self, driver: Any, cards: Sequence[Card], send: Callable[[pipe.Message], None]) -> None:
+    def __init__(
+        self,
+        driver: Any,
+        cards: Sequence[Card],
+        send: Callable[[pipe.Message], None],
+        left: Mapping[str, float] = EMPTY,
+    ) -> None:
         self.working = True
-        self._driver, self._cards, self._send = driver, cards, send
+        self._driver, self._cards, self._send, self._left = driver, cards, send, left
         self._go, self._ending = threading.Event(), threading.Event()
         self._go.set()
         self._since: float | None = None  # when the call now running began
@@ -51,6 +64,8 @@ class EventThread:
         self._owners: dict[Any, str] = {}  # who is behind a handle, of all cards that ever answered
         self._taken: dict[Any, Any] = {}  # key → handle, what is registered in the set
         self._refused: dict[Any, tuple[float, str]] = {}  # key → until when it is not tried again, and why
+        self._heard: Counter[Any] = Counter()  # events as they came, not told yet → how often
+        self._tell_at = 0.0  # not before, lest a storm be a message for each of its moments
         self._said: tuple[str, int] | None = None
         self._retry = RETRY_FIRST
         self._started = time.monotonic()
@@ -123,14 +138,24 @@ class EventThread:
             self._rest(0.05)  # no card has answered yet
 
     def _call(self, name: str, *args: Any) -> Any:
-        function = getattr(self._driver, name)
+        function = self._function(name)
         self._since = time.monotonic()
         try:
             return function(*args)
         finally:
-            self._since = None
-            if self._hung:
-                self._hung, self._said = False, None
+            self._returned()
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        if left_out(name, self._left):
+            raise DriverError("crashed", f"{name} is left out: the driver crashed in it")
+        found: Callable[..., Any] = getattr(self._driver, name)
+        return found
+
+    def _returned(self) -> None:
+        """Note that no call runs."""
+        self._since = None
+        if self._hung:
+            self._hung, self._said = False, None
 
     # ------------------------------------------------------------------ who is listened to
 
@@ -165,6 +190,7 @@ class EventThread:
             self._refused[key] = (until, "unsupported" if unsupported else word_of(error))
 
     def _free(self) -> None:
+        self._tell(time.monotonic())
         old, self._set, self._taken = self._set, None, {}
         if old is not None:
             try:
@@ -182,30 +208,43 @@ class EventThread:
 
     def _hear(self, milliseconds: int) -> bool:
         """Take what comes within that time and whatever follows at once; say whether there was anything."""
-        events: Counter[tuple[str, int, int | None, int | None]] = Counter()
-        taken = 0
-        event = self._next(milliseconds)
-        while event is not None:
-            taken += 1
-            if event.eventType & XID_EVENT:
-                uuid, xid = self._owners.get(_key(event.device), ""), int(event.eventData)
-                part, compute = _instance(event, "gpuInstanceId"), _instance(event, "computeInstanceId")
-                events[uuid, xid, part, compute] += 1
-            event = self._next(0) if taken < DRAIN else None
+        taken = self._drain(milliseconds)
         now = time.monotonic()
-        for (uuid, xid, part, compute), times in events.items():
-            code = min(xid, pipe.MAX_XID)
-            seen = pipe.XidSeen(uuid=uuid, xid=code, times=times, at=now, gpu_instance=part, compute_instance=compute)
-            self._send(seen)
+        if self._heard and now >= self._tell_at:
+            self._tell_at = now + max(TOGETHER, len(self._heard) / KINDS_A_SECOND)
+            self._tell(now)
         return taken > 0
 
-    def _next(self, milliseconds: int) -> Any:
+    def _drain(self, milliseconds: int) -> int:
+        """Take events until there is none or it is enough; say how many.  A storm is thousands of them a second."""
+        wait, heard, taken = self._function("nvmlEventSetWait_v2"), self._heard, 0
         try:
-            return self._call("nvmlEventSetWait_v2", self._set, milliseconds)
+            while taken < DRAIN:
+                self._since = time.monotonic()
+                event = wait(self._set, 0 if taken else milliseconds)
+                taken += 1
+                # The bytes say all, and looking at each attribute would cost more than the driver does.
+                heard[bytes(event) if isinstance(event, ctypes.Structure) else _parts(event)] += 1
         except Exception as error:
-            if code_of(error) == TIMEOUT:
-                return None
-            raise
+            if code_of(error) != TIMEOUT:
+                raise
+        finally:
+            self._returned()
+        return taken
+
+    def _tell(self, now: float) -> None:
+        """Tell the daemon what was heard."""
+        heard, self._heard = self._heard, Counter()
+        seen: Counter[tuple[str, int, int | None, int | None]] = Counter()
+        for event, times in heard.items():
+            handle, kind, data, part, compute = event_of(event) if isinstance(event, bytes) else event
+            if kind & XID_EVENT:
+                who = self._owners.get(handle, "")
+                seen[who, min(data, pipe.MAX_XID), _instance(part), _instance(compute)] += times
+        for (uuid, xid, part, compute), times in seen.items():
+            self._send(
+                pipe.XidSeen(uuid=uuid, xid=xid, times=times, at=now, gpu_instance=part, compute_instance=compute)
+            )
 
     def _say(self, reason: str, cards: int) -> None:
         """Tell the daemon of every failure, and once of what lasts."""
@@ -218,9 +257,14 @@ def _is_unsupported(error: Exception) -> bool:
     return isinstance(error, AttributeError) or code_of(error) in UNSUPPORTED_CODES
 
 
-def _instance(event: Any, name: str) -> int | None:
-    """Give the id of an instance that an event names; None outside MIG, and from drivers that know none."""
-    found = getattr(event, name, OUTSIDE_MIG)
+def _parts(event: Any) -> tuple[Any, int, int, Any, Any]:
+    """Take apart what is no structure of the binding; instances are unknown to old drivers."""
+    instances = (getattr(event, name, OUTSIDE_MIG) for name in ("gpuInstanceId", "computeInstanceId"))
+    return (_key(event.device), event.eventType, int(event.eventData), *instances)
+
+
+def _instance(found: Any) -> int | None:
+    """Give the id of an instance that an event names; None outside MIG."""
     return found if isinstance(found, int) and 0 <= found < OUTSIDE_MIG else None
 
 

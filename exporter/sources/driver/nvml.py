@@ -50,10 +50,11 @@ topology    see nvml_topology
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
-from exporter.model import CardFacts, DriverFacts, Missing
-from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
+from exporter.sources.driver.nvml_errors import CardCalls, CardGone, DriverGone, left_out, place, word_of
 
 _MAX_CARDS = 64
 _MAX_TEXT = 96
@@ -92,12 +93,14 @@ def initialise(driver: Any) -> tuple[DriverFacts, int]:
 def card_count(driver: Any) -> int | None:
     """Count the cards again; None when the driver does not say this time.  Raises DriverGone where all is over."""
     try:
-        return int(driver.nvmlDeviceGetCount())
+        count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
         reason = word_of(error)
         if reason in {"uninitialized", "mismatch", "driver"}:
             raise DriverGone(reason, f"NVML cannot count the cards: {error}") from error
         return None
+    # A number that cannot be is no reason to initialise anew, which would take down cards that answer.
+    return count if 0 <= count <= _MAX_CARDS else None
 
 
 def shut_down(driver: Any) -> None:
@@ -108,8 +111,16 @@ def shut_down(driver: Any) -> None:
         return
 
 
-def open_card(driver: Any, index: int) -> tuple[CardCalls, CardFacts]:
-    """Get the handle and facts of one card.  Raises CardGone or DriverGone; may block for ever."""
+def open_card(
+    driver: Any, index: int, left: Mapping[str, Mapping[str, float]] = EMPTY
+) -> tuple[CardCalls, CardFacts]:
+    """Get the handle and facts of one card.  Raises CardGone or DriverGone; may block for ever.
+
+    ``left``: UUID or ``place`` → what is left out of the calls about that card, see ``left_out``.
+    """
+    here = left.get(place(index), EMPTY)
+    if left_out("nvmlDeviceGetHandleByIndex", here):
+        raise CardGone("crashed", f"card {index} is left alone: the driver crashed when it was opened")
     try:
         handle = driver.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
@@ -117,26 +128,41 @@ def open_card(driver: Any, index: int) -> tuple[CardCalls, CardFacts]:
         if reason in {"uninitialized", "mismatch", "driver"}:
             raise DriverGone(reason, f"card {index} has no handle: {error}") from error
         raise CardGone(reason, f"card {index} has no handle: {error}") from error
-    calls = CardCalls(driver, handle)
-    return calls, read_facts(calls, index)
+    calls = CardCalls(driver, handle, here)
+    facts = read_facts(calls, index)
+    calls.left = {**here, **left.get(facts.uuid, EMPTY)}
+    if left_out("", calls.left):
+        raise CardGone("crashed", f"card {index} is left alone: the driver crashed in several calls about it")
+    return calls, facts
 
 
-def read_facts(calls: CardCalls, index: int) -> CardFacts:
-    """Read what stays true of a card.  Raises CardGone where it has no UUID, as it could not be told from others."""
-    uuid = printable(calls.call("nvmlDeviceGetUUID"))
+def read_facts(calls: CardCalls, index: int, known: CardFacts | None = None) -> CardFacts:
+    """Read what stays true of a card; what the driver fails to answer this time stays as it is ``known``.
+
+    Raises CardGone where nothing says which card it is, as it could not be told from others.
+    """
+    answer = calls.call("nvmlDeviceGetUUID")
+    if answer is Missing.ERROR and known is not None:
+        return known
+    uuid = printable(answer)
     if not uuid:
         raise CardGone(calls.last_error or "error", f"card {index} has no UUID")
-    pci = calls.call("nvmlDeviceGetPciInfo")
+    before = known if known is not None and known.uuid == uuid else CardFacts(index=index, uuid=uuid)
+    pci, mig = calls.call("nvmlDeviceGetPciInfo"), mig_enabled(calls)
     return CardFacts(
         index=index,
         uuid=uuid,
-        name=printable(calls.call("nvmlDeviceGetName")),
-        pci_bus_id=printable(getattr(pci, "busId", "")),
-        serial=printable(calls.call("nvmlDeviceGetSerial")),
-        vbios_version=printable(calls.call("nvmlDeviceGetVbiosVersion")),
-        numa_node=_numa_node(calls),
-        mig=mig_enabled(calls) or False,
+        name=_text(calls.call("nvmlDeviceGetName"), before.name),
+        pci_bus_id=_text(pci if isinstance(pci, Missing) else getattr(pci, "busId", ""), before.pci_bus_id),
+        serial=_text(calls.call("nvmlDeviceGetSerial"), before.serial),
+        vbios_version=_text(calls.call("nvmlDeviceGetVbiosVersion"), before.vbios_version),
+        numa_node=_numa_node(calls, before.numa_node),
+        mig=before.mig if mig is None else mig,
     )
+
+
+def _text(answer: Any, before: str) -> str:
+    return before if answer is Missing.ERROR else printable(answer)
 
 
 def mig_enabled(calls: CardCalls) -> bool | None:
@@ -147,14 +173,18 @@ def mig_enabled(calls: CardCalls) -> bool | None:
     return bool(mode) and mode[0] == 1
 
 
-def _numa_node(calls: CardCalls) -> int | None:
+def _numa_node(calls: CardCalls, before: int | None) -> int | None:
     """Give the node of host memory nearest to the card; the card's own node only where it says no other."""
     words = calls.call("nvmlDeviceGetMemoryAffinity", 4, _NODE_SCOPE)
+    if words is Missing.ERROR:
+        return before
     if not isinstance(words, Missing):
         mask = sum(int(word) << (64 * place) for place, word in enumerate(words))
         if mask and not mask & (mask - 1):  # several nodes: the machine does not say which is near
             return mask.bit_length() - 1
     node = calls.call("nvmlDeviceGetNumaNodeId")
+    if node is Missing.ERROR:
+        return before
     return node if isinstance(node, int) and 0 <= node < 4096 else None
 
 

@@ -21,6 +21,7 @@ _VALUES = tuple(Struct("@" + code) for code in _CODES)
 _SAMPLES = tuple(Struct("@Q" + code) for code in _CODES)  # time in µs, value
 _FIELD = Struct("@24xII8s")  # (id, scope, time, latency), value type, return code, value
 _METRIC = Struct("@4xId24x")  # (id), return code, value, (three texts)
+_EVENT = Struct("@PQQII")  # handle, type, data, GPU instance, compute instance
 
 
 def field_answers(items: Any) -> Iterable[tuple[Any, Any, float | Missing]]:
@@ -55,6 +56,14 @@ def samples_by_time(value_type: Any, samples: list[Any]) -> dict[int, Any]:
         return dict(layout.iter_unpack(array))
     name = VALUE_OF_TYPE[value_type]
     return {sample.timeStamp: getattr(sample.sampleValue, name) for sample in samples}
+
+
+def event_of(raw: bytes) -> tuple[Any, ...]:
+    """Give address of the card's handle, type, data and the two instances of an event, from its bytes.
+
+    Of an old binding's event, which ends before the instances, these are what stands for none.
+    """
+    return _EVENT.unpack(raw[: _EVENT.size].ljust(_EVENT.size, b"\xff"))
 
 
 def metric_answers(metrics: Any, count: int) -> list[tuple[Any, Any]]:

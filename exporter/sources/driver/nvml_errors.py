@@ -6,10 +6,11 @@ The numbers are NVML's return codes, written out because a stand-in for the bind
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from exporter.errors import DriverError
-from exporter.model import Missing
+from exporter.model import EMPTY, Missing
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -64,22 +65,43 @@ def missing_for(code: int) -> Missing:
     return Missing.NO_PERMISSION if code == NO_PERMISSION else Missing.ERROR
 
 
+THREAD = "card_"  # with the index: the function that a card's thread runs in, see crashes
+
+
+def place(index: int) -> str:
+    """Give what stands for a card that has not said who it is."""
+    return f"#{index}"
+
+
+def call_group(name: str) -> str:
+    """Give what is left out together: profiling calls share buffers, and a crash in one is a crash in another."""
+    return "nvmlGpm" if name.startswith("nvmlGpm") else name
+
+
+def left_out(name: str, left: Mapping[str, float]) -> bool:
+    """Say whether a call is not to be made now; ``left``: group of calls → monotonic seconds, "" for every call."""
+    return bool(left) and time.monotonic() < max(left.get(call_group(name), 0.0), left.get("", 0.0))
+
+
 class CardCalls:
     """The calls about one card, each failure turned into a reason, each refusal remembered until the next init.
 
     ``since`` is when the call now running began (monotonic), None between calls: the worker's main thread reads it
-    to tell a card that hangs in one call from a card that is slow in many.
+    to tell a card that hangs in one call from a card that is slow in many.  ``failures`` counts the calls that may
+    succeed the next time.  ``left``: see ``left_out``.
     """
 
-    __slots__ = ("_answered", "_driver", "_handle", "last_error", "since", "unsupported")
+    __slots__ = ("_answered", "_driver", "_handle", "failures", "last_error", "left", "since", "unsupported")
 
-    def __init__(self, driver: Any, handle: Any) -> None:
+    def __init__(self, driver: Any, handle: Any, left: Mapping[str, float] = EMPTY) -> None:
+        self.left = left
         self._driver = driver
         self._handle = handle
         self._answered: set[Any] = set()
         self.unsupported: set[Any] = set()
         self.since: float | None = None
         self.last_error = ""
+        self.failures = 0
 
     @property
     def handle(self) -> Any:
@@ -101,6 +123,9 @@ class CardCalls:
         function = getattr(self._driver, name, None)
         if function is None:
             return Missing.UNSUPPORTED
+        if self.left and left_out(name, self.left):
+            self.last_error = "crashed"
+            return Missing.CRASHED
         self.since = time.monotonic()
         try:
             result = function(*args)
@@ -121,6 +146,7 @@ class CardCalls:
             missing = Missing.UNSUPPORTED
         if missing is Missing.UNSUPPORTED:
             self.unsupported.add(key)
+        self.failures += missing is Missing.ERROR
         return missing
 
     def accepted(self, key: Any) -> None:
@@ -137,4 +163,5 @@ class CardCalls:
         if type(error).__name__ in {"ArgumentError", "NVMLLibraryMismatchError"}:
             self.unsupported.add(key)
             return Missing.UNSUPPORTED
+        self.failures += 1
         return Missing.ERROR

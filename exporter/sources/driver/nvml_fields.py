@@ -22,6 +22,13 @@ _ALL_ONES = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 _LIMIT = 2.0**64
 _NARROW_TYPES = frozenset({1, 5})  # numbers of 32 bits
 SETTLED_REASONS: Mapping[str, Field] = {"sw_power_cap": (74, 0), "sync_boost": (76, 0)}
+# Counters of the driver's older scheme, neighbours of those two: what they count overlaps with the reasons of today.
+POLICIES: Mapping[str, Field] = {
+    "thermal": (75, 0),
+    "board_limit": (77, 0),
+    "low_utilization": (78, 0),
+    "reliability": (79, 0),
+}
 
 
 def checked(raw: Any, scale: float = 1.0, low: float = 0.0, high: float = 2.0**63) -> float | Missing:
@@ -90,6 +97,10 @@ class FieldBatch:
                 self._values[field] = self._calls.refused(field, code) if isinstance(code, int) else Missing.INVALID
         if refused:
             self._wanted = [field for field in self._wanted if field not in self._calls.unsupported]
+
+    def drop(self, why: Missing) -> None:
+        """Forget the numbers of the last read: they are too old."""
+        self._values = dict.fromkeys(self._wanted, why)
 
     def get(self, field: Field) -> float | Missing:
         """Give the number of the last read, or why there is none."""

@@ -17,9 +17,10 @@ from exporter.model import CardFacts, CardProcess, CardReading, MigInstance, Mis
 from exporter.sources.driver.nvml import printable
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone
 from exporter.sources.driver.nvml_fields import checked
-from exporter.sources.driver.nvml_gpm import GpmRoom, WorkCounters
+from exporter.sources.driver.nvml_gpm import GpmRoom, WorkCounters, WorkRead
 from exporter.sources.driver.nvml_probes import processes
 from exporter.sources.driver.nvml_signals import MEMORY_V2, MIG_MEANINGLESS
+from exporter.sources.driver.nvml_turns import CHANGING, ESSENTIAL, Turns
 
 MOST = 16  # instances of one card; the hardware has seven
 
@@ -29,6 +30,7 @@ _MEMORY = {
     Signal.MEMORY_FREE: "free",
     Signal.MEMORY_RESERVED: "reserved",
 }
+_PARTS = ("memory", "processes", "work")
 _PROFILE = re.compile(r"\bMIG (\S{1,32})\Z")
 
 
@@ -50,6 +52,7 @@ class MigInstances:
         self._found: dict[str, _Instance] = {}
         self._asking: CardCalls | None = None
         self._looked = False
+        self._turns: Turns | None = None
         self.refused: Missing | None = None
 
     @property
@@ -59,9 +62,13 @@ class MigInstances:
         return asking.since if asking is not None else None
 
     def read(
-        self, *, look: bool, clock: Callable[[], float] = time.monotonic
+        self, *, look: bool, clock: Callable[[], float] = time.monotonic, turns: Turns | None = None
     ) -> tuple[tuple[CardFacts, CardReading], ...]:
-        """Read every instance; ``look`` sees first which there are.  Raises CardGone, DriverGone for the parent."""
+        """Read every instance; ``look`` sees first which there are.  Raises CardGone, DriverGone for the parent.
+
+        ``turns``: the parent's, as far as its time goes; without them everything is asked.
+        """
+        turns = self._turns = turns or Turns.unbounded()
         if look or not self._looked:
             self._looked = True
             self._look()
@@ -69,7 +76,7 @@ class MigInstances:
         for uuid, instance in list(self._found.items()):
             self._asking = instance.calls
             try:
-                found.append((instance.facts, _read(instance, clock)))
+                found.append((instance.facts, _read(instance, clock, turns)))
             except CardGone:
                 self._forget(uuid)  # deleted, and still in the list
         self._asking = None
@@ -82,6 +89,8 @@ class MigInstances:
 
     def _forget(self, uuid: str) -> None:
         self._found.pop(uuid).work.close()
+        if self._turns is not None:
+            self._turns.forget((uuid, part) for part in _PARTS)
 
     def _look(self) -> None:
         most = self._calls.call("nvmlDeviceGetMaxMigDeviceCount")
@@ -94,7 +103,7 @@ class MigInstances:
             if isinstance(handle, Missing):
                 self._note(handle)
                 continue
-            uuid = self._meet(CardCalls(self._driver, handle), number)
+            uuid = self._meet(CardCalls(self._driver, handle, self._calls.left), number)
             standing.add(uuid)
         for uuid in self._found.keys() - standing:
             self._forget(uuid)
@@ -148,20 +157,23 @@ class MigInstances:
         return WorkCounters(self._driver, self._calls, self._room, take, card=self._parent.uuid)
 
 
-def _read(instance: _Instance, clock: Callable[[], float]) -> CardReading:
+def _read(instance: _Instance, clock: Callable[[], float], turns: Turns) -> CardReading:
     """Read one instance.  Raises CardGone where it answers no question."""
+    uuid = instance.facts.uuid
     at = clock()
     values: dict[Signal, float | Missing] = dict.fromkeys(MIG_MEANINGLESS, Missing.MIG)
-    memory = _memory(instance.calls)
+    answer = turns.ask((uuid, "memory"), ESSENTIAL, lambda: _memory(instance.calls))
+    memory = dict.fromkeys(_MEMORY, answer) if isinstance(answer, Missing) else answer
     values.update(memory)
-    running = processes(instance.calls)
+    running = turns.ask((uuid, "processes"), CHANGING, lambda: processes(instance.calls))
     if isinstance(running, Missing):
         values[Signal.PROCESSES] = running
         if all(value is Missing.ERROR for value in memory.values()) and running is Missing.ERROR:
             raise CardGone("lost", "the instance answers no question")
     else:
         values[Signal.PROCESSES] = float(len(running))
-    work = instance.work.read(clock)
+    work = turns.ask((uuid, "work"), CHANGING, lambda: instance.work.read(clock))
+    work = WorkRead.none(work) if isinstance(work, Missing) else work
     values.update(work.values)
     listed: tuple[CardProcess, ...] | None = None if isinstance(running, Missing) else running
     return CardReading(

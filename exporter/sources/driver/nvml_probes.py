@@ -5,14 +5,17 @@ Each probe keeps what it needs between cycles of one initialisation and answers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from exporter.model import EMPTY, CardProcess, Missing
-from exporter.sources.driver.calibration import Evidence, plausible, weigh
+from exporter.model.clock_events import CLOCK_EVENT_BITS
+from exporter.sources.driver.calibration import Evidence, plausible, rested, weigh
+from exporter.sources.driver.link_sums import LinkSums
 from exporter.sources.driver.nvml_arrays import decoded, samples_by_time
 from exporter.sources.driver.nvml_errors import CardCalls
-from exporter.sources.driver.nvml_fields import SETTLED_REASONS, Field, FieldBatch, checked
-from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS, NVLINK_BIT_ERRORS, NVLINK_ERRORS
+from exporter.sources.driver.nvml_fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
+from exporter.sources.driver.nvml_signals import NVLINK_BIT_ERRORS, NVLINK_ERRORS
 
 _MAX_LINKS = 64
 _MAX_SAMPLES = 4096
@@ -56,17 +59,23 @@ class ClockEvents:
     """Why the clocks are held down now (bits), and for how long in total (counters).
 
     ``units``: reason → unit of its counter, as far as some card of this driver has shown it; shared by all of them.
+    ``evidence``: reason → what this card's counter has shown, also before this initialisation.
     A counter is left out until its unit is known, unless it is zero, and when it moves as time cannot; see
     ``calibration``.  ``fields``: reason → its field with this driver, or why it has none.
     """
 
     def __init__(
-        self, calls: CardCalls, fields: Mapping[str, Field | Missing], units: dict[str, float] | None = None
+        self,
+        calls: CardCalls,
+        fields: Mapping[str, Field | Missing],
+        units: dict[str, float] | None = None,
+        evidence: dict[str, Evidence] | None = None,
     ) -> None:
         self._calls = calls
         self._fields = fields
         self._units = {} if units is None else units
-        self._evidence: dict[str, Evidence] = {}
+        self._evidence = {} if evidence is None else evidence
+        self._evidence.update({reason: rested(shown) for reason, shown in self._evidence.items()})
 
     def fields(self) -> list[Field]:
         """Give the fields to read."""
@@ -103,11 +112,24 @@ class ClockEvents:
                 why = value
         return seconds, why
 
+    def policies(self, batch: FieldBatch) -> dict[str, float]:
+        """Give policy → seconds, in the unit that the power limit's counter has shown; before that only what is zero.
+
+        No bit says when a policy is active, so these cannot be held against time themselves.
+        """
+        unit, seconds = self._unit("sw_power_cap"), {}
+        for policy, field in POLICIES.items():
+            raw = batch.get(field)
+            number = raw if isinstance(raw, Missing) else checked(raw)
+            if number == 0.0 or not (isinstance(number, Missing) or unit is None):
+                seconds[policy] = number * (unit or 0.0)
+        return seconds
+
     def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
         unit = self._unit(reason)
         before = self._evidence.get(reason, Evidence())
         sound = plausible(before, at, raw, unit)
-        evidence = self._evidence[reason] = weigh(before, at, raw, active=active)
+        evidence = self._evidence[reason] = weigh(before, at, raw, active=active, unit=unit)
         if not sound:
             return Missing.INVALID
         if evidence.unit is not None and not evidence.refuted:
@@ -123,10 +145,11 @@ class ClockEvents:
 
 
 class NvLinks:
-    """A card's NVLinks: state of each, counters summed over all."""
+    """A card's NVLinks: state of each, counters summed over all.  ``sums``: of an earlier initialisation."""
 
-    def __init__(self, calls: CardCalls) -> None:
+    def __init__(self, calls: CardCalls, sums: LinkSums | None = None) -> None:
         self._calls = calls
+        self._sums = LinkSums() if sums is None else sums
         self.count = self._count()
 
     def _count(self) -> int | None:
@@ -136,28 +159,35 @@ class NvLinks:
         number = checked(decoded(items[0]), high=_MAX_LINKS)
         return None if isinstance(number, Missing) else int(number)
 
-    def states(self) -> dict[int, bool] | Missing:
-        """Give link → up for the links that the driver knows."""
+    def states(self, ask: Callable[[int], Any] | None = None) -> tuple[dict[int, bool], Missing | None]:
+        """Give link → up for the links that the driver knows, and why some link is not among them (None: all are).
+
+        ``ask`` puts the question, or gives a last answer.  A link that is not fitted is not missing.
+        """
+        ask = ask or (lambda link: self._calls.call("nvmlDeviceGetNvLinkState", link))
         states: dict[int, bool] = {}
         why: Missing | None = None
+        past: int | None = None  # the first that the card does not have
         for link in range(_MAX_LINKS if self.count is None else self.count):
-            state = self._calls.call("nvmlDeviceGetNvLinkState", link)
+            state = ask(link)
             if state is Missing.UNSUPPORTED and self.count is None:
-                break  # past the last link
+                past = link
+                break
             if isinstance(state, Missing) or state not in {0, 1}:
-                why = state if isinstance(state, Missing) else Missing.INVALID
+                if state is not Missing.UNSUPPORTED:
+                    why = state if isinstance(state, Missing) else Missing.INVALID
                 continue
             states[link] = bool(state)
-        if self.count is None and states:
-            self.count = len(states)
-        return states or why or Missing.UNSUPPORTED
+        if self.count is None and states and why is not Missing.SLOW:
+            self.count = max(states) + 1 if past is None else past
+        return states, why if states or why else Missing.UNSUPPORTED
 
     def fields(self, numbers: Iterable[int]) -> list[Field]:
         """Give the fields of all links for some field ids."""
         return [(number, link) for number in numbers for link in range(self.count or 0)]
 
     def errors(self, batch: FieldBatch) -> dict[str, float] | Missing:
-        """Give type → errors of all links together; a type of which one link failed is left out, a sum would lie."""
+        """Give type → errors of all links together; a type of which the sum is not known is left out."""
         totals: dict[str, float] = {}
         why: Missing = Missing.UNSUPPORTED
         for kind, number in NVLINK_ERRORS.items():
@@ -179,19 +209,8 @@ class NvLinks:
         return worst
 
     def total(self, batch: FieldBatch, number: int) -> float | Missing:
-        """Give the sum of one field over all links."""
-        values = [batch.get((number, link)) for link in range(self.count or 0)]
-        # A link that is not fitted refuses; the fitted ones still count.
-        answered = [value for value in values if value is not Missing.UNSUPPORTED]
-        if not answered:
-            return Missing.UNSUPPORTED
-        total = 0.0
-        for value in answered:
-            number_or_why = checked(value) if not isinstance(value, Missing) else value
-            if isinstance(number_or_why, Missing):
-                return number_or_why
-            total += number_or_why
-        return total
+        """Give the sum of one field over all links; see LinkSums."""
+        return self._sums.total(number, [batch.get((number, link)) for link in range(self.count or 0)])
 
 
 def bit_error_ratio(raw: float) -> float:

@@ -16,6 +16,7 @@ from exporter.model import Signal
 from exporter.sources.driver.nvml_fields import ALL_LINKS, Field
 
 MEMORY_V2 = 0x02000028
+_VIRTUAL_GPU = 1  # code of the feature that a vGPU needs a licence for
 
 Pick = Callable[[Any], Any]
 
@@ -83,6 +84,17 @@ def _retired(field: int, cause: int) -> Ways:
     return (_field(field, high=2.0**20), _call("RetiredPages", cause, pick=len, high=2.0**20))
 
 
+def _bar1(attribute: str) -> Ways:
+    return (_call("BAR1MemoryInfo", pick=attrgetter(attribute), **_BYTES),)
+
+
+def _vgpu_licensed(features: Any) -> int:
+    """Say whether the card's vGPU is licensed; a card that needs no licence has none: 0, as DCGM shows it."""
+    listed = list(features.gridLicensableFeatures)[: features.licensableFeaturesCount]
+    virtual = (one for one in listed if one.featureCode == _VIRTUAL_GPU)
+    return int(bool(features.isGridLicenseSupported) and any(one.featureState > 0 for one in virtual))
+
+
 def _threshold(kind: int) -> Ways:
     return (_call("TemperatureThreshold", kind, **_LIMIT_CELSIUS),)
 
@@ -138,7 +150,22 @@ FAST: Mapping[Signal, Ways] = {
     Signal.RECOVERY_ACTION: (_field(230, high=64.0),),
 }
 
-PCIE_BYTES = (Signal.PCIE_TRANSMIT, Signal.PCIE_RECEIVE)
+# What a card that is slow to answer is asked each time all the same, and first: few calls, or the batch of fields.
+ESSENTIALS = frozenset(
+    {
+        Signal.MEMORY_TOTAL,
+        Signal.MEMORY_USED,
+        Signal.MEMORY_FREE,
+        Signal.MEMORY_RESERVED,
+        Signal.TEMPERATURE_GPU,
+        Signal.TEMPERATURE_MEMORY,
+        Signal.POWER,
+        Signal.CLOCK_SM,
+        Signal.CLOCK_MEMORY,
+    }
+)
+
+PCIE_BYTES = {Signal.PCIE_TRANSMIT: "transmit", Signal.PCIE_RECEIVE: "receive"}
 
 SLOW: Mapping[Signal, Ways] = {
     Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),),
@@ -147,7 +174,15 @@ SLOW: Mapping[Signal, Ways] = {
     Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
     Signal.TEMPERATURE_LIMIT_MEMORY_MAX: _threshold(2),
     Signal.TEMPERATURE_LIMIT_GPU_MAX: _threshold(3),
+    Signal.BAR1_TOTAL: _bar1("bar1Total"),
+    Signal.BAR1_USED: _bar1("bar1Used"),
+    Signal.BAR1_FREE: _bar1("bar1Free"),
+    Signal.POWER_INSTANT: (_field(186, **_WATTS),),
     Signal.POWER_LIMIT: (_call("EnforcedPowerLimit", **_WATTS),),
+    Signal.POWER_LIMIT_REQUESTED: (_call("PowerManagementLimit", **_WATTS),),
+    Signal.POWER_LIMIT_DEFAULT: (_call("PowerManagementDefaultLimit", **_WATTS),),
+    Signal.POWER_LIMIT_MIN: (_call("PowerManagementLimitConstraints", pick=itemgetter(0), **_WATTS),),
+    Signal.POWER_LIMIT_MAX: (_call("PowerManagementLimitConstraints", pick=itemgetter(1), **_WATTS),),
     Signal.CLOCK_MAX_GRAPHICS: (_call("MaxClockInfo", 0, **_HERTZ),),
     Signal.CLOCK_MAX_SM: (_call("MaxClockInfo", 1, **_HERTZ),),
     Signal.CLOCK_MAX_MEMORY: (_call("MaxClockInfo", 2, **_HERTZ),),
@@ -156,6 +191,10 @@ SLOW: Mapping[Signal, Ways] = {
     Signal.PCIE_LINK_WIDTH_MAX: (_call("MaxPcieLinkWidth", **_LANES),),
     Signal.RETIRED_PAGES_SINGLE_BIT: _retired(29, 0),
     Signal.RETIRED_PAGES_DOUBLE_BIT: _retired(30, 1),
+    Signal.RETIRED_PAGES_PENDING: (_field(31, **_FLAG), _call("RetiredPagesPendingStatus", **_FLAG)),
+    Signal.NVLINK_CRC_FLIT: (_field(38),),
+    Signal.NVLINK_CRC_DATA: (_field(45),),
+    Signal.VGPU_LICENSED: (_call("GridLicensableFeatures", pick=_vgpu_licensed, **_FLAG),),
 }
 
 # The share of a card's time says nothing once the card is divided: the driver refuses, or answers for the whole.
@@ -169,18 +208,6 @@ MIG_REFUSED = frozenset(
         Signal.ROW_REMAP_FAILED,
     }
 )
-
-CLOCK_EVENT_BITS: Mapping[str, int] = {
-    "gpu_idle": 0x1,
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-    "display_clock_setting": 0x100,
-}
 
 # Counted per link.  The first three belong to NVLink 1 to 4, the rest to NVLink 5; a card has one set or the other.
 NVLINK_ERRORS: Mapping[str, int] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from exporter.model import CardTopology, LinkEnd, Missing, Peer
+from exporter.model import EMPTY, CardTopology, LinkEnd, Missing, Peer
 from exporter.model.topology import CAPABILITIES, STATUSES
 from exporter.sources.driver.nvml import printable
 from exporter.sources.driver.nvml_errors import CardCalls, CardGone
@@ -23,13 +23,15 @@ _ENDS = {0: "gpu", 1: "npu", 2: "switch", 0xFF: "unknown"}
 class TopologyReader:
     """One pass over some cards.  ``whole`` tells after it whether every question got a final answer.
 
-    ``may_go_on`` is asked before each card and pair; Interrupted is raised when it says no.  ``calls`` is the card
-    that the driver is asked about now, ``asked`` its uuid.  ``found`` is what is known so far, uuid → topology; other
-    threads may look at them while a call blocks.
+    ``may_go_on`` is asked before each card and pair; Interrupted is raised when it says no.  ``left``: calls that are
+    left out.  ``calls`` is the card that the driver is asked about now, ``asked`` its uuid.  ``found`` is what is
+    known so far, uuid → topology; other threads may look at them while a call blocks.
     """
 
-    def __init__(self, driver: Any, may_go_on: Callable[[], bool] = lambda: True) -> None:
-        self._driver = driver
+    def __init__(
+        self, driver: Any, may_go_on: Callable[[], bool] = lambda: True, left: Mapping[str, float] = EMPTY
+    ) -> None:
+        self._driver, self._left = driver, left
         self._may_go_on = may_go_on
         self.calls: CardCalls | None = None
         self.asked = ""
@@ -58,7 +60,7 @@ class TopologyReader:
 
     def _card(self, uuid: str, handle: Any, others: Mapping[str, Any]) -> None:
         self.asked = uuid
-        calls = self.calls = CardCalls(self._driver, handle)
+        calls = self.calls = CardCalls(self._driver, handle, self._left)
         self._check()
         known = self.found.get(uuid)
         links = self._links(calls) if known is None else known.links

@@ -15,10 +15,12 @@ from typing import Any, NoReturn
 from exporter.errors import DriverError
 from exporter.model import EMPTY, CardFacts, CardReading, CardTopology, DriverFacts
 from exporter.sources.driver import card_frame, topology_frame
+from exporter.sources.driver.calibration import UNITS
 from exporter.sources.driver.frame_checks import count, flag, number, text, word
 
 MAX_FRAME = 4 * 1024 * 1024
 MAX_XID = 65_535
+MAX_UNITS = 32
 _HEAD = 4
 _ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -98,6 +100,17 @@ class TopologyRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """Both ways: in which unit this driver's counters of clock event time run, reason → seconds for one step.
+
+    The worker says what its cards have shown, the daemon what those of an earlier worker have.
+    """
+
+    driver_version: str
+    units: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class XidSeen:
     """Worker: the driver told of ``xid``, ``times`` times; ``uuid`` is empty when it did not say of which card.
 
@@ -130,10 +143,14 @@ class DriverFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Daemon: read all cards that are not still busy; without ``ask``, only say by a Beat which are."""
+    """Daemon: read all cards that are not still busy; without ``ask``, only say by a Beat which are.
+
+    ``budget``: seconds that a read should take at most.
+    """
 
     cycle: int
     ask: bool = True
+    budget: float = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +167,7 @@ Message = (
     | CardFailed
     | Beat
     | TopologyRead
+    | Learnt
     | XidSeen
     | Listening
     | DriverFailed
@@ -216,6 +234,8 @@ def _plain(message: Message) -> dict[str, Any]:
         body["busy"], body["profiling"] = dict(message.busy), dict(message.profiling)
     elif isinstance(message, TopologyRead):
         body["cards"] = {uuid: topology_frame.plain(topology) for uuid, topology in message.cards.items()}
+    elif isinstance(message, Learnt):
+        body["units"] = dict(message.units)
     return body
 
 
@@ -270,6 +290,13 @@ def _topology_read(body: Mapping[str, Any]) -> TopologyRead:
     return TopologyRead(cards={text(uuid): topology_frame.topology(one) for uuid, one in body["cards"].items()})
 
 
+def _learnt(body: Mapping[str, Any]) -> Learnt:
+    units = {word(reason): unit for reason, unit in body["units"].items()}
+    if len(units) > MAX_UNITS or not UNITS.issuperset(units.values()):
+        raise ValueError
+    return Learnt(driver_version=text(body["driver_version"]), units=units)
+
+
 def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
     xid = count(body["xid"])
     if xid > MAX_XID:
@@ -298,9 +325,10 @@ _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
     "Divided": _divided,
     "Beat": _beat,
     "TopologyRead": _topology_read,
+    "Learnt": _learnt,
     "XidSeen": _xid_seen,
     "Listening": _listening,
     "DriverFailed": lambda body: DriverFailed(reason=word(body["reason"]), message=text(body["message"])),
-    "Read": lambda body: Read(cycle=count(body["cycle"]), ask=flag(body["ask"])),
+    "Read": lambda body: Read(cycle=count(body["cycle"]), ask=flag(body["ask"]), budget=number(body["budget"])),
     "Initialise": lambda _: Initialise(),
 }

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from exporter.errors import DriverError
+from exporter.model import EMPTY
 from exporter.sources.driver import pipe
 from exporter.sources.driver.nvml_topology import Interrupted, TopologyReader
 
@@ -50,9 +51,14 @@ class _Pass:
     """One pass in a thread of its own.  ``over`` once no call of it runs any more, whatever came of it."""
 
     def __init__(
-        self, driver: Any, paused: Callable[[], bool], cards: Mapping[str, Any], suspects: frozenset[str]
+        self,
+        driver: Any,
+        paused: Callable[[], bool],
+        cards: Mapping[str, Any],
+        suspects: frozenset[str],
+        left: Mapping[str, float],
     ) -> None:
-        self.reader = TopologyReader(driver, lambda: not (self.told or paused()))
+        self.reader = TopologyReader(driver, lambda: not (self.told or paused()), left)
         self.over = self.done = False
         self.told = False  # it hangs, and others ask in its place
         self.on_end: Callable[[], None] = lambda: None
@@ -78,10 +84,12 @@ class _Pass:
 
 
 class TopologyThread:
-    """Reads again when a card comes or goes, and every ten minutes."""
+    """Reads again when a card comes or goes, and every ten minutes; ``left``: calls that are left out."""
 
-    def __init__(self, driver: Any, cards: Sequence[Place], outlet: Speaker) -> None:
-        self._driver, self._cards, self._outlet = driver, cards, outlet
+    def __init__(
+        self, driver: Any, cards: Sequence[Place], outlet: Speaker, left: Mapping[str, float] = EMPTY
+    ) -> None:
+        self._driver, self._cards, self._outlet, self._left = driver, cards, outlet, left
         self._paused = False
         self._ending = False
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -159,7 +167,7 @@ class TopologyThread:
         if cards is None or (now < self._due and frozenset(cards) == self._known):
             return
         self._known, self._due = frozenset(cards), now + AGAIN
-        one = _Pass(self._driver, lambda: self._paused, cards, self._suspects())
+        one = _Pass(self._driver, lambda: self._paused, cards, self._suspects(), self._left)
         one.on_end = lambda: self._news.put(None)
         self._passes = (*self._passes, one)
         one.thread.start()

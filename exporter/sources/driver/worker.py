@@ -7,6 +7,7 @@ Beat.  One thread initialises the driver and watches the number of cards; each c
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
 import resource
@@ -84,7 +85,7 @@ class Again:
 
 
 class Worker:
-    """All threads of the process; ``serve`` is the main one's.  ``resting``: cards left alone in GPM, uuid → s."""
+    """All threads of the process; ``serve`` is the main one's.  ``resting``: what is left alone, as in main."""
 
     def __init__(
         self,
@@ -106,9 +107,17 @@ class Worker:
         self._events: tuple[EventThread, ...] = ()  # likewise
         self._accepting = False
         self._shared = Shared()
+        self._driver_version = ""
+        self._taught: pipe.Learnt | None = None  # by an earlier worker
+        self._told: dict[str, float] = {}  # to the next one
         self._counting_since: float | None = None
         now = time.monotonic()
-        self._shared.room.resting.update((uuid, now + seconds) for uuid, seconds in resting.items())
+        for key, seconds in resting.items():
+            who, crashed, function = key.rpartition("/")
+            if crashed:
+                self._shared.left.setdefault(who, {})[function] = now + seconds
+            else:
+                self._shared.room.resting[key] = now + seconds
         self._again = Again(now, gentle=gentle)
 
     def driver_gone(self, error: DriverGone) -> None:
@@ -127,6 +136,9 @@ class Worker:
                 message = pipe.decode(frame)
                 if isinstance(message, pipe.Read):
                     self._read(message)
+                elif isinstance(message, pipe.Learnt):
+                    self._taught = message
+                    self._recall()
                 elif isinstance(message, pipe.Initialise):
                     self._again.request()
             if resident_bytes() > MEMORY_CAP:
@@ -166,7 +178,7 @@ class Worker:
                 if card.working:
                     busy[card.index] = card.stuck(now)
                 elif message.ask and self._accepting:
-                    card.ask(message.cycle)
+                    card.ask(message.cycle, message.budget)
         since = self._counting_since
         counting = 0.0 if since is None else now - since
         inside = self._shared.room.inside(now)
@@ -181,6 +193,7 @@ class Worker:
                 profiling=inside,
             )
         )
+        self._tell()
 
     def _doubled(self) -> bool:
         """Say whether two threads read the same card: the driver's indices have moved under our feet."""
@@ -224,6 +237,7 @@ class Worker:
         self.outlet.send(pipe.Initialising())
         facts, count = initialise(driver)
         self._driver = driver
+        self._driven_by(facts.driver_version)
         self.outlet.send(pipe.Initialised(facts=facts, cards=count))
         with self._lock:
             self._cards = tuple(
@@ -237,9 +251,31 @@ class Worker:
                 )
                 for index in range(count)
             )
-            self._topology = (TopologyThread(driver, self._cards, self.outlet),)
-            self._events = (EventThread(driver, self._cards, self.outlet.send),)
+            left = self._shared.left.get("", EMPTY)
+            self._topology = (TopologyThread(driver, self._cards, self.outlet, left),)
+            self._events = (EventThread(driver, self._cards, self.outlet.send, left),)
             self._accepting = True
+
+    def _driven_by(self, version: str) -> None:
+        """Keep what counters have shown for as long as the driver is the same; of an unknown one nobody can say."""
+        if not version or version != self._driver_version:
+            self._shared.unlearn()
+        self._driver_version = version
+        self._recall()
+
+    def _recall(self) -> None:
+        """Use what an earlier worker has found out about this driver."""
+        taught = self._taught
+        if taught is not None and taught.driver_version == self._driver_version:
+            for reason, unit in taught.units.items():
+                self._shared.units.setdefault(reason, unit)
+
+    def _tell(self) -> None:
+        """Say what another worker need not find out again, whenever that changes."""
+        units = self._shared.sound_units()
+        if units != self._told and self._driver_version:
+            self._told = units
+            self.outlet.send(pipe.Learnt(driver_version=self._driver_version, units=units))
 
     def _initialise_again(self, driver: Any) -> None:
         cards = self._cards
@@ -310,7 +346,13 @@ def resident_bytes() -> int:
 
 
 def _take_pipes() -> tuple[int, int]:
-    """Move the protocol away from descriptors 0 to 2: vendor libraries print to those whenever they like."""
+    """Move the protocol away from descriptors 0 to 2: vendor libraries print to those whenever they like.
+
+    What was standard error carries the last words alone: should the library crash, in which call.
+    """
+    dying = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.set_blocking(dying, False)  # lest a worker that nobody listens to be unable to die
+    faulthandler.enable(file=dying, all_threads=False)  # the stacks of running threads cannot be read safely
     inlet = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     outlet = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -333,8 +375,8 @@ def _prepare() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the worker until its pipe closes.
 
-    ``arguments``: the driver module's name, its options, the word "gentle" where that is wanted, and UUID=seconds for
-    each card that is to be left alone in GPM.
+    ``arguments``: the driver module's name, its options, the word "gentle" where that is wanted, UUID=seconds for
+    each card that is to be left alone in GPM, and WHO/FUNCTION=seconds for each call that is left out (see crashes).
     """
     module, options, *more = sys.argv[1:] if arguments is None else arguments
     inlet, outlet = _take_pipes()

@@ -9,6 +9,8 @@ import signal
 import time
 
 from exporter.sources.backoff import AT_ONCE, Restarts, Rests
+from exporter.sources.driver import pipe
+from exporter.sources.driver.crashes import Crashes
 from exporter.sources.driver.worker_process import WorkerProcess
 
 KILL_DEADLINE = 0.5  # after that, a killed worker counts as stuck in the kernel
@@ -36,6 +38,8 @@ class WorkerKeeper:
         self.held = False  # start none until told otherwise
         self.gentle = False  # further workers never initialise again for the sake of a card that is gone
         self.rests = Rests()  # cards that further workers leave alone in GPM for a while
+        self.crashes = Crashes()  # calls that further workers leave out for a while
+        self.learnt: pipe.Learnt | None = None  # what further workers need not find out again
         self.started_at = 0.0
         self.ready_at: float | None = None  # since when this worker's driver answers
         self.reason = ""
@@ -57,14 +61,15 @@ class WorkerKeeper:
     def _spawn(self, now: float) -> bool:
         self.started_at, self.ready_at = now, None
         self._closed_at = None
+        resting = self.rests.left(now) | self.crashes.left(now)
         try:
-            self._worker = WorkerProcess(
-                self._module, self._options, gentle=self.gentle, resting=self.rests.left(now)
-            )
+            self._worker = WorkerProcess(self._module, self._options, gentle=self.gentle, resting=resting)
         except OSError as error:
             self.reason, self.words = "spawn", f"the worker process cannot be started: {error}"
             self._start_at = now + self._restarts.delay(self.reason, now, 0.0)
             return False
+        if self.learnt is not None:
+            self._worker.send(self.learnt)
         return True
 
     def _died(self, worker: WorkerProcess, now: float) -> bool:
@@ -75,7 +80,8 @@ class WorkerKeeper:
         if code == RECYCLED_CODE:
             self.end("recycled", "the worker reached its memory cap", now)
         else:
-            self.end("crashed", f"the worker ended with code {code}", now)
+            function = self.crashes.died(worker.last_words(), now)
+            self.end("crashed", f"the worker ended with code {code}" + (f" in {function}" if function else ""), now)
         return True
 
     def end(self, reason: str, words: str, now: float, *, at_once: bool = False, orderly: bool = False) -> None:

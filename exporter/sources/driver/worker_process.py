@@ -50,17 +50,18 @@ class WorkerProcess:
             command(module, options, gentle=gentle, resting=resting),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # the vendor's library does not see it: see last_words
             bufsize=0,
             close_fds=True,
             start_new_session=True,
             env=environment,
         )
-        if self._child.stdin is None or self._child.stdout is None:
+        if self._child.stdin is None or self._child.stdout is None or self._child.stderr is None:
             raise OSError("the worker has no pipes")
-        self._to_child, self._from_child = self._child.stdin, self._child.stdout
+        self._to_child, self._from_child, self._dying = self._child.stdin, self._child.stdout, self._child.stderr
         os.set_blocking(self._to_child.fileno(), False)
         os.set_blocking(self._from_child.fileno(), False)
+        os.set_blocking(self._dying.fileno(), False)
         self._frames = pipe.FrameBuffer()
         self.pid = self._child.pid
         self.closed = False
@@ -102,6 +103,13 @@ class WorkerProcess:
             messages += [pipe.decode(frame) for frame in self._frames.feed(data)]
         return messages
 
+    def last_words(self) -> str:
+        """Give what the worker's fault handler wrote when it died of a signal; "" when it died otherwise."""
+        try:
+            return os.read(self._dying.fileno(), _READ).decode("ascii", "replace")
+        except (OSError, ValueError):
+            return ""
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Signal the worker and whatever it started."""
         if self._child.poll() is None:
@@ -113,8 +121,8 @@ class WorkerProcess:
         return self._child.poll()
 
     def close(self) -> None:
-        """Close both pipes; a worker that can still think ends itself."""
+        """Close all pipes; a worker that can still think ends itself."""
         self.closed = True
-        for end in (self._to_child, self._from_child):
+        for end in (self._to_child, self._from_child, self._dying):
             with contextlib.suppress(OSError):
                 end.close()

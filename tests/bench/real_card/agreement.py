@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter.sources.driver.nvml_signals import CLOCK_EVENT_BITS
+from exporter.model.clock_events import CLOCK_EVENT_BITS
 from tests.bench.real_card.daemon import Page
 
 _MIB, _MHZ = 2.0**20, 1e6

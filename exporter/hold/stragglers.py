@@ -1,0 +1,177 @@
+"""Follows each group of cards from cycle to cycle, and gives a verdict only on what lasts.
+
+A cycle counts when some card of the group was read anew.  Of the last ``CYCLES`` cycles a card must have been
+suspected in ``ENTER`` before it is called a straggler, and stays one until it was suspected in fewer than ``LEAVE``.
+The group counts as judged while at least ``JUDGED`` of them could be judged; once it idles, verdict and all are
+withdrawn, as they are at once where cards are not read any more.  A pause longer than ``GAP`` (and than three usual
+ones between cycles) starts the group anew, and so do other members.
+
+Owned by the thread that publishes, and fed once per snapshot; not locked.  What it keeps is bounded by the cards and
+groups of the newest snapshot.  The judgement itself stands in ``derive.straggler``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from exporter.derive.card_evidence import CardEvidence, Counted, counted, evidence
+from exporter.derive.slow_card_cause import median
+from exporter.derive.straggler import Judgement, Suspicion, judge
+from exporter.model import CardReading, CardState, Cause, Ownership, Straggler, Stragglers
+
+logger = logging.getLogger(__name__)
+
+CYCLES, ENTER, LEAVE, JUDGED = 10, 6, 3, 5
+GAP = 30.0  # seconds
+
+_Group = tuple[str, frozenset[str]]  # replica and ranks
+_ORDER = {cause: place for place, cause in enumerate(Cause)}
+
+
+@dataclass(slots=True)
+class _Case:
+    """One group: its members, its last cycles, and on whom the verdict stands."""
+
+    members: frozenset[str]
+    at: float = 0.0  # of the newest cycle
+    pause: float = 0.0  # before it
+    cycles: deque[Judgement] = field(default_factory=lambda: deque(maxlen=CYCLES))
+    found: dict[str, Straggler] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> bool:
+        return sum(cycle.judged for cycle in self.cycles) >= JUDGED
+
+
+class StragglerWatch:
+    """Makes the verdicts of each snapshot, and remembers what the next one needs."""
+
+    def __init__(self) -> None:
+        self._owners: Sequence[Ownership] | None = None
+        self._groups: dict[_Group, frozenset[str]] = {}
+        self._users: dict[str, int] = {}  # uuid → replicas on it
+        self._cases: dict[_Group, _Case] = {}
+        self._evidence: dict[str, CardEvidence] = {}
+        self._read: dict[str, tuple[CardReading, Counted]] = {}  # uuid → its newest reading, and its counters
+
+    def look(self, cards: Sequence[CardState], owners: Sequence[Ownership]) -> Stragglers:
+        """Judge the groups; to be called once for each snapshot, in its order."""
+        if owners is not self._owners:
+            self._adopt(owners)
+        fresh = self._take(cards)
+        present = {card.facts.uuid for card in cards}
+        judged: dict[str, bool] = {}
+        found: list[Straggler] = []
+        cases: dict[_Group, _Case] = {}
+        for key, uuids in self._groups.items():
+            members = uuids & present
+            if len(members) < 2:
+                continue
+            case = cases[key] = self._case(key, members)
+            if not fresh.isdisjoint(members):
+                self._cycle(key, case)
+            read = members & self._read.keys()
+            judged[key[0]] = judged.get(key[0], False) or (case.judged and len(read) > 1)
+            found += [one for one in case.found.values() if one.uuid in read and len(read) > 1]
+        for key in self._cases.keys() - cases.keys():
+            _announce(key[0], self._cases[key].found, {})
+        self._cases = cases
+        return Stragglers(judged=judged, found=tuple(sorted(found, key=lambda one: (one.replica, one.uuid))))
+
+    def _adopt(self, owners: Sequence[Ownership]) -> None:
+        """Form the groups: cards with the same ranks of a replica; all of its cards where no rank is known."""
+        ranks: dict[tuple[str, str], set[str]] = {}
+        for owner in owners:
+            ranks.setdefault((owner.replica, owner.uuid), set()).add(owner.rank)
+        groups: dict[_Group, set[str]] = {}
+        users: Counter[str] = Counter()
+        for (replica, uuid), names in sorted(ranks.items()):
+            groups.setdefault((replica, frozenset(names)), set()).add(uuid)
+            users[uuid] += 1
+        self._groups = {key: frozenset(uuids) for key, uuids in groups.items() if len(uuids) > 1}
+        self._users, self._owners, self._evidence = dict(users), owners, {}
+
+    def _take(self, cards: Sequence[CardState]) -> set[str]:
+        """Collect the evidence of every card that was read anew; forget the cards that are gone."""
+        wanted = frozenset[str]().union(*self._groups.values())
+        read: dict[str, tuple[CardReading, Counted]] = {}
+        kept: dict[str, CardEvidence] = {}
+        fresh = set()
+        for card in cards:
+            uuid, reading = card.facts.uuid, card.reading
+            if reading is None or uuid not in wanted:
+                continue
+            before = self._read.get(uuid)
+            known = self._evidence.get(uuid)
+            if before is not None and before[0] is reading and known is not None:
+                read[uuid], kept[uuid] = before, known
+                continue
+            now = counted(reading, before[1] if before else None)
+            kept[uuid] = evidence(uuid, reading, now, before[1] if before else None, self._users[uuid])
+            read[uuid] = (reading, now)
+            fresh.add(uuid)
+        self._read, self._evidence = read, kept
+        return fresh
+
+    def _case(self, key: _Group, members: frozenset[str]) -> _Case:
+        """Find the group's case; opened anew for other members."""
+        case = self._cases.get(key)
+        if case is not None and case.members == members:
+            return case
+        if case is not None:
+            _announce(key[0], case.found, {})
+        return _Case(members=members)
+
+    def _cycle(self, key: _Group, case: _Case) -> None:
+        at = max(self._read[uuid][0].at for uuid in case.members if uuid in self._read)
+        pause = at - case.at if case.cycles else 0.0
+        if pause > max(GAP, 3.0 * case.pause):
+            case.cycles.clear()
+        case.at, case.pause = at, pause
+        case.cycles.append(judge([self._evidence[uuid] for uuid in sorted(case.members) if uuid in self._evidence]))
+        found = _verdicts(key[0], case)
+        _announce(key[0], case.found, found)
+        case.found = found
+
+
+def _verdicts(replica: str, case: _Case) -> dict[str, Straggler]:
+    """Weigh the last cycles of a group."""
+    if not case.judged:
+        return {}
+    against: dict[str, list[Suspicion]] = {}
+    for cycle in case.cycles:
+        for uuid, suspicion in cycle.suspects.items():
+            against.setdefault(uuid, []).append(suspicion)
+    return {
+        uuid: Straggler(uuid=uuid, replica=replica, cause=_usual(suspicions), slowdown=_typical(suspicions))
+        for uuid, suspicions in against.items()
+        if len(suspicions) >= (LEAVE if uuid in case.found else ENTER)
+    }
+
+
+def _usual(suspicions: Sequence[Suspicion]) -> Cause:
+    """Give the cause named most often; of several, the one that stands first in ``Cause``."""
+    named = Counter(suspicion.cause for suspicion in suspicions)
+    return min(named, key=lambda cause: (-named[cause], _ORDER[cause]))
+
+
+def _typical(suspicions: Sequence[Suspicion]) -> float | None:
+    known = [suspicion.slowdown for suspicion in suspicions if suspicion.slowdown is not None]
+    return median(known) if known else None
+
+
+def _announce(replica: str, before: Mapping[str, Straggler], after: Mapping[str, Straggler]) -> None:
+    """Log who becomes a straggler, and who is none any more."""
+    for uuid, one in after.items():
+        old = before.get(uuid)
+        if old is None or old.cause is not one.cause:
+            slower = f" slowdown={one.slowdown:.2f}" if one.slowdown is not None else ""
+            logger.warning(
+                "event=straggler replica=%s uuid=%s cause=%s%s: the other cards of the group wait for it",
+                replica, uuid, one.cause.value, slower,
+            )  # fmt: skip
+    for uuid in before.keys() - after.keys():
+        logger.info("event=straggler_over replica=%s uuid=%s", replica, uuid)

@@ -1,0 +1,1 @@
+"""Snapshots made into pages: ready bytes, once for each edition."""

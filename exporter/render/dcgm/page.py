@@ -1,0 +1,81 @@
+"""Snapshot × one dialect's rows → text 0.0.4, with the labels of DCGM's exporter in their order.
+
+An instance of a divided card (MIG) goes under its parent's labels and the two that tell it apart; two compute
+instances of one GPU instance share memory and counters, and DCGM's labels, so the first stands for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
+from exporter.render.collector import escape_label
+from exporter.render.dcgm.query import Wanted
+from exporter.render.dcgm.rates import Rates
+from exporter.render.dcgm.recent import Recent
+from exporter.render.dcgm.row import Row
+from exporter.render.dcgm.value import CardView
+
+NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
+
+
+def render(snapshot: Snapshot, wanted: Wanted, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
+    """Render the page; of a card without a fresh reading only its XIDs are on it, which may say why."""
+    driver = snapshot.driver.driver_version if snapshot.driver is not None else ""
+    xids = _by_card(snapshot)
+    parents = {card.facts.uuid: card.facts for card in snapshot.cards}
+    cards: dict[str, CardView] = {}
+    for card in snapshot.cards:
+        part, uuid = card.facts.instance, card.facts.uuid
+        parent = card.facts if part is None else parents.get(part.parent)
+        view = CardView(
+            reading=card.reading or NOTHING_READ,
+            rates=rates.get(uuid, EMPTY) if card.reading is not None else EMPTY,
+            xids=xids.get(uuid),
+            recent=recent.get(uuid, EMPTY),
+        )
+        if parent is not None and (card.reading is not None or view.reported):
+            cards.setdefault(_labels(parent, part, wanted, hostname, driver), view)
+    out: list[str] = []
+    for row in wanted.rows:
+        lines = [line for labels, view in cards.items() for line in _lines(row, labels, view)]
+        if lines:
+            out.append(f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.kind}\n")
+            out += lines
+    return "".join(out)
+
+
+def _by_card(snapshot: Snapshot) -> dict[str, tuple[XidCount, ...]]:
+    found: dict[str, list[XidCount]] = {}
+    for one in snapshot.xids:
+        found.setdefault(one.labels[1], []).append(one)
+    return {uuid: tuple(counts) for uuid, counts in found.items()}
+
+
+def _lines(row: Row, labels: str, card: CardView) -> Iterator[str]:
+    if row.value is not None:
+        value = row.value(card)
+        if value is not None:
+            yield f"{row.name}{{{labels}}} {value if isinstance(value, int) else format(value, '.6f')}\n"
+    elif row.split is not None:
+        for more, number in row.split(card):
+            yield f"{row.name}{{{labels},{_written(more)}}} {number}\n"
+
+
+def _labels(facts: CardFacts, part: MigInstance | None, wanted: Wanted, hostname: str, driver: str) -> str:
+    pairs = [
+        ("gpu", str(facts.index)),
+        ("UUID", facts.uuid),
+        ("pci_bus_id", facts.pci_bus_id),
+        ("device", f"nvidia{facts.index}"),
+        ("modelName", facts.name),
+        *([("GPU_I_PROFILE", part.profile), ("GPU_I_ID", str(part.gpu_instance))] if part is not None else []),
+        *[(name, hostname) for name in wanted.hostname_labels],
+    ]
+    if driver:
+        pairs.append((wanted.names.driver_label, driver))
+    return _written(pairs)
+
+
+def _written(pairs: Sequence[tuple[str, str]]) -> str:
+    return ",".join(f'{name}="{escape_label(value)}"' for name, value in pairs)

@@ -1,0 +1,38 @@
+"""What a row of a dialect is, and what a dialect is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporter.render.dcgm.value import Split, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One family of a dialect; exactly one of ``value`` and ``split``."""
+
+    name: str
+    kind: str  # gauge or counter
+    help: str
+    value: Value | None = None
+    split: Split | None = None  # instead: several samples of one card, told apart by labels of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One set of names, and the spelling of the two labels that changed with it."""
+
+    hostname_label: str
+    driver_label: str
+    default: tuple[Row, ...]  # what DCGM's exporter shows unless told otherwise, as far as we have it
+    more: tuple[Row, ...]  # what people commonly switch on
+
+
+def gauge(name: str, help_: str, value: Value) -> Row:
+    """Make a row that may fall."""
+    return Row(name=name, kind="gauge", help=help_, value=value)
+
+
+def counter(name: str, help_: str, value: Value) -> Row:
+    """Make a row that only rises."""
+    return Row(name=name, kind="counter", help=help_, value=value)

@@ -1,0 +1,161 @@
+"""Rows that are the same in both dialects: name, unit and rounding did not change."""
+
+from __future__ import annotations
+
+from exporter.model import Signal
+from exporter.render.dcgm.row import Row, counter, gauge
+from exporter.render.dcgm.value import (
+    event_mask,
+    event_time,
+    fabric_manager,
+    last_xid,
+    traffic,
+    whole,
+    xid_totals,
+    xid_window,
+)
+
+_NANO = 1e9
+
+# Word in the newer name, in the help text, in our readings; in older names the tensor pipes say so.
+PIPES = (
+    ("FP64", "double-precision", "fp64"),
+    ("FP32", "single-precision", "fp32"),
+    ("FP16", "half-precision", "fp16"),
+    ("INT", "integer", "integer"),
+    ("IMMA", "integer tensor", "tensor_imma"),
+    ("HMMA", "half-precision tensor", "tensor_hmma"),
+    ("DFMA", "double-precision tensor", "tensor_dfma"),
+)
+
+PCIE_RATES = (
+    gauge(
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "Bytes per second sent over PCIe.",
+        traffic("pcie", "transmit", Signal.PCIE_TRANSMIT),
+    ),
+    gauge(
+        "DCGM_FI_PROF_PCIE_RX_BYTES",
+        "Bytes per second received over PCIe.",
+        traffic("pcie", "receive", Signal.PCIE_RECEIVE),
+    ),
+)
+
+NVLINK_RATES = (
+    gauge(
+        "DCGM_FI_PROF_NVLINK_TX_BYTES",
+        "Bytes per second sent over NVLink.",
+        traffic("nvlink", "transmit", Signal.NVLINK_TRANSMIT),
+    ),
+    gauge(
+        "DCGM_FI_PROF_NVLINK_RX_BYTES",
+        "Bytes per second received over NVLink.",
+        traffic("nvlink", "receive", Signal.NVLINK_RECEIVE),
+    ),
+)
+
+PCIE_LINK = (
+    gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "PCIe generation now.", whole(Signal.PCIE_LINK_GENERATION)),
+    gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "PCIe lanes now.", whole(Signal.PCIE_LINK_WIDTH)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "Highest PCIe generation.", whole(Signal.PCIE_LINK_GENERATION_MAX)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "Most PCIe lanes.", whole(Signal.PCIE_LINK_WIDTH_MAX)),
+)
+
+EVENT_REASONS = gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Mask of what holds the clocks down now.", event_mask)
+
+EVENT_TIMES: tuple[Row, ...] = tuple(
+    counter(
+        f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{word}_NS", f"Nanoseconds with clocks {what}.", event_time(reason, _NANO)
+    )
+    for word, what, reason in (
+        ("SW_POWER_CAP", "held down by the power limit", "sw_power_cap"),
+        ("SYNC_BOOST", "held down for a sync boost group", "sync_boost"),
+        ("SW_THERM_SLOWDOWN", "held down by the driver because of heat", "sw_thermal_slowdown"),
+        ("HW_THERM_SLOWDOWN", "at least halved by the hardware because of heat", "hw_thermal_slowdown"),
+        ("HW_POWER_BRAKE_SLOWDOWN", "at least halved by the power brake", "hw_power_brake_slowdown"),
+    )
+)
+
+ECC_ERRORS = (
+    counter(
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        "Corrected memory errors since the driver was loaded.",
+        whole(Signal.ECC_CORRECTED_VOLATILE),
+    ),
+    counter(
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        "Uncorrected memory errors since the driver was loaded.",
+        whole(Signal.ECC_UNCORRECTED_VOLATILE),
+    ),
+    counter(
+        "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+        "Corrected memory errors of the card's life.",
+        whole(Signal.ECC_CORRECTED_AGGREGATE),
+    ),
+    counter(
+        "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+        "Uncorrected memory errors of the card's life.",
+        whole(Signal.ECC_UNCORRECTED_AGGREGATE),
+    ),
+)
+
+ROW_REMAP_PENDING = gauge(
+    "DCGM_FI_DEV_ROW_REMAP_PENDING",
+    "1 when a memory row waits for a reset to be replaced.",
+    whole(Signal.ROW_REMAP_PENDING),
+)
+
+FABRIC_MANAGER = gauge(
+    "DCGM_FI_DEV_FABRIC_MANAGER_STATUS",
+    "How far the NVSwitch fabric has come up: 1 not started, 2 in progress, 3 success, 4 failure.",
+    fabric_manager,
+)
+
+# DCGM shows 0 for a card that needs no licence, too.
+VGPU_LICENSE = gauge(
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+    "1 when the vGPU of a virtual machine is licensed.",
+    whole(Signal.VGPU_LICENSED),
+)
+
+FABRIC_HEALTH = (
+    gauge(
+        "DCGM_FI_DEV_FABRIC_HEALTH_MASK",
+        "What ails the NVSwitch fabric, as the driver's mask of two-bit fields.",
+        whole(Signal.FABRIC_HEALTH),
+    ),
+    gauge(
+        "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY",
+        "Health of the NVSwitch fabric: 1 healthy, 2 unhealthy, 3 limited capacity.",
+        whole(Signal.FABRIC_SUMMARY),
+    ),
+)
+
+# Word in the older name, in the newer one, what it stands for, the policy in our readings.
+POLICIES = (
+    ("THERMAL_VIOLATION", "THERMAL_THROTTLE", "because of heat", "thermal"),
+    ("BOARD_LIMIT_VIOLATION", "BOARD_LIMIT_THROTTLE", "by a limit of the board", "board_limit"),
+    ("LOW_UTIL_VIOLATION", "LOW_UTIL_THROTTLE", "because there was little to do", "low_utilization"),
+    ("RELIABILITY_VIOLATION", "RELIABILITY_THROTTLE", "to keep the voltage reliable", "reliability"),
+)
+
+XID_TOTALS = Row(
+    name="DCGM_EXP_XID_ERRORS_TOTAL",
+    kind="counter",
+    help="Errors that the driver reported, by XID, since the daemon started.",
+    split=xid_totals,
+)
+
+XID_WINDOW = Row(
+    name="DCGM_EXP_XID_ERRORS_COUNT",
+    kind="gauge",
+    help="Errors that the driver reported in the last five minutes, by XID.",
+    split=xid_window,
+)
+
+
+def last_error(name: str) -> Row:
+    """Make the row that shows the newest XID."""
+    return Row(
+        name=name, kind="gauge", help="Newest XID since the daemon started, 0 before the first.", split=last_xid
+    )

@@ -1,0 +1,200 @@
+"""How one number of a card is written in a dialect: from which signal, in which unit, rounded how.
+
+An int is printed as an integer, a float with six decimals, as DCGM's exporter prints the two kinds of fields that it
+has.  None means that we do not have the value; the row is then absent for that card, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import floor, isfinite
+
+from exporter.model import EMPTY, CardReading, Signal, XidCount
+from exporter.model.clock_events import CLOCK_EVENT_BITS
+from exporter.render.dcgm.recent import WINDOW
+from exporter.xid import describe
+
+MEBI = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardView:
+    """One card as a row sees it: its reading, and what follows from more than one reading."""
+
+    reading: CardReading
+    rates: Mapping[Signal, float] = field(default_factory=lambda: EMPTY)  # counter → increase per second
+    xids: tuple[XidCount, ...] | None = None  # None: nobody listens
+    recent: Mapping[int, int] = field(default_factory=lambda: EMPTY)  # XID → events in the window
+
+    @property
+    def reported(self) -> bool:
+        """Whether the card has reported an error since the daemon's start."""
+        return any(one.count for one in self.xids or ())
+
+
+Value = Callable[[CardView], "int | float | None"]
+Labels = tuple[tuple[str, str], ...]  # behind those of every row
+Split = Callable[[CardView], Iterable[tuple[Labels, int]]]
+
+
+def nearest(number: float) -> int | None:
+    """Round to the nearest integer, halves up."""
+    return floor(number + 0.5) if isfinite(number) else None
+
+
+def whole(signal: Signal, factor: float = 1.0) -> Value:
+    """Give a signal times ``factor`` as the nearest integer."""
+
+    def read(card: CardView) -> int | None:
+        number = card.reading.signals.get(signal)
+        return None if number is None else nearest(number * factor)
+
+    return read
+
+
+def mebibytes(signal: Signal) -> Value:
+    """Give bytes as whole MiB, rounded down."""
+
+    def read(card: CardView) -> int | None:
+        number = card.reading.signals.get(signal)
+        return None if number is None or not isfinite(number) else floor(number) // MEBI
+
+    return read
+
+
+def full_joules(card: CardView) -> int | None:
+    """Give whole joules, rounded down from the driver's millijoules."""
+    number = card.reading.signals.get(Signal.ENERGY)
+    millijoules = None if number is None else nearest(number * 1000)
+    return None if millijoules is None else millijoules // 1000
+
+
+def real(signal: Signal) -> Value:
+    """Give a signal as it is."""
+
+    def read(card: CardView) -> float | None:
+        number = card.reading.signals.get(signal)
+        return None if number is None or not isfinite(number) else float(number)
+
+    return read
+
+
+def event_time(reason: str, factor: float) -> Value:
+    """Give the seconds that clocks were held down for ``reason`` times ``factor``; integers where that is not 1."""
+
+    def read(card: CardView) -> int | float | None:
+        return _time(card.reading.clock_event_seconds.get(reason), factor)
+
+    return read
+
+
+def policy_time(policy: str, factor: float) -> Value:
+    """Give the seconds for which an older policy held the clocks down times ``factor``; as ``event_time`` does."""
+
+    def read(card: CardView) -> int | float | None:
+        return _time(card.reading.policy_seconds.get(policy), factor)
+
+    return read
+
+
+def _time(seconds: float | None, factor: float) -> int | float | None:
+    if seconds is None or not isfinite(seconds):
+        return None
+    return float(seconds) if factor == 1.0 else nearest(seconds * factor)
+
+
+def event_mask(card: CardView) -> int | None:
+    """Give the mask of reasons that hold the clocks down now; bits beyond the nine that have a name are not known."""
+    events = card.reading.clock_events
+    if not events:
+        return None
+    return sum(bit for reason, bit in CLOCK_EVENT_BITS.items() if events.get(reason))
+
+
+def nvlink_errors(kind: str) -> Value:
+    """Give the errors of one type, all links together."""
+
+    def read(card: CardView) -> int | None:
+        count = card.reading.nvlink_errors.get(kind)
+        return None if count is None else nearest(count)
+
+    return read
+
+
+def pipe(kind: str) -> Value:
+    """Give the share of time in which the pipe for one kind of arithmetic was active."""
+
+    def read(card: CardView) -> float | None:
+        share = card.reading.pipe_active.get(kind)
+        return None if share is None or not isfinite(share) else float(share)
+
+    return read
+
+
+def traffic(link: str, direction: str, counter: Signal) -> Value:
+    """Give bytes per second as an integer: as the card itself measures them, else from its byte counter."""
+
+    def read(card: CardView) -> int | None:
+        number = card.reading.traffic.get((link, direction), card.rates.get(counter))
+        return None if number is None else nearest(number)
+
+    return read
+
+
+def nvlink_kibibytes(card: CardView) -> int | None:
+    """Give KiB per second over all links, both directions together: the number behind both dialects' throughput."""
+    sent, received = card.rates.get(Signal.NVLINK_TRANSMIT), card.rates.get(Signal.NVLINK_RECEIVE)
+    if sent is None or received is None or not isfinite(sent + received):
+        return None
+    return floor((sent + received) / 1024)
+
+
+def fabric_manager(card: CardView) -> int | None:
+    """Give 1 not started, 2 in progress, 3 success, 4 failure; None where the driver does not say how it ended."""
+    found = card.reading.signals
+    state = found.get(Signal.FABRIC_STATE)
+    if state == 3.0:
+        status = found.get(Signal.FABRIC_STATUS)
+        return None if status is None else 3 if status == 0.0 else 4
+    return None if state is None or state not in {1.0, 2.0} else int(state)
+
+
+def last_xid(card: CardView) -> Iterator[tuple[Labels, int]]:
+    """Give the newest XID since the daemon's start, 0 before the first; nothing where its code is not known."""
+    if card.xids is None:
+        return
+    seen = [(one.last_wall or 0.0, one.xid) for one in card.xids if one.count]
+    code = max(seen, key=lambda pair: pair[0])[1] if seen else 0
+    if code is not None:
+        meaning = describe(code).meaning if code else "No Error"
+        yield (("err_code", str(code)), ("err_msg", meaning)), code
+
+
+def xid_totals(card: CardView) -> Iterator[tuple[Labels, int]]:
+    """Give the events by code, as soon as there was one."""
+    for one in card.xids or ():
+        if one.count and one.xid is not None:
+            yield (("xid", str(one.xid)),), one.count
+
+
+def xid_window(card: CardView) -> Iterator[tuple[Labels, int]]:
+    """Give the events of the window by code; 0 without a code when there are none, as DCGM's exporter does."""
+    if card.xids is None:
+        return
+    window = ("window_size_in_ms", str(round(WINDOW * 1000)))
+    if not card.recent:
+        yield (window,), 0
+    for code, times in sorted(card.recent.items()):
+        yield (window, ("xid", str(code))), times
+
+
+def used_share(card: CardView) -> float | None:
+    """Give the memory in use as a share of what the driver does not keep for itself."""
+    found = card.reading.signals
+    used, total = found.get(Signal.MEMORY_USED), found.get(Signal.MEMORY_TOTAL)
+    reserved = found.get(Signal.MEMORY_RESERVED)
+    if used is None or total is None or reserved is None or total <= reserved:
+        return None
+    share = used / (total - reserved)
+    return share if isfinite(share) else None
