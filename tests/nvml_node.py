@@ -144,6 +144,15 @@ class Node:
                 command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         self.pid = self.process.pid
+        try:
+            self._await(begun)
+        except BaseException:
+            self.process.kill()  # whoever wanted it never gets it, and would not end it
+            self.process.wait()
+            raise
+
+    def _await(self, begun):
+        """Wait for the first page; ``begun``: where in the log this start begins."""
         until = time.monotonic() + SLACK
         while not (found := re.search(r"event=listening address=\S+?:(\d+) ", self.log()[begun:])):
             assert self.process.poll() is None and time.monotonic() < until, self.log()
