@@ -146,7 +146,16 @@ def has_a_listening_socket(pid):
     return any(row[3] == "0A" and f"socket:[{row[9]}]" in ours for row in rows)
 
 
+@pytest.fixture
+def interrupts():
+    """Let programs that are started be interrupted, also where the tests run in the background and are not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interrupts")
 def test_a_command_that_is_interrupted_before_its_page_has_failed(tmp_path):
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
