@@ -66,11 +66,12 @@ def weigh(before: Evidence, at: float, raw: float, *, active: bool | None, unit:
 
     ``active``: None where the bit is not known; ``unit``: what the counter runs in by another card's evidence.
     """
-    seen = replace(before, at=at, raw=raw, active=active)
     if before.at is None or at <= before.at or raw < before.raw or active is None or active is not before.active:
-        return replace(seen, **_BEGIN, **_NOTHING_SAID)
+        return replace(before, at=at, raw=raw, active=active, **_BEGIN, **_NOTHING_SAID)
     seen = replace(
-        seen,
+        before,
+        at=at,
+        raw=raw,
         seconds=before.seconds + at - before.at,
         steps=before.steps + raw - before.raw,
         looks=before.looks + 1,
