@@ -36,13 +36,32 @@ def test_a_signal_between_the_fork_and_the_note_of_it_leaves_no_child(number, tm
     assert started[0].poll() is not None
 
 
-def test_a_second_signal_does_not_break_off_the_ending(capsys):
+@pytest.mark.parametrize("look", ["ended", "stop"])
+def test_a_look_at_a_child_is_never_broken_off(look, tmp_path, monkeypatch):
+    whole = []
+    with child.running("x", ["sleep", "60"], tmp_path) as one:
+        real = one.process.poll
+
+        def poll():
+            signal.raise_signal(signal.SIGTERM)  # what follows would not be reached, were it heeded here
+            whole.append(real())
+            return whole[-1]
+
+        monkeypatch.setattr(one.process, "poll", poll)
+        ending.heed("ending")
+        with pytest.raises(KeyboardInterrupt):
+            getattr(one, look)()
+        monkeypatch.undo()
+    assert whole and one.process.returncode is not None
+
+
+def test_a_second_signal_does_not_break_off_the_ending(capfd):
     ending.heed("ending")
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
     for number in ending.ENDING:
         signal.raise_signal(number)
-    assert capsys.readouterr().out == "ending\n"
+    assert capfd.readouterr().out == "ending\n"
 
 
 def test_a_signal_that_is_put_off_comes_at_the_end_of_the_block():

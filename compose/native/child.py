@@ -38,7 +38,8 @@ class Child:
 
     def ended(self) -> str:
         """Say with what code it ended and what it said last; empty while it runs."""
-        code = self.process.poll()
+        with put_off():  # broken off at the wrong place, a poll keeps its lock, and the end waits for that for ever
+            code = self.process.poll()
         if code is None:
             return ""
         return f"{self.name} ended with code {code}; its last words:\n{self.last_words()}"
@@ -74,13 +75,14 @@ class Child:
 
     def stop(self) -> None:
         """End it with SIGTERM, and with SIGKILL if that is not enough; may be called again."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
+        with put_off():
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                try:
+                    self.process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+            self.process.wait()
 
 
 @contextlib.contextmanager

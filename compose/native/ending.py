@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ def heed(said: str) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-            print(said, flush=True)
+            os.write(1, f"{said}\n".encode())  # print may be what was interrupted, and does not bear it
         raise KeyboardInterrupt
 
     for number in ENDING:
