@@ -203,5 +203,13 @@ def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
         nvml.open_card(driver, 8)  # instances have no index of their own
 
 
+def test_a_simulated_instance_sits_where_its_card_does(simulated):
+    driver = simulated[0]
+    card = driver.nvmlDeviceGetHandleByIndex(7)
+    parts = [driver.nvmlDeviceGetMigDeviceHandleByIndex(card, place) for place in range(2)]
+    places = {driver.nvmlDeviceGetPciInfo(handle).busId for handle in (card, *parts)}
+    assert len(places) == 1
+
+
 def refuse(code):
     raise NVMLError(code)

@@ -140,8 +140,8 @@ def nvmlDeviceGetVbiosVersion(handle: Any) -> str:
 
 def nvmlDeviceGetPciInfo(handle: Any) -> SimpleNamespace:
     """Give the place on the bus; four cards behind each socket."""
-    _card(handle)
-    bus = (0x19, 0x3B, 0x4C, 0x5D, 0x9B, 0xBB, 0xCB, 0xDB)[handle % 8]
+    card = _card(handle)
+    bus = (0x19, 0x3B, 0x4C, 0x5D, 0x9B, 0xBB, 0xCB, 0xDB)[(card.index if card.parent is None else card.parent) % 8]
     return SimpleNamespace(domain=0, bus=bus, device=0, busId=f"00000000:{bus:02X}:00.0")
 
 
