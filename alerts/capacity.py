@@ -9,7 +9,7 @@ what was recorded of it does, for ``MEMORY``.
 from __future__ import annotations
 
 from alerts.boards import REPLICA_HEALTH
-from alerts.figures import FIRING, MODEL, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
+from alerts.figures import FIRING, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -29,8 +29,7 @@ from exporter.promql import (
 )  # fmt: skip
 
 MEMORY = "6h"
-_NODE = ("job", "instance")
-_PLACE = (*_NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
+_PLACE = (*NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
 _REPLICA_ALERTS = Known(name="ALERTS", labels=FIRING | set(REPLICA))
 _MODEL_ALERTS = Known(name="ALERTS", labels=(FIRING - {"instance"}) | set(MODEL))
 
@@ -139,7 +138,7 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
 
 def _gone(before: Expr) -> Expr:
     """Keep replicas that are on the page no more, although their node's daemon answers."""
-    return both(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=_NODE)
+    return both(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=NODE)
 
 
 def _vanished(tuning: Tuning) -> tuple[Alert, ...]:
@@ -208,8 +207,8 @@ def _gone_from_page() -> Alert:
 def _unserved() -> Alert:
     # Where Shardwatch itself is down nothing is known, so such a node neither accuses nor acquits.
     had = select(LATELY.known)
-    watched = sum_by(both(had, select(UP).equals(1), on=_NODE), *MODEL)
-    unknown = sum_by(both(had, select(UP).equals(0), on=_NODE), *MODEL)
+    watched = sum_by(both(had, select(UP).equals(1), on=NODE), *MODEL)
+    unknown = sum_by(both(had, select(UP).equals(0), on=NODE), *MODEL)
     told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelUnserved", alertstate="firing"), by=MODEL)
     used = over_time("last", select(USED.known), "1d") > 0
     served = unless(both(used, watched | told, on=MODEL), unknown, on=MODEL)

@@ -22,20 +22,20 @@ from exporter.promql import (
     without_value,
 )  # fmt: skip
 
-CARD = ("job", "instance", "gpu", "uuid")
-REPLICA = ("job", "instance", "replica", "engine", "model")
+NODE = ("job", "instance")
+CARD = (*NODE, "gpu", "uuid")
+REPLICA = (*NODE, "replica", "engine", "model")
 MODEL = ("job", "model")
-POOL = ("job", "instance", "gateway", "kind", "pool")
-FIRING = TARGET | {"alertname", "alertstate", "severity", "component"}  # labels of ALERTS, beside an alert's own
+POOL = (*NODE, "gateway", "kind", "pool")
+_OF_ALERT = ("alertname", "alertstate", "severity", "component")
+FIRING = TARGET | set(_OF_ALERT)  # labels of ALERTS, beside an alert's own
 OF_CLIENTS = "abort|rejected|invalid"  # outcomes that are no fault of the service
 RECENT = 3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
 WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
-NODE = ("job", "instance")
 # Somebody told the daemon to let go of the cards (SIGUSR1): it reads none, and none is lost.
 RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="released")
 
 OWNER = frozenset({"replica", "engine", "model"})
-_OF_ALERT = ("alertname", "alertstate", "severity", "component")
 
 
 def with_owner(cards: Expr, alert: str) -> Expr:

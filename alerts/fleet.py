@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from alerts.boards import FLEET_CARDS, FLEET_ENGINE_VERSIONS, FLEET_VERSIONS
-from alerts.figures import GENERATED, MODEL, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
+from alerts.figures import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Recording, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -31,7 +31,6 @@ from exporter.promql import (
     without_value,
 )  # fmt: skip
 
-_NODE = ("job", "instance")
 _KIND = ("job", "model", "engine")
 QUANTILES = (0.5, 0.95, 0.99)
 _LATENCIES = (
@@ -40,7 +39,7 @@ _LATENCIES = (
     m.LLM_REQUEST_DURATION_SECONDS,
 )
 
-CARDS = Recording(level=_NODE, noun="gpu_up", operations="count", expr=count_by(select(m.GPU_UP), *_NODE))
+CARDS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(select(m.GPU_UP), *NODE))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -66,9 +65,9 @@ def _nodes() -> Iterator[Recording]:
         ("llm_up", "sum", select(m.LLM_UP)),
     )
     for noun, operation, expr in figures:
-        yield Recording(level=_NODE, noun=noun, operations=operation, expr=aggregate(operation, expr, by=_NODE))
-    idle = sum_by(rate(select(m.GPU_IDLE_SECONDS_TOTAL), "5m"), *_NODE)
-    yield Recording(level=_NODE, noun="gpu_idle_seconds", operations="rate5m", expr=idle)
+        yield Recording(level=NODE, noun=noun, operations=operation, expr=aggregate(operation, expr, by=NODE))
+    idle = sum_by(rate(select(m.GPU_IDLE_SECONDS_TOTAL), "5m"), *NODE)
+    yield Recording(level=NODE, noun="gpu_idle_seconds", operations="rate5m", expr=idle)
 
 
 def _models() -> Iterator[Recording]:
@@ -168,12 +167,12 @@ def _engine_versions() -> Alert:
 def _fewer_cards() -> Alert:
     now = select(CARDS.known)
     most = over_time("max", now, "7d")
-    none = both(unless(most, now, on=_NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=_NODE)
+    none = both(unless(most, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE)
     return Alert(
         name="GpuCountFell",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=unless((most - now > 0) | none, RELEASED, on=_NODE),
+        expr=unless((most - now > 0) | none, RELEASED, on=NODE),
         lasting="5m",
         panel=FLEET_CARDS,
         summary=Text(

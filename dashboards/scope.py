@@ -30,7 +30,7 @@ VARIABLES = ("job", "instance", "model", "replica", "gpu")
 WINDOW = "$__rate_interval"
 RANGE = "$__range"
 LATELY = figures.WINDOW  # of the daemon's windows, the one that the rules read too
-NODE = ("job", "instance")
+NODE = figures.NODE
 DEAD = -9999.0  # no figure of the catalogue can be this
 # The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
 FROM = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)

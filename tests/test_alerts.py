@@ -402,7 +402,7 @@ def test_annotations_read_as_written(tmp_path):
     case = {
         "interval": "30s",
         "input_series": [
-            {"series": alert_cases.expanded('gpu_xid_last_timestamp_seconds{CARD,xid="79",source="both"}'), "values": "0x20"}
+            {"series": alert_cases.expanded('gpu_xid_last_timestamp_seconds{CARD,xid="79",source="nvml+kernel_log"}'), "values": "0x20"}
         ],
         "alert_rule_test": [
             {
@@ -499,7 +499,7 @@ def test_two_clusters_whose_nodes_have_the_same_names_are_not_mixed_up(tmp_path)
 def test_alerts_keep_the_labels_that_the_operators_targets_carry(tmp_path):
     card = 'job="shardwatch",instance="n1:9853",team="search",gpu="3",uuid="GPU-3"'
     series = {
-        f'gpu_xid_last_timestamp_seconds{{{card},xid="79",source="both"}}': "0x20",
+        f'gpu_xid_last_timestamp_seconds{{{card},xid="79",source="nvml+kernel_log"}}': "0x20",
         f'gpu_xid_last_timestamp_seconds{{{card},xid="999",source="nvml"}}': "0x20",
         f"gpu_up{{{card}}}": "0x20",
         f'gpu_replica_info{{{card},replica="a",engine="vllm",model="llama",rank="0"}}': "1x20",

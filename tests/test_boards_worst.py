@@ -51,7 +51,7 @@ WRONG = {
     "reset due": ({f'gpu_recovery_action{{T,{CARD},action="gpu_reset"}}': "1x200"}, [0, 1]),
     "nvlink down": ({f"gpu_nvlink_links_down{{T,{CARD}}}": "2x200"}, [0, 1]),
     "pcie degraded": ({f"gpu_pcie_link_degraded{{T,{CARD}}}": "1x200"}, [0, 1]),
-    "xid": ({f'gpu_xid_last_timestamp_seconds{{T,{CARD},xid="79",source="both"}}': "600x200"}, [0, 1]),
+    "xid": ({f'gpu_xid_last_timestamp_seconds{{T,{CARD},xid="79",source="nvml+kernel_log"}}': "600x200"}, [0, 1]),
     "fabric": ({f'gpu_fabric_problem_info{{T,{CARD},problem="x"}}': "1x200"}, [0, 1]),
     "switch": (
         {'gpu_nvswitch_sxid_last_timestamp_seconds{T,pci_bus_id="0",sxid="20034",severity="fatal"}': "600x200"}, [1, 1],

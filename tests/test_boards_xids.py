@@ -16,11 +16,11 @@ CARD_TITLES = {"en": "XIDs by card", "zh": "XID（按卡）"}
 
 
 def events(xid):
-    return f'gpu_xid_events_total{{{CARD},xid="{xid}",source="both"}}'
+    return f'gpu_xid_events_total{{{CARD},xid="{xid}",source="nvml+kernel_log"}}'
 
 
 def last(xid):
-    return f'gpu_xid_last_timestamp_seconds{{{CARD},xid="{xid}",source="both"}}'
+    return f'gpu_xid_last_timestamp_seconds{{{CARD},xid="{xid}",source="nvml+kernel_log"}}'
 
 
 def panel(uid, title, language):

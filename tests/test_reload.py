@@ -15,6 +15,7 @@ import pytest
 
 from exporter.app import App
 from exporter.config.schema import Listed, Section, join, readers_of
+from exporter.hold import gateway
 from exporter.settings import Settings, parse
 from tests.fault_matrix import programs
 from tests.waiting import until
@@ -399,6 +400,30 @@ def test_an_engine_of_the_same_name_at_another_page_begins_anew(engine, tmp_path
         assert other is not poller
         poller.join(5.0)
         assert not poller.polling._thread.is_alive()
+
+
+def test_gateways_that_cannot_all_be_polled_are_polled_as_before(tmp_path, monkeypatch):
+    def gateways(*names):
+        listed = ", ".join(f"{{url: 'http://127.0.0.1:1/{name}', name: {name}, interval: 600s}}" for name in names)
+        return f"gateways: [{listed}]\n"
+
+    texts = [gateways("a", "b")]
+    with daemon("series: common", texts, tmp_path) as (app, _):
+        assert app.reload()[0]
+        texts[0] = gateways("b", "x", "y")
+        make = gateway.gateway_poller
+
+        def failing(plan, *more, **named):
+            if plan.name == "y":
+                raise RuntimeError("can't start new thread")
+            return make(plan, *more, **named)
+
+        monkeypatch.setattr(gateway, "gateway_poller", failing)
+        good, sentence = app.reload()
+        assert not good and "can't start new thread" in sentence
+        names = {f"gateway:{name}" for name in "abxy"}
+        until(lambda: names & {one.name for one in threading.enumerate()} == {"gateway:a", "gateway:b"})
+        assert sorted(one.name for one in app.pollers.gateways) == ["a", "b"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_IMAGE = 512  # characters
 LONGEST_URL = 2048  # characters; longer ones are refused by many servers anyway
@@ -154,11 +154,15 @@ def target_files(pattern: str) -> None:
         raise Refused("holds a wildcard in a folder's name; only the last part may hold one")
 
 
+def port_of(parts: SplitResult) -> int:
+    """Give the port of a URL's parts; the scheme's where none is written."""
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def host_port(location: str) -> str:
     """Give ``HOST:PORT`` of a URL that ``url`` accepted; the scheme's port where none is written."""
     parts = urlsplit(location)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host, port = parts.hostname or "", port_of(parts)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

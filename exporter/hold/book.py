@@ -113,8 +113,7 @@ class Book:
         """Make the ways to write one page equal, so that an engine is not polled twice."""
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        return "localhost" if self._here(host) else host, port, f"{parts.path}?{parts.query}"
+        return "localhost" if self._here(host) else host, notation.port_of(parts), f"{parts.path}?{parts.query}"
 
     def _place_anew(self) -> bool:
         """Put every engine where its URL leads now, and tell whether one has moved.

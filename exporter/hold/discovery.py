@@ -19,9 +19,10 @@ from exporter.engines import recognise
 from exporter.errors import SourceError
 from exporter.hold.book import PROCESSES, Book
 from exporter.hold.polling import Polling
+from exporter.hold.targets import JSON, target
 from exporter.hold.transitions import QUIET_SECONDS
 from exporter.model import SourceStatus
-from exporter.settings import DiscoverySettings, EngineSettings, HttpSdSettings, KubernetesSettings
+from exporter.settings import DiscoverySettings, EngineSettings, KubernetesSettings
 from exporter.sources.discovery.found import FoundEngine, Place
 from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
 from exporter.sources.processes.records import Candidate
@@ -35,9 +36,8 @@ FILES_EVERY = 2.0  # seconds
 LISTS_EVERY = 15.0  # seconds, of what is asked for over HTTP
 MAX_PROBES = 16  # at one look
 PROBE_AGAIN = 60.0  # seconds; an engine may take minutes to load before it answers
-PROBE_SELDOM = (
-    600.0  # seconds, reached by doubling: most pods that ask to be scraped are no engines, and never will be
-)
+# Seconds, reached by doubling: most pods that ask to be scraped are no engines, and never will be.
+PROBE_SELDOM = 600.0
 PROBE_SECONDS = 1.0
 PROBE_LIMITS = Limits(wire_bytes=2 << 20, body_bytes=2 << 20)  # what describes a whole cluster is larger
 
@@ -241,9 +241,10 @@ class Discovery:
 
             place = FileSd(settings.file_sd)
         elif name == "http_sd":
-            from exporter.sources.discovery.http_sd import HttpSd  # noqa: PLC0415
+            from exporter.sources.discovery.http_sd import TIMEOUT, HttpSd  # noqa: PLC0415
 
-            place, interval = HttpSd([_listed(one) for one in settings.http_sd]), LISTS_EVERY
+            lists = [target(one, TIMEOUT, accept=JSON) for one in settings.http_sd]
+            place, interval = HttpSd(lists), LISTS_EVERY
         else:
             from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
 
@@ -266,26 +267,8 @@ def _ray(settings: DiscoverySettings) -> tuple[Place, float]:
     if settings.ray_url is None:
         return Ray(settings.ray_file), FILES_EVERY
     token = settings.ray_bearer_token_file
-    target = Target(url=settings.ray_url, timeout=TIMEOUT, bearer_token_file=token, accept="application/json")
-    return Ray(HttpList(target)), LISTS_EVERY
-
-
-def _listed(one: HttpSdSettings) -> Target:
-    from exporter.sources.discovery.http_sd import TIMEOUT  # noqa: PLC0415
-
-    return Target(
-        url=one.url,
-        timeout=TIMEOUT,
-        bearer_token_file=one.bearer_token_file,
-        username=one.basic_auth.username if one.basic_auth else None,
-        password_file=one.basic_auth.password_file if one.basic_auth else None,
-        ca_file=one.tls.ca_file,
-        cert_file=one.tls.cert_file,
-        key_file=one.tls.key_file,
-        server_name=one.tls.server_name,
-        insecure_skip_verify=one.tls.insecure_skip_verify,
-        accept="application/json",
-    )
+    asked = Target(url=settings.ray_url, timeout=TIMEOUT, bearer_token_file=token, accept=JSON)
+    return Ray(HttpList(asked)), LISTS_EVERY
 
 
 def _found(candidate: Candidate) -> FoundEngine:
