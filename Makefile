@@ -32,7 +32,7 @@ lint: $(VENV)/.test
 generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog > exporter/METRICS.md
 	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
-	$(BIN)/python -m exporter.command_line > exporter/command_line/shardwatch.1
+	$(BIN)/python -m exporter.cli > exporter/cli/shardwatch.1
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.boards import (
+from alerts.panel_ids import (
     IMBALANCE_CARDS,
     IMBALANCE_MEMORY,
     IMBALANCE_RANKS,
@@ -10,7 +10,7 @@ from alerts.boards import (
     NODE_OVER_PCIE,
     REPLICA_STRAGGLER,
 )
-from alerts.figures import GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
+from alerts.recordings import GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

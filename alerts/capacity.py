@@ -8,8 +8,8 @@ what was recorded of it does, for ``MEMORY``.
 
 from __future__ import annotations
 
-from alerts.boards import REPLICA_HEALTH
-from alerts.figures import FIRING, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
+from alerts.panel_ids import REPLICA_HEALTH
+from alerts.recordings import FIRING, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.boards import CARD_FABRIC, CARD_LINK_ERRORS, CARD_LINKS, CARD_REPLAYS, CARD_SXIDS
-from alerts.figures import RECENT
+from alerts.panel_ids import CARD_FABRIC, CARD_LINK_ERRORS, CARD_LINKS, CARD_REPLAYS, CARD_SXIDS
+from alerts.recordings import RECENT
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

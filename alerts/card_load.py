@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.boards import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
-from alerts.figures import CARD, OWNER, with_owner
+from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
+from alerts.recordings import CARD, OWNER, with_owner
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.boards import CARD_ECC, CARD_REMAP, CARD_VERDICTS
+from alerts.panel_ids import CARD_ECC, CARD_REMAP, CARD_VERDICTS
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

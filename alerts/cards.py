@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from alerts import card_links, card_memory
-from alerts.boards import CARD_RECOVERY, CARD_XIDS, FLEET_CARDS
-from alerts.figures import NODE, OWNER, RECENT, RELEASED, with_owner
+from alerts.panel_ids import CARD_RECOVERY, CARD_XIDS, FLEET_CARDS
+from alerts.recordings import NODE, OWNER, RECENT, RELEASED, with_owner
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.xid_catalog import CATALOGUE, Class
 from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unless, without_value
-from exporter.xid import CATALOGUE, Class
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:

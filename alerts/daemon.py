@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts import sources
-from alerts.boards import SELF_DAEMON, SELF_MEMORY
+from alerts.panel_ids import SELF_DAEMON, SELF_MEMORY
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

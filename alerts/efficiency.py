@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.boards import EFFICIENCY_COST, EFFICIENCY_IDLE, NODE_UTILIZATION
-from alerts.figures import CARD, GENERATED, REPLICA, RUNNING, UTILIZATION, WAITING
+from alerts.panel_ids import EFFICIENCY_COST, EFFICIENCY_IDLE, NODE_UTILIZATION
+from alerts.recordings import CARD, GENERATED, REPLICA, RUNNING, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.boards import (
+from alerts.panel_ids import (
     REPLICA_CACHE,
     REPLICA_FIRST_TOKEN,
     REPLICA_HEALTH,
@@ -11,7 +11,7 @@ from alerts.boards import (
     REPLICA_QUEUE,
     REPLICA_TOKENS,
 )
-from alerts.figures import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
+from alerts.recordings import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from alerts.boards import FLEET_CARDS, FLEET_ENGINE_VERSIONS, FLEET_VERSIONS
-from alerts.figures import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
+from alerts.panel_ids import FLEET_CARDS, FLEET_ENGINE_VERSIONS, FLEET_VERSIONS
+from alerts.recordings import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Recording, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

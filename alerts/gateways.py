@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts.boards import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
-from alerts.figures import FIRING, POOL, WINDOW
+from alerts.panel_ids import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
+from alerts.recordings import FIRING, POOL, WINDOW
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

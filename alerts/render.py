@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from alerts.boards import Panel
+from alerts.panel_ids import Panel
 from alerts.rule import Alert, Group, Recording
 from alerts.text import Language
 from alerts.tuning import Tuning

@@ -6,7 +6,7 @@ One group with the alerts about engines and balance, records first, so that an a
 from __future__ import annotations
 
 from alerts import balance, engines
-from alerts.figures import recordings
+from alerts.recordings import recordings
 from alerts.rule import Group, Rule
 from alerts.tuning import Tuning
 

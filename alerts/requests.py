@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from alerts.boards import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, Panel
-from alerts.figures import FINISHED, OF_CLIENTS, REPLICA, WINDOW
 from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
+from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, Panel
+from alerts.recordings import FINISHED, OF_CLIENTS, REPLICA, WINDOW
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from alerts.boards import Panel
+from alerts.panel_ids import Panel
 from alerts.text import Language, Text
 from exporter.errors import ShardwatchError
 from exporter.promql import Expr, Known

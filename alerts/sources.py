@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.boards import (
+from alerts.panel_ids import (
     CARD_SIGNALS,
     REPLICA_ERRORS,
     REPLICA_HEALTH,
@@ -13,7 +13,7 @@ from alerts.boards import (
     SELF_SOURCES,
     SELF_UNASSIGNED,
 )
-from alerts.figures import CARD, FINISHED, NODE, POOL, RELEASED, REPLICA, WINDOW
+from alerts.recordings import CARD, FINISHED, NODE, POOL, RELEASED, REPLICA, WINDOW
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from alerts import objectives
 from alerts.objectives import CLASSES, KINDS, LIKE_VLLM, Latency, ModelClass
-from alerts.quantities import Mistake, quantity, span
-from alerts.reading import Reading, read_whole
 from alerts.thresholds import DEFAULTS, Threshold, Thresholds
+from alerts.units import Mistake, quantity, span
+from alerts.yaml_reader import Reading, read_whole
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Kind, Metric, Unit
 from exporter.config.document import Node

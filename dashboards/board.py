@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from alerts import boards
+from alerts import panel_ids
 from alerts.text import Language, Text
 from dashboards.errors import BoardError
 from dashboards.panels import Note
@@ -42,7 +42,7 @@ class Board:
     ``by_card``: curves of every card, so that the nodes must be named: all of a thousand would be 8,000 in a panel.
     """
 
-    uid: boards.Board
+    uid: panel_ids.Board
     title: Text
     shows: Text
     rows: tuple[Row, ...]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from alerts.figures import REPLICA
 from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
+from alerts.recordings import REPLICA
 from alerts.requests import LEVEL, WINDOWS
 from alerts.thresholds import Threshold
 from dashboards import tuned
 from dashboards.errors import BoardError
-from dashboards.scope import WINDOW, seen_buckets, seen_count
+from dashboards.variables import WINDOW, seen_buckets, seen_count
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr, Known, Match, both, clamp_max, no_regex, rate, regex, sum_by
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from alerts.boards import Board
+from alerts.panel_ids import Board
 from alerts.text import Language, Text
 from dashboards.errors import BoardError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alerts import fleet
 from dashboards import tuned
 from dashboards.errors import BoardError
-from dashboards.scope import seen
+from dashboards.variables import seen
 from exporter.catalog.spec import Metric
 from exporter.promql import Expr
 

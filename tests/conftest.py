@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
-import shutil
 
 import pytest
 import yaml
+
+from tests.support.tools import tool
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -33,16 +32,6 @@ def golden(request):
     return check
 
 
-def tool(name: str) -> str:
-    """Give the path of a program that no Python package brings; skip without it, but never in CI."""
-    path = shutil.which(name)
-    if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name} is missing, and CI must not skip")
-        pytest.skip(f"{name} is not installed")
-    return path
-
-
 @pytest.fixture
 def promtool() -> str:
     return tool("promtool")
@@ -56,15 +45,3 @@ def each_loader(request, monkeypatch):
     elif not hasattr(yaml, "CSafeLoader"):
         pytest.skip("PyYAML is built without libyaml")
     return request.param
-
-
-@contextlib.contextmanager
-def without_root():
-    """Let this process read only what everybody may read; for root, whom no file mode stops."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from alerts.alertmanager.plan import PACES, TOLD, Pace, Span, Times
-from alerts.reading import Reading
 from alerts.rule import Severity
+from alerts.yaml_reader import Reading
 from exporter.config.document import Node
 
 _DURATION = re.compile(r"([1-9]\d{0,4})([smhd])\Z")

@@ -9,8 +9,8 @@ from pathlib import Path
 from alerts.alertmanager import hours
 from alerts.alertmanager.channels import CHANNELS, SECRETS, Made, fault
 from alerts.alertmanager.plan import TAKEN, TOLD, WATCHDOG, Plan, Team
-from alerts.reading import Reading, read_whole
 from alerts.rule import Component, Severity
+from alerts.yaml_reader import Reading, read_whole
 from exporter.config.document import Node, key_path
 
 DEFAULT = str(Path(__file__).parent.parent / "receivers.yaml")

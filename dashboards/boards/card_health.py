@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards import xids
 from dashboards.boards.marks import OF_CARDS
 from dashboards.boards.status import TO_NODE, UP, YES_BAD, status
 from dashboards.limits import LIMITS, NONE_LOST, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, State, column, history, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import RANGE, WINDOW, seen
-from dashboards.words import Needs
+from dashboards.variables import RANGE, WINDOW, seen
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, both, increase, max_by, over_time, since, without_value
 

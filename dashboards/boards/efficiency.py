@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.marks import OF_NODE
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, status
 from dashboards.limits import LIMITS, MOST
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, bars, column, dial, lines, series, stat, table
-from dashboards.scope import LATELY, RANGE, WINDOW, owned, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, RANGE, WINDOW, owned, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by, topk

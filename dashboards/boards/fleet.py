@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.fleet_versions import VERSIONS
@@ -12,10 +12,10 @@ from dashboards.boards.promises import PROMISES
 from dashboards.boards.status import ALL_WELL, STRAGGLER, TO_NODE, TO_REPLICA, status
 from dashboards.boards.worst import pages, problems
 from dashboards.limits import LIMITS, MOST, NONE_LOST, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Drill, Panel, Shown, alert_list, bars, column, lines, series, stat, table
 from dashboards.recorded import quantile
-from dashboards.scope import LATELY, NODE, WINDOW, seen, targets
-from dashboards.words import Needs
+from dashboards.variables import LATELY, NODE, WINDOW, seen, targets
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
+from alerts import panel_ids as named
 from alerts.text import Text
 from dashboards.boards.status import TO_NODE, TO_REPLICA
 from dashboards.limits import MOST
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, bars, column, series, table
-from dashboards.scope import LATELY, owned, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, owned, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import bottomk, count_by, max_by

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
+from alerts import panel_ids as named
 from alerts.text import Text
 from dashboards.boards.status import TO_REPLICA, UP
 from dashboards.limits import LIMITS, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, column, lines, series, stat, table
-from dashboards.scope import LATELY, NODE, RANGE, WINDOW, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, NODE, RANGE, WINDOW, seen
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
 

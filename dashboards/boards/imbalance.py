@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.gateways import GATEWAYS
 from dashboards.boards.marks import OF_BALANCE
 from dashboards.boards.status import TO_CARD, TO_REPLICA, status
 from dashboards.limits import LIMITS
+from dashboards.no_data_text import Needs
 from dashboards.panels import Panel, Shown, bars, history, lines, series, stat
-from dashboards.scope import owned, seen
-from dashboards.words import Needs
+from dashboards.variables import owned, seen
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, avg_by, binary, both, max_by, regex, sum_by
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alerts.text import Text
 from dashboards.panels import series
 from dashboards.panels.factories import Asked
-from dashboards.scope import WINDOW, seen_buckets, seen_count, seen_sum
+from dashboards.variables import WINDOW, seen_buckets, seen_count, seen_sum
 from exporter.catalog.spec import Metric, Unit
 from exporter.promql import Expr, both, histogram_quantile, rate, sum_by
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from alerts.text import Text
 from dashboards.panels import Note
 from dashboards.panels.record import Colour
-from dashboards.scope import FROM, NODE, WINDOW, seen
+from dashboards.variables import FROM, NODE, WINDOW, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards import xids
@@ -12,10 +12,10 @@ from dashboards.boards.node_full import MORE
 from dashboards.boards.status import TO_CARD, TO_REPLICA, UP, YES_BAD, status
 from dashboards.boards.waiting import CAUSES, cause
 from dashboards.limits import LIMITS, NONE_ODD, NONE_WASTED
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, State, bars, column, lines, series, table, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import WINDOW, owned, owned_lately, seen
-from dashboards.words import Needs
+from dashboards.variables import WINDOW, owned, owned_lately, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
 from exporter.promql import (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from alerts.text import Text
 from dashboards.boards.status import TO_CARD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, column, lines, series, table
-from dashboards.scope import NODE, seen
-from dashboards.words import Needs
+from dashboards.variables import NODE, seen
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, join, label_replace, max_by, regex, select, sum_by
 

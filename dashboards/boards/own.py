@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.marks import OF_DAEMON
 from dashboards.boards.status import TO_CARD, TO_NODE, TO_REPLICA, UP, YES_BAD, status
 from dashboards.limits import LIMITS, MOST, NONE_LOST, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, State, column, lines, series, table, text, timeline
 from dashboards.panels.record import Colour
-from dashboards.scope import NODE, RANGE, WINDOW, seen, targets
-from dashboards.words import Needs
+from dashboards.variables import NODE, RANGE, WINDOW, seen, targets
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Kind, Unit
 from exporter.promql import (

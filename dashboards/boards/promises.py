@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from alerts import boards as named
+from alerts import panel_ids as named
 from alerts.text import Text
 from dashboards.limits import BURN, LIMITS, attainment, burn, promise, promised
+from dashboards.no_data_text import Needs
 from dashboards.panels import Panel, Shown, lines, series, stat
-from dashboards.scope import LATELY, RANGE, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, RANGE, seen
 from exporter.catalog import metrics as m
 from exporter.promql import max_by
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts import boards as named
-from alerts.boards import Board as Uid
+from alerts import panel_ids as named
+from alerts.panel_ids import Board as Uid
 from alerts.text import Text
 from dashboards.board import Board, Row
 from dashboards.boards.latency import WHICH, curves, spread_out
@@ -11,6 +11,7 @@ from dashboards.boards.marks import OF_NODE
 from dashboards.boards.replica_full import MORE
 from dashboards.boards.status import MOVING, STRAGGLER, UP, status
 from dashboards.limits import LIMITS
+from dashboards.no_data_text import Needs
 from dashboards.panels import (
     Cell,
     Drill,
@@ -25,8 +26,7 @@ from dashboards.panels import (
     table,
     timeline,
 )
-from dashboards.scope import LATELY, WINDOW, owned, owned_lately, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, WINDOW, owned, owned_lately, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr, max_by, min_by, rate, regex, sum_by, until

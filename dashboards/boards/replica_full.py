@@ -9,9 +9,9 @@ from alerts.text import Text
 from dashboards.boards.latency import WHICH, curves
 from dashboards.boards.status import TO_CARD
 from dashboards.limits import BEHIND, LIMITS, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Cell, Panel, Shown, column, history, lines, series, table
-from dashboards.scope import LATELY, NODE, RANGE, WINDOW, owned, seen
-from dashboards.words import Needs
+from dashboards.variables import LATELY, NODE, RANGE, WINDOW, owned, seen
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, binary, increase, max_by, rate, sum_by
 

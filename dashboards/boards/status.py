@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from alerts.boards import Board
+from alerts.panel_ids import Board
 from alerts.text import Text
 from dashboards.board import Row
 from dashboards.limits import NONE_LOST, NONE_ODD
+from dashboards.no_data_text import Needs
 from dashboards.panels import Drill, Panel, State, series, stat
 from dashboards.panels.record import Colour
-from dashboards.scope import seen, targets
-from dashboards.words import Needs
+from dashboards.variables import seen, targets
 from exporter.catalog import metrics as m
 from exporter.promql import ALERTS, count_by, regex, select, sum_by, without_value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alerts.text import Text
 from dashboards.panels import State
 from dashboards.panels.record import Colour
-from dashboards.scope import seen
+from dashboards.variables import seen
 from exporter.catalog import metrics as m
 from exporter.model.straggler import Cause
 from exporter.promql import Expr

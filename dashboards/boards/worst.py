@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alerts.figures import RECENT
+from alerts.recordings import RECENT
 from dashboards.limits import LIMITS
-from dashboards.scope import LATELY, seen, targets
+from dashboards.variables import LATELY, seen, targets
 from exporter.catalog import metrics as m
 from exporter.model.sxid import FATAL_SEVERITY
+from exporter.model.xid_catalog import FATAL
 from exporter.promql import (
     ALERTS,
     Expr,
@@ -21,7 +22,6 @@ from exporter.promql import (
     sum_by,
     without_value,
 )
-from exporter.xid import FATAL
 
 
 def pages() -> Expr:

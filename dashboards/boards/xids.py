@@ -6,11 +6,11 @@ stand at 0 before.  So the time of the newest counts as well, as in the alerts.
 
 from __future__ import annotations
 
-from dashboards.scope import NODE, RANGE, RANGE_SECONDS, WINDOW, WINDOW_MILLISECONDS, seen
+from dashboards.variables import NODE, RANGE, RANGE_SECONDS, WINDOW, WINDOW_MILLISECONDS, seen
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.xid_catalog import FATAL
 from exporter.promql import Expr, binary, both, increase, max_by, since, sum_by, unless
-from exporter.xid import FATAL
 
 BY = ("instance", "gpu", "xid")
 RESETTING = ", ".join(str(code) for code in sorted(FATAL))  # for texts: after these the card is of no use

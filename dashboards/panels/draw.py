@@ -12,8 +12,8 @@ from alerts.thresholds import Threshold
 from dashboards.panels import kinds, tables
 from dashboards.panels.paint import link, mappings, steps
 from dashboards.panels.record import Cell, Colour, Kind, Panel, Series
-from dashboards.scope import SOURCE
 from dashboards.traces import traces_link
+from dashboards.variables import SOURCE
 
 Json = dict[str, Any]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from alerts import boards
+from alerts import panel_ids
 from alerts.text import Text
 from alerts.thresholds import Threshold
 from dashboards.errors import BoardError
+from dashboards.no_data_text import Needs
 from dashboards.panels.record import Cell, Drill, Kind, Panel, Series, Shown, State
-from dashboards.scope import or_dead
-from dashboards.words import Needs
+from dashboards.variables import or_dead
 from exporter.errors import ShardwatchError
 from exporter.promql import Expr, max_by, sum_by
 
@@ -82,7 +82,7 @@ def column(
 
 
 def _make(kind: Kind, title: Text, shows: Text, asked: tuple[Asked, ...], bring: Callable[[Asked, Expr], Expr],
-          *, named: boards.Panel | None = None, rows: tuple[str, ...] = (), **more: object) -> Panel:  # fmt: skip
+          *, named: panel_ids.Panel | None = None, rows: tuple[str, ...] = (), **more: object) -> Panel:  # fmt: skip
     made = []
     for one in asked:
         try:
@@ -113,7 +113,7 @@ def stat(
     width: int = 4,
     height: int = 4,
     decimals: int | None = None,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
 ) -> Panel:
     """One figure now, large; says so when the exporters are dead."""
@@ -134,7 +134,7 @@ def lines(
     stacked: bool = False,
     width: int = 8,
     height: int = 8,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
     traces: str = "",
 ) -> Panel:
@@ -156,7 +156,7 @@ def bars(
     most: float | None = None,
     width: int = 8,
     height: int = 7,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
 ) -> Panel:
     """Draw one bar a series, side by side: the one that differs stands out."""
@@ -176,7 +176,7 @@ def dial(
     limit: Threshold | None = None,
     width: int = 4,
     height: int = 4,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
 ) -> Panel:
     """One figure between two bounds; says so when the exporters are dead."""
     return _make(
@@ -193,7 +193,7 @@ def heat(
     needs: tuple[Needs, ...] = (),
     width: int = 8,
     height: int = 8,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
 ) -> Panel:
     """Where observations lie over time: rates of a histogram's buckets, which must carry ``le`` and nothing else."""
     one = (series(ask, "{{le}}"),)
@@ -214,7 +214,7 @@ def timeline(
     needs: tuple[Needs, ...] = (),
     width: int = 12,
     height: int = 8,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
 ) -> Panel:
     """Named states over time, one strip a series."""
@@ -235,7 +235,7 @@ def history(
     needs: tuple[Needs, ...] = (),
     width: int = 12,
     height: int = 8,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
 ) -> Panel:
     """Draw a coloured cell for each series and moment: a heat map whose rows have names."""
@@ -254,7 +254,7 @@ def table(
     needs: tuple[Needs, ...] = (),
     width: int = 24,
     height: int = 9,
-    named: boards.Panel | None = None,
+    named: panel_ids.Panel | None = None,
     drill: tuple[Drill, ...] = (),
 ) -> Panel:
     """Give a row for each combination of labels and a column for each query.

@@ -12,7 +12,7 @@ from dashboards.panels import kinds, normalise
 from dashboards.panels.draw import draw
 from dashboards.panels.notes import Note, annotation
 from dashboards.panels.record import Panel
-from dashboards.scope import SOURCE
+from dashboards.variables import SOURCE
 from exporter.catalog import metrics as m
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 from alerts.text import Language, Text
 from dashboards.errors import BoardError
 from dashboards.panels.record import Colour
-from dashboards.scope import SOURCE
+from dashboards.variables import SOURCE
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr
 

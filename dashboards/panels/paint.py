@@ -7,9 +7,9 @@ from typing import Any
 
 from alerts.text import Language, Text
 from alerts.thresholds import Threshold
+from dashboards.no_data_text import DEAD_TEXT
 from dashboards.panels.record import Colour, Drill, State
-from dashboards.scope import DEAD, VARIABLES
-from dashboards.words import DEAD_TEXT
+from dashboards.variables import DEAD, VARIABLES
 
 Json = dict[str, Any]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from alerts import boards
+from alerts import panel_ids
 from alerts.text import Text
 from alerts.thresholds import Threshold
 from dashboards.errors import BoardError
-from dashboards.words import NO_DATA, NO_VALUE, OR_DEAD, Needs
+from dashboards.no_data_text import NO_DATA, NO_VALUE, OR_DEAD, Needs
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr
 
@@ -80,7 +80,7 @@ class State:
 class Drill:
     """A link from a figure to another board, with these labels of the series as its variables."""
 
-    to: boards.Board
+    to: panel_ids.Board
     carry: tuple[str, ...]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from exporter.app import App, Driver
-from exporter.cli import _log_to_stderr, _serve, _urls
-from exporter.settings import EngineSettings, GatewaySettings, parse
+from exporter.cli.main import _log_to_stderr, _serve, _urls
+from exporter.config.settings import EngineSettings, GatewaySettings, parse
+from exporter.runtime.app import App, Driver
 from exporter.simulate.node import SimulatedNode
 
 CONFIG = """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exporter.catalog.spec import CARD, Kind, Labels, Metric, Row, Unit
 from exporter.model import Snapshot
-from exporter.xid import RESETTING, describe
+from exporter.model.xid_catalog import RESETTING, describe
 
 _SOURCE = (
     "The label source names what this daemon listens to (nvml, kernel_log or nvml+kernel_log), not who reported the "

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from exporter.derive import counters
 from exporter.derive.counters import MAX_NAMES, NOTHING, RankCounters, same
-from exporter.derive.gone import Carried, carry
+from exporter.derive.departed_ranks import Carried, carry
 from exporter.derive.ranks import common_bounds, on_bounds
 from exporter.derive.restarts import Raw, Step, compare, first, raw
 from exporter.model import EMPTY, EngineReading, Quantity, Stage

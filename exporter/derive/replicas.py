@@ -12,13 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from exporter.derive.seats import Seats, seats
+from exporter.derive.gpu_processes import Seats, seats
 from exporter.model import EMPTY, CardState, Missing, Ownership, Signal
-
-if TYPE_CHECKING:
-    from exporter.sources.processes.records import Listener, Process, ProcessTable
+from exporter.model.process import Listener, Process, ProcessTable
 
 _DEPTH = 128  # generations; deeper trees are not real
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))

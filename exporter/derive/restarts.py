@@ -29,7 +29,7 @@ from exporter.derive.counters import (
     remember,
     valid,
 )
-from exporter.derive.gone import NOBODY, Gone, forget, leave, take_back
+from exporter.derive.departed_ranks import NOBODY, Gone, forget, leave, take_back
 from exporter.model import EMPTY, EngineReading
 
 

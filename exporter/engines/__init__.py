@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from exporter.engines.base import Engine
-from exporter.engines.dynamo import DYNAMO
-from exporter.engines.ray_serve import RAY_SERVE
-from exporter.engines.sglang import SGLANG
-from exporter.engines.tensorrt_llm import TENSORRT_LLM
-from exporter.engines.tgi import TGI
-from exporter.engines.triton import TRITON
-from exporter.engines.vllm import VLLM
+from exporter.engines.engine import Engine
+from exporter.engines.tables.dynamo import DYNAMO
+from exporter.engines.tables.ray_serve import RAY_SERVE
+from exporter.engines.tables.sglang import SGLANG
+from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
+from exporter.engines.tables.tgi import TGI
+from exporter.engines.tables.triton import TRITON
+from exporter.engines.tables.vllm import VLLM
 
 # Where a page shows several, the first of these is meant: carriers, which show others' series beside their own, last.
 ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TGI, TENSORRT_LLM, TRITON, DYNAMO, RAY_SERVE)

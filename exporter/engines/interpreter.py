@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-from exporter.engines.base import Engine, Reduce
-from exporter.engines.choice import Choice
-from exporter.engines.exposition import Layout, Values
-from exporter.engines.plan import Buckets, Number, Plan, compile_layout
-from exporter.engines.standstill import Standstill
+from exporter.engines.compile import Buckets, Number, Plan, compile_layout
+from exporter.engines.engine import Engine, Reduce
+from exporter.engines.parse.text import Layout, Values
+from exporter.engines.select import Choice
+from exporter.engines.stale_ranks import Standstill
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _MOST = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite

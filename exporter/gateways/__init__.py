@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from exporter.gateways.base import Gateway
-from exporter.gateways.envoy import ENVOY
-from exporter.gateways.haproxy import HAPROXY
-from exporter.gateways.inference_extension import INFERENCE_EXTENSION
-from exporter.gateways.nginx import NGINX
-from exporter.gateways.production_stack import PRODUCTION_STACK
-from exporter.gateways.rust_routers import SGLANG_ROUTER, VLLM_ROUTER
+from exporter.gateways.gateway import Gateway
+from exporter.gateways.tables.envoy import ENVOY
+from exporter.gateways.tables.haproxy import HAPROXY
+from exporter.gateways.tables.inference_extension import INFERENCE_EXTENSION
+from exporter.gateways.tables.nginx import NGINX
+from exporter.gateways.tables.production_stack import PRODUCTION_STACK
+from exporter.gateways.tables.rust_routers import SGLANG_ROUTER, VLLM_ROUTER
 
 GATEWAYS: tuple[Gateway, ...] = (
     HAPROXY,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from exporter.sources.endpoint.resolver import SHARED, Address
+from exporter.http.client.resolver import SHARED, Address
 from exporter.sources.processes import procfs
 
 _AGAIN = 10.0  # seconds; addresses come and go

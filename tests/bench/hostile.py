@@ -13,10 +13,10 @@ import sys
 import tempfile
 import time
 
-from tests import hostile_pages
 from tests.bench.machine import memory_mib, tree
 from tests.bench.node import LAUNCH, card_options, configuration, free_port, get
-from tests.hostile import FAULTS, Hostile
+from tests.support import hostile_pages
+from tests.support.hostile import FAULTS, Hostile
 
 
 def peak(pid: int, seconds: float) -> float:

@@ -53,8 +53,9 @@ def configuration(port: int, engine_port: int, series: str, replicas: int, inter
 LAUNCH = """
 import gc, sys
 gc.disable()  # as cli.main does
-from exporter.app import App, Driver
-from exporter import cli, settings
+from exporter.runtime.app import App, Driver
+from exporter.cli import main as cli
+from exporter.config import settings
 found = settings.load(sys.argv[1], {})
 cli._log_to_stderr(found.log)
 options = sys.argv[2]

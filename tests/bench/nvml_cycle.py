@@ -2,7 +2,7 @@
 
 python -m tests.bench.nvml_cycle [--rounds 2000]
 
-The real binding calls a library that answers at once (tests/nvml/fake_nvml.c; needs cc), so the driver's own time is
+The real binding calls a library that answers at once (tests/support/fake_nvml.c; needs cc), so the driver's own time is
 not in it: on a real node that comes on top and is most of the whole.  "calls" are calls of the binding; those that
 fetch lists (samples, processes, retired pages) enter the library twice.
 """
@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from exporter.sources.driver import nvml, pipe
-from exporter.sources.driver.nvml_card import CardReader
-from tests.nvml_node import build
+from exporter.driver import protocol
+from exporter.driver.nvml import library
+from exporter.driver.nvml.gpu import CardReader
+from tests.support.nvml_node import build
 
 GROUPS = {
     "Gpm": "work (GPM)",
@@ -89,7 +90,7 @@ def median(function: Callable[[], object], rounds: int) -> float:
 
 def reader(driver: Any, version: str) -> CardReader:
     """Give a card's reader that has settled."""
-    calls, facts = nvml.open_card(driver, 0)
+    calls, facts = library.open_card(driver, 0)
     made = CardReader(driver, calls, facts, version)
     made.read(slow=True)  # the first read asks for what could be of use, and later ones for what was
     return made
@@ -108,7 +109,7 @@ def after_a_second(one: CardReader, *, slow: bool) -> None:
 
 def report(driver: Any, rounds: int) -> None:
     """Measure and print."""
-    facts, _ = nvml.initialise(driver)
+    facts, _ = library.initialise(driver)
     one = reader(driver, facts.driver_version)
     print(f"{'one card, one cycle':44}{'µs':>9}{'calls':>8}")
     for title, slow in (("fast tier", False), ("fast and slow tier", True)):
@@ -124,12 +125,14 @@ def report(driver: Any, rounds: int) -> None:
         for group, seconds in watch.seconds.most_common():
             print(f"    {group:40}{seconds / rounds * 1e6:9.1f}{watch.calls[group] / rounds:8.1f}")
         print(f"    {'own code':40}{whole - binding:9.1f}")
-    message = pipe.CardRead(index=0, uuid="GPU-0", cycle=1, duration=0.001, reading=one.read(slow=True))
-    frame = pipe.encode(message)
+    message = protocol.CardRead(index=0, uuid="GPU-0", cycle=1, duration=0.001, reading=one.read(slow=True))
+    frame = protocol.encode(message)
     print(
-        f"{'message to the daemon: ' + str(len(frame)) + ' bytes, written':44}{median(lambda: pipe.encode(message), rounds):9.1f}"
+        f"{'message to the daemon: ' + str(len(frame)) + ' bytes, written':44}{median(lambda: protocol.encode(message), rounds):9.1f}"
     )
-    print(f"{'the same, read':44}{median(lambda: pipe.decode(pipe.FrameBuffer().feed(frame)[0]), rounds):9.1f}")
+    print(
+        f"{'the same, read':44}{median(lambda: protocol.decode(protocol.FrameBuffer().feed(frame)[0]), rounds):9.1f}"
+    )
 
 
 def main() -> None:
@@ -146,7 +149,7 @@ def main() -> None:
             command = [sys.executable, "-m", "tests.bench.nvml_cycle", "--rounds", str(arguments.rounds)]
             environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_CYCLE_READY": "1"}
             sys.exit(subprocess.run(command, env=environment, check=False).returncode)
-    report(nvml.load_driver("pynvml"), arguments.rounds)
+    report(library.load_driver("pynvml"), arguments.rounds)
 
 
 if __name__ == "__main__":

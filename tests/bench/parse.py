@@ -16,8 +16,8 @@ from collections.abc import Callable
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.engines import recognise
-from exporter.engines.exposition import PageReader
 from exporter.engines.interpreter import Interpreter
+from exporter.engines.parse.text import PageReader
 
 CAPTURES = pathlib.Path(__file__).parent.parent / "captures"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests' own modules
 
-import quiet_day
-import servers
+from tests.support import quiet_day, servers
 
 
 def main() -> int:

@@ -13,9 +13,9 @@ import os
 
 from exporter.catalog.spec import Series
 from exporter.errors import EndpointError
-from exporter.hold.replica import ReplicaPlan, replica_poller
 from exporter.model import Snapshot
 from exporter.render.collector import Collector
+from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
 from tests.bench.machine import memory_mib

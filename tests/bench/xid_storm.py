@@ -2,7 +2,7 @@
 
 python -m tests.bench.xid_storm [--seconds 20]
 
-The real binding waits on a library (tests/nvml/fake_nvml.c; needs cc) that has another event whenever it is asked, so
+The real binding waits on a library (tests/support/fake_nvml.c; needs cc) that has another event whenever it is asked, so
 the rate is what the worker allows.  The library's own share is measured apart, by a program that does nothing else.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 
 from tests.bench.machine import cpu_seconds
-from tests.nvml_node import Node, build, uuid
+from tests.support.nvml_node import Node, build, uuid
 
 WAITS = 200_000
 ALONE = r"""

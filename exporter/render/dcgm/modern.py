@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.model import Signal
 from exporter.render.dcgm.row import Dialect, counter, gauge
-from exporter.render.dcgm.unchanged import (
+from exporter.render.dcgm.shared_rows import (
     ECC_ERRORS,
     EVENT_REASONS,
     EVENT_TIMES,

@@ -12,8 +12,8 @@ from math import floor, isfinite
 
 from exporter.model import EMPTY, CardReading, Signal, XidCount
 from exporter.model.clock_events import CLOCK_EVENT_BITS
+from exporter.model.xid_catalog import describe
 from exporter.render.dcgm.recent import WINDOW
-from exporter.xid import describe
 
 MEBI = 1 << 20
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from exporter.errors import EndpointError, SourceError
+from exporter.http.client.client import Endpoint, Limits, Target
 from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen
 from exporter.sources.discovery.target_file import MAX_BYTES, Unusable, parse_list, targets_of
-from exporter.sources.endpoint.exchange import Endpoint, Limits, Target
 
 TIMEOUT = 3.0  # seconds, for the whole exchange
 LIMITS = Limits(wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)

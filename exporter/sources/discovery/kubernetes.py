@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from exporter.errors import EndpointError, SourceError
+from exporter.http.client.client import Endpoint, Target
 from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen, engine_at
 from exporter.sources.discovery.target_file import Unusable, parse_json
-from exporter.sources.endpoint.exchange import Endpoint, Target
 
 TIMEOUT = 5.0  # seconds, for the whole exchange
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
+from exporter.model.process import Candidate, Listener, Process, ProcessTable
 from exporter.sources.processes import procfs
-from exporter.sources.processes.kind import engine_kind, is_relay, may_be_engine
-from exporter.sources.processes.pages import Habit, habit_of
-from exporter.sources.processes.records import Candidate, Listener, Process, ProcessTable
+from exporter.sources.processes.defaults import Habit, habit_of
+from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared, may_be_engine
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
@@ -198,14 +198,19 @@ class _Reader:
         stat = self.stat(pid)
         if stat is None:
             return None
+        command = self.command(pid)
         return Process(
             pid=pid,
             parent=stat.parent,
-            command=self.command(pid),
+            command=command,
             title=stat.title,
             cgroup=self.cgroup(pid),
             netns=self.netns(pid),
             started=stat.started,
+            engine=engine_kind(command),
+            shared=is_shared(stat.title, command),
+            relay=is_relay(stat.title),
+            mps=is_mps(stat.title),
         )
 
     def stat(self, pid: int) -> procfs.Stat | None:

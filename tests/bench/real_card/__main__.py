@@ -22,7 +22,7 @@ try:
 except ImportError:
     sys.exit("prometheus_client is missing; in a checkout: make test, or pip install -e '.[test]'")
 
-from exporter.sources.driver.nvml_errors import DriverGone
+from exporter.driver.nvml.errors import DriverGone
 from tests.bench.real_card.run import Run
 
 WHAT_TO_DO = {

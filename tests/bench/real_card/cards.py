@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from exporter.driver.nvml import library
+from exporter.driver.nvml.errors import CardGone
+from exporter.driver.nvml.gpm import WINDOW_LEAST
+from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardFacts, CardReading, CardTopology, DriverFacts
-from exporter.sources.driver import nvml
-from exporter.sources.driver.nvml_card import CardReader, Shared
-from exporter.sources.driver.nvml_errors import CardGone
-from exporter.sources.driver.nvml_gpm import WINDOW_LEAST
-from exporter.sources.driver.nvml_topology import TopologyReader
 
 _PACE = WINDOW_LEAST + 0.01  # seconds between two reads: below that no work is measured
 _SLOW_EACH = 5  # reads; the daemon does it every tenth
@@ -46,13 +46,13 @@ class Seen:
 
 def read(driver: Any, seconds: float) -> Seen:
     """Initialise, read all cards for so long (six times at the least), and shut down.  Raises DriverGone."""
-    versions, count = nvml.initialise(driver)
+    versions, count = library.initialise(driver)
     shared = Shared()
     try:
         looks, handles, closed = [], {}, []
         for index in range(count):
             try:
-                calls, facts = nvml.open_card(driver, index)
+                calls, facts = library.open_card(driver, index)
             except CardGone as error:
                 closed.append(str(error))
                 continue
@@ -71,7 +71,7 @@ def read(driver: Any, seconds: float) -> Seen:
         return Seen(versions, looks, topology, closed)
     finally:
         shared.clear(driver)
-        nvml.shut_down(driver)
+        library.shut_down(driver)
 
 
 def _turn(look: Look, *, slow: bool, counted: bool) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exporter.sources.driver import nvml
-from exporter.sources.driver.nvml_arrays import decoded
-from exporter.sources.driver.nvml_errors import code_of
-from exporter.sources.driver.nvml_fields import event_time_fields
+from exporter.driver.nvml import library
+from exporter.driver.nvml.arrays import decoded
+from exporter.driver.nvml.errors import code_of
+from exporter.driver.nvml.fields import event_time_fields
 
 # id → reason, if the driver means that by it.
 FIELDS: Mapping[int, str] = {
@@ -40,13 +40,13 @@ class Raw:
 
 def look(driver: Any) -> dict[str, dict[int, Raw]]:
     """Give uuid → id → raw number of all cards that answer.  Raises DriverGone."""
-    _, count = nvml.initialise(driver)
+    _, count = library.initialise(driver)
     try:
         found = {}
         for index in range(count):
             try:
                 handle = driver.nvmlDeviceGetHandleByIndex(index)
-                uuid = nvml.printable(driver.nvmlDeviceGetUUID(handle))
+                uuid = library.printable(driver.nvmlDeviceGetUUID(handle))
                 items = driver.nvmlDeviceGetFieldValues(handle, list(FIELDS))
             except Exception as error:
                 if code_of(error) is None:
@@ -56,7 +56,7 @@ def look(driver: Any) -> dict[str, dict[int, Raw]]:
             found[uuid] = {number: _raw(at, item) for number, item in zip(FIELDS, items, strict=True)}
         return found
     finally:
-        nvml.shut_down(driver)
+        library.shut_down(driver)
 
 
 def _raw(at: float, item: Any) -> Raw:

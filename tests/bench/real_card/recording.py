@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.sources.driver.nvml_arrays import VALUE_OF_TYPE
-from exporter.sources.driver.nvml_errors import code_of
+from exporter.driver.nvml.arrays import VALUE_OF_TYPE
+from exporter.driver.nvml.errors import code_of
 
 PATIENCE = 60.0  # seconds that one call may take; after that nobody would wait for the rest either
 OBJECTED = -1  # the binding itself refused, so there is no code of the driver

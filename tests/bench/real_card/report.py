@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from exporter.driver.nvml.gpm import SIGNALS as WORK
+from exporter.driver.nvml.signals import FAST, SAMPLED, SLOW, Way
 from exporter.model import CardReading, Signal
-from exporter.sources.driver.nvml_gpm import SIGNALS as WORK
-from exporter.sources.driver.nvml_signals import FAST, SAMPLED, SLOW, Way
 from tests.bench.machine import percentile
 from tests.bench.nvml_cycle import group_of
 from tests.bench.real_card.recording import OBJECTED, Call, Recorder

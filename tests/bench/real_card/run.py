@@ -17,8 +17,8 @@ from importlib.metadata import version
 from typing import Any
 
 from exporter import __version__
-from exporter.sources.driver import nvml
-from exporter.sources.driver.nvml_errors import DriverGone
+from exporter.driver.nvml import library
+from exporter.driver.nvml.errors import DriverGone
 from tests.bench.real_card import cards, counters, smi
 from tests.bench.real_card.compare import Comparison, Raws
 from tests.bench.real_card.daemon import Daemon, DaemonError, Page, complaints, up
@@ -50,7 +50,7 @@ class Run:
         self._output, self._seconds, self._load, self._give_up = output, seconds, load, give_up
         self._disguise = Disguise()
         self._report = Report()
-        self._driver = nvml.load_driver("pynvml")
+        self._driver = library.load_driver("pynvml")
 
     def all(self) -> int:
         """Do everything in turn."""

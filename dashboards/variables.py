@@ -1,0 +1,101 @@
+"""The variables of every board, and selectors that obey them.
+
+``seen`` adds a matcher for each variable whose label the metric has, so that no panel can forget one.  ``or_dead`` is
+how a single figure says that nobody measures it.
+"""
+
+from __future__ import annotations
+
+from alerts import recordings
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Metric
+from exporter.promql import (
+    UP,
+    Expr,
+    Known,
+    Matcher,
+    binary,
+    both,
+    buckets,
+    labels_of,
+    max_by,
+    observations,
+    over_time,
+    regex,
+    select,
+    total,
+)
+
+VARIABLES = ("job", "instance", "model", "replica", "gpu")
+WINDOW = "$__rate_interval"
+RANGE = "$__range"
+LATELY = recordings.WINDOW  # of the daemon's windows, the one that the rules read too
+NODE = recordings.NODE
+DEAD = -9999.0  # no figure of the catalogue can be this
+# The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
+FROM = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
+RANGE_SECONDS = Expr(body="$__range_s", labels=frozenset(), unit=None, scalar=True)
+WINDOW_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset(), unit=None, scalar=True)
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def _asked(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matcher]:
+    """Give the matchers of the variables, and the given ones beside them: none takes a variable's place."""
+    own = labels_of(metric)
+    chosen: dict[str, Matcher] = {name: regex(f"${name}") for name in VARIABLES if name in own}
+    for name, given in more.items():
+        mine = given if isinstance(given, tuple) else (given,)
+        chosen[name] = (regex(f"${name}"), *mine) if name in chosen else given
+    return chosen
+
+
+def seen(metric: Metric | Known, **more: Matcher) -> Expr:
+    """Select what the variables choose, and the given matchers."""
+    return select(metric, **_asked(metric, more))
+
+
+def seen_buckets(metric: Metric, **more: Matcher) -> Expr:
+    """Select a histogram's buckets."""
+    return buckets(metric, **_asked(metric, more))
+
+
+def seen_count(metric: Metric, **more: Matcher) -> Expr:
+    """Select a histogram's number of observations."""
+    return observations(metric, **_asked(metric, more))
+
+
+def seen_sum(metric: Metric, **more: Matcher) -> Expr:
+    """Select the sum of a histogram's observations."""
+    return total(metric, **_asked(metric, more))
+
+
+def targets() -> Expr:
+    """Give ``up`` of the exporters.
+
+    With the job variable on All, ``up`` alone would be that of every job: kept are targets that showed Shardwatch's
+    page within the last day.
+    """
+    known = over_time("present", seen(m.SHARDWATCH_BUILD_INFO), "1d")
+    return both(seen(UP), known, on=NODE)
+
+
+def or_dead(expr: Expr) -> Expr:
+    """Add the value ``DEAD`` while every chosen exporter is dead; the panel shows it in words."""
+    dead = max_by(targets()).equals(0) + DEAD
+    return expr | (dead if expr.unit is None else dead.as_unit(expr.unit, per_second=expr.per_second))
+
+
+def owned_lately(expr: Expr) -> Expr:
+    """Give a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
+    joined = binary("*", over_time("max", seen(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), bring=())
+    return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined
+
+
+def owned(expr: Expr) -> Expr:
+    """Give a card's figure for each replica that uses it, with the replica's labels.
+
+    The fact stands on the left: a card of several replicas is then no error, as it would be with group_left the other
+    way round.  ``expr`` must have one series a card.
+    """
+    joined = binary("*", seen(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), bring=())
+    return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined

@@ -1,0 +1,128 @@
+"""The driver worker as its parent sees it: a child process, a pipe each way, and nothing that ever waits for it.
+
+The child gets no descriptor but its pipes, a session of its own (a terminal's Ctrl-C is not for it) and the parent's
+import path, so that it finds the same package whether installed, editable or run from a checkout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import exporter
+from exporter.driver import protocol
+from exporter.model import EMPTY
+
+_READ = 65536
+_READS = 64  # at most 4 MiB at a time, so that a flood of frames cannot keep the supervisor
+
+
+def import_path() -> list[str]:
+    """Give the import path for the child: the parent's, without entries that mean the current directory."""
+    kept = [entry for entry in sys.path if os.path.isabs(entry)]
+    if len(kept) != len(sys.path):
+        # This package may have been found through one of the entries just dropped.
+        kept.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(exporter.__file__))))
+    return kept
+
+
+def command(module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY) -> list[str]:
+    """Give the command line of a worker; -I because the path is handed over whole."""
+    more = ["gentle"] if gentle else []
+    more += [f"{uuid}={seconds:.1f}" for uuid, seconds in resting.items()]
+    code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.driver.worker.main import main; main()"
+    return [sys.executable, "-I", "-c", code, module, options, *more]
+
+
+class WorkerProcess:
+    """One child.  Raises OSError from the constructor when it cannot be started."""
+
+    def __init__(
+        self, module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY
+    ) -> None:
+        # Without the limit the C library keeps an arena of memory for each card's thread.
+        environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+        self._child = subprocess.Popen(
+            command(module, options, gentle=gentle, resting=resting),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # the vendor's library does not see it: see last_words
+            bufsize=0,
+            close_fds=True,
+            start_new_session=True,
+            env=environment,
+        )
+        if self._child.stdin is None or self._child.stdout is None or self._child.stderr is None:
+            raise OSError("the worker has no pipes")
+        self._to_child, self._from_child, self._dying = self._child.stdin, self._child.stdout, self._child.stderr
+        os.set_blocking(self._to_child.fileno(), False)
+        os.set_blocking(self._from_child.fileno(), False)
+        os.set_blocking(self._dying.fileno(), False)
+        self._frames = protocol.FrameBuffer()
+        self.pid = self._child.pid
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Give the descriptor on which answers arrive, for poll."""
+        return self._from_child.fileno()
+
+    def send(self, message: protocol.Message) -> bool:
+        """Write one request; False when the worker does not take it."""
+        data = protocol.encode(message)
+        try:
+            # Far below PIPE_BUF, so a pipe takes it whole or not at all.
+            return os.write(self._to_child.fileno(), data) == len(data)
+        except OSError:
+            return False
+
+    def dismiss(self) -> None:
+        """Take back the promise of further requests; a worker that can still think gives up the driver and ends."""
+        with contextlib.suppress(OSError):
+            self._to_child.close()
+
+    def receive(self) -> list[protocol.Message]:
+        """Give the messages that have arrived; sets ``closed`` at the end of the stream.
+
+        Raises DriverError("protocol") when what arrived is not the protocol; the worker is then of no use.
+        """
+        messages: list[protocol.Message] = []
+        for _ in range(_READS):
+            try:
+                data = os.read(self.fileno(), _READ)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+                break
+            messages += [protocol.decode(frame) for frame in self._frames.feed(data)]
+        return messages
+
+    def last_words(self) -> str:
+        """Give what the worker's fault handler wrote when it died of a signal; "" when it died otherwise."""
+        try:
+            return os.read(self._dying.fileno(), _READ).decode("ascii", "replace")
+        except (OSError, ValueError):
+            return ""
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signal the worker and whatever it started."""
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def exit_code(self) -> int | None:
+        """Give the exit code (negative: the signal) without waiting; None while it is alive."""
+        return self._child.poll()
+
+    def close(self) -> None:
+        """Close all pipes; a worker that can still think ends itself."""
+        self.closed = True
+        for end in (self._to_child, self._from_child, self._dying):
+            with contextlib.suppress(OSError):
+                end.close()

@@ -1,0 +1,150 @@
+"""What a failing driver call means: one signal is absent, one card is gone, or the whole initialisation is over.
+
+The numbers are NVML's return codes, written out because a stand-in for the binding need not have its constants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from exporter.driver.call_names import left_out
+from exporter.errors import DriverError
+from exporter.model import EMPTY, Missing
+
+UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+FUNCTION_NOT_FOUND = 13
+
+# Never true a moment later: remembered until the next initialisation instead of asked again each cycle.
+UNSUPPORTED_CODES = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
+CARD_GONE = {15: "lost", 16: "reset_required", 28: "lost"}
+DRIVER_GONE = {UNINITIALIZED: "uninitialized", 9: "driver", 12: "library", 18: "mismatch"}
+OTHER_WORDS = {NO_PERMISSION: "no_permission", 10: "timeout", 17: "operating_system", 999: "unknown"}
+
+
+class CardGone(DriverError):  # noqa: N818 - it names a state of the card
+    """One card answers nothing any more; its neighbours may go on."""
+
+
+class DriverGone(DriverError):  # noqa: N818 - it names a state of the driver
+    """The initialisation is over for all cards; ``reason`` "uninitialized" is cured by another one in place."""
+
+
+def code_of(error: BaseException) -> int | None:
+    """Give the NVML return code that an exception of the binding carries; None for any other exception."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) else None
+
+
+def word_of(error: BaseException) -> str:
+    """Give the closed word under which a failure is counted and shown."""
+    if isinstance(error, DriverError):
+        return error.reason
+    if isinstance(error, ImportError):
+        return "library"
+    code = code_of(error)
+    if code is None:
+        return "error"
+    for words in (DRIVER_GONE, CARD_GONE, OTHER_WORDS):
+        if code in words:
+            return words[code]
+    return "library" if code == FUNCTION_NOT_FOUND else "error"
+
+
+def missing_for(code: int) -> Missing:
+    """Say why a signal is absent after a return code; raises CardGone or DriverGone where more than it is lost."""
+    if code in CARD_GONE:
+        raise CardGone(CARD_GONE[code], f"the driver answered {code}")
+    if code in DRIVER_GONE:
+        raise DriverGone(DRIVER_GONE[code], f"the driver answered {code}")
+    if code in UNSUPPORTED_CODES:
+        return Missing.UNSUPPORTED
+    return Missing.NO_PERMISSION if code == NO_PERMISSION else Missing.ERROR
+
+
+class CardCalls:
+    """The calls about one card, each failure turned into a reason, each refusal remembered until the next init.
+
+    ``since`` is when the call now running began (monotonic), None between calls: the worker's main thread reads it
+    to tell a card that hangs in one call from a card that is slow in many.  ``failures`` counts the calls that may
+    succeed the next time.  ``left``: see ``left_out``.
+    """
+
+    __slots__ = ("_answered", "_driver", "_handle", "failures", "last_error", "left", "since", "unsupported")
+
+    def __init__(self, driver: Any, handle: Any, left: Mapping[str, float] = EMPTY) -> None:
+        self.left = left
+        self._driver = driver
+        self._handle = handle
+        self._answered: set[Any] = set()
+        self.unsupported: set[Any] = set()
+        self.since: float | None = None
+        self.last_error = ""
+        self.failures = 0
+
+    @property
+    def handle(self) -> Any:
+        """The card's handle, for questions about two cards."""
+        return self._handle
+
+    def call(self, name: str, *args: Any, key: Any = None) -> Any:
+        """Call ``name`` with the card's handle: its result, or a Missing.  Raises CardGone, DriverGone, no others.
+
+        ``key`` is what a refusal is remembered under; it defaults to the name and the arguments.
+        """
+        return self.ask(name, self._handle, *args, key=key if key is not None else (name, *args))
+
+    def ask(self, name: str, *args: Any, key: Any = None) -> Any:
+        """Do the same for a function that takes no handle, or another one; ``key`` defaults to the name."""
+        key = key if key is not None else name
+        if key in self.unsupported:
+            return Missing.UNSUPPORTED
+        function = getattr(self._driver, name, None)
+        if function is None:
+            return Missing.UNSUPPORTED
+        if self.left and left_out(name, self.left):
+            self.last_error = "crashed"
+            return Missing.CRASHED
+        self.since = time.monotonic()
+        try:
+            result = function(*args)
+        except Exception as error:
+            return self._missing(key, error)
+        finally:
+            self.since = None
+        self._answered.add(key)
+        return result
+
+    def refused(self, key: Any, code: int) -> Missing:
+        """Say why ``key`` is absent after ``code``, and remember it where asking again is useless."""
+        self.last_error = OTHER_WORDS.get(code, "error")
+        missing = missing_for(code)
+        # An argument that the driver never accepted is a field or sensor it does not know.  After it was accepted
+        # once, the same code is a passing failure.
+        if code == INVALID_ARGUMENT and key not in self._answered:
+            missing = Missing.UNSUPPORTED
+        if missing is Missing.UNSUPPORTED:
+            self.unsupported.add(key)
+        self.failures += missing is Missing.ERROR
+        return missing
+
+    def accepted(self, key: Any) -> None:
+        """Note that the driver answered ``key`` properly at least once."""
+        self._answered.add(key)
+
+    def _missing(self, key: Any, error: Exception) -> Missing:
+        code = code_of(error)
+        if code is not None:
+            return self.refused(key, code)
+        self.last_error = "error"
+        # The binding's own objections (a constant of the wrong type, a structure the library does not know) come
+        # back on every call, so they count as "does not have it".
+        if type(error).__name__ in {"ArgumentError", "NVMLLibraryMismatchError"}:
+            self.unsupported.add(key)
+            return Missing.UNSUPPORTED
+        self.failures += 1
+        return Missing.ERROR

@@ -1,0 +1,206 @@
+"""NVML: one driver and its cards, found, named and counted; ``nvml_card`` reads their numbers.
+
+Sole importer of pynvml, and runs only inside the worker process, because any call here can block for ever.  The
+driver is a module (or any object) with pynvml's names; a missing name counts as a function that the driver lacks.
+Enumerations are written as the numbers of NVML's binary interface, so few constants are needed: one binding has
+constants that are tuples, and field ids in bindings follow the binding's age, not the driver's.
+
+Names used (a stand-in for pynvml offers these; whatever it leaves out is reported as unsupported):
+
+lifecycle   nvmlInit() nvmlShutdown() nvmlDeviceGetCount() nvmlDeviceGetHandleByIndex(i)
+            NVMLError (attribute ``value``: the code)  configure(options: str), optional, called before nvmlInit
+versions    nvmlSystemGetDriverVersion() nvmlSystemGetNVMLVersion() nvmlSystemGetCudaDriverVersion()
+facts       nvmlDeviceGetUUID(h) nvmlDeviceGetName(h) nvmlDeviceGetPciInfo(h).busId nvmlDeviceGetSerial(h)
+            nvmlDeviceGetVbiosVersion(h) nvmlDeviceGetMemoryAffinity(h, words, 0) nvmlDeviceGetNumaNodeId(h)
+            nvmlDeviceGetMigMode(h)
+each cycle  nvmlDeviceGetSamples(h, type 1 2, last_us) -> (value type, [.timeStamp .sampleValue.uiVal])
+            nvmlDeviceGetUtilizationRates(h).gpu .memory
+            nvmlDeviceGetMemoryInfo(h, version=nvmlMemory_v2).total .used .free .reserved, else (h)
+            nvmlDeviceGetTemperatureV(h, 0) else nvmlDeviceGetTemperature(h, 0)  nvmlDeviceGetMarginTemperature(h)
+            nvmlDeviceGetPowerUsage(h) nvmlDeviceGetTotalEnergyConsumption(h) (where the fields are unsupported)
+            nvmlDeviceGetClockInfo(h, 0 graphics 1 sm 2 memory 3 video) nvmlDeviceGetPerformanceState(h)
+            nvmlDeviceGetCurrentClocksEventReasons(h) else nvmlDeviceGetCurrentClocksThrottleReasons(h)
+            nvmlDeviceGetCurrPcieLinkGeneration(h) nvmlDeviceGetCurrPcieLinkWidth(h)
+            nvmlDeviceGetPcieReplayCounter(h) nvmlDeviceGetNvLinkState(h, link) (every 5 s)
+            nvmlDeviceGetTotalEccErrors(h, 0 corrected 1 uncorrected, 0 volatile 1 aggregate)
+            nvmlDeviceGetRemappedRows(h) -> (correctable, uncorrectable, pending, failed)
+            nvmlDeviceGetFieldValues(h, [id or (id, scope)]) -> items .nvmlReturn .valueType .value.<uiVal ...>
+slow        nvmlDeviceGetEncoderUtilization(h)[0] nvmlDeviceGetDecoderUtilization(h)[0]
+            nvmlDeviceGetTemperatureThreshold(h, 0 shutdown 1 slowdown 2 memory_max 3 gpu_max)
+            nvmlDeviceGetEnforcedPowerLimit(h) nvmlDeviceGetMaxClockInfo(h, domain)
+            nvmlDeviceGetMaxPcieLinkGeneration(h) nvmlDeviceGetMaxPcieLinkWidth(h)
+            nvmlDeviceGetNumFans(h) nvmlDeviceGetFanSpeed_v2(h, fan) else nvmlDeviceGetFanSpeed(h)
+            nvmlDeviceGetRetiredPages(h, 0 1) nvmlDeviceGetComputeRunningProcesses(h) -> [.pid .usedGpuMemory]
+            nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info)) with info = c_nvmlGpuFabricInfo_v3_t() else _v2_t():
+            .state .status .healthMask .healthSummary
+fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event time, 82 memory temperature, 83 energy mJ,
+            91 link count, 94 replays, 142-145 row remap, 185 average power mW, 197 198 PCIe bytes sent and received,
+            230 recovery action, NVLink bytes 202 204 (bytes) or 138 139 (KiB) with scope 0xFFFFFFFF
+            slow: 29 30 retired pages, NVLink errors per link (scope link) 161-163 or 206-222 and 293,
+            170 C2C links, and where there are some (scope link) 171 their state, 231-233 their errors
+work        nvmlGpmQueryDeviceSupport(h).isSupportedDevice nvmlGpmSampleAlloc() nvmlGpmSampleFree(sample)
+            nvmlGpmSampleGet(h, sample) nvmlGpmMetricsGet(question) with c_nvmlGpmMetricsGet_t(): .version .numMetrics
+            .sample1 .sample2 .metrics[place].metricId .nvmlReturn .value; ids in nvml_gpm
+instances   nvmlDeviceGetMaxMigDeviceCount(h) nvmlDeviceGetMigDeviceHandleByIndex(h, place) and, of what that gives,
+            nvmlDeviceGetUUID nvmlDeviceGetName nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId
+            nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses; nvmlGpmMigSampleGet(h, instance, sample)
+topology    see nvml_topology
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from exporter.driver.call_names import left_out, place
+from exporter.driver.nvml.errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
+
+_MAX_CARDS = 64
+_MAX_TEXT = 96
+_NODE_SCOPE = 0
+
+
+def load_driver(module: str, options: str = "") -> Any:
+    """Import the binding (or its stand-in) by name and hand it its options.  Raises DriverGone("library")."""
+    try:
+        driver = importlib.import_module(module)
+        if options:
+            driver.configure(options)
+    except Exception as error:
+        raise DriverGone("library", f"{module} cannot be loaded: {error}") from error
+    return driver
+
+
+def initialise(driver: Any) -> tuple[DriverFacts, int]:
+    """Initialise NVML: versions and number of cards.  Raises DriverGone with the reason; may block for ever."""
+    try:
+        driver.nvmlInit()
+        count = int(driver.nvmlDeviceGetCount())
+    except Exception as error:
+        raise DriverGone(word_of(error), f"NVML does not start: {error}") from error
+    if not 0 <= count <= _MAX_CARDS:
+        raise DriverGone("error", f"NVML counts {count} cards; at most {_MAX_CARDS} are believed")
+    cuda = _version_call(driver, "nvmlSystemGetCudaDriverVersion")
+    facts = DriverFacts(
+        driver_version=printable(_version_call(driver, "nvmlSystemGetDriverVersion")),
+        nvml_version=printable(_version_call(driver, "nvmlSystemGetNVMLVersion")),
+        cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else "",
+    )
+    return facts, count
+
+
+def card_count(driver: Any) -> int | None:
+    """Count the cards again; None when the driver does not say this time.  Raises DriverGone where all is over."""
+    try:
+        count = int(driver.nvmlDeviceGetCount())
+    except Exception as error:
+        reason = word_of(error)
+        if reason in {"uninitialized", "mismatch", "driver"}:
+            raise DriverGone(reason, f"NVML cannot count the cards: {error}") from error
+        return None
+    # A number that cannot be is no reason to initialise anew, which would take down cards that answer.
+    return count if 0 <= count <= _MAX_CARDS else None
+
+
+def shut_down(driver: Any) -> None:
+    """Release the driver; failures are of no use to anybody at this point."""
+    try:
+        driver.nvmlShutdown()
+    except Exception:
+        return
+
+
+def open_card(
+    driver: Any, index: int, left: Mapping[str, Mapping[str, float]] = EMPTY
+) -> tuple[CardCalls, CardFacts]:
+    """Get the handle and facts of one card.  Raises CardGone or DriverGone; may block for ever.
+
+    ``left``: UUID or ``place`` → what is left out of the calls about that card, see ``left_out``.
+    """
+    here = left.get(place(index), EMPTY)
+    if left_out("nvmlDeviceGetHandleByIndex", here):
+        raise CardGone("crashed", f"card {index} is left alone: the driver crashed when it was opened")
+    try:
+        handle = driver.nvmlDeviceGetHandleByIndex(index)
+    except Exception as error:
+        reason = word_of(error)
+        if reason in {"uninitialized", "mismatch", "driver"}:
+            raise DriverGone(reason, f"card {index} has no handle: {error}") from error
+        raise CardGone(reason, f"card {index} has no handle: {error}") from error
+    calls = CardCalls(driver, handle, here)
+    facts = read_facts(calls, index)
+    calls.left = {**here, **left.get(facts.uuid, EMPTY)}
+    if left_out("", calls.left):
+        raise CardGone("crashed", f"card {index} is left alone: the driver crashed in several calls about it")
+    return calls, facts
+
+
+def read_facts(calls: CardCalls, index: int, known: CardFacts | None = None) -> CardFacts:
+    """Read what stays true of a card; what the driver fails to answer this time stays as it is ``known``.
+
+    Raises CardGone where nothing says which card it is, as it could not be told from others.
+    """
+    answer = calls.call("nvmlDeviceGetUUID")
+    if answer is Missing.ERROR and known is not None:
+        return known
+    uuid = printable(answer)
+    if not uuid:
+        raise CardGone(calls.last_error or "error", f"card {index} has no UUID")
+    before = known if known is not None and known.uuid == uuid else CardFacts(index=index, uuid=uuid)
+    pci, mig = calls.call("nvmlDeviceGetPciInfo"), mig_enabled(calls)
+    return CardFacts(
+        index=index,
+        uuid=uuid,
+        name=_text(calls.call("nvmlDeviceGetName"), before.name),
+        pci_bus_id=_text(pci if isinstance(pci, Missing) else getattr(pci, "busId", ""), before.pci_bus_id),
+        serial=_text(calls.call("nvmlDeviceGetSerial"), before.serial),
+        vbios_version=_text(calls.call("nvmlDeviceGetVbiosVersion"), before.vbios_version),
+        numa_node=_numa_node(calls, before.numa_node),
+        mig=before.mig if mig is None else mig,
+    )
+
+
+def _text(answer: Any, before: str) -> str:
+    return before if answer is Missing.ERROR else printable(answer)
+
+
+def mig_enabled(calls: CardCalls) -> bool | None:
+    """Say whether the card is divided into instances; None where the driver does not answer this time."""
+    mode = calls.call("nvmlDeviceGetMigMode")
+    if isinstance(mode, Missing):
+        return False if mode is Missing.UNSUPPORTED else None
+    return bool(mode) and mode[0] == 1
+
+
+def _numa_node(calls: CardCalls, before: int | None) -> int | None:
+    """Give the node of host memory nearest to the card; the card's own node only where it says no other."""
+    words = calls.call("nvmlDeviceGetMemoryAffinity", 4, _NODE_SCOPE)
+    if words is Missing.ERROR:
+        return before
+    if not isinstance(words, Missing):
+        mask = sum(int(word) << (64 * place) for place, word in enumerate(words))
+        if mask and not mask & (mask - 1):  # several nodes: the machine does not say which is near
+            return mask.bit_length() - 1
+    node = calls.call("nvmlDeviceGetNumaNodeId")
+    if node is Missing.ERROR:
+        return before
+    return node if isinstance(node, int) and 0 <= node < 4096 else None
+
+
+def _version_call(driver: Any, name: str) -> Any:
+    function = getattr(driver, name, None)
+    try:
+        return function() if function is not None else ""
+    except Exception:
+        return ""
+
+
+def printable(raw: Any) -> str:
+    """Give a driver's string, without what a page or log cannot carry; empty for anything else."""
+    if isinstance(raw, bytes):
+        raw = raw.decode("utf-8", "replace")
+    if not isinstance(raw, str) or isinstance(raw, Missing):
+        return ""
+    return "".join(letter for letter in raw[:_MAX_TEXT] if letter.isprintable()).strip()

@@ -1,0 +1,255 @@
+"""Readings that are more than one number: buffered samples, clock events, NVLinks, fans, processes.
+
+Each probe keeps what it needs between cycles of one initialisation and answers values, or the Missing that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from exporter.driver.nvml.arrays import decoded, samples_by_time
+from exporter.driver.nvml.counter_units import Evidence, plausible, rested, weigh
+from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
+from exporter.driver.nvml.nvlink_counters import LinkSums
+from exporter.driver.nvml.signals import NVLINK_BIT_ERRORS, NVLINK_ERRORS
+from exporter.model import EMPTY, CardProcess, Missing
+from exporter.model.clock_events import CLOCK_EVENT_BITS
+
+_MAX_LINKS = 64
+_MAX_SAMPLES = 4096
+_MAX_PROCESSES = 1024
+_FIRST_WINDOW = 1_000_000  # µs of buffered samples that the first cycle takes; older ones are history
+
+
+class SampleMean:
+    """The mean of the driver's buffered samples since the previous cycle, as a ratio."""
+
+    __slots__ = ("_calls", "_last", "_type")
+
+    def __init__(self, calls: CardCalls, sample_type: int) -> None:
+        self._calls = calls
+        self._type = sample_type
+        self._last = 0
+
+    def read(self) -> float | Missing:
+        """Give the mean ratio; Missing where the driver has no buffer, or nothing new in it."""
+        answer = self._calls.call(
+            "nvmlDeviceGetSamples", self._type, self._last, key=("nvmlDeviceGetSamples", self._type)
+        )
+        if isinstance(answer, Missing):
+            return answer
+        try:
+            value_type, samples = answer
+            stamped = samples_by_time(value_type, samples[-_MAX_SAMPLES:])
+            newest = max(stamped, default=0)
+            if not 0 < newest < 2**62:  # a garbage time kept as "last seen" would hide every later sample
+                return Missing.ERROR
+            after = max(self._last, 0) or newest - _FIRST_WINDOW
+            self._last = newest
+            # NaN and all-ones fail the comparison.
+            valid = [value for stamp, value in stamped.items() if stamp > after and 0 <= value <= 100]
+        except (AttributeError, IndexError, TypeError, ValueError):
+            return Missing.INVALID
+        return sum(valid) / (100 * len(valid)) if valid else Missing.INVALID
+
+
+class ClockEvents:
+    """Why the clocks are held down now (bits), and for how long in total (counters).
+
+    ``units``: reason → unit of its counter, as far as some card of this driver has shown it; shared by all of them.
+    ``evidence``: reason → what this card's counter has shown, also before this initialisation.
+    A counter is left out until its unit is known, unless it is zero, and when it moves as time cannot; see
+    ``calibration``.  ``fields``: reason → its field with this driver, or why it has none.
+    """
+
+    def __init__(
+        self,
+        calls: CardCalls,
+        fields: Mapping[str, Field | Missing],
+        units: dict[str, float] | None = None,
+        evidence: dict[str, Evidence] | None = None,
+    ) -> None:
+        self._calls = calls
+        self._fields = fields
+        self._units = {} if units is None else units
+        self._evidence = {} if evidence is None else evidence
+        self._evidence.update({reason: rested(shown) for reason, shown in self._evidence.items()})
+
+    def fields(self) -> list[Field]:
+        """Give the fields to read."""
+        return [field for field in self._fields.values() if not isinstance(field, Missing)]
+
+    def active(self) -> dict[str, bool] | Missing:
+        """Give reason → active for the nine known reasons."""
+        mask = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is Missing.UNSUPPORTED:
+            mask = self._calls.call("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if isinstance(mask, Missing):
+            return mask
+        if not isinstance(mask, int) or isinstance(checked(mask), Missing):
+            return Missing.INVALID
+        return {reason: bool(mask & bit) for reason, bit in CLOCK_EVENT_BITS.items()}
+
+    def seconds(
+        self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing
+    ) -> tuple[dict[str, float], Missing | None]:
+        """Give reason → seconds, and why some reason is not among them (None: all are).
+
+        Of several causes the one that may pass is given before what the card or the driver does not have.
+        """
+        bits = EMPTY if isinstance(active, Missing) else active
+        seconds: dict[str, float] = {}
+        why: Missing | None = None
+        for reason, field in self._fields.items():
+            raw = field if isinstance(field, Missing) else batch.get(field)
+            number = raw if isinstance(raw, Missing) else checked(raw)
+            value = number if isinstance(number, Missing) else self._value(reason, at, number, bits.get(reason))
+            if not isinstance(value, Missing):
+                seconds[reason] = value
+            elif why is None or value is not Missing.UNSUPPORTED:
+                why = value
+        return seconds, why
+
+    def policies(self, batch: FieldBatch) -> dict[str, float]:
+        """Give policy → seconds, in the unit that the power limit's counter has shown; before that only what is zero.
+
+        No bit says when a policy is active, so these cannot be held against time themselves.
+        """
+        unit, seconds = self._unit("sw_power_cap"), {}
+        for policy, field in POLICIES.items():
+            raw = batch.get(field)
+            number = raw if isinstance(raw, Missing) else checked(raw)
+            if number == 0.0 or not (isinstance(number, Missing) or unit is None):
+                seconds[policy] = number * (unit or 0.0)
+        return seconds
+
+    def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
+        unit = self._unit(reason)
+        before = self._evidence.get(reason, Evidence())
+        sound = plausible(before, at, raw, unit)
+        evidence = self._evidence[reason] = weigh(before, at, raw, active=active, unit=unit)
+        if not sound:
+            return Missing.INVALID
+        if evidence.unit is not None and not evidence.refuted:
+            self._units[reason] = unit = evidence.unit
+        value = evidence.value(unit)
+        return Missing.UNVERIFIED if value is None else value
+
+    def _unit(self, reason: str) -> float | None:
+        unit = self._units.get(reason)
+        if unit is None and reason in SETTLED_REASONS:  # their ids never moved: only the unit is in question
+            return next(iter(self._units.values()), None)
+        return unit
+
+
+class NvLinks:
+    """A card's NVLinks: state of each, counters summed over all.  ``sums``: of an earlier initialisation."""
+
+    def __init__(self, calls: CardCalls, sums: LinkSums | None = None) -> None:
+        self._calls = calls
+        self._sums = LinkSums() if sums is None else sums
+        self.count = self._count()
+
+    def _count(self) -> int | None:
+        items = self._calls.call("nvmlDeviceGetFieldValues", [91], key="fields")
+        if isinstance(items, Missing) or not len(items) or items[0].nvmlReturn:
+            return None
+        number = checked(decoded(items[0]), high=_MAX_LINKS)
+        return None if isinstance(number, Missing) else int(number)
+
+    def states(self, ask: Callable[[int], Any] | None = None) -> tuple[dict[int, bool], Missing | None]:
+        """Give link → up for the links that the driver knows, and why some link is not among them (None: all are).
+
+        ``ask`` puts the question, or gives a last answer.  A link that is not fitted is not missing.
+        """
+        ask = ask or (lambda link: self._calls.call("nvmlDeviceGetNvLinkState", link))
+        states: dict[int, bool] = {}
+        why: Missing | None = None
+        past: int | None = None  # the first that the card does not have
+        for link in range(_MAX_LINKS if self.count is None else self.count):
+            state = ask(link)
+            if state is Missing.UNSUPPORTED and self.count is None:
+                past = link
+                break
+            if isinstance(state, Missing) or state not in {0, 1}:
+                if state is not Missing.UNSUPPORTED:
+                    why = state if isinstance(state, Missing) else Missing.INVALID
+                continue
+            states[link] = bool(state)
+        if self.count is None and states and why is not Missing.SLOW:
+            self.count = max(states) + 1 if past is None else past
+        return states, why if states or why else Missing.UNSUPPORTED
+
+    def fields(self, numbers: Iterable[int]) -> list[Field]:
+        """Give the fields of all links for some field ids."""
+        return [(number, link) for number in numbers for link in range(self.count or 0)]
+
+    def errors(self, batch: FieldBatch) -> dict[str, float] | Missing:
+        """Give type → errors of all links together; a type of which the sum is not known is left out."""
+        totals: dict[str, float] = {}
+        why: Missing = Missing.UNSUPPORTED
+        for kind, number in NVLINK_ERRORS.items():
+            total = self.total(batch, number)
+            if not isinstance(total, Missing):
+                totals[kind] = total
+            elif total is not Missing.UNSUPPORTED:
+                why = total
+        return totals or why
+
+    def bit_errors(self, batch: FieldBatch) -> dict[str, float]:
+        """Give type → share of bits that arrived wrong, of the link where it is highest."""
+        worst = {}
+        for kind, number in NVLINK_BIT_ERRORS.items():
+            values = [batch.get((number, link)) for link in range(self.count or 0)]
+            ratios = [bit_error_ratio(value) for value in values if not isinstance(value, Missing)]
+            if ratios:
+                worst[kind] = max(ratios)
+        return worst
+
+    def total(self, batch: FieldBatch, number: int) -> float | Missing:
+        """Give the sum of one field over all links; see LinkSums."""
+        return self._sums.total(number, [batch.get((number, link)) for link in range(self.count or 0)])
+
+
+def bit_error_ratio(raw: float) -> float:
+    """Decode the driver's form: mantissa (bits 8 to 11) × 10 to the minus exponent (bits 0 to 7)."""
+    number = int(raw)
+    return float((number >> 8 & 0xF) * 10.0 ** -(number & 0xFF))
+
+
+def fan_speed(calls: CardCalls) -> float | Missing:
+    """Give the mean speed of the card's fans as a ratio; drivers say up to a little more than 1."""
+    count = calls.call("nvmlDeviceGetNumFans")
+    if isinstance(count, int):
+        if not 0 < count <= 16:
+            return Missing.UNSUPPORTED if count == 0 else Missing.INVALID
+        raws = [calls.call("nvmlDeviceGetFanSpeed_v2", fan) for fan in range(count)]
+        if all(raw is Missing.UNSUPPORTED for raw in raws):
+            raws = [calls.call("nvmlDeviceGetFanSpeed")]
+    else:
+        raws = [calls.call("nvmlDeviceGetFanSpeed")]
+    speeds = [raw if isinstance(raw, Missing) else checked(raw, 0.01, 0.0, 2.0) for raw in raws]
+    valid = [speed for speed in speeds if not isinstance(speed, Missing)]
+    if valid:
+        return sum(valid) / len(valid)
+    return next(speed for speed in speeds if isinstance(speed, Missing))
+
+
+def processes(calls: CardCalls) -> tuple[CardProcess, ...] | Missing:
+    """Give the processes that compute on the card; the same pid in two instances is one process."""
+    answer = calls.call("nvmlDeviceGetComputeRunningProcesses")
+    if isinstance(answer, Missing):
+        return answer
+    memory: dict[int, float | None] = {}
+    try:
+        for process in list(answer)[:_MAX_PROCESSES]:
+            pid = int(process.pid)
+            used = checked(process.usedGpuMemory, high=2.0**56)
+            before = memory.get(pid)
+            memory[pid] = before if isinstance(used, Missing) else used + (before or 0.0)
+    except (AttributeError, TypeError, ValueError):
+        return Missing.INVALID
+    found = tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
+    return Missing.INVALID if memory and not found else found  # none would say that nobody uses the card

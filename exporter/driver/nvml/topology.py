@@ -1,0 +1,119 @@
+"""How the cards of a node are joined, asked of the driver pair by pair and link by link; rarely, as it is static.
+
+Names used: nvmlDeviceGetTopologyCommonAncestor(h, other) nvmlDeviceGetP2PStatus(h, other, 0 read 1 write 2 NVLink
+3 atomics 4 PCI) nvmlDeviceGetNvLinkRemoteDeviceType(h, link) nvmlDeviceGetNvLinkRemotePciInfo(h, link).busId
+The capability's numbers are written out because the binding's constant for "read" is a tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from exporter.driver.nvml.errors import CardCalls, CardGone
+from exporter.driver.nvml.library import printable
+from exporter.driver.nvml.probes import NvLinks
+from exporter.model import EMPTY, CardTopology, LinkEnd, Missing, Peer
+from exporter.model.topology import CAPABILITIES, STATUSES
+
+_ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # 0: two chips on one board
+_ENDS = {0: "gpu", 1: "npu", 2: "switch", 0xFF: "unknown"}
+
+
+class TopologyReader:
+    """One pass over some cards.  ``whole`` tells after it whether every question got a final answer.
+
+    ``may_go_on`` is asked before each card and pair; Interrupted is raised when it says no.  ``left``: calls that are
+    left out.  ``calls`` is the card that the driver is asked about now, ``asked`` its uuid.  ``found`` is what is
+    known so far, uuid → topology; other threads may look at them while a call blocks.
+    """
+
+    def __init__(
+        self, driver: Any, may_go_on: Callable[[], bool] = lambda: True, left: Mapping[str, float] = EMPTY
+    ) -> None:
+        self._driver, self._left = driver, left
+        self._may_go_on = may_go_on
+        self.calls: CardCalls | None = None
+        self.asked = ""
+        self.found: dict[str, CardTopology] = {}
+        self.whole = True
+
+    def read(self, handles: Mapping[str, Any], *, suspects: Collection[str] = ()) -> dict[str, CardTopology]:
+        """Give uuid → topology of the cards behind ``handles``.  Raises DriverGone, Interrupted; may block for ever.
+
+        A card that is lost on the way is left out; what is not supported is empty.  ``suspects``: cards in whose name
+        nothing is asked, as a question of theirs has not returned; the others are asked about them at the very end.
+        """
+        for about_suspects in (False, True) if suspects else (False,):
+            for uuid, handle in handles.items():
+                others = {
+                    other: peer
+                    for other, peer in handles.items()
+                    if other != uuid and (other in suspects) is about_suspects
+                }
+                try:
+                    if uuid not in suspects:
+                        self._card(uuid, handle, others)
+                except CardGone:
+                    self.whole = False
+        return self.found
+
+    def _card(self, uuid: str, handle: Any, others: Mapping[str, Any]) -> None:
+        self.asked = uuid
+        calls = self.calls = CardCalls(self._driver, handle, self._left)
+        self._check()
+        known = self.found.get(uuid)
+        links = self._links(calls) if known is None else known.links
+        peers = {} if known is None else dict(known.peers)
+        self.found[uuid] = CardTopology(peers=dict(peers), links=links)
+        for other, peer in others.items():
+            self._check()
+            try:
+                peers[other] = self._peer(calls, other, peer, linked=bool(links))
+            except CardGone:
+                # It may be either of the two; the one of them that is gone says so itself.
+                self.whole = False
+            self.found[uuid] = CardTopology(peers=dict(peers), links=links)
+
+    def _check(self) -> None:
+        if not self._may_go_on():
+            raise Interrupted
+
+    def _ask(self, calls: CardCalls, name: str, *args: Any, key: Any) -> Any:
+        answer = calls.call(name, *args, key=(name, key))
+        if answer is Missing.ERROR:
+            self.whole = False
+        return None if isinstance(answer, Missing) else answer
+
+    def _peer(self, calls: CardCalls, uuid: str, other: Any, *, linked: bool) -> Peer:
+        ancestor = self._ask(calls, "nvmlDeviceGetTopologyCommonAncestor", other, key=uuid)
+        access = {}
+        for number, capability in enumerate(CAPABILITIES):
+            status = self._ask(calls, "nvmlDeviceGetP2PStatus", other, number, key=(uuid, number))
+            if isinstance(status, int) and 0 <= status < len(STATUSES):
+                access[capability] = STATUSES[status]
+        if linked and access.get("nvlink", "ok") != "ok":
+            self.whole = False  # the fabric may still be starting
+        return Peer(pci_path=_ANCESTORS.get(ancestor, "") if isinstance(ancestor, int) else "", access=access)
+
+    def _links(self, calls: CardCalls) -> dict[int, LinkEnd]:
+        """Give the far ends of the links that have one; a link that is down refuses to say."""
+        links = NvLinks(calls)
+        if links.count is None:
+            links.states()  # counts them
+        ends = {}
+        for link in range(links.count or 0):
+            self._check()
+            kind = self._ask(calls, "nvmlDeviceGetNvLinkRemoteDeviceType", link, key=link)
+            word = _ENDS.get(kind, "unknown") if isinstance(kind, int) else ""
+            place = "" if word == "switch" else self._place(calls, link)
+            if word or place:
+                ends[link] = LinkEnd(kind=word or "unknown", pci_bus_id=place)
+        return ends
+
+    def _place(self, calls: CardCalls, link: int) -> str:
+        return printable(getattr(self._ask(calls, "nvmlDeviceGetNvLinkRemotePciInfo", link, key=link), "busId", ""))
+
+
+class Interrupted(Exception):  # noqa: N818 - no error: the pass is to be made again later
+    """The pass was given up half-way because somebody else needs the driver."""

@@ -1,0 +1,1 @@
+"""Read Prometheus text: whole pages, and only what changed since the page before."""

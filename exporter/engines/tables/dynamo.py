@@ -1,0 +1,42 @@
+"""NVIDIA Dynamo's frontend.  Its workers show their engine's own series, which are read as that engine's instead."""
+
+from __future__ import annotations
+
+from exporter.engines.engine import Engine, Family, Field
+from exporter.model import Quantity, Stage
+
+_WORKERS = "on_the_workers_pages"
+
+DYNAMO = Engine(
+    kind="dynamo",
+    prefixes=("dynamo_frontend_",),
+    carrier=True,
+    model_label="model",
+    several_models=True,
+    live="dynamo_frontend_inter_token_latency_seconds_count",
+    reasons={
+        "kv_cache_usage": _WORKERS,
+        "kv_cache_capacity": _WORKERS,
+        "preemptions": _WORKERS,
+        "queue": _WORKERS,
+        "prefill": _WORKERS,
+        "decode": _WORKERS,
+    },
+    hint="Its environment can change the frontend's prefix; the engines' figures are on the workers' system ports.",
+    fields=(
+        Field(target=Quantity.REQUESTS_RUNNING, names=("dynamo_frontend_inflight_requests",)),
+        Field(target=Quantity.REQUESTS_WAITING, names=("dynamo_frontend_queued_requests",)),
+        Field(target=Quantity.PROMPT_TOKENS, names=("dynamo_frontend_input_sequence_tokens_sum",)),
+        Field(
+            target=Quantity.GENERATION_TOKENS,
+            names=("dynamo_frontend_output_tokens_total", "dynamo_frontend_output_sequence_tokens_sum"),
+        ),
+        # What the workers say of each finished request; where they say nothing there are no hits, and no ratio.
+        Field(target=Quantity.PREFIX_CACHE_QUERIES, names=("dynamo_frontend_input_sequence_tokens_sum",)),
+        Field(target=Quantity.PREFIX_CACHE_HITS, names=("dynamo_frontend_cached_tokens_sum",)),
+        Field(target=Family.FINISHED, names=("dynamo_frontend_requests_total",), label="status"),
+        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
+        Field(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),
+        Field(target=Stage.REQUEST, names=("dynamo_frontend_request_duration_seconds",)),
+    ),
+)

@@ -1,0 +1,90 @@
+"""Ray Serve 2.40 to 2.60, whatever the app: HTTP figures of one node's page, with the labels of replicas summed away.
+
+A Ray node has one page for all its apps; the model is the application's name while there is only one.  Durations
+are in milliseconds.  Sums are estimates (Ray observes the middle of a bucket again), so means are too; the buckets
+are right.  2.40 shows every counter a second time as a gauge without ``_total``: such names stand nowhere here.
+
+Where an app runs vLLM or SGLang and lets Ray show their figures, kind auto reads those instead (``ray_vllm_…``):
+they say more, and each Ray replica is a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.engines.engine import Engine, Family, Field, status_class
+from exporter.model import Quantity, Stage
+
+_MILLISECONDS = 1e-3
+_APP = "not_exposed_by_engine_but_by_app"
+_OUTCOMES = {"2xx": "success", "3xx": "success", "4xx": "invalid", "5xx": "error"}
+
+
+def _outcome(code: str) -> str:
+    if code == "499":  # the client went away before the answer
+        return "abort"
+    return _OUTCOMES.get(status_class(code), "other")
+
+
+def _app(labels: Mapping[str, str]) -> bool:
+    """Leave out requests for routes that nobody serves."""
+    return labels.get("application", "") != ""
+
+
+def _good(labels: Mapping[str, str]) -> bool:
+    """Leave out failed requests, as other engines do; before 2.60 they cannot be told apart."""
+    return _app(labels) and status_class(labels.get("status_code", "200")) == "2xx"
+
+
+RAY_SERVE = Engine(
+    kind="ray_serve",
+    prefixes=("ray_serve_",),
+    carrier=True,
+    model_label="application",
+    several_models=True,
+    frozen_after=None,
+    process_start="",  # of the node's metrics agent
+    version_label="Version",
+    reasons={
+        "time_to_first_token": _APP,
+        "inter_token": _APP,
+        "prompt_tokens": _APP,
+        "generation_tokens": _APP,
+        "kv_cache_hit": _APP,
+        "queue": "only_per_hop",
+    },
+    hint="Is this the metrics port of a Ray node that runs Serve?",
+    fields=(
+        # Requests inside the app, those that wait for one of its deployments included; not there while it is 0.
+        Field(
+            target=Quantity.REQUESTS_RUNNING,
+            # The queries that replicas process count a request once for every deployment it passes: no stand-in.
+            names=("ray_serve_num_ongoing_http_requests",),
+        ),
+        Field(target=Quantity.REQUESTS_WAITING, names=("ray_serve_deployment_queued_queries",)),
+        # The controller's view of the cluster's proxies, through which requests come in; the page comes from an
+        # agent, and goes on without them.
+        Field(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
+        Field(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
+        Field(
+            target=Family.FINISHED,
+            names=("ray_serve_num_http_requests_total",),
+            label="status_code",
+            word=_outcome,
+            where=_app,
+        ),
+        Field(
+            target=Family.RESPONSES,
+            names=("ray_serve_num_http_requests_total",),
+            label="status_code",
+            word=status_class,
+            where=_app,
+        ),
+        Field(
+            target=Stage.REQUEST,
+            names=("ray_serve_http_request_latency_ms",),
+            scale=_MILLISECONDS,
+            where=_good,
+        ),
+    ),
+)

@@ -1,0 +1,130 @@
+"""SGLang 0.4 to 0.5.23: scheduler figures by data-parallel rank, the tokenizer's figures for the server as a whole.
+
+The scheduler's series carry tp_rank, pp_rank and moe_ep_rank; with metrics of all schedulers switched on, every
+member of a group reports the same requests, so only the lowest counts.  With priority scheduling the series with an
+empty priority is the total of the others.  Gauges are as old as the last prefill batch or fortieth decode step, and
+``cache_hit_rate`` is the last batch alone: it is never used.
+
+The rank is ``dp_rank``, "" with one rank and for what the tokenizer counts; where a router or Ray shows several
+workers on one page, the worker comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.engines.engine import INFERENCE_PATHS, Engine, Family, Field, Reduce, status_class
+from exporter.model import Quantity, Stage
+
+_HITS = frozenset(("device_hit", "host_hit", "storage_hit", "prefill_cache"))
+_PREFILL = _HITS | {"input", "prefill_compute"}
+
+
+def _total(labels: Mapping[str, str]) -> bool:
+    return not labels.get("priority")
+
+
+def _prefill(labels: Mapping[str, str]) -> bool:
+    return _total(labels) and labels.get("mode", "input") in _PREFILL
+
+
+def _hit(labels: Mapping[str, str]) -> bool:
+    return _total(labels) and labels.get("mode", "device_hit") in _HITS
+
+
+def _decode(labels: Mapping[str, str]) -> bool:
+    return _total(labels) and labels.get("mode", "decode") == "decode"
+
+
+def _serves(labels: Mapping[str, str]) -> bool:
+    return labels.get("endpoint", "").startswith(INFERENCE_PATHS)
+
+
+def _prefill_stage(labels: Mapping[str, str]) -> bool:
+    return _total(labels) and labels.get("stage") == "prefill_forward"
+
+
+SGLANG = Engine(
+    kind="sglang",
+    prefixes=("sglang:",),
+    rank_labels=("ReplicaId", "worker_addr", "dp_rank"),
+    leader_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
+    # Counters with labels appear with their first event.  The last of these names is as old as cached_tokens_total.
+    hits_from_first=(
+        "sglang:prefill_effective_tokens_total",
+        "sglang:realtime_tokens_total",
+        "sglang:inter_token_latency_seconds_bucket",
+    ),
+    version_path="/get_server_info",
+    frozen_after=60.0,  # the gauge of running requests may be half a minute old when work has ended
+    live="sglang:realtime_tokens_total",
+    reasons={"decode": "only_as_inter_token"},
+    hint="Was the server started with --enable-metrics?",
+    fields=(
+        Field(target=Quantity.REQUESTS_RUNNING, names=("sglang:num_running_reqs",), where=_total),
+        Field(target=Quantity.REQUESTS_WAITING, names=("sglang:num_queue_reqs",), where=_total),
+        # What live requests hold, without what could be evicted; the fullest of the engine's pools.
+        Field(
+            target=Quantity.KV_CACHE_USAGE,
+            names=("sglang:token_usage",),
+            where=_total,
+            reduce=Reduce.MEAN,
+            ratio=True,
+        ),
+        Field(target=Quantity.KV_CACHE_CAPACITY, names=("sglang:max_total_num_tokens",), where=_total),
+        # The schedulers' counters move with every batch; the tokenizer's, which old versions have alone, at the end.
+        Field(
+            target=Quantity.PROMPT_TOKENS,
+            names=("sglang:realtime_tokens_total", "sglang:prompt_tokens_total"),
+            where=_prefill,
+        ),
+        # mode="decode" leaves out the first token of each answer, which the prefill yields: add the requests that
+        # left the queue.
+        Field(
+            target=Quantity.GENERATION_TOKENS,
+            names=("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
+            plus={"sglang:realtime_tokens_total": "sglang:queue_time_seconds_count"},
+            where=_decode,
+        ),
+        Field(target=Quantity.PREEMPTIONS, names=("sglang:num_retracted_requests_total",), where=_total),
+        Field(target=Quantity.REQUESTS_ABORTED, names=("sglang:num_aborted_requests_total",), where=_total),
+        # Both sides of the ratio from the same family: the newest that the page has.
+        Field(
+            target=Quantity.PREFIX_CACHE_QUERIES,
+            names=(
+                "sglang:prefill_effective_tokens_total",
+                "sglang:realtime_tokens_total",
+                "sglang:prompt_tokens_total",
+            ),
+            where=_prefill,
+        ),
+        Field(
+            target=Quantity.PREFIX_CACHE_HITS,
+            names=(
+                "sglang:prefill_effective_tokens_total",
+                "sglang:realtime_tokens_total",
+                "sglang:cached_tokens_total",
+            ),
+            where=_hit,
+        ),
+        # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
+        Field(target=Family.FINISHED, names=("sglang:num_requests_total",), constant="finished", where=_total),
+        Field(
+            target=Family.RESPONSES,
+            names=("sglang:http_responses_total",),
+            label="status_code",
+            word=status_class,
+            where=_serves,
+        ),
+        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("sglang:time_to_first_token_seconds",), where=_total),
+        Field(target=Stage.INTER_TOKEN, names=("sglang:inter_token_latency_seconds",), where=_total),
+        Field(
+            target=Stage.TIME_PER_OUTPUT_TOKEN,
+            names=("sglang:request_time_per_output_token_seconds", "sglang:time_per_output_token_seconds"),
+            where=_total,
+        ),
+        Field(target=Stage.REQUEST, names=("sglang:e2e_request_latency_seconds",), where=_total),
+        Field(target=Stage.QUEUE, names=("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
+        Field(target=Stage.PREFILL, names=("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
+    ),
+)

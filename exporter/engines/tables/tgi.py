@@ -1,0 +1,61 @@
+"""Text Generation Inference 1.4 to 3.3: the router's figures, and the batch figures of its v2 and v3 backends.
+
+There is no model label (``GET /info`` names it), no time to first token, no cache figure although 3.x caches
+prefixes, and counters have no ``_total``.  The latencies hold good requests only.  What TGI measures per batch
+instead of per request stands under names of its own.  Backends without batches (TensorRT-LLM, llama.cpp) show the
+router's part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.engines.engine import Engine, Family, Field
+from exporter.model import Quantity, Stage
+
+_OUTCOMES = {"overloaded": "rejected", "validation": "invalid", "template": "invalid"}
+
+
+def _outcome(error: str) -> str:
+    """Put a kind of failure into our words: refused, the client's mistake, or the engine's."""
+    return _OUTCOMES.get(error, "error")
+
+
+def _prefill(labels: Mapping[str, str]) -> bool:
+    return "prefill" in labels.get("method", "")  # a fork once wrote {'method': 'prefill'} as the value
+
+
+def _decode(labels: Mapping[str, str]) -> bool:
+    return "decode" in labels.get("method", "")
+
+
+TGI = Engine(
+    kind="tgi",
+    prefixes=("tgi_",),
+    model_label="",
+    version_path="/info",
+    model_key="model_id",
+    live="tgi_request_skipped_tokens_count",
+    reasons={"inter_token": "only_per_batch", "prefill": "only_per_batch", "decode": "only_per_batch"},
+    fields=(
+        Field(target=Quantity.REQUESTS_RUNNING, names=("tgi_batch_current_size",)),
+        Field(target=Quantity.REQUESTS_WAITING, names=("tgi_queue_size",)),
+        Field(target=Quantity.KV_CACHE_CAPACITY, names=("tgi_batch_max_total_tokens",)),
+        Field(target=Quantity.PROMPT_TOKENS, names=("tgi_request_input_length_sum",)),
+        # Live: one observation per step and request, of how many tokens the step yielded beyond the first.  Where
+        # the backend has no batches: at the end of each request.
+        Field(
+            target=Quantity.GENERATION_TOKENS,
+            names=("tgi_request_skipped_tokens_count", "tgi_request_generated_tokens_sum"),
+            plus={"tgi_request_skipped_tokens_count": "tgi_request_skipped_tokens_sum"},
+        ),
+        Field(target=Family.FINISHED, names=("tgi_request_success",), constant="success"),
+        Field(target=Family.FINISHED, names=("tgi_request_failure",), label="err", word=_outcome),
+        Field(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("tgi_request_mean_time_per_token_duration",)),
+        Field(target=Stage.REQUEST, names=("tgi_request_duration",)),
+        Field(target=Stage.QUEUE, names=("tgi_request_queue_duration",)),
+        Field(target=Stage.INFERENCE, names=("tgi_request_inference_duration",)),
+        Field(target=Stage.BATCH_PREFILL, names=("tgi_batch_inference_duration",), where=_prefill),
+        Field(target=Stage.BATCH_DECODE, names=("tgi_batch_inference_duration",), where=_decode),
+    ),
+)

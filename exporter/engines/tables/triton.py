@@ -1,0 +1,89 @@
+"""Triton inference server: its ``nv_inference_`` counters, and what its TensorRT-LLM backend says of batch and cache.
+
+An ensemble counts one request once for itself and once for each of its members, so the helpers around the language
+model are left out.  Durations are sums in microseconds without buckets and give no quantiles; the one histogram,
+of first responses, must be switched on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.engines.engine import Engine, Family, Field, Reduce
+from exporter.model import Quantity, Stage
+
+_HELPERS = frozenset(("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"))
+_MILLISECONDS = 1e-3
+_SUM = "only_as_sum"
+
+
+def _outcome(reason: str) -> str:
+    return {"REJECTED": "rejected", "CANCELED": "abort"}.get(reason, "error")
+
+
+def _model(labels: Mapping[str, str]) -> bool:
+    return labels.get("model") not in _HELPERS
+
+
+def _scheduled(labels: Mapping[str, str]) -> bool:
+    return _model(labels) and labels.get("request_type") == "scheduled"
+
+
+def _waiting(labels: Mapping[str, str]) -> bool:
+    return _model(labels) and labels.get("request_type", "waiting") == "waiting"
+
+
+def _fraction(labels: Mapping[str, str]) -> bool:
+    return _model(labels) and labels.get("kv_cache_block_type") == "fraction"
+
+
+def _blocks(labels: Mapping[str, str]) -> bool:
+    return _model(labels) and labels.get("kv_cache_block_type") == "max"
+
+
+TRITON = Engine(
+    kind="triton",
+    prefixes=("nv_inference_", "nv_trt_llm_"),
+    carrier=True,
+    model_label="model",
+    several_models=True,
+    frozen_after=None,
+    reasons={"request": _SUM, "queue": _SUM, "prefill": _SUM},
+    hint="Is this Triton's metrics port (8002)?",
+    fields=(
+        Field(target=Quantity.REQUESTS_RUNNING, names=("nv_trt_llm_request_metrics",), where=_scheduled),
+        Field(
+            target=Quantity.REQUESTS_WAITING,
+            names=("nv_trt_llm_request_metrics", "nv_inference_pending_request_count"),
+            where=_waiting,
+        ),
+        Field(
+            target=Quantity.KV_CACHE_USAGE,
+            names=("nv_trt_llm_kv_cache_block_metrics",),
+            where=_fraction,
+            reduce=Reduce.MEAN,
+            ratio=True,
+        ),
+        # Counted in blocks; a page says beside them how many tokens each holds.
+        Field(
+            target=Quantity.KV_CACHE_CAPACITY,
+            names=("nv_trt_llm_kv_cache_block_metrics",),
+            where=_blocks,
+            times=("kv_cache_block_type", "tokens_per"),
+        ),
+        Field(target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model),
+        Field(
+            target=Family.FINISHED,
+            names=("nv_inference_request_failure",),
+            label="reason",
+            word=_outcome,
+            where=_model,
+        ),
+        Field(
+            target=Stage.TIME_TO_FIRST_TOKEN,
+            names=("nv_inference_first_response_histogram_ms",),
+            scale=_MILLISECONDS,
+            where=_model,
+        ),
+    ),
+)

@@ -1,0 +1,93 @@
+"""vLLM 0.4.3 to 0.33: one field table for V0 and V1, renamed and hidden metrics, any number of ranks and servers.
+
+Where a name carries a surprise, the row says so.  The rank is the data-parallel engine (label ``engine``, from
+0.8.3); before, the rank is "".  On the page of a Ray node, where several replicas of one app stand, each is a rank
+of its own: "ReplicaId/engine".  What a router in front of engines says under the same names (label ``server``, no
+model) is no engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.engines.engine import INFERENCE_PATHS, Engine, Family, Field, Reduce
+from exporter.model import Quantity, Stage
+
+
+def _serves(labels: Mapping[str, str]) -> bool:
+    return labels.get("handler", "").startswith(INFERENCE_PATHS)
+
+
+def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
+    """Read the KV-cache capacity of one rank from the labels of the configuration's info series.
+
+    From 0.24 the label says tokens per rank.  Before, blocks times block size; with several ranks in one server
+    every rank carries the sum of all ranks' blocks.  "None" where the engine does not know yet (V1 to 0.8.5).
+    """
+    size = labels.get("kv_cache_size_tokens", "")
+    if size.isdecimal():
+        return float(size)
+    blocks, block = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    if blocks.isdecimal() and block.isdecimal() and len(blocks) + len(block) < 18:
+        return float(int(blocks) * int(block)) / ranks
+    return None
+
+
+VLLM = Engine(
+    kind="vllm",
+    prefixes=("vllm:",),
+    rank_labels=("ReplicaId", "engine"),
+    router_labels=("server",),
+    created="vllm:generation_tokens_created",
+    version_path="/version",
+    hint="Was the server started with --disable-log-stats?",
+    fields=(
+        Field(target=Quantity.REQUESTS_RUNNING, names=("vllm:num_requests_running",)),
+        Field(target=Quantity.REQUESTS_WAITING, names=("vllm:num_requests_waiting",)),
+        Field(target=Quantity.REQUESTS_SWAPPED, names=("vllm:num_requests_swapped",)),
+        # A ratio in spite of its name; blocks held by live requests only, so a warm idle cache shows 0.
+        Field(
+            target=Quantity.KV_CACHE_USAGE,
+            names=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+            reduce=Reduce.MEAN,
+            ratio=True,
+        ),
+        Field(target=Quantity.KV_CACHE_CAPACITY, names=("vllm:cache_config_info",), from_labels=_tokens),
+        Field(target=Quantity.PROMPT_TOKENS, names=("vllm:prompt_tokens_total",)),
+        Field(target=Quantity.GENERATION_TOKENS, names=("vllm:generation_tokens_total",)),
+        Field(target=Quantity.PREEMPTIONS, names=("vllm:num_preemptions_total",)),
+        # Full blocks before 0.9.0, tokens since: the ratio survives, the volume does not.
+        Field(
+            target=Quantity.PREFIX_CACHE_QUERIES,
+            names=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        ),
+        Field(
+            target=Quantity.PREFIX_CACHE_HITS,
+            names=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        ),
+        # V0 only: an average since start; -1 with prefix caching off, which the range check drops.
+        Field(
+            target=Quantity.LIFETIME_HIT_RATIO,
+            names=("vllm:gpu_prefix_cache_hit_rate",),
+            reduce=Reduce.MEAN,
+            ratio=True,
+        ),
+        Field(target=Family.FINISHED, names=("vllm:request_success_total",), label="finished_reason"),
+        Field(target=Family.FINISHED, names=("vllm:admission_rejections_total",), constant="rejected"),
+        Field(target=Family.RESPONSES, names=("http_requests_total",), label="status", where=_serves),
+        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
+        # One observation per engine step and request: with speculation it is a step's time, not a token's.
+        Field(
+            target=Stage.INTER_TOKEN,
+            names=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        ),
+        Field(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("vllm:request_time_per_output_token_seconds",)),
+        Field(target=Stage.REQUEST, names=("vllm:e2e_request_latency_seconds",)),
+        Field(
+            target=Stage.QUEUE,
+            names=("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+        ),
+        Field(target=Stage.PREFILL, names=("vllm:request_prefill_time_seconds",)),
+        Field(target=Stage.DECODE, names=("vllm:request_decode_time_seconds",)),
+    ),
+)

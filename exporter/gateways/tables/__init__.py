@@ -1,0 +1,1 @@
+"""One file per gateway: how its page is recognised, and what its metrics mean."""

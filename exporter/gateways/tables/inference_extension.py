@@ -1,0 +1,58 @@
+"""The endpoint picker of the Gateway API inference extension and of llm-d.
+
+It emits older names beside newer ones; the newest that stands on the page is read, and no other.  Its backends are
+pods, named and not addressed, and its queue is the one inside the pod's engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.gateways.gateway import Field, Gateway, Measure
+
+_POD = ("endpoint_name", "model_server_endpoint", "model_server_pod")
+
+
+def _scheduled(labels: Mapping[str, str]) -> bool:
+    return labels.get("status", "success") == "success"
+
+
+INFERENCE_EXTENSION = Gateway(
+    kind="inference_extension",
+    marks=("llm_d_epp_", "llm_d_inference_scheduler_", "inference_pool_", "inference_objective_",
+           "inference_extension_", "inference_model_"),
+    hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",
+    fields=(
+        Field(
+            target=Measure.REQUESTS,
+            names=(
+                "llm_d_epp_scheduler_attempts_total",
+                "llm_d_inference_scheduler_scheduler_attempts_total",
+                "inference_extension_scheduler_attempts_total",
+            ),
+            backend=_POD,
+            where=_scheduled,
+        ),
+        Field(
+            target=Measure.QUEUED,
+            names=(
+                "llm_d_epp_per_endpoint_queue_size",
+                "inference_pool_per_endpoint_queue_size",
+                "inference_pool_per_pod_queue_size",
+            ),
+            backend=_POD,
+        ),
+        Field(
+            target=Measure.REQUESTS,
+            names=("llm_d_epp_request_total", "inference_objective_request_total", "inference_model_request_total"),
+        ),
+        Field(
+            target=Measure.ERRORS,
+            names=(
+                "llm_d_epp_request_error_total",
+                "inference_objective_request_error_total",
+                "inference_model_request_error_total",
+            ),
+        ),
+    ),
+)  # fmt: skip

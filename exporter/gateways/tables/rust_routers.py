@@ -1,0 +1,61 @@
+"""The routers written in Rust: vllm-router, and sglang-router, which became smg.
+
+A worker has no series before its first request, except in smg, which makes them all at zero.  sglang-router 0.3
+counts requests by worker only through the outcomes at its circuit breaker, retries included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exporter.gateways.gateway import Field, Gateway, Measure
+
+_WORKER = ("worker",)
+
+
+def _failed(labels: Mapping[str, str]) -> bool:
+    return labels.get("outcome") == "failure"
+
+
+def _field(target: Measure, *names: str) -> Field:
+    return Field(target=target, names=names, backend=_WORKER)
+
+
+VLLM_ROUTER = Gateway(
+    kind="vllm_router",
+    marks=("vllm_router_",),
+    hint="Point url at the router's own metrics port.",
+    fields=(
+        _field(Measure.REQUESTS, "vllm_router_processed_requests_total"),
+        Field(target=Measure.ERRORS, names=("vllm_router_cb_outcomes_total",), backend=_WORKER, where=_failed),
+        _field(Measure.ACTIVE, "vllm_router_running_requests"),
+        _field(Measure.UP, "vllm_router_worker_health"),
+        Field(target=Measure.REQUESTS, names=("vllm_router_requests_total",)),
+    ),
+)
+
+SGLANG_ROUTER = Gateway(
+    kind="sglang_router",
+    marks=("smg_", "sgl_router_"),
+    hint="Point url at the router's own metrics port (29000 unless set), not at /engine_metrics.",
+    fields=(
+        _field(
+            Measure.REQUESTS,
+            "smg_worker_requests_total",
+            "smg_worker_cb_outcomes_total",
+            "sgl_router_processed_requests_total",
+        ),
+        Field(
+            target=Measure.ERRORS,
+            names=("smg_worker_cb_outcomes_total", "sgl_router_cb_outcomes_total"),
+            backend=_WORKER,
+            where=_failed,
+        ),
+        _field(Measure.ACTIVE, "smg_worker_requests_active", "sgl_router_running_requests"),
+        _field(Measure.UP, "smg_worker_health", "sgl_router_worker_health"),
+        Field(
+            target=Measure.REQUESTS,
+            names=("smg_router_requests_total", "smg_http_requests_total", "sgl_router_requests_total"),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""HTTP: ``client`` makes one bounded exchange, ``server`` answers scrapes."""

@@ -1,0 +1,82 @@
+"""What one look at the processes brings: who runs, who listens where, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from exporter.model import EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process.  ``started`` counts seconds from boot; ``cgroup`` ends at the container, "" outside of one.
+
+    ``engine``: the kind of engine whose server the command line starts, else "".  ``shared``: a shell, supervisor or
+    container runtime; what stands below it is not one server.  ``relay``: it only passes a published port on into a
+    container.  ``mps``: CUDA's multi-process service, which holds a GPU for its clients.
+    """
+
+    pid: int
+    parent: int
+    command: tuple[str, ...] = ()  # the first 4 KiB; a process that renames itself has its title in command[0]
+    title: str = ""
+    cgroup: str = ""
+    netns: int = 0  # 0: not known
+    started: float | None = None
+    engine: str = ""
+    shared: bool = False
+    relay: bool = False
+    mps: bool = False
+
+    def flag(self, *names: str) -> str:
+        """Give the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""
+        for position, word in enumerate(self.command):
+            name, equals, value = word.partition("=")
+            if name in names:
+                return value if equals else "".join(self.command[position + 1 : position + 2])
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A listening TCP socket; ``pids`` are those holders that were found, none when it is a stranger's."""
+
+    port: int
+    address: str
+    netns: int
+    pids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTable:
+    """The processes of interest at one moment.
+
+    ``problems`` counts what could not be read: no_permission, vanished, pid_namespace (the GPU pids belong to
+    another pid namespace), truncated.  ``home`` is the daemon's network namespace, ``outer`` that of pid 1;
+    ``addresses`` holds what each namespace is reached by, without loopback.  ``reader`` is the daemon's own pid.
+    """
+
+    processes: Mapping[int, Process]
+    listeners: tuple[Listener, ...] = ()
+    problems: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    home: int = 0
+    outer: int = 0
+    addresses: Mapping[int, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    reader: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A server that looks like an engine, and where the daemon reaches it.
+
+    ``certain``: it need not be seen first.
+    """
+
+    kind: str
+    host: str
+    port: int
+    pid: int
+    path: str = "/metrics"
+    tls: bool = False
+    certain: bool = True

@@ -1,0 +1,300 @@
+"""The daemon: builds the parts from the settings, joins them, and replaces what a reload changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.catalog.spec import Series
+from exporter.config.lint import advice
+from exporter.config.settings import EngineSettings, Settings
+from exporter.derive.replicas import Assignment
+from exporter.driver.daemon.source import CardSource
+from exporter.errors import SettingsError
+from exporter.http.server.listener import Listener
+from exporter.http.server.routes import routes
+from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
+from exporter.render.dcgm_pages import DcgmPages
+from exporter.render.pages import PageStore
+from exporter.runtime.assignment import Placement
+from exporter.runtime.costs import Ledger
+from exporter.runtime.discovery.manager import Discovery
+from exporter.runtime.gpu_events import Events
+from exporter.runtime.poll.manager import Pollers
+from exporter.runtime.publisher import Publisher
+from exporter.runtime.reload import outcome, waiting
+from exporter.runtime.stragglers import StragglerWatch
+from exporter.sources import own_process
+
+logger = logging.getLogger(__name__)
+
+FIRST_POLLS_AFTER = 0.06  # seconds; learning eight pages takes as long, and the first page is not to wait for that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """The module that answers for the driver, and its options: pynvml, or the simulated cards."""
+
+    module: str = "pynvml"
+    options: str = ""
+
+
+class App:
+    """Everything between the settings and the page."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        driver: Driver | None = None,
+        reread: Callable[[], Settings] | None = None,
+        adopted: Callable[[Settings], None] = lambda _: None,
+        alive: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``reread`` gives the settings anew for a reload, None where they came from nowhere that could change.
+
+        ``adopted`` is told the settings that a reload brings; ``alive`` is called after every page that was made.
+        """
+        self.settings = self._begun = settings
+        self._adopted = adopted
+        self._alive = alive
+        self._reread = reread
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()  # who is polled; never held while the configuration is read
+        self._reloading = threading.Lock()
+        self._stopping = False
+        self.pages = PageStore(series=Series(settings.series), clock=clock)
+        self.dcgm = DcgmPages(clock=clock)
+        self._simulated = driver is not None and driver.module != Driver().module
+        self.events = Events(driver=settings.gpu.enabled, changed=self._news, clock=clock, wall=wall)
+        self.pollers = Pollers(settings, news=self._news, clock=clock, wall=wall)
+        self.cards = self._make_cards(driver or Driver())
+        self._ledger = Ledger()
+        self.discovery = Discovery(
+            configured=lambda: self.settings.engines, changed=self._rediscovered, clock=clock, wall=wall
+        )
+        self.publisher = self._make_publisher()
+        self.placement = Placement(
+            cards=lambda: self.publisher.snapshot.cards if self.publisher.snapshot else (),
+            endpoints=self.pollers.places,
+            found=self.discovery.saw_processes if settings.discovery.processes else None,
+            changed=self._news,
+            clock=self._clock,
+        )
+        self.listener: Listener | None = None
+
+    def _make_cards(self, driver: Driver) -> CardSource | None:
+        gpu = self.settings.gpu
+        if not gpu.enabled:
+            return None
+        return CardSource(
+            module=driver.module,
+            options=driver.options,
+            interval=gpu.interval,
+            deadline=gpu.deadline,
+            on_update=self._news,
+            on_event=self.events.driver_said,
+            clock=self._clock,
+            wall=self._wall,
+        )
+
+    def _make_publisher(self) -> Publisher:
+        return Publisher(
+            cards=self.cards,
+            replicas=lambda: list(self.pollers.replicas.values()),
+            assignment=self._assignment,
+            gateways=lambda: list(self.pollers.gateways.values()),
+            others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.placement.statuses()],
+            xids=self.events.view,
+            sxids=self.events.switches,
+            publish=self._publish,
+            notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made after it
+            economy=self._economy,
+            stragglers=StragglerWatch().look,
+            loop_restarts=self._loop_restarts,
+            dropped=lambda: self.pages.dropped,
+            clock=self._clock,
+            wall=self._wall,
+        )
+
+    # ------------------------------------------------------------------ life
+
+    def listen(self) -> tuple[str, int]:
+        """Bind and serve; give the address.  Raise ListenError when it cannot be had."""
+        address = self.settings.listen
+        handler = routes(
+            self.pages,
+            self.publisher,
+            reload=lambda: self.reload(wait=False),
+            may_reload=lambda: self.settings.reload_endpoint,
+            dcgm=self.dcgm,
+        )
+        self.listener = Listener(address.host, address.port, handler)
+        self.listener.start()
+        return self.listener.address
+
+    def start(self) -> None:
+        """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
+        _say_hints(advice(self.settings))
+        if self.cards is not None:
+            self.cards.start()
+        self._watch_kernel()
+        with self._lock:
+            self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
+            self._apply_gateways()
+        self.discovery.adopt(self.settings.discovery)
+        self.publisher.start()
+        self.placement.start()
+
+    def stop(self) -> None:
+        """Stop everything within two seconds; what hangs is left behind, the process ends anyway."""
+        if self.listener is not None:
+            self.listener.stop(0.5)
+        self.placement.stop()
+        self.discovery.stop()
+        self.events.stop()
+        with self._lock:
+            self._stopping = True
+            self.pollers.stop()
+        self.publisher.stop()
+        if self.cards is not None:
+            self.cards.stop(1.0)
+
+    def release_cards(self, *, released: bool) -> None:
+        """Hold no driver file open until told otherwise, so that MIG can be switched or the driver replaced."""
+        if self.cards is not None:
+            self.cards.release(released=released)
+
+    # ------------------------------------------------------------------ what the parts ask for
+
+    def _news(self) -> None:
+        self.publisher.news()
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        # Not on the very first page, which is not to wait for it.
+        own = own_process.exposition() if self.pages.age() is not None else {False: "", True: ""}
+        self.pages.publish(snapshot, own.__getitem__)
+        self.dcgm.publish(snapshot)
+        self._alive()
+
+    def _economy(
+        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]
+    ) -> Economics:
+        settings = self.settings
+        windows = tuple((window.label, window.seconds) for window in settings.windows)
+        return self._ledger.account(cards, replicas, owners, windows=windows, costs=settings.costs)
+
+    def _assignment(self) -> Assignment:
+        """Say who sits where, without replicas that have gone since the last look, which may itself hang."""
+        return self.placement.assignment.among({engine.name for engine in self.pollers.replicas})
+
+    def _loop_restarts(self) -> Mapping[str, int]:
+        served = self.listener.loop_restarts if self.listener is not None else 0
+        cards = self.cards.loop_restarts if self.cards is not None else 0
+        loops = {"listener": served, "placement": self.placement.loop_restarts, "cards": cards}
+        return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts}
+
+    def _watch_kernel(self) -> None:
+        """Follow the kernel log for XIDs; simulated cards have none in the log of the machine they run on."""
+        log = self.settings.kernel_log
+        ours = self.cards is not None and (log.path is not None or not self._simulated)
+        self.events.watch(enabled=log.enabled and ours, path=log.path)
+
+    # ------------------------------------------------------------------ replicas come and go
+
+    def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
+        """Poll these engines from now on; those that stay as they were go on.  Called with the lock held."""
+        self.pollers.poll(wanted, after=after)
+        intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
+        shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
+        self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
+        self.publisher.news()
+        self.placement.look_now()
+
+    def _apply_gateways(self) -> None:
+        """Poll the settings' gateways from now on.  Called with the lock held."""
+        self.pollers.watch(self.settings.gateways)
+        self.publisher.news()
+
+    def _rediscovered(self) -> None:
+        """Poll the engines that are found now, beside those that are configured."""
+        with self._lock:
+            wanted = (*self.settings.engines, *self.discovery.engines())
+            if set(wanted) != set(self.pollers.replicas) and not self._stopping:
+                self._apply_engines(wanted)
+
+    # ------------------------------------------------------------------ reload
+
+    def reload(self, *, wait: bool = True) -> tuple[bool, str]:
+        """Read the configuration anew; refused whole when it is bad, and then nothing changes.  Raises nothing.
+
+        ``wait``: for another reload, which may hang in a file; else this one is refused.
+        """
+        if not self._reloading.acquire(blocking=wait):
+            return False, "refused, another reload is under way; ask again when it has ended"
+        try:
+            settings = self._reread() if self._reread is not None else self.settings
+            return True, self._replace(settings)
+        except SettingsError as error:
+            problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
+            logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
+            return self._refused(error)
+        except Exception as error:
+            logger.exception("event=reload_failed: the old configuration goes on")
+            return self._refused(error)
+        finally:
+            self._reloading.release()
+
+    def _refused(self, error: Exception) -> tuple[bool, str]:
+        self.publisher.reload_successful = False
+        self.publisher.news()
+        return False, f"refused, the old configuration goes on: {error}"
+
+    def _replace(self, settings: Settings) -> str:
+        """Use these settings from now on and say what became of them; all the old ones again if that fails."""
+        old = self.settings
+        with self._lock:
+            if self._stopping:
+                return "the daemon is stopping"
+            try:
+                self._adopt(settings)
+            except Exception:  # no thread to be had, say
+                self._adopt(old)
+                raise
+        self.publisher.reload_successful = True
+        self.publisher.reload_wall = self._wall()
+        waits = waiting(self._begun, settings)
+        sentence = outcome(old, settings, waits)
+        logger.info("event=reloaded engines=%d: %s", len(settings.engines), sentence)
+        if waits:
+            logger.warning(
+                "event=restart_needed keys=%s: what they say takes effect at the next start", ",".join(waits)
+            )
+        return sentence
+
+    def _adopt(self, settings: Settings) -> None:
+        """Have every part use these settings.  Called with the lock held."""
+        old, self.settings = self.settings, settings
+        self._adopted(settings)
+        known = advice(old)
+        _say_hints([hint for hint in advice(settings) if hint not in known])
+        if self.cards is not None:
+            self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
+        if settings.series != old.series:
+            self.pages.use(Series(settings.series))
+        self._watch_kernel()
+        self.discovery.adopt(settings.discovery)
+        self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)
+        self.pollers.use(settings)
+        self._apply_engines((*settings.engines, *self.discovery.engines()))
+        self._apply_gateways()
+
+
+def _say_hints(hints: Sequence[str]) -> None:
+    for hint in hints:
+        logger.warning("event=hint %s", hint)

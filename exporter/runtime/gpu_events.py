@@ -1,0 +1,276 @@
+"""XIDs of cards and SXids of switches: what the driver's events and the kernel log report, held for the page.
+
+The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelWatch`` follows the kernel
+log in a thread of its own; the driver's events are handed in by the card source.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from exporter.derive.sxids import SxidBook
+from exporter.derive.xids import XidBook
+from exporter.driver import protocol
+from exporter.driver.daemon.source import DRIVER_DOWN
+from exporter.errors import SourceError
+from exporter.model import (
+    BUS,
+    KERNEL_LOG,
+    NVML,
+    CardState,
+    SourceStatus,
+    SxidCount,
+    SxidReport,
+    XidCount,
+    XidReport,
+)
+from exporter.model.xid_catalog import FATAL, RESETTING
+from exporter.runtime.gpu_event_lines import EventLines
+from exporter.runtime.poll.loop import Polling
+from exporter.runtime.poll.state_logger import Transitions
+from exporter.sources.kernel_log.line import NameLine
+from exporter.sources.kernel_log.log import Entry, KernelLog
+from exporter.sources.kernel_log.switch_line import SxidLine
+
+logger = logging.getLogger(__name__)
+
+EVERY = 0.5  # seconds between looks into the kernel log
+PATIENCE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
+
+
+class KernelWatch:
+    """Reads the kernel log until stopped and hands over what it says."""
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        heard: Callable[[Sequence[Entry]], None],
+        settled: Callable[[], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        """``settled`` is called when it is first known whether the log can be read."""
+        self.polling = Polling(KERNEL_LOG, EVERY, logger=logger, clock=clock, wall=wall)
+        self.path = path
+        self._log = KernelLog(path, clock=clock, wall=wall)
+        self._heard, self._settled = heard, settled
+        self._clock = clock
+        self._overruns = 0
+        self._up: bool | None = None
+
+    def start(self) -> None:
+        """Read from now on, in a thread of its own."""
+        self.polling.start(self._clock(), self.look, self._log.close)
+
+    def look(self) -> None:
+        """Read what has come; the entries are handed over before the verdict that the log can be read."""
+        started = self.polling.begin()
+        try:
+            entries = self._log.read()
+        except SourceError as error:
+            self.polling.failed(error, started)
+        else:
+            if entries:
+                self._heard(entries)
+            self.polling.succeeded(self._clock() - started)
+            self._overruns += self._log.overruns
+            self._log.overruns = 0
+        finally:
+            self.polling.end()
+        if self.polling.status.up is not self._up:
+            self._up = self.polling.status.up
+            self._settled()
+
+    def status(self, now: float) -> SourceStatus:
+        """Give the log's health; what the kernel overwrote before it was read counts as a failure."""
+        status = self.polling.shown(now)
+        if self._overruns:
+            status = replace(status, failures={**status.failures, "overrun": self._overruns})
+        return status
+
+
+class Events:
+    """All XIDs since the start.  ``view`` and ``statuses`` are the publisher's; any thread may report."""
+
+    def __init__(
+        self,
+        *,
+        driver: bool = True,
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Hold nothing yet.  ``driver``: there is a card source whose events are handed in."""
+        self._changed, self._clock, self._wall = changed, clock, wall
+        self._lock = threading.Lock()
+        self._book, self._switches = XidBook(FATAL, RESETTING), SxidBook()
+        self._shown: tuple[XidCount, ...] = ()
+        self._stale = True
+        self._listened: set[str] = set()  # sources that were listened to at least once
+        self._label = ""
+        self._started = clock()
+        self._settled = False
+        self._watch: KernelWatch | None = None
+        self._driver = SourceStatus(source="nvml_events", up=False, reason="starting") if driver else None
+        self._driver_known = not driver  # it has said whether it tells of events
+        self._driver_failures: Counter[str] = Counter()
+        self._voice = Transitions(logger, "nvml_events", clock)
+        self._lines = EventLines(clock)
+
+    # ------------------------------------------------------------------ the sources
+
+    def watch(self, *, enabled: bool, path: str | None) -> None:
+        """Follow the kernel log at ``path`` (None: wherever it can be read) from now on, or not at all."""
+        old = self._watch
+        if old is not None and enabled and old.path == path:
+            return
+        if old is not None:
+            old.polling.stop()
+        self._watch = None
+        with self._lock:
+            self._listened.discard(KERNEL_LOG)
+        if enabled:
+            self._watch = KernelWatch(
+                path, heard=self._heard, settled=self._changed, clock=self._clock, wall=self._wall
+            )
+            self._watch.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        if self._watch is not None:
+            self._watch.polling.stop()
+
+    def driver_said(self, message: protocol.XidSeen | protocol.Listening) -> None:
+        """Take in what the driver's worker tells."""
+        if isinstance(message, protocol.Listening):
+            self._listening(message)
+        else:
+            now = self._clock()
+            at = min(message.at, now)
+            wall = self._wall() - (now - at)
+            report = XidReport(
+                xid=message.xid,
+                source=NVML,
+                at=at,
+                wall=wall,
+                uuid=message.uuid,
+                part=(message.gpu_instance, message.compute_instance),
+                times=message.times,
+            )
+            self._report(report)
+        self._changed()
+
+    def _listening(self, message: protocol.Listening) -> None:
+        if self._driver is None:
+            return
+        reason = message.reason
+        # That there is no driver is said, and counted, by the driver's own source.
+        self._driver_known = self._driver_known or reason != DRIVER_DOWN
+        if reason and reason != DRIVER_DOWN:
+            self._driver_failures[reason] += 1
+            self._voice.down(reason, "XIDs come from the kernel log only, where that can be read")
+        elif not reason:
+            self._voice.up()
+            self._listened.add(NVML)
+        self._driver = replace(
+            self._driver, up=not reason, reason=reason, hung=reason == "hung", failures=dict(self._driver_failures)
+        )
+
+    def _heard(self, entries: Sequence[Entry]) -> None:
+        now = self._clock()
+        for entry in entries:
+            said = entry.said
+            if isinstance(said, NameLine):
+                with self._lock:
+                    self._book.named(said.pci, said.uuid)
+                    self._stale = True
+            elif entry.wall is None:
+                continue  # old, and nobody knows how old
+            elif isinstance(said, SxidLine):
+                self._switch_report(said, now, entry.wall, old=entry.old)
+            else:
+                source = BUS if said.inferred else KERNEL_LOG
+                report = XidReport(
+                    xid=said.xid,
+                    source=source,
+                    at=now,
+                    wall=entry.wall,
+                    pci=said.pci,
+                    part=said.part,
+                    old=entry.old,
+                )
+                self._report(report, said.detail)
+        self._changed()
+
+    # ------------------------------------------------------------------ what the publisher asks for
+
+    @property
+    def statuses(self) -> list[SourceStatus]:
+        """Give the health of both sources, as far as they are there."""
+        watch = self._watch
+        both = [self._driver, watch.status(self._clock()) if watch is not None else None]
+        return [status for status in both if status is not None]
+
+    @property
+    def loop_restarts(self) -> Mapping[str, int]:
+        """Count the unexpected errors that the reading of the kernel log survived."""
+        watch = self._watch
+        return {KERNEL_LOG: watch.polling.loop_restarts} if watch is not None else {}
+
+    def view(self, cards: Sequence[CardState]) -> tuple[XidCount, ...]:
+        """Give all counts; empty until it is known what can be listened to, because that names the series."""
+        with self._lock:
+            if self._book.learn(cards):
+                self._stale = True
+            label = self._source()
+            if label != self._label:
+                self._label, self._stale = label, True
+            if not label or not self._is_settled():
+                return ()
+            if self._stale:
+                self._shown, self._stale = self._book.counts(label), False
+            return self._shown
+
+    def switches(self) -> tuple[SxidCount, ...]:
+        """Give the counts of every NVSwitch that has reported an error."""
+        with self._lock:
+            return self._switches.counts()
+
+    def _source(self) -> str:
+        """Name what is or was listened to; a source that fails for a while does not rename the series."""
+        watch = self._watch
+        if watch is not None and watch.polling.status.up:
+            self._listened.add(KERNEL_LOG)
+        return "+".join(source for source in (NVML, KERNEL_LOG) if source in self._listened)
+
+    def _is_settled(self) -> bool:
+        if not self._settled:
+            watch = self._watch
+            log = watch is None or watch.polling.status.reason != "starting"
+            self._settled = (log and self._driver_known) or self._clock() - self._started >= PATIENCE
+        return self._settled
+
+    # ------------------------------------------------------------------ one report
+
+    def _report(self, report: XidReport, detail: str = "") -> None:
+        with self._lock:
+            new = self._book.add(report)
+            self._stale = True
+            who = self._book.who(report)
+        if new:
+            self._lines.xid(report, new, who, detail)
+
+    def _switch_report(self, said: SxidLine, at: float, wall: float, *, old: bool) -> None:
+        report = SxidReport(
+            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, wall=wall, old=old
+        )
+        with self._lock:
+            new = self._switches.add(report)
+        if new:
+            self._lines.sxid(report, said.words)

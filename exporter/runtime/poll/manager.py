@@ -1,0 +1,184 @@
+"""The pollers of replicas and gateways: made as the settings ask, and kept while they are about the same page.
+
+A poller is known by name, kind and URL.  When anything else about it changes, it goes on with what it has read, so
+that a reload neither takes a healthy engine off the page nor empties its windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from exporter.config import notation
+from exporter.config.settings import EngineSettings, GatewaySettings, Settings
+from exporter.derive.replicas import Endpoint as Place
+from exporter.http.client.client import Endpoint, Target
+from exporter.model import COMMON_STAGES, Stage
+from exporter.runtime.poll.loop import staggered
+from exporter.runtime.poll.target_poller import PagePoller
+from exporter.runtime.poll.targets import target
+from exporter.runtime.replica import ReplicaPlan, ReplicaPoller, replica_poller
+from exporter.sources.own_host import HERE
+
+if TYPE_CHECKING:
+    from exporter.runtime.gateway import GatewayPlan, GatewayPoller
+
+_Settings = TypeVar("_Settings", EngineSettings, GatewaySettings)
+_Poller = TypeVar("_Poller", bound=PagePoller[Any, Any, Any])
+
+
+class Pollers:
+    """Who is polled now.  Both mappings are replaced whole, so that whoever reads them never sees half a change.
+
+    Whoever calls ``use``, ``poll``, ``watch`` or ``stop`` sees to it that nobody else does meanwhile.
+    """
+
+    def __init__(
+        self, settings: Settings, *, news: Callable[[], None], clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        """``news`` is called after each poll, in the poller's thread."""
+        self.replicas: dict[EngineSettings, ReplicaPoller] = {}
+        self.gateways: dict[GatewaySettings, GatewayPoller] = {}
+        self._settings = settings
+        self._news = news
+        self._clock, self._wall = clock, wall
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from the next ``poll`` and ``watch`` on."""
+        self._settings = settings
+
+    def stop(self) -> None:
+        """Ask every poller to end; one may be stuck in an exchange, so nobody waits for it."""
+        for poller in self.replicas.values():
+            poller.stop()
+        for watcher in self.gateways.values():
+            watcher.stop()
+
+    def places(self) -> list[Place]:
+        """Give where replicas are polled."""
+        return [_place(engine) for engine in list(self.replicas)]
+
+    # ------------------------------------------------------------------ replicas
+
+    def poll(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
+        """Poll these engines and no others; ``after``: seconds before the first poll of those that are new.
+
+        Where an engine is known by name, kind and page, its poller goes on, with all that it has read.
+        """
+        first = self._clock() + after
+        self.replicas = self._turned(self.replicas, wanted, self.make_replica, self._plan, first)
+
+    def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
+        """Make a poller that is not started."""
+        fetcher = Endpoint(_target(engine))
+        return replica_poller(self._plan(engine), fetcher, on_update=self._news, clock=self._clock, wall=self._wall)
+
+    def _plan(self, engine: EngineSettings) -> ReplicaPlan:
+        return ReplicaPlan(
+            name=engine.name,
+            kind=engine.kind,
+            interval=engine.interval,
+            windows=self._windows(),
+            quantiles=self._settings.quantiles,
+            stages=tuple(Stage) if self._settings.series == "full" else COMMON_STAGES,
+            image=engine.image,
+        )
+
+    def _windows(self) -> tuple[tuple[str, float], ...]:
+        return tuple((window.label, window.seconds) for window in self._settings.windows)
+
+    # ------------------------------------------------------------------ gateways
+
+    def watch(self, wanted: Sequence[GatewaySettings]) -> None:
+        """Poll these gateways and no others; whom it knows by name, kind and page goes on."""
+        if not (wanted or self.gateways):
+            return
+        # Few nodes have a gateway; the others need not load what reads one.
+        from exporter.runtime.gateway import GatewayPlan, gateway_poller  # noqa: PLC0415
+
+        def plan(gateway: GatewaySettings) -> GatewayPlan:
+            return GatewayPlan(
+                name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=self._windows()
+            )
+
+        def make(gateway: GatewaySettings) -> GatewayPoller:
+            return gateway_poller(
+                plan(gateway),
+                Endpoint(_target(gateway)),
+                places=self.places,
+                here=HERE,
+                on_update=self._news,
+                clock=self._clock,
+                wall=self._wall,
+            )
+
+        self.gateways = self._turned(self.gateways, wanted, make, plan, self._clock())
+
+    # ------------------------------------------------------------------ either
+
+    def _turned(
+        self,
+        old: Mapping[_Settings, _Poller],
+        wanted: Sequence[_Settings],
+        make: Callable[[_Settings], _Poller],
+        plan: Callable[[_Settings], Any],
+        first: float,
+    ) -> dict[_Settings, _Poller]:
+        """Give the pollers of these and no others: those that go on, and those that are made.
+
+        Whoever is polled no more is stopped last: without a thread for the new ones, nothing changes.
+        """
+        kept = self._kept(old, wanted)
+        made = _started([one for one in wanted if one not in kept], make, first)
+        now = {one: made[one] if one in made else kept[one][1] for one in wanted}
+        for (one, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
+            fetcher = None if before is one or _target(before) == _target(one) else Endpoint(_target(one))
+            if fetcher is not None or plan(one) != poller.plan:
+                poller.follow(plan(one), fetcher, first=at)
+        staying = {id(poller) for poller in now.values()}
+        for poller in old.values():
+            if id(poller) not in staying:
+                poller.stop()
+        return now
+
+    def _kept(
+        self, pollers: Mapping[_Settings, _Poller], wanted: Sequence[_Settings]
+    ) -> dict[_Settings, tuple[_Settings, _Poller]]:
+        """Give, for those of the wanted that are polled already, what their poller was told last, and the poller.
+
+        Not where an exchange does not come back: only another poller can read that page.
+        """
+        now = self._clock()
+        known = {_identity(made_of): (made_of, poller) for made_of, poller in pollers.items()}
+        found = {one: known[_identity(one)] for one in wanted if _identity(one) in known}
+        return {one: pair for one, pair in found.items() if not pair[1].polling.late(now)}
+
+
+def _started(
+    new: Sequence[_Settings], make: Callable[[_Settings], _Poller], first: float
+) -> dict[_Settings, _Poller]:
+    """Make and start pollers: all of them, or none when there is no thread to be had for one."""
+    made: dict[_Settings, _Poller] = {}
+    try:
+        for one, at in zip(new, staggered(len(new), 1.0, first), strict=True):
+            made[one] = make(one)
+            made[one].start(at)
+    except Exception:
+        for poller in made.values():
+            poller.stop()
+        raise
+    return made
+
+
+def _identity(one: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
+    return one.name, one.kind, one.url
+
+
+def _place(engine: EngineSettings) -> Place:
+    parts = urlsplit(engine.url)
+    return Place(replica=engine.name, host=parts.hostname or "", port=notation.port_of(parts), gpus=engine.gpus)
+
+
+def _target(one: EngineSettings | GatewaySettings) -> Target:
+    return target(one, one.timeout)

@@ -1,0 +1,169 @@
+"""One polled page: fetched, understood, and its outcome kept as one immutable state that others read.
+
+What a page means, and what is left to show without one, is its subject's: a replica's or a gateway's.  The poller
+runs in a thread of its own and nothing else writes what is kept here; ``state`` and ``oddities`` are replaced whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from exporter.errors import SourceError
+from exporter.model import EMPTY, SourceStatus
+from exporter.runtime.poll.loop import Fetched, Fetcher, Polling, hung
+
+
+class Plan(Protocol):
+    """What is asked of a poller; ``interval`` in seconds."""
+
+    @property
+    def interval(self) -> float: ...  # noqa: D102
+
+
+class Reading(Protocol):
+    """What stood on a page; ``oddities``: reason → how much of it could not be used."""
+
+    @property
+    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+
+
+class State(Protocol):
+    """What is shown; ``reading`` None: no fresh page."""
+
+    @property
+    def status(self) -> SourceStatus: ...  # noqa: D102
+
+    @property
+    def reading(self) -> object | None: ...  # noqa: D102
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+ReadingT = TypeVar("ReadingT", bound=Reading)
+StateT = TypeVar("StateT", bound=State)
+
+
+class Subject(Protocol[PlanT, ReadingT, StateT]):
+    """Whom the pages are about.  Only the thread that polls calls it, but for ``withdrawn``, which any thread may."""
+
+    @property
+    def plan(self) -> PlanT:
+        """What it was made for, or followed last."""
+
+    def follow(self, plan: PlanT, fetcher: Fetcher) -> None:
+        """Compute what another plan for the same page asks, from the next page on, without forgetting the past."""
+
+    def understand(self, body: bytes, at: float) -> ReadingT:
+        """Read a page that came at ``at`` (monotonic seconds).  Raises SourceError and nothing else."""
+
+    def take(self, before: StateT, reading: ReadingT, page: Fetched) -> StateT:
+        """Give the state that follows ``before``; notes the success in the health that it shows."""
+
+    def withdrawn(self, state: StateT, status: SourceStatus) -> StateT:
+        """Give the state without all that only a fresh page may show.  Pure."""
+
+    def afterwards(self, state: StateT) -> None:
+        """Do between two polls what nobody should wait for; the state is out already."""
+
+
+class PagePoller(Generic[PlanT, ReadingT, StateT]):
+    """Polls one page until stopped."""
+
+    def __init__(
+        self,
+        subject: Subject[PlanT, ReadingT, StateT],
+        state: StateT,
+        fetcher: Fetcher,
+        polling: Polling,
+        *,
+        on_update: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """``state``: before the first poll.  ``on_update`` is called after each poll, in its thread."""
+        self.subject = subject
+        self.state = state
+        self.oddities: Mapping[str, int] = EMPTY
+        self.polling = polling
+        self._fetcher = fetcher
+        self._asked = self._followed = (subject.plan, fetcher)
+        self._on_update = on_update
+        self._clock = clock
+
+    @property
+    def plan(self) -> PlanT:
+        """What is asked of it, from the next poll on at the latest."""
+        return self._asked[0]
+
+    def follow(self, plan: PlanT, fetcher: Fetcher | None, first: float) -> None:
+        """Do as another plan asks from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
+
+        ``fetcher``: another one for the same page, None: as before.  Callable by one thread at a time, whatever the
+        poller does; an exchange under way ends as it began.
+        """
+        self._asked = (plan, fetcher or self._asked[1])
+        self.polling.again(plan.interval, first)
+
+    def _follow(self) -> None:
+        """Heed what was asked since the last poll."""
+        asked = self._asked
+        if asked is self._followed:
+            return
+        self._followed = asked
+        plan, fetcher = asked
+        self.subject.follow(plan, fetcher)
+        if fetcher is not self._fetcher:
+            self._fetcher.close()
+            self._fetcher = fetcher
+
+    def poll(self) -> None:
+        """Fetch the page once and replace ``state``; never raises for what the other side does."""
+        self._follow()
+        started = self.polling.begin()
+        try:
+            page = self._fetcher.fetch()
+            reading = self.subject.understand(page.body, self._clock())
+        except SourceError as error:
+            self._withdraw(self.polling.failed(error, started))
+        else:
+            if reading.oddities:
+                self.oddities = dict(Counter(self.oddities) + Counter(reading.oddities))
+            self.state = self.subject.take(self.state, reading, page)
+        finally:
+            self.polling.end()
+        self._on_update()
+
+    def turn(self) -> None:
+        """Poll, and then do what may take a while."""
+        self.poll()
+        self.subject.afterwards(self.state)
+
+    def view(self, now: float) -> StateT:
+        """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back.
+
+        An exchange keeps its own deadline; should that ever fail, stale figures must not stay on the page.
+        """
+        state = self.state
+        if state.reading is None or not self.polling.late(now):
+            return state
+        return self.subject.withdrawn(state, hung(state.status))
+
+    def _withdraw(self, status: SourceStatus) -> None:
+        self.state = self.subject.withdrawn(self.state, status)
+
+    @property
+    def loop_restarts(self) -> int:
+        """Unexpected errors that the loop survived."""
+        return self.polling.loop_restarts
+
+    def start(self, first: float) -> None:
+        """Poll from ``first`` (monotonic) on, in a thread of its own."""
+        self.polling.start(first, self.turn, lambda: self._fetcher.close(), crashed=self._withdraw)  # noqa: PLW0108 - another one by then
+
+    def stop(self) -> None:
+        """Ask the thread to end; it does so within one exchange, and closes its connection."""
+        self.polling.stop()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread, not for ever."""
+        self.polling.join(timeout)

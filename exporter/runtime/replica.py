@@ -1,0 +1,292 @@
+"""One replica: what its engine's page means, and what follows from it over the windows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from exporter.derive import capacity, delta, engine, ranks
+from exporter.derive.windows import History
+from exporter.engines import by_kind, kinds_on, recognise, still
+from exporter.engines.engine import Engine, clean
+from exporter.engines.interpreter import Interpreter
+from exporter.engines.parse.text import PageReader, holds_samples
+from exporter.errors import PageError, SourceError
+from exporter.model import (
+    EMPTY,
+    CacheRoom,
+    EngineReading,
+    Histogram,
+    ReplicaState,
+    SourceStatus,
+    Stage,
+    WindowFigures,
+)
+from exporter.runtime.poll.loop import Fetched, Fetcher, Polling
+from exporter.runtime.poll.state_logger import Ration
+from exporter.runtime.poll.target_poller import PagePoller
+
+logger = logging.getLogger(__name__)
+
+_VERSION_AGAIN = 600.0
+_VERSION_AGAIN_AFTER_FAILURE = 60.0
+_MAX_VERSION_BYTES = 512 * 1024  # some engines answer with their whole configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlan:
+    """What is asked of a replica's poller.  Times in seconds.
+
+    ``windows``: label and length.  ``stages``: those that are followed over them.
+    """
+
+    name: str
+    kind: str
+    interval: float
+    windows: tuple[tuple[str, float], ...]
+    quantiles: tuple[float, ...]
+    stages: tuple[Stage, ...] = tuple(Stage)
+    image: str = ""
+
+
+class Replica:
+    """What is known of one replica.  Used by the thread that polls it.
+
+    What it knows goes on under another plan for the same page, so that a reload which asks for other figures costs no
+    page and no window.
+    """
+
+    def __init__(self, plan: ReplicaPlan, fetcher: Fetcher, polling: Polling, clock: Callable[[], float]) -> None:
+        """``fetcher``: for what the engine says beside its page."""
+        self.plan = plan
+        self.fetcher = fetcher
+        self._polling = polling
+        self._clock = clock
+        self._version, self._model, self._version_due = "", "", float("-inf")
+        self._reader: PageReader | None = None
+        self._interpreter: Interpreter | None = None
+        self._progress: delta.Progress | None = None
+        self._added: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # what the state's histograms are the sums of
+        self._history: History[delta.Totals] = History(plan.windows)
+        self._usage: History[capacity.Usage] = History(plan.windows[:1])
+        self._frozen_said, self._ration = False, Ration(clock)  # what the log said last, whatever was shown since
+
+    def unread(self) -> ReplicaState:
+        """Give the state before the first poll."""
+        plan = self.plan
+        return ReplicaState(
+            name=plan.name,
+            kind=plan.kind,
+            labels=(plan.name, "" if plan.kind == "auto" else plan.kind, ""),
+            status=self._polling.status,
+            reading=None,
+            last_read_at=None,
+            image=plan.image,
+        )
+
+    def follow(self, plan: ReplicaPlan, fetcher: Fetcher) -> None:
+        """Compute what another plan asks, out of the same past where it reaches; name, kind and page are the same."""
+        old, self.plan, self.fetcher = self.plan, plan, fetcher
+        if plan.windows != old.windows:
+            self._history = self._history.over(plan.windows)
+            self._usage = self._usage.over(plan.windows[:1])
+        if plan.stages != old.stages and self._progress is not None:
+            self._progress = delta.followed(self._progress, old.stages, plan.stages)
+
+    # ------------------------------------------------------------------ one page
+
+    def understand(self, body: bytes, at: float) -> EngineReading:
+        """Read a page; another engine than before begins anew.  Raises PageError."""
+        known = self._interpreter.engine if self._interpreter else None
+        if known is None or (self.plan.kind == "auto" and not still(known, body)):
+            kind = self._kind_on(body)
+            if kind is not known:
+                self._warn_of_others(kind, body)
+                self._interpreter = Interpreter(kind)
+                self._reader = PageReader(self._interpreter.wanted)
+                self._begin_anew()
+        assert self._interpreter is not None
+        assert self._reader is not None  # made together with the interpreter
+        return self._named(self._interpreter.read(self._reader.read(body), at))
+
+    def _kind_on(self, body: bytes) -> Engine:
+        auto = self.plan.kind == "auto"
+        kind = recognise(body) if auto else by_kind(self.plan.kind)
+        if kind is not None:
+            return kind
+        if not auto:
+            raise PageError("unsupported_engine", f"this version does not read pages of kind {self.plan.kind} yet")
+        if not holds_samples(body):
+            raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
+        raise PageError("unknown_engine", "the page is of no engine that is known; set its kind or mend the url")
+
+    def _warn_of_others(self, kind: Engine, body: bytes) -> None:
+        others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
+        if others:
+            message = "source=engine:%s event=several_engines kind=%s left_out=%s"
+            logger.warning(message, self.plan.name, kind.kind, ",".join(others))
+
+    def _named(self, reading: EngineReading) -> EngineReading:
+        """Add what the engine says elsewhere: its version, and the model where its page does not name it.
+
+        One that comes back after it was down may be another version, or serve another model: it is asked before
+        anything is shown under what was known.
+        """
+        kind = self._interpreter.engine if self._interpreter else None
+        if kind is not None and kind.version_path and not reading.relayed:
+            status = self._polling.status
+            back = not status.up and status.last_success is not None
+            if back:
+                self._version, self._version_due = "", float("-inf")
+            if back or (kind.model_key and not self._model and self._clock() >= self._version_due):
+                self._ask(kind)  # now, so that no figure is shown without its model first
+        if not (self._version or self._model):
+            return reading
+        return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
+
+    def _asked_anew(self, reading: EngineReading) -> EngineReading:
+        """Ask another process for the model that its page does not name: one may have taken the place of another."""
+        kind = self._interpreter.engine if self._interpreter else None
+        if kind is None or not kind.model_key or reading.relayed:
+            return reading
+        self._ask(kind)
+        return replace(reading, version=self._version, model=self._model or reading.model)
+
+    def _begin_anew(self) -> None:
+        """Forget the past: another engine or another model answers now, and windows must not mix the two."""
+        self._progress = None
+        self._history = History(self.plan.windows)
+        self._usage = History(self.plan.windows[:1])
+        self._version, self._model, self._version_due = "", "", float("-inf")
+
+    def take(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
+        """Give the state after a page that was understood."""
+        now = self._clock()
+        known = "" if reading.several_models else reading.model or before.labels[2]
+        if before.labels[2] not in ("", known):
+            self._begin_anew()
+        restarts = self._progress.totals.restarts if self._progress else 0
+        reading = delta.with_no_hits(self._progress, reading)
+        longest = max((seconds for _, seconds in self.plan.windows), default=delta.KEEP)
+        self._progress = delta.advance(self._progress, reading, self.plan.stages, longest)
+        totals = self._progress.totals if self._progress else None
+        if totals is not None:
+            self._history.add(totals)
+        restarted = totals is not None and totals.restarts != restarts
+        if restarted:
+            self._polling.restarted()
+            self._version_due = now
+            renamed = self._asked_anew(reading)
+            if renamed.model != reading.model:
+                return self.take(before, renamed, page)  # as the first page of another model
+        frozen = engine.frozen(reading, totals, now)
+        if frozen is not None and frozen != self._frozen_said and self._ration.take():
+            self._say_frozen(frozen=frozen)
+        windows = engine.figures(self._history, self.plan.quantiles, reading)
+        shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
+        carried = delta.carried(self._progress, reading)
+        added, self._added = self._added, carried.histograms
+        return ReplicaState(
+            name=self.plan.name,
+            kind=self.plan.kind,
+            labels=(self.plan.name, reading.engine, known),
+            status=self._polling.succeeded(page.duration),
+            reading=reading,
+            last_read_at=reading.at,
+            histograms=ranks.summed(carried.histograms, added, before.histograms),
+            carried=carried.quantities,
+            carried_finished=carried.finished,
+            windows=windows,
+            frozen=frozen,
+            rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
+            restarts=totals.restarts if totals else before.restarts,
+            certificate_expires=page.certificate_expires,
+            room=self._room(reading, windows),
+            generated=engine.generated(totals),
+            image=self.plan.image,
+        )  # fmt: skip
+
+    def _say_frozen(self, *, frozen: bool) -> None:
+        self._frozen_said = frozen
+        if frozen:
+            logger.warning("source=engine:%s event=frozen: requests are running and nothing moves", self.plan.name)
+        else:
+            logger.info("source=engine:%s event=moves_again", self.plan.name)
+
+    def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:
+        self._usage.add(capacity.usage(reading))
+        window = self.plan.windows[0] if self.plan.windows else ("", 0.0)
+        recent = self._usage.within(window[0]) if self.plan.windows else ()
+        return capacity.room(reading, windows, recent, window[1])
+
+    def withdrawn(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
+        """Give the state without what only a fresh page may show."""
+        return replace(
+            state,
+            status=status,
+            reading=None,
+            windows=EMPTY,
+            histograms=EMPTY,
+            carried=EMPTY,
+            carried_finished=EMPTY,
+            frozen=None,
+            rank_imbalance=EMPTY,
+            room=None,
+            generated=None,
+        )
+
+    # ------------------------------------------------------------------ the engine's version
+
+    def afterwards(self, state: ReplicaState) -> None:
+        """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
+        kind = self._interpreter.engine if self._interpreter else None
+        reading = state.reading
+        if kind is None or not kind.version_path or self._clock() < self._version_due or reading is None:
+            return
+        if not reading.relayed:  # a relay answers for itself
+            self._ask(kind)
+
+    def _ask(self, kind: Engine) -> None:
+        now = self._clock()
+        try:
+            answer = _facts(self.fetcher.fetch(kind.version_path).body)
+            self._version, self._model = _text(answer, "version"), _text(answer, kind.model_key)
+            self._version_due = now + _VERSION_AGAIN
+        except SourceError as error:
+            self._version_due = now + _VERSION_AGAIN_AFTER_FAILURE
+            logger.debug("source=engine:%s event=version_unknown: %s", self.plan.name, error)
+
+
+ReplicaPoller = PagePoller[ReplicaPlan, EngineReading, ReplicaState]
+
+
+def replica_poller(
+    plan: ReplicaPlan,
+    fetcher: Fetcher,
+    *,
+    on_update: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> ReplicaPoller:
+    """Make what polls one replica, not started."""
+    polling = Polling(f"engine:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
+    replica = Replica(plan, fetcher, polling, clock)
+    return PagePoller(replica, replica.unread(), fetcher, polling, on_update=on_update, clock=clock)
+
+
+def _facts(body: bytes) -> Mapping[str, object]:
+    if len(body) > _MAX_VERSION_BYTES:
+        raise PageError("too_large", "the version's answer is too large")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise PageError("not_json", "the version's answer is no JSON") from None
+    return answer if isinstance(answer, dict) else {}
+
+
+def _text(answer: Mapping[str, object], key: str) -> str:
+    text = answer.get(key)
+    return clean(text) if isinstance(text, str) else ""

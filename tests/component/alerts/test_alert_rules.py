@@ -1,0 +1,68 @@
+"""Every alert fires when it must and is silent when it must be, evaluated by promtool."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from alerts.__main__ import GENERATED
+from alerts.registry import groups
+from alerts.render import RULES, files
+from alerts.text import Language
+from alerts.tuning import Tuning
+from tests.support import alert_cases
+
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None and os.environ.get("CI") != "true", reason="promtool is not installed"
+)
+
+
+def promtool(*arguments: str) -> str:
+    done = subprocess.run([PROMTOOL or "promtool", *arguments], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs_promtool
+@pytest.mark.slow
+@pytest.mark.parametrize("table", alert_cases.tables(), ids=lambda table: table.stem)
+def test_alerts_fire_and_stay_silent_as_the_table_says(table, tmp_path):
+    found = alert_cases.subject_groups(table, Tuning())
+    (tmp_path / RULES).write_text(files(found, Tuning(), Language.ENGLISH)[RULES])
+    for number, text in enumerate(alert_cases.promtool_files(table, RULES)):
+        (tmp_path / f"tests{number}.yaml").write_text(text)
+        promtool("test", "rules", str(tmp_path / f"tests{number}.yaml"))
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+    rows = [case for table in alert_cases.tables() for case in alert_cases.cases(table)]
+    several = {}
+    for alert in alert_cases.every_alert():
+        several.setdefault(alert.name, set()).add(alert.severity.value)
+    for name, severities in several.items():
+        for severity in severities:
+            about = [case for case in rows if case.alert == name and case.severity in ("", severity)]
+            if len(severities) > 1:
+                assert [case for case in about if case.severity == severity and case.fires], (
+                    f"{name} {severity} never fires"
+                )
+            if name != "Watchdog":
+                assert [case for case in about if not case.fires], f"{name} {severity} is never silent"
+            assert [case for case in about if case.fires], f"{name} never fires"
+    assert {case.alert for case in rows} == set(several), "cases about alerts that do not exist"
+
+
+def test_no_case_says_what_another_says():
+    names = [(case.alert, case.sentence) for table in alert_cases.tables() for case in alert_cases.cases(table)]
+    assert len(names) == len(set(names))
+
+
+@needs_promtool
+@pytest.mark.parametrize("language", list(Language))
+def test_promtool_accepts_the_generated_rules(language):
+    text = promtool("check", "rules", str(GENERATED / language.value / RULES))
+    assert f"SUCCESS: {sum(len(group.rules) for group in groups(Tuning()))} rules found" in text

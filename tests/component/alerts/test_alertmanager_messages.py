@@ -1,0 +1,238 @@
+"""What people read: the templates of every channel, rendered by amtool and posted by a real Alertmanager."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from alerts.registry import groups
+from alerts.render import RULES, files
+from alerts.text import Language
+from alerts.tuning import Tuning
+from tests.support import servers
+from tests.support.alertmanager_texts import FULL, ROBOTS, amtool, made, message, version, write
+
+
+def rendered(place, text, data, language=Language.ENGLISH, kind="text"):
+    write(place, None, language)
+    (place / "data.json").write_text(json.dumps(data))
+    return amtool(
+        "template", "render", f"--template.glob={place}/*.tmpl", f"--template.text={text}", f"--template.type={kind}",
+        f"--template.data={place}/data.json",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["text", "markdown", "slack", "html", "short"])
+@pytest.mark.parametrize("language", list(Language))
+def test_a_message_names_each_card_its_replica_and_node_and_links_to_help(what, language, tmp_path):
+    text = rendered(
+        tmp_path,
+        f'{{{{ template "shardwatch.{what}" . }}}}',
+        message(),
+        language,
+        "html" if what == "html" else "text",
+    )
+    card, node, replica, since, book = {
+        Language.ENGLISH: ("card", "node", "replica", "since", "runbook"),
+        Language.CHINESE: ("卡", "节点", "副本", "开始于", "处理手册"),
+    }[language]
+    for gpu in (0, 1):
+        assert f"{node} n1:9853 {card} {gpu} (GPU-{gpu}) {replica} chat-b {since} 2026-01-02 03:04:05 UTC" in text
+    assert text.count("https://wiki.example/runbook.md#gpulost") == 2
+    assert text.count("https://grafana.example/d/shardwatch-fleet?viewPanel=101") == 2
+    assert book in text
+    if what == "html":
+        assert "<b> & more" not in text, "what an alert says is not taken for markup"
+
+
+@pytest.mark.parametrize("what", ["text", "markdown", "slack", "html", "short"])
+def test_a_runbook_without_an_address_is_no_link_in_a_message(what, tmp_path):
+    data = message(number=1)
+    data["alerts"][0]["annotations"]["runbook_url"] = "alerts/runbook.md#gpulost"
+    kind = "html" if what == "html" else "text"
+    text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, kind=kind)
+    assert "runbook" not in text
+    assert "https://grafana.example/d/shardwatch-fleet?viewPanel=101" in text
+    assert "·" not in text
+    del data["alerts"][0]["annotations"]["dashboard_url"]
+    data["alerts"][0]["annotations"]["runbook_url"] = "https://wiki.example/runbook.md#gpulost"
+    text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, kind=kind)
+    assert "https://wiki.example/runbook.md#gpulost" in text
+    assert "dashboard" not in text
+    assert "·" not in text
+
+
+def test_titles_say_how_bad_how_many_what_and_where(tmp_path):
+    title = '{{ template "shardwatch.title" . }}'
+    assert rendered(tmp_path, title, message()).strip() == "CRITICAL 2 · GpuLost n1:9853 chat-b"
+    one = message(number=1)
+    assert rendered(tmp_path, title, one, Language.CHINESE).strip() == "严重 1 · GpuLost n1:9853 GPU 0 chat-b"
+    assert rendered(tmp_path, title, message("resolved")).strip() == "RESOLVED · GpuLost n1:9853 chat-b"
+    assert rendered(tmp_path, title, message("resolved"), Language.CHINESE).startswith("已恢复 · ")
+
+
+def test_a_label_with_a_colon_makes_no_title_that_yaml_would_take_apart(tmp_path):
+    data = message()
+    data["commonLabels"]["replica"] = "chat: b:"
+    text = filled('{{ template "shardwatch.title" . }}', tmp_path, data)
+    assert text == "CRITICAL 2 · GpuLost n1:9853 chat b "
+
+
+def test_what_is_over_is_listed_as_over(tmp_path):
+    text = rendered(tmp_path, '{{ template "shardwatch.markdown" . }}', message("resolved"))
+    assert text.count("**Over Card") == 2
+
+
+def test_long_messages_are_cut_and_say_so(tmp_path):
+    text = rendered(tmp_path, '{{ template "shardwatch.text" . }}', message(number=12))
+    assert text.count("is lost") == 10
+    assert "12 in all; the first 10 are shown." in text
+
+
+def longest(what):
+    """Give the longest that an alert of ours says in Chinese, its labels filled with longish values."""
+    rules = [
+        rule
+        for group in yaml.safe_load(files(groups(Tuning()), Tuning(), Language.CHINESE)[RULES])["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    said = [re.sub(r"\{\{.*?\}\}", "x" * 30, rule["annotations"].get(what, "")) for rule in rules]
+    return max(said, key=lambda text: len(text.encode()))
+
+
+@pytest.mark.parametrize("what, most", [("short", 4096), ("markdown", 20_000)], ids=["WeCom", "DingTalk"])
+def test_the_longest_messages_are_no_longer_than_robots_take(what, most, tmp_path):
+    data = message(number=12)
+    annotations = {key: longest(key) for key in data["alerts"][0]["annotations"]}
+    for number, alert in enumerate(data["alerts"]):
+        alert["annotations"] = annotations
+        alert["labels"]["uuid"] = "GPU-00000000-0000-0000-0000-000000000000"
+        if number >= 8:
+            alert["status"] = "resolved"
+    text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, Language.CHINESE)
+    assert "xxxxxx" in text
+    assert len(text.encode()) <= most
+
+
+def payloads():
+    tree = yaml.safe_load(made(ROBOTS)[0])
+    robots = next(one for one in tree["receivers"] if one["name"] == "robots")
+    return [one["payload"] for one in robots["webhook_configs"]]
+
+
+def filled(tree, place, data):
+    if isinstance(tree, dict):
+        return {key: filled(value, place, data) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [filled(value, place, data) for value in tree]
+    text = rendered(place, tree, data).removesuffix("\n") if "{{" in tree else tree
+    # Its YAML reader takes what follows a closed bracket for nothing.
+    assert text[0] not in "[{", f"Alertmanager 0.32 would take this apart: {text!r}"
+    try:
+        seen = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    assert isinstance(seen, str), f"Alertmanager 0.32 would take this apart: {text!r}"
+    return text
+
+
+@pytest.mark.parametrize("status", ["firing", "resolved"])
+def test_robots_get_the_json_that_they_document(status, tmp_path):
+    wecom, dingtalk, feishu = [filled(one, tmp_path, message(status)) for one in payloads()]
+    assert (wecom["msgtype"], list(wecom["markdown"])) == ("markdown", ["content"])
+    assert (dingtalk["msgtype"], sorted(dingtalk["markdown"])) == ("markdown", ["text", "title"])
+    assert feishu["msg_type"] == "interactive"
+    assert feishu["card"]["header"]["title"]["tag"] == "plain_text"
+    assert feishu["card"]["header"]["template"] == {"firing": "red", "resolved": "green"}[status]
+    assert feishu["card"]["elements"][0]["tag"] == "markdown"
+    for text in (
+        wecom["markdown"]["content"],
+        dingtalk["markdown"]["text"],
+        feishu["card"]["elements"][0]["content"],
+    ):
+        assert "Card 1 of n1:9853 is lost" in text
+
+
+def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_file(tmp_path):
+    with servers.webhook() as inbox:
+        names = ("wecom", "dingtalk", "feishu")
+        for name in names:
+            (tmp_path / name).write_text(f"{inbox.url}/{name}")
+        robots = [{name: {"robot_url_file": str(tmp_path / name)}} for name in names]
+        text = yaml.safe_dump(
+            {
+                "receivers": {"robots": robots},
+                "routes": dict.fromkeys(("critical", "warning", "info"), "robots"),
+                "timing": {"critical": {"wait": "1s", "interval": "1s"}},
+            }
+        )
+        configuration = write(tmp_path, text)
+        if version() < (0, 32):
+            command = [servers.program("amtool"), "check-config", str(configuration)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode != 0
+            assert "field payload not found" in done.stdout + done.stderr
+            return
+        with servers.alertmanager(configuration, folder=tmp_path) as manager:
+            for alert in message()["alerts"]:
+                manager.post("/api/v2/alerts", [{"labels": alert["labels"], "annotations": alert["annotations"]}])
+            posts = inbox.wait(lambda posts: posts if len({path for _, path, _ in posts}) == 3 else None, 20)
+        assert posts, "no robot was told"
+    told = {path.strip("/"): body for _, path, body in posts}
+    texts = (
+        told["wecom"]["markdown"]["content"],
+        told["dingtalk"]["markdown"]["text"],
+        told["feishu"]["card"]["elements"][0]["content"],
+    )
+    assert all("Card 1 of n1:9853 is lost" in text for text in texts)
+    assert told["dingtalk"]["markdown"]["title"] == "CRITICAL 2 · GpuLost n1:9853 chat-b"
+
+
+def strings(tree):
+    """Give every templated text of the receivers."""
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        if isinstance(value, str) and "{{" in value:
+            yield value
+        else:
+            yield from strings(value)
+
+
+def test_every_text_of_every_channel_renders_to_something(tmp_path):
+    texts = {text for source in (FULL, ROBOTS) for text in strings(yaml.safe_load(made(source)[0])["receivers"])}
+    assert len(texts) > 12
+    for text in texts:
+        kind = "html" if "shardwatch.html" in text else "text"
+        assert rendered(tmp_path, text, message(number=1), kind=kind).strip(), text
+
+
+@pytest.mark.slow
+def test_slack_is_told_with_links_and_who_mutes_warnings_in_maintenance_still_gets_pages(tmp_path):
+    with servers.webhook() as inbox:
+        (tmp_path / "slack").write_text(inbox.url)
+        text = yaml.safe_dump(
+            {
+                "receivers": {"people": [{"slack": {"url_file": str(tmp_path / "slack"), "channel": "#gpu"}}]},
+                "routes": dict.fromkeys(("critical", "warning", "info"), "people"),
+                "times": {"maintenance": [{"from": "00:00", "to": "24:00"}], "muted_then": ["warning"]},
+                "timing": dict.fromkeys(("critical", "warning"), {"wait": "1s", "interval": "1s"}),
+            }
+        )
+        with servers.alertmanager(write(tmp_path, text), folder=tmp_path) as manager:
+            (warning,) = message(number=1, alert="GpuHot")["alerts"]
+            (critical,) = message(number=1)["alerts"]
+            warning["labels"] |= {"severity": "warning", "uuid": "another"}
+            for alert in (warning, critical):
+                manager.post("/api/v2/alerts", [{"labels": alert["labels"], "annotations": alert["annotations"]}])
+            assert inbox.wait(bool, 20), "nobody was told"
+            time.sleep(2.5)  # the warning would have come by now
+        posts = [body for _, _, body in inbox.posts]
+    assert [one["attachments"][0]["title"] for one in posts] == ["CRITICAL 1 · GpuLost n1:9853 GPU 0 chat-b"]
+    assert posts[0]["channel"] == "#gpu"
+    assert "<https://wiki.example/runbook.md#gpulost|runbook>" in posts[0]["attachments"][0]["text"]
+    assert posts[0]["attachments"][0]["color"] == "danger"

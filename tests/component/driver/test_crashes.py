@@ -1,0 +1,150 @@
+"""What the next worker leaves out after a crash, from the last words of the one that died."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from exporter.driver.daemon.crashes import MOST_CALLS, REST_FIRST, REST_LAST, Crashes, culprit
+from exporter.driver.nvml.errors import CardCalls, CardGone, left_out
+from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.library import open_card
+from exporter.model import CardFacts, Missing, Signal
+from tests.support.fake_nvml import FakeDriver
+
+
+def words(*functions, card=0):
+    """Make what the fault handler writes; innermost function first, and no card for another thread."""
+    thread = [] if card is None else [f"card_{card}"]
+    frames = [f'  File "/x/some.py", line 7 in {name}' for name in (*functions, "call", *thread, "run")]
+    return "\n".join(["Fatal Python error: Aborted", "", "Stack (most recent call first):", *frames, ""])
+
+
+def crashes(uuid="", index=0):
+    known = Crashes()
+    known.begin()
+    if uuid:
+        known.found(CardFacts(index=index, uuid=uuid))
+    return known
+
+
+def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_of_the_binding():
+    script = textwrap.dedent("""
+        import os
+        from types import SimpleNamespace
+        from exporter.driver.worker import main
+        from exporter.driver.worker.gpu_thread import CardThread
+        from exporter.driver.nvml.gpu import Shared
+        worker._take_pipes()
+        def nvmlInner(): os.abort()
+        def nvmlDeviceGetHandleByIndex(index): nvmlInner()
+        driver = SimpleNamespace(nvmlDeviceGetHandleByIndex=nvmlDeviceGetHandleByIndex)
+        CardThread(driver, 3, "590", outlet=None, driver_gone=None, shared=Shared()).thread.join()
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.PIPE
+    )
+    assert culprit(done.stderr) == (3, "nvmlDeviceGetHandleByIndex")
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    ["", "Killed", words(), words("call", "ask"), "\0" * 70000],
+)
+def test_without_a_function_nobody_is_blamed(last_words):
+    known = crashes("GPU-a")
+    assert known.died(last_words, 100.0) == "" and known.left(100.0) == {}
+
+
+def test_the_card_of_the_thread_is_not_asked_that_for_a_while_and_longer_each_time():
+    known = crashes("GPU-a")
+    assert known.died(words("nvmlDeviceGetTemperatureV", "call", "ask"), 100.0) == "nvmlDeviceGetTemperatureV"
+    assert known.left(100.0) == {"GPU-a/nvmlDeviceGetTemperatureV": REST_FIRST}
+    now, lengths = 100.0, []
+    for _ in range(12):
+        now += known.left(now)["GPU-a/nvmlDeviceGetTemperatureV"] + 1.0
+        assert known.left(now) == {}
+        known.died(words("nvmlDeviceGetTemperatureV"), now)
+        lengths.append(known.left(now)["GPU-a/nvmlDeviceGetTemperatureV"])
+    assert lengths[:2] == [2 * REST_FIRST, 4 * REST_FIRST] and lengths[-1] == REST_LAST
+
+
+def test_profiling_is_left_out_as_a_whole():
+    known = crashes("GPU-a")
+    known.died(words("nvmlGpmMetricsGet"), 100.0)
+    assert known.left(100.0).keys() == {"GPU-a/nvmlGpm"}
+    left = {"nvmlGpm": 1e12}
+    assert left_out("nvmlGpmSampleGet", left) and not left_out("nvmlDeviceGetName", left)
+
+
+def test_a_card_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
+    known = crashes("GPU-a")
+    for number in range(MOST_CALLS + 1):
+        known.died(words(f"nvmlCall{number}"), 100.0)
+    assert "GPU-a/" in known.left(100.0) and len(known.left(100.0)) == MOST_CALLS + 1
+    other = crashes("GPU-b")
+    other.died(words("nvmlCall0"), 100.0)
+    assert other.left(100.0).keys() == {"GPU-b/nvmlCall0"}
+
+
+def test_a_card_without_a_name_is_blamed_by_its_place_and_another_thread_for_all_cards():
+    known = crashes(index=3)
+    known.died(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
+    known.died(words("nvmlEventSetWait_v2", card=None), 100.0)
+    assert known.left(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex", "/nvmlEventSetWait_v2"}
+
+
+def test_a_card_that_is_opened_again_is_blamed_by_its_place_too():
+    known = crashes("GPU-a", index=3)
+    known.died(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
+    assert known.left(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex"}
+
+
+def test_what_a_worker_cannot_be_without_is_never_left_out():
+    known = crashes("GPU-a")
+    for function in ("nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"):
+        assert known.died(words(function, card=None), 100.0) == function
+    assert known.left(100.0) == {}
+
+
+def test_after_an_initialisation_any_card_may_stand_at_an_index():
+    known = crashes("GPU-a")
+    known.begin()
+    known.died(words("nvmlX"), 100.0)
+    assert known.left(100.0).keys() == {"#0/nvmlX"}
+
+
+def test_what_is_left_out_is_not_asked_until_its_time_is_over():
+    driver = FakeDriver({})
+    calls = CardCalls(driver, "GPU-a", {"nvmlDeviceGetPowerUsage": 1e12, "nvmlDeviceGetSerial": 1.0})
+    assert calls.call("nvmlDeviceGetPowerUsage") is Missing.CRASHED and driver.counts["nvmlDeviceGetPowerUsage"] == 0
+    assert calls.call("nvmlDeviceGetSerial") == "1234"
+
+
+def test_where_one_way_to_a_number_crashes_another_is_taken():
+    driver = FakeDriver({"calls": {"nvmlDeviceGetTemperature": {"return": 44}}})
+    calls, facts = open_card(
+        driver, 0, {"GPU-a": dict.fromkeys(["nvmlDeviceGetTemperatureV", "nvmlDeviceGetFieldValues"], 1e12)}
+    )
+    reading = CardReader(driver, calls, facts, "590.48.01").read(slow=False)
+    assert reading.signals[Signal.TEMPERATURE_GPU] == 44 and reading.signals[Signal.POWER] == 400
+    assert reading.missing[Signal.RECOVERY_ACTION] is Missing.CRASHED
+    assert driver.counts["nvmlDeviceGetTemperatureV"] == driver.counts["nvmlDeviceGetFieldValues"] == 0
+
+
+def test_a_card_is_not_opened_where_that_crashes_and_nothing_is_asked_of_one_left_alone():
+    driver = FakeDriver({})
+    for left in (
+        {"#1": {"nvmlDeviceGetHandleByIndex": 1e12}},
+        {"GPU-b": {"": 1e12}},
+        {"#1": {"nvmlDeviceGetUUID": 1e12}},
+    ):
+        with pytest.raises(CardGone) as caught:
+            open_card(driver, 1, left)
+        assert caught.value.reason == "crashed"
+        open_card(driver, 0, left)
+    calls, _ = open_card(driver, 1, {"GPU-b": {"nvmlDeviceGetName": 1e12}})
+    assert calls.call("nvmlDeviceGetName") is Missing.CRASHED

@@ -1,0 +1,617 @@
+"""The whole daemon against a driver whose profiling, instances (MIG) and counters behave as real ones have been seen to.
+
+As in test_driver_faults.py the real binding loads the library built from tests/support/fake_nvml.c.  A metric's value
+there is its id out of 100, and an instance's is its GPU instance, so that a figure under another name is seen.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import signal
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.driver.daemon.cooldown import HANG_FIRST
+from exporter.driver.daemon.registry import OPEN_DEADLINE
+from tests.support.nvml_node import COUNT, DEADLINE, INTERVAL, Node, build, uuid
+from tests.support.tools import tool
+
+pytestmark = pytest.mark.slow
+
+SUPPORT, TAKE, EVALUATE = "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"
+MIG_TAKE, MODE = "nvmlGpmMigSampleGet", "nvmlDeviceGetMigMode"
+ALLOCATE, FREE = "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"
+COMMON = {
+    "gpu_sm_active_ratio": 0.02,
+    "gpu_sm_occupancy_ratio": 0.03,
+    "gpu_tensor_active_ratio": 0.05,
+    "gpu_dram_active_ratio": 0.10,
+}
+SIGNALS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "graphics_active", "pipe_active", "traffic")
+# Every return code of the library, those that end an initialisation or a card among them.
+CODES = [*range(1, 31), 999]
+STORIES = {}
+
+
+def story(tell):
+    STORIES[tell.__name__] = tell
+    return tell
+
+
+@pytest.fixture(scope="module")
+def told(request, tmp_path_factory):
+    """Give what a story saw; the stories of the tests that will run are told four at a time."""
+    folder = tmp_path_factory.mktemp("work")
+    library = build(tool("cc"), folder / "lib")
+    nodes = []
+
+    def node(name, **more):
+        nodes.append(Node(folder / name, library, **more))
+        return nodes[-1]
+
+    wanted = [
+        name
+        for name in STORIES
+        if any(
+            name in item.function.__code__.co_names for item in request.session.items if item.module is request.module
+        )
+    ]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        futures = {name: pool.submit(STORIES[name], node) for name in wanted}
+        yield lambda tell: futures[tell.__name__].result()
+    for one in nodes:
+        one.stop()
+
+
+def works(*numbers):
+    """Say whether these cards show their work."""
+    return lambda page: all(page.card("gpu_sm_active_ratio", number) is not None for number in numbers)
+
+
+def why(page, number):
+    return {page.missing(number).get(signal) for signal in SIGNALS}
+
+
+def open_files(pid):
+    """Give the driver's library among what a process has mapped; [] for a process that is gone."""
+    try:
+        return [line for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if "nvidia" in line]
+    except OSError:
+        return []
+
+
+# ---------------------------------------------------------------- work of whole cards
+
+
+@story
+def healthy(node):
+    one = node("healthy")
+    page = one.until(works(0, 1, 2, 3))
+    before = one.asked()
+    one.during(2.0)
+    after = one.asked()
+    rise = {name: after[f"0:{name}"] - before[f"0:{name}"] for name in (TAKE, EVALUATE, "nvmlDeviceGetSamples")}
+    one.plan(f"on * {TAKE} sleep 20", f"on * {EVALUATE} sleep 5")  # long enough to meet
+    one.during(2.0)
+    return SimpleNamespace(page=page, asked=one.asked(), rise=rise)
+
+
+def test_work_is_shown_in_base_units_under_its_own_names(told):
+    page = told(healthy).page
+    for name, value in COMMON.items():
+        assert page.card(name, 2) == pytest.approx(value), name
+    assert page.card("gpu_graphics_active_ratio", 2) == pytest.approx(0.01)
+    pipes = {s.labels["pipe"]: s.value for s in page.all("gpu_pipe_active_ratio", uuid=uuid(2))}
+    assert pipes == pytest.approx(
+        {"integer": 0.04, "tensor_dfma": 0.06, "tensor_hmma": 0.07, "tensor_dmma": 0.08, "tensor_imma": 0.09,
+         "fp64": 0.11, "fp32": 0.12, "fp16": 0.13}
+    )  # fmt: skip
+    rates = {
+        (s.labels["link"], s.labels["direction"]): s.value / 2**20
+        for s in page.all("gpu_traffic_bytes_per_second", uuid=uuid(2))
+    }
+    assert rates == pytest.approx(
+        {("pcie", "transmit"): 20, ("pcie", "receive"): 21, ("nvlink", "receive"): 60, ("nvlink", "transmit"): 61}
+    )
+
+
+def test_a_cycle_costs_one_sample_and_one_evaluation(told):
+    rise = told(healthy).rise
+    cycles = rise["nvmlDeviceGetSamples"] / 4  # two kinds of samples in each cycle, each in two calls
+    assert cycles > 4 and abs(rise[TAKE] - cycles) <= 2 and abs(rise[EVALUATE] - cycles) <= 2, rise
+
+
+def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_card(told):
+    asked = told(healthy).asked
+    assert asked.get("gpm_overlap", 0) == 0
+    assert asked[ALLOCATE] == 8
+
+
+@story
+def troubled(node):
+    """Each card another trouble; what a card does not have is asked once."""
+    one = node("troubled", cards=6, plan=[
+        f"value {uuid(1)} {SUPPORT} 0", f"gpm {uuid(2)} 2 value nan", f"gpm {uuid(2)} 5 value 255",
+        f"gpm {uuid(2)} 10 value -3", f"gpm {uuid(2)} 20 value 1e30", f"gpm {uuid(2)} 12 value inf",
+        f"gpm {uuid(3)} 5 code 3", f"gpm {uuid(3)} 6 code 3", f"on {uuid(4)} {SUPPORT} code 13",
+        f"gpm {uuid(5)} 2 value 100.4",
+    ])  # fmt: skip
+    page = one.until(works(0, 3, 5))
+    one.spared = set(range(6))
+    page = one.during(2.0)[-1]
+    asked = one.asked()
+    return SimpleNamespace(page=page, asked=asked)
+
+
+def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(told):
+    seen = told(troubled)
+    for number in (1, 4):
+        assert why(seen.page, number) == {"unsupported"}
+        assert not set(COMMON) & seen.page.names_of(number)
+        assert seen.asked[f"{number}:{SUPPORT}"] == 1 and f"{number}:{TAKE}" not in seen.asked
+        assert seen.page.failures("signal_error", number) == 0
+
+
+def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(told):
+    page = told(troubled).page
+    missing = page.missing(2)
+    for name in ("sm_active", "tensor_active", "dram_active", "pipe_active", "traffic"):
+        assert missing[name] == "invalid", name
+    assert page.card("gpu_sm_occupancy_ratio", 2) == pytest.approx(0.03)
+    assert not page.all("gpu_pipe_active_ratio", uuid=uuid(2), pipe="fp32")
+    assert page.all("gpu_pipe_active_ratio", uuid=uuid(2), pipe="fp16")
+    assert not page.all("gpu_traffic_bytes_per_second", uuid=uuid(2), direction="transmit", link="pcie")
+    assert page.failures("signal_invalid", 2) > 3 and page.failures("signal_invalid", 0) == 0
+    assert page.card("gpu_sm_active_ratio", 5) == 1.0  # a little more than all is rounding
+
+
+def test_a_metric_that_the_card_lacks_is_asked_once_and_costs_no_other(told):
+    seen = told(troubled)
+    assert seen.page.missing(3)["tensor_active"] == "unsupported"
+    assert seen.page.card("gpu_sm_active_ratio", 3) == pytest.approx(0.02)
+    assert "pipe_active" not in seen.page.missing(3)
+    assert seen.asked["3:gpm:5"] == seen.asked["3:gpm:6"] == 1 < seen.asked["3:gpm:2"]
+
+
+@story
+def codes(node):
+    """Every return code on every profiling call, one after another, for two of the cards."""
+    one = node("codes")
+    one.until(works(0, 1, 2, 3))
+    pid = one.worker()
+    one.spared = {0, 1, 2, 3}
+    for number in CODES:
+        for function in (TAKE, EVALUATE):
+            one.plan(f"on {uuid(1)} {function} code {number}", f"gpm {uuid(2)} * code {number}")
+            one.page()
+            time.sleep(1.5 * INTERVAL)
+    one.plan(f"on {uuid(1)} {TAKE} code 4")
+    denied = one.until(lambda page: page.missing(1).get("sm_active") in {"no_permission", "unsupported"})
+    one.plan()
+    page = one.until(works(0, 3))
+    return SimpleNamespace(page=page, denied=denied, same=one.worker() == pid, log=one.log(), asked=one.asked())
+
+
+def test_no_return_code_of_a_profiling_call_costs_more_than_the_work_signals(told):
+    seen = told(codes)  # all cards stayed up on every page
+    assert seen.same and "reason=lost" not in seen.log and seen.asked["nvmlInitWithFlags"] == 1
+
+
+@story
+def permission(node):
+    """The permission is taken away while the daemon runs, as in containers that are not privileged, and comes back."""
+    one = node("permission", cards=2)
+    one.until(works(0, 1))
+    one.spared = {0, 1}
+    one.plan(f"on {uuid(1)} {TAKE} code 4")
+    page = one.until(lambda page: page.missing(1).get("sm_active") == "no_permission")
+    denied = one.during(1.0)[-1]
+    one.plan()
+    return SimpleNamespace(page=page, denied=denied, back=one.until(works(0, 1)), log=one.log())
+
+
+def test_a_permission_that_is_lost_after_a_while_is_a_reason_and_comes_back(told):
+    seen = told(permission)
+    assert why(seen.denied, 1) == {"no_permission"}
+    assert seen.denied.card("gpu_sm_active_ratio", 1) is None and works(0)(seen.denied)
+    assert seen.back.card("gpu_sm_active_ratio", 1) == pytest.approx(0.02)
+    assert seen.log.count("sm_active:no_permission") == 1
+
+
+@story
+def hangs(node):
+    """A profiling call of one card never returns."""
+    one = node("hangs")
+    one.until(works(0, 1, 2, 3))
+    one.spared = {0, 2, 3}
+    one.plan(f"on {uuid(1)} {TAKE} block")
+    page = one.until(lambda page: page.hung(1) == 1)
+    later = one.during(2.0)[-1]
+    one.spared = set()  # the worker is replaced
+    again = one.until(lambda page: page.up(1) and works(0, 2, 3)(page), seconds=HANG_FIRST + 20)
+    one.spared = {0, 1, 2, 3}
+    resting = one.during(3 * DEADLINE)
+    overlap = one.asked().get("gpm_overlap", 0)
+    return SimpleNamespace(
+        page=page, later=later, again=again, resting=resting, overlap=overlap, workers=one.most_workers, log=one.log()
+    )
+
+
+def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(told):
+    seen = told(hangs)
+    assert seen.page.why(1) == "hung" and seen.page.card("gpu_power_watts", 1) is None
+    for number in (0, 2, 3):
+        assert why(seen.later, number) == {"busy"}
+        assert seen.later.card("gpu_power_watts", number) == 300 + number
+        assert seen.later.failures("signal_error", number) == 0
+    assert seen.overlap == 0 and seen.workers == 1
+
+
+def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(told):
+    seen = told(hangs)
+    for page in (seen.again, *seen.resting):
+        assert works(0, 2, 3)(page) and why(page, 1) == {"busy"} and page.card("gpu_power_watts", 1) == 301
+    assert seen.log.count(f"source=gpu:{uuid(1)} event=profiling_hung") == 1
+
+
+@story
+def crashes(node):
+    """A profiling call of one card kills the process; after a while it does not."""
+    one = node("crashes")
+    one.until(works(0, 1, 2, 3))
+    one.plan(f"on {uuid(1)} {TAKE} abort", f"on {uuid(1)} {SUPPORT} segv")
+    first = one.until(lambda page: works(0, 2, 3)(page) and why(page, 1) == {"crashed"} and page.up(1))
+    one.spared = {0, 1, 2, 3}
+    return SimpleNamespace(first=first, pages=one.during(3 * DEADLINE), log=one.log(), workers=one.most_workers)
+
+
+def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(told):
+    seen = told(crashes)
+    for page in (seen.first, *seen.pages):
+        assert page.failures("crashed") == 1 and works(0, 2, 3)(page) and why(page, 1) == {"crashed"}
+        assert page.card("gpu_power_watts", 1) == 301 and page.card("gpu_up", 1) == 1
+    assert seen.log.count("event=call_crashed function=nvmlGpmSampleGet: nvmlGpm is left out") == seen.workers == 1
+
+
+@story
+def initialised_again(node):
+    """Indices move, so that the driver is initialised anew; twice."""
+    one = node("again")
+    one.until(works(0, 1, 2, 3))
+    one.plan(order=[0, 1, 2])
+    one.until(lambda page: one.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page), seconds=40)
+    one.plan(order=[3, 2, 1, 0])
+    one.until(lambda page: one.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page), seconds=40)
+    return SimpleNamespace(page=one.page(), asked=one.asked())
+
+
+def test_buffers_are_given_back_before_the_driver_is_shut_down(told):
+    asked = told(initialised_again).asked
+    assert asked["nvmlShutdown"] >= 2
+    assert asked[ALLOCATE] - asked[FREE] == 8
+
+
+@story
+def ended(node):
+    """Asked to end while all is well, and while a card hangs."""
+    found = []
+    for name, plan in (("ended", []), ("ended_hanging", [f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])):
+        one = node(name, cards=2)
+        one.until(works(0, 1))
+        one.plan(*plan)
+        one.until(lambda page, p=plan: not p or page.hung(1) == 1)
+        code, seconds = one.stop()
+        found.append(SimpleNamespace(code=code, seconds=seconds, asked=one.asked()))
+    return found
+
+
+def held(asked):
+    """Give what the driver lent and was not given back: buffers, sets of events, initialisations."""
+    pairs = ((ALLOCATE, FREE), ("nvmlEventSetCreate", "nvmlEventSetFree"), ("nvmlInitWithFlags", "nvmlShutdown"))
+    return [asked.get(lent, 0) - asked.get(back, 0) for lent, back in pairs]
+
+
+def test_everything_is_given_back_at_the_end(told):
+    assert held(told(ended)[0].asked) == [0, 0, 0]
+
+
+def test_buffers_are_given_back_at_the_end_unless_a_card_hangs_which_holds_nobody_up(told):
+    well, hanging = told(ended)
+    assert well.code == hanging.code == 0 and max(well.seconds, hanging.seconds) < 5
+    assert well.asked[ALLOCATE] == well.asked[FREE] == 4 == hanging.asked[ALLOCATE]
+
+
+# ---------------------------------------------------------------- instances
+
+
+PARTS = ("MIG-aaaaaaaa-0000-0000-0000-000000000005", "MIG-aaaaaaaa-0000-0000-0000-000000000006")
+
+
+def part(number, place, instance, profile="1g.18gb"):
+    return f"mig {uuid(0)} {place} {instance} 0 {profile} {PARTS[number]}"
+
+
+def of(page, name, number, **labels):
+    return page.get(name, uuid=PARTS[number], **labels)
+
+
+@story
+def divided(node):
+    mode = f"value {uuid(0)} {MODE} 1"
+    one = node("divided", cards=2, plan=[mode, part(0, 0, 9), part(1, 2, 13, "2g.35gb")])
+    whole = one.until(lambda page: of(page, "gpu_sm_active_ratio", 1) is not None and page.up(0, 1))
+    one.spared = {0, 1}
+    one.plan(mode, part(1, 2, 13, "2g.35gb"), f"on {PARTS[1]} nvmlDeviceGetMemoryInfo_v2 code 4")
+    fewer = one.until(lambda page: not page.all("gpu_up", uuid=PARTS[0]) and of(page, "gpu_up", 1) == 1, seconds=30)
+    one.plan(mode, part(0, 5, 9), part(1, 2, 13, "2g.35gb"))
+    again = one.until(lambda page: of(page, "gpu_up", 0) == of(page, "gpu_up", 1) == 1, seconds=30)
+    one.spared = {1}
+    one.plan(mode, part(0, 5, 9), f"on {uuid(0)} * code 15")
+    lost = one.until(lambda page: page.why(0) == "lost")
+    one.plan(part(0, 5, 9), part(1, 2, 13))
+    joined = one.until(lambda page: page.up(0) and not page.all("gpu_up", uuid=PARTS[0]), seconds=40)
+    return SimpleNamespace(whole=whole, fewer=fewer, again=again, lost=lost, joined=joined, log=one.log())
+
+
+def test_instances_are_cards_of_their_own_with_profile_and_parent(told):
+    page = told(divided).whole
+    (facts,) = page.all("gpu_mig_info", uuid=PARTS[1])
+    assert facts.labels == {
+        "gpu": "0:2", "uuid": PARTS[1], "parent_uuid": uuid(0), "profile": "2g.35gb", "gpu_instance": "13",
+        "compute_instance": "0",
+    }  # fmt: skip
+    assert of(page, "gpu_memory_total_bytes", 0) == 141e9 and of(page, "gpu_processes", 0) == 1
+    # Work comes through the parent, by GPU instance.
+    assert of(page, "gpu_sm_active_ratio", 0) == pytest.approx(0.09)
+    assert of(page, "gpu_dram_active_ratio", 1) == pytest.approx(0.13)
+    assert of(page, "gpu_power_watts", 0) is None and of(page, "gpu_utilization_ratio", 0) is None
+    (info,) = page.all("gpu_info", uuid=PARTS[1])
+    assert info.labels["name"] == "Fake H200 MIG 2g.35gb"
+
+
+def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(told):
+    page = told(divided).whole
+    assert why(page, 0) == {"mig"} == {page.missing(0)[name] for name in ("utilization", "processes")}
+    assert page.card("gpu_power_watts", 0) == 300 and page.card("gpu_memory_used_bytes", 0) == 30e9
+    assert page.missing(1).get("utilization") is None and works(1)(page)
+    reasons = {s.labels["signal"]: s.labels["reason"] for s in page.all("gpu_signal_missing_info", uuid=PARTS[0])}
+    assert reasons["utilization"] == "mig"
+
+
+def test_instances_come_and_go_with_holes_in_the_list(told):
+    seen = told(divided)
+    assert not seen.fewer.all("gpu_mig_info", uuid=PARTS[0]) and not seen.fewer.why(f"gpu:{PARTS[0]}")
+    refused = {
+        s.labels["signal"]: s.labels["reason"] for s in seen.fewer.all("gpu_signal_missing_info", uuid=PARTS[1])
+    }
+    assert refused.get("memory_used") in {None, "no_permission"}  # that plan came into force a moment before
+    (facts,) = seen.again.all("gpu_mig_info", uuid=PARTS[0])
+    assert facts.labels["gpu"] == "0:5"
+    assert seen.log.count(f"source=gpu:{PARTS[0]} event=removed gpu=0:0") == 1
+
+
+def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_again(told):
+    seen = told(divided)
+    assert of(seen.lost, "gpu_up", 0) == 0 and seen.lost.why(f"gpu:{PARTS[0]}") == "lost"
+    assert of(seen.lost, "gpu_sm_active_ratio", 0) is None
+    assert works(0)(seen.joined) or seen.joined.missing(0).get("sm_active") == "starting"
+    assert not seen.joined.all("gpu_mig_info")
+
+
+@story
+def denied(node):
+    """Instances that may not be opened."""
+    mode = f"value {uuid(0)} {MODE} 1"
+    one = node(
+        "denied", cards=2, plan=[mode, part(0, 0, 9), f"on {uuid(0)} nvmlDeviceGetMigDeviceHandleByIndex code 4"]
+    )
+    page = one.until(lambda page: page.missing(0).get("instances") == "no_permission")
+    one.plan(mode, part(0, 0, 9))
+    back = one.until(lambda page: of(page, "gpu_up", 0) == 1, seconds=30)
+    return SimpleNamespace(page=page, back=back, log=one.log())
+
+
+def test_a_divided_card_whose_instances_may_not_be_opened_says_so(told):
+    seen = told(denied)
+    assert seen.page.up(0, 1) and not seen.page.all("gpu_mig_info")
+    assert "instances" not in seen.page.missing(1) and seen.log.count("instances:no_permission") == 1
+    assert "instances" not in seen.back.missing(0)
+
+
+@story
+def released(node):
+    """D22."""
+    one = node("released", cards=2)
+    one.until(works(0, 1))
+    pid = one.worker()
+    mapped = open_files(pid)
+    asked_at = time.monotonic()
+    os.kill(one.pid, signal.SIGUSR1)
+    while open_files(pid) and time.monotonic() - asked_at < 10:
+        time.sleep(0.02)
+    closed_after = time.monotonic() - asked_at
+    page = one.until(lambda page: page.why() == "released" and not page.names_of(0))
+    pages = one.during(3.0)
+    alive, asked = one.workers(), one.asked()
+    one.plan(f"value {uuid(0)} {MODE} 1", part(0, 0, 9))  # what it was released for
+    os.kill(one.pid, signal.SIGUSR2)
+    back = one.until(lambda page: page.up(0, 1) and of(page, "gpu_up", 0) == 1)
+    return SimpleNamespace(
+        mapped=mapped, closed_after=closed_after, page=page, pages=pages, alive=alive, back=back, log=one.log(),
+        asked=asked,
+    )  # fmt: skip
+
+
+def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_again(told):
+    seen = told(released)
+    assert seen.mapped and seen.closed_after < 2.0 and seen.alive == []
+    assert {page.why() for page in seen.pages} == {"released"} == {page.why(0) for page in seen.pages}
+    assert seen.page.get("gpu_up", uuid=uuid(0)) == 0 and seen.page.hung() == 0
+    assert seen.back.why() is None and seen.back.failures("released") == 0
+    assert seen.log.count("source=driver state=down reason=released") == 1
+
+
+def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(told):
+    assert held(told(released).asked) == [0, 0, 0]
+
+
+@story
+def released_hanging(node):
+    """D22 while a card hangs, and while the wait for events does: nobody waits for either longer than a moment."""
+    found = []
+    for name, hangs_in in (("released_card", "nvmlDeviceGetTemperatureV"), ("released_wait", "nvmlEventSetWait_v2")):
+        one = node(name, cards=2)
+        one.until(works(0, 1))
+        one.plan(f"on * {hangs_in} block")
+        time.sleep(3 * INTERVAL)
+        pid, asked_at = one.worker(), time.monotonic()
+        os.kill(one.pid, signal.SIGUSR1)
+        while one.workers() == [pid] and time.monotonic() - asked_at < 10:
+            time.sleep(0.02)
+        seconds = time.monotonic() - asked_at
+        page = one.until(lambda page: page.why() == "released")
+        found.append(SimpleNamespace(seconds=seconds, hung=page.hung(), held=held(one.asked()), alive=one.workers()))
+    return found
+
+
+def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of(told):
+    card, wait = told(released_hanging)
+    assert card.seconds < 2.0 > wait.seconds and card.alive == wait.alive == []
+    assert card.hung == wait.hung == 0
+    assert wait.held[0] == 0, "buffers wait for the cards only"
+    assert wait.held[1:] == [1, 1], "a driver is not shut down under a call"
+
+
+# ---------------------------------------------------------------- counters whose unit or id is disputed
+
+
+@story
+def microseconds(node):
+    one = node("microseconds", cards=1, plan=["unit 1e6"])
+    one.until(lambda page: page.up(0))
+    early = one.page()
+    one.until(lambda page: page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown"))
+    first, begun = one.page(), time.monotonic()
+    page = one.during(3.0)[-1]
+    return SimpleNamespace(early=early, first=first, page=page, seconds=time.monotonic() - begun)
+
+
+def test_a_driver_that_counts_microseconds_is_found_out(told):
+    seen = told(microseconds)
+    for reason in ("sw_power_cap", "sw_thermal_slowdown"):
+        rise = [page.card("gpu_clock_event_seconds_total", 0, reason=reason) for page in (seen.first, seen.page)]
+        assert rise[1] - rise[0] == pytest.approx(seen.seconds, abs=1.0)
+    assert seen.early.missing(0).get("clock_event_time") == "unverified"
+
+
+@story
+def wrong_ids(node):
+    """Fields 269 to 271 hold something else: a switch, a number that runs without a reason, one that stands still."""
+    wrong = [f"field {uuid(0)} 269 u 1", f"field {uuid(1)} 269 q 123456789"]
+    one = node("wrong_ids", cards=2, plan=wrong)
+    one.until(lambda page: page.all("gpu_clock_event_seconds_total", uuid=uuid(1), reason="sw_power_cap"))
+    return one.during(12.0)
+
+
+def test_fields_that_hold_something_else_are_never_shown_as_time(told):
+    pages = told(wrong_ids)
+    assert not [s for page in pages for s in page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown")]
+    assert pages[-1].missing(0)["clock_event_time"] == "unverified"
+    assert pages[-1].card("gpu_clock_event_seconds_total", 0, reason="sw_power_cap") > 0
+
+
+# ---------------------------------------------------------------- bad input, and findings of earlier reviews
+
+
+@story
+def garbage(node):
+    one = node("garbage", cards=2, plan=[
+        f"value {uuid(0)} nvmlDeviceGetUtilizationRates 1000000000", f"value {uuid(0)} nvmlDeviceGetSamples 1000000000",
+        f"value {uuid(0)} nvmlDeviceGetTemperatureV 255",
+    ])  # fmt: skip
+    one.until(lambda page: page.up(0, 1))
+    return one.during(1.5)[-1]
+
+
+def test_a_billion_percent_and_255_degrees_are_absent(told):
+    page = told(garbage)
+    assert page.missing(0)["utilization"] == page.missing(0)["temperature_gpu"] == "invalid"
+    assert page.card("gpu_utilization_ratio", 0) is None and page.card("gpu_utilization_ratio", 1) is not None
+
+
+@story
+def moved(node):
+    """Indices move without an initialisation, and a card that comes back is opened by an index that is another's."""
+    one = node("moved")
+    one.until(works(0, 1, 2, 3))
+    one.plan("live 1", f"on {uuid(1)} nvmlDeviceGetTemperatureV code 16", order=[1, 0, 2, 3])
+    one.until(lambda page: page.why(1) == "reset_required")
+    one.plan("live 1", order=[1, 0, 2, 3])
+    page = one.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1, seconds=40)
+    return SimpleNamespace(page=page, initialisations=one.asked()["nvmlInitWithFlags"])
+
+
+def test_indices_that_move_without_an_initialisation_lead_to_one(told):
+    seen = told(moved)
+    assert seen.page.get("gpu_up", gpu="1", uuid=uuid(0)) == 1
+    assert 2 <= seen.initialisations <= 4
+
+
+@story
+def counting(node):
+    one = node("counting", cards=2)
+    one.until(lambda page: page.up(0, 1))
+    one.spared = {0, 1}
+    one.plan(f"on * {COUNT} block")
+    page = one.until(lambda page: page.hung() == 1, seconds=30)
+    one.plan()
+    back = one.until(lambda page: page.hung() == 0)
+    return SimpleNamespace(page=page, back=back, log=one.log())
+
+
+def test_a_driver_that_never_finishes_counting_its_cards_is_said_to_hang_while_they_are_read(told):
+    seen = told(counting)
+    assert seen.page.why() is None and seen.page.failures("count_hung") == 1 == seen.back.failures("count_hung")
+    assert seen.log.count("event=count_hung") == seen.log.count("event=counts_again") == 1
+
+
+@story
+def first_read(node):
+    """A new worker's first read hangs after the card has said who it is."""
+    begun = time.monotonic()
+    one = node("first_read", cards=2, plan=[f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])
+    page = one.until(lambda page: page.hung(1) == 1, seconds=60)
+    return SimpleNamespace(page=page, seconds=time.monotonic() - begun)
+
+
+def test_a_first_read_that_hangs_is_found_by_the_ordinary_deadline(told):
+    seen = told(first_read)
+    assert seen.page.up(0) and seen.seconds < OPEN_DEADLINE, seen.seconds
+
+
+@story
+def unified(node):
+    """A part without memory of its own, and a virtual one: most questions are refused."""
+    refused = ["MemoryInfo", "MemoryInfo_v2", "PowerUsage", "EnforcedPowerLimit", "TemperatureV", "Temperature"]
+    refused += ["EncoderUtilization", "DecoderUtilization", "NvLinkState", "CurrPcieLinkWidth", "RemappedRows"]
+    refused += ["TotalEnergyConsumption", "TotalEccErrors"]
+    one = node("unified", cards=2, plan=[
+        *[f"on {uuid(0)} nvmlDeviceGet{name} code 3" for name in refused], f"field {uuid(0)} * code 3",
+        f"on {uuid(0)} {SUPPORT} code 3", f"on {uuid(0)} nvmlDeviceGetMigMode code 3",
+    ])  # fmt: skip
+    one.until(lambda page: page.up(0, 1))
+    return one.during(1.5)[-1]
+
+
+def test_a_virtual_card_or_one_without_memory_of_its_own_shows_what_it_has(told):
+    page = told(unified)
+    missing = page.missing(0)
+    for name in ("memory_total", "memory_used", "power", "energy", "temperature_gpu", "ecc_corrected_volatile"):
+        assert missing[name] == "unsupported", name
+    assert why(page, 0) == {"unsupported"}
+    assert page.card("gpu_utilization_ratio", 0) is not None and page.card("gpu_memory_total_bytes", 0) is None
+    assert page.failures("signal_error", 0) == page.failures("signal_invalid", 0) == 0

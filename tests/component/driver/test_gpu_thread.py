@@ -1,0 +1,120 @@
+"""One card's thread in the worker: what is asked seldom, and what becomes of facts that are not answered for once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.driver import protocol
+from exporter.driver.nvml.gpu import Shared
+from exporter.driver.worker import gpu_thread
+from tests.support.fake_nvml import FakeDriver
+from tests.support.waiting import until
+
+SELDOM = "nvmlDeviceGetEnforcedPowerLimit"
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """Give a card's thread as ``read()``, which says whether the slow questions were asked."""
+    monkeypatch.setattr(gpu_thread, "SLOW_EVERY", -1.0)
+    monkeypatch.setattr(gpu_thread, "SLOW_EVERY_DEMOTED", 1e6)
+    driver, sent = FakeDriver({}), []
+    thread = gpu_thread.CardThread(
+        driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
+    )
+
+    def answered(cycle):
+        return any(isinstance(message, protocol.CardRead) and message.cycle == cycle for message in list(sent))
+
+    def read():
+        until(lambda: not thread.working)
+        before, cycle = driver.counts[SELDOM], len(sent) + 1000
+        thread.ask(cycle)
+        until(lambda: answered(cycle))
+        return driver.counts[SELDOM] > before
+
+    until(lambda: answered(0))
+    thread._slow_every = gpu_thread.SLOW_EVERY
+    yield read
+    thread.end()
+    thread.thread.join(10.0)
+    assert not thread.thread.is_alive()
+
+
+def test_a_card_that_answers_quickly_is_asked_the_slow_questions_when_they_are_due(card, monkeypatch):
+    monkeypatch.setattr(gpu_thread, "SLOW_READ", 1e6)
+    assert [card() for _ in range(3)] == [True, True, True]
+
+
+def test_a_card_that_is_slow_to_answer_is_asked_them_more_seldom_and_read_all_the_same(card, monkeypatch):
+    monkeypatch.setattr(gpu_thread, "SLOW_READ", -1.0)
+    assert [card() for _ in range(3)] == [True, False, False]
+
+
+FACTS = {"Name": "name", "PciInfo": "pci_bus_id", "Serial": "serial", "VbiosVersion": "vbios_version"}
+WHOLE = ("Fake GPU", "00000000:1B:00.0", "1234", "96.00")
+
+
+@pytest.fixture
+def opened():
+    """Start a card's thread over a plan; gives ``read(plan)``, which puts another one and gives all facts said so far."""
+    threads = []
+
+    def start(plan):
+        driver, sent = FakeDriver(plan), []
+        thread = gpu_thread.CardThread(
+            driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
+        )
+        threads.append(thread)
+
+        def read(plan):
+            until(lambda: not thread.working)
+            driver.plan = plan
+            cycle = len(sent) + 1000
+            thread.ask(cycle)
+            until(lambda: any(isinstance(one, protocol.CardRead) and one.cycle == cycle for one in list(sent)))
+            found = [one.facts for one in sent if isinstance(one, protocol.CardFound)]
+            return [tuple(getattr(facts, name) for name in FACTS.values()) for facts in found]
+
+        read.driver = driver
+        return read
+
+    yield start
+    for thread in threads:
+        thread.end()
+        thread.thread.join(10.0)
+        assert not thread.thread.is_alive()
+
+
+def failing(*names, code=999):
+    return {"calls": {f"nvmlDeviceGet{name}": {"error": code} for name in names}}
+
+
+def test_facts_that_failed_while_the_card_was_opened_are_asked_for_again_soon(opened, monkeypatch):
+    monkeypatch.setattr(gpu_thread, "FACTS_SOON", -1.0)
+    read = opened(failing(*FACTS))
+    assert read(failing(*FACTS)) == [("", "", "", "")]
+    assert read({}) == [("", "", "", ""), WHOLE]
+    handles = read.driver.counts["nvmlDeviceGetHandleByIndex"]
+    asked = read.driver.counts["nvmlDeviceGetName"]
+    assert len(read({})) == 2
+    assert (handles, read.driver.counts["nvmlDeviceGetName"]) == (1, asked)  # ten minutes have not passed
+
+
+def test_facts_that_a_card_does_not_have_are_not_asked_for_again_soon(opened, monkeypatch):
+    monkeypatch.setattr(gpu_thread, "FACTS_SOON", -1.0)
+    read = opened(failing("Serial", code=3))
+    assert read({}) == [(*WHOLE[:2], "", WHOLE[3])]
+    assert read({}) == [(*WHOLE[:2], "", WHOLE[3])]
+
+
+@pytest.mark.parametrize("name", [*FACTS, "UUID", "MemoryAffinity"])
+def test_a_fact_that_fails_at_a_later_look_neither_vanishes_nor_starts_the_card_anew(opened, monkeypatch, name):
+    read = opened({})
+    assert read({}) == [WHOLE]
+    monkeypatch.setattr(gpu_thread, "FACTS_EVERY", -1.0)
+    assert read(failing(name)) == [WHOLE]
+    assert read({}) == [WHOLE]
+    assert read.driver.counts["nvmlDeviceGetHandleByIndex"] == 1

@@ -1,0 +1,383 @@
+"""The worker as a real process behind its pipe: it answers, survives its driver, and never outlives its parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.driver import protocol
+from exporter.driver.daemon import process
+from exporter.driver.daemon.process import WorkerProcess
+from exporter.driver.nvml.gpu import Shared
+from exporter.driver.worker import gpu_thread, main
+from exporter.model import Missing, Signal
+from tests.support.fake_nvml import FakeDriver
+from tests.support.waiting import wait_until
+
+PATIENCE = 20.0
+
+
+def gone(pid):
+    """A zombie nobody has reaped is gone too."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+class Talk:
+    """A worker with a plan, and every message that it sent."""
+
+    def __init__(self, path, plan):
+        self.path = path
+        self.plan(plan)
+        self.process = WorkerProcess("tests.support.fake_nvml", str(path))
+        self.messages = []
+
+    def plan(self, plan):
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(plan))
+        os.replace(new, self.path)
+
+    def listen(self, seconds=0.05):
+        select.select([self.process], [], [], seconds)
+        self.messages += self.process.receive()
+
+    def wait(self, condition, patience=PATIENCE):
+        end = time.monotonic() + patience
+        while time.monotonic() < end and not self.process.closed:
+            found = [message for message in self.messages if condition(message)]
+            if found:
+                return found[-1]
+            self.listen()
+        return next((message for message in self.messages if condition(message)), None)
+
+    def of(self, kind):
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def read(self, cycle, *uuids, patience=PATIENCE):
+        self.process.send(protocol.Read(cycle=cycle))
+        answers = {}
+        for uuid in uuids:
+            answers[uuid] = self.wait(
+                lambda m, u=uuid: (
+                    isinstance(m, protocol.CardRead | protocol.CardFailed) and m.uuid == u and m.cycle == cycle
+                ),
+                patience,
+            )
+        return answers
+
+    def code(self):
+        wait_until(lambda: self.process.exit_code() is not None, PATIENCE)
+        return self.process.exit_code()
+
+
+@pytest.fixture
+def talk(tmp_path):
+    opened = []
+
+    def start(plan=None):
+        opened.append(Talk(tmp_path / f"plan{len(opened)}.json", plan or {}))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.process.kill()
+        assert wait_until(lambda: one.process.exit_code() is not None, PATIENCE)
+        one.process.close()
+        one.process._child.wait()
+
+
+def test_it_says_hello_and_reads_each_card_once_unasked(talk):
+    one = talk()
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    assert [type(message) for message in one.messages[:2]] == [protocol.Initialising, protocol.Initialised]
+    assert one.of(protocol.Initialised)[0].cards == 2
+    assert {message.facts.uuid for message in one.of(protocol.CardFound)} == {"GPU-a", "GPU-b"}
+    assert all(message.cycle == 0 for message in one.of(protocol.CardRead))
+    answers = one.read(5, "GPU-a", "GPU-b")
+    assert all(isinstance(answer, protocol.CardRead) for answer in answers.values())
+    assert abs(answers["GPU-a"].reading.at - time.monotonic()) < PATIENCE
+
+
+def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_on(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    one.plan({"at": {"GPU-b": {"nvmlDeviceGetClockInfo": {"block": True}}}})
+    for cycle in (1, 2, 3):
+        assert isinstance(one.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
+    assert one.wait(lambda m: isinstance(m, protocol.Beat) and m.cycle == 3).busy[1] > 0
+    assert not [m for m in one.of(protocol.CardRead) if m.uuid == "GPU-b" and m.cycle > 0]
+    one.plan({})
+    # The one read that was started comes back; those that were refused were not queued.
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b" and m.cycle == 1)
+    assert isinstance(one.read(4, "GPU-b")["GPU-b"], protocol.CardRead)
+    assert [m.cycle for m in one.of(protocol.CardRead) if m.uuid == "GPU-b"] == [0, 1, 4]
+
+
+def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(talk):
+    one = talk({"at": {"GPU-b": {"nvmlDeviceGetTemperatureV": {"error": 15}}}})
+    failed = one.wait(lambda m: isinstance(m, protocol.CardFailed))
+    assert (failed.uuid, failed.reason, failed.index) == ("GPU-b", "lost", 1)
+    one.wait(
+        lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a"
+    )  # a card that is being read is not asked
+    answers = one.read(1, "GPU-a", "GPU-b")
+    assert isinstance(answers["GPU-a"], protocol.CardRead)
+    assert isinstance(answers["GPU-b"], protocol.CardFailed)
+    one.plan({})
+    assert isinstance(one.read(2, "GPU-b")["GPU-b"], protocol.CardRead)
+
+
+@pytest.mark.parametrize("code,reason", [(12, "library"), (9, "driver"), (18, "mismatch"), (4, "no_permission")])
+def test_a_driver_that_does_not_start_is_reported_and_the_process_ends(talk, code, reason):
+    one = talk({"calls": {"nvmlInit": {"error": code}}})
+    assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == reason
+    assert one.code() == gpu_thread.FAILED
+
+
+def test_a_version_mismatch_while_running_ends_the_process(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead))
+    one.plan({"calls": {"*": {"error": 18}}})
+    one.process.send(protocol.Read(cycle=1))
+    assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == "mismatch"
+    assert one.code() == gpu_thread.FAILED
+
+
+def test_an_uninitialised_driver_is_initialised_again_in_place(talk):
+    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
+    assert one.wait(lambda m: isinstance(m, protocol.CardFailed)).reason == "uninitialized"
+    one.plan({})
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    assert len(one.of(protocol.Initialised)) >= 2
+    assert isinstance(one.read(2, "GPU-a")["GPU-a"], protocol.CardRead)
+
+
+def test_it_initialises_again_when_asked_and_indices_may_change(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    one.plan({"cards": ["GPU-b", "GPU-c", "GPU-a"]})
+    one.process.send(protocol.Initialise())
+    assert one.wait(lambda m: isinstance(m, protocol.Initialised) and m.cards == 3)
+    for uuid in ("GPU-a", "GPU-b", "GPU-c"):
+        assert one.wait(lambda m, uuid=uuid: isinstance(m, protocol.CardRead) and m.uuid == uuid)
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == ("GPU-a", 2))
+    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == ("GPU-b", 0))
+    answers = one.read(1, "GPU-a", "GPU-b", "GPU-c")
+    assert [answers[uuid].index for uuid in ("GPU-b", "GPU-c", "GPU-a")] == [0, 1, 2]
+
+
+def test_a_driver_that_prints_corrupts_nothing(talk):
+    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"print": 1_000_000}}})
+    for cycle in (1, 2):
+        one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a" and m.cycle == cycle - 1)
+        assert isinstance(one.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
+    assert not one.process.closed
+
+
+def test_it_ends_when_the_pipe_closes_even_while_all_cards_hang(talk):
+    one = talk({"calls": {"*": {"block": True}}})
+    one.wait(lambda m: isinstance(m, protocol.Initialised))
+    one.process.close()
+    assert one.code() == 0
+
+
+def test_it_ends_when_the_pipe_closes_while_initialisation_hangs(talk):
+    one = talk({"calls": {"nvmlInit": {"block": True}}})
+    one.wait(lambda m: isinstance(m, protocol.Initialising))
+    one.process.close()
+    assert one.code() == 0
+
+
+def test_terminal_signals_are_ignored_and_sigterm_is_not(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    for number in (signal.SIGINT, signal.SIGHUP):
+        one.process.kill(number)
+    assert isinstance(one.read(1, "GPU-a")["GPU-a"], protocol.CardRead)
+    one.process.kill(signal.SIGTERM)
+    assert one.code() == -signal.SIGTERM
+
+
+def test_an_abort_in_the_library_leaves_no_core_file(talk, tmp_path):
+    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"abort": True}}})
+    assert one.code() == -signal.SIGABRT
+    assert not os.WCOREDUMP(one.process._child.returncode & 0x7F)
+    assert list(tmp_path.glob("core*")) == []
+
+
+def test_core_files_are_switched_off(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead))
+    with open(f"/proc/{one.process.pid}/limits") as file:
+        limit = next(line for line in file if line.startswith("Max core file size"))
+    assert limit.split()[4:6] == ["0", "0"]
+
+
+def test_it_holds_no_descriptor_of_its_parent_but_the_pipes(talk):
+    with open(os.devnull) as held:
+        os.set_inheritable(held.fileno(), True)
+        one = talk()
+        one.wait(lambda m: isinstance(m, protocol.CardRead))
+        base = f"/proc/{one.process.pid}/fd"
+        targets = sorted(os.readlink(f"{base}/{number}") for number in os.listdir(base))
+    assert [target.split(":")[0] for target in targets if target != os.devnull] == ["pipe", "pipe", "pipe"]
+    assert targets.count(os.devnull) <= 4  # 0, 1, 2 and where they came from
+
+
+def test_it_recycles_itself_at_its_memory_cap(talk):
+    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"leak": 80 * 2**20}}})
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    one.process.send(protocol.Read(cycle=1))
+    assert one.code() == main.RECYCLED
+
+
+def test_nonsense_from_the_parent_ends_it(talk):
+    one = talk()
+    one.wait(lambda m: isinstance(m, protocol.CardRead))
+    os.write(one.process._to_child.fileno(), b"\xff\xff\xff\xff nonsense")
+    assert one.code() == gpu_thread.FAILED
+
+
+PARENT = """
+import sys, time
+sys.path[:] = {path!r}
+from exporter.driver.daemon.process import WorkerProcess
+child = WorkerProcess("tests.support.fake_nvml", {plan!r})
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("plan", [{}, {"calls": {"*": {"block": True}}}, {"calls": {"nvmlInit": {"block": True}}}])
+def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path, plan):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    code = PARENT.format(path=sys.path, plan=str(path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        assert not gone(pid)
+        time.sleep(0.3)
+        parent.kill()
+        # The promise is one second; the rest is for a machine that does other things.
+        assert wait_until(lambda: gone(pid), 5.0)
+
+
+def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "exporter").mkdir()
+    (tmp_path / "exporter" / "__init__.py").write_text("raise SystemExit('wrong package')")
+    (tmp_path / "plan.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    child = WorkerProcess("tests.support.fake_nvml", str(tmp_path / "plan.json"))
+    try:
+        messages = []
+
+        def initialised():
+            messages.extend(child.receive())
+            return any(isinstance(message, protocol.Initialised) for message in messages)
+
+        assert wait_until(initialised, PATIENCE)
+    finally:
+        child.kill()
+        child._child.wait()
+        child.close()
+
+
+def test_the_import_path_for_the_child_has_no_relative_entries(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["", "lib", "/absolute"])
+    path = process.import_path()
+    assert path[1:] == ["/absolute"]
+    assert os.path.isdir(os.path.join(path[0], "exporter", "sources"))
+
+
+def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(monkeypatch):
+    sent = []
+    driver = FakeDriver({})
+    outlet = SimpleNamespace(send=sent.append)
+    thread = gpu_thread.CardThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
+
+    def read(cycle):
+        assert wait_until(lambda: not thread.working, PATIENCE)
+        thread.ask(cycle)
+        assert wait_until(
+            lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle, PATIENCE
+        )
+        return sent[-1].reading
+
+    read(1)
+    driver.plan = {"calls": {"nvmlDeviceGetMigMode": {"return": [1, 1]}}}
+    assert Signal.UTILIZATION in read(2).signals  # ten minutes have not passed
+    monkeypatch.setattr(gpu_thread, "FACTS_EVERY", -1.0)
+    assert read(3).missing[Signal.UTILIZATION] is Missing.MIG
+    assert [message.facts.mig for message in sent if isinstance(message, protocol.CardFound)] == [False, True]
+    read(4)
+    assert len([message for message in sent if isinstance(message, protocol.CardFound)]) == 2
+    thread.end()
+    thread.thread.join(PATIENCE)
+    assert not thread.thread.is_alive()
+
+
+def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
+    again = main.Again(0.0)
+    times, now = [], 0.0
+    while now < 1300:
+        now += 0.5
+        if again.due(now, [False, True]):
+            times.append(now)
+            again.done(now)
+    gaps = [after - before for before, after in zip(times, times[1:])]
+    assert times[0] == pytest.approx(2.5)
+    assert gaps == sorted(gaps)
+    assert gaps[-1] >= 500
+    assert len(times) < 12
+    # Healthy again: the next loss is acted on as fast as the first.
+    again.due(now, [False, False])
+    assert again._retry == main.RETRY_FIRST
+
+
+def test_a_driver_that_is_uninitialised_for_ever_is_not_initialised_all_the_time():
+    again, count, now = main.Again(0.0), 0, 0.0
+    while now < 600:
+        now += 0.5
+        again.request()
+        if again.due(now, [None]):
+            count += 1
+            again.done(now)
+    assert 8 <= count <= 20
+
+
+def test_a_card_in_a_call_postpones_the_initialisation():
+    again = main.Again(0.0)
+    again.request()
+    assert again.due(1.0, [])
+    again.postpone(1.0)
+    assert not again.due(30.0, [])
+    assert again.due(62.0, [])
+
+
+def test_resident_memory_is_read_from_the_kernel():
+    assert 2**20 < main.resident_bytes() < 2**34
+
+
+def test_a_new_initialisation_does_not_make_the_others_wait_for_a_card_that_hangs(monkeypatch):
+    one = main.Worker("tests.support.fake_nvml", "", outlet=None)
+    one._accepting = True
+    one._cards = (SimpleNamespace(working=True, stuck=lambda now: 10.0), SimpleNamespace(stuck=lambda now: 0.0))
+    waits = []
+    monkeypatch.setattr(main.time, "sleep", waits.append)
+    assert not one._quiet()
+    assert one._accepting and waits == []

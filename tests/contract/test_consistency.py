@@ -1,0 +1,83 @@
+"""Nodes of one service that differ in their software are found by a query on the facts that every page carries."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from exporter.render.collector import Collector
+from tests.support.simulated import Lab
+
+RULES = pathlib.Path(__file__).parents[1] / "rules" / "consistency.test.yml"
+FACTS = re.compile(r"^((?:gpu_driver|llm_engine)_info)\{(.*)\} 1\.0$", re.MULTILINE)
+DRIVER, ENGINE = (question["expr"] for question in yaml.safe_load(RULES.read_text())["tests"][0]["promql_expr_test"])
+
+
+def promtool_says(promtool, path):
+    result = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
+    return result.returncode, result.stdout + result.stderr
+
+
+def facts(instance, lab):
+    """The facts of a node's page, as Prometheus stores them."""
+    page = Collector(openmetrics=False).render(lab.live(10.0)).body.decode()
+    return [f'{name}{{instance="{instance}",job="shardwatch",{labels}}}' for name, labels in FACTS.findall(page)]
+
+
+def found(promtool, tmp_path, series, expression, expected):
+    """Ask promtool whether the expression gives exactly the expected rows (labels → value)."""
+    question = {
+        "expr": expression,
+        "eval_time": "5m",
+        "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": "1x5"} for one in series],
+        "promql_expr_test": [question],
+    }
+    path = tmp_path / "question.json"
+    path.write_text(json.dumps({"rule_files": [], "tests": [test]}))  # JSON is YAML
+    return promtool_says(promtool, path)
+
+
+def test_the_rule_file_finds_differing_nodes_and_no_equal_ones(promtool):
+    code, said = promtool_says(promtool, RULES)
+    assert code == 0, said
+
+
+@pytest.fixture(scope="module")
+def drift():
+    """Three nodes of one service: the second has other software."""
+    return facts("node-a", Lab("drift", node=0)), facts("node-b", Lab("drift", node=1)), facts("node-c", Lab("drift"))
+
+
+def test_simulated_nodes_that_differ_are_found(promtool, tmp_path, drift):
+    first, second, third = drift
+    assert len(first) == len(second) == 3  # the driver, and two replicas
+    series = [*first, *second, *third]
+    model = "llama-3.3-70b-instruct"
+    code, said = found(promtool, tmp_path, series, DRIVER, {f'{{model="{model}"}}': 2})
+    assert code == 0, said
+    code, said = found(promtool, tmp_path, series, ENGINE, {f'{{engine="vllm",model="{model}"}}': 2})
+    assert code == 0, said
+
+
+def test_simulated_nodes_that_are_equal_are_not(promtool, tmp_path, drift):
+    first, _, third = drift
+    for expression in (DRIVER, ENGINE):
+        code, said = found(promtool, tmp_path, [*first, *third], expression, {})
+        assert code == 0, said
+
+
+def test_the_question_can_be_answered_wrongly(promtool, tmp_path, drift):
+    """The comparison is real: expecting nothing of differing nodes fails."""
+    first, second, _ = drift
+    code, said = found(promtool, tmp_path, [*first, *second], DRIVER, {})
+    assert code != 0
+    assert "llama-3.3-70b-instruct" in said

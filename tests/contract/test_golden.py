@@ -1,0 +1,264 @@
+"""What the page says for every recorded page and for simulated cards; the diff of tests/golden is the review.
+
+Recordings of one server in time order are played back 30 seconds apart, so that windows have something to show.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from dataclasses import replace
+
+import pytest
+
+from exporter.catalog import CATALOG
+from exporter.catalog.spec import Series
+from exporter.derive.engine import replica_imbalance
+from exporter.derive.imbalance import groups
+from exporter.derive.links import LinkWatch
+from exporter.derive.localisation import localise
+from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.topology import TopologyReader
+from exporter.model import (
+    CacheRoom,
+    CardFacts,
+    CardReading,
+    CardState,
+    Cause,
+    DaemonState,
+    Economics,
+    EngineReading,
+    LinkHealth,
+    MigInstance,
+    Missing,
+    Ownership,
+    Signal,
+    Snapshot,
+    SourceStatus,
+    Straggler,
+    Stragglers,
+    SxidCount,
+    Topology,
+    WindowFigures,
+    XidCount,
+)
+from exporter.render.collector import Collector
+from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.simulate.plan import Plan
+from exporter.sources.replay import Replay
+from tests.support.builders import Clock, card, replica
+
+TESTS = pathlib.Path(__file__).parents[1]
+STATES = ("fresh", "idle", "t1", "load", "t2", "after")  # in time order
+VALUE = re.compile(r"^([^#].*) (\S+)$", re.MULTILINE)
+VOLATILE = re.compile(r"^(?:# (?:HELP|TYPE) )?shardwatch_build_info.*\n", re.MULTILINE)
+
+
+def recordings() -> dict[str, list[pathlib.Path]]:
+    """Group the captures by server, each group in time order."""
+    found: dict[str, list[pathlib.Path]] = {}
+    for path in sorted((TESTS / "captures").glob("*.prom")):
+        stem, _, state = path.stem.rpartition("-")
+        found.setdefault(stem if state in STATES else path.stem, []).append(path)
+    order = {state: place for place, state in enumerate(STATES)}
+    return {
+        stem: sorted(paths, key=lambda p: order.get(p.stem.rpartition("-")[2], 0)) for stem, paths in found.items()
+    }
+
+
+RECORDINGS = recordings()
+
+
+def rendered(snapshot: Snapshot) -> str:
+    page = Collector(openmetrics=False, series=Series.FULL).render(snapshot)
+    assert page.dropped == 0
+    # Twelve digits, and nothing below 1e-12: the rest may differ between mathematical libraries.
+    return VALUE.sub(_rounded, VOLATILE.sub("", page.body.decode()))
+
+
+def _rounded(line: re.Match[str]) -> str:
+    value = float(line[2])
+    return f"{line[1]} {value if abs(value) >= 1e-12 else 0.0:.12g}"
+
+
+def page_of_recording(stem: str) -> str:
+    clock = Clock(1000.0)
+    plan = ReplicaPlan(
+        name="replica",
+        kind="auto",
+        interval=5.0,
+        windows=(("1m", 60.0), ("5m", 300.0)),
+        quantiles=(0.5, 0.95, 0.99, 0.999),
+    )
+    poller = replica_poller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
+    for _ in RECORDINGS[stem]:
+        poller.poll()
+        clock.tick(30.0)
+    state = poller.state
+    daemon = DaemonState(oddities={(state.status.source, reason): n for reason, n in poller.oddities.items()})
+    snapshot = Snapshot(
+        at=clock.now,
+        wall=1.7e9,
+        replicas=(state,),
+        replica_imbalance=replica_imbalance([state]),
+        localisation=localise((), [state], ()),
+        sources=(state.status,),
+        daemon=daemon,
+    )
+    return rendered(snapshot)
+
+
+@pytest.mark.parametrize("stem", RECORDINGS)
+def test_a_recorded_server_gives_the_same_page_as_ever(stem, golden):
+    golden(f"{stem}.prom", page_of_recording(stem))
+
+
+def page_of_cards(scenario: str, monkeypatch) -> str:
+    """Read the simulated cards one minute into the scenario, thrice in a few seconds, through the real reader."""
+    clock = Clock(60.0)
+    plan = Plan(scenario=scenario, start=0.0, wall=1.7e9, fault_at=20.0, pids={"chat-a": (101,), "chat-b": (102,)})
+    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
+    driver = load_driver("exporter.simulate.cards", plan.dumps())
+    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
+    facts, count = initialise(driver)
+    opened = [open_card(driver, index) for index in range(count)]
+    readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
+    for step in (4.0, 6.0, 10.0):
+        clock.tick(step)
+        readings = [reader.read(slow=True, clock=clock) for reader in readers]
+    joined = TopologyReader(driver).read({card.uuid: calls.handle for calls, card in opened})
+    cards = tuple(
+        CardState(
+            facts=card,
+            status=SourceStatus(source=f"gpu:{card.uuid}", up=True, duration=0.001, last_success=clock.now),
+            reading=reading,
+            last_read_at=reading.at,
+            labels=(str(card.index), card.uuid),
+            topology=joined[card.uuid],
+            pipes=frozenset(pipe for pipe, share in reading.pipe_active.items() if share > 0),
+        )
+        for (_, card), reading in zip(opened, readings, strict=True)
+    )
+    owners = tuple(Ownership(uuid=card.facts.uuid, replica="chat") for card in cards)
+    return rendered(
+        Snapshot(
+            at=clock.now + 0.5,
+            wall=1.7e9,
+            driver=facts,
+            cards=cards,
+            owners=owners,
+            replicas=(replica("chat"),),
+            imbalance=groups(cards, owners),
+            localisation=localise(cards, (replica("chat"),), owners),
+            topology=LinkWatch().look(cards, owners),
+            sources=tuple(card.status for card in cards),
+            daemon=DaemonState(unassigned={"other": "no_processes"}),
+        )
+    )
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "pcie", "heat"])
+def test_simulated_cards_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden, monkeypatch):
+    golden(f"cards-{scenario}.prom", page_of_cards(scenario, monkeypatch))
+
+
+def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
+    """Health that a well node never shows: reasons, failures, restarts, what was left out."""
+    down = SourceStatus(source="engine:b", up=False, reason="timeout", hung=True, failures={"timeout": 3}, skipped=2)
+    sick = CardReading(
+        at=1000.0,
+        signals={
+            Signal.FAN_SPEED: 0.4,
+            Signal.RETIRED_PAGES_SINGLE_BIT: 2.0,
+            Signal.RETIRED_PAGES_DOUBLE_BIT: 1.0,
+            Signal.RECOVERY_ACTION: 2.0,
+            Signal.C2C_LINKS: 2.0,
+            Signal.C2C_LINKS_ACTIVE: 1.0,
+        },
+        nvlink_bit_errors={"effective": 5e-12},
+        c2c_errors={"replay": 3.0},
+        missing={Signal.POWER: Missing.NO_PERMISSION, Signal.UTILIZATION: Missing.MIG},
+    )
+    part = MigInstance(number=2, parent="GPU-0001", profile="1g.10gb", gpu_instance=7, compute_instance=0)
+    cards = (
+        card(0, up=False),
+        replace(card(1), reading=sick),
+        replace(card(2), facts=CardFacts(index=1, uuid="MIG-0002", instance=part), labels=("1:2", "MIG-0002")),
+    )
+    standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
+    lapsed = replica(
+        "a",
+        reading=standing,
+        certificate_expires=1.75e9,
+        restarts=4,
+        frozen=True,
+        image="vllm/vllm-openai:v0.11.0@sha256:" + 64 * "0",
+        windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
+        room=CacheRoom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
+    )
+    economics = Economics(
+        currency="USD",
+        prices={"GPU-0001": 2.5},
+        joules_per_token={("a", "1m"): 4.5},
+        tokens_per_joule={("a", "1m"): 0.25},
+        cost_per_million={("a", "1m"): 4.45},
+        idle_seconds={"GPU-0001": 36.0},
+        idle_cost={"GPU-0001": 0.025},
+    )
+    snapshot = Snapshot(
+        at=1001.0,
+        wall=1.7e9,
+        cards=cards,
+        replicas=(lapsed, replace(replica("b", up=False), status=down)),
+        sources=(SourceStatus(source="driver", up=True), cards[0].status, down),
+        replica_imbalance={("m", "requests_running"): 1.5},
+        economics=economics,
+        stragglers=Stragglers(
+            judged={"a": True, "b": False},
+            found=(Straggler(uuid="GPU-0001", replica="a", cause=Cause.THERMAL, slowdown=1.125),),
+        ),
+        topology=Topology(
+            links={"GPU-0001": LinkHealth(pcie_degraded=True, nvlinks_down=2, fabric_problems=("not_started",))}
+        ),
+        xids=(
+            XidCount(
+                labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9, whole=True
+            ),
+            XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None, whole=True),
+        ),
+        sxids=(
+            SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),
+            SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_wall=1.69e9),
+        ),
+        daemon=DaemonState(
+            oddities={("engine:a", "duplicate"): 2},
+            config_reload_successful=False,
+            config_reload_wall=1.6e9,
+            loop_restarts={"publisher": 1},
+            dropped_series=7,
+        ),
+    )
+    golden("down.prom", rendered(snapshot))
+
+
+def emitted_families() -> set[str]:
+    names = set()
+    for path in (TESTS / "golden").rglob("*.prom"):
+        names |= {line.split()[2] for line in path.read_text().splitlines() if line.startswith("# TYPE ")}
+    return names
+
+
+def test_every_emitted_family_is_in_the_catalogue():
+    assert emitted_families() - {metric.name for metric in CATALOG} == set()
+
+
+def test_every_row_of_the_catalogue_is_emitted_by_some_golden_page():
+    assert {metric.name for metric in CATALOG} - emitted_families() == {"shardwatch_build_info"}, (
+        "cut from goldens: volatile"
+    )
+
+
+def test_every_golden_page_belongs_to_a_test():
+    expected = {*RECORDINGS, "cards-healthy", "cards-pcie", "cards-heat", "down"}
+    assert {path.stem for path in (TESTS / "golden").glob("*.prom")} == expected

@@ -1,0 +1,43 @@
+"""Reading a page as an engine's, for the tests of the engines' tables."""
+
+from __future__ import annotations
+
+import pathlib
+
+from exporter.engines import recognise
+from exporter.engines.interpreter import Interpreter
+from exporter.engines.parse.text import PageReader
+from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.sources.replay import Replay
+
+CAPTURES = pathlib.Path(__file__).parents[1] / "captures"
+
+
+def page(name: str) -> bytes:
+    return (CAPTURES / f"{name}.prom").read_bytes()
+
+
+def interpret(body: bytes, engine=None):
+    interpreter = Interpreter(engine or recognise(body))
+    return interpreter.read(PageReader(interpreter.wanted).read(body), at=1.0)
+
+
+def poller(pages, clock, **changes):
+    values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0),), "quantiles": (0.5,)}
+    fetcher = Replay(pages) if isinstance(pages, list) else pages
+    return replica_poller(ReplicaPlan(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
+
+
+def polled(one, clock, times=1, step=10.0):
+    for _ in range(times):
+        one.poll()
+        clock.tick(step)
+    return one.state
+
+
+def histogram(name: str, labels: str = "", *buckets: tuple[str, float]) -> str:
+    """Write buckets, sum and count of one histogram."""
+    comma = f"{labels}," if labels else ""
+    lines = [f'{name}_bucket{{{comma}le="{le}"}} {count}' for le, count in buckets]
+    braces = f"{{{labels}}}" if labels else ""
+    return "\n".join([*lines, f"{name}_sum{braces} {buckets[-1][1]}", f"{name}_count{braces} {buckets[-1][1]}", ""])

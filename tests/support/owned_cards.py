@@ -1,0 +1,59 @@
+"""Cards with processes on them, replicas at ports, and the two joined over an invented /proc."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from exporter.derive.replicas import Assignment, Endpoint, owners
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
+from exporter.sources.processes.table import read_processes
+from tests.support.fake_proc import FakeProc
+
+
+def card(index: int, *pids: int, known: bool = True, read: bool = True, missing: Missing | None = None) -> CardState:
+    uuid = f"GPU-{index}"
+    reading = CardReading(
+        at=1.0,
+        signals={},
+        missing={Signal.PROCESSES: missing} if missing else {},
+        processes=tuple(CardProcess(pid=pid) for pid in pids) if known else None,
+    )
+    return CardState(
+        facts=CardFacts(index=index, uuid=uuid),
+        status=SourceStatus(source=f"gpu:{uuid}", up=read),
+        reading=reading if read else None,
+        last_read_at=1.0 if read else None,
+        labels=(str(index), uuid),
+    )
+
+
+def endpoint(replica: str, port: int, host: str = "127.0.0.1", gpus: tuple[int | str, ...] | None = None) -> Endpoint:
+    return Endpoint(replica=replica, host=host, port=port, gpus=gpus)
+
+
+def rows(result: Assignment) -> list[tuple[str, str, str]]:
+    return [(one.uuid, one.replica, one.rank) for one in result.owners]
+
+
+def assign(node: FakeProc, cards: Sequence[CardState], *endpoints: Endpoint) -> Assignment:
+    pids = [one.pid for state in cards if state.reading for one in state.reading.processes or ()]
+    table = read_processes(pids, [one.port for one in endpoints], root=str(node.root))
+    return owners(cards, endpoints, table)
+
+
+def vllm(node: FakeProc, first: int, parent: int, port: int, workers: int = 2, **where: Any) -> list[int]:
+    """Start a server at pid ``first``, its engine core and workers; gives the workers' pids."""
+    node.add(
+        first,
+        parent,
+        ["python3", "/usr/bin/vllm", "serve", "m", "--port", str(port)],
+        title="vllm",
+        listens=[("0.0.0.0", port)],
+        **where,
+    )
+    node.add(first + 1, first, ["VLLM::EngineCore"], **where)
+    pids = list(range(first + 2, first + 2 + workers))
+    for number, pid in enumerate(pids):
+        node.add(pid, first + 1, [f"VLLM::Worker_TP{number}"], **where)
+    return pids

@@ -1,0 +1,150 @@
+"""The files of compose/ as Compose and kustomize would see them: variables filled in, overlays merged.
+
+What is built here is the part of both that compose/ uses; anything else fails loudly, so that nothing is believed
+checked that is not.  Where kubectl is installed a test compares with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+ENV_FILES = ("demo.env", "node.env", "engines.env", "fleet.env")
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Z_]+):-(?P<default>[^{}]*)\}")  # the innermost
+_KNOWN = {
+    "apiVersion", "kind", "namespace", "resources", "configMapGenerator", "labels", "images", "patches"
+}  # fmt: skip
+_QUICK = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WITHOUT_NAMESPACE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+_MERGE_KEYS = {"volumeMounts": "mountPath"}
+
+
+def environment(name):
+    """Give the variables of an env file."""
+    lines = (COMPOSE / name).read_text().splitlines()
+    pairs = (line.split("#")[0].strip().partition("=") for line in lines)
+    return {key: value for key, mark, value in pairs if mark}
+
+
+def interpolated(text, values):
+    """Fill in ``${NAME:-default}``, the one form that compose.yaml uses."""
+    filled, before = text, ""
+    while filled != before:
+        filled, before = _VARIABLE.sub(lambda found: values.get(found["name"]) or found["default"], filled), filled
+    assert "${" not in filled, "only ${NAME:-default} is understood here, and works for every profile"
+    return filled
+
+
+def compose(name=None, **more):
+    """Give compose.yaml as one env file, and more variables, make it; anchors and merge keys resolved."""
+    values = {**(environment(name) if name else {}), **more}
+    text = (COMPOSE / "compose.yaml").read_text()
+    body = "\n".join(line.partition("  #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return yaml.safe_load(interpolated(body, values))
+
+
+def started(name):
+    """Give the services that an env file starts."""
+    profiles = set(environment(name)["COMPOSE_PROFILES"].split(","))
+    return {key: service for key, service in compose(name)["services"].items() if profiles & set(service["profiles"])}
+
+
+def rendered(folder):
+    """Give the objects that ``kubectl kustomize`` makes of a folder; generated names keep no hash."""
+    folder = Path(folder)
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    unknown = set(kustomization) - _KNOWN
+    assert not unknown, f"{folder}: {unknown} is not understood here"
+    assert kustomization["kind"] == "Kustomization"
+    objects = []
+    for entry in kustomization.get("resources", ()):
+        objects += _resource(folder, entry)
+    objects += [_config_map(folder, wanted) for wanted in kustomization.get("configMapGenerator", ())]
+    for patch in kustomization.get("patches", ()):
+        _patch(objects, patch)
+    for one in objects:
+        _set_namespace(one, kustomization.get("namespace"))
+        for labels in kustomization.get("labels", ()):
+            _label(one, labels)
+        for image in kustomization.get("images", ()):
+            _set_image(one, image)
+    return objects
+
+
+def _resource(folder, entry):
+    place = (folder / entry).resolve()
+    assert place.exists(), f"{folder}/kustomization.yaml: there is no {entry}"
+    if place.is_dir():
+        return rendered(place)
+    assert place.is_relative_to(folder.resolve()), f"{folder}: kustomize refuses files from outside: {entry}"
+    return [one for one in yaml.load_all(place.read_text(), Loader=_QUICK) if one]  # boards are long
+
+
+def _config_map(folder, wanted):
+    data = {}
+    for name in wanted["files"]:
+        assert (folder / name).is_file(), f"{folder}: there is no {name}"
+        data[name] = (folder / name).read_text()
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": wanted["name"]}, "data": data}
+
+
+def _patch(objects, patch):
+    wanted = patch["target"]
+    hit = [one for one in objects if one["kind"] == wanted["kind"] and one["metadata"]["name"] == wanted["name"]]
+    assert len(hit) == 1, f"the patch's target {wanted} is met {len(hit)} times"
+    merged = _merge(hit[0], yaml.safe_load(patch["patch"]), "")
+    hit[0].clear()
+    hit[0].update(merged)
+
+
+def _merge(old, new, key):
+    if isinstance(old, dict) and isinstance(new, dict):
+        if new.get("$patch") == "replace":
+            return {name: value for name, value in new.items() if name != "$patch"}
+        return {**old, **{name: _merge(old.get(name), value, name) for name, value in new.items()}}
+    by = _MERGE_KEYS.get(key, "name")
+    if (
+        isinstance(old, list)
+        and isinstance(new, list)
+        and all(isinstance(one, dict) and by in one for one in old + new)
+    ):
+        found = {one[by]: one for one in old}
+        added = [one for one in new if one[by] not in found]
+        changed = {one[by]: _merge(found[one[by]], one, "") for one in new if one[by] in found}
+        return added + [changed.get(one[by], one) for one in old]
+    return copy.deepcopy(new)
+
+
+def _set_namespace(one, namespace):
+    if not namespace:
+        return
+    if one["kind"] == "Namespace":
+        one["metadata"]["name"] = namespace
+    elif one["kind"] not in _WITHOUT_NAMESPACE:
+        one["metadata"]["namespace"] = namespace
+
+
+def _label(one, wanted):
+    one["metadata"].setdefault("labels", {}).update(wanted["pairs"])
+    if not wanted.get("includeSelectors"):
+        return
+    spec = one.get("spec", {})
+    if one["kind"] in {"Deployment", "DaemonSet"}:
+        spec.setdefault("selector", {}).setdefault("matchLabels", {}).update(wanted["pairs"])
+        spec["template"].setdefault("metadata", {}).setdefault("labels", {}).update(wanted["pairs"])
+    elif one["kind"] == "Service":
+        spec.setdefault("selector", {}).update(wanted["pairs"])
+    elif one["kind"] == "PodDisruptionBudget":
+        spec["selector"]["matchLabels"].update(wanted["pairs"])
+
+
+def _set_image(one, wanted):
+    template = one.get("spec", {}).get("template", {}) if one["kind"] in {"Deployment", "DaemonSet"} else {}
+    for container in template.get("spec", {}).get("containers", ()):
+        if container["image"].split(":")[0] == wanted["name"]:
+            container["image"] = f"{wanted['newName']}:{wanted['newTag']}"

@@ -1,0 +1,56 @@
+"""What the full set leaves out about cards because another row says the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from exporter.catalog import metrics
+from exporter.catalog.spec import Metric
+from exporter.model import CardReading, CardState, Missing, Signal, Snapshot
+from tests.support.builders import card
+
+OLD = Signal.RETIRED_PAGES_SINGLE_BIT
+
+
+def rows(metric: Metric, *cards: CardState) -> list[tuple[str, ...]]:
+    """Give the labels behind those of the subject."""
+    sources = tuple(one.status for one in cards)
+    read = metric.read_full or metric.read
+    return [labels for labels, _ in read(Snapshot(at=1.0, wall=1.0, cards=cards, sources=sources))]
+
+
+def without(why: Missing, **signals: float) -> CardState:
+    made = card(**signals)
+    assert made.reading is not None
+    reading = CardReading(at=1.0, signals=made.reading.signals, missing={OLD: why})
+    return replace(made, reading=reading)
+
+
+def test_links_are_counted_only_where_the_state_of_each_was_read():
+    whole = replace(card(), reading=CardReading(at=1.0, signals={}, nvlink_up={0: True, 1: True}))
+    partly = CardReading(
+        at=1.0, signals={}, nvlink_up={0: True, 1: True}, missing={Signal.NVLINK_STATE: Missing.ERROR}
+    )
+    for metric in (metrics.GPU_NVLINK_ACTIVE_LINKS, metrics.GPU_NVLINK_UP):
+        assert rows(metric, whole)
+    assert rows(metrics.GPU_NVLINK_ACTIVE_LINKS, replace(whole, reading=partly)) == []
+    assert len(rows(metrics.GPU_NVLINK_UP, replace(whole, reading=partly))) == 2
+
+
+def test_a_card_that_remaps_rows_does_not_miss_retired_pages():
+    assert rows(metrics.GPU_SIGNAL_MISSING_INFO, without(Missing.UNSUPPORTED, row_remap_pending=0.0)) == []
+
+
+def test_a_card_with_neither_and_one_that_fails_to_say_miss_them():
+    for one, why in (
+        (without(Missing.UNSUPPORTED), "unsupported"),
+        (without(Missing.ERROR, row_remap_pending=0.0), "error"),
+    ):
+        assert rows(metrics.GPU_SIGNAL_MISSING_INFO, one) == [("0", "GPU-0000", OLD.value, why)]
+
+
+def test_cards_are_sources_where_no_row_of_their_own_says_it():
+    lost = card(up=False)
+    assert rows(metrics.SHARDWATCH_SOURCE_UP, lost) == []
+    assert rows(metrics.SHARDWATCH_SOURCE_HUNG, lost) == [("gpu:GPU-0000",)]
+    assert rows(metrics.SHARDWATCH_SOURCE_DOWN_INFO, lost) == [("gpu:GPU-0000", "lost")]

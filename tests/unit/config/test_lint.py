@@ -1,0 +1,178 @@
+"""Hints at what the shipped alerts and dashboards would lack: what they say, that it is true, and where it is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+
+from alerts.registry import groups
+from alerts.tuning import Tuning
+from exporter.catalog.spec import Series
+from exporter.cli.main import main
+from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, advice
+from exporter.config.settings import Settings, parse
+from exporter.derive.windows import History
+from exporter.model import Economics, Latency, Stage, WindowFigures
+from exporter.render.collector import Collector
+from exporter.runtime.app import App
+from tests.support.builders import replica, snapshot
+
+GENERATED = pathlib.Path(__file__).parents[3] / "dashboards" / "generated" / "en"
+READ = re.compile(r'(\w+)\{[^}]*?\bwindow="(\w+)"')
+WATCHER = "WindowMissing"  # the alert that reads the windows to say that one is missing
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    at: float
+
+
+def of_the_longest_window_only(series):
+    """The rows that show a replica's longer window and not its shorter one, though both have figures."""
+    latency = Latency(quantiles={0.99: 1.0}, observations=9.0, above_top_bucket=0.5)
+    both = {label: WindowFigures(seconds=60.0, latency=dict.fromkeys(Stage, latency)) for label in ("1m", "5m")}
+    numbers = {("a", "1m"): 1.0, ("a", "5m"): 2.0}
+    economics = Economics(
+        currency="USD", joules_per_token=numbers, tokens_per_joule=numbers, cost_per_million=numbers
+    )
+    node = snapshot(replicas=(replica("a", windows=both),), economics=economics)
+    text = Collector(openmetrics=False, series=Series(series)).render(node).body.decode()
+    shown = {label: {metric for metric, window in READ.findall(text) if window == label} for label in ("1m", "5m")}
+    return shown["5m"] - shown["1m"]
+
+
+def told(text, *, series="common"):
+    return advice(parse(f"{text}\nseries: {series}\n", "test.yaml", {}))
+
+
+def panels(of):
+    for panel in of:
+        yield panel
+        yield from panels(panel.get("panels", []))
+
+
+def read_by_dashboards():
+    """(metric, window, dashboard) of every panel that names a window."""
+    for path in GENERATED.glob("*.json"):
+        board = json.loads(path.read_text())
+        title = board["title"].split(" / ")[1]
+        for panel in panels(board["panels"]):
+            for target in panel.get("targets", []):
+                for metric, window in READ.findall(target.get("expr", "")):
+                    yield metric, window, title
+
+
+def read_by_alerts():
+    """(metric, window, alert) of every alert that names a window, the one left out that tells of missing ones."""
+    for group in groups(Tuning()):
+        for alert in group.alerts():
+            if alert.name != WATCHER:
+                for metric, window in READ.findall(str(alert.expr)):
+                    yield metric, window, alert.name
+
+
+def test_the_readers_of_each_window_are_those_that_read_it():
+    alerts, dashboards = list(read_by_alerts()), list(read_by_dashboards())
+    assert {window for _, window, _ in alerts + dashboards} == set(READERS)
+    for label, readers in READERS.items():
+        assert {name for _, window, name in alerts if window == label} == set(readers.alerts), label
+        assert {name for _, window, name in dashboards if window == label} == set(readers.dashboards), label
+
+
+@pytest.mark.parametrize("series", LONGEST_ONLY)
+def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same_window(series):
+    rows = of_the_longest_window_only(series)
+    assert rows and not [name for metric, _, name in read_by_alerts() if metric in rows]
+    found = {(window, name) for metric, window, name in read_by_dashboards() if metric in rows}
+    assert found == {(LONGEST, name) for name in LONGEST_ONLY[series][1]}
+
+
+def test_the_default_windows_need_no_advice():
+    assert advice(Settings()) == [] == told("windows: [300s, 30s, 60s]")
+
+
+def test_a_window_that_is_missing_is_named_with_what_it_silences():
+    (only,) = told("windows: [1m]")
+    assert only.startswith("windows: without 5m ") and "GatewayUneven and RequestsFail" in only
+    assert [hint.split()[2] for hint in told("windows: [10s]")] == ["1m", "5m"]
+    assert "alert" not in told("windows: [5m]")[0]
+
+
+@pytest.mark.parametrize(("series", "what"), [("common", "cost of a token"), ("full", "tokens per joule")])
+def test_a_window_longer_than_what_the_dashboards_read_is_named(series, what):
+    (hint,) = told("windows: [1m, 5m, 1h]", series=series)
+    assert hint.startswith("windows: with 1h ") and what in hint
+
+
+SLOW_ENGINE = "engines: [{name: a, url: 'http://x/', interval: 30s}, {name: b, url: 'http://y/', interval: 5s}]\n"
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ("[1m, 5m]", []),
+        ("[59s, 1m, 5m]", ["59s"]),
+        ("[10s, 1m, 5m]", ["10s"]),
+        ("[20s, 50s, 1m, 5m]", ["20s", "50s"]),
+    ],
+)
+def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(windows, said):
+    hints = told(f"{SLOW_ENGINE}windows: {windows}")
+    assert [hint.split()[1] for hint in hints] == said
+    assert all("engine a " in hint and "30s" in hint and "engine b" not in hint for hint in hints)
+
+
+def test_many_slow_sources_are_one_hint_for_each_window_and_gateways_are_among_them():
+    engines = ", ".join(f"{{name: e{n}, url: 'http://x:{n + 1}/', interval: 10m}}" for n in range(20))
+    gateways = "gateways: [{name: edge, url: 'http://z/', interval: 31s}]"
+    first, second = told(f"engines: [{engines}]\n{gateways}\nwindows: [1m, 5m]")
+    assert "engine e0 " in first and "20 more" in first and len(first) < 400
+    assert "engine e0 " in second and "19 more" in second
+    (hint,) = told(gateways)
+    assert hint.startswith("windows: 1m ") and "gateway edge " in hint
+
+
+def test_figures_over_a_window_shorter_than_an_interval_never_come_and_two_intervals_always_give_them():
+    """What the hint claims, said by the history that the figures are made from."""
+    for interval, length, known in ((30.0, 10.0, False), (30.0, 29.9, False), (30.0, 60.0, True)):
+        history = History((("w", length),))
+        for number in range(20):
+            history.add(Sums(at=1000.0 + number * interval))
+            base = history.base("w")
+        assert (base is not history.latest) is known
+
+
+def test_check_config_says_it_and_the_configuration_stays_good(tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    path.write_text("windows: [1m, 15m]\n")
+    assert main(["check-config", str(path)]) == 0
+    good, hint = capsys.readouterr().out.splitlines()
+    assert good.startswith(f"{path}: good;") and hint.startswith(f"{path}: hint: windows: without 5m ")
+
+
+def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(caplog):
+    alone = "gpu: {enabled: false}\ndiscovery: {processes: false}\nkernel_log: {enabled: false}\n"
+    texts = ["windows: [1m]", "windows: [1m]\nquantiles: [0.5]", "windows: [10s]", "windows: nonsense", ""]
+    later = iter(texts[1:])
+    app = App(parse(alone + texts[0], "test", {}), reread=lambda: parse(alone + next(later), "test", {}))
+
+    def hints():
+        said = [record.message for record in caplog.records if record.message.startswith("event=hint ")]
+        caplog.clear()
+        return [" ".join(text.split()[:4]) for text in said]
+
+    app.start()
+    try:
+        assert hints() == ["event=hint windows: without 5m"]
+        assert app.reload()[0] and hints() == []
+        assert app.reload()[0] and hints() == ["event=hint windows: without 1m"]
+        assert not app.reload()[0] and hints() == []
+        assert app.reload()[0] and hints() == []
+    finally:
+        app.stop()
+    assert app.placement._thread is not None
+    app.placement._thread.join(5.0)

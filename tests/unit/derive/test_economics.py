@@ -1,0 +1,368 @@
+"""What tokens and idle cards cost: prices of the field, energy over the windows of the tokens, idle time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.config.settings import CostSettings, parse
+from exporter.derive import economics
+from exporter.model import EngineReading, Ownership, Quantity, WindowFigures
+from exporter.runtime.app import App
+from exporter.runtime.costs import Ledger
+from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
+from tests.support.builders import card, replica
+from tests.support.simulated import BEGIN, WINDOWS, Lab, uuid
+
+DOLLARS = CostSettings(currency="USD", gpu_hour={"card": 2.5})
+FREE = CostSettings()
+
+
+def own(name, *indexes, rank=""):
+    return [Ownership(uuid=f"GPU-{index:04d}", replica=name, rank=rank) for index in indexes]
+
+
+def serving(name="a", *, rate=None, running=1.0, generated=None, **ranks):
+    """A replica that generates ``rate`` tokens a second, with so many requests running on its rank."""
+    windows = {} if rate is None else {"1m": WindowFigures(seconds=60.0, generation_token_rate=rate)}
+    numbers = {rank: {Quantity.REQUESTS_RUNNING: number} for rank, number in (ranks or {"0": running}).items()}
+    reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks=numbers)
+    return replica(name, reading=reading, windows=windows, generated=generated)
+
+
+class Books:
+    """A ledger, fed by hand: cards with energy and tokens of one replica."""
+
+    def __init__(self, *owners, costs=FREE):
+        self.ledger, self.owners, self.costs = Ledger(), tuple(owners), costs
+
+    def book(self, cards, *replicas):
+        return self.ledger.account(cards, replicas, self.owners, windows=WINDOWS, costs=self.costs)
+
+    def run(self, seconds, *, watts=(100.0,), rate=50.0, late=0.4, start=1000.0, energy=5e8, life=0.0):
+        """Read cards each second and tokens every five, ``late`` after the cards; give the last figures."""
+        found = None
+        for second in range(seconds + 1):
+            at = start + second
+            tokens_at = start + second - second % 5 + late - 5.0 * (second % 5 == 0)
+            cards = [card(i, at=at, energy=energy + power * (at - 1000.0)) for i, power in enumerate(watts)]
+            generated = (tokens_at, life + rate * (tokens_at - 1000.0))
+            found = self.book(cards, serving(generated=generated if second >= 5 else None))
+        return found
+
+
+# ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("cards", "hour", "rate", "published"), [(1, 2.50, 156.0, 4.45), (8, 20.00 / 8, 890.0, 6.24)]
+)
+def test_a_million_tokens_cost_what_the_field_published(cards, hour, rate, published):
+    books = Books(*own("a", *range(cards)), costs=CostSettings(currency="USD", gpu_hour={"card": hour}))
+    found = books.book([card(index) for index in range(cards)], serving(rate=rate))
+    assert found.cost_per_million == {("a", "1m"): pytest.approx(published, abs=0.005)}
+    assert found.currency == "USD"
+
+
+def test_without_tokens_they_have_no_price():
+    books = Books(*own("a", 0), costs=DOLLARS)
+    assert books.book([card(0)], serving(rate=0.0)).cost_per_million == {}
+    assert books.book([card(0)], serving()).cost_per_million == {}
+
+
+def test_a_replica_with_a_card_of_no_price_has_no_cost_and_says_which_cards_have_one():
+    books = Books(*own("a", 0, 1), costs=DOLLARS)
+    other = replace(card(1), facts=replace(card(1).facts, name="another"))
+    found = books.book([card(0), other], serving(rate=100.0))
+    assert found.cost_per_million == {}
+    assert found.prices == {"GPU-0000": 2.5}
+
+
+def test_nothing_is_priced_without_a_configuration():
+    found = Books(*own("a", 0)).book([card(0, utilization=0.0)], serving(rate=100.0))
+    assert (found.currency, found.prices, found.cost_per_million, found.idle_cost) == ("", {}, {}, {})
+
+
+def test_a_lost_card_is_paid_for_all_the_same():
+    books = Books(*own("a", 0, 1), costs=DOLLARS)
+    found = books.book([card(0), card(1, up=False)], serving(rate=100.0))
+    assert found.cost_per_million == {("a", "1m"): pytest.approx(5.0 / 3600 / 100 * 1e6)}
+
+
+def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
+    owners = own("a", 0, 1, rank="0") + own("a", 0, rank="1") + own("b", 1)
+    assert economics.portions(owners) == {"a": {"GPU-0000": 1.0, "GPU-0001": 0.5}, "b": {"GPU-0001": 0.5}}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.sampled_from(("", "0", "1")))))
+def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
+    found = economics.portions([own(name, index, rank=rank)[0] for name, index, rank in triples])
+    sums = {}
+    for portion in found.values():
+        for uuid_, share in portion.items():
+            sums[uuid_] = sums.get(uuid_, 0.0) + share
+    assert sums == {f"GPU-{index:04d}": pytest.approx(1.0) for _, index, _ in triples}
+
+
+# ── Energy ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_joules_per_token_are_energy_over_tokens_of_the_same_time():
+    found = Books(*own("a", 0, 1)).run(40, watts=(100.0, 300.0), rate=50.0)
+    assert found.joules_per_token == {("a", "1m"): pytest.approx(8.0), ("a", "5m"): pytest.approx(8.0)}
+    assert found.tokens_per_joule["a", "1m"] == pytest.approx(1 / 8.0)
+
+
+def test_energy_is_taken_at_the_instants_of_the_tokens_and_not_at_those_of_the_cards():
+    """Power and rate rise together: whoever takes energy a second later than tokens gets another quotient."""
+    books = Books(*own("a", 0))
+    for second in range(31):
+        at = 1000.0 + second
+        read = card(0, at=at, energy=10.0 * second**2)
+        counted = 1000.0 + (second - 1) // 5 * 5 + 0.5  # exactly between two readings
+        tokens = (counted - 1000.0) ** 2 + 0.25  # as the straight line between the squares says it
+        found = books.book([read], serving(generated=(counted, tokens) if second > 0 else None))
+    assert found.joules_per_token["a", "1m"] == pytest.approx(10.0, rel=1e-9)
+
+
+def test_tokens_without_work_have_energy_but_no_joules_per_token():
+    found = Books(*own("a", 0)).run(30, rate=0.0)
+    assert found.joules_per_token == {}
+    assert found.tokens_per_joule["a", "1m"] == 0.0
+
+
+def test_the_window_forgets_what_is_older():
+    books = Books(*own("a", 0))
+    books.run(100, watts=(100.0,), rate=50.0)
+    found = books.run(120, watts=(300.0,), rate=50.0, start=1101.0, energy=5e8 - 200.0 * 101, life=0.0)
+    assert found.joules_per_token["a", "1m"] == pytest.approx(6.0, rel=0.05)
+    assert 2.5 < found.joules_per_token["a", "5m"] < 5.5
+
+
+def test_a_driver_that_restarts_its_counter_costs_no_window():
+    books = Books(*own("a", 0))
+    books.run(30)
+    found = books.run(30, start=1031.0, energy=-100.0 * 31)  # the counter begins at 0 again
+    assert found.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_counter_that_jumps_begins_the_account_anew():
+    books = Books(*own("a", 0))
+    books.run(30)
+    found = books.run(8, start=1031.0, energy=9e15)
+    assert found.joules_per_token == {}
+    found = books.run(30, start=1040.0, energy=9e15)
+    assert found.joules_per_token["a", "5m"] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_a_card_whose_energy_is_not_read_now_takes_its_replicas_figures_along():
+    books = Books(*own("a", 0, 1))
+    assert books.run(30, watts=(100.0, 100.0)).joules_per_token
+    serves = serving(generated=(1030.4, 1520.0))
+    assert books.book([card(0, at=1031.0, energy=5e8 + 3100.0), card(1, up=False)], serves).joules_per_token == {}
+    assert books.book([card(0, at=1032.0, energy=5e8 + 3200.0), card(1, at=1032.0)], serves).joules_per_token == {}
+    later = serving(generated=(1032.5, 1625.0))
+    both = [card(i, at=1033.0, energy=5e8 + 3300.0) for i in range(2)]
+    assert books.book(both, later).joules_per_token["a", "1m"] == pytest.approx(4.0, rel=1e-6)
+
+
+def test_a_replica_that_does_not_answer_shows_no_old_figures():
+    books = Books(*own("a", 0))
+    books.run(30)
+    found = books.book([card(0, at=1031.0, energy=5e8 + 3100.0)], replica("a", up=False))
+    assert (found.joules_per_token, found.tokens_per_joule) == ({}, {})
+
+
+def test_other_cards_begin_a_new_account():
+    books = Books(*own("a", 0))
+    books.run(30, watts=(100.0, 900.0))
+    books.owners = tuple(own("a", 1))
+    assert books.run(4, watts=(100.0, 900.0), start=1031.0).joules_per_token == {}
+    assert books.run(30, watts=(100.0, 900.0), start=1036.0).joules_per_token["a", "5m"] == pytest.approx(18.0)
+
+
+def test_a_count_of_tokens_that_falls_begins_a_new_account():
+    books = Books(*own("a", 0))
+    books.run(30, rate=50.0, life=1e6)
+    found = books.run(30, rate=25.0, start=1031.0, life=0.0)
+    assert found.joules_per_token["a", "5m"] == pytest.approx(4.0, rel=1e-6)
+
+
+def test_a_count_that_waited_is_booked_although_the_next_one_comes_with_its_energy():
+    """Cards and tokens are read once a second, the tokens just after the cards: each waits for the next second."""
+    books = Books(*own("a", 0))
+    for second in range(10):
+        at = 1000.9 + second
+        serves = serving(generated=(at + 0.05, 50.0 * second))
+        found = books.book([card(0, at=at, energy=5e8 + 100.0 * second)], serves)
+    assert found.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=1e-6)
+
+
+def test_new_windows_begin_with_what_the_old_accounts_kept():
+    books = Books(*own("a", 0))
+    before = books.run(30)
+    serves = serving(generated=(1030.4, 1520.0))
+    cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
+    found = books.ledger.account(cards, [serves], books.owners, windows=(("2m", 120.0),), costs=FREE)
+    assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
+
+
+def test_a_card_that_is_gone_for_good_is_forgotten():
+    books = Books(*own("a", 0))
+    books.book([card(0, energy=1.0, utilization=0.0)], serving(generated=(1000.0, 1.0)))
+    books.book([], serving(generated=(1001.0, 1.0)))
+    ledger = books.ledger
+    assert (ledger._meters, ledger._idle, ledger._accounts) == ({}, {}, {})
+
+
+def test_new_windows_leave_idle_time_alone():
+    books = Books(costs=DOLLARS)
+    books.book([card(0, at=1000.0, utilization=0.0)])
+    cards = [card(0, at=1010.0, utilization=0.0)]
+    found = books.ledger.account(cards, [], (), windows=(("2m", 120.0),), costs=DOLLARS)
+    assert found.idle_seconds == {"GPU-0000": 10.0}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 700)), min_size=1, max_size=20), st.integers(0, 19))
+def test_a_meter_adds_up_what_was_drawn_whatever_restarts(steps, restart):
+    at, raw, drawn = 0.0, 1e9, 0.0
+    meter = economics.metered(None, at, raw)
+    for number, (seconds, watts) in enumerate(steps):
+        at, drawn = at + seconds, drawn + watts * seconds
+        raw = watts * seconds if number == restart else raw + watts * seconds
+        meter = economics.metered(meter, at, raw)
+    assert meter.begun == 0.0
+    assert meter.now[1] == pytest.approx(drawn, rel=1e-6, abs=1e-3)
+    assert economics.joules_at(meter, at + 1.0) is None
+    middle = (meter.before[0] + meter.now[0]) / 2
+    assert economics.joules_at(meter, middle) == pytest.approx((meter.before[1] + meter.now[1]) / 2)
+
+
+# ── Idle cards ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def idle_after(seconds, books, before, after, **signals):
+    books.book([card(0, at=1000.0, **signals)], *before)
+    return books.book([card(0, at=1000.0 + seconds, **signals)], *after)
+
+
+def test_a_card_is_idle_while_nothing_runs_on_its_replica_whatever_its_utilisation():
+    books = Books(*own("a", 0), costs=DOLLARS)
+    found = idle_after(36.0, books, [serving(running=3.0)], [serving(running=0.0)], utilization=1.0)
+    assert found.idle_seconds == {"GPU-0000": 36.0}
+    assert found.idle_cost == {"GPU-0000": pytest.approx(0.025)}
+
+
+def test_a_card_is_not_idle_while_requests_run_though_no_kernel_does():
+    found = idle_after(36.0, Books(*own("a", 0)), [serving(running=0.0)], [serving(running=1.0)], utilization=0.0)
+    assert found.idle_seconds == {"GPU-0000": 0.0}
+
+
+def test_the_rank_of_a_card_decides_where_it_is_known():
+    ranks = {"0": 5.0, "1": 0.0}
+    for rank, idle in (("0", 0.0), ("1", 10.0), ("", 0.0), ("7", 0.0)):
+        found = idle_after(10.0, Books(*own("a", 0, rank=rank)), [], [serving(**ranks)], utilization=0.0)
+        assert found.idle_seconds == {"GPU-0000": idle}, rank
+
+
+def test_a_card_of_nobody_is_idle_while_its_utilisation_is_zero():
+    assert idle_after(10.0, Books(), [], [], utilization=0.0).idle_seconds == {"GPU-0000": 10.0}
+    assert idle_after(10.0, Books(), [], [], utilization=0.01).idle_seconds == {"GPU-0000": 0.0}
+    assert idle_after(10.0, Books(), [], []).idle_seconds == {}
+
+
+def test_a_replica_that_does_not_answer_leaves_the_judgement_to_the_utilisation():
+    silent = [replica("a", up=False)]
+    assert idle_after(10.0, Books(*own("a", 0)), silent, silent, utilization=0.0).idle_seconds == {"GPU-0000": 10.0}
+    assert idle_after(10.0, Books(*own("a", 0)), silent, silent, utilization=0.5).idle_seconds == {"GPU-0000": 0.0}
+
+
+def test_a_shared_card_whose_other_user_is_silent_is_judged_by_its_utilisation():
+    for utilization, idle in ((0.5, 0.0), (0.0, 10.0)):
+        books = Books(*own("a", 0), *own("b", 0))
+        users = [serving("a", running=0.0), replica("b", up=False)]
+        assert idle_after(10.0, books, users, users, utilization=utilization).idle_seconds == {"GPU-0000": idle}
+
+
+def test_a_shared_card_is_idle_when_all_who_use_it_are():
+    books = Books(*own("a", 0), *own("b", 0))
+    found = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=2.0)], utilization=0.0)
+    assert found.idle_seconds == {"GPU-0000": 0.0}
+    books = Books(*own("a", 0), *own("b", 0))
+    found = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=0.0)], utilization=0.9)
+    assert found.idle_seconds == {"GPU-0000": 10.0}
+
+
+def test_time_in_which_a_card_was_not_seen_is_not_idle():
+    books = Books()
+    books.book([card(0, at=1000.0, utilization=0.0)])
+    assert books.book([card(0, up=False)]).idle_seconds == {}
+    assert books.book([card(0, at=1600.0, utilization=0.0)]).idle_seconds == {"GPU-0000": 0.0}
+    assert books.book([card(0, at=1601.0, utilization=0.0)]).idle_seconds == {"GPU-0000": 1.0}
+
+
+def test_a_reading_that_is_shown_twice_counts_once():
+    books = Books()
+    for at in (1000.0, 1002.0, 1002.0, 1002.0):
+        found = books.book([card(0, at=at, utilization=0.0)])
+    assert found.idle_seconds == {"GPU-0000": 2.0}
+
+
+def test_another_price_changes_the_cost_from_now_on_and_another_currency_begins_anew():
+    books = Books(costs=DOLLARS)
+    books.book([card(0, at=1000.0, utilization=0.0)])
+    books.book([card(0, at=1036.0, utilization=0.0)])
+    books.costs = CostSettings(currency="USD", gpu_hour={"card": 5.0})
+    assert books.book([card(0, at=1072.0, utilization=0.0)]).idle_cost["GPU-0000"] == pytest.approx(0.075)
+    books.costs = CostSettings(currency="EUR", gpu_hour={"card": 5.0})
+    assert books.book([card(0, at=1108.0, utilization=0.0)]).idle_cost["GPU-0000"] == pytest.approx(0.05)
+
+
+# ── A simulated node ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_simulated_node_spends_what_its_cards_drew_on_the_tokens_that_its_engine_made():
+    costs = CostSettings(currency="USD", gpu_hour={H100.name: 2.5})
+    lab = Lab("mixed", costs=costs)
+    lab.live(65.0)
+    (rank,) = lab.world.replica("chat").ranks
+    tokens = rank.tally.generation_tokens
+    joules = sum(card.energy for card in lab.world.cards[:4])
+    snapshot = lab.live(125.4)
+    tokens = rank.tally.generation_tokens - tokens
+    drawn = sum(card.energy for card in lab.world.cards[:4]) - joules
+    figures = snapshot.economics
+    assert figures.joules_per_token["chat", "1m"] == pytest.approx(drawn / tokens, rel=0.02)
+    rate = snapshot.replicas[0].windows["1m"].generation_token_rate
+    assert figures.cost_per_million["chat", "1m"] == pytest.approx(4 * 2.5 / 3600 / rate * 1e6)
+    assert figures.idle_seconds[uuid(6)] == pytest.approx(lab.clock.now - BEGIN, abs=2.0)
+    assert figures.idle_cost[uuid(7)] == pytest.approx(figures.idle_seconds[uuid(7)] * 2.5 / 3600)
+    assert figures.idle_seconds[uuid(0)] < 10.0
+
+
+def test_a_replica_without_clients_idles_all_the_time():
+    quiet = Replica(name="chat", model=LLAMA_8B, traffic=Traffic(rate=1e-6), ranks=((0,),))
+    snapshot = Lab(Scenario(name="quiet", summary="", kind=H100, replicas=(quiet,))).live(30.0)
+    assert snapshot.economics.idle_seconds[uuid(0)] > 25.0
+    assert snapshot.economics.joules_per_token == {}
+
+
+def test_the_daemon_prices_cards_by_its_configuration_and_keeps_accounts_over_its_windows():
+    text = "gpu: {enabled: false}\nwindows: [2m]\ncosts: {currency: EUR, gpu_hour: {card: 3.5}}"
+    economy, owners = App(parse(text, "test", {})).publisher._economy, tuple(own("a", 0))
+    for second in range(0, 20, 5):
+        at = 1000.0 + second
+        serves = serving(generated=(at, 50.0 * second))
+        found = economy([card(0, at=at, energy=5e8 + 100.0 * second)], [serves], owners)
+    assert (found.currency, found.prices) == ("EUR", {"GPU-0000": 3.5})
+    assert found.joules_per_token == {("a", "2m"): pytest.approx(2.0)}
+
+
+def test_the_daemon_hands_its_accounts_to_every_snapshot():
+    publisher = App(parse("gpu: {enabled: false}\ncosts: {currency: EUR}", "test", {})).publisher
+    assert publisher.compose().economics.currency == "EUR"

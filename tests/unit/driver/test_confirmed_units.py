@@ -1,0 +1,124 @@
+"""What a driver's counters have shown of their units, over a new initialisation, another worker and another driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.driver import protocol
+from exporter.driver.nvml.counter_units import MICROSECONDS, NANOSECONDS, Evidence
+from exporter.driver.nvml.gpu import Shared
+from exporter.driver.worker.main import Worker
+from exporter.model import Missing, Signal
+from tests.support.fake_nvml import FakeDriver
+from tests.support.waiting import until
+from tests.support.watched_cards import Node, alive
+
+CAP = "sw_power_cap"
+VERSION = "590.48.01"
+SECONDS = 5e9  # nanoseconds
+# A counter that rests, while the reason is not active: what it runs in cannot be seen.
+QUIET = {"fields": {"74": SECONDS}, "calls": {"nvmlDeviceGetCurrentClocksEventReasons": {"return": 0}}}
+FOUND = protocol.Learnt(driver_version=VERSION, units={CAP: NANOSECONDS})
+
+
+@pytest.fixture
+def inside():
+    """Give a worker's parts in this process, with the driver and what was sent; all threads end afterwards."""
+    driver, sent = FakeDriver(dict(QUIET)), []
+    one = Worker("tests.support.fake_nvml", "", SimpleNamespace(send=sent.append))
+    yield SimpleNamespace(worker=one, driver=driver, sent=sent)
+    one._leave()
+
+
+def first_readings(inside, again):
+    """Initialise and give the first reading of each card."""
+    before = len(inside.sent)
+    again(inside.driver)
+
+    def readings():
+        reads = [one for one in inside.sent[before:] if isinstance(one, protocol.CardRead)]
+        return {one.uuid: one.reading for one in reversed(reads)}
+
+    until(lambda: len(readings()) == 2)
+    return list(readings().values())
+
+
+def shown(readings):
+    return [reading.clock_event_seconds.get(CAP) for reading in readings]
+
+
+def test_units_outlive_an_initialisation_but_not_the_driver(inside):
+    worker = inside.worker
+    readings = first_readings(inside, worker._start)
+    assert shown(readings) == [None, None]
+    assert [reading.missing[Signal.CLOCK_EVENT_TIME] for reading in readings] == [Missing.UNVERIFIED] * 2
+    worker._shared.units[CAP] = NANOSECONDS
+    assert shown(first_readings(inside, worker._initialise_again)) == [5.0, 5.0]
+    inside.driver.plan = {**QUIET, "driver": "595.10"}
+    assert shown(first_readings(inside, worker._initialise_again)) == [None, None]
+
+
+def test_a_counter_that_was_found_to_be_another_stays_so_over_an_initialisation(inside):
+    worker = inside.worker
+    worker._driven_by(VERSION)
+    worker._shared.units[CAP] = NANOSECONDS
+    worker._shared.evidence["GPU-a"] = {CAP: Evidence(at=1.0, raw=3.0, unit=NANOSECONDS, runs_idle=True)}
+    first_readings(inside, worker._start)
+    assert sorted(shown(first_readings(inside, worker._initialise_again)), key=str) == [5.0, None]
+
+
+@pytest.mark.parametrize(("version", "expected"), [(VERSION, 5.0), ("580.10", None)])
+def test_a_worker_uses_what_an_earlier_one_has_found_out_about_the_same_driver(inside, version, expected):
+    inside.worker._taught = protocol.Learnt(driver_version=version, units={CAP: NANOSECONDS})
+    assert shown(first_readings(inside, inside.worker._start)) == [expected] * 2
+
+
+def test_a_worker_says_once_what_it_has_found_out_and_again_when_that_changes(inside):
+    worker, shared = inside.worker, inside.worker._shared
+    worker._tell()
+    worker._driven_by(VERSION)
+    worker._tell()
+    assert inside.sent == []
+    shared.units[CAP] = NANOSECONDS
+    for _ in range(3):
+        worker._tell()
+    assert inside.sent == [FOUND]
+    shared.evidence["GPU-a"] = {CAP: Evidence(fits_nothing=True)}
+    worker._tell()
+    assert inside.sent[1:] == [protocol.Learnt(driver_version=VERSION, units={})]
+
+
+def test_what_some_card_speaks_against_is_not_handed_on():
+    units = {CAP: NANOSECONDS, "sync_boost": MICROSECONDS}
+    evidence = {"GPU-a": {CAP: Evidence(runs_idle=True)}, "GPU-b": {CAP: Evidence(unit=NANOSECONDS)}}
+    assert Shared(units=units).sound_units() == units
+    assert Shared(units=units, evidence=evidence).sound_units() == {"sync_boost": MICROSECONDS}
+
+
+@pytest.mark.slow
+def test_throttle_time_goes_on_at_once_in_a_new_worker(tmp_path):
+    one = Node(tmp_path / "plan.json", {"fields": {"74": {"unit": NANOSECONDS}}})
+    one.source.start()
+    try:
+        assert one.until(lambda: one.up() and CAP in one.card().reading.clock_event_seconds)
+        assert one.until(lambda: one.source._keeper.learnt == FOUND)
+        one.plan(QUIET)
+        pid, at = one.pid, one.card().reading.at
+        seen = []
+        os.kill(pid, signal.SIGKILL)
+
+        def another():
+            reading = one.card().reading
+            if one.pid not in {pid, None} and reading is not None and reading.at > at + 0.1:
+                seen.append(reading.clock_event_seconds.get(CAP))
+            return len(seen) > 20
+
+        assert one.until(another)
+        assert None not in seen
+    finally:
+        one.source.stop()
+        assert one.until(lambda: not any(alive(pid) for pid in one.pids))

@@ -1,0 +1,216 @@
+"""Instances of divided cards in the card book, and what a stand-in for the driver says of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.driver import protocol
+from exporter.driver.daemon.registry import CardBook
+from exporter.driver.nvml import library
+from exporter.driver.nvml.errors import CardGone
+from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.model import CardFacts, CardReading, MigInstance, Missing, Signal
+from exporter.simulate.plan import Plan
+from tests.support.builders import Clock
+from tests.support.fake_nvml import FakeDriver, NVMLError
+
+WALL = 5000.0
+
+
+def part(number, uuid, parent="GPU-a"):
+    instance = MigInstance(number=number, parent=parent, profile="1g", gpu_instance=number + 7, compute_instance=0)
+    return CardFacts(index=0, uuid=uuid, instance=instance)
+
+
+def read(at, memory=1.0):
+    return CardReading(at=at, signals={Signal.MEMORY_USED: memory})
+
+
+def a_book(*parts, at=100.0):
+    book = CardBook()
+    book.begin(1)
+    book.found(CardFacts(index=0, uuid="GPU-a", mig=True), at)
+    book.divided(protocol.Divided(uuid="GPU-a", instances=tuple((facts, read(at)) for facts in parts)), WALL)
+    book.read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=read(at)), WALL)
+    return book
+
+
+def shown(book, now=100.5, down=""):
+    return {state.facts.uuid: state for state in book.view(now, 3.0, down)}
+
+
+def test_instances_stand_after_their_card_with_their_place_in_the_label():
+    book = a_book(part(3, "MIG-a"), part(0, "MIG-z"))
+    assert [state.labels[0] for state in book.view(100.5, 3.0, "")] == ["0", "0:0", "0:3"]
+
+
+def test_an_instance_that_is_listed_no_more_is_forgotten_and_not_lost():
+    book = a_book(part(0, "MIG-a"), part(1, "MIG-b"))
+    book.divided(protocol.Divided(uuid="GPU-a", instances=((part(1, "MIG-b"), read(101.0)),)), WALL)
+    book.judge(101.0, 2.0)
+    assert set(shown(book)) == {"GPU-a", "MIG-b"} and shown(book)["MIG-b"].status.up
+
+
+def test_the_instances_of_another_card_are_left_alone():
+    book = a_book(part(0, "MIG-a"))
+    book.divided(protocol.Divided(uuid="GPU-b", instances=((part(0, "MIG-b", "GPU-b"), read(100.0)),)), WALL)
+    book.divided(protocol.Divided(uuid="GPU-b", instances=()), WALL)
+    assert set(shown(book)) == {"GPU-a", "MIG-a"}
+
+
+def test_an_instance_hangs_and_is_lost_with_its_card():
+    book = a_book(part(0, "MIG-a"))
+    book.beat(protocol.Beat(cycle=2, busy={0: 2.5}), 103.0)
+    book.judge(103.0, 2.0)
+    assert {state.status.reason for state in shown(book, 103.0).values()} == {"hung"}
+    assert shown(book, 103.0)["MIG-a"].reading is None
+    book.failed(protocol.CardFailed(index=0, uuid="GPU-a", cycle=2, reason="lost"), 104.0)
+    assert shown(book, 104.0)["MIG-a"].status.reason == "lost"
+
+
+def test_a_card_that_is_whole_again_has_no_instances():
+    book = a_book(part(0, "MIG-a"))
+    book.found(CardFacts(index=0, uuid="GPU-a"), 101.0)
+    assert set(shown(book)) == {"GPU-a"}
+
+
+def test_a_card_that_never_said_who_it_is_now_is_known_by_its_index_in_spite_of_instances():
+    book = a_book(part(0, "MIG-a"))
+    book.begin(1)
+    book.failed(protocol.CardFailed(index=0, uuid="", cycle=0, reason="lost"), 101.0)
+    assert shown(book, 101.0)["GPU-a"].status.reason == "lost"
+
+
+# ---- through the reader
+
+
+class Divided(FakeDriver):
+    """One divided card whose list of places is ``places``: place → (uuid, GPU instance)."""
+
+    places = {1: ("MIG-one", 9), 4: ("MIG-two", 11)}
+
+    def cards(self):
+        return ["GPU-a", *(uuid for uuid, _ in self.places.values())]
+
+    def _nvmlDeviceGetMigMode(self, uuid):
+        return [1, 1]
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, uuid):
+        return 7
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, uuid, place):
+        if place not in self.places:
+            raise NVMLError(6)
+        return self.places[place][0]
+
+    def _nvmlDeviceGetGpuInstanceId(self, uuid):
+        return dict(self.places.values())[uuid]
+
+    def _nvmlDeviceGetComputeInstanceId(self, uuid):
+        return 0
+
+    def _nvmlDeviceGetName(self, uuid):
+        return "Fake GPU MIG 1c.2g.20gb+me" if uuid == "MIG-two" else "Fake GPU"
+
+
+def reader(driver):
+    calls, facts = library.open_card(driver, 0)
+    return CardReader(driver, calls, facts, "590.48.01", Shared())
+
+
+def test_every_place_of_the_list_is_tried_and_holes_are_no_failure():
+    parts = reader(Divided({})).instances.read(look=True)
+    assert [(facts.instance.number, facts.uuid, facts.instance.gpu_instance) for facts, _ in parts] == [
+        (1, "MIG-one", 9), (4, "MIG-two", 11),
+    ]  # fmt: skip
+    assert [facts.instance.profile for facts, _ in parts] == ["", "1c.2g.20gb+me"]
+    facts, reading = parts[0]
+    assert reading.signals[Signal.MEMORY_TOTAL] == 80 * 2**30 and [p.pid for p in reading.processes] == [100]
+    assert reading.missing[Signal.UTILIZATION] is Missing.MIG and facts.pci_bus_id == ""
+
+
+def test_an_instance_that_was_deleted_and_lingers_in_the_list_is_left_out_and_the_others_are_read():
+    one = reader(driver := Divided({}))
+    assert len(one.instances.read(look=True)) == 2
+    driver.plan = {"at": {"MIG-one": {"*": {"error": 6}}}}
+    assert [facts.uuid for facts, _ in one.instances.read(look=False)] == ["MIG-two"]
+    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
+    driver.plan = {"at": {"MIG-two": {"*": {"error": 15}}}}
+    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-one"]
+
+
+def test_a_divided_card_without_permission_for_its_instances_has_none():
+    driver = Divided({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
+    one = reader(driver)
+    assert one.instances.read(look=True) == ()
+    reading = one.read(slow=True)
+    assert reading.signals[Signal.POWER] > 0 and reading.missing[Signal.INSTANCES] is Missing.NO_PERMISSION
+    driver.plan = {}
+    assert len(one.instances.read(look=True)) == 2
+    assert Signal.INSTANCES not in one.read(slow=True).missing
+
+
+def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
+    one = reader(Divided({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
+    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
+    assert one.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
+
+
+def test_old_memory_structures_serve_too():
+    driver = Divided({})
+    driver._nvmlDeviceGetMemoryInfo = lambda uuid, version=None: refuse(25) if version else SimpleNamespace(
+        total=10.0, used=4.0, free=6.0
+    )  # fmt: skip
+    (_, reading), _ = reader(driver).instances.read(look=True)
+    assert reading.signals[Signal.MEMORY_USED] == 4.0
+    assert reading.missing[Signal.MEMORY_RESERVED] is Missing.UNSUPPORTED
+
+
+# ---- simulated
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """The node of the scenario with a divided card, a minute old, and its clock."""
+    clock = Clock(60.0)
+    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
+    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
+    plan = Plan(scenario="mig", start=0.0, wall=1.7e9, pids={"small": (4321,)})
+    driver = library.load_driver("exporter.simulate.cards", plan.dumps())
+    facts, cards = library.initialise(driver)
+    assert cards == 8
+    return driver, clock, facts.driver_version
+
+
+def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
+    driver, clock, version = simulated
+    calls, facts = library.open_card(driver, 7)
+    assert facts.mig and not library.open_card(driver, 6)[1].mig
+    one = CardReader(driver, calls, facts, version, Shared())
+    one.instances.read(look=True, clock=clock)
+    clock.tick(5.0)
+    (busy, work), (idle, rest) = one.instances.read(look=False, clock=clock)
+    assert [part.instance.profile for part in (busy, idle)] == ["3g.40gb"] * 2 and busy.uuid.startswith("MIG-")
+    assert [process.pid for process in work.processes] == [4321] and rest.processes == ()
+    assert work.signals[Signal.SM_ACTIVE] > 0.05 > rest.signals[Signal.SM_ACTIVE]
+    whole = one.read(slow=True, clock=clock)
+    assert whole.missing[Signal.SM_ACTIVE] is Missing.MIG and whole.signals[Signal.POWER] > 80
+    assert whole.signals[Signal.MEMORY_USED] == pytest.approx(
+        work.signals[Signal.MEMORY_USED] + rest.signals[Signal.MEMORY_USED]
+    )
+    with pytest.raises(CardGone):
+        library.open_card(driver, 8)  # instances have no index of their own
+
+
+def test_a_simulated_instance_sits_where_its_card_does(simulated):
+    driver = simulated[0]
+    card = driver.nvmlDeviceGetHandleByIndex(7)
+    parts = [driver.nvmlDeviceGetMigDeviceHandleByIndex(card, place) for place in range(2)]
+    places = {driver.nvmlDeviceGetPciInfo(handle).busId for handle in (card, *parts)}
+    assert len(places) == 1
+
+
+def refuse(code):
+    raise NVMLError(code)

@@ -1,0 +1,236 @@
+"""Recognising engines from their pages, engines with small tables, and pages that are not what they should be."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.config.settings import ENGINE_KINDS
+from exporter.engines import ENGINES, by_kind, kinds_on, recognise, still
+from exporter.engines.engine import SIGNALS
+from exporter.engines.tables.dynamo import DYNAMO
+from exporter.engines.tables.sglang import SGLANG
+from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
+from exporter.engines.tables.triton import TRITON
+from exporter.engines.tables.vllm import VLLM
+from exporter.errors import PageError
+from exporter.model import Quantity, Stage
+from tests.support.builders import Clock
+from tests.support.engine_pages import interpret, page, polled, poller
+
+VLLM_PAGE = page("vllm-0.32.0-real-cpu-after")
+SGLANG_PAGE = page("sglang-0.5.23-real-cpu-after")
+TRITON_PAGE = page("triton-handmade")
+DYNAMO_PAGE = page("dynamo-frontend-handmade")
+
+ROUTER = b"""\
+# HELP vllm:num_requests_running Number of running requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{server="http://10.0.0.1:8000"} 4.0
+vllm:num_requests_waiting{server="http://10.0.0.1:8000"} 1.0
+vllm:gpu_prefix_cache_hits_total{server="http://10.0.0.1:8000"} 31712.0
+vllm:current_qps{server="http://10.0.0.1:8000"} 0.5
+vllm:num_incoming_requests_total{model="m"} 7.0
+vllm:healthy_pods_total{server="http://10.0.0.1:8000"} 1.0
+"""
+
+
+def test_the_kinds_that_a_configuration_may_name_are_those_that_are_read():
+    assert set(ENGINE_KINDS) == {engine.kind for engine in ENGINES}
+    assert len({engine.kind for engine in ENGINES}) == len(ENGINES)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
+def test_every_signal_is_filled_by_a_field_or_said_to_be_missing(engine):
+    given = {field.target for field in engine.fields}
+    missing = engine.missing()
+    for signal in SIGNALS:
+        assert (signal in given) != (signal.value in missing)
+    assert set(engine.reasons) <= set(missing), "a reason for something that is not missing"
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
+def test_names_of_a_table_are_of_its_engine_and_what_it_calls_live_is_one_of_them(engine):
+    names = {name for field in engine.fields for name in (*field.names, *field.plus.values())}
+    assert {name for name in names if not engine.owns(name)} <= {"http_requests_total"}
+    assert not engine.live or engine.live in engine.wanted_names()
+
+
+def test_nothing_is_missing_of_vllm():
+    assert VLLM.missing() == {}
+
+
+def test_a_routers_page_is_not_taken_for_the_engine_whose_names_it_uses():
+    assert recognise(ROUTER) is None
+    with pytest.raises(PageError, match="poll the engines behind it"):
+        interpret(ROUTER, VLLM)
+
+
+def test_a_routers_series_beside_an_engines_are_left_out_and_counted():
+    both = interpret(VLLM_PAGE + ROUTER)
+    alone = interpret(VLLM_PAGE)
+    assert both.ranks == alone.ranks
+    assert both.oddities == {"router_series": 3}
+    assert recognise(ROUTER + VLLM_PAGE) is VLLM
+
+
+def test_two_engines_on_one_page_are_read_as_the_first_of_the_list_whatever_their_order():
+    for body in (VLLM_PAGE + SGLANG_PAGE, SGLANG_PAGE + VLLM_PAGE):
+        assert [engine.kind for engine in kinds_on(body)] == ["vllm", "sglang"]
+        assert recognise(body) is VLLM
+        assert interpret(body).ranks == interpret(VLLM_PAGE).ranks
+        assert interpret(body, SGLANG).ranks == interpret(SGLANG_PAGE).ranks
+
+
+@pytest.mark.parametrize("carried", ["vllm-0.32.0-real-cpu-after", "sglang-0.5.23-real-cpu-after"])
+@pytest.mark.parametrize("carrier", [TRITON_PAGE, DYNAMO_PAGE, b"dynamo_component_requests_total 5\n"])
+def test_an_engine_that_another_servers_page_passes_on_is_the_one_that_is_read(carried, carrier):
+    body = page(carried)
+    assert recognise(carrier + body) is recognise(body)
+    assert interpret(carrier + body).ranks == interpret(body).ranks
+
+
+@pytest.mark.parametrize("colon", [b"trtllm_", b"trtllm:"])
+def test_tensorrt_llm_gives_hits_from_its_blocks(colon):
+    body = page("tensorrt_llm-handmade").replace(b"trtllm_", colon)
+    reading = interpret(body)
+    assert recognise(body) is TENSORRT_LLM
+    assert reading.model == "llama"
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_QUERIES] == 1000.0
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_HITS] == 400.0
+    assert reading.finished[""] == {"stop": 90.0, "length": 10.0, "error": 3.0}
+    assert reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""].counts[-1] == 100.0
+
+
+def test_triton_counts_a_request_once_however_many_members_its_ensemble_has():
+    reading = interpret(TRITON_PAGE)
+    assert recognise(TRITON_PAGE) is TRITON
+    assert reading.finished == {"": {"success": 200.0, "error": 2.0, "abort": 1.0, "rejected": 0.0}}
+    assert dict(reading.ranks[""]) == {
+        Quantity.REQUESTS_RUNNING: 8.0,
+        Quantity.REQUESTS_WAITING: 3.0,
+        Quantity.KV_CACHE_USAGE: 0.125,
+        Quantity.KV_CACHE_CAPACITY: 800 * 64.0,
+    }
+    assert "kv_cache_capacity" not in reading.missing
+    first = reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""]
+    assert (first.bounds, first.counts) == ((0.1, 0.5, 2.0, 5.0), (150.0, 150.0, 200.0, 200.0, 200.0))
+
+
+def test_tritons_cache_is_counted_in_tokens_of_each_model_s_own_blocks():
+    def block(model, kind, number):
+        return f'nv_trt_llm_kv_cache_block_metrics{{model="{model}",kv_cache_block_type="{kind}",version="1"}} {number}\n'
+
+    body = "".join(
+        block(model, kind, number)
+        for model, blocks, tokens in (("a", 100, 32), ("b", 10, 64), ("postprocessing", 7, 7))
+        for kind, number in (("max", blocks), ("tokens_per", tokens), ("used", 1))
+    )
+    assert interpret(body.encode()).ranks[""][Quantity.KV_CACHE_CAPACITY] == 100 * 32 + 10 * 64
+    alone = block("a", "max", 100) + block("b", "tokens_per", 32)
+    assert Quantity.KV_CACHE_CAPACITY not in interpret(alone.encode()).ranks.get("", {}), "no guess at a block's size"
+
+
+def test_triton_without_a_language_model_backend_gives_what_waits_and_what_ended():
+    body = b'nv_inference_request_success{model="m",version="1"} 5\nnv_inference_pending_request_count{model="m"} 2\n'
+    reading = interpret(body)
+    assert reading.ranks == {"": {Quantity.REQUESTS_WAITING: 2.0}}
+    assert reading.finished == {"": {"success": 5.0}}
+
+
+def test_dynamos_frontend_gives_what_it_measures_itself():
+    reading = interpret(DYNAMO_PAGE)
+    assert recognise(DYNAMO_PAGE) is DYNAMO
+    assert reading.model == "qwen"
+    assert reading.finished == {"": {"success": 90.0, "error": 10.0}}
+    assert reading.missing["kv_cache_usage"] == "on_the_workers_pages" and "kv_cache_hit" not in reading.missing
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_QUERIES] == 450.0
+    assert reading.ranks[""][Quantity.PREFIX_CACHE_HITS] == 180.0
+
+
+@pytest.mark.parametrize("name", ["sglang-0.5.23-real-cpu-after", "tgi-3.3.7-handmade-t2", "triton-handmade"])
+def test_names_and_labels_of_future_versions_change_nothing(name):
+    body = page(name)
+    prefix = recognise(body).prefixes[0].encode()
+    future = body + b'%sa_new_family_total{why="x"} 3\n%sanother{le="7"} nonsense\n' % (prefix, prefix)
+    assert interpret(future).ranks == interpret(body).ranks
+    assert interpret(future).finished == interpret(body).finished
+
+
+def test_a_page_of_nothing_but_unknown_names_is_of_no_known_engine():
+    assert recognise(b"vllm:tokens_of_tomorrow_total 5\nsglang:what_is_this 1\ntgi_v9_anything 3\n") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["sglang-0.5.23-real-cpu-after", "tgi-3.3.7-handmade-t2", "vllm-0.32.0-real-cpu-after"]
+)
+def test_half_a_page_is_shown_as_far_as_it_goes_and_never_the_base_of_a_window(name):
+    body, clock = page(name), Clock()
+    for share in (0.2, 0.5, 0.9):
+        cut = body.index(b"{", int(len(body) * share))
+        one = poller([body, body[: cut + 3], body], clock)
+        polled(one, clock, 2)
+        assert one.state.status.up
+        assert one.state.reading.complete is False
+        assert polled(one, clock).restarts == 0
+        assert all(not window.request_rate for window in one.state.windows.values())
+
+
+def test_a_page_of_another_engine_is_refused_by_a_kind_that_was_set_and_followed_by_auto():
+    clock = Clock()
+    assert polled(poller([VLLM_PAGE, SGLANG_PAGE], clock, kind="vllm"), clock, 2).status.reason == "no_engine_metrics"
+    one = poller([VLLM_PAGE, SGLANG_PAGE], clock)
+    state = polled(one, clock, 2)
+    assert state.labels == ("a", "sglang", "tiny-llama")
+    assert state.windows == {}  # nothing of the other engine's past
+
+
+def test_an_engine_that_is_left_out_of_a_shared_page_is_named_once_in_the_log(caplog):
+    clock = Clock()
+    polled(poller([VLLM_PAGE + SGLANG_PAGE], clock), clock, 3)
+    assert [record.getMessage() for record in caplog.records if "left_out" in record.getMessage()] == [
+        "source=engine:a event=several_engines kind=vllm left_out=sglang"
+    ]
+
+
+def test_a_page_that_is_looked_at_anew_and_turns_out_to_be_the_same_engines_keeps_its_history():
+    body, clock = DYNAMO_PAGE + ROUTER, Clock()
+    assert not still(DYNAMO, body)  # names of an engine, but a router's figures
+    state = polled(poller([body], clock), clock, 3)
+    assert state.labels[1] == "dynamo"
+    assert state.windows["1m"].seconds == 20.0
+
+
+def test_a_page_that_mentions_another_engine_in_its_values_is_still_the_same_engines():
+    assert still(VLLM, VLLM_PAGE)
+    assert not still(VLLM, b'sglang:num_running_reqs{model_name="vllm:x"} 1\n# HELP vllm:y z\n')
+    assert by_kind("sglang") is SGLANG
+
+
+@pytest.mark.parametrize("name", ["sglang-0.5.23-real-cpu-after", "ray-2.60.0-vllm-0.33.0-reexport-lab"])
+def test_a_server_that_comes_back_with_another_model_begins_a_new_history(name):
+    clock, body = Clock(), page(name)
+    model = interpret(body).model.encode()
+    other = body.replace(model, b"another-model")
+    one = poller([body, body, other, other], clock)
+    polled(one, clock, 2)
+    state = polled(one, clock, 1)
+    assert state.labels[2] == "another-model"
+    assert state.windows == {}
+    assert polled(one, clock).windows["1m"].seconds == 10.0
+
+
+def test_series_of_a_second_model_on_a_shared_page_are_left_out_and_counted():
+    body = SGLANG_PAGE + b'sglang:num_running_reqs{model_name="second"} 70\n'
+    assert interpret(body).ranks == interpret(SGLANG_PAGE).ranks
+    assert interpret(body).oddities == {"other_model": 1}
+
+
+def test_a_histogram_of_hostile_size_is_bounded_in_its_parts():
+    rows = b"".join(
+        b'sglang:e2e_request_latency_seconds_bucket{model_name="m",user="%d",le="%s"} 1\n' % (i, le)
+        for i in range(5_000)
+        for le in (b"1.0", b"+Inf")
+    )
+    reading = interpret(rows)
+    assert reading.histograms[Stage.REQUEST][""].counts == (4_000.0, 4_000.0)
+    assert reading.oddities == {"too_many_label_sets": 2 * 1_000}

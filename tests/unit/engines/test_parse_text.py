@@ -1,0 +1,239 @@
+"""The page reader against hand-made pages and against prometheus_client's parser."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.engines.parse.text import (
+    FULL_READING_EVERY,
+    MAX_CACHE_BYTES,
+    MAX_LINES,
+    MAX_UNREADABLE,
+    PageReader,
+)
+from exporter.errors import PageError
+
+CAPTURES = sorted((pathlib.Path(__file__).parents[2] / "captures").glob("*.prom"))
+
+
+def read(*pages: bytes, wanted=lambda name: True):
+    reader = PageReader(wanted)
+    for page in pages:
+        values = reader.read(page)
+    return values
+
+
+def as_dict(values):
+    return {
+        (series.name, tuple(sorted(series.labels.items()))): number
+        for series, number in zip(values.layout.series(), values.numbers, strict=True)
+    }
+
+
+def as_written(name: str, page: bytes) -> str:
+    """Undo the reference parser's habit of adding _total to counters that have none (TGI, Triton)."""
+    bare = name.removesuffix("_total")
+    return bare if f"# TYPE {bare} counter\n".encode() in page else name
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_every_capture_reads_as_the_reference_parser_reads_it(path):
+    page = path.read_bytes()
+    expected = {
+        (as_written(sample.name, page), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+    once, twice = as_dict(read(page)), as_dict(read(page, page))
+    assert once.keys() == expected.keys()
+    assert all(once[key] == value or (math.isnan(value) and math.isnan(once[key])) for key, value in expected.items())
+    assert twice.keys() == once.keys()
+
+
+def test_the_layout_is_the_same_object_while_the_series_stay():
+    reader = PageReader(lambda name: True)
+    first = reader.read(b'a{x="1"} 1\nb 2\n')
+    second = reader.read(b'a{x="1"} 5\nb 6\n')
+    third = reader.read(b'a{x="1"} 5\n')
+    assert second.layout is first.layout
+    assert second.numbers == [5.0, 6.0]
+    assert third.layout is not first.layout
+    assert [series.name for series in third.layout.series()] == ["a"]
+
+
+def test_a_wanted_series_that_takes_an_unwanted_ones_line_is_found_within_sixteen_pages():
+    reader = PageReader(lambda name: name != "other")
+    for _ in range(3):
+        reader.read(b"a 1\nother 5\nb 2\n")
+    found = [len(reader.read(b"a 1\nnew 5\nb 2\n").numbers) for _ in range(FULL_READING_EVERY + 1)]
+    assert found[-1] == 3
+
+
+@pytest.mark.parametrize(
+    "page", [b"b 2\na 1\nc 3\n", b"a 1\nb 2\n", b"a 1\nb x\nc 3\n", b"a 1\nb 2 99\nc 3\n", b"a 1\nbb 2\nc 3\n"]
+)
+def test_a_page_that_changed_its_shape_reads_like_a_first_page(page):
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        reader.read(b"a 1\nb 2\nc 3\n")
+    again, first = reader.read(page), read(page)
+    assert as_dict(again) == as_dict(first)
+    assert again.oddities == first.oddities
+
+
+def test_unwanted_series_are_neither_kept_nor_converted():
+    values = read(b"a nonsense\nb 2\n", b"a nonsense\nb 3\n", wanted=lambda name: name == "b")
+    assert as_dict(values) == {("b", ()): 3.0}
+    assert values.oddities == {}
+
+
+def test_escapes_in_label_values_come_out_exactly():
+    values = read(b'e{m="a\\"b\\\\c\\nd",n="}{,=\\""} 1\n')
+    assert values.layout.series()[0].labels == {"m": 'a"b\\c\nd', "n": '}{,="'}
+
+
+def test_blanks_where_the_format_allows_them_change_nothing():
+    expected = {("name", (("a", "b"), ("c", "d"))): 3.0}
+    for line in (b'name { a = "b" , c = "d" , } 3', b'name{a="b",c="d"}3', b'name\t{a="b",c="d",}\t3 '):
+        values = read(line + b"\n", line + b"\n")
+        assert (as_dict(values), values.oddities) == (expected, {}), line
+
+
+def test_an_underscore_in_a_number_is_none_on_the_first_page_and_on_a_later_one():
+    assert read(b"a 1_0\nb 2\n").oddities == {"bad_value": 1}
+    values = read(b"a 1\nb 2\n", b"a 10\nb 2\n", b"a 1_0\nb 2\n")
+    assert (as_dict(values), values.oddities) == ({("b", ()): 2.0}, {"bad_value": 1})
+
+
+def test_timestamps_and_exemplars_are_ignored_page_after_page():
+    reader = PageReader(lambda name: True)
+    for stamp in (1000, 2000):
+        values = reader.read(b'a{x="1"} 7 %d\nb_total 3 # {trace_id="x y"} 0.5 1.0\n# EOF\n' % stamp)
+        assert as_dict(values) == {("a", (("x", "1"),)): 7.0, ("b_total", ()): 3.0}
+
+
+def test_crlf_and_a_missing_final_newline_are_accepted():
+    assert as_dict(read(b"a 1\r\nb 2\r\n")) == as_dict(read(b"a 1\nb 2")) == {("a", ()): 1.0, ("b", ()): 2.0}
+    assert read(b"a 1\nb 2").complete
+
+
+def test_a_page_that_ends_in_a_comment_without_a_line_end_is_whole():
+    assert read(b"a 1\n# EOF").complete
+    assert not read(b"a 1\nb{").complete
+
+
+def test_a_line_cut_in_the_middle_is_skipped_and_marks_the_page():
+    values = read(b'a 1\nvllm:generation_tokens_total{engine="0",mod')
+    assert as_dict(values) == {("a", ()): 1.0}
+    assert values.complete is False
+    assert values.oddities == {"unreadable": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"%%% what is this", "unreadable"),
+        (b"b twelve", "bad_value"),
+        (b'd{x="1",x="2"} 1', "unreadable"),
+        (b'd{x="\xff\xfe"} 1', "unreadable"),
+        (b'd{x="1"', "unreadable"),
+        (b'd{x="1" y="2"} 1', "unreadable"),
+        (b"z" * 20_000 + b" 1", "long_line"),
+        (b"l{" + b",".join(b'k%d="v"' % i for i in range(20_000)) + b"} 1", "long_line"),
+    ],
+)
+def test_one_bad_line_costs_only_itself(line, reason):
+    values = read(b"a 1\n" + line + b"\nc 3\n")
+    assert as_dict(values) == {("a", ()): 1.0, ("c", ()): 3.0}
+    assert values.oddities == {reason: 1}
+
+
+def test_a_repeated_series_keeps_its_first_value_and_is_counted():
+    for pages in ([b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'], [b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'] * 2):
+        values = read(*pages)
+        assert as_dict(values) == {("d", (("x", "1"),)): 1.0, ("ok", ()): 1.0}
+        assert values.oddities == {"duplicate": 1}
+
+
+@pytest.mark.parametrize("page", [b"<html><body>login</body></html>\n", bytes(range(256)) * 100, b"\x00\x01\x02"])
+def test_what_is_no_metrics_page_is_refused_by_content(page):
+    with pytest.raises(PageError) as caught:
+        read(page)
+    assert caught.value.reason == "not_metrics"
+
+
+def test_a_page_of_which_more_than_a_thousand_lines_cannot_be_read_is_none_though_one_can():
+    bad = b"%%%\n" * MAX_UNREADABLE
+    assert read(b"a 1\n" + bad).oddities == {"unreadable": MAX_UNREADABLE}
+    with pytest.raises(PageError) as caught:
+        read(b"a 1\n" + bad + b"%%%\n")
+    assert caught.value.reason == "not_metrics"
+
+
+def test_more_lines_than_the_cap_refuse_the_page_and_the_next_page_is_read():
+    reader = PageReader(lambda name: True)
+    with pytest.raises(PageError) as caught:
+        reader.read(b"".join(b'a{i="%d"} 1\n' % i for i in range(MAX_LINES + 1)))
+    assert caught.value.reason == "too_many_lines"
+    assert as_dict(reader.read(b"a 1\n")) == {("a", ()): 1.0}
+
+
+@pytest.mark.parametrize("junk", [b"#\n" * (MAX_LINES + 1), b"<html>\n" * (MAX_UNREADABLE + 1)])
+def test_what_stood_on_a_refused_page_is_never_shown_as_the_next_pages(junk):
+    def page(value, rest=b""):
+        return b"".join(b'a{i="%d"} %d\n' % (i, value) for i in range(5)) + b"# end\n" + rest
+
+    reader = PageReader(lambda name: True)
+    reader.read(page(1))
+    with pytest.raises(PageError):
+        reader.read(page(2, junk))
+    assert reader.read(page(2)).numbers == [2.0] * 5
+
+
+@pytest.mark.parametrize("series", [b'wanted{page="%d",i="%d"}', b'other{page="%d",i="%d"}', b"other_%d_%d"])
+def test_new_series_on_every_page_do_not_fill_memory(series):
+    """Kept is what the cache may hold and one page more; a line here costs at most its 30 bytes and 100."""
+    reader = PageReader(lambda name: name == "wanted")
+    for page in range(40):
+        values = reader.read(b"".join(series % (page, i) + b" 1\n" for i in range(5_000)) + b"wanted 1\n")
+        assert len(values.numbers) == (5_001 if series.startswith(b"wanted") else 1)
+        assert len(reader._slots) + len(reader._unwanted) < MAX_CACHE_BYTES / 100 + 5_000
+        assert reader._cached_bytes < MAX_CACHE_BYTES + 5_001 * 130
+
+
+NAME = st.sampled_from(["a", "vllm:x", "b_total", "c_bucket"])
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=12)
+LABELS = st.dictionaries(st.sampled_from(["le", "engine", "model_name", "k"]), TEXT, max_size=3)
+NUMBER = st.floats(allow_nan=False) | st.integers(-(10**15), 10**15).map(float)
+
+
+def line(name, labels, value):
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
+    return f"{name}{{{inside}}} {value!r}\n" if inside else f"{name} {value!r}\n"
+
+
+@given(st.dictionaries(st.tuples(NAME, LABELS.map(lambda d: tuple(sorted(d.items())))), NUMBER, max_size=8))
+def test_any_labels_and_numbers_survive_a_round_trip(samples):
+    page = "".join(line(name, dict(labels), value) for (name, labels), value in samples.items())
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        assert as_dict(reader.read(page.encode())) == samples
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=60) | st.just(b'a{x="1"} 1'), max_size=12))
+def test_no_bytes_whatsoever_raise_anything_but_a_page_error(lines):
+    reader = PageReader(lambda name: True)
+    for _ in range(2):
+        try:
+            values = reader.read(b"\n".join(lines))
+        except PageError:
+            continue
+        assert len(values.numbers) == len(values.layout.texts)

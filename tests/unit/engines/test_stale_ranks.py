@@ -1,0 +1,52 @@
+"""A page that gathers several servers: the load of one that stands still while another moves is withdrawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.engines.stale_ranks import WITH_WORK, WITHOUT_WORK, Standstill
+from exporter.model import Quantity
+
+RUNNING, WAITING = Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING
+TOKENS = Quantity.GENERATION_TOKENS
+
+
+def withdrawn(figures, seconds, *, others=True):
+    """Say what is left of a rank that shows the same for so long, and whether it is named; ``others``: one moves."""
+    watch, named = Standstill(), frozenset()
+    for at in (0.0, seconds):
+        ranks = {"still": dict(figures)}
+        if others:
+            ranks["moves"] = {TOKENS: at, RUNNING: 1.0}
+        named = watch.withdraw(ranks, at)
+    assert not others or ranks["moves"] == {TOKENS: seconds, RUNNING: 1.0}
+    return named, ranks["still"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "least"),
+    [
+        ({RUNNING: 2.0, WAITING: 0.0}, WITH_WORK),
+        ({RUNNING: 0.0, WAITING: 3.0}, WITH_WORK),
+        ({RUNNING: 0.0, WAITING: 0.0}, WITHOUT_WORK),
+        ({Quantity.KV_CACHE_USAGE: 0.5}, WITHOUT_WORK),
+    ],
+)
+def test_a_rank_that_claims_work_is_taken_for_gone_sooner_than_an_idle_one(figures, least):
+    figures = {**figures, TOKENS: 100.0}
+    assert withdrawn(figures, least - 1.0) == (frozenset(), figures)
+    assert withdrawn(figures, least) == ({"still"}, {TOKENS: 100.0}), "its counters stay"
+
+
+def test_where_nothing_moves_nobody_is_gone():
+    assert withdrawn({RUNNING: 2.0}, 10 * WITHOUT_WORK, others=False) == (frozenset(), {RUNNING: 2.0})
+
+
+def test_a_rank_that_moves_again_is_there_again():
+    watch = Standstill()
+    for at in (0.0, WITH_WORK):
+        named = watch.withdraw({"a": {RUNNING: 2.0}, "b": {RUNNING: at + 1.0}}, at)
+    assert named == {"a"}
+    back = {"a": {RUNNING: 3.0}, "b": {RUNNING: 7.0}}
+    assert watch.withdraw(back, WITH_WORK + 10.0) == frozenset()
+    assert back["a"] == {RUNNING: 3.0}

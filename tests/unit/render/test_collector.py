@@ -1,0 +1,209 @@
+"""Rendering: prometheus_client's parsers and promtool are the judges."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.catalog import CATALOG
+from exporter.catalog.spec import CARD, DAEMON, REPLICA, Kind, Metric, Series, Unit
+from exporter.errors import CatalogError
+from exporter.model import EngineReading, Histogram, Latency, Quantity, Stage, WindowFigures
+from exporter.render.collector import MAX_SERIES, Collector
+from exporter.sources import own_process
+from tests.support.builders import card, replica, snapshot
+
+
+def metric(**changes):
+    values = {
+        "subject": CARD, "noun": "thing", "kind": Kind.GAUGE, "help": "A thing.",
+        "read": lambda s: [(one.labels, 1.5) for one in s.cards],
+    }  # fmt: skip
+    return Metric(**{**values, **changes})
+
+
+def samples(text, parse):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+def busy_replica(name="a", model="m"):
+    latency = Latency(quantiles={0.5: 0.1, 0.999: 2.0}, observations=7.0, above_top_bucket=0.0)
+    reading = EngineReading(
+        at=1000.0,
+        engine="vllm",
+        model=model,
+        version="0.32.0",
+        ranks={
+            "0": {Quantity.REQUESTS_RUNNING: 3.0, Quantity.PROMPT_TOKENS: 10.0},
+            "1": {Quantity.PROMPT_TOKENS: 5.0},
+        },
+        finished={"0": {"stop": 2.0}, "1": {"stop": 3.0}, "": {"rejected": 0.0}},
+    )
+    return replica(
+        name,
+        model=model,
+        reading=reading,
+        histograms={Stage.TIME_TO_FIRST_TOKEN: Histogram(bounds=(0.1, 1.0), counts=(1.0, 2.0, 7.0), sum=12.5)},
+        windows={"1m": WindowFigures(seconds=60.0, hit_ratio=0.25, latency={Stage.TIME_TO_FIRST_TOKEN: latency})},
+    )
+
+
+SNAPSHOT = snapshot(cards=(card(0, utilization=0.5, power=300.0), card(1, up=False)), replicas=(busy_replica(),))
+
+
+def render(snap=SNAPSHOT, *, openmetrics=False, series=Series.FULL, catalog=CATALOG):
+    return Collector(openmetrics=openmetrics, series=series, catalog=catalog).render(snap).body.decode()
+
+
+def test_both_formats_say_the_same_and_parse_strictly():
+    text, openmetrics = samples(render(), parse_text), samples(render(openmetrics=True), parse_openmetrics)
+    assert text == openmetrics
+    assert len(text) == 30
+
+
+def test_types_and_help_are_what_the_catalogue_says():
+    families = {family.name: family for family in parse_openmetrics(render(openmetrics=True))}
+    kinds = {Kind.INFO: "gauge"}
+    assert len(families) > 15
+    assert families.keys() <= {row.family for row in CATALOG}
+    for row in CATALOG:
+        if row.family in families:
+            assert families[row.family].type == kinds.get(row.kind, row.kind.value)
+            assert families[row.family].documentation == row.help
+
+
+def test_a_card_that_is_lost_says_so_and_nothing_else():
+    found = {key: value for key, value in samples(render(), parse_text).items() if ("uuid", "GPU-0001") in key[1]}
+    assert {name for name, _ in found} == {"gpu_info", "gpu_up", "gpu_data_age_seconds"}
+    assert [value for (name, _), value in found.items() if name == "gpu_up"] == [0.0]
+
+
+def test_histograms_keep_the_engines_buckets():
+    found = samples(render(), parse_text)
+    own = (("engine", "vllm"), ("model", "m"), ("replica", "a"))
+    for le, count in (("0.1", 1.0), ("1.0", 2.0), ("+Inf", 7.0)):
+        key = tuple(sorted((*own, ("le", le))))
+        assert found["llm_time_to_first_token_seconds_bucket", key] == count
+    assert found["llm_time_to_first_token_seconds_count", own] == 7.0
+    assert found["llm_time_to_first_token_seconds_sum", own] == 12.5
+
+
+def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
+    common, full = (samples(render(series=which), parse_text) for which in (Series.COMMON, Series.FULL))
+    by_rank = {
+        which: {
+            dict(labels)["rank"]: value
+            for (name, labels), value in found.items()
+            if name == "llm_prompt_tokens_total"
+        }
+        for which, found in (("common", common), ("full", full))
+    }
+    assert by_rank == {"common": {"": 15.0}, "full": {"0": 10.0, "1": 5.0}}
+
+
+def test_values_that_are_not_finite_are_left_out_and_counted():
+    rows = [math.nan, math.inf, -math.inf, 2.0]
+    one = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), value) for i, value in enumerate(rows)])
+    page = Collector(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
+    assert (page.series, page.dropped) == (1, 3)
+    assert b"NaN" not in page.body
+
+
+def test_the_hard_cap_holds_for_samples_and_for_histograms():
+    many = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), 1.0) for i in range(MAX_SERIES + 5)])
+    histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)
+    after = metric(
+        noun="after",
+        kind=Kind.HISTOGRAM,
+        read=None,
+        read_histogram=lambda s: [(("0", "u"), histogram)],
+        unit=Unit.SECONDS,
+    )
+    page = Collector(openmetrics=False, catalog=(many, after)).render(SNAPSHOT)
+    assert page.series == MAX_SERIES
+    assert page.dropped == 5 + 4
+
+
+def test_the_same_snapshot_renders_to_the_same_bytes():
+    collector = Collector(openmetrics=True, series=Series.FULL)
+    assert collector.render(SNAPSHOT).body == collector.render(SNAPSHOT).body == render(openmetrics=True).encode()
+
+
+def test_kept_texts_of_labels_that_come_and_go_are_forgotten():
+    collector = Collector(openmetrics=False)
+    for number in range(1_300):
+        collector.render(snapshot(replicas=(busy_replica(model=f"m{number}"),)))
+    kept = sum(len(family._texts) + len(family._buckets) for family in collector._families)
+    assert kept < 700 * 40
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=40), st.text(st.characters(), max_size=40))
+def test_any_label_value_survives_both_formats(name, model):
+    snap = snapshot(replicas=(busy_replica(name=name, model=model),))
+    for openmetrics, parse in ((False, parse_text), (True, parse_openmetrics)):
+        text = Collector(openmetrics=openmetrics).render(snap).body.decode("utf-8")
+        labels = [dict(key[1]) for key in samples(text, parse) if key[0] == "llm_up"]
+        assert len(labels) == 1
+        if "\r" not in name + model and name.isprintable() and model.isprintable():
+            assert (labels[0]["replica"], labels[0]["model"]) == (name, model)
+
+
+def test_promtool_finds_nothing_to_complain_about(promtool):
+    page = render() + own_process.exposition()[False]
+    result = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_process_metrics_parse_in_both_formats():
+    text = own_process.exposition()
+    found = samples(text[False], parse_text)
+    assert found["process_cpu_seconds_total", ()] > 0
+    assert samples(text[True] + "# EOF\n", parse_openmetrics).keys() == found.keys()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noun": "Bad Name"},
+        {"help": "No full stop"},
+        {"labels": ("gpu",)},
+        {"labels": ("le",)},
+        {"read": None},
+        {"kind": Kind.HISTOGRAM},
+        {"read_histogram": lambda s: []},
+    ],
+)
+def test_a_malformed_row_cannot_be_made(changes):
+    with pytest.raises(CatalogError):
+        metric(**changes)
+
+
+def test_names_are_computed_from_subject_noun_unit_and_kind():
+    def name(subject, noun, kind, unit=Unit.NONE):
+        read = {"read": lambda s: []}
+        return Metric(subject=subject, noun=noun, kind=kind, unit=unit, help="X.", **read).name
+
+    assert name(CARD, "energy", Kind.COUNTER, Unit.JOULES) == "gpu_energy_joules_total"
+    assert name(CARD, "", Kind.INFO) == "gpu_info"
+    assert name(DAEMON, "build", Kind.INFO) == "shardwatch_build_info"
+    assert name(REPLICA, "up", Kind.GAUGE) == "llm_up"
+
+
+def test_quantiles_that_differ_in_the_last_digit_are_series_of_their_own():
+    near = (0.99, 0.9900001, 0.9999999)
+    latency = Latency(quantiles=dict.fromkeys(near, 1.0), observations=7.0, above_top_bucket=0.0)
+    one = replica(windows={"1m": WindowFigures(seconds=60.0, latency={Stage.TIME_TO_FIRST_TOKEN: latency})})
+    found = samples(render(snapshot(replicas=(one,))), parse_text)
+    shown = {dict(labels)["quantile"] for name, labels in found if name == "llm_latency_quantile_seconds"}
+    assert shown == {"0.99", "0.9900001", "0.9999999"}

@@ -1,0 +1,101 @@
+"""The XIDs of the last five minutes: what rose while somebody looks, and the newest of what came just before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.render.dcgm.query import understood
+from exporter.render.dcgm.recent import WINDOW, XidWindow
+from exporter.render.dcgm_pages import DcgmPages
+from exporter.render.pages import WANTED_FOR
+from tests.support.builders import Clock, snapshot
+from tests.support.dcgm_card import FULL, families, full_card, page, samples, xid
+
+WALL = 1.7e9
+
+
+def at(window, second, *xids):
+    return window.take(xids, float(second), WALL + second)
+
+
+def test_events_leave_the_window_five_minutes_after_they_were_counted():
+    window = XidWindow()
+    assert at(window, 0, xid(0, 79)) == {}
+    assert at(window, 10, xid(0, 79, 1), xid(1, 13, 2)) == {"GPU-0000": {79: 1}, "GPU-0001": {13: 2}}
+    assert at(window, 200, xid(0, 79, 4), xid(1, 13, 2)) == {"GPU-0000": {79: 4}, "GPU-0001": {13: 2}}
+    assert at(window, 9 + WINDOW, xid(0, 79, 4), xid(1, 13, 2))["GPU-0001"] == {13: 2}
+    assert at(window, 10 + WINDOW, xid(0, 79, 4), xid(1, 13, 2)) == {"GPU-0000": {79: 3}}
+    assert at(window, 200 + WINDOW, xid(0, 79, 4), xid(1, 13, 2)) == {}
+
+
+def test_of_what_came_before_the_first_look_the_newest_of_each_code_counts():
+    window = XidWindow()
+    before = (xid(0, 79, 7, WALL - 20), xid(0, 13, 3, WALL - WINDOW - 1), xid(1, 48, 2, WALL - 100))
+    assert at(window, 0, *before) == {"GPU-0000": {79: 1}, "GPU-0001": {48: 1}}
+    assert at(window, WINDOW - 100, *before) == {"GPU-0000": {79: 1}}
+    assert at(window, WINDOW - 20, *before) == {}
+
+
+def test_a_clock_on_the_wall_that_jumps_moves_no_event():
+    window = XidWindow()
+    assert window.take([xid(0, 79, 1, WALL + 9e9)], 0.0, WALL) == {"GPU-0000": {79: 1}}
+    assert window.take([xid(0, 79, 1, WALL + 9e9)], WINDOW - 1, WALL - 9e9) == {"GPU-0000": {79: 1}}
+    assert window.take([xid(0, 79, 1, WALL + 9e9)], WINDOW, WALL) == {}
+
+
+def test_codes_counted_together_have_no_number_to_be_shown_under():
+    window = XidWindow()
+    at(window, 0)
+    assert at(window, 1, xid(0, None, 5)) == {}
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100.0), st.integers(0, 3)), max_size=60))
+def test_the_window_holds_what_came_in_it(steps):
+    window, now, count, came = XidWindow(), 0.0, 0, []
+    at(window, now, xid(0, 62))
+    for gap, times in steps:
+        now, count = now + gap, count + times
+        came.append((now, times))
+        shown = window.take([xid(0, 62, count)], now, WALL)
+        expected = sum(times for moment, times in came if moment > now - WINDOW)
+        assert Counter(shown.get("GPU-0000", {})) == Counter({62: expected} if expected else {})
+
+
+@pytest.mark.parametrize("query", ["fields=all", "dialect=4.9&fields=all"])
+def test_a_card_without_events_shows_0_without_a_code_and_one_with_some_each_code(query):
+    family = families(page(query))["DCGM_EXP_XID_ERRORS_COUNT"]
+    assert family.type == "gauge"
+    shown = {(one.labels["gpu"], one.labels.get("xid")): one.value for one in family.samples}
+    assert shown == {("0", None): 0.0, ("1", "13"): 2.0, ("1", "48"): 1.0}
+    assert {one.labels["window_size_in_ms"] for one in family.samples} == {"300000"}
+
+
+def test_a_card_that_nobody_listens_to_has_no_window():
+    shot = snapshot(cards=(full_card(0),))
+    assert "DCGM_EXP_XID_ERRORS_COUNT" not in samples(page("fields=all", shot, recent={}))
+
+
+def test_the_window_is_followed_while_somebody_asks():
+    clock = Clock()
+    pages = DcgmPages(clock=clock, hostname=lambda: "node-1")
+    wanted = understood("fields=all")
+
+    def publish(seconds, count):
+        clock.tick(seconds)
+        pages.publish(replace(FULL, xids=(xid(0, 79, count),), at=clock.now))
+
+    def shown():
+        return samples(pages.page(wanted, gzip=False).decode())["DCGM_EXP_XID_ERRORS_COUNT"][1]
+
+    publish(1.0, 0)
+    assert shown() == "0"
+    publish(1.0, 2)
+    assert shown() == "2"
+    publish(WANTED_FOR + 1.0, 2)
+    assert pages._window is None
+    assert pages._recent == {}

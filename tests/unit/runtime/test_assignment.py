@@ -1,0 +1,202 @@
+"""When the cards' replicas are looked up again."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+import threading
+
+import pytest
+
+from exporter.derive.replicas import Endpoint
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
+from exporter.model.process import ProcessTable
+from exporter.runtime import assignment as placement_module
+from exporter.runtime.assignment import HANGS, Placement
+from exporter.sources.processes.table import read_processes
+from tests.support import owned_cards
+from tests.support.fake_proc import FakeProc
+from tests.support.owned_cards import vllm
+from tests.support.waiting import until
+
+
+def card(index: int, *pids: int) -> CardState:
+    return CardState(
+        facts=CardFacts(index=index, uuid=f"GPU-{index}"),
+        status=SourceStatus(source=f"gpu:GPU-{index}", up=True),
+        reading=CardReading(at=1.0, signals={}, processes=tuple(CardProcess(pid=pid) for pid in pids)),
+        last_read_at=1.0,
+        labels=(str(index), f"GPU-{index}"),
+    )
+
+
+class Looks:
+    """A placement whose looks are counted; nothing is configured, so that a look reads no process table."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.happened = threading.Event()
+        self.placement = Placement(cards=tuple, endpoints=self._endpoints)
+
+    def _endpoints(self):
+        self.count += 1
+        self.happened.set()
+        return ()
+
+    def another(self) -> bool:
+        found = self.happened.wait(5.0)
+        self.happened.clear()
+        return found
+
+
+def noticed(*steps):
+    looks = Looks()
+    looks.placement.start()
+    try:
+        assert looks.another(), "the first look"
+        seen = []
+        for cards in steps:
+            looks.placement.notice(cards)
+            seen.append(looks.another())
+        return seen
+    finally:
+        looks.placement.stop()
+
+
+def test_a_process_that_sits_on_one_more_card_is_looked_up_at_once():
+    assert noticed([card(0, 7)], [card(0, 7), card(1, 7)]) == [True, True]
+
+
+def test_another_process_on_the_same_card_is_looked_up_at_once():
+    assert noticed([card(0, 7)], [card(0, 8)]) == [True, True]
+
+
+def test_nothing_is_looked_up_while_nothing_moves():
+    looks = Looks()
+    looks.placement.start()
+    try:
+        assert looks.another()
+        looks.placement.notice([card(0, 7)])
+        assert looks.another()
+        for _ in range(50):
+            looks.placement.notice([card(0, 7)])
+        assert not looks.happened.wait(0.3)
+        assert looks.count == 2
+    finally:
+        looks.placement.stop()
+
+
+def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "exporter.runtime.assignment")
+    now, gate, entered = [100.0], threading.Event(), threading.Event()
+
+    def read(*_):
+        entered.set()
+        assert gate.wait(20)
+        return ProcessTable(processes={})
+
+    monkeypatch.setattr(placement_module, "read_processes", read)
+    places = [
+        Endpoint(replica="configured", host="127.0.0.1", port=1, gpus=("0",)),
+        Endpoint(replica="found", host="127.0.0.1", port=2, gpus=None),
+    ]
+    one = Placement(cards=lambda: [card(0)], endpoints=lambda: places, clock=lambda: now[0])
+    gate.set()
+    one.look()
+    owner, before = one.assignment.owners, one.assignment
+    assert [(each.replica, each.uuid) for each in owner] == [("configured", "GPU-0")]
+    assert one.statuses() == () and before.unassigned["found"] != "hung"
+    gate.clear()
+    entered.clear()
+    now[0] += 60.0  # no source says more than one thing a minute
+    one.start()
+    try:
+        assert entered.wait(5.0)
+        now[0] += HANGS
+        assert one.statuses() == () and one.assignment is before
+        now[0] += 0.1
+        (status,) = one.statuses()
+        assert (status.source, status.up, status.hung, status.reason) == ("placement", False, True, "hung")
+        assert one.assignment.owners == owner and one.assignment.unassigned == {"found": "hung"}
+    finally:
+        gate.set()
+        one.stop()
+    until(lambda: one.statuses() == ())
+    assert one.assignment == before
+    assert [text for text in caplog.text.splitlines() if "state=down reason=hung" in text]
+
+
+class Held:
+    """Replica "a" with a worker on each of two cards, over an invented /proc; ``sees`` is one cycle and one look."""
+
+    def __init__(self, folder, monkeypatch) -> None:
+        self.node = FakeProc(folder)
+        self.pids = vllm(self.node, 100, 1, 8000)
+        monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(folder)))
+        self.cards: list[CardState] = []
+        place = Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)
+        self.placement = Placement(cards=lambda: self.cards, endpoints=lambda: [place])
+
+    def sees(self, *cards: CardState) -> list[str]:
+        self.cards = list(cards)
+        self.placement.notice(self.cards)
+        self.placement.look()
+        return [one.uuid for one in self.placement.assignment.owners]
+
+    def ends(self, pid: int) -> None:
+        shutil.rmtree(self.node.root / str(pid))
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    one = Held(tmp_path, monkeypatch)
+    first, second = one.pids
+    assert one.sees(owned_cards.card(0, first), owned_cards.card(1, second)) == ["GPU-0", "GPU-1"]
+    return one
+
+
+SILENT = [
+    owned_cards.card(1, read=False),
+    owned_cards.card(1, known=False, missing=Missing.ERROR),
+    owned_cards.card(1, known=False, missing=Missing.SLOW),
+]
+KNOWN = [owned_cards.card(1), owned_cards.card(1, known=False, missing=Missing.MIG)]
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_card_that_does_not_say_who_sits_on_it_stays_with_its_replica_while_the_process_lives(held, silent):
+    first, second = held.pids
+    other = owned_cards.card(0, first)
+    for _ in range(3):
+        assert held.sees(other, silent) == ["GPU-0", "GPU-1"]
+    held.ends(second)
+    held.sees(other, silent)
+    assert held.sees(other, silent) == ["GPU-0"]
+    # A process that has the number later is another one.
+    held.node.add(second, 101, ["VLLM::Worker_TP1"])
+    for _ in range(3):
+        assert held.sees(other, silent) == ["GPU-0"]
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_card_that_says_that_nobody_sits_on_it_leaves_its_replica_at_once(held, known):
+    assert held.sees(owned_cards.card(0, held.pids[0]), known) == ["GPU-0"]
+    assert held.sees(owned_cards.card(0, held.pids[0]), SILENT[0]) == ["GPU-0"]
+
+
+def test_a_card_that_is_gone_from_the_page_is_nobodys(held):
+    assert held.sees(owned_cards.card(0, held.pids[0])) == ["GPU-0"]
+
+
+def test_a_card_that_falls_silent_is_no_reason_to_look_again():
+    looks = Looks()
+    looks.placement.start()
+    try:
+        assert looks.another()
+        looks.placement.notice([card(0, 7), card(1, 8)])
+        assert looks.another()
+        looks.placement.notice([card(0, 7), owned_cards.card(1, read=False)])
+        assert not looks.happened.wait(0.3)
+    finally:
+        looks.placement.stop()

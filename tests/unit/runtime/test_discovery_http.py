@@ -1,0 +1,149 @@
+"""Lists of engines that servers give: http_sd and Ray's dashboard, honest, slow and hostile."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+import tests.support.hostile_pages  # noqa: F401 - whose faults are served by name
+from exporter.config.settings import parse
+from exporter.http.client.client import Target
+from exporter.runtime.discovery import manager
+from exporter.runtime.discovery.manager import Discovery
+from exporter.sources.discovery.http_sd import HttpList, HttpSd
+from exporter.sources.discovery.ray import Ray
+from tests.support.hostile import FAULTS, Hostile
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def server():
+    with Hostile() as running:
+        yield running
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What each path of the server answers with; None hangs."""
+    bodies = {}
+
+    def give(peer, name):
+        body = bodies[name]
+        if body is None:
+            return peer.silence()
+        return peer.reply(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    for name in ("one", "two"):
+        monkeypatch.setitem(FAULTS, name, lambda peer, name=name: give(peer, name))
+    return bodies
+
+
+def group(*targets, **labels):
+    return {"targets": list(targets), "labels": labels}
+
+
+def urls(seen):
+    return [engine.url for engine in seen.found]
+
+
+def lists(server, *names, **more):
+    return HttpSd([Target(url=server.url(name), timeout=0.3, **more) for name in names])
+
+
+def test_lists_of_several_servers_are_read_like_files_and_followed(server, served):
+    labels = {"__scheme__": "https", "__metrics_path__": "/m", "replica": "chat", "engine": "vllm", "job": "x"}
+    served["one"] = [group("10.0.0.1:8000", **labels), group("b:1")]
+    served["two"] = [group("b:1", "c:1"), group("no/host")]
+    place = lists(server, "one", "two")
+    seen = place.look()
+    assert urls(seen) == ["https://10.0.0.1:8000/m", "http://b:1/metrics", "http://c:1/metrics"]
+    assert (seen.found[0].name, seen.found[0].kind, seen.problem) == ("chat", "vllm", None)
+    assert seen.remark.startswith("left_out=1:")
+    served["one"] = []
+    assert urls(place.look()) == ["http://b:1/metrics", "http://c:1/metrics"], "an empty list lists nothing"
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "empty"),
+        (b"[{", "malformed"),
+        (b"\xff\xfe", "malformed"),
+        (b'{"targets": []}', "malformed"),
+        (b"- targets: [a:1]", "malformed"),
+        (b"[" * 60_000, "too_large"),
+        (b"[" + b" " * (2 << 20) + b"]", "too_large"),
+        (None, "timeout"),
+    ],
+)
+def test_a_bad_answer_keeps_the_last_good_list_of_its_own_server_alone(server, served, body, reason):
+    served["one"], served["two"] = [group("a:1")], [group("b:1")]
+    place = lists(server, "one", "two")
+    place.look()
+    served["one"], served["two"] = body, [group("b:2")]
+    seen = place.look()
+    assert seen.problem.reason == reason
+    assert urls(seen) == ["http://a:1/metrics", "http://b:2/metrics"]
+    served["one"] = [group("a:2")]
+    healed = place.look()
+    assert healed.problem is None and urls(healed) == ["http://a:2/metrics", "http://b:2/metrics"]
+    place.close()
+
+
+def test_a_server_that_refuses_is_named_without_its_query(server):
+    place = lists(server, "no-such?team=x")
+    problem = place.look().problem
+    assert problem.reason == "http_404" and "team" not in str(problem)
+    place.close()
+
+
+def test_the_agents_of_this_machine_are_taken_out_of_what_ray_s_dashboard_lists(server, served, tmp_path):
+    served["one"] = [group("10.0.0.1:19180", "10.0.0.2:19180", "10.0.0.1:44217", "10.0.0.1:44227", job="ray")]
+    (tmp_path / "token").write_text("t0ken")
+    target = Target(url=server.url("one"), timeout=1.0, bearer_token_file=str(tmp_path / "token"))
+    ray = Ray(HttpList(target), addresses=lambda: frozenset({"10.0.0.1"}))
+    assert urls(ray.look()) == ["http://10.0.0.1:19180/metrics"]
+    assert b"Authorization: Bearer t0ken" in server.heads("one")[0]
+    served["one"] = b"<html>log in</html>"
+    seen = ray.look()
+    assert urls(seen) == ["http://10.0.0.1:19180/metrics"] and seen.problem.reason == "malformed"
+    ray.close()
+
+
+def test_the_settings_lists_become_engines_and_their_health_is_shown(server, served, monkeypatch):
+    monkeypatch.setattr(manager, "LISTS_EVERY", 0.05)
+    served["one"], served["two"] = [group("a:1", replica="chat")], [group("127.0.0.1:19180")]
+    wanted = parse(
+        f"discovery: {{processes: false, http_sd: [{{url: '{server.url('one')}'}}], ray_url: '{server.url('two')}'}}",
+        "test",
+        {},
+    )
+    one = Discovery(configured=tuple, changed=lambda: None)
+    one.adopt(wanted.discovery)
+    try:
+        until(lambda: {engine.name for engine in one.engines()} == {"chat", "127.0.0.1:19180"})
+        until(
+            lambda: {status.source for status in one.statuses if status.up} == {"discovery:http_sd", "discovery:ray"}
+        )
+        served["one"] = b"nonsense"
+        until(lambda: {status.reason for status in one.statuses} == {"", "malformed"})
+        assert len(one.engines()) == 2
+        served["one"] = [group("b:1", replica="chat")]
+        until(lambda: "http://b:1/metrics" in {engine.url for engine in one.engines()})
+        assert all(b"Authorization" not in head for head in server.heads("one"))
+        one.adopt(parse("discovery: {processes: false}", "test", {}).discovery)
+        assert one.engines() == ()
+    finally:
+        one.stop()
+
+
+def test_servers_that_hang_are_done_within_their_deadlines(server, served):
+    served["one"] = served["two"] = None
+    begun = time.monotonic()
+    place = lists(server, "one", "two")
+    assert place.look().problem.reason == "timeout"
+    assert time.monotonic() - begun < 5.0
+    place.close()

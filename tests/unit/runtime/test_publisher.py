@@ -1,0 +1,204 @@
+"""The publisher: what it joins, when it publishes, and what it says of its own health."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from exporter.derive.replicas import Assignment
+from exporter.model import DriverFacts, GatewayReading, GatewayState, Ownership, SourceStatus
+from exporter.runtime.publisher import DEAD_AFTER, PATIENCE, Publisher
+from tests.support.builders import Clock, card, replica
+
+
+@dataclass
+class View:
+    cards: tuple = ()
+    driver: DriverFacts | None = None
+    status: SourceStatus = SourceStatus(source="driver", up=True)
+
+
+class Cards:
+    def __init__(self, *cards, status=None):
+        self.view = View(cards=cards, driver=DriverFacts(driver_version="580"))
+        if status is not None:
+            self.view.status = status
+
+    def state(self, now):
+        return self.view
+
+
+class Source:
+    loop_restarts = 0
+
+    def __init__(self, state, **oddities):
+        self.state, self.oddities = state, oddities
+
+    def view(self, now):
+        return self.state
+
+
+def publisher(cards=None, replicas=(), clock=None, **more):
+    published = []
+    made = Publisher(
+        cards=cards,
+        replicas=lambda: list(replicas),
+        assignment=more.pop("assignment", Assignment),
+        publish=more.pop("publish", published.append),
+        clock=clock or Clock(),
+        wall=lambda: 1.7e9,
+        **more,
+    )
+    return made, published
+
+
+def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
+    cards = Cards(card(0, utilization=0.9), card(1, utilization=0.5))
+    owners = Assignment(
+        owners=tuple(Ownership(uuid=f"GPU-000{i}", replica="a") for i in range(2)), unassigned={"b": "no_processes"}
+    )
+    sources = [Source(replica("a"), duplicate=2), Source(replica("b", up=False))]
+    made, _ = publisher(cards, sources, assignment=lambda: owners)
+    snapshot = made.compose()
+    assert [status.source for status in snapshot.sources] == [
+        "driver",
+        "gpu:GPU-0000",
+        "gpu:GPU-0001",
+        "engine:a",
+        "engine:b",
+    ]
+    assert [(group.scope, group.group) for group in snapshot.imbalance] == [("replica", "a"), ("node", "")]
+    assert snapshot.daemon.oddities == {("engine:a", "duplicate"): 2}
+    assert snapshot.daemon.unassigned == {"b": "no_processes"}
+    assert snapshot.driver.driver_version == "580"
+
+
+def test_without_cards_the_replicas_are_still_shown():
+    made, published = publisher(None, [Source(replica("a"))])
+    made.turn()
+    assert [one.name for one in published[0].replicas] == ["a"]
+    assert published[0].driver is None
+
+
+def test_ready_needs_one_source_that_answers():
+    made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))])
+    assert made.ready() == (False, "no snapshot has been made yet")
+    made.turn()
+    verdict, sentence = made.ready()
+    assert verdict is False
+    assert sentence == "0 of 1 cards and 0 of 1 replicas answer"
+    made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a"))])
+    made.turn()
+    assert made.ready()[0] is True
+
+
+def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
+    status = SourceStatus(source="gateway:edge", up=True)
+    silent = GatewayState(name="edge", labels=("edge", ""), status=status, reading=None, last_read_at=None)
+    heard = replace(silent, reading=GatewayReading(gateway="haproxy", at=1000.0, backends={}), last_read_at=1000.0)
+    for state, answers in ((silent, 0), (heard, 1)):
+        made, _ = publisher(gateways=lambda state=state: [Source(state)])
+        made.turn()
+        verdict = (answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
+        assert made.ready() == verdict
+
+
+def test_ready_waits_for_a_source_that_has_not_answered_once_but_not_for_ever():
+    clock = Clock()
+    starting = SourceStatus(source="driver", up=False, reason="starting")
+    made, _ = publisher(Cards(status=starting), [Source(replica("a"))], clock=clock)
+    made.turn()
+    assert made.ready() == (False, "the first cycle is not done yet")
+    clock.tick(PATIENCE)
+    made.turn()
+    assert made.ready()[0] is True
+
+
+def test_a_snapshot_that_is_old_is_not_ready():
+    clock = Clock()
+    made, _ = publisher(None, [Source(replica("a"))], clock=clock)
+    made.turn()
+    clock.tick(DEAD_AFTER + 1)
+    assert made.ready()[0] is False
+
+
+def test_health_means_that_the_loop_turns_whatever_cards_and_engines_do():
+    made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))], clock=time.monotonic)
+    assert made.healthy()[0] is False
+    made.start()
+    try:
+        assert made.healthy()[0] is True
+    finally:
+        made.stop()
+    made._thread.join(3)
+    assert made.healthy()[0] is False
+
+
+def test_a_loop_that_hangs_is_unhealthy():
+    release = threading.Event()
+    made, _ = publisher(None, [], publish=lambda _: release.wait(10), clock=time.monotonic)
+    made.start()
+    try:
+        assert made.healthy()[0] is True
+        made._clock = lambda: time.monotonic() + DEAD_AFTER + 1
+        assert made.healthy()[0] is False
+    finally:
+        release.set()
+        made._clock = time.monotonic
+        made.stop()
+
+
+def test_an_error_in_the_loop_is_survived_and_counted():
+    failures = iter([RuntimeError("a bug"), RuntimeError("again")])
+    published = []
+
+    def publish(snapshot):
+        error = next(failures, None)
+        if error:
+            raise error
+        published.append(snapshot)
+
+    made, _ = publisher(None, [], publish=publish, clock=time.monotonic)
+    made.interval = 0.02
+    made.start()
+    try:
+        deadline = time.monotonic() + 5
+        while not published and time.monotonic() < deadline:
+            made.news()
+            time.sleep(0.01)
+    finally:
+        made.stop()
+    assert published[0].daemon.loop_restarts["publisher"] == 2
+
+
+def test_news_is_published_at_most_once_an_interval():
+    made, published = publisher(None, [Source(replica("a"))], clock=time.monotonic)
+    made.interval = 0.3
+    made.start()
+    try:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            made.news()
+            time.sleep(0.005)
+    finally:
+        made.stop()
+    assert 3 <= len(published) <= 7
+
+
+def test_everything_that_starts_is_shown_at_once():
+    source = Source(
+        replace(replica("a", up=False), status=SourceStatus(source="engine:a", up=False, reason="starting"))
+    )
+    made, published = publisher(None, [source], clock=time.monotonic)
+    made.interval = 60.0
+    made.start()
+    try:
+        deadline = time.monotonic() + 5
+        source.state = replica("a")
+        made.news()
+        while not any(one.replicas[0].reading for one in published) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        made.stop()
+    assert any(one.replicas[0].reading for one in published)

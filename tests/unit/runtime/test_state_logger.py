@@ -1,0 +1,53 @@
+"""What the log says of a source that changes state: at once, and never too much."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from exporter.runtime.poll.state_logger import LINES, QUIET_SECONDS, Transitions
+
+
+@pytest.fixture
+def source(caplog):
+    caplog.set_level(logging.INFO)
+    clock = [1000.0]
+    voice = Transitions(logging.getLogger("tests.source"), "engine:a", lambda: clock[0])
+
+    def turn(reason: str, after: float = 1.0) -> list[str]:
+        clock[0] += after
+        caplog.clear()
+        if reason:
+            voice.down(reason, "why")
+        else:
+            voice.up()
+        return caplog.messages
+
+    return turn
+
+
+def test_a_start_a_fall_and_a_return_are_said_when_they_happen(source):
+    assert source("") == ["source=engine:a state=up"]
+    assert source("") == []
+    assert source("refused") == ["source=engine:a state=down reason=refused: why"]
+    assert source("refused") == []
+    assert source("") == ["source=engine:a state=up"]
+
+
+def test_a_source_that_flips_every_second_says_one_thing_a_minute_and_counts_the_rest(source):
+    minutes = 5
+    said = [source("" if second % 2 else "timeout") for second in range(minutes * 60)]
+    lines = [line for each in said for line in each]
+    assert LINES + minutes - 1 <= len(lines) <= LINES + minutes
+    assert sum(map(len, said[:6])) == LINES
+    counted = sum(int(line.partition("changes_unsaid=")[2].split(":")[0]) for line in lines if "unsaid" in line)
+    last = max(second for second, each in enumerate(said) if each)
+    assert counted + len(lines) == last + 1
+
+
+def test_what_could_not_be_said_is_said_as_soon_as_it_may(source):
+    for reason in ("", "refused", "", "timeout"):
+        last = source(reason, 0.1)
+    assert last == []
+    assert source("timeout", QUIET_SECONDS + 0.1) == ["source=engine:a state=down reason=timeout: why"]

@@ -1,0 +1,353 @@
+"""From readings to verdicts: what a reading shows, what lasts, and what is kept from cycle to cycle."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from exporter.derive.card_evidence import counted, evidence
+from exporter.model import CardProcess, CardReading, Cause, Missing, Ownership, Signal
+from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
+from tests.support.builders import card
+
+CALM = dict.fromkeys(("gpu_idle", "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown"), False)
+
+
+# ── From readings to evidence ───────────────────────────────────────────────────────────────────────────────────
+
+
+def reading(at=1000.0, signals=None, **more):
+    return CardReading(at=at, signals=signals or {}, **more)
+
+
+def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
+    first = reading(
+        1000.0, {Signal.PCIE_TRANSMIT: 1e9, Signal.PCIE_RECEIVE: 0.0}, nvlink_errors={"replay": 5.0, "crc": 1.0}
+    )
+    second = reading(
+        1002.0,
+        {
+            Signal.PCIE_TRANSMIT: 5e9,
+            Signal.PCIE_RECEIVE: 1e9,
+            Signal.SM_ACTIVE: 0.7,
+            Signal.PCIE_LINK_GENERATION: 4.0,
+            Signal.PCIE_LINK_WIDTH: 16.0,
+            Signal.MEMORY_TOTAL: 100.0,
+            Signal.MEMORY_USED: 80.0,
+            Signal.MEMORY_RESERVED: 5.0,
+            Signal.POWER: 350.0,
+            Signal.POWER_LIMIT: 700.0,
+        },
+        nvlink_errors={"replay": 8.0, "crc": 2.0},
+        nvlink_up={0: True, 1: False, 2: True},
+        processes=(CardProcess(pid=7),),
+    )
+    found = evidence("GPU-1", second, counted(second, counted(first)), counted(first), 2)
+    assert (found.busy, found.power_share, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
+    assert (found.pcie_rate, found.nvlink_error_rate) == (2e9, 2.0)
+    assert found.memory_free == pytest.approx(0.15)
+    assert found.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
+    assert found.processes == frozenset({7})
+    own = replace(second, traffic={("pcie", "transmit"): 3e9, ("pcie", "receive"): 1e9})
+    assert evidence("GPU-1", own, counted(own), counted(first)).pcie_rate == 3e9
+
+
+def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
+    now = reading(1002.0, {Signal.PCIE_TRANSMIT: 5e9}, nvlink_errors={"replay": 1.0})
+    for before in (
+        reading(1000.0, {Signal.PCIE_TRANSMIT: 9e9}, nvlink_errors={"replay": 5.0}),
+        reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
+        reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
+    ):
+        found = evidence("GPU-1", now, counted(now, counted(before)), counted(before))
+        assert (found.pcie_rate, found.nvlink_error_rate) == (None, None)
+    assert evidence("GPU-1", now, counted(now), None).pcie_rate is None
+
+
+def test_errors_that_are_read_seldom_have_the_rate_between_two_reads_until_the_next():
+    before, rates = None, []
+    for second in range(45):
+        errors = {0: 7.0, 1: 7.0, 2: 407.0, 3: 1407.0, 4: 1407.0}[second // 10]
+        read = reading(1000.0 + second, nvlink_errors={"replay": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
+        now = counted(read, before)
+        rates.append(evidence("GPU-1", read, now, before).nvlink_error_rate)
+        before = now
+    assert rates == [None] * 10 + [0.0] * 10 + [40.0] * 10 + [100.0] * 10 + [0.0] * 5
+    unread = reading(1045.0)
+    assert evidence("GPU-1", unread, counted(unread, before), before).nvlink_error_rate is None
+
+
+def test_links_that_were_not_read_are_neither_active_nor_down():
+    partly = reading(1.0, nvlink_up={0: True, 2: False}, missing={Signal.NVLINK_STATE: Missing.ERROR})
+    found = evidence("GPU-1", partly, counted(partly), None)
+    assert (found.nvlinks, found.nvlinks_down) == (None, 1)
+    whole = reading(1.0, nvlink_up={0: True, 2: False})
+    found = evidence("GPU-1", whole, counted(whole), None)
+    assert (found.nvlinks, found.nvlinks_down) == (1, 1)
+
+
+def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_look_has_missed_it():
+    bits = {"sw_power_cap": False, "sw_thermal_slowdown": True, "hw_slowdown": False}
+    first = reading(1000.0, clock_events=bits, clock_event_seconds={"sw_power_cap": 5.0, "sw_thermal_slowdown": 9.0})
+    for rise, active in ((0.3, True), (0.05, False)):
+        later = {"sw_power_cap": 5.0 + rise, "sw_thermal_slowdown": 9.0}
+        second = reading(1002.0, clock_events=bits, clock_event_seconds=later)
+        found = evidence("GPU-1", second, counted(second), counted(first)).events
+        assert found == bits | {"sw_power_cap": active}
+    unknown = reading(1002.0, clock_event_seconds={"sw_power_cap": 7.0})
+    assert evidence("GPU-1", unknown, counted(unknown), counted(first)).events == {}
+    assert evidence("GPU-1", second, counted(second), None).events == bits
+
+
+@pytest.mark.parametrize(
+    ("generation", "gigabytes"),
+    [(1, 4.0), (2, 8.0), (3, 15.75), (4, 31.5), (5, 63.0), (6, 121.0), (0, None), (7, None)],
+)
+def test_a_pcie_link_of_sixteen_lanes_carries_what_its_generation_allows(generation, gigabytes):
+    read = reading(1.0, {Signal.PCIE_LINK_GENERATION: float(generation), Signal.PCIE_LINK_WIDTH: 16.0})
+    found = evidence("GPU-1", read, counted(read), None).pcie_capacity
+    assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
+def test_values_that_cannot_be_are_not_evidence(value):
+    odd = reading(1.0, dict.fromkeys(Signal, value))
+    found = evidence("GPU-1", odd, counted(odd), None)
+    shares = (found.busy, found.dram, found.tensor, found.resident, found.memory_activity)
+    assert shares == (None,) * 5
+    numbers = [found.clock, found.power_share, found.margin, found.memory_free, found.pcie_capacity]
+    assert all(number is None or math.isfinite(number) for number in numbers)
+
+
+# ── What lasts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOT = {"sm_active": 0.84, "clock_sm": 1.6e9}
+WELL = {"sm_active": 0.70, "clock_sm": 1.98e9}
+IDLE = {"sm_active": 0.0, "dram_active": 0.0, "utilization": 0.0}
+
+
+class Node:
+    """Four cards of one replica, read once a second by a watch."""
+
+    def __init__(self, *, rank=None, replica="chat", size=4):
+        self.watch, self.at, self.size = StragglerWatch(), 1000.0, size
+        self.owners = tuple(
+            Ownership(uuid=f"GPU-{i:04d}", replica=replica, rank="" if rank is None else rank(i)) for i in range(size)
+        )
+
+    def cards(self, odd, down=()):
+        found = []
+        for index in range(self.size):
+            signals = {"dram_active": 0.5, "utilization": 1.0, "clock_max_sm": 1.98e9} | WELL
+            signals |= odd if odd is IDLE or index == 2 else {}
+            one = card(index, at=self.at, up=index not in down, **signals)
+            if one.reading is not None:
+                held = CALM | {"sw_thermal_slowdown": True} if odd is HOT and index == 2 else CALM
+                one = replace(one, reading=replace(one.reading, clock_events=held))
+            found.append(one)
+        return found
+
+    def turn(self, odd=WELL, times=1, step=1.0, down=()):
+        for _ in range(times):
+            self.at += step
+            found = self.watch.look(self.cards(odd, down), self.owners)
+        return found
+
+    def accused(self, *arguments, **more):
+        return [(one.uuid, one.cause) for one in self.turn(*arguments, **more).found]
+
+
+VERDICT = [("GPU-0002", Cause.THERMAL)]
+
+
+def test_a_verdict_takes_several_cycles_and_several_to_go_away():
+    node = Node()
+    assert node.accused(HOT, ENTER - 1) == []
+    assert node.accused(HOT) == VERDICT
+    assert node.turn(HOT, CYCLES).found[0].slowdown == pytest.approx(1.2)
+    assert node.accused(WELL, CYCLES - 3) == VERDICT
+    assert node.accused(WELL) == []
+    assert node.turn().judged == {"chat": True}
+
+
+def test_a_flicker_neither_makes_a_verdict_nor_ends_one():
+    node = Node()
+    for _ in range(30):
+        assert node.accused(HOT) == []
+        assert node.accused(WELL) == []
+    assert node.accused(HOT, CYCLES) == VERDICT
+    for _ in range(30):
+        assert node.accused(WELL) == VERDICT
+        assert node.accused(HOT) == VERDICT
+
+
+def test_pages_without_new_readings_are_no_cycles():
+    node = Node()
+    node.turn(HOT, 2)
+    cards = node.cards(HOT)
+    for _ in range(50):
+        assert node.watch.look(cards, node.owners).found == ()
+
+
+def test_a_group_that_falls_idle_loses_judgement_and_verdict():
+    node = Node()
+    assert node.turn(HOT, 20).judged == {"chat": True}
+    found = node.turn(IDLE, CYCLES - JUDGED + 1)
+    assert (found.found, found.judged) == ((), {"chat": False})
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_a_short_rest_does_not_end_a_verdict():
+    node = Node()
+    node.turn(HOT, 20)
+    for _ in range(5):
+        assert node.accused(IDLE, 2) == VERDICT
+        assert node.accused(HOT, 4) == VERDICT
+
+
+def linked(node, second, **third):
+    """Give four cards whose links carry traffic; ``third``: what the third one shows otherwise."""
+    cards = []
+    for index, one in enumerate(node.cards(WELL)):
+        shown = {
+            "nvlink_up": dict.fromkeys(range(18), True),
+            "nvlink_errors": {"replay": 0.0},
+            "nvlink_errors_at": node.at - second % 10,
+            "traffic": {("nvlink", "transmit"): 5e9, ("nvlink", "receive"): 5e9},
+        }
+        cards.append(replace(one, reading=replace(one.reading, **(shown | (third if index == 2 else {})))))
+    return cards
+
+
+def test_errors_on_links_that_go_on_make_a_verdict_although_they_are_read_every_tenth_time_only():
+    node, found = Node(), []
+    for second in range(60):
+        node.at += 1.0
+        cards = linked(node, second, nvlink_errors={"replay": 4000.0 * (second // 10)})
+        found.append([(one.uuid, one.cause) for one in node.watch.look(cards, node.owners).found])
+    assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"nvlink_up": {}, "missing": {Signal.NVLINK_STATE: Missing.NO_PERMISSION}},
+        {"nvlink_up": dict.fromkeys(range(17), True), "missing": {Signal.NVLINK_STATE: Missing.INVALID}},
+    ],
+)
+def test_links_whose_state_was_not_read_accuse_nobody(shown):
+    node = Node()
+    for second in range(30):
+        node.at += 1.0
+        assert node.watch.look(linked(node, second, **shown), node.owners).found == ()
+    assert node.watch.look(linked(node, 30), node.owners).judged == {"chat": True}
+
+
+class Unmeasured:
+    """Cards of one replica without work signals, whose clocks wander: capped alike, each a little its own way."""
+
+    def __init__(self, size, *, lower=(), spread=0.015, wander=0.05, seed=1):
+        self.chance, self.watch, self.lower = random.Random(seed), StragglerWatch(), lower
+        self.own = [self.chance.gauss(1.7e9, spread * 1.7e9) for _ in range(size)]
+        self.wander = wander
+        self.owners = tuple(Ownership(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
+
+    def accused(self, cycles):
+        found = Counter()
+        for cycle in range(cycles):
+            cards = [self._card(1000.0 + cycle, index, own) for index, own in enumerate(self.own)]
+            verdict = self.watch.look(cards, self.owners)
+            found.update([one.uuid for one in verdict.found])
+        assert verdict.judged == {"chat": True}
+        return found
+
+    def _card(self, at, index, own):
+        clock = (0.8 if index in self.lower else 1.0) * own * (1.0 + self.chance.gauss(0.0, self.wander))
+        one = card(index, at=at, clock_sm=clock, clock_max_sm=1.98e9, utilization=1.0, memory_activity=0.5)
+        return replace(one, reading=replace(one.reading, clock_events=CALM | {"sw_power_cap": True}))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_without_work_measured_cards_that_are_capped_alike_and_wander_have_no_straggler(size, seed):
+    assert Unmeasured(size, seed=seed).accused(200) == {}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_without_work_measured_a_card_that_stays_a_fifth_below_the_others_is_found_all_the_same(size, seed):
+    found = Unmeasured(size, lower=(1,), seed=seed).accused(200)
+    assert set(found) == {"GPU-0001"} and found["GPU-0001"] > 150
+
+
+def test_a_long_gap_in_the_readings_starts_anew():
+    node = Node()
+    node.turn(HOT, 20)
+    found = node.turn(HOT, step=GAP + 1)
+    assert (found.found, found.judged) == ((), {"chat": False})
+    assert node.accused(HOT, ENTER - 1) == VERDICT
+
+
+def test_cards_that_are_read_rarely_by_choice_are_judged_all_the_same():
+    assert Node().accused(HOT, ENTER + 1, step=60.0) == VERDICT
+
+
+def test_a_straggler_that_is_lost_is_named_no_more_and_comes_back_with_evidence():
+    node = Node()
+    node.turn(HOT, 20)
+    assert node.accused(HOT, down=(2,)) == []
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_a_neighbour_that_is_lost_changes_nothing_and_all_lost_say_nothing():
+    node = Node()
+    node.turn(HOT, 20)
+    assert node.accused(HOT, 3, down=(0,)) == VERDICT
+    found = node.turn(HOT, down=(0, 1, 2, 3))
+    assert (found.found, found.judged) == ((), {"chat": False})
+
+
+def test_other_members_are_another_group():
+    node = Node()
+    node.turn(HOT, 20)
+    node.owners = node.owners[:3]
+    assert node.turn(HOT).found == ()
+    assert node.accused(HOT, ENTER) == VERDICT
+
+
+def test_cards_of_ranks_of_their_own_are_not_compared():
+    found = Node(rank=str).turn(HOT, 20)
+    assert (found.found, found.judged) == ((), {})
+
+
+def test_ranks_are_judged_each_for_itself_and_shown_as_one_replica():
+    node = Node(rank=lambda index: str(index // 2))
+    assert node.accused(HOT, 20) == VERDICT
+    assert node.turn(HOT).judged == {"chat": True}
+
+
+def test_what_is_kept_is_bounded_by_what_there_is_now():
+    node = Node()
+    for number in range(100):
+        node.owners = tuple(replace(owner, replica=f"r{number}") for owner in node.owners)
+        node.turn(HOT, 2)
+    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (1, 4, 4)
+    node.watch.look([], node.owners)
+    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (0, 0, 0)
+
+
+def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):
+    caplog.set_level("INFO")
+    node = Node()
+    for odd, times in [(HOT, 30), (WELL, 30)]:
+        node.turn(odd, times)
+    assert [re.sub(r"^event=(\S+).*", r"\1", record.getMessage()) for record in caplog.records] == [
+        "straggler",
+        "straggler_over",
+    ]
+    assert "replica=chat uuid=GPU-0002 cause=thermal slowdown=1.20" in caplog.records[0].getMessage()

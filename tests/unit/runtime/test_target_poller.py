@@ -1,0 +1,221 @@
+"""The life that replicas and gateways share: one poll after the other, what each leaves behind, and its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from exporter.errors import EndpointError, PageError
+from exporter.model import EMPTY, SourceStatus
+from exporter.runtime.gateway import GatewayPlan, gateway_poller
+from exporter.runtime.poll.loop import Polling
+from exporter.runtime.poll.target_poller import PagePoller
+from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.sources.replay import Replay, ReplayedPage
+from tests.support.builders import Clock
+from tests.support.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Reading:
+    text: bytes
+    at: float
+    oddities: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    status: SourceStatus
+    reading: Reading | None = None
+    seen: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    interval: float
+
+
+class Letters:
+    """A subject whose pages are single letters; ``?`` is none, ``!`` is a bug, ``~`` can be used in part."""
+
+    def __init__(self, polling, said):
+        self.polling, self.said = polling, said
+
+    @property
+    def plan(self):
+        return Plan(self.polling.interval)
+
+    def follow(self, plan, fetcher):
+        self.said.append(f"follow {plan.interval:g}")
+
+    def understand(self, body, at):
+        if body == b"?":
+            raise PageError("no_letter", "that is no letter")
+        assert body != b"!"
+        return Reading(body, at, {"cut": 2} if body == b"~" else {})
+
+    def take(self, before, reading, page):
+        return State(self.polling.succeeded(page.duration), reading, before.seen + 1)
+
+    def withdrawn(self, state, status):
+        return replace(state, status=status, reading=None)
+
+    def afterwards(self, state):
+        self.said.append(f"afterwards {state.seen}")
+
+
+class Pages:
+    def __init__(self, *pages):
+        self.pages = list(pages)
+        self.closed = 0
+
+    def fetch(self, path=None):
+        page = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+        if page is None:
+            raise EndpointError("refused", "nobody listens there")
+        return ReplayedPage(body=page, duration=0.25)
+
+    def close(self):
+        self.closed += 1
+
+
+def letters(pages, clock, *, interval=1.0):
+    polling = Polling("letters", interval, logger=logging.getLogger("letters"), clock=clock, wall=lambda: 1.7e9)
+    said = []
+    poller = PagePoller(
+        Letters(polling, said),
+        State(polling.status),
+        pages,
+        polling,
+        on_update=lambda: said.append("update"),
+        clock=clock,
+    )
+    return poller, said
+
+
+def test_a_good_page_follows_on_the_state_before_and_a_bad_one_withdraws_only_the_reading():
+    clock = Clock()
+    one, said = letters(Pages(b"a", b"?", None, b"b"), clock)
+    assert one.state.status.reason == "starting"
+    seen = []
+    for _ in range(4):
+        clock.tick(1.0)
+        one.poll()
+        seen.append((one.state.reading and one.state.reading.text, one.state.status.reason, one.state.seen))
+    assert seen == [(b"a", "", 1), (None, "no_letter", 1), (None, "refused", 1), (b"b", "", 2)]
+    assert one.state.reading.at == clock.now and one.state.status.duration == 0.25
+    assert one.state.status.failures == {"no_letter": 1, "refused": 1}
+    assert said == ["update"] * 4
+
+
+def test_what_could_not_be_used_is_added_up():
+    one, _ = letters(Pages(b"~", b"a", b"~"), Clock())
+    for _ in range(3):
+        one.poll()
+    assert one.oddities == {"cut": 4}
+
+
+def test_what_may_take_a_while_comes_after_the_news():
+    one, said = letters(Pages(b"a"), Clock())
+    one.turn()
+    assert said == ["update", "afterwards 1"]
+
+
+def test_an_exchange_that_does_not_come_back_is_withdrawn_by_whoever_looks_and_stays_the_pollers():
+    clock = Clock()
+    one, _ = letters(Pages(b"a"), clock)
+    one.poll()
+    one.polling.begin()
+    assert one.view(clock.now + 7.0) is one.state
+    late = one.view(clock.now + 7.1)
+    assert (late.reading, late.status.reason, late.status.hung, late.seen) == (None, "hung", True, 1)
+    assert one.state.reading.text == b"a"
+
+
+def test_another_plan_is_followed_from_the_next_poll_on_and_what_was_read_stands_until_then():
+    clock = Clock()
+    old, new = Pages(b"a"), Pages(b"b")
+    one, said = letters(old, clock)
+    one.poll()
+    one.follow(Plan(3.0), new, clock.now)
+    assert one.plan == Plan(3.0) and one.state.reading.text == b"a" and old.closed == 0
+    one.poll()
+    assert one.state.reading.text == b"b" and one.state.seen == 2, "the past goes on"
+    assert (old.closed, new.closed) == (1, 0)
+    one.follow(Plan(4.0), None, clock.now)
+    one.poll()
+    assert new.closed == 0 and said.count("follow 3") == said.count("follow 4") == 1
+
+
+def test_a_poller_that_waits_for_long_follows_another_interval_at_once_and_is_never_late_for_it():
+    pages = Pages(b"a")
+    one, _ = letters(pages, time.monotonic, interval=600.0)
+    one.start(time.monotonic())
+    assert wait_until(lambda: one.state.seen == 1)
+    begun = time.monotonic()
+    one.follow(Plan(0.02), None, begun)
+    assert wait_until(lambda: one.state.seen >= 5)
+    one.follow(Plan(600.0), None, time.monotonic())
+    one.follow(Plan(0.03), None, time.monotonic())
+    seen = one.state.seen
+    assert wait_until(lambda: one.state.seen >= seen + 3)
+    one.stop()
+    one.join(5.0)
+    assert pages.closed == 1 and one.state.status.skipped < 100
+    assert one.polling.interval == 0.03
+
+
+def test_a_shorter_interval_does_not_make_the_last_poll_look_late_before_the_next_one():
+    clock = Clock()
+    one, _ = letters(Pages(b"a"), clock, interval=600.0)
+    one.poll()
+    one.follow(Plan(1.0), None, clock.now + 100.0)
+    assert one.view(clock.now + 90.0).reading is not None
+
+
+def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
+    pages = Pages(b"a", b"!")
+    one, _ = letters(pages, time.monotonic, interval=0.02)
+    one.start(time.monotonic())
+    assert wait_until(lambda: one.state.status.failures.get("internal", 0) >= 2)
+    assert (one.state.reading, one.state.status.reason, one.state.seen) == (None, "internal", 1)
+    pages.pages = [b"b"]
+    assert wait_until(lambda: one.state.seen >= 2)
+    one.stop()
+    one.join(5.0)
+    assert one.loop_restarts == one.state.status.failures["internal"]
+    assert one.state.reading.text == b"b" and pages.closed == 1
+
+
+def replica(clock):
+    page = b'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{model_name="m"} 0\n'
+    plan = ReplicaPlan(name="a", kind="auto", interval=1.0, windows=(("1m", 60.0),), quantiles=(0.5,))
+    return replica_poller(plan, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+
+
+def gateway(clock):
+    page = b'haproxy_server_sessions_total{proxy="p",server="a"} 3\nhaproxy_backend_sessions_total{proxy="p"} 3\n'
+    plan = GatewayPlan(name="edge", kind="haproxy", interval=1.0, windows=(("1m", 60.0),))
+    return gateway_poller(plan, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+
+
+@pytest.mark.parametrize("make", [replica, gateway])
+def test_a_hang_withdraws_all_that_a_failure_withdraws(make):
+    """Whatever a page may show of a moment that is over, the imbalance between ranks included."""
+    clock = Clock()
+    one = make(clock)
+    one.poll()
+    assert one.state.reading is not None
+    figures = {name: {"x": 2.0} for name in ("windows", "rank_imbalance", "replicas") if hasattr(one.state, name)}
+    one.state = replace(one.state, **figures)
+    one.polling.begin()
+    hung = one.view(clock.now + 60.0)
+    one.polling.end()
+    one.poll()
+    failed = one.state
+    assert hung.status.reason == "hung" and failed.status.reason != "hung"
+    assert replace(hung, status=failed.status) == failed
+    assert all(getattr(hung, name) == EMPTY for name in figures)

@@ -1,0 +1,87 @@
+"""The simulated pages of engines beside vLLM say to their readers what the simulated replica did."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.engines import recognise
+from exporter.model import Quantity, Stage
+from exporter.simulate.engine import PAGES, Engine, process_facts
+from exporter.simulate.plan import Plan
+from exporter.simulate.scenarios import find
+from exporter.simulate.world import World
+from exporter.sources.replay import ReplayedPage
+from tests.support.builders import Clock
+from tests.support.engine_pages import interpret, polled, poller
+
+SCENARIO = find("engines")
+
+
+def page(world, replica):
+    return PAGES[replica.spec.engine][1](replica, process_facts(), 1.7e9).encode()
+
+
+@pytest.fixture(scope="module")
+def world():
+    return World(SCENARIO).at(90.0)
+
+
+@pytest.mark.parametrize("spec", SCENARIO.replicas, ids=lambda spec: spec.engine)
+def test_a_simulated_page_is_recognised_and_reads_without_oddities(spec, world):
+    body = page(world, world.replica(spec.name))
+    assert recognise(body).kind == spec.engine
+    reading = interpret(body)
+    assert reading.oddities == {}
+    assert Stage.REQUEST in reading.histograms
+    assert sum(values.get(Quantity.REQUESTS_RUNNING, 0.0) for values in reading.ranks.values()) > 0
+    assert list(text_string_to_metric_families(body.decode()))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_tokens_on_the_page_are_those_that_the_replica_generated(engine, world):
+    spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
+    replica = world.replica(spec.name)
+    shown = sum(v[Quantity.GENERATION_TOKENS] for v in interpret(page(world, replica)).ranks.values())
+    real = sum(rank.tally.generation_tokens for rank in replica.ranks)
+    assert real - spec.max_sequences <= shown <= real  # SGLang knows of first tokens once requests have ended
+
+
+def test_counters_of_every_page_only_rise():
+    world = World(SCENARIO)
+    before = {}
+    for second in range(5, 60, 5):
+        world.at(float(second))
+        for replica in world.replicas:
+            ranks = interpret(page(world, replica)).ranks
+            for rank, values in ranks.items():
+                tokens = values.get(Quantity.GENERATION_TOKENS)
+                if tokens is not None:
+                    assert tokens >= before.get((replica.spec.name, rank), 0.0)
+                    before[replica.spec.name, rank] = tokens
+    assert len(before) == 3
+
+
+@pytest.mark.parametrize(("engine", "path"), [("tgi", "/info"), ("sglang", "/get_server_info")])
+def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, path):
+    spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
+    site = Engine(engine, spec.name, Plan(scenario="engines", speed=0.0))
+    assert json.loads(site.answer(path)[1])["version"]
+    assert site.answer("/version") is None
+
+    class Fetcher:
+        def fetch(self, path=None):
+            return ReplayedPage(body=site.answer(path or "/metrics")[1])
+
+        def close(self):
+            """Nothing is open."""
+
+    clock = Clock()
+    one = poller(Fetcher(), clock)
+    polled(one, clock)
+    one.subject.afterwards(one.state)
+    state = polled(one, clock)
+    assert state.labels == ("a", engine, spec.model.name)
+    assert state.reading.version == SCENARIO.software[0].engine

@@ -1,0 +1,218 @@
+"""Work of cards in-process: the window between two samples, turns between cards, and what simulated cards answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from exporter.driver.nvml.gpm import SIGNALS, WINDOW_MOST, GpmRoom, WorkCounters
+from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.model import Missing, Signal
+from exporter.simulate.plan import Plan
+from exporter.simulate.playing import NVMLError
+from exporter.simulate.work import DRAM, NVLINK_SENT, OCCUPANCY, SM, TENSOR, Sample, between
+from exporter.simulate.world import World
+from tests.support.builders import Clock
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """A simulated driver on a clock that tests move, and the room of its cards."""
+    clock = Clock(60.0)
+    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
+    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
+    driver = load_driver("exporter.simulate.cards", Plan(scenario="healthy", start=0.0, wall=1.7e9).dumps())
+    initialise(driver)
+    return driver, clock, GpmRoom()
+
+
+def counters(node, index=0):
+    driver, _, room = node
+    calls, _ = open_card(driver, index)
+    return WorkCounters(driver, calls, room)
+
+
+def test_the_first_read_has_nothing_to_compare_with(node):
+    one = counters(node)
+    first = one.read(node[1])
+    assert set(first.values) == set(SIGNALS) and set(first.values.values()) == {Missing.STARTING}
+    node[1].tick(5.0)
+    second = one.read(node[1])
+    assert 0.3 < second.values[Signal.SM_ACTIVE] < 0.9 and second.traffic["nvlink", "transmit"] > 1e6
+    assert second.pipes["tensor_hmma"] == pytest.approx(second.values[Signal.TENSOR_ACTIVE])
+
+
+def test_two_reads_within_a_tenth_of_a_second_are_one(node):
+    one = counters(node)
+    one.read(node[1])
+    node[1].tick(2.0)
+    second = one.read(node[1])
+    node[1].tick(0.05)
+    assert one.read(node[1]) is second
+    node[1].tick(0.3)
+    assert one.read(node[1]) is not second
+
+
+def test_after_a_long_gap_the_window_starts_anew(node):
+    one = counters(node)
+    one.read(node[1])
+    node[1].tick(WINDOW_MOST + 1.0)
+    assert set(one.read(node[1]).values.values()) == {Missing.STARTING}
+    node[1].tick(1.0)
+    assert isinstance(one.read(node[1]).values[Signal.SM_ACTIVE], float)
+
+
+def test_while_another_card_is_inside_for_ever_a_card_waits_once_and_not_long(node):
+    one, (_, clock, room) = counters(node), node
+    one.read(clock)
+    clock.tick(2.0)
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay():
+        assert room.enter()
+        entered.set()
+        leave.wait(10)
+        room.leave()
+
+    other = threading.Thread(target=stay)
+    other.start()
+    assert entered.wait(10)
+    assert set(one.read(clock).values.values()) == {Missing.BUSY}
+    assert room._stuck  # from here on nobody waits
+    leave.set()
+    other.join(10)
+    assert isinstance(one.read(clock).values[Signal.SM_ACTIVE], float)
+
+
+def test_it_is_known_who_is_inside_and_for_how_long():
+    room = GpmRoom()
+    assert room.enter("GPU-a")
+    assert room.inside(time.monotonic() + 5.0) == {"GPU-a": pytest.approx(5.0, abs=1.0)}
+    room.leave()
+    assert room.inside(time.monotonic()) == {}
+
+
+def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
+    driver, clock, room = node
+    calls, _ = open_card(driver, 0)
+    one, other = WorkCounters(driver, calls, room, card="GPU-a"), counters(node, 1)
+    room.resting["GPU-a"] = clock.now + 10.0
+    assert set(one.read(clock).values.values()) == {Missing.BUSY}
+    assert set(other.read(clock).values.values()) == {Missing.STARTING}
+    clock.tick(10.0)
+    assert set(one.read(clock).values.values()) == {Missing.STARTING}
+
+
+def test_buffers_go_from_one_reader_to_the_next_and_back_to_the_driver(node, monkeypatch):
+    driver, clock, room = node
+    freed = []
+    monkeypatch.setattr(driver, "nvmlGpmSampleFree", freed.append)
+    one = counters(node)
+    one.read(clock)
+    one.close()
+    assert len(room.buffers) == 2
+    two = counters(node, 1)
+    two.read(clock)
+    assert room.buffers == []
+    two.close()
+    room.clear(driver)
+    assert len(freed) == 2 and room.buffers == []
+
+
+def test_a_driver_without_the_functions_has_no_work_signals(node, monkeypatch):
+    driver, clock, _ = node
+    monkeypatch.delattr(driver, "nvmlGpmQueryDeviceSupport")
+    one = counters(node)
+    for _ in range(3):
+        assert set(one.read(clock).values.values()) == {Missing.UNSUPPORTED}
+        clock.tick(1.0)
+
+
+# ---- every return code
+
+# Those that end an initialisation or a card among them; what says that the card has no such thing is for good.
+CODES = [*range(1, 31), 999]
+FOR_GOOD = {2, 3, 13, 25}
+
+
+def answer(code):
+    """Refuse as the binding does; 0 answers."""
+
+    def call(*_):
+        raise NVMLError(code)
+
+    return call
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("name", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc"])
+def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(node, monkeypatch, name, code):
+    driver, clock, room = node
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, name, answer(code))
+        one = counters(node)
+        why = set(one.read(clock).values.values())
+        assert why == {
+            Missing.UNSUPPORTED if code in FOR_GOOD else Missing.NO_PERMISSION if code == 4 else Missing.ERROR
+        }
+        assert room.enter(), "the turn is given back"
+        room.leave()
+    one.read(clock)
+    clock.tick(1.0)
+    back = set(one.read(clock).values.values())
+    assert (back == {Missing.UNSUPPORTED}) is (code in FOR_GOOD)
+
+
+# ---- what simulated cards answer
+
+
+def work(scenario, begin, end, metrics=(SM, OCCUPANCY, TENSOR, DRAM), **more):
+    """Give utilisation and metrics of each card between two times of a scenario."""
+    world = World(scenario, seed=0, **more)
+    world.at(begin)
+    first = [Sample() for _ in world.cards]
+    for sample, card in zip(first, world.cards, strict=True):
+        sample.take(card, world.now)
+    world.at(end)
+    found = []
+    for sample, card in zip(first, world.cards, strict=True):
+        second = Sample()
+        second.take(card, world.now)
+        found.append((card.utilization, *(between(sample, second, metric) for metric in metrics)))
+    return found
+
+
+def test_cards_that_wait_in_a_frozen_collective_are_resident_and_do_no_work():
+    found = work("hang", 60.0, 70.0)
+    for utilization, active, occupancy, tensor, memory in (found[4], found[5], found[7]):
+        assert utilization > 0.97
+        assert active < 20 and occupancy < 5 and tensor == 0 and memory < 2
+    assert found[0][1] > 40
+
+
+def test_a_throttled_card_works_more_of_its_time_than_those_that_wait_for_it():
+    found = work("heat", 200.0, 220.0)
+    slow, waiting = found[2], [found[index] for index in (0, 1, 3)]
+    assert all(slow[1] > other[1] + 3 for other in waiting)  # processors
+    assert all(slow[4] == pytest.approx(other[4], rel=0.05) for other in waiting)  # the same bytes in the same time
+
+
+def test_cards_that_talk_over_pcie_are_resident_and_mostly_wait():
+    found = work("pcie", 60.0, 80.0)
+    assert found[0][0] > 0.95 and found[0][1] < 40
+    tensor = [row[3] for row in found]
+    assert max(tensor) == pytest.approx(min(tensor), rel=0.05)  # one model's work, split evenly
+
+
+def test_uneven_ranks_do_uneven_work():
+    found = work("skew", 100.0, 120.0)
+    assert [row[1] for row in found] == sorted((row[1] for row in found), reverse=True)
+    assert found[0][1] > 1.5 * found[7][1]
+
+
+def test_a_card_without_nvlink_has_no_nvlink_traffic():
+    (metric,) = {row[1] for row in work("pcie", 10.0, 12.0, metrics=(NVLINK_SENT,))}
+    assert metric is None
+    assert all(row[1] > 0 for row in work("healthy", 10.0, 12.0, metrics=(NVLINK_SENT,)))

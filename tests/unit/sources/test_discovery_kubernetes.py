@@ -1,0 +1,208 @@
+"""Engines among a node's pods: what a Kubernetes API may say, and who is ever shown the token."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+
+import pytest
+
+from exporter.sources.discovery.kubernetes import Access, Kubernetes
+from tests.support.hostile import FAULTS, Hostile
+
+
+def urls(seen):
+    return [engine.url for engine in seen.found]
+
+
+def pod(name, ip="10.1.0.1", *, node="n1", phase="Running", ports=(), **annotations):
+    return {
+        "metadata": {
+            "name": name, "uid": "u" * 36, "managedFields": [{"x": [1, 2, {}]}],
+            "annotations": {f"prometheus.io/{key}": value for key, value in annotations.items()},
+        },
+        "spec": {"nodeName": node, "containers": [{"ports": [{"containerPort": p, "protocol": "TCP"} for p in ports]}]},
+        "status": {"phase": phase, "podIP": ip},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """A fake API server; ``api.body`` is what it answers."""
+    with Hostile() as server:
+
+        def answer(peer):
+            peer.keep = True
+            if peer.server.status != b"200 OK":
+                peer.reply(b"{}", status=peer.server.status)
+                return
+            peer.reply(peer.server.body)
+
+        monkeypatch.setitem(FAULTS, "api", answer)
+        monkeypatch.setitem(FAULTS, "pods", answer)
+        server.status, server.body = b"200 OK", b""
+        yield server
+
+
+def pods(*items):
+    return json.dumps({"kind": "PodList", "items": list(items)}).encode()
+
+
+@pytest.fixture
+def token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("t0ken\n")
+    return str(path)
+
+
+def access(api, token, **more):
+    return Access(url=f"http://127.0.0.1:{api.port}", node_name="n1", bearer_token_file=token, **more)
+
+
+def test_the_annotated_running_pods_of_this_node_are_found(api, token):
+    api.body = pods(
+        pod("chat-0", scrape="true", port="8000"),
+        pod("chat-1", "fd00::7", scrape="true", port="8001", path="/m", scheme="https"),
+        pod("one-port", "10.1.0.3", ports=[9000], scrape="true"),
+        pod("two-ports", "10.1.0.4", ports=[1, 2], scrape="true"),
+        pod("no-port", "10.1.0.5", scrape="true"),
+        pod("bad-port", "10.1.0.5", scrape="true", port="80/../"),
+        pod("no-address", "", scrape="true", port="1"),
+        pod("odd-address", "evil.example", scrape="true", port="1"),
+        pod("silent", port="1"),
+        pod("off", scrape="false", port="1"),
+        pod("elsewhere", node="n2", scrape="true", port="1"),
+        pod("over", phase="Succeeded", scrape="true", port="1"),
+        {"metadata": None}, 7, {}, {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}},
+    )  # fmt: skip
+    place = Kubernetes(access(api, token), {})
+    try:
+        seen = place.look()
+    finally:
+        place.close()
+    assert [(one.name, one.url) for one in seen.found] == [
+        ("chat-0", "http://10.1.0.1:8000/metrics"),
+        ("chat-1", "https://[fd00::7]:8001/m"),
+        ("one-port", "http://10.1.0.3:9000/metrics"),
+    ]
+    assert all(one.tentative for one in seen.found)
+    assert seen.problem is None
+    assert seen.remark.startswith("left_out=5:")
+    ((_, head),) = api.requests
+    assert head.startswith(b"GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 HTTP/1.1\r\n")
+    assert b"\r\nAuthorization: Bearer t0ken\r\n" in head
+    assert b"\r\nAccept: application/json\r\n" in head
+
+
+def test_a_kubelet_is_asked_for_its_own_list(api, token):
+    api.body = pods(pod("a", scrape="true", port="1"))
+    place = Kubernetes(Access(url=f"http://127.0.0.1:{api.port}/pods", bearer_token_file=token), {"NODE_NAME": "n1"})
+    try:
+        assert [one.name for one in place.look().found] == ["a"]
+    finally:
+        place.close()
+    assert api.requests[0][1].startswith(b"GET /pods HTTP/1.1\r\n")
+
+
+ANSWERS = {
+    "half": (pods(pod("b"))[:-9], "malformed"),
+    "status": (b'{"kind": "Status", "code": 200}', "malformed"),
+    "list": (b"[]", "malformed"),
+    "bytes": (b"\xff\xfe", "malformed"),
+    "deep": (b"[" * 100_000, "malformed"),
+    "wide": (b'{"items": [' + b"[]," * 400_000 + b"[]]}", "too_large"),
+    "nothing": (b"", "empty"),
+}
+
+
+def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
+    place = Kubernetes(access(api, token), {})
+    api.body = good = pods(pod("a", scrape="true", port="1"))
+    assert len(place.look().found) == 1
+    for name, (body, reason) in ANSWERS.items():
+        api.body = body
+        seen = place.look()
+        assert (name, len(seen.found), seen.problem.reason) == (name, 1, reason)
+        assert "t0ken" not in str(seen.problem)
+    api.status = b"403 Forbidden"
+    assert place.look().problem.reason == "http_403"
+    with open(token, "w") as emptied:
+        emptied.write("")
+    assert place.look().problem.reason == "credentials"
+    with open(token, "w") as rotated:
+        rotated.write("an0ther")
+    api.status, api.body = b"200 OK", good
+    seen = place.look()
+    assert (len(seen.found), seen.problem) == (1, None)
+    assert b"an0ther" in api.requests[-1][1]
+    api.body = pods()
+    assert place.look().found == ()
+    place.close()
+
+
+def test_outside_of_a_cluster_or_without_a_nodes_name_it_says_what_to_give(tmp_path):
+    for environ, reason in (({}, "no_node_name"), ({"NODE_NAME": "n1"}, "no_api_server")):
+        place = Kubernetes(Access(), environ)
+        seen = place.look()
+        assert (seen.found, seen.problem.reason) == ((), reason)
+        assert place.look().problem is seen.problem
+        place.close()
+
+
+def test_in_a_pod_the_server_the_token_and_the_authority_are_those_of_every_pod():
+    place = Kubernetes(
+        Access(), {"NODE_NAME": "n1", "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    )
+    target = place._endpoint._target
+    assert target.url == "https://[fd00::1]:6443/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0"
+    assert target.bearer_token_file == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert target.ca_file == "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    place.close()
+
+
+def test_the_token_goes_only_to_a_server_whose_authority_is_known(tmp_path, token, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command makes the certificates and is not installed")
+    from tests.component.http.test_endpoint_tls import CONFIGURATION, Keys, server_context
+
+    keys = Keys(tmp_path)
+    (tmp_path / "conf").write_text(CONFIGURATION)
+    (tmp_path / "index").touch()
+    for authority in ("ca", "stranger"):
+        keys.authority(authority)
+        keys.certificate(f"of-{authority}", authority, "here", "20200101000000Z", "20480102030405Z")
+    monkeypatch.setitem(FAULTS, "api", lambda peer: peer.reply(pods(pod("a", scrape="true", port="1"))))
+    outcomes = {}
+    for authority in ("ca", "stranger"):
+        with Hostile(tls=server_context(keys, f"of-{authority}")) as server:
+            place = Kubernetes(
+                Access(
+                    url=server.url("").rstrip("/"),
+                    node_name="n1",
+                    bearer_token_file=token,
+                    ca_file=keys.path("ca.pem"),
+                ),
+                {},
+            )
+            seen = place.look()
+            place.close()
+            outcomes[authority] = (len(seen.found), seen.problem and seen.problem.reason, len(server.requests))
+    assert outcomes == {"ca": (1, None, 1), "stranger": (0, "tls_unknown_ca", 0)}
+
+
+def test_a_full_nodes_list_takes_little_memory_beyond_its_own_size(api, token):
+    filler = [{"name": f"E{n}", "value": "v" * 20, "from": {"a": {"b": [n]}}} for n in range(90)]
+    everything = [pod(f"p{n}", f"10.1.{n // 250}.{n % 250 + 1}", scrape="true", port="80") for n in range(250)]
+    for one in everything:
+        one["spec"]["volumes"] = filler
+    api.body = pods(*everything)
+    assert 1 << 20 < len(api.body) < 8 << 20
+    place = Kubernetes(access(api, token), {})
+    tracemalloc.start()
+    try:
+        assert len(place.look().found) == 250
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(api.body) + (2 << 20)
+    finally:
+        tracemalloc.stop()
+        place.close()

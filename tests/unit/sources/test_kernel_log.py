@@ -1,0 +1,542 @@
+"""The kernel log: what the driver writes there is found in all its shapes, and nothing in it can do harm."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from exporter.errors import SourceError
+from exporter.model import WHOLE
+from exporter.sources.kernel_log import journal, kmsg, log, text_log
+from exporter.sources.kernel_log.kmsg import Kmsg
+from exporter.sources.kernel_log.line import MAX_DETAIL, MAX_LINE, LineReader, NameLine, XidLine
+from exporter.sources.kernel_log.log import KernelLog
+from exporter.sources.kernel_log.record import written_at
+from tests.support.builders import Clock
+
+
+@pytest.fixture(autouse=True)
+def no_journal(monkeypatch):
+    """Leave the journal of the machine of the tests alone; test_kernel_journal.py has one of its own."""
+    monkeypatch.setattr(journal, "PROGRAMS", ())
+
+
+UUID = "GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7"
+GONE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
+
+
+def read(*lines):
+    reader = LineReader()
+    return [said for line in lines if (said := reader.read(line)) is not None]
+
+
+# ---------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize(
+    "line, pci, xid",
+    [
+        (GONE, "0000:65:00", 79),
+        ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", "0000:65:00", 79),
+        ("NVRM: Xid (PCI:0000:05:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception", "0000:05:00", 13),
+        ("NVRM: Xid (PCI:0000:65:00 GPU-I:05): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
+        ("NVRM: Xid (PCI:0000:65:00 GPU-I:05 GPU-CI:00): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
+        ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14),
+        ("NVRM: Xid (PCI:0000:AF:00.0): 48, DBE", "0000:af:00", 48),
+        (
+            "NVRM: Xid (PCI:00000009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6)",
+            "0009:01:00",
+            149,
+        ),
+        ("NVRM: Xid (PCI:10000:e1:00): 31, Ch 0000000a", "10000:e1:00", 31),
+        ("NVRM: Xid (PCI:18:00): 62, 0000", "0000:18:00", 62),
+        ("NVRM: Xid (PCI:0000:65:00): 119", "0000:65:00", 119),
+        ("Nov 20 10:40:00 node1 kernel: [  12.345678] " + GONE, "0000:65:00", 79),
+        ("2026-11-20T10:40:00.123456+00:00 node1 kernel: " + GONE, "0000:65:00", 79),
+        ("1763635200.123456 node1 kernel: " + GONE, "0000:65:00", 79),
+    ],
+)
+def test_an_xid_is_found_in_every_shape(line, pci, xid):
+    (said,) = read(line)
+    assert isinstance(said, XidLine) and (said.pci, said.xid, said.inferred) == (pci, xid, False)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["NVRM: GPU 0000:29:00.0: GPU has fallen off the bus."],
+        ["NVRM: GPU at PCI:0000:29:00: GPU has fallen off the bus."],
+        ["NVRM: GPU at 0000:29:00.0 has fallen off the bus."],
+        ["NVRM: The NVIDIA GPU 0000:29:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus."],
+        [
+            "NVRM: The NVIDIA GPU 0000:29:00.0",
+            "eth0: link up",
+            "NVRM: (PCI ID: 10de:2330) installed in this system has",
+            "NVRM: fallen off the bus and is not responding to commands.",
+        ],
+    ],
+)
+def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
+    (said,) = read(*lines)
+    assert isinstance(said, XidLine) and (said.pci, said.xid, said.inferred) == ("0000:29:00", 79, True)
+
+
+@pytest.mark.parametrize(
+    "inside, part",
+    [
+        ("", WHOLE),
+        (" GPU-I:05", (5, None)),
+        (" GPU-I:13 GPU-CI:02", (13, 2)),
+        (" GPU-I:x", WHOLE),
+        (" GPU-I:99999999", WHOLE),
+        (" GPU-CI:02", WHOLE),
+    ],
+)
+def test_the_instance_that_an_error_befell_is_read(inside, part):
+    (said,) = read(f"NVRM: Xid (PCI:0000:65:00{inside}): 94, pid=7, name=GPU-I:07, x")
+    assert (said.xid, said.part) == (94, part)
+
+
+def test_a_sentence_that_breaks_off_names_no_card_for_ever():
+    said = read(
+        "NVRM: The NVIDIA GPU 0000:29:00.0",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+        "NVRM: something else",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    )
+    assert said == []
+
+
+def test_the_line_that_names_a_card_is_read():
+    assert read(f"NVRM: GPU at PCI:0000:65:00: {UUID}") == [NameLine(pci="0000:65:00", uuid=UUID)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "NVRM: ",
+        "Xid (PCI:0000:65:00): 79, without the driver's name",
+        "nvidia-nvswitch3: Xid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46",
+        "NVRM: Xid (invalid): 79, x",
+        "NVRM: Xid error: xyz",
+        "NVRM: Xid (PCI:0000:65:00): seventy-nine",
+        "NVRM: Xid (PCI:0000:65:00): 0, nothing",
+        "NVRM: Xid (PCI:0000:65:00): 99999999999, no code",
+        "NVRM: Xid (PCI:0000:65:00): 70000, beyond",
+        "NVRM: GPU at PCI:0000:65:00: GPU-no-uuid",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  590.48.01",
+    ],
+)
+def test_everything_else_is_no_xid(line):
+    assert read(line) == []
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+@example("NVRM: Xid (PCI:0000:65:00): 79, name=", "\n\x1b[31m\x00\u202e\ud800" * 50)
+@example("NVRM: Xid (", "0" * 300)
+@example("NVRM: The NVIDIA GPU 0000:29:00.0", "fallen off the bus")
+def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
+    for said in read(before + after, after + before, f"NVRM: Xid (PCI:0000:65:00): 79, name={before}{after}"):
+        if isinstance(said, XidLine):
+            assert 0 < said.xid <= 65_535 and len(said.pci) <= 16
+            assert len(said.detail) <= MAX_DETAIL and (said.detail.isprintable() or not said.detail)
+
+
+def test_a_line_of_any_length_costs_little():
+    hostile = ("NVRM: Xid (" + "0:" * 2_000_000, "NVRM: GPU at " * 300_000, "NVRM: " * 500_000 + GONE)
+    begun = time.process_time()
+    assert read(*hostile) == []
+    assert time.process_time() - begun < 5.0
+    assert read("x" * (MAX_LINE - 100) + GONE)[0].xid == 79
+
+
+# ---------------------------------------------------------------- times
+
+NOON = 1_795_176_000.0  # 2026-11-20 12:00:00 UTC
+
+
+@pytest.fixture
+def utc(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    "line, wall",
+    [
+        ("1795172400.500000 node kernel: x", NOON - 3600 + 0.5),
+        ("2026-11-20T11:00:00.250000+00:00 node kernel: x", NOON - 3600 + 0.25),
+        ("2026-11-20T13:00:00+0200 node kernel: x", NOON - 3600),
+        ("2026-11-20T11:00:00Z node kernel: x", NOON - 3600),
+        ("2026-11-20 11:00:00,123 node kernel: x", NOON - 3600 + 0.123),
+        ("Nov 20 11:00:00 node kernel: x", NOON - 3600),
+        ("2026-11-20T20:00:00 node kernel: x", NOON),
+        ("2099-01-01T00:00:00Z node kernel: x", None),
+        ("4070912400.5 node kernel: x", None),
+        ("Dec 31 23:59:59 node kernel: x", 1_767_225_599.0),
+        ("Feb 31 23:59:59 node kernel: x", None),
+        ("2026-13-20T11:00:00Z node kernel: x", None),
+        ("[   12.345678] x", None),
+        ("x", None),
+    ],
+)
+def test_the_time_before_a_line_is_read_in_the_usual_notations(utc, line, wall):
+    assert written_at(line, NOON) == (pytest.approx(wall) if wall is not None else None)
+
+
+@given(
+    st.from_regex(
+        r"\A(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d{0,9}(Z|[+-]\d{4})? |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )"
+    )
+)
+def test_a_time_that_cannot_be_is_none(line):
+    found = written_at(line, NOON)
+    assert found is None or isinstance(found, float)
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.fixture
+def clock():
+    return Clock(1000.0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "kern.log"
+
+
+def opened(path, clock):
+    return KernelLog(str(path), clock=clock, wall=lambda: NOON)
+
+
+def xids(entries):
+    return [(entry.said.xid, entry.old) for entry in entries]
+
+
+def line(xid):
+    return f"1795172400.5 node kernel: NVRM: Xid (PCI:0000:65:00): {xid}, x\n"
+
+
+def append(path, text):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def following(path, clock):
+    made = []
+
+    def make(**more):
+        made.append(opened(path, clock))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_what_stands_in_a_file_is_old_and_what_is_added_is_new(path, following):
+    path.write_text(line(79) + "1 something else\n")
+    one = following()
+    (first,) = one.read()
+    assert (first.said.xid, first.old, first.wall) == (79, True, 1_795_172_400.5)
+    assert one.read() == []
+    append(path, line(48) + line(74))
+    new = one.read()
+    assert xids(new) == [(48, False), (74, False)] and {entry.wall for entry in new} == {NOON}
+
+
+def test_a_line_that_arrives_in_pieces_is_read_when_it_is_whole(path, following):
+    path.write_text("")
+    one = following()
+    assert one.read() == []
+    for piece in line(79)[:-1]:
+        append(path, piece)
+        assert one.read() == []
+    append(path, "\n")
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_a_rotated_file_is_followed_and_nothing_is_lost_or_read_twice(path, following):
+    path.write_text("")
+    one = following()
+    one.read()
+    append(path, line(48))
+    path.rename(path.with_suffix(".1"))
+    path.write_text(line(74))
+    assert xids(one.read()) == [(48, False), (74, False)]
+    append(path, line(79))
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_a_file_that_is_cut_and_written_anew_is_read_from_its_beginning(path, following):
+    path.write_text(line(48) * 3)
+    one = following()
+    one.read()
+    path.write_text(line(79))
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_a_file_that_comes_later_is_new(path, following):
+    one = following()
+    with pytest.raises(SourceError) as caught:
+        one.read()
+    assert caught.value.reason == "missing"
+    path.write_text(line(79))
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_a_file_that_vanishes_is_missing_until_it_is_back(path, following):
+    path.write_text("")
+    one = following()
+    one.read()
+    path.unlink()
+    with pytest.raises(SourceError, match="not there"):
+        one.read()
+    path.write_text(line(79))
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_what_stands_in_a_file_that_may_be_read_from_now_on_only_is_old(path, following, monkeypatch):
+    path.write_text(line(79))
+    one = following()
+    opened_by_system = os.open
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for _ in range(2):
+        with pytest.raises(SourceError) as caught:
+            one.read()
+    assert caught.value.reason == "no_permission"
+    monkeypatch.setattr(os, "open", opened_by_system)
+    append(path, line(48))
+    assert xids(one.read()) == [(79, True), (48, True)], "nobody knows what of it came since the daemon's start"
+    append(path, line(74))
+    assert xids(one.read()) == [(74, False)]
+
+
+def test_a_pipe_is_read_whoever_writes_and_whenever(path, following):
+    os.mkfifo(path)
+    one = following()
+    assert one.read() == []
+    for xid in (79, 48):
+        with open(path, "w", encoding="utf-8") as writer:
+            writer.write(line(xid))
+        assert xids(one.read()) == [(xid, False)]
+    assert one.read() == []
+
+
+def test_only_the_end_of_a_huge_file_is_looked_at(path, following, monkeypatch):
+    monkeypatch.setattr(text_log, "BACKLOG", 1000)
+    path.write_text(line(48) * 100 + line(79))
+    one = following()
+    entries = one.read()
+    assert xids(entries)[-1] == (79, True) and len(entries) == 1000 // len(line(48)) == len(set(map(id, entries)))
+
+
+def test_an_endless_line_is_skipped_in_bounded_memory(path, following, monkeypatch):
+    monkeypatch.setattr(text_log, "MAX_BYTES", 1 << 20)
+    path.write_text("")
+    one = following()
+    one.read()
+    append(path, "NVRM: " + "x" * 5_000_000)
+    for _ in range(6):
+        assert one.read() == []
+        assert len(one._log._rest) <= text_log.MAX_LINE + text_log._READ
+    append(path, "\n" + line(79))
+    assert xids(one.read()) == [(79, False)]
+
+
+def test_a_flood_is_read_in_turns(path, following, monkeypatch):
+    monkeypatch.setattr(text_log, "MAX_BYTES", text_log._READ)
+    path.write_text("")
+    one = following()
+    one.read()
+    append(path, line(13) * 5000)
+    turns = []
+    while found := one.read():
+        turns.append(len(found))
+    assert sum(turns) == 5000 and len(turns) >= 3
+
+
+def test_bytes_that_are_no_text_do_no_harm(path, following):
+    path.write_bytes(b"")
+    one = following()
+    one.read()
+    with open(path, "ab") as file:
+        file.write(b"\xff\xfe\x00NVRM: \xff\n\n" + line(79).encode().replace(b"x\n", b"\xff\x00\x1b[2J\n"))
+    (entry,) = one.read()
+    assert entry.said.xid == 79 and entry.said.detail.isprintable()
+
+
+def test_a_folder_is_no_log(tmp_path, clock):
+    with pytest.raises(SourceError) as caught:
+        KernelLog(str(tmp_path), clock=clock).read()
+    assert caught.value.reason == "not_a_log"
+
+
+def test_without_permission_it_says_what_would_help(path, clock, monkeypatch):
+    path.write_text(line(79))
+
+    def refuse(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SourceError, match="CAP_SYSLOG") as caught:
+        opened(path, clock).read()
+    assert caught.value.reason == "no_permission"
+
+
+def test_without_a_path_the_device_comes_first_and_its_refusal_is_what_is_told(tmp_path, clock, monkeypatch):
+    first, second = tmp_path / "kmsg", tmp_path / "kern.log"
+    monkeypatch.setattr(log, "PLACES", (str(first), str(second)))
+    one = KernelLog(None, clock=clock, wall=lambda: NOON)
+    with pytest.raises(SourceError, match="kmsg"):
+        one.read()
+    second.write_text("")
+    assert one.read() == []
+    append(second, line(79))
+    assert xids(one.read()) == [(79, False)]
+    one.close()
+
+
+# ---------------------------------------------------------------- the device
+
+
+class Ring:
+    """A /dev/kmsg of one's own: a datagram socket, because a read takes one record and no more."""
+
+    def __init__(self, monkeypatch, clock):
+        self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        theirs.setblocking(False)
+        descriptor = theirs.detach()
+        monkeypatch.setattr(kmsg.os, "open", lambda *_: descriptor)
+        self.device = Kmsg("/dev/kmsg", clock=clock, wall=lambda: NOON)
+        monkeypatch.undo()
+
+    def put(self, text, *, seconds=990.0, properties=""):
+        self.ours.send(f"4,123,{int(seconds * 1e6)},-;{text}\n{properties}".encode())
+
+    def close(self):
+        self.device.close()
+        self.ours.close()
+
+
+@pytest.fixture
+def ring(monkeypatch, clock):
+    one = Ring(monkeypatch, clock)
+    yield one
+    one.close()
+
+
+def test_records_in_the_ring_are_old_with_their_time_and_later_ones_are_new(ring):
+    ring.put(GONE, seconds=900.0)
+    ring.put("eth0: link up")
+    (old,) = ring.device.read()
+    assert (old.text, old.old, old.wall) == (GONE, True, NOON - 100.0)
+    ring.put(GONE, seconds=999.0)
+    (new,) = ring.device.read()
+    assert (new.old, new.wall) == (False, NOON)
+
+
+def test_what_the_driver_of_the_switches_says_is_a_record_too(ring):
+    ring.device.read()
+    ring.put("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error")
+    ring.put("nvidia-nvswitch3: open (major=510)")
+    (record,) = ring.device.read()
+    assert (record.old, read(record.text)[0].sxid) == (False, 24007)
+
+
+def test_properties_and_escapes_of_a_record_are_not_its_text(ring):
+    ring.put(
+        "NVRM: The NVIDIA GPU 0000:18:00.0\\x0aNVRM: fallen off the bus", properties=" SUBSYSTEM=pci\n NVRM: x=1\n"
+    )
+    (record,) = ring.device.read()
+    assert record.text == "NVRM: The NVIDIA GPU 0000:18:00.0 NVRM: fallen off the bus"
+    assert read(record.text)[0].xid == 79
+
+
+@pytest.mark.parametrize(
+    "data", [b"NVRM: ", b";NVRM: x", b"4,1,x,-;NVRM: x", b"4,1,99999999999999999999999,-;NVRM: x"]
+)
+def test_a_record_that_is_none_does_no_harm(ring, data):
+    ring.ours.send(data)
+    (record,) = ring.device.read()
+    assert record.wall is None or record.wall <= NOON
+
+
+def test_under_a_flood_records_become_new_after_a_while(ring, clock, monkeypatch):
+    monkeypatch.setattr(kmsg, "MAX_READS", 1)
+    ring.put(GONE)
+    assert ring.device.read()[0].old
+    clock.tick(kmsg.OLD_FOR + 1.0)
+    ring.put(GONE)
+    assert not ring.device.read()[0].old
+
+
+def test_records_that_were_overwritten_are_counted_and_the_next_is_read(ring, monkeypatch):
+    real, failures = os.read, [OSError(errno.EPIPE, "overrun"), OSError(errno.EINVAL, "too long")]
+
+    def reads(descriptor, size):
+        if failures:
+            raise failures.pop(0)
+        return real(descriptor, size)
+
+    ring.put(GONE)
+    monkeypatch.setattr(kmsg.os, "read", reads)
+    assert len(ring.device.read()) == 1
+    assert ring.device.overruns == 1
+
+
+def test_a_device_that_fails_is_unreadable_and_opened_again(tmp_path, clock, monkeypatch):
+    one = KernelLog(None, clock=clock)
+    monkeypatch.setattr(log, "PLACES", (str(tmp_path / "a"),))
+    (tmp_path / "a").write_text("")
+    assert one.read() == []
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(text_log.os, "pread", fail)
+    with pytest.raises(SourceError, match="Input/output error") as caught:
+        one.read()
+    assert caught.value.reason == "unreadable" and one._log is None
+    monkeypatch.undo()
+
+
+def can_open(path):
+    """Say whether it can be opened; the kernel may refuse what the mode allows."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def test_the_real_device_is_read_to_its_end_without_waiting_or_says_why_not():
+    one = KernelLog("/dev/kmsg")
+    if not can_open("/dev/kmsg"):
+        with pytest.raises(SourceError, match="CAP_SYSLOG"):
+            one.read()
+        return
+    for _ in range(100):
+        one.read()
+        if not one._log._old:
+            break
+    assert not one._log._old, "its end was never reached"
+    assert all(entry.old is False for entry in one.read())
+    one.close()

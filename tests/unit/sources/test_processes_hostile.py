@@ -1,0 +1,183 @@
+"""A hostile, vanishing or endless /proc: bounded, counted, and never raised."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from exporter.sources.processes import procfs
+from exporter.sources.processes.table import listening_engines, read_processes
+from tests.support.fake_proc import FakeProc, bare_metal
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
+
+
+def test_a_cycle_of_parents_ends(node: FakeProc) -> None:
+    node.add(100, 101, ["a"])
+    node.add(101, 102, ["b"])
+    node.add(102, 100, ["c"], listens=[("127.0.0.1", 8000)])
+    node.add(103, 103, ["own parent"])
+    table = read_processes([100, 103], [8000, 8001], root=str(node.root))
+    assert {100, 101, 102, 103} <= set(table.processes)
+    assert table.listeners[0].pids == {102}
+
+
+def test_hostile_text_is_cut_and_made_harmless(node: FakeProc) -> None:
+    node.add(100, 1, b"\xff\xfe\nevil\x1b[2J\0" + b"A" * 5_000_000, title="a) S 7 (\n\x1b")
+    process = read_processes([100], [], root=str(node.root)).processes[100]
+    assert process.parent == 1
+    assert sum(map(len, process.command)) <= 4096
+    assert all(word.isprintable() for word in (*process.command, process.title))
+    assert process.title.startswith("a) S 7 (")
+
+
+def test_a_process_in_the_driver_is_not_asked_for_its_command_line(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(100, 1, ["vllm", "serve"], state="D")
+    monkeypatch.setattr(procfs, "command", lambda root, pid: pytest.fail("would hang") if pid == 100 else ())
+    assert read_processes([100], [], root=str(node.root)).processes[100].title == "vllm"
+
+
+def test_a_pid_that_is_over_is_left_out_and_counted(node: FakeProc) -> None:
+    bare_metal(node)
+    table = read_processes([111, 4242, -1, 0], [8000], root=str(node.root))
+    assert table.problems == {"vanished": 1}
+    assert 4242 not in table.processes
+
+
+def test_pids_of_another_namespace_are_told_apart_from_those_that_are_over(node: FakeProc) -> None:
+    assert read_processes([4242], [8000], root=str(node.root)).problems == {"pid_namespace": 1}
+    (node.root / "900" / "ns").mkdir(exist_ok=True)
+    os.symlink(procfs.INITIAL_PID_NAMESPACE, node.root / "900" / "ns" / "pid")
+    assert read_processes([4242], [8000], root=str(node.root)).problems == {"vanished": 1}
+    (node.root / "1" / "stat").unlink()
+    assert read_processes([4242], [8000], root=str(node.root)).problems == {"no_permission": 1}
+
+
+def test_descriptors_of_somebody_else_are_counted_and_cost_only_their_own_sockets(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare_metal(node)
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("/100/fd"):
+            raise PermissionError(13, "no")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    table = read_processes([111], [8000], root=str(node.root))
+    assert table.problems["no_permission"] == 1
+    assert [one.pids for one in table.listeners] == [frozenset()]
+
+
+def test_the_number_of_processes_is_bounded(node: FakeProc) -> None:
+    for pid in range(100, 140):
+        node.add(pid, pid - 1 if pid > 100 else 1, ["x"])
+    table = read_processes([139], [8000], root=str(node.root), limit=5)
+    assert len(table.processes) == 5
+    assert table.problems["truncated"] >= 1
+
+
+def test_the_number_of_descriptors_is_bounded(node: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.add(100, 1, ["x"])
+    for number in range(10, 60):
+        os.symlink(f"socket:[{number}]", node.root / "100" / "fd" / str(number))
+    monkeypatch.setattr("exporter.sources.processes.table._LINKS", 20)
+    read = 0
+    real = procfs.link
+
+    def link(path: str) -> str:
+        nonlocal read
+        read += "/fd/" in path
+        return real(path)
+
+    monkeypatch.setattr(procfs, "link", link)
+    assert read_processes([100], [8000], root=str(node.root)).problems["truncated"] >= 1
+    assert read <= 20
+
+
+def test_listening_sockets_before_many_connections_are_found_and_the_rest_is_not_read(node: FakeProc) -> None:
+    bare_metal(node)
+    path = node.root / "900" / "net" / "tcp"
+    busy = f"   9: 0100007F:1F90 0100007F:C000 01 {'0 ' * 5} 0 77 1\n"
+    late = "   1: 00000000:0BB8 00000000:0000 0A 0:0 00:0 0 0 0 5555 1\n"
+    path.write_text(path.read_text() + busy * 5000 + late)
+    assert [one.port for one in read_processes([111], [8000, 3000], root=str(node.root)).listeners] == [8000]
+
+
+def test_an_absent_proc_reads_as_nothing(tmp_path: Path) -> None:
+    table = read_processes([1, 2], [8000], root=str(tmp_path / "none"))
+    assert (table.processes, table.listeners) == ({}, ())
+    assert listening_engines(root=str(tmp_path / "none")) == ()
+
+
+def test_files_that_vanish_at_any_moment_never_raise(node: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare_metal(node)
+    real_open, real_link, real_scan = os.open, os.readlink, os.scandir
+    dice = random.Random(7)
+
+    def flaky(real: Callable[..., object]) -> Callable[..., object]:
+        def call(path: object, *rest: object, **more: object) -> object:
+            if str(path).startswith(str(node.root)) and dice.random() < 0.3:
+                raise dice.choice([FileNotFoundError, ProcessLookupError, PermissionError, OSError])(2, "gone")
+            return real(path, *rest, **more)
+
+        return call
+
+    complete = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", flaky(real_open))
+        patch.setattr(os, "readlink", flaky(real_link))
+        patch.setattr(os, "scandir", flaky(real_scan))
+        for _ in range(100):
+            complete += len(read_processes([111, 112], [8000], root=str(node.root)).processes)
+            listening_engines(root=str(node.root))
+    assert 0 < complete < 600
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stat=st.binary(max_size=200),
+    cmdline=st.binary(max_size=300),
+    cgroup=st.binary(max_size=300),
+    tcp=st.binary(max_size=600),
+    trie=st.binary(max_size=300),
+    pids=st.lists(st.integers(-5, 10**12), max_size=4),
+    ports=st.lists(st.integers(-1, 70_000), max_size=4),
+)
+def test_random_files_never_raise(
+    tmp_path_factory: pytest.TempPathFactory,
+    stat: bytes,
+    cmdline: bytes,
+    cgroup: bytes,
+    tcp: bytes,
+    trie: bytes,
+    pids: list[int],
+    ports: list[int],
+) -> None:
+    root = tmp_path_factory.mktemp("proc")
+    for pid in ("100", "101"):
+        (root / pid / "net").mkdir(parents=True)
+        (root / pid / "cmdline").write_bytes(cmdline)
+        (root / pid / "cgroup").write_bytes(cgroup)
+        (root / pid / "net" / "tcp").write_bytes(tcp)
+        (root / pid / "net" / "tcp6").write_bytes(tcp)
+        (root / pid / "net" / "fib_trie").write_bytes(trie)
+        (root / pid / "net" / "if_inet6").write_bytes(trie)
+    (root / "100" / "stat").write_bytes(stat)
+    (root / "101" / "stat").write_bytes(b"101 (" + stat + b") S 100 " + stat)
+    os.symlink("101", root / "self")
+    table = read_processes([100, 101, *pids], ports, root=str(root))
+    assert set(table.processes) <= {100, 101}
+    assert listening_engines(root=str(root)) == ()
