@@ -1,4 +1,4 @@
-"""What the daemon says about itself; ``process_*`` comes from sources/own_process."""
+"""What the daemon says about itself; ``process_*`` comes from prometheus-client, see sources/process_metrics."""
 
 from __future__ import annotations
 

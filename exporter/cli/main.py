@@ -67,7 +67,7 @@ def _main(argv: Sequence[str] | None) -> int:
         if not ended.code:  # --help or --version
             streams.flush()
         raise
-    gc.disable()  # until be_thrifty: nothing that is loaded is garbage
+    gc.disable()  # until tune_memory: nothing that is loaded is garbage
     code: int = arguments.run(arguments)
     return code
 
@@ -245,12 +245,12 @@ def _urls(host: str, port: int) -> None:
 
 def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager: ServiceManager | None = None) -> int:
     """Run until SIGTERM or SIGINT; SIGHUP reloads, SIGUSR1 lets go of the cards until SIGUSR2."""
+    from exporter.runtime.memory import tune_memory  # noqa: PLC0415
     from exporter.runtime.service_manager import ServiceManager  # noqa: PLC0415
-    from exporter.sources.own_process import be_thrifty  # noqa: PLC0415
 
     manager = manager or ServiceManager({})
     signals.take_over()
-    be_thrifty()
+    tune_memory()
     app.start()
     try:
         host, port = app.listen()

@@ -16,12 +16,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exporter.model import EMPTY, Snapshot
-from exporter.render.pages import TOO_OLD, WANTED_FOR
+from exporter.render.pages import TOO_OLD
 
 if TYPE_CHECKING:
     from exporter.render.dcgm.query import Wanted
     from exporter.render.dcgm.rates import RateBook, Rates
     from exporter.render.dcgm.recent import Recent, XidWindow
+
+
+IDLE_TTL = 300.0  # seconds after the last request until rates are no longer followed
 
 
 def hostname() -> str:
@@ -78,7 +81,7 @@ class DcgmPages:
         assert self._book is not None
         assert self._window is not None
         assert self._newest is not None
-        if now - self._asked_at <= WANTED_FOR:
+        if now - self._asked_at <= IDLE_TTL:
             self._rates = self._book.take(self._newest[0].cards)
             newest = self._newest[0]
             self._recent = self._window.take(newest.xids, newest.at, newest.wall)

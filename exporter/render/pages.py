@@ -1,8 +1,8 @@
-"""The newest page in every form that somebody asks for, ready as bytes.
+"""The metrics endpoint's response in every format, rendered when it is asked for.
 
-A form (text or OpenMetrics, plain or gzip) is rendered when a snapshot is published if it was asked for during the
-last minutes; the first to ask for another form waits for it once.  A page that is too old is not shown at all:
-better no answer, which every scraper notices, than old figures as if they were new.
+Publishing a snapshot costs one assignment.  The first request for a format renders it, once per snapshot; all other
+requests are served the same bytes.  A snapshot that is too old is not served: no answer, which every scraper
+notices, is better than old values that look current.
 """
 
 from __future__ import annotations
@@ -15,84 +15,80 @@ from dataclasses import dataclass, field
 
 from exporter.catalog.spec import Series
 from exporter.model import Snapshot
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 
-WANTED_FOR = 300.0  # seconds after the last request for a form
-TOO_OLD = 15.0  # seconds; the publisher beats at least every few
+TOO_OLD = 15.0  # seconds; a snapshot is published every few
 
-Form = tuple[bool, bool]  # (OpenMetrics, gzip)
+PageFormat = tuple[bool, bool]  # (OpenMetrics, gzip)
 
 
 @dataclass(slots=True)
-class _Edition:
-    """One snapshot's renderings."""
+class _RenderedSnapshot:
+    """One snapshot, when it was published (monotonic seconds), and the formats that were asked for so far."""
 
     snapshot: Snapshot
     at: float
-    extra: dict[bool, str]
-    bodies: dict[Form, bytes] = field(default_factory=dict)
+    bodies: dict[PageFormat, bytes] = field(default_factory=dict)
 
 
 class PageStore:
-    """Holds the newest edition.  ``publish`` is the publisher's, ``page`` is anybody's."""
+    """Holds the newest snapshot and its rendered formats.  ``publish`` and ``page`` may run in different threads."""
 
-    def __init__(self, *, series: Series = Series.COMMON, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        series: Series = Series.COMMON,
+        process_metrics: Callable[[bool], str] = lambda _: "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``process_metrics`` returns families about the daemon's own process, as OpenMetrics when passed True."""
         self._clock = clock
-        self._lock = threading.Lock()
-        self._collectors = self._make(series)
-        self._wanted: dict[Form, float] = {}
-        self._edition: _Edition | None = None
+        self._process_metrics = process_metrics
+        self._lock = threading.Lock()  # rendering; never needed to publish
+        self._renderers = self._make(series)
+        self._newest: _RenderedSnapshot | None = None
         self.dropped = 0
 
     @staticmethod
-    def _make(series: Series) -> dict[bool, Collector]:
-        return {openmetrics: Collector(openmetrics=openmetrics, series=series) for openmetrics in (False, True)}
+    def _make(series: Series) -> dict[bool, ExpositionRenderer]:
+        return {
+            openmetrics: ExpositionRenderer(openmetrics=openmetrics, series=series) for openmetrics in (False, True)
+        }
 
     def use(self, series: Series) -> None:
-        """Change the set of series; the next edition shows it."""
+        """Change the set of series from the next snapshot on."""
+        renderers = self._make(series)
         with self._lock:
-            self._collectors = self._make(series)
+            self._renderers = renderers
 
-    def publish(self, snapshot: Snapshot, extra: Callable[[bool], str] = lambda _: "") -> None:
-        """Render the forms in demand and make them the newest edition.
-
-        ``extra``: text of families from elsewhere, in OpenMetrics format when called with True.
-        """
-        now = self._clock()
-        with self._lock:
-            edition = _Edition(snapshot, now, {form: extra(form) for form in (False, True)})
-            for form, asked in list(self._wanted.items()):
-                if now - asked <= WANTED_FOR:
-                    self._render(edition, form)
-                else:
-                    del self._wanted[form]
-            self._edition = edition
+    def publish(self, snapshot: Snapshot) -> None:
+        """Make ``snapshot`` the newest."""
+        self._newest = _RenderedSnapshot(snapshot, self._clock())
 
     def page(self, *, openmetrics: bool, gzip: bool) -> bytes | None:
-        """Give the newest page in this form; None when there is none yet or the newest is too old."""
-        edition, now = self._edition, self._clock()
-        if edition is None or now - edition.at > TOO_OLD:
+        """Return the newest snapshot in this format, None before the first or when it is too old."""
+        newest = self._newest
+        if newest is None or self._clock() - newest.at > TOO_OLD:
             return None
-        form = (openmetrics, gzip)
-        self._wanted[form] = now
-        body = edition.bodies.get(form)
+        body = newest.bodies.get((openmetrics, gzip))
         if body is None:
             with self._lock:
-                body = edition.bodies.get(form) or self._render(edition, form)
+                body = newest.bodies.get((openmetrics, gzip)) or self._render(newest, (openmetrics, gzip))
         return body
 
     def age(self) -> float | None:
-        """Seconds since the newest edition, None before the first."""
-        return None if self._edition is None else self._clock() - self._edition.at
+        """Return the seconds since the newest snapshot, None before the first."""
+        newest = self._newest
+        return None if newest is None else self._clock() - newest.at
 
-    def _render(self, edition: _Edition, form: Form) -> bytes:
-        openmetrics, gzip = form
-        plain = edition.bodies.get((openmetrics, False))
+    def _render(self, newest: _RenderedSnapshot, wanted: PageFormat) -> bytes:
+        openmetrics, gzip = wanted
+        plain = newest.bodies.get((openmetrics, False))
         if plain is None:
-            page = self._collectors[openmetrics].render(edition.snapshot, edition.extra[openmetrics])
+            page = self._renderers[openmetrics].render(newest.snapshot, self._process_metrics(openmetrics))
             self.dropped = page.dropped
-            plain = edition.bodies[openmetrics, False] = page.body
+            plain = newest.bodies[openmetrics, False] = page.body
         if gzip:
             # Level 1: higher levels cost several times the CPU for a fifth fewer bytes.
-            edition.bodies[form] = gzip_module.compress(plain, compresslevel=1, mtime=0)
-        return edition.bodies[form]
+            newest.bodies[wanted] = gzip_module.compress(plain, compresslevel=1, mtime=0)
+        return newest.bodies[wanted]

@@ -27,7 +27,7 @@ from exporter.runtime.poll.manager import Pollers
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.stragglers import StragglerWatch
-from exporter.sources import own_process
+from exporter.sources import process_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ class App:
         self._lock = threading.Lock()  # who is polled; never held while the configuration is read
         self._reloading = threading.Lock()
         self._stopping = False
-        self.pages = PageStore(series=Series(settings.series), clock=clock)
+        self.pages = PageStore(
+            series=Series(settings.series), process_metrics=process_metrics.exposition, clock=clock
+        )
         self.dcgm = DcgmPages(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
         self.events = Events(driver=settings.gpu.enabled, changed=self._news, clock=clock, wall=wall)
@@ -176,9 +178,9 @@ class App:
         self.publisher.news()
 
     def _publish(self, snapshot: Snapshot) -> None:
-        # Not on the very first page, which is not to wait for it.
-        own = own_process.exposition() if self.pages.age() is not None else {False: "", True: ""}
-        self.pages.publish(snapshot, own.__getitem__)
+        if self.pages.age() is not None:  # the first response is not to wait for a library
+            process_metrics.load()
+        self.pages.publish(snapshot)
         self.dcgm.publish(snapshot)
         self._alive()
 

@@ -14,7 +14,7 @@ import os
 from exporter.catalog.spec import Series
 from exporter.errors import EndpointError
 from exporter.model import Snapshot
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
@@ -51,13 +51,13 @@ def main() -> None:
         name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
     )
     poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
-    collector = Collector(openmetrics=True, series=Series.FULL)
+    renderer = ExpositionRenderer(openmetrics=True, series=Series.FULL)
     sizes: list[float] = []
     for poll in range(polls):
         now += 1.0
         poller.poll()
         if poll % 10 == 0:
-            collector.render(Snapshot(at=now, wall=now, replicas=(poller.view(now),), sources=(poller.state.status,)))
+            renderer.render(Snapshot(at=now, wall=now, replicas=(poller.view(now),), sources=(poller.state.status,)))
         if poll % (polls // 10) == polls // 10 - 1:
             gc.collect()
             sizes.append(memory_mib([os.getpid()], "Rss"))

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import yaml
 
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from tests.support.simulated import Lab
 
 RULES = pathlib.Path(__file__).parents[1] / "rules" / "consistency.test.yml"
@@ -25,7 +25,7 @@ def promtool_says(promtool, path):
 
 def facts(instance, lab):
     """The facts of a node's page, as Prometheus stores them."""
-    page = Collector(openmetrics=False).render(lab.live(10.0)).body.decode()
+    page = ExpositionRenderer(openmetrics=False).render(lab.live(10.0)).body.decode()
     return [f'{name}{{instance="{instance}",job="shardwatch",{labels}}}' for name, labels in FACTS.findall(page)]
 
 

@@ -43,7 +43,7 @@ from exporter.model import (
     WindowFigures,
     XidCount,
 )
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.simulate.plan import Plan
 from exporter.sources.replay import Replay
@@ -71,7 +71,7 @@ RECORDINGS = recordings()
 
 
 def rendered(snapshot: Snapshot) -> str:
-    page = Collector(openmetrics=False, series=Series.FULL).render(snapshot)
+    page = ExpositionRenderer(openmetrics=False, series=Series.FULL).render(snapshot)
     assert page.dropped == 0
     # Twelve digits, and nothing below 1e-12: the rest may differ between mathematical libraries.
     return VALUE.sub(_rounded, VOLATILE.sub("", page.body.decode()))

@@ -9,7 +9,7 @@ from exporter.derive.replicas import Endpoint
 from exporter.gateways import by_kind
 from exporter.gateways.gateway import Interpreter
 from exporter.model import DaemonState, Snapshot
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.gateway import GatewayPlan, gateway_poller
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
@@ -73,7 +73,7 @@ def rendered(*states, oddities=None):
         sources=tuple(state.status for state in states),
         daemon=DaemonState(oddities=oddities or {}),
     )
-    page = Collector(openmetrics=False).render(snapshot)
+    page = ExpositionRenderer(openmetrics=False).render(snapshot)
     assert page.dropped == 0
     lines = page.body.decode().splitlines(keepends=True)
     mine = "".join(line for line in lines if line.startswith(("gateway_", "# HELP gateway_", "# TYPE gateway_")))

@@ -18,7 +18,7 @@ from exporter.driver.nvml.gpu import CardReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, Snapshot, SourceStatus
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.simulate.gpm import c_nvmlGpmMetricsGet_t
 from tests.support.builders import Clock
 
@@ -158,7 +158,7 @@ def page(document):
     snapshot = Snapshot(
         at=clock.now + 0.5, wall=1.7e9, driver=facts, cards=tuple(cards), topology=LinkWatch().look(tuple(cards), ())
     )
-    return Collector(openmetrics=False, series=Series.FULL).render(snapshot).body.decode()
+    return ExpositionRenderer(openmetrics=False, series=Series.FULL).render(snapshot).body.decode()
 
 
 def _state(facts, reading, index, joined=None):

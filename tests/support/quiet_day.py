@@ -52,7 +52,7 @@ class Node:
         from exporter.catalog.spec import Series
         from exporter.config.settings import CostSettings
         from exporter.derive.replicas import Assignment
-        from exporter.render.collector import Collector
+        from exporter.render.exposition import ExpositionRenderer
         from exporter.runtime.costs import Ledger
         from exporter.runtime.gateway import GatewayPlan, gateway_poller
         from exporter.runtime.gpu_events import Events
@@ -80,7 +80,7 @@ class Node:
             Answers(gateway.page), clock=self.clock, wall=self.wall,
         )  # fmt: skip
         ledger, costs = Ledger(), CostSettings()
-        self.collector = Collector(openmetrics=False, series=Series.FULL)
+        self.renderer = ExpositionRenderer(openmetrics=False, series=Series.FULL)
         self.publisher = Publisher(
             cards=self.cards,
             replicas=lambda: self.replicas,
@@ -127,7 +127,7 @@ class Node:
             self.gateway.poll()
             self.publisher.turn()
             if now % scrape == 0:
-                page = self.collector.render(self.publisher.snapshot)
+                page = self.renderer.render(self.publisher.snapshot)
                 assert page.dropped == 0
                 yield BEGIN + now, page.body.decode()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.render.collector import MAX_SERIES
+from exporter.render.exposition import MAX_SERIES
 from tests.support.fault_matrix import Rig
 from tests.support.page_figures import Figures, promtool_is_content, strictly
 from tests.support.rig_engines import CAPTURES, Engine
@@ -151,7 +151,7 @@ def test_p20_our_page_parses_strictly_whatever_ten_thousand_pages_of_engines_say
     )
 )
 def test_p20_any_labels_and_numbers_in_any_order_of_pages_give_a_page_that_parses(pages):
-    from exporter.render.collector import escape_label
+    from exporter.render.exposition import escape_label
 
     bodies = iter(
         "\n".join(

@@ -24,7 +24,7 @@ from compose.fleet.template import MOST_NODES, template
 from compose.fleet.usage import get
 from compose.native import servers
 from exporter.catalog.spec import Series
-from exporter.render.collector import MAX_SERIES, Collector
+from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from tests.support import builders
 from tests.support.tools import tool
 
@@ -292,7 +292,7 @@ def test_a_huge_node_stays_within_the_hard_cap_and_says_what_it_left_out(which):
         cards=tuple(builders.card(index, **signals) for index in range(2000)),
         replicas=tuple(builders.replica(f"r{index}", model=f"m{index}") for index in range(2000)),
     )
-    page = Collector(openmetrics=False, series=which).render(node)
+    page = ExpositionRenderer(openmetrics=False, series=which).render(node)
     assert page.series <= MAX_SERIES
     assert page.dropped > 0
     assert len(series(page.body)) == page.series

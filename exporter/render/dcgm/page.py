@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
-from exporter.render.collector import escape_label
 from exporter.render.dcgm.query import Wanted
 from exporter.render.dcgm.rates import Rates
 from exporter.render.dcgm.recent import Recent
 from exporter.render.dcgm.row import Row
 from exporter.render.dcgm.value import CardView
+from exporter.render.exposition import escape_label
 
 NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
 

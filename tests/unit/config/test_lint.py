@@ -17,7 +17,7 @@ from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, advice
 from exporter.config.settings import Settings, parse
 from exporter.derive.windows import History
 from exporter.model import Economics, Latency, Stage, WindowFigures
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.app import App
 from tests.support.builders import replica, snapshot
 
@@ -40,7 +40,7 @@ def of_the_longest_window_only(series):
         currency="USD", joules_per_token=numbers, tokens_per_joule=numbers, cost_per_million=numbers
     )
     node = snapshot(replicas=(replica("a", windows=both),), economics=economics)
-    text = Collector(openmetrics=False, series=Series(series)).render(node).body.decode()
+    text = ExpositionRenderer(openmetrics=False, series=Series(series)).render(node).body.decode()
     shown = {label: {metric for metric, window in READ.findall(text) if window == label} for label in ("1m", "5m")}
     return shown["5m"] - shown["1m"]
 

@@ -12,7 +12,7 @@ from exporter.engines.parse.text import PageReader
 from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, Choice, rivals
 from exporter.engines.tables.vllm import VLLM
 from exporter.model import Quantity
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from tests.support.builders import Clock, snapshot
 from tests.support.engine_pages import interpret, page, polled, poller
 
@@ -178,9 +178,9 @@ def test_figures_that_are_no_numbers_are_no_movement():
 def test_no_sum_of_a_ray_page_falls_when_a_replica_is_missing_for_a_page():
     whole = page("ray-2.60.0-vllm-0.33.0-reexport-lab")
     less = b"\n".join(line for line in whole.split(b"\n") if b"0onl0ugf" not in line)
-    clock, collector = Clock(), Collector(openmetrics=False)
+    clock, renderer = Clock(), ExpositionRenderer(openmetrics=False)
     one = poller([whole, less, whole], clock)
-    pages = [collector.render(snapshot(replicas=(polled(one, clock),))).body.decode() for _ in range(3)]
+    pages = [renderer.render(snapshot(replicas=(polled(one, clock),))).body.decode() for _ in range(3)]
     sums = r"^llm_(?:generation_tokens|requests|time_to_first_token_seconds)_(?:total|bucket|count|sum)\{.*"
     found = [re.findall(sums, body, re.MULTILINE) for body in pages]
     assert found[0] == found[1] == found[2]

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.http.server.listener import Request
 from exporter.http.server.routes import TEXT, routes
 from exporter.render.dcgm.query import QueryRefusedError, understood
-from exporter.render.dcgm_pages import DcgmPages, hostname
-from exporter.render.pages import TOO_OLD, WANTED_FOR
+from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages, hostname
+from exporter.render.pages import TOO_OLD
 from tests.support import dcgm_contract as contract
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, kinds, moved, samples
@@ -111,7 +111,7 @@ def test_rates_appear_at_the_second_snapshot_after_the_first_question_and_end_wh
     assert pages.page(wanted, gzip=False) == b""
     publish(1.0)
     assert pages.page(wanted, gzip=False).endswith(b" 100\n")
-    publish(WANTED_FOR + 1.0)
+    publish(IDLE_TTL + 1.0)
     assert pages._book is None
     assert pages._rates == {}
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.render.dcgm.query import understood
 from exporter.render.dcgm.recent import WINDOW, XidWindow
-from exporter.render.dcgm_pages import DcgmPages
-from exporter.render.pages import WANTED_FOR
+from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, full_card, page, samples, xid
 
@@ -96,6 +95,6 @@ def test_the_window_is_followed_while_somebody_asks():
     assert shown() == "0"
     publish(1.0, 2)
     assert shown() == "2"
-    publish(WANTED_FOR + 1.0, 2)
+    publish(IDLE_TTL + 1.0, 2)
     assert pages._window is None
     assert pages._recent == {}

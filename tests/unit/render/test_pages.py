@@ -1,11 +1,11 @@
-"""Ready pages: forms, freshness, and what is rendered when."""
+"""Rendered pages: formats, freshness, and what is rendered when."""
 
 from __future__ import annotations
 
 import gzip
 
 from exporter.catalog.spec import Series
-from exporter.render.pages import TOO_OLD, WANTED_FOR, PageStore
+from exporter.render.pages import TOO_OLD, PageStore
 from tests.support.builders import Clock, card, snapshot
 
 FORMS = [(openmetrics, packed) for openmetrics in (False, True) for packed in (False, True)]
@@ -15,35 +15,30 @@ def test_there_is_no_page_before_the_first_edition():
     assert PageStore(clock=Clock()).page(openmetrics=False, gzip=False) is None
 
 
-def test_every_form_shows_the_same_edition():
-    store = PageStore(clock=Clock())
-    store.publish(snapshot(cards=(card(0),)), lambda openmetrics: "# extra\n")
+def test_every_format_shows_the_same_snapshot():
+    store = PageStore(process_metrics=lambda openmetrics: f"# openmetrics={openmetrics}\n", clock=Clock())
+    store.publish(snapshot(cards=(card(0),)))
     bodies = {form: store.page(openmetrics=form[0], gzip=form[1]) for form in FORMS}
     for openmetrics in (False, True):
         assert gzip.decompress(bodies[openmetrics, True]) == bodies[openmetrics, False]
-        assert b"# extra\n" in bodies[openmetrics, False]
+        assert f"# openmetrics={openmetrics}\n".encode() in bodies[openmetrics, False]
     assert bodies[True, False].endswith(b"# EOF\n")
     assert b"# EOF" not in bodies[False, False]
 
 
-def test_a_form_in_demand_is_rendered_when_published_and_served_as_the_same_bytes():
-    store = PageStore(clock=Clock())
+def test_a_format_is_rendered_when_it_is_first_asked_for_and_once_per_snapshot():
+    rendered = []
+    store = PageStore(process_metrics=lambda openmetrics: rendered.append(openmetrics) or "", clock=Clock())
+    for _ in range(3):
+        store.publish(snapshot())
+    assert rendered == []  # whoever is never scraped pays for no rendering
+    first = store.page(openmetrics=True, gzip=True)
+    assert store.page(openmetrics=True, gzip=True) is first
+    store.page(openmetrics=True, gzip=False)
+    assert rendered == [True]
     store.publish(snapshot())
-    store.page(openmetrics=True, gzip=True)
-    store.publish(snapshot())
-    ready = store._edition.bodies[True, True]
-    assert store.page(openmetrics=True, gzip=True) is ready
-    assert (False, False) not in store._edition.bodies
-
-
-def test_a_form_that_nobody_asks_for_any_more_is_no_longer_rendered():
-    clock = Clock()
-    store = PageStore(clock=clock)
-    store.publish(snapshot())
-    store.page(openmetrics=False, gzip=False)
-    clock.tick(WANTED_FOR + 1)
-    store.publish(snapshot())
-    assert store._edition.bodies == {}
+    assert store.page(openmetrics=True, gzip=False) is not None
+    assert rendered == [True, True]
 
 
 def test_a_page_that_is_too_old_is_not_shown():

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.config import settings
 from exporter.errors import SettingsError
-from exporter.render.collector import Collector
+from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.discovery.registry import Book
 from exporter.sources.discovery.found import engine_at
 from exporter.sources.discovery.kubernetes import _engine, _pods
@@ -111,7 +111,7 @@ def test_the_configuration_may_name_the_image(tmp_path):
 
 
 def shown(*replicas):
-    body = Collector(openmetrics=False).render(snapshot(replicas=replicas)).body.decode()
+    body = ExpositionRenderer(openmetrics=False).render(snapshot(replicas=replicas)).body.decode()
     return [line for line in body.splitlines() if line.startswith("llm_image_info{")]
 
 

@@ -168,7 +168,7 @@ def in_use(app, log):
         "discovery": {name: watcher.plan for name, watcher in app.discovery._watchers.items()},
         "processes": app.placement._found is not None,
         "costs": told,
-        "series": len(app.pages._collectors[False]._families),
+        "series": len(app.pages._renderers[False]._families),
         "reload_endpoint": asked(app, "POST", "/-/reload")[0],
         "log": log[-1],
     }

@@ -45,7 +45,7 @@ class Page:
     dropped: int
 
 
-class Collector:
+class ExpositionRenderer:
     """Renders pages of one format; owned by one thread (or guarded by its owner)."""
 
     def __init__(

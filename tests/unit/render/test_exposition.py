@@ -15,8 +15,8 @@ from exporter.catalog import CATALOG
 from exporter.catalog.spec import CARD, DAEMON, REPLICA, Kind, Metric, Series, Unit
 from exporter.errors import CatalogError
 from exporter.model import EngineReading, Histogram, Latency, Quantity, Stage, WindowFigures
-from exporter.render.collector import MAX_SERIES, Collector
-from exporter.sources import own_process
+from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
+from exporter.sources import process_metrics
 from tests.support.builders import card, replica, snapshot
 
 
@@ -62,7 +62,7 @@ SNAPSHOT = snapshot(cards=(card(0, utilization=0.5, power=300.0), card(1, up=Fal
 
 
 def render(snap=SNAPSHOT, *, openmetrics=False, series=Series.FULL, catalog=CATALOG):
-    return Collector(openmetrics=openmetrics, series=series, catalog=catalog).render(snap).body.decode()
+    return ExpositionRenderer(openmetrics=openmetrics, series=series, catalog=catalog).render(snap).body.decode()
 
 
 def test_both_formats_say_the_same_and_parse_strictly():
@@ -114,7 +114,7 @@ def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
 def test_values_that_are_not_finite_are_left_out_and_counted():
     rows = [math.nan, math.inf, -math.inf, 2.0]
     one = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), value) for i, value in enumerate(rows)])
-    page = Collector(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
+    page = ExpositionRenderer(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
     assert (page.series, page.dropped) == (1, 3)
     assert b"NaN" not in page.body
 
@@ -129,21 +129,21 @@ def test_the_hard_cap_holds_for_samples_and_for_histograms():
         read_histogram=lambda s: [(("0", "u"), histogram)],
         unit=Unit.SECONDS,
     )
-    page = Collector(openmetrics=False, catalog=(many, after)).render(SNAPSHOT)
+    page = ExpositionRenderer(openmetrics=False, catalog=(many, after)).render(SNAPSHOT)
     assert page.series == MAX_SERIES
     assert page.dropped == 5 + 4
 
 
 def test_the_same_snapshot_renders_to_the_same_bytes():
-    collector = Collector(openmetrics=True, series=Series.FULL)
-    assert collector.render(SNAPSHOT).body == collector.render(SNAPSHOT).body == render(openmetrics=True).encode()
+    renderer = ExpositionRenderer(openmetrics=True, series=Series.FULL)
+    assert renderer.render(SNAPSHOT).body == renderer.render(SNAPSHOT).body == render(openmetrics=True).encode()
 
 
 def test_kept_texts_of_labels_that_come_and_go_are_forgotten():
-    collector = Collector(openmetrics=False)
+    renderer = ExpositionRenderer(openmetrics=False)
     for number in range(1_300):
-        collector.render(snapshot(replicas=(busy_replica(model=f"m{number}"),)))
-    kept = sum(len(family._texts) + len(family._buckets) for family in collector._families)
+        renderer.render(snapshot(replicas=(busy_replica(model=f"m{number}"),)))
+    kept = sum(len(family._texts) + len(family._buckets) for family in renderer._families)
     assert kept < 700 * 40
 
 
@@ -152,7 +152,7 @@ def test_kept_texts_of_labels_that_come_and_go_are_forgotten():
 def test_any_label_value_survives_both_formats(name, model):
     snap = snapshot(replicas=(busy_replica(name=name, model=model),))
     for openmetrics, parse in ((False, parse_text), (True, parse_openmetrics)):
-        text = Collector(openmetrics=openmetrics).render(snap).body.decode("utf-8")
+        text = ExpositionRenderer(openmetrics=openmetrics).render(snap).body.decode("utf-8")
         labels = [dict(key[1]) for key in samples(text, parse) if key[0] == "llm_up"]
         assert len(labels) == 1
         if "\r" not in name + model and name.isprintable() and model.isprintable():
@@ -160,16 +160,10 @@ def test_any_label_value_survives_both_formats(name, model):
 
 
 def test_promtool_finds_nothing_to_complain_about(promtool):
-    page = render() + own_process.exposition()[False]
+    process_metrics.load()
+    page = render() + process_metrics.exposition(False)
     result = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
-
-
-def test_process_metrics_parse_in_both_formats():
-    text = own_process.exposition()
-    found = samples(text[False], parse_text)
-    assert found["process_cpu_seconds_total", ()] > 0
-    assert samples(text[True] + "# EOF\n", parse_openmetrics).keys() == found.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""The snapshot as a collector in somebody's own registry, against the daemon's own endpoint."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.catalog.spec import Series
+from exporter.render.exposition import ExpositionRenderer
+from exporter.render.registry import SnapshotCollector
+from tests.unit.render.test_exposition import SNAPSHOT
+
+
+def samples(text):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("series", list(Series))
+def test_an_embedding_registry_shows_what_the_endpoint_shows(series):
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(lambda: SNAPSHOT, series=series))
+    ours = ExpositionRenderer(openmetrics=False, series=series).render(SNAPSHOT).body.decode()
+    assert samples(generate_latest(registry).decode()) == samples(ours) != {}
+
+
+def test_before_the_first_snapshot_there_is_nothing():
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(lambda: None))
+    assert generate_latest(registry) == b""
