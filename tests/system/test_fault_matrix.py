@@ -21,7 +21,7 @@ def table() -> dict[str, tuple[list[str], str]]:
         if re.fullmatch(r"[DESP]\d+", cells[0]):
             assert len(cells) == 4, line
             assert cells[0] not in found, f"{cells[0]} stands there twice"
-            found[cells[0]] = (re.findall(r"`(\w+\.py::\w+)`", cells[2]), cells[3])
+            found[cells[0]] = (re.findall(r"`([\w/]+\.py::\w+)`", cells[2]), cells[3])
     return found
 
 
@@ -49,8 +49,8 @@ def test_every_named_test_exists():
 
 def test_every_test_of_a_row_is_named_in_the_table():
     named = {test.partition("::")[2] for tests, _ in table().values() for test in tests}
-    files = sorted(TESTS.glob("test_faults_*.py"))
+    files = sorted(TESTS.glob("system/test_faults_*.py"))
     assert len(files) >= 6
     for path in files:
-        of_rows = {name for name in functions(path.name) if re.match(r"test_[desp]\d+_", name)}
+        of_rows = {name for name in functions(f"system/{path.name}") if re.match(r"test_[desp]\d+_", name)}
         assert of_rows - named == set(), path.name

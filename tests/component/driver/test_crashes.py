@@ -38,7 +38,7 @@ def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_
         from exporter.driver.worker import main
         from exporter.driver.worker.gpu_thread import CardThread
         from exporter.driver.nvml.gpu import Shared
-        worker._take_pipes()
+        main._take_pipes()
         def nvmlInner(): os.abort()
         def nvmlDeviceGetHandleByIndex(index): nvmlInner()
         driver = SimpleNamespace(nvmlDeviceGetHandleByIndex=nvmlDeviceGetHandleByIndex)
