@@ -296,7 +296,7 @@ class _Reloads:
         while True:
             self._asked.get()
             self._manager.reloading()
-            _, outcome = self._app.reload()
+            outcome = self._app.reload().message
             self._manager.ready(f"{self._serving}; {outcome.splitlines()[0]}")
 
 

@@ -47,6 +47,7 @@ from exporter.model.node import (
 )
 from exporter.model.source import (
     EMPTY,
+    Outcome,
     SourceStatus,
 )
 from exporter.model.straggler import (
@@ -119,6 +120,7 @@ __all__ = [
     "Localisation",
     "MigInstance",
     "Missing",
+    "Outcome",
     "Ownership",
     "Part",
     "Peer",

@@ -23,3 +23,11 @@ class SourceStatus:
     last_success_wall: float | None = None
     failures: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # reason → count since start
     skipped: int = 0  # polls not started because the previous one was still running
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a check or a command succeeded, and one sentence for whoever asked."""
+
+    ok: bool
+    message: str

@@ -16,7 +16,7 @@ from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.listener import Listener
 from exporter.http.server.routes import routes
-from exporter.model import CardState, Economics, Ownership, ReplicaState, Snapshot
+from exporter.model import CardState, Economics, Outcome, Ownership, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPages
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import Placement
@@ -232,16 +232,16 @@ class App:
 
     # ------------------------------------------------------------------ reload
 
-    def reload(self, *, wait: bool = True) -> tuple[bool, str]:
+    def reload(self, *, wait: bool = True) -> Outcome:
         """Read the configuration anew; refused whole when it is bad, and then nothing changes.  Raises nothing.
 
         ``wait``: for another reload, which may hang in a file; else this one is refused.
         """
         if not self._reloading.acquire(blocking=wait):
-            return False, "refused, another reload is under way; ask again when it has ended"
+            return Outcome(False, "refused, another reload is under way; ask again when it has ended")
         try:
             settings = self._reread() if self._reread is not None else self.settings
-            return True, self._replace(settings)
+            return Outcome(True, self._replace(settings))
         except SettingsError as error:
             problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
             logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
@@ -252,10 +252,10 @@ class App:
         finally:
             self._reloading.release()
 
-    def _refused(self, error: Exception) -> tuple[bool, str]:
+    def _refused(self, error: Exception) -> Outcome:
         self.publisher.reload_successful = False
         self.publisher.news()
-        return False, f"refused, the old configuration goes on: {error}"
+        return Outcome(False, f"refused, the old configuration goes on: {error}")
 
     def _replace(self, settings: Settings) -> str:
         """Use these settings from now on and say what became of them; all the old ones again if that fails."""

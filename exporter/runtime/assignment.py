@@ -17,7 +17,7 @@ from exporter.derive.gpu_processes import Seats, seats
 from exporter.derive.replicas import Assignment, Endpoint, owners
 from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
-from exporter.http.client.resolver import SHARED
+from exporter.http.client.resolver import default_resolver
 from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.model.process import Candidate, ProcessTable
 from exporter.runtime.poll.state_logger import Transitions
@@ -156,7 +156,7 @@ class Placement:
 def _resolved(endpoint: Endpoint) -> Endpoint:
     """Replace a host's name by its address: a name says nothing about being on this node."""
     try:
-        addresses = SHARED.addresses(endpoint.host, Deadline(RESOLVE_SECONDS))
+        addresses = default_resolver.addresses(endpoint.host, Deadline(RESOLVE_SECONDS))
     except (SourceError, OSError):
         return endpoint
     return replace(endpoint, host=str(addresses[0][1][0])) if addresses else endpoint

@@ -24,6 +24,7 @@ from exporter.model import (
     DriverFacts,
     Economics,
     GatewayState,
+    Outcome,
     Ownership,
     ReplicaState,
     Snapshot,
@@ -201,30 +202,30 @@ class Publisher:
 
     # ------------------------------------------------------------------ health
 
-    def healthy(self) -> tuple[bool, str]:
-        """Tell whether the loop turns; a card or an engine in trouble does not matter here."""
-        still = self._clock() - self._beat_at
-        if self._thread is not None and self._thread.is_alive() and still < DEAD_AFTER:
-            return True, f"the loop turns; its last beat was {still:.1f} s ago"
-        return False, f"the loop has not turned for {still:.1f} s; restart the daemon"
+    def healthy(self) -> Outcome:
+        """Return whether the poll loop runs, whatever the state of GPUs and engines."""
+        age = self._clock() - self._beat_at
+        if self._thread is not None and self._thread.is_alive() and age < DEAD_AFTER:
+            return Outcome(True, f"poll loop running, last cycle {age:.1f} s ago")
+        return Outcome(False, f"poll loop not running, last cycle {age:.1f} s ago; restart the daemon")
 
-    def ready(self) -> tuple[bool, str]:
-        """Tell whether the first cycle is done and at least one source gives fresh data."""
+    def ready(self) -> Outcome:
+        """Return whether the first cycle is done and at least one source gives fresh data."""
         snapshot = self.snapshot
         if snapshot is None:
-            return False, "no snapshot has been made yet"
+            return Outcome(False, "no snapshot yet")
         if self._unheard(snapshot) and self._clock() - self._started_at < PATIENCE:
-            return False, "the first cycle is not done yet"
+            return Outcome(False, "the first cycle is not done yet")
         age = self._clock() - snapshot.at
         if age > DEAD_AFTER:
-            return False, f"the newest snapshot is {age:.1f} s old"
+            return Outcome(False, f"the newest snapshot is {age:.1f} s old")
         cards = sum(card.reading is not None for card in snapshot.cards)
         replicas = sum(replica.reading is not None for replica in snapshot.replicas)
         gateways = sum(gateway.reading is not None for gateway in snapshot.gateways)
         sentence = f"{cards} of {len(snapshot.cards)} cards and {replicas} of {len(snapshot.replicas)} replicas"
         if snapshot.gateways:
             sentence += f" and {gateways} of {len(snapshot.gateways)} gateways"
-        return cards + replicas + gateways > 0, f"{sentence} answer"
+        return Outcome(cards + replicas + gateways > 0, f"{sentence} answer")
 
     @staticmethod
     def _unheard(snapshot: Snapshot) -> bool:

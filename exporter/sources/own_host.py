@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from exporter.http.client.resolver import SHARED, Address
+from exporter.http.client.resolver import Address, default_resolver
 from exporter.sources.processes import procfs
 
 _AGAIN = 10.0  # seconds; addresses come and go
@@ -47,7 +47,7 @@ class OwnHost:
         addresses: Callable[[], frozenset[str]] = own_addresses,
         name: Callable[[], str] = own_name,
         hosts: Callable[[], str] = hosts_lines,
-        known: Callable[[str], Iterable[Address]] = SHARED.known,
+        known: Callable[[str], Iterable[Address]] = default_resolver.known,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``known`` gives the addresses of a name without asking anybody, none where nobody has asked lately."""
@@ -96,4 +96,4 @@ def _entries(text: str) -> Iterator[tuple[str, list[str]]]:
             yield words[0], words[1:]
 
 
-HERE = OwnHost()
+is_local_host = OwnHost()

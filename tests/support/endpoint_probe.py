@@ -9,14 +9,14 @@ from contextlib import closing, contextmanager
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import Endpoint, Page, Target
+from exporter.http.client.client import HttpClient, Response, Target
 
 D = 0.5  # seconds, the deadline of those tests that wait for it
 SLACK = 1.5  # what a busy machine may add; a peer that beats the deadline takes minutes
 
 
-def fetch(url: str, timeout: float = 5.0, **settings: object) -> Page:
-    with closing(Endpoint(Target(url=url, timeout=timeout, **settings))) as endpoint:  # type: ignore[arg-type]
+def fetch(url: str, timeout: float = 5.0, **settings: object) -> Response:
+    with closing(HttpClient(Target(url=url, timeout=timeout, **settings))) as endpoint:  # type: ignore[arg-type]
         return endpoint.fetch()
 
 

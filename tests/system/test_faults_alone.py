@@ -112,7 +112,7 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
     shared = resolver.Resolver(look_up)
     endpoint = exporter.runtime.poll.manager.Endpoint
     monkeypatch.setattr(exporter.runtime.poll.manager, "Endpoint", lambda target: endpoint(target, resolver=shared))
-    monkeypatch.setattr("exporter.runtime.assignment.SHARED", shared)
+    monkeypatch.setattr("exporter.runtime.assignment.default_resolver", shared)
     with Hostile() as server:
         url = server.url
         app = no_cards_app(

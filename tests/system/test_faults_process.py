@@ -262,13 +262,13 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         assert after
         stamps = [seen.one(STAMP, source="engine:a") for seen in (before, after)]
         assert stamps[1] > stamps[0]
-        assert app.publisher.healthy()[0] is True
+        assert app.publisher.healthy().ok
     finally:
         app.stop()
         poller.join(5)
         app.placement._thread.join(5)
     assert caplog.text.count("ZeroDivisionError") >= len(loops)
-    assert app.publisher.healthy()[0] is False  # a loop that has ended is not healthy
+    assert not app.publisher.healthy().ok  # a loop that has ended is not healthy
 
 
 # ---------------------------------------------------------------------- P15: health

@@ -26,7 +26,7 @@ from exporter.http.client.credentials import Authorization, TlsFiles
 from exporter.http.client.deadline import Deadline, DeadlineSocket, Inbound, readable, surplus
 from exporter.http.client.errors import READING, dropped, explain, of_status
 from exporter.http.client.head import Head, Limits, read_head
-from exporter.http.client.resolver import SHARED, Address, Resolver
+from exporter.http.client.resolver import Address, Resolver, default_resolver
 from exporter.http.client.response import read_page, vouched_for
 from exporter.http.client.url import Origin
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from exporter.http.client.tls import DeadlineTlsSocket, TlsSettings
 
-__all__ = ["Endpoint", "Limits", "Page", "Target"]
+__all__ = ["HttpClient", "Limits", "Response", "Target"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STANDARD = Limits()
@@ -67,7 +67,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Response:
     """A whole body, inflated; ``duration`` in seconds; when the server's certificate ends, in Unix time.
 
     ``certificate_expires`` is None without TLS, and with ``insecure_skip_verify``, where nothing watches the date.
@@ -78,10 +78,10 @@ class Page:
     certificate_expires: float | None
 
 
-class Endpoint:
+class HttpClient:
     """One engine's address and the connection kept to it.  One exchange at a time; others wait in their deadline."""
 
-    def __init__(self, target: Target, limits: Limits = _STANDARD, *, resolver: Resolver = SHARED) -> None:
+    def __init__(self, target: Target, limits: Limits = _STANDARD, *, resolver: Resolver = default_resolver) -> None:
         self._target = target
         self._limits = limits
         self._resolver = resolver
@@ -97,9 +97,9 @@ class Endpoint:
         self._phase = ""
 
     def __repr__(self) -> str:
-        return f"Endpoint({self._target!r})"
+        return f"HttpClient({self._target!r})"
 
-    def fetch(self, path: str | None = None) -> Page:
+    def fetch(self, path: str | None = None) -> Response:
         """Return the page at the target's URL, or at ``path`` of the same origin.
 
         Raise EndpointError, and nothing else, with one of the closed reasons; the connection is then closed and the
@@ -115,7 +115,7 @@ class Endpoint:
             failure = EndpointError(problem.reason, f"{self._shown(path)}: {problem}")
         else:
             duration = time.monotonic() - started
-            return Page(body=body, duration=duration, certificate_expires=expires)
+            return Response(body=body, duration=duration, certificate_expires=expires)
         # Raised out here so that it carries neither the cause, whose text may hold a secret, nor its frames.
         try:
             raise failure

@@ -118,4 +118,4 @@ def _without_asking(host: str) -> tuple[Address, ...]:
     return tuple((family, address) for family, _, _, _, address in found)
 
 
-SHARED = Resolver()
+default_resolver = Resolver()

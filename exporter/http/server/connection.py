@@ -18,7 +18,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from exporter.http.server.request import BadRequestError, Message, Request, Response, head, plain, take
 
 
-class Later:
+class DeferredResponse:
     """An answer that another thread makes, because making it may take a while; the loop goes on meanwhile."""
 
     __slots__ = ("_on_given", "response")
@@ -40,7 +40,7 @@ class Later:
             call()
 
 
-Handler = Callable[[Request], Response | Later]
+Handler = Callable[[Request], Response | DeferredResponse]
 
 _SCRAP = 16384  # bytes thrown away in one go
 _LINGER_BYTES = 4 << 20  # thrown away in all before a refused client is cut off
@@ -68,7 +68,7 @@ class Phase(Enum):
     """What a connection is doing."""
 
     WAITING = "for a request, or the rest of one"
-    ASKING = "another thread for the answer"
+    HANDLING = "another thread for the answer"
     WRITING = "an answer"
     LEAVING = "answered for the last time; what still arrives is thrown away"
     CLOSED = "its socket is closed"
@@ -93,7 +93,7 @@ class Connection:
         self._limits = limits
         self._inbox = bytearray()
         self._out: list[memoryview] = []
-        self._later: Later | None = None
+        self._later: DeferredResponse | None = None
         self._keep = True
         self._bodiless = False
         self._thrown_away = 0
@@ -109,7 +109,7 @@ class Connection:
             if self.phase is Phase.WRITING:
                 self._write(now)
             elif self.phase is Phase.LEAVING:
-                self._throw_away()
+                self._drain()
             elif self.phase is Phase.WAITING:
                 self._read(now)
             elif self._later is not None and self._later.response is not None:
@@ -123,22 +123,20 @@ class Connection:
         if self.phase is Phase.WRITING:
             with contextlib.suppress(OSError):  # or the kernel keeps its copy of the page, and offers it for minutes
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        elif self.phase is Phase.ASKING:
-            self._parting_word(
-                plain(504, "no answer yet; it is being worked on, and the log of the daemon tells how")
-            )
+        elif self.phase is Phase.HANDLING:
+            self._send_error(plain(504, "no answer yet; it is being worked on, and the log of the daemon tells how"))
         elif self._inbox:
-            self._parting_word(plain(408, f"no whole request within {self._limits.header_seconds:g} s"))
+            self._send_error(plain(408, f"no whole request within {self._limits.header_seconds:g} s"))
         self.close()
         return slow
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """Close because there is no place; says so with a 503 unless the client is merely idle."""
         if not self.idle and self.phase is Phase.WAITING:
             # Bytes left unread would make close() send a reset, which can overtake the answer.
             with contextlib.suppress(OSError):
                 self.sock.recv(_SCRAP)
-            self._parting_word(plain(503, "all connections are in use, try again", ("Retry-After", "1")))
+            self._send_error(plain(503, "all connections are in use, try again", ("Retry-After", "1")))
         self.close()
 
     def finish(self) -> None:
@@ -153,7 +151,7 @@ class Connection:
         self._out.clear()
         self.sock.close()
 
-    def _parting_word(self, response: Response) -> None:
+    def _send_error(self, response: Response) -> None:
         with contextlib.suppress(OSError):
             self.sock.send(head(response, keep=False) + response.body)
 
@@ -179,7 +177,7 @@ class Connection:
             self._keep = message.keep
             self._bodiless = message.request.method == "HEAD"
             answer = self._handler(message.request)
-            if isinstance(answer, Later):
+            if isinstance(answer, DeferredResponse):
                 self._ask(answer, now)
             else:
                 self._respond(answer, now)
@@ -192,8 +190,8 @@ class Connection:
             body_bytes=self._limits.body_bytes,
         )
 
-    def _ask(self, answer: Later, now: float) -> None:
-        self.phase, self._later = Phase.ASKING, answer
+    def _ask(self, answer: DeferredResponse, now: float) -> None:
+        self.phase, self._later = Phase.HANDLING, answer
         self.deadline = now + self._limits.answer_seconds
         self.interest = 0  # whatever the client sends meanwhile waits in the kernel
 
@@ -235,7 +233,7 @@ class Connection:
         self._inbox.clear()
         self.sock.shutdown(socket.SHUT_WR)
 
-    def _throw_away(self) -> None:
+    def _drain(self) -> None:
         data = self.sock.recv(_SCRAP)
         self._thrown_away += len(data)
         if not data or self._thrown_away > _LINGER_BYTES:

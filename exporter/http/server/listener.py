@@ -5,7 +5,7 @@ Hence one event loop (``selectors``), a deadline on everything that a client can
 can grow, and no thread, buffer or copy of the page per client.  When every place is taken, whoever has kept us
 waiting longest for a request gives way, so that neither mute nor dripping clients keep a scrape out; a newcomer is
 turned away only while all places are being written to.  Handlers run inside the loop: they must return at once, and
-what may take longer they give ``Later``.
+what may take longer they give ``DeferredResponse``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from exporter.errors import ListenError
-from exporter.http.server.connection import Connection, Handler, Later, Phase, ServerLimits
+from exporter.http.server.connection import Connection, DeferredResponse, Handler, Phase, ServerLimits
 from exporter.http.server.request import Request, Response, plain
 
-__all__ = ["Handler", "Later", "Listener", "Request", "Response", "ServerLimits"]
+__all__ = ["DeferredResponse", "Handler", "Listener", "Request", "Response", "ServerLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Listener:
     def _woken(self, selector: selectors.BaseSelector) -> None:
         """Go on with what waited for an answer of another thread's."""
         self._wake.recv(4096)
-        for connection in [each for each in self._connections if each.phase is Phase.ASKING]:
+        for connection in [each for each in self._connections if each.phase is Phase.HANDLING]:
             self._advance(connection, selector)
 
     # -- connections
@@ -220,15 +220,15 @@ class Listener:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(sock, self._ask, self._limits, self._clock())
-        if len(self._connections) >= self._limits.connections and not self._make_room(selector):
+        if len(self._connections) >= self._limits.connections and not self._evict(selector):
             self.refused += 1
-            connection.turn_away()
+            connection.reject()
             return
         selector.register(sock, connection.interest, connection)
         self._connections[connection] = connection.interest
         self._advance(connection, selector)  # the request is usually there already
 
-    def _make_room(self, selector: selectors.BaseSelector) -> bool:
+    def _evict(self, selector: selectors.BaseSelector) -> bool:
         """Free one place: of a client that has had its last answer, else of the one that we wait for longest."""
         leaving = [each for each in self._connections if each.phase is Phase.LEAVING]
         waiting = [each for each in self._connections if each.phase is Phase.WAITING]
@@ -236,7 +236,7 @@ class Listener:
             return False
         connection = leaving[0] if leaving else min(waiting, key=lambda each: each.since)
         self.refused += not leaving and not connection.idle
-        connection.turn_away()
+        connection.reject()
         self._follow(connection, selector)
         return True
 
@@ -270,14 +270,14 @@ class Listener:
         else:
             selector.modify(connection.sock, interest, connection)
 
-    def _ask(self, request: Request) -> Response | Later:
+    def _ask(self, request: Request) -> Response | DeferredResponse:
         try:
             answer = self._handler(request)
         except Exception:
             self.errors += 1
             self._say("event=handler_failed path=%.80r: a bug; the client got a 500", request.path)
             return plain(500, "this answer failed; the log of the daemon says why")
-        if isinstance(answer, Later):
+        if isinstance(answer, DeferredResponse):
             answer.when_given(self._nudge)
         return answer
 

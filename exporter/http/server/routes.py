@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from exporter import __version__
-from exporter.http.server.listener import Handler, Later, Request, Response
+from exporter.http.server.listener import DeferredResponse, Handler, Request, Response
 from exporter.http.server.request import plain
+from exporter.model import Outcome
 
 if TYPE_CHECKING:
     from exporter.render.dcgm.query import Wanted
@@ -51,16 +52,16 @@ class DcgmForms(Protocol):
 
 
 class Health(Protocol):
-    """What the daemon thinks of itself: a verdict, and one plain sentence that says why."""
+    """The daemon's own health."""
 
-    def healthy(self) -> tuple[bool, str]:
-        """Tell whether the loops turn; a sick card or engine must not make this false."""
+    def healthy(self) -> Outcome:
+        """Return whether the poll loop runs, whatever the state of GPUs and engines."""
 
-    def ready(self) -> tuple[bool, str]:
-        """Tell whether the data is there and fresh."""
+    def ready(self) -> Outcome:
+        """Return whether fresh data is there."""
 
 
-Reload = Callable[[], tuple[bool, str]]
+Reload = Callable[[], Outcome]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,8 @@ def routes(
     """
     table = {
         "/metrics": _Route(method="GET", title="metrics, for Prometheus", answer=lambda r: _metrics(r, pages)),
-        "/-/healthy": _Route(method="GET", title="is the daemon alive?", answer=lambda _: _verdict(health.healthy())),
-        "/-/ready": _Route(method="GET", title="is its data fresh?", answer=lambda _: _verdict(health.ready())),
+        "/-/healthy": _Route(method="GET", title="is the daemon alive?", answer=lambda _: _check(health.healthy())),
+        "/-/ready": _Route(method="GET", title="is its data fresh?", answer=lambda _: _check(health.ready())),
         "/-/reload": _Route(
             method="POST",
             title="read the configuration",
@@ -118,7 +119,7 @@ def routes(
     return functools.partial(_answer, table)
 
 
-def _answer(table: Mapping[str, _Route], request: Request) -> Response | Later:
+def _answer(table: Mapping[str, _Route], request: Request) -> Response | DeferredResponse:
     route = table.get(request.path)
     if route is None:
         return plain(404, "nothing here; the paths are " + ", ".join(sorted(table)))
@@ -161,20 +162,19 @@ def _dcgm(request: Request, pages: DcgmForms) -> Response:
     return Response(status=200, content_type=TEXT, body=body, headers=headers)
 
 
-def _verdict(verdict: tuple[bool, str]) -> Response:
-    good, sentence = verdict
-    return plain(200 if good else 503, sentence)
+def _check(outcome: Outcome) -> Response:
+    return plain(200 if outcome.ok else 503, outcome.message)
 
 
-def _reload(reload: Reload | None) -> Response | Later:
+def _reload(reload: Reload | None) -> Response | DeferredResponse:
     """Reload in a thread of its own: files may lie on a disk that hangs, and scrapes are not to wait for it."""
     if reload is None:
         return plain(403, "reloading over HTTP is off; set reload_endpoint: true, or send SIGHUP to the daemon")
-    later = Later()
+    later = DeferredResponse()
 
     def work() -> None:
-        good, sentence = reload()
-        later.give(plain(200 if good else 500, sentence))
+        outcome = reload()
+        later.give(plain(200 if outcome.ok else 500, outcome.message))
 
     threading.Thread(target=work, name="reload", daemon=True).start()
     return later

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from exporter.config.settings import DiscoverySettings, EngineSettings, KubernetesSettings
 from exporter.engines import recognise
 from exporter.errors import SourceError
-from exporter.http.client.client import Endpoint, Limits, Target
+from exporter.http.client.client import HttpClient, Limits, Target
 from exporter.model import SourceStatus
 from exporter.model.process import Candidate
 from exporter.runtime.discovery.registry import PROCESSES, Book
@@ -76,7 +76,7 @@ def is_engines_page(url: str, *, unverified: bool = False) -> bool | None:
     ``unverified``: whatever certificate it shows.
     """
     target = Target(url=url, timeout=PROBE_SECONDS, insecure_skip_verify=unverified)
-    endpoint = Endpoint(target, PROBE_LIMITS)
+    endpoint = HttpClient(target, PROBE_LIMITS)
     try:
         return recognise(endpoint.fetch().body) is not None
     except SourceError as error:

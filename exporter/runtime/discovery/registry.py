@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from exporter.config import notation
 from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings
 from exporter.sources.discovery.found import FoundEngine
-from exporter.sources.own_host import HERE
+from exporter.sources.own_host import is_local_host
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Book:
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        here: Callable[[str], bool] = HERE,
+        here: Callable[[str], bool] = is_local_host,
     ) -> None:
         """Begin empty.  ``here`` says which hosts are this machine: an engine may be listed by any of its names."""
         self._clock = clock

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from exporter.config import notation
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
 from exporter.derive.replicas import Endpoint as Place
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, Stage
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import PagePoller
 from exporter.runtime.poll.targets import target
 from exporter.runtime.replica import ReplicaPlan, ReplicaPoller, replica_poller
-from exporter.sources.own_host import HERE
+from exporter.sources.own_host import is_local_host
 
 if TYPE_CHECKING:
     from exporter.runtime.gateway import GatewayPlan, GatewayPoller
@@ -71,7 +71,7 @@ class Pollers:
 
     def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
         """Make a poller that is not started."""
-        fetcher = Endpoint(_target(engine))
+        fetcher = HttpClient(_target(engine))
         return replica_poller(self._plan(engine), fetcher, on_update=self._news, clock=self._clock, wall=self._wall)
 
     def _plan(self, engine: EngineSettings) -> ReplicaPlan:
@@ -105,9 +105,9 @@ class Pollers:
         def make(gateway: GatewaySettings) -> GatewayPoller:
             return gateway_poller(
                 plan(gateway),
-                Endpoint(_target(gateway)),
+                HttpClient(_target(gateway)),
                 places=self.places,
-                here=HERE,
+                here=is_local_host,
                 on_update=self._news,
                 clock=self._clock,
                 wall=self._wall,
@@ -133,7 +133,7 @@ class Pollers:
         made = _started([one for one in wanted if one not in kept], make, first)
         now = {one: made[one] if one in made else kept[one][1] for one in wanted}
         for (one, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
-            fetcher = None if before is one or _target(before) == _target(one) else Endpoint(_target(one))
+            fetcher = None if before is one or _target(before) == _target(one) else HttpClient(_target(one))
             if fetcher is not None or plan(one) != poller.plan:
                 poller.follow(plan(one), fetcher, first=at)
         staying = {id(poller) for poller in now.values()}

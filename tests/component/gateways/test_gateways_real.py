@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from exporter.runtime.gateway import GatewayPlan, gateway_poller
 from tests.support.tools import tool
 from tests.support.waiting import until
@@ -158,7 +158,7 @@ def haproxy(program, backends, tmp_path):
 
 def watch(url, kind="auto"):
     plan = GatewayPlan(name="edge", kind=kind, interval=5.0, windows=(("1m", 60.0),))
-    return gateway_poller(plan, Endpoint(Target(url=url, timeout=5.0)))
+    return gateway_poller(plan, HttpClient(Target(url=url, timeout=5.0)))
 
 
 def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(haproxy, backends):

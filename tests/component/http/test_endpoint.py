@@ -13,7 +13,7 @@ import pytest
 from exporter import __version__
 from exporter.errors import EndpointError
 from exporter.http.client import client as endpoint_module
-from exporter.http.client.client import Endpoint, Page, Target
+from exporter.http.client.client import HttpClient, Response, Target
 from exporter.http.client.deadline import DeadlineSocket
 from exporter.http.client.resolver import Address
 from tests.support.endpoint_probe import SLACK, D, failure, fetch, full_backlog, refused_port
@@ -49,7 +49,7 @@ def test_the_content_type_is_not_judged_here(server: Hostile) -> None:
 
 @pytest.mark.parametrize("path", ["good", "good_chunked", "good_gzip", "redirect_same"])
 def test_one_connection_and_no_thread_serve_many_polls(server: Hostile, path: str) -> None:
-    with closing(Endpoint(Target(url=server.url(path), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url(path), timeout=5))) as endpoint:
         endpoint.fetch()
         threads = threading.active_count()
         for _ in range(100):
@@ -79,7 +79,7 @@ def test_gzip_is_asked_for_beyond_loopback(server: Hostile, monkeypatch: pytest.
 
 
 def test_another_path_of_the_same_origin_can_be_read_on_the_same_connection(server: Hostile) -> None:
-    with closing(Endpoint(Target(url=server.url("good?secret=1"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good?secret=1"), timeout=5))) as endpoint:
         assert endpoint.fetch().body == PAGE
         assert endpoint.fetch("/html?version").body == b"<html>login<"
         assert server.heads("html")[0].startswith(b"GET /html?version HTTP/1.1\r\n")
@@ -112,7 +112,7 @@ def test_the_timeout_says_what_the_exchange_was_waiting_for(server: Hostile, bla
 
 
 def test_e6_a_second_exchange_waits_its_turn_and_no_longer_than_its_deadline(server: Hostile) -> None:
-    with closing(Endpoint(Target(url=server.url("silent"), timeout=D))) as endpoint, ThreadPoolExecutor(4) as pool:
+    with closing(HttpClient(Target(url=server.url("silent"), timeout=D))) as endpoint, ThreadPoolExecutor(4) as pool:
         started = time.monotonic()
         caught = [pool.submit(endpoint.fetch).exception(10)]
         running = [pool.submit(endpoint.fetch) for _ in range(4)]
@@ -137,7 +137,7 @@ def test_a_connection_that_comes_too_late_is_closed(server: Hostile, monkeypatch
 
 
 def test_a_slow_poll_does_not_spoil_the_next(server: Hostile) -> None:
-    with closing(Endpoint(Target(url=server.url("good"), timeout=D))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good"), timeout=D))) as endpoint:
         assert endpoint.fetch().body == PAGE
         with pytest.raises(EndpointError, match="not done within"):
             endpoint.fetch("/drip_body")
@@ -146,7 +146,7 @@ def test_a_slow_poll_does_not_spoil_the_next(server: Hostile) -> None:
 
 @pytest.mark.parametrize("path", ["once_a_connection", "dies_at_the_second", "resets_the_second"])
 def test_e45_a_kept_connection_that_died_is_replaced_without_an_error(server: Hostile, path: str) -> None:
-    with closing(Endpoint(Target(url=server.url(path), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url(path), timeout=5))) as endpoint:
         for _ in range(6):
             assert endpoint.fetch().body == PAGE
 
@@ -158,7 +158,7 @@ def test_e45_a_fresh_connection_that_dies_is_not_tried_again(server: Hostile) ->
 
 def test_e35_a_flapping_engine_fails_and_works_in_turn(server: Hostile) -> None:
     outcomes: list[str | bool] = []
-    with closing(Endpoint(Target(url=server.url("flap"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("flap"), timeout=5))) as endpoint:
         for _ in range(6):
             try:
                 outcomes.append(endpoint.fetch().body == PAGE)
@@ -169,7 +169,7 @@ def test_e35_a_flapping_engine_fails_and_works_in_turn(server: Hostile) -> None:
 
 def test_an_engine_that_restarted_between_polls_is_read_at_once() -> None:
     with Hostile() as before:
-        endpoint = Endpoint(Target(url=before.url("good"), timeout=5))
+        endpoint = HttpClient(Target(url=before.url("good"), timeout=5))
         assert endpoint.fetch().body == PAGE
     with pytest.raises(EndpointError) as caught:
         endpoint.fetch()
@@ -179,7 +179,7 @@ def test_an_engine_that_restarted_between_polls_is_read_at_once() -> None:
 
 
 def test_closing_ends_an_exchange_under_way_and_every_later_one(server: Hostile) -> None:
-    endpoint = Endpoint(Target(url=server.url("silent"), timeout=20))
+    endpoint = HttpClient(Target(url=server.url("silent"), timeout=20))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(endpoint.fetch)
         deadline = time.monotonic() + 5
@@ -198,7 +198,7 @@ def test_closing_ends_an_exchange_under_way_and_every_later_one(server: Hostile)
 def test_an_unforeseen_error_below_becomes_an_endpoint_error(
     server: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> Page:
+    def broken(*_: object) -> Response:
         raise ZeroDivisionError("canary")
 
     monkeypatch.setattr(endpoint_module, "read_page", broken)

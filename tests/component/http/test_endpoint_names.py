@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import Address, Resolver
 from tests.support.endpoint_probe import SLACK, full_backlog
@@ -33,9 +33,9 @@ def black_hole() -> Iterator[int]:
 LOOPBACK: Address = (socket.AF_INET, ("127.0.0.1", 0))
 
 
-def named(server: Hostile, resolver: Resolver, timeout: float = 5.0) -> Endpoint:
+def named(server: Hostile, resolver: Resolver, timeout: float = 5.0) -> HttpClient:
     url = server.url("good", host="engine.example")
-    return Endpoint(Target(url=url, timeout=timeout), resolver=resolver)
+    return HttpClient(Target(url=url, timeout=timeout), resolver=resolver)
 
 
 def resolver_threads() -> list[str]:
@@ -154,7 +154,7 @@ def test_an_address_or_localhost_asks_nobody(server: Hostile, host: str) -> None
     def never(_host: str) -> list[Address]:
         raise AssertionError
 
-    endpoint = Endpoint(Target(url=server.url("good", host=host), timeout=5), resolver=Resolver(never))
+    endpoint = HttpClient(Target(url=server.url("good", host=host), timeout=5), resolver=Resolver(never))
     with closing(endpoint):
         assert endpoint.fetch().body == PAGE
 
@@ -164,7 +164,7 @@ def test_a_dead_address_leaves_time_for_the_living_one(server: Hostile, black_ho
     with Hostile("127.0.0.2", black_hole) as living:
         resolver = Resolver(lambda _: [dead, (socket.AF_INET, ("127.0.0.2", 0))])
         url = f"http://engine.example:{living.port}/good"
-        with closing(Endpoint(Target(url=url, timeout=2), resolver=resolver)) as endpoint:
+        with closing(HttpClient(Target(url=url, timeout=2), resolver=resolver)) as endpoint:
             assert endpoint.fetch().body == PAGE
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tests.support.odd_answers  # noqa: F401 - whose answers are served by name
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from tests.support.endpoint_probe import SLACK, D, failure, fetch
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE, bomb
@@ -26,7 +26,7 @@ def server() -> Iterator[Hostile]:
 
 
 def polls(server: Hostile, path: str) -> list[bytes]:
-    with closing(Endpoint(Target(url=server.url(path), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url(path), timeout=5))) as endpoint:
         return [endpoint.fetch().body for _ in range(POLLS)]
 
 
@@ -62,7 +62,7 @@ def test_an_odd_answer_that_cannot_be_trusted_is_refused_with_its_reason(server:
 
 @pytest.mark.parametrize("path", REFUSED)
 def test_a_refused_odd_answer_does_not_spoil_the_next_poll(server: Hostile, path: str) -> None:
-    with closing(Endpoint(Target(url=server.url("good"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good"), timeout=5))) as endpoint:
         for asked in (f"/{path}", None, f"/{path}", None):
             if asked is None:
                 assert endpoint.fetch().body == PAGE
@@ -112,7 +112,7 @@ def test_what_follows_inside_a_tls_record_is_not_taken_for_the_next_answer(tmp_p
     keys.certificate("good", "ca", "here", "20200101000000Z", "20480102030405Z")
     with Hostile(tls=server_context(keys, "good")) as server:
         target = Target(url=server.url("surplus_large"), timeout=5, ca_file=keys.path("ca.pem"))
-        with closing(Endpoint(target)) as endpoint:
+        with closing(HttpClient(target)) as endpoint:
             assert [endpoint.fetch().body for _ in range(POLLS)] == [b"x 1\n" * 500] * POLLS
             assert [endpoint.fetch("/good").body for _ in range(POLLS)] == [PAGE] * POLLS
         assert server.connections == POLLS + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import Endpoint, Limits, Target
+from exporter.http.client.client import HttpClient, Limits, Target
 from tests.support.endpoint_probe import REFUSED, D, failure, fetch, refused_port
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import LARGE_PAGE, PAGE, bomb
@@ -38,7 +38,7 @@ def test_a_page_that_is_wrong_is_refused_whole_with_its_reason(server: Hostile, 
 @pytest.mark.parametrize("path", sorted(REFUSED))
 def test_a_refused_page_does_not_spoil_the_next_poll(server: Hostile, path: str) -> None:
     server.state["other"] = refused_port()
-    with closing(Endpoint(Target(url=server.url("good"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good"), timeout=5))) as endpoint:
         endpoint.fetch()
         with pytest.raises(EndpointError):
             endpoint.fetch(f"/{path}")
@@ -46,7 +46,7 @@ def test_a_refused_page_does_not_spoil_the_next_poll(server: Hostile, path: str)
 
 
 def test_bytes_after_the_announced_body_are_not_taken_for_the_next_answer(server: Hostile) -> None:
-    with closing(Endpoint(Target(url=server.url("length_surplus"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("length_surplus"), timeout=5))) as endpoint:
         assert [endpoint.fetch().body for _ in range(5)] == [PAGE] * 5
 
 
@@ -67,7 +67,7 @@ def test_e7_to_e11_stop_at_the_caps_with_little_memory(
     server: Hostile, path: str, limits: Limits, growth: float
 ) -> None:
     bomb()
-    endpoint = Endpoint(Target(url=server.url(path), timeout=20), limits)
+    endpoint = HttpClient(Target(url=server.url(path), timeout=20), limits)
     tracemalloc.start()
     try:
         with closing(endpoint), pytest.raises(EndpointError) as caught:
@@ -81,7 +81,7 @@ def test_e7_to_e11_stop_at_the_caps_with_little_memory(
 @pytest.mark.parametrize("path", ["good", "good_chunked", "good_gzip", "good_until_close"])
 def test_a_page_at_the_cap_passes_and_one_byte_more_does_not(server: Hostile, path: str) -> None:
     for size, fits in ((len(PAGE), True), (len(PAGE) - 1, False)):
-        with closing(Endpoint(Target(url=server.url(path), timeout=5), Limits(body_bytes=size))) as endpoint:
+        with closing(HttpClient(Target(url=server.url(path), timeout=5), Limits(body_bytes=size))) as endpoint:
             if fits:
                 assert endpoint.fetch().body == PAGE
             else:
@@ -92,13 +92,13 @@ def test_a_page_at_the_cap_passes_and_one_byte_more_does_not(server: Hostile, pa
 
 @pytest.mark.parametrize("path", ["good_large", "good_large_gzip"])
 def test_a_large_page_within_the_caps_comes_back_whole(server: Hostile, path: str) -> None:
-    with closing(Endpoint(Target(url=server.url(path), timeout=20))) as endpoint:
+    with closing(HttpClient(Target(url=server.url(path), timeout=20))) as endpoint:
         assert [endpoint.fetch().body == LARGE_PAGE for _ in range(3)] == [True] * 3
 
 
 def test_many_hostile_pages_at_once_take_little_more_than_one(server: Hostile) -> None:
     endpoints = [
-        Endpoint(Target(url=server.url(path), timeout=20))
+        HttpClient(Target(url=server.url(path), timeout=20))
         for path in ["endless_body", "endless_chunks", "gzip_bomb"] * 3
     ]
     bomb()
@@ -117,8 +117,8 @@ def test_many_hostile_pages_at_once_take_little_more_than_one(server: Hostile) -
 
 
 def test_the_turn_of_a_large_page_ends_with_its_deadline(server: Hostile) -> None:
-    holder = Endpoint(Target(url=server.url("drip_after_large"), timeout=2 * D))
-    waiter = Endpoint(Target(url=server.url("good_large"), timeout=D))
+    holder = HttpClient(Target(url=server.url("drip_after_large"), timeout=2 * D))
+    waiter = HttpClient(Target(url=server.url("good_large"), timeout=D))
     with closing(holder), closing(waiter), ThreadPoolExecutor(2) as pool:
         held = pool.submit(holder.fetch)
         time.sleep(D / 2)
@@ -134,14 +134,14 @@ def test_e15_descriptors_and_threads_are_given_back_after_failures(server: Hosti
     def resources() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
-    with closing(Endpoint(Target(url=server.url("good"), timeout=0.1))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good"), timeout=0.1))) as endpoint:
         for path in [*("reset_in_body", "not_http", "gzip_bomb", "no_answer") * 3, "silent"]:
             with pytest.raises(EndpointError):
                 endpoint.fetch(f"/{path}")
     server.__exit__()
     with Hostile() as fresh:
         before = resources()
-        with closing(Endpoint(Target(url=fresh.url("good"), timeout=5))) as endpoint:
+        with closing(HttpClient(Target(url=fresh.url("good"), timeout=5))) as endpoint:
             for _ in range(5):
                 with pytest.raises(EndpointError):
                     endpoint.fetch("/status_500")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from tests.support.endpoint_probe import REFUSED, failure, fetch, refused_port
 from tests.support.hostile import Hostile, Peer, fault, head
 from tests.support.hostile_pages import PAGE
@@ -44,7 +44,7 @@ def test_e42_a_rotated_token_is_used_at_the_next_poll(server: Hostile, tmp_path:
     token = tmp_path / "token"
     token.write_text("one\n")
     target = Target(url=server.url("good"), timeout=5, bearer_token_file=str(token))
-    with closing(Endpoint(target)) as endpoint:
+    with closing(HttpClient(target)) as endpoint:
         endpoint.fetch()
         endpoint.fetch()
         token.write_text("two\n")  # same length, same inode
@@ -101,7 +101,7 @@ def test_e42_a_token_that_cannot_be_used_is_credentials_until_it_can(
     token = tmp_path / "token"
     token.write_text("abc")
     target = Target(url=server.url("good"), timeout=5, bearer_token_file=str(token))
-    with closing(Endpoint(target)) as endpoint:
+    with closing(HttpClient(target)) as endpoint:
         endpoint.fetch()
         SPOILED[how](token)
         for _ in range(2):
@@ -173,7 +173,7 @@ def test_secrets_appear_in_no_message_repr_traceback_or_log(
     for url in urls:
         for settings in (secrets, basic):
             target = Target(url=url, timeout=0.3, **settings)  # type: ignore[arg-type]
-            with closing(Endpoint(target)) as endpoint:
+            with closing(HttpClient(target)) as endpoint:
                 with pytest.raises(EndpointError) as caught:
                     endpoint.fetch()
                 assert (caught.value.__cause__, caught.value.__context__) == (None, None)
@@ -216,7 +216,7 @@ def test_a_url_that_cannot_be_used_is_refused_before_anything_is_opened(url: str
 
 @pytest.mark.parametrize("path", ["", "good", "http://127.0.0.2/", "/a b", "/a\r\nX-Injected: 1", "/ä", "/a#b"])
 def test_a_path_that_cannot_be_asked_for_is_refused(server: Hostile, path: str) -> None:
-    with closing(Endpoint(Target(url=server.url("good"), timeout=5))) as endpoint:
+    with closing(HttpClient(Target(url=server.url("good"), timeout=5))) as endpoint:
         with pytest.raises(EndpointError) as caught:
             endpoint.fetch(path)
         assert caught.value.reason == "url"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import Endpoint, Target
+from exporter.http.client.client import HttpClient, Target
 from tests.support.endpoint_probe import SLACK, D, failure, fetch
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE
@@ -164,7 +164,7 @@ def test_a_name_is_verified_as_well_as_an_address(server: Hostile, keys: Keys) -
 @pytest.mark.parametrize("path", ["good", "good_chunked", "good_gzip", "redirect_same"])
 def test_the_connection_is_kept_over_tls(server: Hostile, keys: Keys, path: str) -> None:
     target = Target(url=server.url(path), timeout=5, ca_file=keys.path("ca.pem"))
-    with closing(Endpoint(target)) as endpoint:
+    with closing(HttpClient(target)) as endpoint:
         pages = [endpoint.fetch() for _ in range(20)]
         assert {page.body for page in pages} == {PAGE}
         assert {page.certificate_expires for page in pages} == {EXPIRES}
@@ -174,7 +174,7 @@ def test_the_connection_is_kept_over_tls(server: Hostile, keys: Keys, path: str)
 @pytest.mark.parametrize("path", ["once_a_connection", "dies_at_the_second", "resets_the_second"])
 def test_e45_a_kept_tls_connection_that_died_is_replaced(server: Hostile, keys: Keys, path: str) -> None:
     target = Target(url=server.url(path), timeout=5, ca_file=keys.path("ca.pem"))
-    with closing(Endpoint(target)) as endpoint:
+    with closing(HttpClient(target)) as endpoint:
         for _ in range(4):
             assert endpoint.fetch().body == PAGE
 
@@ -306,7 +306,7 @@ def test_e42_a_rotated_client_certificate_is_used_at_the_next_poll(keys: Keys, t
             cert_file=str(tmp_path / "client.pem"),
             key_file=str(tmp_path / "client.key"),
         )
-        with closing(Endpoint(target)) as endpoint:
+        with closing(HttpClient(target)) as endpoint:
             assert [endpoint.fetch().body for _ in range(3)] == [PAGE] * 3
             assert server.connections == 1
             install("client-two")
@@ -358,7 +358,7 @@ def test_e42_pem_files_that_cannot_be_used_are_credentials(
 
 
 def test_closing_ends_an_exchange_over_tls(server: Hostile, keys: Keys) -> None:
-    endpoint = Endpoint(Target(url=server.url("drip_body"), timeout=20, ca_file=keys.path("ca.pem")))
+    endpoint = HttpClient(Target(url=server.url("drip_body"), timeout=20, ca_file=keys.path("ca.pem")))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(endpoint.fetch)
         deadline = time.monotonic() + 5

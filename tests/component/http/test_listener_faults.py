@@ -18,7 +18,7 @@ import time
 import pytest
 
 from exporter.errors import ListenError
-from exporter.http.server.listener import Later, Listener, Request, Response
+from exporter.http.server.listener import DeferredResponse, Listener, Request, Response
 from tests.support.raw_http import (
     GET,
     GET_CLOSE,
@@ -290,12 +290,12 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
 
 
 def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it():
-    given: list[Later] = []
+    given: list[DeferredResponse] = []
 
-    def later(request: Request) -> Response | Later:
+    def later(request: Request) -> Response | DeferredResponse:
         if request.path != "/later":
             return page(request)
-        given.append(Later())
+        given.append(DeferredResponse())
         return given[-1]
 
     slow = GET.replace(b"/metrics", b"/later")
@@ -316,14 +316,14 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
 
 
 def test_an_answer_that_does_not_come_ends_in_a_sentence():
-    with serving(lambda _: Later(), answer_seconds=0.2) as listener:
+    with serving(lambda _: DeferredResponse(), answer_seconds=0.2) as listener:
         status, headers, body = ask(listener, GET)
         assert (status, headers["connection"]) == (504, "close") and b"no answer yet" in body
 
 
 def test_stopping_waits_for_no_answer_of_another_threads():
-    given: list[Later] = []
-    with serving(lambda _: given.append(Later()) or given[-1]) as listener, connect(listener) as sock:
+    given: list[DeferredResponse] = []
+    with serving(lambda _: given.append(DeferredResponse()) or given[-1]) as listener, connect(listener) as sock:
         sock.sendall(GET)
         assert wait_until(lambda: bool(given))
         listener.stop()

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from exporter import __version__
-from exporter.http.server.listener import Handler, Later, Listener, Request, Response
+from exporter.http.server.listener import DeferredResponse, Handler, Listener, Request, Response
 from exporter.http.server.routes import OPENMETRICS, TEXT, routes
+from exporter.model import Outcome
 from tests.support.waiting import until
 
 PROMETHEUS_2_42 = (
@@ -41,13 +42,13 @@ class FakePages:
 
 @dataclass
 class FakeHealth:
-    verdict: tuple[bool, str] = (True, "all is well")
-    data: tuple[bool, str] = (True, "3 of 3 sources are fresh")
+    verdict: Outcome = Outcome(True, "all is well")
+    data: Outcome = Outcome(True, "3 of 3 sources are fresh")
 
-    def healthy(self) -> tuple[bool, str]:
+    def healthy(self) -> Outcome:
         return self.verdict
 
-    def ready(self) -> tuple[bool, str]:
+    def ready(self) -> Outcome:
         return self.data
 
 
@@ -59,7 +60,7 @@ def handler() -> Handler:
 def get(handler: Handler, path: str, method: str = "GET", query: str = "", **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = handler(Request(method=method, path=path, query=query, headers=named))
-    if isinstance(answer, Later):
+    if isinstance(answer, DeferredResponse):
         until(lambda: answer.response is not None)
         assert answer.response is not None
         return answer.response
@@ -233,7 +234,7 @@ def test_a_query_changes_nothing_and_head_is_answered_like_get(handler, path):
 )
 def test_a_wrong_method_is_told_the_right_one(path, method, allow):
     reloads = []
-    handler = routes(FakePages(), FakeHealth(), reload=lambda: reloads.append(1) or (True, ""))
+    handler = routes(FakePages(), FakeHealth(), reload=lambda: reloads.append(1) or Outcome(True, ""))
     answer = get(handler, path, method=method)
     assert answer.status == 405
     assert ("Allow", allow) in answer.headers
@@ -252,12 +253,12 @@ def test_without_a_page_the_answer_is_503_and_a_reason_never_an_old_page():
 
 
 def test_liveness_and_readiness_are_told_apart_with_a_sentence_each():
-    health = FakeHealth(verdict=(True, "the poll loop beats"), data=(False, "no cycle has finished yet"))
+    health = FakeHealth(verdict=Outcome(True, "poll loop running"), data=Outcome(False, "no cycle has finished yet"))
     handler = routes(FakePages(), health, reload=None)
     alive, ready = get(handler, "/-/healthy"), get(handler, "/-/ready")
-    assert (alive.status, alive.body) == (200, b"the poll loop beats\n")
+    assert (alive.status, alive.body) == (200, b"poll loop running\n")
     assert (ready.status, ready.body) == (503, b"no cycle has finished yet\n")
-    health.verdict, health.data = (False, "the poll loop has not beaten for 31 s"), (True, "fresh")
+    health.verdict, health.data = Outcome(False, "poll loop not running"), Outcome(True, "fresh")
     assert get(handler, "/-/healthy").status == 503
     assert get(handler, "/-/ready").status == 200
 
@@ -273,7 +274,7 @@ def test_reload_is_off_unless_the_configuration_allows_it(handler):
 def test_reload_tells_how_it_went(good, status):
     reloads = []
     handler = routes(
-        FakePages(), FakeHealth(), reload=lambda: (reloads.append(1) or good, "engines[2].url: no scheme")
+        FakePages(), FakeHealth(), reload=lambda: Outcome(reloads.append(1) or good, "engines[2].url: no scheme")
     )
     answer = get(handler, "/-/reload", method="POST")
     assert (answer.status, answer.body) == (status, b"engines[2].url: no scheme\n")
@@ -332,7 +333,7 @@ def exchange(listener: Listener, raw: bytes) -> tuple[str, bytes]:
 def test_requests_speaks_to_it_on_one_connection():
     import requests
 
-    listener = Listener("127.0.0.1", 0, routes(FakePages(), FakeHealth(), reload=lambda: (True, "reloaded")))
+    listener = Listener("127.0.0.1", 0, routes(FakePages(), FakeHealth(), reload=lambda: Outcome(True, "reloaded")))
     listener.start()
     try:
         with requests.Session() as session:

@@ -168,10 +168,10 @@ def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(capl
     app.start()
     try:
         assert hints() == ["event=hint windows: without 5m"]
-        assert app.reload()[0] and hints() == []
-        assert app.reload()[0] and hints() == ["event=hint windows: without 1m"]
-        assert not app.reload()[0] and hints() == []
-        assert app.reload()[0] and hints() == []
+        assert app.reload().ok and hints() == []
+        assert app.reload().ok and hints() == ["event=hint windows: without 1m"]
+        assert not app.reload().ok and hints() == []
+        assert app.reload().ok and hints() == []
     finally:
         app.stop()
     assert app.placement._thread is not None

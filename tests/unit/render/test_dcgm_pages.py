@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.http.server.listener import Request
 from exporter.http.server.routes import TEXT, routes
+from exporter.model import Outcome
 from exporter.render.dcgm.query import QueryRefusedError, understood
 from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages, hostname
 from exporter.render.pages import TOO_OLD
@@ -141,7 +142,7 @@ class Nothing:
         return None
 
     def healthy(self):
-        return True, ""
+        return Outcome(True, "")
 
     ready = healthy
 

@@ -283,11 +283,11 @@ def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp
         assert wait_until(lambda: set(replicas()) == {"127.0.0.1:1", "127.0.0.1:2"})
         stays = replicas()["127.0.0.1:2"]
         now[0] = settings(", file_sd: [b.json]")
-        assert app.reload()[0]
+        assert app.reload().ok
         assert wait_until(lambda: "127.0.0.1:3" in replicas())
         assert replicas()["127.0.0.1:2"] is stays
         now[0] = settings("")
-        assert app.reload()[0]
+        assert app.reload().ok
         assert replicas() == {}
     finally:
         app.stop()

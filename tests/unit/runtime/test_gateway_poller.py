@@ -253,11 +253,11 @@ def test_a_reload_keeps_the_poller_and_what_it_has_read_under_other_windows_too(
         assert first.state.labels == ("edge", "haproxy")
         assert app.publisher.compose().gateways == (first.state,)
         assert set(asked) == {"Bearer s3cret"}
-        assert app.reload()[0]
+        assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
         while not (known := first.state.windows.get("1m")) or known.seconds < 0.3:
             time.sleep(0.02)
-        assert app.reload()[0]
+        assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
         assert first.plan.windows == (("2m", 120.0),)
         while "2m" not in first.state.windows and time.monotonic() < deadline:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from exporter.derive.replicas import Assignment
-from exporter.model import DriverFacts, GatewayReading, GatewayState, Ownership, SourceStatus
+from exporter.model import DriverFacts, GatewayReading, GatewayState, Outcome, Ownership, SourceStatus
 from exporter.runtime.publisher import DEAD_AFTER, PATIENCE, Publisher
 from tests.support.builders import Clock, card, replica
 
@@ -83,14 +83,12 @@ def test_without_cards_the_replicas_are_still_shown():
 
 def test_ready_needs_one_source_that_answers():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))])
-    assert made.ready() == (False, "no snapshot has been made yet")
+    assert made.ready() == Outcome(False, "no snapshot yet")
     made.turn()
-    verdict, sentence = made.ready()
-    assert verdict is False
-    assert sentence == "0 of 1 cards and 0 of 1 replicas answer"
+    assert made.ready() == Outcome(False, "0 of 1 cards and 0 of 1 replicas answer")
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a"))])
     made.turn()
-    assert made.ready()[0] is True
+    assert made.ready().ok is True
 
 
 def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
@@ -100,8 +98,8 @@ def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
     for state, answers in ((silent, 0), (heard, 1)):
         made, _ = publisher(gateways=lambda state=state: [Source(state)])
         made.turn()
-        verdict = (answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
-        assert made.ready() == verdict
+        outcome = Outcome(answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
+        assert made.ready() == outcome
 
 
 def test_ready_waits_for_a_source_that_has_not_answered_once_but_not_for_ever():
@@ -109,10 +107,10 @@ def test_ready_waits_for_a_source_that_has_not_answered_once_but_not_for_ever():
     starting = SourceStatus(source="driver", up=False, reason="starting")
     made, _ = publisher(Cards(status=starting), [Source(replica("a"))], clock=clock)
     made.turn()
-    assert made.ready() == (False, "the first cycle is not done yet")
+    assert made.ready() == Outcome(False, "the first cycle is not done yet")
     clock.tick(PATIENCE)
     made.turn()
-    assert made.ready()[0] is True
+    assert made.ready().ok is True
 
 
 def test_a_snapshot_that_is_old_is_not_ready():
@@ -120,19 +118,19 @@ def test_a_snapshot_that_is_old_is_not_ready():
     made, _ = publisher(None, [Source(replica("a"))], clock=clock)
     made.turn()
     clock.tick(DEAD_AFTER + 1)
-    assert made.ready()[0] is False
+    assert made.ready().ok is False
 
 
 def test_health_means_that_the_loop_turns_whatever_cards_and_engines_do():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))], clock=time.monotonic)
-    assert made.healthy()[0] is False
+    assert made.healthy().ok is False
     made.start()
     try:
-        assert made.healthy()[0] is True
+        assert made.healthy().ok is True
     finally:
         made.stop()
     made._thread.join(3)
-    assert made.healthy()[0] is False
+    assert made.healthy().ok is False
 
 
 def test_a_loop_that_hangs_is_unhealthy():
@@ -140,9 +138,9 @@ def test_a_loop_that_hangs_is_unhealthy():
     made, _ = publisher(None, [], publish=lambda _: release.wait(10), clock=time.monotonic)
     made.start()
     try:
-        assert made.healthy()[0] is True
+        assert made.healthy().ok is True
         made._clock = lambda: time.monotonic() + DEAD_AFTER + 1
-        assert made.healthy()[0] is False
+        assert made.healthy().ok is False
     finally:
         release.set()
         made._clock = time.monotonic

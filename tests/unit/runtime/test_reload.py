@@ -15,6 +15,7 @@ import pytest
 
 from exporter.config.schema import Listed, Section, join, readers_of
 from exporter.config.settings import Settings, parse
+from exporter.model import Outcome
 from exporter.runtime import gateway
 from exporter.runtime.app import App
 from tests.support.fault_matrix import programs
@@ -215,18 +216,18 @@ def test_every_key_of_the_schema_has_a_row_here():
 def test_a_changed_key_is_applied_at_once_or_named_as_waiting(key, tmp_path, caplog):
     old, new = CHANGES[key]
     with daemon(new, [new], tmp_path) as (app, log):
-        assert app.reload()[0]
+        assert app.reload().ok
         wanted = in_use(app, log)
     with daemon(old, [new], tmp_path) as (app, log):
         app._reread, reread = (lambda: app.settings), app._reread
-        assert app.reload()[0]
+        assert app.reload().ok
         before = in_use(app, log)
         assert before != wanted or key in WAITING, "this row shows nothing"
         app._reread = reread
         caplog.clear()
-        good, sentence = app.reload()
-        assert good
-        assert (key in sentence) == (key in WAITING), sentence
+        outcome = app.reload()
+        assert outcome.ok
+        assert (key in outcome.message) == (key in WAITING), outcome.message
         waits = [record.message for record in caplog.records if "event=restart_needed" in record.message]
         assert bool(waits) is (key in WAITING) and all(key in said for said in waits)
         if key not in WAITING:
@@ -237,18 +238,18 @@ def test_what_waits_is_named_until_it_is_taken_back(tmp_path, caplog):
     later = ["listen: 127.0.0.1:9\ngpu: {enabled: false}"]
     with daemon("listen: 127.0.0.1:0", later, tmp_path) as (app, _):
         for _ in range(2):
-            good, sentence = app.reload()
-            assert good and "\n" not in sentence
-            assert "listen and gpu.enabled" in sentence and "restart" in sentence
+            outcome = app.reload()
+            assert outcome.ok and "\n" not in outcome.message
+            assert "listen and gpu.enabled" in outcome.message and "restart" in outcome.message
         assert caplog.text.count("event=restart_needed") == 2
         later[0] = "listen: 127.0.0.1:0"
-        assert app.reload() == (True, "the new configuration is in use")
+        assert app.reload() == Outcome(True, "the new configuration is in use")
 
 
 def test_a_reload_that_changes_nothing_says_so(tmp_path):
     with daemon("series: full", ["series: full"], tmp_path) as (app, _):
-        good, sentence = app.reload()
-        assert good and "nothing" in sentence
+        outcome = app.reload()
+        assert outcome.ok and "nothing" in outcome.message
 
 
 def test_the_endpoint_is_closed_by_the_very_reload_that_takes_its_key_away(tmp_path):
@@ -257,7 +258,7 @@ def test_the_endpoint_is_closed_by_the_very_reload_that_takes_its_key_away(tmp_p
         assert asked(app, "POST", "/-/reload")[0] == 403
     with daemon("series: full", ["reload_endpoint: true"], tmp_path) as (app, _):
         assert asked(app, "POST", "/-/reload")[0] == 403
-        assert app.reload()[0]
+        assert app.reload().ok
         assert asked(app, "POST", "/-/reload")[0] == 200
 
 
@@ -295,7 +296,7 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
 
     texts = [engines("a", "b") + "windows: [1m]"]
     with daemon("series: common", texts, tmp_path) as (app, _):
-        assert app.reload()[0]
+        assert app.reload().ok
         texts[0] = engines("b", "x", "y") + "windows: [5m]\nseries: full"
         make, old = app.pollers.make_replica, app.settings
 
@@ -305,8 +306,8 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
             return make(engine)
 
         monkeypatch.setattr(app.pollers, "make_replica", failing)
-        good, sentence = app.reload()
-        assert not good and "can't start new thread" in sentence and "event=reload_failed" in caplog.text
+        outcome = app.reload()
+        assert not outcome.ok and "can't start new thread" in outcome.message and "event=reload_failed" in caplog.text
         assert app.settings == old and not app.publisher.reload_successful
         plans = {one.name: poller.plan for one, poller in app.pollers.replicas.items()}
         assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (("1m", 60.0),))
@@ -375,7 +376,7 @@ def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_
         poller.follow(poller.plan, None, time.monotonic())  # a second page, so that there is a past
         until(lambda: poller.state.windows)
         before, plan = poller.state, poller.plan
-        assert app.reload()[0]
+        assert app.reload().ok
         assert list(app.pollers.replicas.values()) == [poller]
         shown = [app.publisher.compose().replicas[0]]
         if poller.plan != plan:
@@ -395,7 +396,7 @@ def test_an_engine_of_the_same_name_at_another_page_begins_anew(engine, tmp_path
         app._apply_engines(app.settings.engines)
         (poller,) = app.pollers.replicas.values()
         until(lambda: poller.state.reading is not None)
-        assert app.reload()[0]
+        assert app.reload().ok
         (other,) = app.pollers.replicas.values()
         assert other is not poller
         poller.join(5.0)
@@ -409,7 +410,7 @@ def test_gateways_that_cannot_all_be_polled_are_polled_as_before(tmp_path, monke
 
     texts = [gateways("a", "b")]
     with daemon("series: common", texts, tmp_path) as (app, _):
-        assert app.reload()[0]
+        assert app.reload().ok
         texts[0] = gateways("b", "x", "y")
         make = gateway.gateway_poller
 
@@ -419,8 +420,8 @@ def test_gateways_that_cannot_all_be_polled_are_polled_as_before(tmp_path, monke
             return make(plan, *more, **named)
 
         monkeypatch.setattr(gateway, "gateway_poller", failing)
-        good, sentence = app.reload()
-        assert not good and "can't start new thread" in sentence
+        outcome = app.reload()
+        assert not outcome.ok and "can't start new thread" in outcome.message
         names = {f"gateway:{name}" for name in "abxy"}
         until(lambda: names & {one.name for one in threading.enumerate()} == {"gateway:a", "gateway:b"})
         assert sorted(one.name for one in app.pollers.gateways) == ["a", "b"]
