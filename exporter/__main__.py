@@ -7,7 +7,7 @@ from exporter.cli import signals
 
 def main() -> int:
     """Run the command line of this process; give the exit code."""
-    signals.heed_early(sys.argv[1:])  # before what the next line loads
+    signals.install_early_handlers(sys.argv[1:])  # before what the next line loads
     from exporter.cli.main import main as run  # noqa: PLC0415
 
     return run()

@@ -37,8 +37,8 @@ ONCE_PATIENCE = 35.0  # seconds; a driver without persistence mode takes up to t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` names, None for this process's own; give the exit code."""
     if argv is None:
-        signals.heed_early(sys.argv[1:])
-    streams.occupy()
+        signals.install_early_handlers(sys.argv[1:])
+    streams.ensure_fds_open()
     try:
         return _main(argv)
     except SettingsError as error:
@@ -89,11 +89,13 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
-    from exporter.config.lint import advice  # noqa: PLC0415
+    from exporter.config.lint import config_lint  # noqa: PLC0415
 
     settings = _read(arguments.file)
     good = f"good; {len(settings.engines)} engines, {len(settings.gateways)} gateways"
-    streams.say(*(f"{arguments.file}: {text}" for text in (good, *(f"hint: {hint}" for hint in advice(settings)))))
+    streams.print_lines(
+        *(f"{arguments.file}: {text}" for text in (good, *(f"hint: {hint}" for hint in config_lint(settings))))
+    )
     return OK
 
 
@@ -116,7 +118,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     from exporter.simulate.scenarios import SCENARIOS  # noqa: PLC0415
 
     if arguments.list:
-        streams.say(*(f"{scenario.name:10} {scenario.summary}" for scenario in SCENARIOS))
+        streams.print_lines(*(f"{scenario.name:10} {scenario.summary}" for scenario in SCENARIOS))
         return OK
     scenario = next((one for one in SCENARIOS if one.name == arguments.scenario), None)
     if scenario is None:
@@ -145,7 +147,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
         fault_until=arguments.fault_until,
         gateway=True,
     )
-    signals.take_over()  # what is started from here on is put away in order, so a request to stop has to wait
+    signals.install_handlers()  # what is started from here on is put away in order, so a request to stop has to wait
     node.start()
     try:
         engines = tuple(
@@ -238,7 +240,7 @@ def _log_to_stderr(settings: LogSettings) -> None:
 def _urls(host: str, port: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     with contextlib.suppress(OutputError):  # the log says it too, and nobody is served worse
-        streams.say(
+        streams.print_lines(
             f"metrics   http://{shown}:{port}/metrics", f"ready     http://{shown}:{port}/-/ready", "stop with Ctrl-C"
         )
 
@@ -249,7 +251,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     from exporter.runtime.service_manager import ServiceManager  # noqa: PLC0415
 
     manager = manager or ServiceManager({})
-    signals.take_over()
+    signals.install_handlers()
     tune_memory()
     app.start()
     try:
@@ -263,7 +265,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     manager.ready(f"serving {host}:{port}")
     reloads = _Reloads(app, manager, f"serving {host}:{port}")
     try:
-        while (received := signals.next_asked()) not in signals.STOP:
+        while (received := signals.wait()) not in signals.STOP:
             if received == signal.SIGHUP:
                 reloads.ask()
             else:

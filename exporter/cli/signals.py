@@ -1,7 +1,7 @@
-"""What the daemon is asked by signal, from the first moment of its life: without handlers every signal kills.
+"""Signal handling, from the first moment of the process: without handlers every signal kills it.
 
-Whoever starts the program calls ``heed_early`` before anything large is loaded, which takes a third of a second;
-this module therefore imports next to nothing.
+``install_early_handlers`` is called before anything large is imported, which takes a third of a second; this module
+therefore imports almost nothing.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 STOP = (signal.SIGTERM, signal.SIGINT)
-GO_ON = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OTHERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-_LOOK = 0.5  # seconds
+_WAIT = 0.5  # seconds
 
-_asked: SimpleQueue[int] = SimpleQueue()  # a handler may interrupt anything, and this queue's put bears that
+_received: SimpleQueue[int] = SimpleQueue()  # its put is reentrant: a handler may interrupt anything
 
 
-def heed_early(words: Sequence[str]) -> None:
-    """Until ``take_over`` is called: end at once with 0 when told to stop, and remember everything else.
+def install_early_handlers(words: Sequence[str]) -> None:
+    """Exit with 0 on a stop signal and queue every other signal, until ``install_handlers`` is called.
 
-    ``words`` is the command line; commands that are no daemons keep the handlers that every program has.
+    ``words`` is the command line; commands other than daemons keep Python's default handlers.
     """
     if not words or words[0] not in ("run", "demo"):
         return
     for number in STOP:
-        signal.signal(number, _end)
-    for number in GO_ON:
-        signal.signal(number, _remember)
+        signal.signal(number, _exit)
+    for number in OTHERS:
+        signal.signal(number, _enqueue)
 
 
-def take_over() -> None:
-    """Remember every signal from now on, for ``next_asked``; none ends the process by itself any more."""
-    for number in (*STOP, *GO_ON):
-        signal.signal(number, _remember)
+def install_handlers() -> None:
+    """Queue every signal for ``wait`` from now on; none ends the process by itself any more."""
+    for number in (*STOP, *OTHERS):
+        signal.signal(number, _enqueue)
 
 
-def next_asked() -> int:
-    """Wait for the next signal and give its number; all come in their order, those from before included.
+def wait() -> int:
+    """Return the number of the next signal, blocking until there is one; signals are queued in order.
 
-    Never in one long wait: the interpreter runs a handler between two steps of the program, and a signal that comes
-    between the last step and the wait would be heeded with the next signal only.  A daemon told to stop just then
-    would stay for ever.
+    The wait is split into short ones: the interpreter runs a handler between two bytecodes, and a signal that
+    arrives between the last bytecode and the wait would be seen only with the next signal.  A daemon told to stop
+    at that moment would never stop.
     """
     while True:
         with suppress(Empty):
-            return _asked.get(timeout=_LOOK)
+            return _received.get(timeout=_WAIT)
 
 
-def _remember(number: int, _: object) -> None:
-    _asked.put(number)
+def _enqueue(number: int, _: object) -> None:
+    _received.put(number)
 
 
-def _end(_: int, __: object) -> None:
-    # Nothing is open that needs closing, and an exception could be lost in whatever is being imported.
+def _exit(_: int, __: object) -> None:
+    # Nothing needs closing yet, and an exception could be swallowed by whatever is being imported.
     os._exit(0)

@@ -8,7 +8,7 @@ import sys
 from exporter.errors import OutputError
 
 
-def occupy() -> None:
+def ensure_fds_open() -> None:
     """Put the null device where a standard stream was closed.
 
     The next socket or file would get its number otherwise, and a driver's library that writes to standard error
@@ -21,7 +21,7 @@ def occupy() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as long as the process
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print lines as UTF-8 whatever the locale; names of files that are no text are printed as they came."""
     write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from exporter.config import notation, readers
+from exporter.config import fields, parsers
 from exporter.config.endpoint import ENDPOINT_URL, BasicAuth, TlsSettings, finish_credentials, finish_tls
-from exporter.config.schema import Found, Listed, Section, key
+from exporter.config.schema import Listed, Section, SectionResult, key
 
 MAX_PATTERNS = 16
 MAX_LISTS = 8  # that are asked for over HTTP, one after the other
@@ -17,13 +17,13 @@ RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is 
 class KubernetesSettings:
     """How this node's pods are asked for; what is None is taken from the pod's environment and service account."""
 
-    enabled: bool = field(default=False, metadata=key(readers.boolean()))
+    enabled: bool = field(default=False, metadata=key(fields.boolean()))
     url: str | None = field(
-        default=None, repr=False, metadata=key(readers.written_as("an https:// URL", notation.pod_list))
+        default=None, repr=False, metadata=key(fields.written_as("an https:// URL", parsers.pod_list))
     )
-    node_name: str | None = field(default=None, metadata=key(readers.text("a node's name")))
-    interval: float = field(default=15.0, metadata=key(readers.duration(1, 600)))
-    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    node_name: str | None = field(default=None, metadata=key(fields.text("a node's name")))
+    interval: float = field(default=15.0, metadata=key(fields.duration(1, 600)))
+    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
     tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
 
@@ -32,7 +32,7 @@ class HttpSdSettings:
     """A list of engines that a server gives in Prometheus' http_sd format, and as whom it is asked for."""
 
     url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
     tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
@@ -44,20 +44,20 @@ class DiscoverySettings:
     ``ray_url``: the dashboard that is asked instead of ``ray_file``.
     """
 
-    processes: bool = field(default=True, metadata=key(readers.boolean()))
-    ray: bool = field(default=False, metadata=key(readers.boolean()))
-    ray_file: str = field(default=RAY_FILE, metadata=key(readers.path("the name of a file")))
+    processes: bool = field(default=True, metadata=key(fields.boolean()))
+    ray: bool = field(default=False, metadata=key(fields.boolean()))
+    ray_file: str = field(default=RAY_FILE, metadata=key(fields.path("the name of a file")))
     ray_url: str | None = field(
         default=None,
         repr=False,
-        metadata=key(readers.written_as("the URL of Ray's dashboard, such as http://head:8265", notation.ray_list)),
+        metadata=key(fields.written_as("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list)),
     )
-    ray_bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    ray_bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
     file_sd: tuple[str, ...] = field(
         default=(),
         metadata=key(
             Listed(
-                item=readers.path("the name of a file", notation.target_files),
+                item=fields.path("the name of a file", parsers.target_files),
                 what="file names",
                 most=MAX_PATTERNS,
                 distinct={"": str},
@@ -71,7 +71,7 @@ class DiscoverySettings:
                 item=Section(HttpSdSettings, finish_credentials),
                 what="lists",
                 most=MAX_LISTS,
-                distinct={"url": lambda one: notation.identity(one.url)},
+                distinct={"url": lambda one: parsers.identity(one.url)},
             )
         ),
     )
@@ -80,7 +80,7 @@ class DiscoverySettings:
     )
 
 
-def finish_discovery(found: Found) -> None:
+def finish_discovery(found: SectionResult) -> None:
     """Look for Ray where it is said where; refuse a token that nobody is asked with."""
     if (found.given("ray_file") or found.given("ray_url")) and not found.given("ray"):
         found.values["ray"] = True

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exporter.config.document import Node, plain
-from exporter.config.schema import Item, Listed, Report, Scalar, Section, did_you_mean, join, readers_of
+from exporter.config.schema import Item, Listed, Report, Scalar, Section, did_you_mean, fields_of, join
 
 PREFIX = "SHARDWATCH"
 
@@ -26,7 +26,7 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 def variables(cls: type[Any], prefix: str = PREFIX, path: str = "") -> dict[str, str]:
     """Derive from a record the environment variables that exist: name → dotted path of the scalar it overrides."""
     names = {}
-    for name, reader in readers_of(cls).items():
+    for name, reader in fields_of(cls).items():
         variable, dotted = f"{prefix}_{name.upper()}", join(path, name)
         if isinstance(reader, Section):
             names.update(variables(reader.cls, variable, dotted))

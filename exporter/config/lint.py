@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exporter.config.notation import written
+from exporter.config.parsers import format_duration
 from exporter.config.settings import Settings, Window
 
 
@@ -35,7 +35,7 @@ LONGEST_ONLY = {
 }
 
 
-def advice(settings: Settings) -> list[str]:
+def config_lint(settings: Settings) -> list[str]:
     """Give a sentence for each thing worth a thought, beginning with the key that it is about."""
     labels = [window.label for window in settings.windows]
     said = [_missing(label, readers) for label, readers in READERS.items() if label not in labels]
@@ -54,7 +54,7 @@ def _slow(settings: Settings, window: Window) -> list[str]:
     engines = [("engine", one.name, one.interval) for one in settings.engines]
     gateways = [("gateway", one.name, one.interval) for one in settings.gateways]
     return [
-        f"{kind} {name} is polled every {written(interval)}"
+        f"{kind} {name} is polled every {format_duration(interval)}"
         for kind, name, interval in engines + gateways
         if window.seconds < 2 * interval
     ]

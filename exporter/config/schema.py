@@ -1,9 +1,9 @@
-"""Nodes and environment variables become the records of a schema; every problem is collected, none is raised.
+"""Validation of YAML nodes and environment variables against records; every problem is collected, none is raised.
 
-A record is a frozen dataclass whose fields say, through ``key(reader)``, how they are read; that is the only list of
-keys.  Unknown keys, missing keys and the names of the environment variables are derived from it.  A reader gives the
-value, or ``WRONG`` after it has reported why; reading goes on with defaults in the place of wrong values, so that one
-run finds everything, and whoever began the reading must look at ``Report.problems`` before using the result.
+A record is a frozen dataclass whose fields declare, through ``key(reader)``, how they are read; that is the only list
+of keys.  Unknown keys, missing keys and the names of the environment variables are derived from it.  A reader returns
+the value, or ``INVALID`` after it has reported why; reading goes on with defaults in place of invalid values, so that
+one run finds every problem, and the caller must check ``Report.problems`` before it uses the result.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from exporter.config.document import Node, key_path, plain
-from exporter.config.notation import Refused
+from exporter.config.parsers import Invalid
 from exporter.errors import Problem
 
-WRONG: Final = object()
+INVALID: Final = object()
 
 _READER = "reader"
 _MAX_SUGGESTED = 40  # characters; difflib is quadratic, and no key is longer
@@ -64,7 +64,7 @@ class Reader(Protocol):
     """How one key is read."""
 
     def read(self, item: Item, report: Report) -> Any:
-        """Give the value, or ``WRONG`` after reporting why; never raises."""
+        """Give the value, or ``INVALID`` after reporting why; never raises."""
 
 
 def key(reader: Reader) -> Mapping[str, Reader]:
@@ -86,16 +86,16 @@ def kind_of(node: Node) -> str:
     return "a mapping" if isinstance(value, Mapping) else "a list"
 
 
-def expected(what: str, node: Node) -> Refused:
+def expected(what: str, node: Node) -> Invalid:
     """Make the refusal of a value of the wrong type."""
     if node.value is None:
-        return Refused(f"has no value; expected {what}, or take the key out")
-    return Refused(f"expected {what}, found {kind_of(node)}")
+        return Invalid(f"has no value; expected {what}, or take the key out")
+    return Invalid(f"expected {what}, found {kind_of(node)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value; ``convert`` makes it or raises Refused."""
+    """One value; ``convert`` makes it or raises Invalid."""
 
     convert: Callable[[Item], Any]
 
@@ -103,9 +103,9 @@ class Scalar:
         """Convert, and report a refusal."""
         try:
             return self.convert(item)
-        except Refused as refused:
+        except Invalid as refused:
             report.add(item, str(refused))
-            return WRONG
+            return INVALID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +130,18 @@ class Listed:
             value = tuple(Node(value=plain(part), text=part) for part in map(str.strip, item.node.text.split(",")))
         if not isinstance(value, tuple):
             report.add(item, str(expected(f"a list of {self.what}", item.node)))
-            return WRONG
+            return INVALID
         if len(value) < self.least:
             report.add(item, f"is empty; name at least {self.least}, or take the key out")
         if self.most and len(value) > self.most:
             report.add(item, f"has {len(value)} entries; at most {self.most} are possible")
-            return WRONG
+            return INVALID
         good = []
         seen: dict[tuple[str, Hashable], int] = {}
         for position, node in enumerate(value):
             child = item.child(item.path if item.loose else f"{item.path}[{position}]", node)
             element = self.item.read(child, report)
-            if element is not WRONG:
+            if element is not INVALID:
                 self._refuse_repeats(element, position, child, seen, report)
                 good.append(element)
         return tuple(sorted(good, key=self.rank) if self.rank else good)
@@ -151,7 +151,7 @@ class Listed:
     ) -> None:
         repeated = False
         for name, identity in self.distinct.items():
-            if name and getattr(element, name) is WRONG:
+            if name and getattr(element, name) is INVALID:
                 continue
             first = seen.setdefault((name, identity(element)), position)
             node = _entry(child.node, name)
@@ -179,23 +179,23 @@ class Table:
         """Read every entry; the good ones come back even when others were wrong."""
         if not isinstance(item.node.value, Mapping):
             report.add(item, str(expected(self.what, item.node)))
-            return WRONG
+            return INVALID
         good = {}
         for name, node in item.node.value.items():
             harmless = self.harmless.fullmatch(name)
             child = item.child(join(item.path, name) if harmless else key_path(item.path, name), node)
             try:
                 self.name(name)
-            except Refused as refused:
+            except Invalid as refused:
                 report.add(item.child(child.path, Node(line=item.node.keys.get(name))), str(refused))
                 continue
             value = self.value.read(child, report)
-            if value is not WRONG:
+            if value is not INVALID:
                 good[name] = value
         return MappingProxyType(good)
 
 
-class Found:
+class SectionResult:
     """What a section's keys gave, for the rules that join several keys and for defaults that depend on others."""
 
     def __init__(self, item: Item, report: Report) -> None:
@@ -221,7 +221,7 @@ class Found:
 
     def put(self, name: str, value: Any) -> None:
         """Note what a key gave."""
-        if value is WRONG:
+        if value is INVALID:
             self._wrong.add(name)
         else:
             self.values[name] = value
@@ -239,19 +239,19 @@ class Section:
     """A mapping that becomes the record ``cls``; ``finish`` joins keys and fills in what depends on others."""
 
     cls: type[Any]
-    finish: Callable[[Found], None] | None = None
+    finish: Callable[[SectionResult], None] | None = None
 
     def read(self, item: Item, report: Report) -> Any:
-        """Read every key; a required value that is missing or refused stands in the record as WRONG."""
+        """Read every key; a required value that is missing or refused stands in the record as INVALID."""
         if not isinstance(item.node.value, Mapping):
             report.add(item, str(expected("a mapping of keys", item.node)))
-            return WRONG
-        readers = readers_of(self.cls)
+            return INVALID
+        readers = fields_of(self.cls)
         for name in item.node.value:
             if name not in readers:
                 place = item.child(key_path(item.path, name), Node(line=item.node.keys.get(name)))
                 report.add(place, _unknown_key(name, list(readers)))
-        found = Found(item, report)
+        found = SectionResult(item, report)
         for name, reader in readers.items():
             for source in _sources(item, name, reader, report):
                 found.put(name, reader.read(source, report))
@@ -259,13 +259,13 @@ class Section:
             self.finish(found)
         return self._build(found, item, report)
 
-    def _build(self, found: Found, item: Item, report: Report) -> Any:
+    def _build(self, found: SectionResult, item: Item, report: Report) -> Any:
         for spec in fields(self.cls):
             if spec.name in found.values or not _is_required(spec):
                 continue
             if not found.refused(spec.name):
                 report.add(item.child(join(item.path, spec.name), item.node), "is missing; it has no default")
-            found.values[spec.name] = WRONG  # keeps the record comparable with its neighbours; it never leaves
+            found.values[spec.name] = INVALID  # keeps the record comparable with its neighbours; it never leaves
         return self.cls(**found.values)
 
 
@@ -274,7 +274,7 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
-def readers_of(cls: type[Any]) -> dict[str, Reader]:
+def fields_of(cls: type[Any]) -> dict[str, Reader]:
     """Give the readers of a record by key, in the order of its fields."""
     return {spec.name: spec.metadata[_READER] for spec in fields(cls) if _READER in spec.metadata}
 

@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter.config import notation, readers
+from exporter.config import fields, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
 from exporter.config.document import Node, read_document
 from exporter.config.endpoint import ENDPOINT_URL, BasicAuth, TlsSettings, finish_credentials, finish_tls
 from exporter.config.environment import overrides
-from exporter.config.notation import Address, Refused
-from exporter.config.schema import WRONG, Found, Item, Listed, Report, Scalar, Section, Table, key
-from exporter.config.text import text_of
+from exporter.config.files import read_text
+from exporter.config.parsers import Address, Invalid
+from exporter.config.schema import INVALID, Item, Listed, Report, Scalar, Section, SectionResult, Table, key
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY
 
@@ -63,7 +63,7 @@ _DEFAULT_INTERVAL = 5.0
 _MAX_TIMEOUT = 2.0
 _TIMEOUT_SHARE = 0.8  # of the interval: the rest is for reading the page and for a late start
 
-_WINDOW_SECONDS = readers.duration(10, 3600).convert
+_WINDOW_SECONDS = fields.duration(10, 3600).convert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,42 +78,42 @@ class Window:
 class GpuSettings:
     """How cards are read; ``deadline`` is what one exchange with the driver's worker may take."""
 
-    enabled: bool = field(default=True, metadata=key(readers.boolean()))
-    interval: float = field(default=1.0, metadata=key(readers.duration(0.1, 60)))
-    deadline: float = field(default=2.0, metadata=key(readers.duration(0, 60)))
+    enabled: bool = field(default=True, metadata=key(fields.boolean()))
+    interval: float = field(default=1.0, metadata=key(fields.duration(0.1, 60)))
+    deadline: float = field(default=2.0, metadata=key(fields.duration(0, 60)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLogSettings:
     """Where errors of cards are looked for beside the driver's events; ``path`` None: wherever it can be read."""
 
-    enabled: bool = field(default=True, metadata=key(readers.boolean()))
-    path: str | None = field(default=None, metadata=key(readers.path("the name of a file")))
+    enabled: bool = field(default=True, metadata=key(fields.boolean()))
+    path: str | None = field(default=None, metadata=key(fields.path("the name of a file")))
 
 
-def _finish_endpoint(found: Found) -> None:
+def _finish_endpoint(found: SectionResult) -> None:
     """Default the name and the timeout, which depend on the URL and the interval."""
     url = found.known("url")
     if "name" not in found.values:  # without a URL, or with a wrong name, the mistake is reported already
-        found.values["name"] = notation.host_port(url) if url and not found.refused("name") else WRONG
+        found.values["name"] = parsers.host_port(url) if url and not found.refused("name") else INVALID
     interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
     if interval is None:
         return
     if timeout is None:
         found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
     elif timeout > interval:
-        message = f"{notation.written(timeout)} is above the interval of {notation.written(interval)}"
+        message = f"{parsers.format_duration(timeout)} is above the interval of {parsers.format_duration(interval)}"
         found.refuse("timeout", f"{message}; a poll must end before the next begins")
 
 
-def _finish_exchange(found: Found) -> None:
+def _finish_exchange(found: SectionResult) -> None:
     _finish_endpoint(found)
     finish_credentials(found)
 
 
 # Two replicas of one name would be one set of series; two of one page would count everything twice.
 _DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] = {
-    "url": lambda endpoint: notation.identity(endpoint.url),
+    "url": lambda endpoint: parsers.identity(endpoint.url),
     "name": lambda endpoint: endpoint.name,
 }
 
@@ -125,50 +125,50 @@ class EngineSettings:
     ``image``: of its container, shown as a fact; "" where nobody says it.
     """
 
-    name: str = field(metadata=key(readers.text("a name")))
-    kind: str = field(default="auto", metadata=key(readers.choice("auto", *ENGINE_KINDS)))
+    name: str = field(metadata=key(fields.text("a name")))
+    kind: str = field(default="auto", metadata=key(fields.choice("auto", *ENGINE_KINDS)))
     url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(fields.duration(0.2, 600)))
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(fields.duration(0, 600)))
     gpus: tuple[int | str, ...] | None = field(
         default=None,
         metadata=key(
             Listed(
-                item=readers.card(),
+                item=fields.card(),
                 what="cards",
                 least=1,
                 distinct={"": lambda card: card.lower() if isinstance(card, str) else card},
             )
         ),
     )
-    image: str = field(default="", metadata=key(readers.written_as("the name of a container image", notation.image)))
-    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    image: str = field(default="", metadata=key(fields.written_as("the name of a container image", parsers.image)))
+    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
     tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
     @property
     def shown_url(self) -> str:
         """The URL without its query: fit for logs and pages."""
-        return notation.without_query(self.url)
+        return parsers.without_query(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """One gateway's metrics page and how to read it."""
 
-    name: str = field(metadata=key(readers.text("a name")))
-    kind: str = field(default="auto", metadata=key(readers.choice("auto", *GATEWAY_KINDS)))
+    name: str = field(metadata=key(fields.text("a name")))
+    kind: str = field(default="auto", metadata=key(fields.choice("auto", *GATEWAY_KINDS)))
     url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(readers.duration(0.2, 600)))
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(readers.duration(0, 600)))
-    bearer_token_file: str | None = field(default=None, metadata=key(readers.file(secret=True)))
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(fields.duration(0.2, 600)))
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(fields.duration(0, 600)))
+    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
     basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
     tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
 
     @property
     def shown_url(self) -> str:
         """The URL without its query: fit for logs and pages."""
-        return notation.without_query(self.url)
+        return parsers.without_query(self.url)
 
 
 # Words as makers form them (NVIDIA H100 80GB HBM3, A100-SXM4-80GB): no token and no hash is spelt so.
@@ -178,17 +178,17 @@ _CARD_NAME = re.compile(
 
 
 def _card_name(name: str) -> None:
-    if not name or len(name) > readers.MAX_TEXT or not name.isprintable():
-        raise Refused("expected a card's name as the driver gives it, such as NVIDIA H100 80GB HBM3")
+    if not name or len(name) > fields.MAX_TEXT or not name.isprintable():
+        raise Invalid("expected a card's name as the driver gives it, such as NVIDIA H100 80GB HBM3")
 
 
 def _currency(text: str) -> str:
     if re.fullmatch(r"[A-Z]{3}", text):
         return text
-    raise Refused("expected the three capital letters of a currency, such as USD")
+    raise Invalid("expected the three capital letters of a currency, such as USD")
 
 
-def _finish_costs(found: Found) -> None:
+def _finish_costs(found: SectionResult) -> None:
     if found.known("gpu_hour") and not found.given("currency"):
         found.refuse("gpu_hour", "has prices without a currency; give costs.currency, such as USD")
 
@@ -198,14 +198,14 @@ class CostSettings:
     """What a card costs: name as the driver gives it → price of one hour in ``currency``."""
 
     currency: str | None = field(
-        default=None, metadata=key(readers.written_as("the three capital letters of a currency", _currency))
+        default=None, metadata=key(fields.written_as("the three capital letters of a currency", _currency))
     )
     gpu_hour: Mapping[str, float] = field(
         default_factory=lambda: EMPTY,
         metadata=key(
             Table(
                 name=_card_name,
-                value=readers.number(lambda price: 0 <= price <= 1e6, "a price from 0 to 1000000"),
+                value=fields.number(lambda price: 0 <= price <= 1e6, "a price from 0 to 1000000"),
                 what="a mapping of card names to prices",
                 harmless=_CARD_NAME,
             )
@@ -217,13 +217,13 @@ class CostSettings:
 class LogSettings:
     """What is logged, and how a line looks."""
 
-    level: str = field(default="info", metadata=key(readers.choice(*LOG_LEVELS)))
-    format: str = field(default="logfmt", metadata=key(readers.choice("logfmt", "json")))
+    level: str = field(default="info", metadata=key(fields.choice(*LOG_LEVELS)))
+    format: str = field(default="logfmt", metadata=key(fields.choice("logfmt", "json")))
 
 
 def _window(item: Item) -> Window:
     seconds = _WINDOW_SECONDS(item)
-    return Window(label=notation.written(seconds), seconds=seconds)
+    return Window(label=parsers.format_duration(seconds), seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class Settings:
 
     listen: Address = field(
         default=Address(host="0.0.0.0", port=9853),
-        metadata=key(readers.written_as("HOST:PORT", notation.address)),
+        metadata=key(fields.written_as("HOST:PORT", parsers.address)),
     )
     gpu: GpuSettings = field(default_factory=GpuSettings, metadata=key(Section(GpuSettings)))
     kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings, metadata=key(Section(KernelLogSettings)))
@@ -275,7 +275,7 @@ class Settings:
         default=(0.5, 0.95, 0.99, 0.999),
         metadata=key(
             Listed(
-                item=readers.number(lambda q: 0 < q < 1, "a number above 0 and below 1, such as 0.99"),
+                item=fields.number(lambda q: 0 < q < 1, "a number above 0 and below 1, such as 0.99"),
                 what="quantiles",
                 least=1,
                 most=MAX_QUANTILES,
@@ -285,18 +285,18 @@ class Settings:
         ),
     )
     costs: CostSettings = field(default_factory=CostSettings, metadata=key(Section(CostSettings, _finish_costs)))
-    series: str = field(default="common", metadata=key(readers.choice("common", "full")))
-    reload_endpoint: bool = field(default=False, metadata=key(readers.boolean()))
+    series: str = field(default="common", metadata=key(fields.choice("common", "full")))
+    reload_endpoint: bool = field(default=False, metadata=key(fields.boolean()))
     web_config_file: str | None = field(
         default=None,
         metadata=key(
-            readers.not_yet("it serves plain HTTP; take the key out, and put a proxy that speaks TLS in front")
+            fields.unsupported("it serves plain HTTP; take the key out, and put a proxy that speaks TLS in front")
         ),
     )
     log: LogSettings = field(default_factory=LogSettings, metadata=key(Section(LogSettings)))
 
 
-def _finish_settings(found: Found) -> None:
+def _finish_settings(found: SectionResult) -> None:
     if found.given("engines") and not found.given("discovery.processes"):
         found.values["discovery"] = replace(found.values.get("discovery", DiscoverySettings()), processes=False)
 
@@ -307,8 +307,8 @@ def load(path: str, environ: Mapping[str, str]) -> Settings:
     Relative file names in it start from its folder.  Raises SettingsError with every problem.
     """
     try:
-        text = text_of(path)
-    except Refused as refused:
+        text = read_text(path)
+    except Invalid as refused:
         return _read(Item(path="", node=Node(value={})), [Problem("", str(refused))], path or "''", environ)
     return parse(text, path, environ, base=os.path.dirname(os.path.abspath(path)))
 
@@ -327,8 +327,8 @@ def default(environ: Mapping[str, str]) -> Settings:
 def parse_listen(text: str, origin: str = "--listen") -> Address:
     """Read a listening address given outside the configuration; raises SettingsError."""
     try:
-        return notation.address(text)
-    except Refused as refused:
+        return parsers.address(text)
+    except Invalid as refused:
         raise SettingsError([Problem("", str(refused))], origin) from None
 
 

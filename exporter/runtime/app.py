@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.catalog.spec import Series
-from exporter.config.lint import advice
+from exporter.config.lint import config_lint
 from exporter.config.settings import EngineSettings, Settings
 from exporter.derive.replicas import Assignment
 from exporter.driver.daemon.source import CardSource
@@ -142,7 +142,7 @@ class App:
 
     def start(self) -> None:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
-        _say_hints(advice(self.settings))
+        _say_hints(config_lint(self.settings))
         if self.cards is not None:
             self.cards.start()
         self._watch_kernel()
@@ -283,8 +283,8 @@ class App:
         """Have every part use these settings.  Called with the lock held."""
         old, self.settings = self.settings, settings
         self._adopted(settings)
-        known = advice(old)
-        _say_hints([hint for hint in advice(settings) if hint not in known])
+        known = config_lint(old)
+        _say_hints([hint for hint in config_lint(settings) if hint not in known])
         if self.cards is not None:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:

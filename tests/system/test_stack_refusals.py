@@ -65,7 +65,7 @@ def test_a_configuration_that_may_not_be_read_is_said_with_who_must(tmp_path):
     place.chmod(0)
     code = (
         "import os, runpy, sys\n"
-        "import exporter.cli.main, exporter.runtime.app, exporter.config.readers, shutil\n"  # while all folders may be entered
+        "import exporter.cli.main, exporter.runtime.app, exporter.config.fields, shutil\n"  # while all folders may be entered
         f"os.chdir({str(tmp_path)!r}); os.geteuid() or os.seteuid(65534)\n"  # no file mode stops root
         "sys.exit(exporter.cli.main.main(['run', '--config', 'shardwatch.yaml']))\n"
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from exporter.config import notation
+from exporter.config import parsers
 from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings
 from exporter.sources.discovery.found import FoundEngine
 from exporter.sources.own_host import is_local_host
@@ -113,7 +113,7 @@ class Book:
         """Make the ways to write one page equal, so that an engine is not polled twice."""
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
-        return "localhost" if self._here(host) else host, notation.port_of(parts), f"{parts.path}?{parts.query}"
+        return "localhost" if self._here(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
 
     def _place_anew(self) -> bool:
         """Put every engine where its URL leads now, and tell whether one has moved.
@@ -157,7 +157,7 @@ class Book:
 
 
 def _settings(one: FoundEngine, taken: set[str]) -> EngineSettings:
-    names = [name for name in (one.name, notation.host_port(one.url)) if name and name not in taken]
+    names = [name for name in (one.name, parsers.host_port(one.url)) if name and name not in taken]
     kind = one.kind if one.kind in ENGINE_KINDS else "auto"
     return EngineSettings(
         name=names[0] if names else one.url,

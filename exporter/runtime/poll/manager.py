@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from exporter.config import notation
+from exporter.config import parsers
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
 from exporter.derive.replicas import Endpoint as Place
 from exporter.http.client.client import HttpClient, Target
@@ -177,7 +177,7 @@ def _identity(one: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
 
 def _place(engine: EngineSettings) -> Place:
     parts = urlsplit(engine.url)
-    return Place(replica=engine.name, host=parts.hostname or "", port=notation.port_of(parts), gpus=engine.gpus)
+    return Place(replica=engine.name, host=parts.hostname or "", port=parsers.port_of(parts), gpus=engine.gpus)
 
 
 def _target(one: EngineSettings | GatewaySettings) -> Target:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from exporter.config import notation
+from exporter.config import parsers
 from exporter.errors import SourceError
 
 MAX_TARGETS = 1000  # read from one list; what is more is left out
@@ -69,8 +69,8 @@ def engine_at(address: object, labels: Mapping[object, object], *, tentative: bo
     if not isinstance(path, str) or scheme not in ("http", "https"):
         return None
     try:
-        url = notation.url(f"{scheme}://{address}{path if path.startswith('/') else '/' + path}")
-    except notation.Refused:
+        url = parsers.url(f"{scheme}://{address}{path if path.startswith('/') else '/' + path}")
+    except parsers.Invalid:
         return None
     return FoundEngine(
         url=url,
@@ -88,8 +88,8 @@ def _name(labels: Mapping[object, object]) -> str:
 
 def _image(labels: Mapping[object, object]) -> str:
     try:
-        return notation.image(_word(labels, "image"))
-    except notation.Refused:
+        return parsers.image(_word(labels, "image"))
+    except parsers.Invalid:
         return ""
 
 

@@ -13,7 +13,7 @@ from alerts.registry import groups
 from alerts.tuning import Tuning
 from exporter.catalog.spec import Series
 from exporter.cli.main import main
-from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, advice
+from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, config_lint
 from exporter.config.settings import Settings, parse
 from exporter.derive.windows import History
 from exporter.model import Economics, Latency, Stage, WindowFigures
@@ -46,7 +46,7 @@ def of_the_longest_window_only(series):
 
 
 def told(text, *, series="common"):
-    return advice(parse(f"{text}\nseries: {series}\n", "test.yaml", {}))
+    return config_lint(parse(f"{text}\nseries: {series}\n", "test.yaml", {}))
 
 
 def panels(of):
@@ -92,7 +92,7 @@ def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same
 
 
 def test_the_default_windows_need_no_advice():
-    assert advice(Settings()) == [] == told("windows: [300s, 30s, 60s]")
+    assert config_lint(Settings()) == [] == told("windows: [300s, 30s, 60s]")
 
 
 def test_a_window_that_is_missing_is_named_with_what_it_silences():

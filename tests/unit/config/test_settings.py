@@ -11,7 +11,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from exporter.config import settings
-from exporter.config.notation import written
+from exporter.config.parsers import format_duration
 from exporter.config.settings import (
     Address,
     BasicAuth,
@@ -246,7 +246,7 @@ def test_durations_have_units(text, seconds):
 @given(st.integers(min_value=10_000, max_value=3_600_000))
 @profile(max_examples=100, deadline=None)
 def test_a_canonical_duration_reads_back_as_itself(milliseconds):
-    label = written(milliseconds / 1000)
+    label = format_duration(milliseconds / 1000)
     assert parse(f"windows: [{label}]").windows == (Window(label=label, seconds=milliseconds / 1000),)
 
 

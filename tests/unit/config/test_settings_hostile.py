@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exporter.config import settings
 from exporter.config.document import _syntax_problem
 from exporter.config.environment import variables
-from exporter.config.notation import identity
+from exporter.config.parsers import identity
 from exporter.config.settings import Settings
 from exporter.errors import SettingsError
 from tests.support.settings_texts import CANARY, FULL, GOOD_BASE, engine, parse, places, refused, with_canary

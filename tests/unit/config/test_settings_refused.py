@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from exporter.config.document import Node
-from exporter.config.readers import number
-from exporter.config.schema import WRONG, Item, Report, did_you_mean
+from exporter.config.fields import number
+from exporter.config.schema import INVALID, Item, Report, did_you_mean
 from tests.support.settings_texts import engine, refused
 
 TABLE = {
@@ -315,7 +315,7 @@ def test_the_table_is_as_large_as_it_should_be():
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_a_number_is_finite_whatever_its_bounds_allow(value):
     report = Report()
-    assert number(lambda _: True, "a price").read(Item(path="a", node=Node(line=7, value=value)), report) is WRONG
+    assert number(lambda _: True, "a price").read(Item(path="a", node=Node(line=7, value=value)), report) is INVALID
     assert [(problem.path, problem.line) for problem in report.problems] == [("a", 7)]
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from exporter.config.schema import Listed, Section, join, readers_of
+from exporter.config.schema import Listed, Section, fields_of, join
 from exporter.config.settings import Settings, parse
 from exporter.model import Outcome
 from exporter.runtime import gateway
@@ -145,7 +145,7 @@ WAITING = {"listen", "gpu.enabled"}
 
 
 def keys(cls=Settings, path=""):
-    for name, reader in readers_of(cls).items():
+    for name, reader in fields_of(cls).items():
         listed = isinstance(reader, Listed)
         inner = reader.item if listed else reader
         where = join(path, name)

@@ -27,7 +27,7 @@ _SECRET_PARAMETERS = frozenset(
 )
 
 
-class Refused(ValueError):  # noqa: N818 - a verdict on one value; SettingsError is what leaves the package
+class Invalid(ValueError):  # noqa: N818 - a verdict on one value; SettingsError is what leaves the package
     """A value cannot be used; the message says why and what to write, and never holds the value."""
 
 
@@ -49,19 +49,19 @@ def duration(text: str) -> float:
     if re.fullmatch(r"[-+]?[0-9.]+", bare):
         whole = _SHORT_NUMBER.fullmatch(bare) and bare.isdecimal() and int(bare)
         cure = f"{bare}s" if whole else "5s"
-        raise Refused(f"a duration needs a unit: write {cure}, for example")
+        raise Invalid(f"a duration needs a unit: write {cure}, for example")
     if bare.startswith("-"):
-        raise Refused("a duration must be more than zero")
+        raise Invalid("a duration must be more than zero")
     match = _DURATION.fullmatch(text)
     if match is None or not text:
-        raise Refused(f"expected {DURATION_EXAMPLES}; whole numbers, no spaces, the largest unit first")
+        raise Invalid(f"expected {DURATION_EXAMPLES}; whole numbers, no spaces, the largest unit first")
     milliseconds = sum(int(part) * size for part, (_, size) in zip(match.groups(), _UNITS, strict=True) if part)
     if milliseconds == 0:
-        raise Refused("a duration must be more than zero")
+        raise Invalid("a duration must be more than zero")
     return milliseconds / 1000
 
 
-def written(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write seconds the one canonical way (60 → ``1m``, 90.5 → ``1m30s500ms``): labels and messages use it."""
     rest = round(seconds * 1000)
     parts = []
@@ -77,47 +77,47 @@ def address(text: str) -> Address:
     example = "such as 0.0.0.0:9853 or [::]:9853"
     if re.fullmatch(r":?[0-9]{1,5}", text, re.ASCII):
         if int(text.lstrip(":")) > 65535:
-            raise Refused(f"a port is a number from 0 to 65535; expected HOST:PORT, {example}")
-        raise Refused(f"expected HOST:PORT; write 0.0.0.0:{text.lstrip(':')} to listen on all IPv4 addresses")
+            raise Invalid(f"a port is a number from 0 to 65535; expected HOST:PORT, {example}")
+        raise Invalid(f"expected HOST:PORT; write 0.0.0.0:{text.lstrip(':')} to listen on all IPv4 addresses")
     bracketed = _BRACKETED.fullmatch(text)
     if bracketed:
         host, port = bracketed.groups()
         if not _is_ipv6(host, zone=True):
-            raise Refused(f"between the brackets stands no IPv6 address; expected HOST:PORT, {example}")
+            raise Invalid(f"between the brackets stands no IPv6 address; expected HOST:PORT, {example}")
     elif text.count(":") > 1:
-        raise Refused(f"an IPv6 address stands in brackets and is followed by a port, {example}")
+        raise Invalid(f"an IPv6 address stands in brackets and is followed by a port, {example}")
     else:
         host, colon, port = text.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII):
-            raise Refused(f"expected HOST:PORT, {example}")
+            raise Invalid(f"expected HOST:PORT, {example}")
         if not _is_name(host):
-            raise Refused(f"the host is neither a host name nor an IPv4 address; expected HOST:PORT, {example}")
+            raise Invalid(f"the host is neither a host name nor an IPv4 address; expected HOST:PORT, {example}")
     if int(port) > 65535:
-        raise Refused("the port is above 65535")
+        raise Invalid("the port is above 65535")
     return Address(host=host, port=int(port))
 
 
 def url(text: str) -> str:
     """Read an http or https URL; the host comes back in lower case, an empty path as ``/metrics``."""
     if len(text) > LONGEST_URL:
-        raise Refused(f"is longer than {LONGEST_URL} characters")
+        raise Invalid(f"is longer than {LONGEST_URL} characters")
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        raise Refused("holds a character that cannot stand in a URL; percent-encode it (host names: punycode)")
+        raise Invalid("holds a character that cannot stand in a URL; percent-encode it (host names: punycode)")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise Refused("the host or port is malformed; expected http://HOST:PORT/PATH") from None
+        raise Invalid("the host or port is malformed; expected http://HOST:PORT/PATH") from None
     if parts.scheme not in {"http", "https"} or "//" not in text:
-        raise Refused("expected a URL that begins with http:// or https://")
+        raise Invalid("expected a URL that begins with http:// or https://")
     if "@" in parts.netloc:
-        raise Refused("carries a user name or password; take it out, and give it through basic_auth or a token file")
+        raise Invalid("carries a user name or password; take it out, and give it through basic_auth or a token file")
     if "#" in text:
-        raise Refused("carries a fragment (#…), which no server sees; take it out")
+        raise Invalid("carries a fragment (#…), which no server sees; take it out")
     if not host or not (_is_name(host) or _is_ipv6(host, zone=False)):
-        raise Refused("the host is missing or malformed; expected http://HOST:PORT/PATH")
+        raise Invalid("the host is missing or malformed; expected http://HOST:PORT/PATH")
     if port == 0:
-        raise Refused("port 0 cannot be connected to")
+        raise Invalid("port 0 cannot be connected to")
     _refuse_secret_parameters(parts.query)
     shown_host = f"[{host}]" if ":" in host else host
     netloc = shown_host if port is None else f"{shown_host}:{port}"
@@ -131,9 +131,9 @@ def pod_list(text: str) -> str:
     parts = urlsplit(whole)
     bare = urlsplit(text).path in ("", "/")
     if parts.query or not (bare or parts.path == "/pods"):
-        raise Refused("expected the API server's https://HOST:PORT, or a kubelet's https://HOST:10250/pods")
+        raise Invalid("expected the API server's https://HOST:PORT, or a kubelet's https://HOST:10250/pods")
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-        raise Refused("would send the token in clear to another machine; write https://")
+        raise Invalid("would send the token in clear to another machine; write https://")
     return f"{parts.scheme}://{parts.netloc}" if bare else whole
 
 
@@ -149,9 +149,9 @@ def target_files(pattern: str) -> None:
     """Refuse a pattern that names no list of targets, or would have whole trees of folders searched."""
     folder, _, name = pattern.rpartition("/")
     if not name.lower().endswith((".json", ".yml", ".yaml")):
-        raise Refused("expected the name of a .json, .yml or .yaml file; its last part may hold wildcards (*)")
+        raise Invalid("expected the name of a .json, .yml or .yaml file; its last part may hold wildcards (*)")
     if set("*?[") & set(folder):
-        raise Refused("holds a wildcard in a folder's name; only the last part may hold one")
+        raise Invalid("holds a wildcard in a folder's name; only the last part may hold one")
 
 
 def port_of(parts: SplitResult) -> int:
@@ -182,7 +182,7 @@ def _refuse_secret_parameters(query: str) -> None:
     for part in query.split("&"):
         name = unquote(part.partition("=")[0]).lower().replace("-", "_")
         if name in _SECRET_PARAMETERS:
-            raise Refused(f"the query carries a secret ({name}); put it in a file and name that in bearer_token_file")
+            raise Invalid(f"the query carries a secret ({name}); put it in a file and name that in bearer_token_file")
 
 
 def _is_ipv6(host: str, *, zone: bool) -> bool:
@@ -213,5 +213,5 @@ def _is_name(host: str) -> bool:
 def image(text: str) -> str:
     """Read the name of a container image, ``NAME[:TAG][@sha256:…]``; only what could not be a label is refused."""
     if not text or len(text) > MAX_IMAGE or not text.isprintable() or " " in text:
-        raise Refused(f"expected the name of a container image: printable, no spaces, at most {MAX_IMAGE} characters")
+        raise Invalid(f"expected the name of a container image: printable, no spaces, at most {MAX_IMAGE} characters")
     return text

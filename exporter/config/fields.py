@@ -13,8 +13,8 @@ import stat
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar
 
-from exporter.config import notation
-from exporter.config.notation import Refused
+from exporter.config import parsers
+from exporter.config.parsers import Invalid
 from exporter.config.schema import Item, Scalar, did_you_mean, expected
 
 MAX_TEXT = 128  # characters of a name: it becomes a label value on every series of its replica
@@ -38,15 +38,15 @@ def text(what: str = "text", *, forbidden: str = "") -> Scalar:
 
     def convert(item: Item) -> str:
         if isinstance(item.node.value, (int, float)) and not item.loose:
-            raise Refused(f"{expected(what, item.node)}; put it between quotes")
+            raise Invalid(f"{expected(what, item.node)}; put it between quotes")
         value = raw(item, what)
         if not value or value != value.strip() or not value.isprintable():
-            raise Refused(f"expected {what}: printable characters, at least one, and no space at either end")
+            raise Invalid(f"expected {what}: printable characters, at least one, and no space at either end")
         if len(value) > MAX_TEXT:
-            raise Refused(f"is longer than {MAX_TEXT} characters")
+            raise Invalid(f"is longer than {MAX_TEXT} characters")
         for character in forbidden:
             if character in value:
-                raise Refused(f"must not contain '{character}'")
+                raise Invalid(f"must not contain '{character}'")
         return value
 
     return Scalar(convert)
@@ -71,7 +71,7 @@ def number(accepts: Callable[[float], bool], what: str) -> Scalar:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise expected(what, item.node)
         if not math.isfinite(value) or not accepts(value):
-            raise Refused(f"expected {what}")
+            raise Invalid(f"expected {what}")
         return float(value)
 
     return Scalar(convert)
@@ -79,13 +79,13 @@ def number(accepts: Callable[[float], bool], what: str) -> Scalar:
 
 def duration(low: float, high: float) -> Scalar:
     """Read a duration in seconds, low ≤ value ≤ high; low 0 means anything above zero."""
-    parsed = written_as(notation.DURATION_EXAMPLES, notation.duration)
+    parsed = written_as(parsers.DURATION_EXAMPLES, parsers.duration)
 
     def convert(item: Item) -> float:
         seconds: float = parsed.convert(item)
         if not low <= seconds <= high:
-            bounds = f"between {notation.written(low)} and" if low else "at most"
-            raise Refused(f"must be {bounds} {notation.written(high)}, is {notation.written(seconds)}")
+            bounds = f"between {parsers.format_duration(low)} and" if low else "at most"
+            raise Invalid(f"must be {bounds} {parsers.format_duration(high)}, is {parsers.format_duration(seconds)}")
         return seconds
 
     return Scalar(convert)
@@ -98,7 +98,7 @@ def choice(*words: str) -> Scalar:
         value = raw(item, f"one of {', '.join(words)}")
         if value in words:
             return value
-        raise Refused(did_you_mean(value, list(words), "no such choice"))
+        raise Invalid(did_you_mean(value, list(words), "no such choice"))
 
     return Scalar(convert)
 
@@ -128,8 +128,8 @@ def card() -> Scalar:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_CARD_INDEX:
             return value
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
-            raise Refused("a card's index is written without quotes")
-        raise Refused(f"expected a card: an index from 0 to {MAX_CARD_INDEX}, or a UUID such as GPU-… or MIG-…")
+            raise Invalid("a card's index is written without quotes")
+        raise Invalid(f"expected a card: an index from 0 to {MAX_CARD_INDEX}, or a UUID such as GPU-… or MIG-…")
 
     return Scalar(convert)
 
@@ -144,14 +144,14 @@ def file(*, secret: bool = False) -> Scalar:
     def convert(item: Item) -> str:
         value = raw(item, "the name of a file")
         if not value or len(value) > MAX_PATH:
-            raise Refused(f"expected the name of a file, at most {MAX_PATH} characters")
+            raise Invalid(f"expected the name of a file, at most {MAX_PATH} characters")
         path = os.path.join(item.base, value)
         with open_regular(path, _RELATIVE) as opened:
             status = os.fstat(opened.fileno())
         if secret and status.st_size == 0:
-            raise Refused("the file is empty")
+            raise Invalid("the file is empty")
         if secret and status.st_mode & stat.S_IWOTH:
-            raise Refused("everybody may write to this file; take that right away (chmod o-w)")
+            raise Invalid("everybody may write to this file; take that right away (chmod o-w)")
         if secret and status.st_mode & stat.S_IROTH:
             _log.warning("event=secret_file_readable_by_everybody path=%s cure='chmod o-r'", item.path)
         return path
@@ -159,11 +159,11 @@ def file(*, secret: bool = False) -> Scalar:
     return Scalar(convert)
 
 
-def not_yet(why: str) -> Scalar:
+def unsupported(why: str) -> Scalar:
     """Refuse a key that a later version will read: ignored, it would be believed to work."""
 
     def convert(_: Item) -> str:
-        raise Refused(f"is not in this version: {why}")
+        raise Invalid(f"is not in this version: {why}")
 
     return Scalar(convert)
 
@@ -174,7 +174,7 @@ def path(what: str, check: Callable[[str], None] = lambda _: None) -> Scalar:
     def convert(item: Item) -> str:
         value = raw(item, what)
         if not value or len(value) > MAX_PATH or not value.isprintable():
-            raise Refused(f"expected {what}, at most {MAX_PATH} printable characters")
+            raise Invalid(f"expected {what}, at most {MAX_PATH} printable characters")
         check(value)
         return os.path.join(item.base, value)
 
@@ -189,7 +189,7 @@ _RELATIVE = "; relative names start from the folder of the configuration"
 
 
 def open_regular(path: str, when_missing: str = "") -> BinaryIO:
-    """Open a regular file, or raise Refused; a pipe without a writer or a device would hold us up for ever.
+    """Open a regular file, or raise Invalid; a pipe without a writer or a device would hold us up for ever.
 
     ``when_missing``: what else to say where there is no such file.
     """
@@ -198,11 +198,11 @@ def open_regular(path: str, when_missing: str = "") -> BinaryIO:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "the name is malformed"
         relative = when_missing if isinstance(error, FileNotFoundError) else ""
-        raise Refused(f"cannot be opened: {why}{relative}{_CURES.get(type(error), '')}") from None
+        raise Invalid(f"cannot be opened: {why}{relative}{_CURES.get(type(error), '')}") from None
     # Judged by the descriptor and before a file object exists: that would not close the descriptor of a folder.
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         folder = "; Docker makes a folder where the file to be mounted does not exist" if stat.S_ISDIR(mode) else ""
-        raise Refused(f"is not a regular file{folder}")
+        raise Invalid(f"is not a regular file{folder}")
     return open(descriptor, "rb")
