@@ -107,7 +107,9 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
         for family in parse_openmetrics(daemon.get(accept="application/openmetrics-text;version=1.0.0")[1])
     }
     assert families >= {"gpu_power_watts", "llm_generation_tokens", "process_cpu_seconds", "shardwatch_build_info"}
-    known = {metric.family for metric in CATALOG} | {name for name in families if name.startswith(("process_", "python_"))}
+    known = {metric.family for metric in CATALOG} | {
+        name for name in families if name.startswith(("process_", "python_"))
+    }
     assert families <= known
     assert daemon.get("/-/ready") == (200, "8 of 8 cards and 2 of 2 replicas and 1 of 1 gateways answer\n")
     code, out, log = daemon.stop()

@@ -166,7 +166,9 @@ def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
         jumping.turn()
         one, other = steady.page().rows, jumping.checked().rows
         assert one.keys() == other.keys()
-        differing = {key[0] for key in one if one[key] != other[key] and not key[0].startswith(("process_", "python_"))}
+        differing = {
+            key[0] for key in one if one[key] != other[key] and not key[0].startswith(("process_", "python_"))
+        }
         allowed = {
             "shardwatch_source_last_success_timestamp_seconds",
             "shardwatch_config_last_reload_success_timestamp_seconds",
