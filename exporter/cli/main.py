@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import logging
 import os
 import queue
@@ -24,11 +23,14 @@ from exporter import __version__
 from exporter.cli import signals, streams
 from exporter.cli.parser import parser
 from exporter.errors import ListenError, OutputError, SettingsError, ShardwatchError
+from exporter.logs import formatter, log_event
 
 if TYPE_CHECKING:
     from exporter.config.settings import LogSettings, Settings
     from exporter.runtime.app import App
     from exporter.runtime.service_manager import ServiceManager
+
+logger = logging.getLogger(__name__)
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
 ONCE_PATIENCE = 35.0  # seconds; a driver without persistence mode takes up to thirty to initialise
@@ -206,31 +208,9 @@ def _with_listen(found: Settings, listen: str | None) -> Settings:
     return found if listen is None else replace(found, listen=parse_listen(listen))
 
 
-class _Text(logging.Formatter):
-    """One line of key=value; times are UTC, so that the lines of a fleet can be laid side by side."""
-
-    def __init__(self) -> None:
-        super().__init__("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s")
-
-    def formatTime(self, record: logging.LogRecord, _: str | None = None) -> str:  # noqa: N802 - logging's name
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        return f"{moment}.{int(record.msecs):03d}Z"
-
-
-class _Json(_Text):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": self.formatTime(record), "level": record.levelname.lower(), "logger": record.name}
-        message = record.getMessage()
-        if record.exc_info:
-            message = f"{message} {self.formatException(record.exc_info)}"
-        return json.dumps({**fields, "message": message})
-
-
 def _log_to_stderr(settings: LogSettings) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if settings.format == "json" else _Text())
+    handler.setFormatter(formatter(settings.format))
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
 
 
@@ -259,7 +239,7 @@ def _serve(app: App, *, said: Callable[[str, int], None] | None = None, manager:
     except ListenError:
         app.stop()
         raise
-    logging.getLogger(__name__).info("event=listening address=%s:%d version=%s", host, port, __version__)
+    log_event(logger, logging.INFO, "listening", address=f"{host}:{port}", version=__version__)
     if said is not None:
         said(host, port)
     manager.ready(f"serving {host}:{port}")

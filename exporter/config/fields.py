@@ -16,6 +16,7 @@ from typing import BinaryIO, TypeVar
 from exporter.config import parsers
 from exporter.config.parsers import Invalid
 from exporter.config.schema import Item, Scalar, did_you_mean, expected
+from exporter.logs import log_event
 
 MAX_TEXT = 128  # characters of a name: it becomes a label value on every series of its replica
 MAX_PATH = 4096
@@ -153,7 +154,7 @@ def file(*, secret: bool = False) -> Scalar:
         if secret and status.st_mode & stat.S_IWOTH:
             raise Invalid("everybody may write to this file; take that right away (chmod o-w)")
         if secret and status.st_mode & stat.S_IROTH:
-            _log.warning("event=secret_file_readable_by_everybody path=%s cure='chmod o-r'", item.path)
+            log_event(_log, logging.WARNING, "secret_file_world_readable", key=item.path, hint="chmod o-r")
         return path
 
     return Scalar(convert)

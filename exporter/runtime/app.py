@@ -16,6 +16,7 @@ from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.listener import Listener
 from exporter.http.server.routes import routes
+from exporter.logs import log_event, log_exception
 from exporter.model import CardState, Economics, Outcome, Ownership, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPages
 from exporter.render.pages import PageStore
@@ -243,11 +244,12 @@ class App:
             settings = self._reread() if self._reread is not None else self.settings
             return Outcome(True, self._replace(settings))
         except SettingsError as error:
-            problems = "; ".join(map(str, error.problems))  # no traceback: a slip in a file is no bug of ours
-            logger.error("event=reload_refused: the old configuration goes on: %s", problems)  # noqa: TRY400
+            problems = "; ".join(map(str, error.problems))
+            msg = "the configuration is invalid; the previous one stays in use"
+            log_event(logger, logging.ERROR, "reload_refused", msg, error=problems)
             return self._refused(error)
         except Exception as error:
-            logger.exception("event=reload_failed: the old configuration goes on")
+            log_exception(logger, "reload_failed", "the previous configuration stays in use")
             return self._refused(error)
         finally:
             self._reloading.release()
@@ -272,11 +274,10 @@ class App:
         self.publisher.reload_wall = self._wall()
         waits = waiting(self._begun, settings)
         sentence = outcome(old, settings, waits)
-        logger.info("event=reloaded engines=%d: %s", len(settings.engines), sentence)
+        log_event(logger, logging.INFO, "reloaded", sentence, engines=len(settings.engines))
         if waits:
-            logger.warning(
-                "event=restart_needed keys=%s: what they say takes effect at the next start", ",".join(waits)
-            )
+            msg = "these keys take effect at the next start"
+            log_event(logger, logging.WARNING, "restart_required", msg, keys=",".join(waits))
         return sentence
 
     def _adopt(self, settings: Settings) -> None:
@@ -299,4 +300,4 @@ class App:
 
 def _say_hints(hints: Sequence[str]) -> None:
     for hint in hints:
-        logger.warning("event=hint %s", hint)
+        log_event(logger, logging.WARNING, "hint", hint)

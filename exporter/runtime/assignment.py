@@ -18,6 +18,7 @@ from exporter.derive.replicas import Assignment, Endpoint, owners
 from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
+from exporter.logs import log_event, log_exception
 from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.model.process import Candidate, ProcessTable
 from exporter.runtime.poll.state_logger import Transitions
@@ -83,7 +84,7 @@ class Placement:
     def statuses(self) -> tuple[SourceStatus, ...]:
         """Give the health while a look hangs; nothing while all is well.  One thread asks, for every page."""
         if self.hangs:
-            self._voice.down("hung", "reading /proc does not come back: a process is stuck in the kernel")
+            self._voice.down("hung", "/proc scan is blocked: a process is stuck in the kernel")
             return (SourceStatus(source=SOURCE, up=False, reason="hung", hung=True),)
         if self.looked:
             self._voice.up()
@@ -108,10 +109,9 @@ class Placement:
         self.looked = True
         if assignment != self._assignment:
             self._assignment = assignment
-            logger.info(
-                "event=placement assigned=%d unassigned=%s",
-                len(assignment.owners),
-                ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none",
+            unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
+            log_event(
+                logger, logging.INFO, "assignment_changed", assigned=len(assignment.owners), unassigned=unassigned
             )
             self._changed()
 
@@ -149,7 +149,8 @@ class Placement:
                 self.look()
             except Exception:
                 self.loop_restarts += 1
-                logger.exception("event=bug: looking for the cards' replicas failed and goes on")
+                msg = "assigning GPUs to replicas failed; it is tried again"
+                log_exception(logger, "internal_error", msg, source=SOURCE)
             self._nudge.wait(EVERY)
 
 

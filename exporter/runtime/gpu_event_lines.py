@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from exporter.logs import log_event
 from exporter.model import FATAL_SEVERITY, SxidReport, XidReport
 from exporter.model.xid_catalog import Class, describe
 from exporter.runtime.poll.state_logger import QUIET_SECONDS
@@ -20,52 +21,50 @@ _REST = ("", 0)
 
 
 class EventLines:
-    """The voice of the events; any thread may speak."""
+    """Logs the events; any thread may call."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Have said nothing yet."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[tuple[str, int], tuple[float, int]] = {}  # when, and how many events went unsaid since
+        self._said: dict[tuple[str, int], tuple[float, int]] = {}  # when, and how many events were suppressed since
 
     def xid(self, report: XidReport, new: int, who: tuple[str, str, str], detail: str) -> None:
-        """Tell of ``new`` events of a code; ``who``: the card's index, UUID and place, "" where not known."""
+        """Log ``new`` events of a code; ``who``: the card's index, UUID and place, "" where not known."""
         index, uuid, pci = who
-        unsaid = self._unsaid((uuid, report.xid), new)
-        if unsaid is None:
+        suppressed = self._suppressed((uuid, report.xid), new)
+        if suppressed is None:
             return
         known = describe(report.xid)
-        counted = f"times={new} unsaid={unsaid}" if unsaid else f"times={new}"
-        logger.log(
-            logging.INFO if known.kind is Class.INFORMATIONAL else logging.WARNING,
-            "event=xid xid=%d class=%s action=%s gpu=%s uuid=%s pci=%s source=%s %s: %s%s",
-            *(report.xid, known.kind.value, known.action, index or "unknown", uuid, pci or "unknown", report.source),
-            *(counted, known.meaning, f"; the driver says: {detail!r}" if detail else ""),
-        )
+        log_event(
+            logger, logging.INFO if known.kind is Class.INFORMATIONAL else logging.WARNING, "xid", known.meaning,
+            **{"xid": report.xid, "class": known.kind.value, "action": known.action, "gpu": index or "unknown"},
+            uuid=uuid, pci=pci or "unknown", source=report.source,
+            count=new, suppressed=suppressed or None, driver_message=detail or None,
+        )  # fmt: skip
 
     def sxid(self, report: SxidReport, words: str) -> None:
-        """Tell of an error of a switch; ``words``: the driver's own."""
-        unsaid = self._unsaid((f"{report.pci} {report.severity}", report.sxid), 1)
-        if unsaid is None:
+        """Log an error of a switch; ``words``: the driver's own."""
+        suppressed = self._suppressed((f"{report.pci} {report.severity}", report.sxid), 1)
+        if suppressed is None:
             return
-        logger.log(
-            logging.ERROR if report.severity == FATAL_SEVERITY else logging.WARNING,
-            "event=sxid sxid=%d severity=%s pci=%s link=%s unsaid=%d: an NVSwitch reports an error; "
-            "the driver says: %r",
-            *(report.sxid, report.severity, report.pci, "none" if report.link is None else report.link),
-            *(unsaid, words),
-        )
+        log_event(
+            logger, logging.ERROR if report.severity == FATAL_SEVERITY else logging.WARNING, "sxid",
+            "an NVSwitch reports an error",
+            sxid=report.sxid, severity=report.severity, pci=report.pci, link=report.link,
+            suppressed=suppressed or None, driver_message=words or None,
+        )  # fmt: skip
 
-    def _unsaid(self, key: tuple[str, int], new: int) -> int | None:
-        """Give how many events went unsaid since the last line about the code; None when it is too early for one."""
+    def _suppressed(self, key: tuple[str, int], new: int) -> int | None:
+        """Return how many events had no line since the last line about the code; None: too early for a line."""
         now = self._clock()
         with self._lock:
             if key not in self._said and len(self._said) >= MAX_SAID:
                 self._said = {one: held for one, held in self._said.items() if now - held[0] < QUIET_SECONDS}
                 key = key if len(self._said) < MAX_SAID else _REST
-            said_at, unsaid = self._said.get(key, (float("-inf"), 0))
+            said_at, suppressed = self._said.get(key, (float("-inf"), 0))
             if now - said_at < QUIET_SECONDS:
-                self._said[key] = said_at, unsaid + new
+                self._said[key] = said_at, suppressed + new
                 return None
             self._said[key] = now, 0
-            return unsaid
+            return suppressed

@@ -18,6 +18,7 @@ from exporter.derive.imbalance import groups
 from exporter.derive.links import LinkWatch
 from exporter.derive.localisation import localise
 from exporter.derive.replicas import Assignment
+from exporter.logs import log_exception
 from exporter.model import (
     CardState,
     DaemonState,
@@ -253,7 +254,8 @@ class Publisher:
                 self.turn()
             except Exception:
                 self._restarts += 1
-                logger.exception("event=bug: making a snapshot failed; the loop goes on")
+                msg = "snapshot build failed"
+                log_exception(logger, "internal_error", msg, source="publisher")
             self._pause(begun)
 
     def _pause(self, begun: float) -> None:

@@ -15,6 +15,7 @@ from exporter.engines.engine import Engine, clean
 from exporter.engines.interpreter import Interpreter
 from exporter.engines.parse.text import PageReader, holds_samples
 from exporter.errors import PageError, SourceError
+from exporter.logs import log_event
 from exporter.model import (
     EMPTY,
     CacheRoom,
@@ -126,8 +127,10 @@ class Replica:
     def _warn_of_others(self, kind: Engine, body: bytes) -> None:
         others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
         if others:
-            message = "source=engine:%s event=several_engines kind=%s left_out=%s"
-            logger.warning(message, self.plan.name, kind.kind, ",".join(others))
+            log_event(
+                logger, logging.WARNING, "several_engines", "the page has several engines; one is read",
+                source=self._polling.source, kind=kind.kind, ignored=",".join(others),
+            )  # fmt: skip
 
     def _named(self, reading: EngineReading) -> EngineReading:
         """Add what the engine says elsewhere: its version, and the model where its page does not name it.
@@ -212,9 +215,10 @@ class Replica:
     def _say_frozen(self, *, frozen: bool) -> None:
         self._frozen_said = frozen
         if frozen:
-            logger.warning("source=engine:%s event=frozen: requests are running and nothing moves", self.plan.name)
+            msg = "requests are running and no counter moves"
+            log_event(logger, logging.WARNING, "frozen", msg, source=self._polling.source)
         else:
-            logger.info("source=engine:%s event=moves_again", self.plan.name)
+            log_event(logger, logging.INFO, "recovered", source=self._polling.source)
 
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:
         self._usage.add(capacity.usage(reading))
@@ -257,7 +261,7 @@ class Replica:
             self._version_due = now + _VERSION_AGAIN
         except SourceError as error:
             self._version_due = now + _VERSION_AGAIN_AFTER_FAILURE
-            logger.debug("source=engine:%s event=version_unknown: %s", self.plan.name, error)
+            log_event(logger, logging.DEBUG, "version_unknown", source=self._polling.source, error=str(error))
 
 
 ReplicaPoller = PagePoller[ReplicaPlan, EngineReading, ReplicaState]

@@ -12,6 +12,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from exporter.logs import log_event
+
 logger = logging.getLogger(__name__)
 
 
@@ -55,7 +57,7 @@ class ServiceManager:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                logger.warning("event=notify_failed: the service manager does not listen: %s", error)
+                log_event(logger, logging.WARNING, "sd_notify_failed", error=str(error))
             self._failed = True
 
 

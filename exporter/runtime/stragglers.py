@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from exporter.derive.card_evidence import CardEvidence, Counted, counted, evidence
 from exporter.derive.slow_card_cause import median
 from exporter.derive.straggler import Judgement, Suspicion, judge
+from exporter.logs import log_event
 from exporter.model import CardReading, CardState, Cause, Ownership, Straggler, Stragglers
 
 logger = logging.getLogger(__name__)
@@ -168,10 +169,10 @@ def _announce(replica: str, before: Mapping[str, Straggler], after: Mapping[str,
     for uuid, one in after.items():
         old = before.get(uuid)
         if old is None or old.cause is not one.cause:
-            slower = f" slowdown={one.slowdown:.2f}" if one.slowdown is not None else ""
-            logger.warning(
-                "event=straggler replica=%s uuid=%s cause=%s%s: the other cards of the group wait for it",
-                replica, uuid, one.cause.value, slower,
+            slowdown = None if one.slowdown is None else round(one.slowdown, 2)
+            log_event(
+                logger, logging.WARNING, "straggler", "the other GPUs of the group wait for it",
+                replica=replica, uuid=uuid, cause=one.cause.value, slowdown=slowdown,
             )  # fmt: skip
     for uuid in before.keys() - after.keys():
-        logger.info("event=straggler_over replica=%s uuid=%s", replica, uuid)
+        log_event(logger, logging.INFO, "straggler_over", replica=replica, uuid=uuid)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
+from exporter.logs import log_event
+
 _log = logging.getLogger(__name__)
 
 HANGS = 5.0  # seconds after which a question about two cards hangs; the deadline, where that is longer
@@ -36,9 +38,10 @@ class HangsBeside:
         self._counting = seconds
         if now and not before:
             self._failures["count_hung"] += 1
-            _log.warning("source=driver event=count_hung: it does not count its cards; those known are still read")
+            msg = "the driver does not count its GPUs; those known are still read"
+            log_event(_log, logging.WARNING, "device_count_hung", msg, source="driver")
         elif before and not now:
-            _log.info("source=driver event=counts_again: it counts its cards as before")
+            log_event(_log, logging.INFO, "device_count_recovered", source="driver")
 
     def _join(self, seconds: float, limit: float) -> None:
         """Note how long a question about two cards has taken: until it returns, some paths may be unknown."""
@@ -46,6 +49,7 @@ class HangsBeside:
         self._joining = seconds
         if now and not before:
             self._failures["topology_hung"] += 1
-            _log.warning("source=driver event=topology_hung: a question how cards are joined never returned")
+            msg = "a call that asks how two GPUs are connected does not return"
+            log_event(_log, logging.WARNING, "topology_hung", msg, source="driver")
         elif before and not now:
-            _log.info("source=driver event=topology_answers_again: it says how cards are joined as before")
+            log_event(_log, logging.INFO, "topology_recovered", source="driver")

@@ -14,6 +14,7 @@ import re
 
 from exporter.driver.call_names import THREAD, call_group, place
 from exporter.driver.daemon.cooldown import Rests
+from exporter.logs import log_event
 from exporter.model import CardFacts
 
 _log = logging.getLogger(__name__)
@@ -70,10 +71,10 @@ class Crashes:
             what = ""
         seconds = self._rests.begin(f"{who}/{what}", now)
         source = f"gpu:{who}" if who else "driver"
-        left = what or "the card"
-        _log.error(
-            "source=%s event=call_crashed function=%s: %s is left out for %d s", source, function, left, seconds
-        )
+        log_event(
+            _log, logging.ERROR, "call_crashed", "the driver crashed in this call; what is skipped is not asked for",
+            source=source, function=function, skipped=what or "gpu", seconds=round(seconds),
+        )  # fmt: skip
         return function
 
     def left(self, now: float) -> dict[str, float]:

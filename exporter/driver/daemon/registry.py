@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from exporter.driver import protocol
+from exporter.logs import log_down, log_event, log_up
 from exporter.model import CardFacts, CardReading, CardState, CardTopology, Missing, SourceStatus
 
 _log = logging.getLogger(__name__)
@@ -93,9 +94,9 @@ def _fresh(card: _Card, whole: _Card, now: float, freshness: float) -> bool:
 
 def _log_state(card: _Card, uuid: str) -> None:
     if card.said:
-        _log.warning("source=gpu:%s state=down reason=%s gpu=%s", uuid, card.said, card.labels[0])
+        log_down(_log, f"gpu:{uuid}", card.said, gpu=card.labels[0])
     else:
-        _log.info("source=gpu:%s state=up gpu=%s", uuid, card.labels[0])
+        log_up(_log, f"gpu:{uuid}", gpu=card.labels[0])
 
 
 class CardBook:
@@ -151,7 +152,7 @@ class CardBook:
             instance = card.facts.instance
             if instance is not None and instance.parent == parent and uuid not in kept:
                 del self._cards[uuid]
-                _log.info("source=gpu:%s event=removed gpu=%s: the instance was taken away", uuid, card.labels[0])
+                log_event(_log, logging.INFO, "mig_instance_removed", source=f"gpu:{uuid}", gpu=card.labels[0])
 
     def read(self, message: protocol.CardRead, wall: float) -> None:
         """Take in a reading."""
@@ -196,7 +197,7 @@ class CardBook:
         slot.reason = reason
         if self._said_nameless.get(index) != reason:
             self._said_nameless[index] = reason
-            _log.warning("source=gpu:unknown-%d state=down reason=%s gpu=%d", index, reason, index)
+            log_down(_log, f"gpu:unknown-{index}", reason, gpu=index)
 
     def _absent_at(self, index: int) -> str:
         standing = {slot.uuid for slot in self._slots.values()}
@@ -377,6 +378,8 @@ class CardBook:
             if why in {Missing.UNSUPPORTED, Missing.NO_PERMISSION}
         )
         if absent != card.said_absent:
-            text = ",".join(absent) or "none"
-            _log.info("source=gpu:%s event=absent_signals gpu=%s: %s", card.facts.uuid, card.labels[0], text)
+            log_event(
+                _log, logging.INFO, "unsupported_signals",
+                source=f"gpu:{card.facts.uuid}", gpu=card.labels[0], signals=",".join(absent) or "none",
+            )  # fmt: skip
         card.said_absent = absent

@@ -25,6 +25,7 @@ from exporter.driver.daemon.process import WorkerProcess
 from exporter.driver.daemon.registry import CardBook
 from exporter.driver.daemon.supervisor import WorkerKeeper
 from exporter.errors import DriverError
+from exporter.logs import log_down, log_event, log_exception, log_up
 from exporter.model import CardState, DriverFacts, SourceStatus
 
 _log = logging.getLogger(__name__)
@@ -175,7 +176,8 @@ class CardSource:
         except Exception:
             # A mistake of ours must not leave the cards unwatched without a word.
             self.loop_restarts += 1
-            _log.exception("source=driver event=bug: the supervisor failed and starts over with a new worker")
+            msg = "the supervisor of the driver's worker failed; a new worker is started"
+            log_exception(_log, "internal_error", msg, source="driver")
             self._end("crashed", "the supervisor failed", self._clock())
             self._stopping.wait(1.0)
 
@@ -295,7 +297,10 @@ class CardSource:
         for uuid, since in self._profiling.items():
             if now - since > self._deadline:
                 seconds = self._keeper.rests.begin(uuid, now)
-                _log.warning("source=gpu:%s event=profiling_hung: not asked for its work for %d s", uuid, seconds)
+                log_event(
+                    _log, logging.WARNING, "profiling_hung", "its work signals are not read for a while",
+                    source=f"gpu:{uuid}", seconds=round(seconds),
+                )  # fmt: skip
         self._profiling = {}
 
     def _begin_down(self, now: float) -> None:
@@ -366,13 +371,14 @@ class CardSource:
             try:
                 self._on_update()
             except Exception:
-                _log.exception("source=driver event=bug: news of the cards could not be passed on")
+                msg = "an update of the GPUs could not be passed on"
+                log_exception(_log, "internal_error", msg, source="driver")
 
     def _log_driver(self) -> None:
         if self._down == self._said:
             return
         self._said = self._down
         if self._down:
-            _log.warning("source=driver state=down reason=%s: %s", self._down, self._keeper.words or "initialising")
+            log_down(_log, "driver", self._down, self._keeper.words or "initialising")
         elif self._facts is not None:
-            _log.info("source=driver state=up version=%s", self._facts.driver_version)
+            log_up(_log, "driver", version=self._facts.driver_version)

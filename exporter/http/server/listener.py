@@ -22,6 +22,7 @@ from contextlib import suppress
 from exporter.errors import ListenError
 from exporter.http.server.connection import Connection, DeferredResponse, Handler, Phase, ServerLimits
 from exporter.http.server.request import Request, Response, plain
+from exporter.logs import Field, log_exception
 
 __all__ = ["DeferredResponse", "Handler", "Listener", "Request", "Response", "ServerLimits"]
 
@@ -101,7 +102,7 @@ class Listener:
             if self._selector is not None:
                 self._finish(self._selector)
         except Exception:
-            self._say("event=listener_stop_failed: answers in progress were cut off")
+            self._log_exception("listener_stop_failed", "answers in progress were cut off")
         finally:
             self._end()
 
@@ -115,7 +116,7 @@ class Listener:
         except Exception:
             self._beating = False
             self.loop_restarts += 1
-            self._say("event=listener_restarted: its loop failed and begins again without the connections it had")
+            self._log_exception("listener_restarted", "the loop failed and starts again without its connections")
             self._stopping.wait(self._limits.pause_seconds)
 
     def _begin(self) -> selectors.BaseSelector:
@@ -197,13 +198,13 @@ class Listener:
                 return
             except ConnectionAbortedError:
                 continue
-            except OSError as error:
+            except OSError:
                 # Out of descriptors, as a rule.  The client stays in the backlog and the socket stays readable:
                 # without a pause this loop would spin, and starve the connections that it has.
                 self.exhausted += 1
                 self._accept_at = self._clock() + self._limits.pause_seconds
                 selector.unregister(self._socket)
-                self._say("event=accept_paused error=%r: new scrapes wait; raise LimitNOFILE", error.strerror)
+                self._log_exception("accept_paused", "new scrapes wait; raise LimitNOFILE")
                 return
             self.accepted += 1
             try:
@@ -248,7 +249,7 @@ class Listener:
             connection.close()
         except Exception:
             self.errors += 1
-            self._say("event=connection_failed: a bug, and one client lost its connection")
+            self._log_exception("connection_failed", "an internal error; one client lost its connection")
             connection.close()
         self._follow(connection, selector)
 
@@ -275,18 +276,18 @@ class Listener:
             answer = self._handler(request)
         except Exception:
             self.errors += 1
-            self._say("event=handler_failed path=%.80r: a bug; the client got a 500", request.path)
+            self._log_exception("handler_failed", "an internal error; the client got a 500", path=request.path[:80])
             return plain(500, "this answer failed; the log of the daemon says why")
         if isinstance(answer, DeferredResponse):
             answer.when_given(self._nudge)
         return answer
 
-    def _say(self, message: str, *values: object) -> None:
-        """Log the exception at hand, but each message at most once a minute."""
+    def _log_exception(self, event: str, msg: str, **fields: Field) -> None:
+        """Log the exception that is being handled, each event at most once a minute."""
         now = self._clock()
-        if now >= self._silent_until.get(message, now):
-            self._silent_until[message] = now + _SILENCE
-            _log.exception(message, *values)
+        if now >= self._silent_until.get(event, now):
+            self._silent_until[event] = now + _SILENCE
+            log_exception(_log, event, msg, **fields)
 
 
 def _bind(host: str, port: int, backlog: int) -> socket.socket:

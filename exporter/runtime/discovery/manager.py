@@ -19,6 +19,7 @@ from exporter.config.settings import DiscoverySettings, EngineSettings, Kubernet
 from exporter.engines import recognise
 from exporter.errors import SourceError
 from exporter.http.client.client import HttpClient, Limits, Target
+from exporter.logs import log_event
 from exporter.model import SourceStatus
 from exporter.model.process import Candidate
 from exporter.runtime.discovery.registry import PROCESSES, Book
@@ -133,7 +134,7 @@ class _Watcher:
         if seen.remark != said and self._clock() - at >= QUIET_SECONDS:
             self._remarked = seen.remark, self._clock()
             if seen.remark:
-                logger.warning("source=%s event=remark %s", self.polling.source, seen.remark)
+                log_event(logger, logging.WARNING, "discovery_warning", seen.remark, source=self.polling.source)
 
 
 class Discovery:

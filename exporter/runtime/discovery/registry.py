@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from exporter.config import parsers
 from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings
+from exporter.logs import log_event
 from exporter.sources.discovery.found import FoundEngine
 from exporter.sources.own_host import is_local_host
 
@@ -79,7 +80,10 @@ class Book:
         self._say_if_crowded(place, crowded=crowded)
         for spot, entry in list(known.items()):
             if left and now - entry.seen > FORGET_AFTER:
-                logger.info("source=discovery:%s event=forgotten: %s is listed no more", place, entry.engine.name)
+                log_event(
+                    logger, logging.INFO, "target_expired", "it is no longer listed",
+                    source=f"discovery:{place}", target=entry.engine.name,
+                )  # fmt: skip
                 del known[spot]
                 left -= 1
         return moved or left < budget
@@ -137,8 +141,10 @@ class Book:
 
     def _say_if_crowded(self, place: str, *, crowded: bool) -> None:
         if crowded and place not in self._crowded:
-            message = "source=discovery:%s event=crowded: it lists more engines than the %d that are polled"
-            logger.warning(message, place, MAX_DISCOVERED)
+            log_event(
+                logger, logging.WARNING, "target_limit_reached", "more engines are listed than are polled",
+                source=f"discovery:{place}", limit=MAX_DISCOVERED,
+            )  # fmt: skip
         (self._crowded.add if crowded else self._crowded.discard)(place)
 
     def _make_way(self, known: dict[Spot, _Known], name: str, spot: Spot, listed: set[Spot]) -> None:

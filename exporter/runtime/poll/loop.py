@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from exporter.errors import SourceError
+from exporter.logs import log_event, log_exception
 from exporter.model import SourceStatus
 from exporter.runtime.poll.state_logger import QUIET_SECONDS, Transitions
 from exporter.runtime.poll.ticker import Beat
@@ -151,7 +152,7 @@ class Polling:
         now = self._clock()
         if now - self._restart_said_at >= QUIET_SECONDS:
             self._restart_said_at = now
-            self._logger.info("source=%s event=restart", self.source)
+            log_event(self._logger, logging.INFO, "restarted", source=self.source)
 
     # ------------------------------------------------------------------ the loop
 
@@ -194,7 +195,8 @@ class Polling:
                 turn()
             except Exception:
                 self.loop_restarts += 1
-                self._logger.exception("source=%s event=bug: the poll failed unexpectedly and goes on", self.source)
+                msg = "a poll failed unexpectedly; the loop goes on"
+                log_exception(self._logger, "internal_error", msg, source=self.source)
                 bug = SourceError("internal", "an unexpected error; see the log")
                 crashed(self.failed(bug, self._clock()))
             now = self._clock()

@@ -1,14 +1,17 @@
 """Say in the log when a source changes state, and only then.
 
-A source that flips on every poll must not flood the log: one line a minute per source, and the next line says how
-many changes went unsaid.  After quiet minutes three may follow each other, so that what is started, fails and comes
-back is told as it happens: a line that came a minute late, under the wrong time, misleads whoever compares logs.
+A source that flips on every poll must not flood the log: one line a minute per source, and the next line counts the
+changes that were suppressed.  After quiet minutes three may follow each other, so that what is started, fails and
+comes back is logged as it happens: a line that came a minute late, under the wrong time, misleads whoever compares
+logs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+
+from exporter.logs import log_down, log_up
 
 QUIET_SECONDS = 60.0
 LINES = 3  # that may be saved up
@@ -41,7 +44,7 @@ class Transitions:
         self._reason: str | None = None  # "" is up; None before the first verdict
         self._said: str | None = None
         self._ration = Ration(clock)
-        self._unsaid = 0
+        self._suppressed = 0
 
     def up(self) -> None:
         """Note that the source was read; logged when it was down before or never read."""
@@ -55,13 +58,13 @@ class Transitions:
         if reason == self._reason and self._said == reason:
             return
         if reason != self._reason:
-            self._unsaid += 1
+            self._suppressed += 1
         self._reason = reason
         if not self._ration.take():
             return
-        unsaid = f" changes_unsaid={self._unsaid - 1}" if self._unsaid > 1 else ""
+        suppressed = self._suppressed - 1 if self._suppressed > 1 else None
         if reason:
-            self._logger.warning("source=%s state=down reason=%s%s: %s", self._source, reason, unsaid, message)
+            log_down(self._logger, self._source, reason, message, changes_suppressed=suppressed)
         else:
-            self._logger.info("source=%s state=up%s", self._source, unsaid)
-        self._said, self._unsaid = reason, 0
+            log_up(self._logger, self._source, changes_suppressed=suppressed)
+        self._said, self._suppressed = reason, 0

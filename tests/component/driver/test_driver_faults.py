@@ -657,7 +657,7 @@ def test_a_call_that_crashes_is_left_out_and_all_else_comes_back(told):
         assert page.failures("crashed") <= 2 and page.missing(1)["performance_state"] == "crashed"
         assert page.card("gpu_performance_state", 1) is None
         assert page.card("gpu_power_watts", 1) == 301 and "performance_state" not in page.missing(0)
-    assert "source=gpu:" + uuid(1) + " event=call_crashed function=nvmlDeviceGetPerformanceState" in seen.log
+    assert "event=call_crashed source=gpu:" + uuid(1) + " function=nvmlDeviceGetPerformanceState" in seen.log
 
 
 def test_a_card_whose_opening_crashes_is_left_alone_and_so_is_a_wait_for_events_that_does(told):

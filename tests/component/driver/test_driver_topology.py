@@ -206,7 +206,7 @@ def test_a_question_about_two_cards_that_never_returns_costs_no_other_path_and_i
     assert set(paths(page).values()) == {"NV18"} and page.card("gpu_nvlink_remote_links", 0, remote="switch") == 18
     assert page.failures("topology_hung") == 1 and page.why() is None and page.hung("nvml_events") == 0
     assert healed.failures("topology_hung") == 1
-    assert "event=topology_hung" in log and "event=topology_answers_again" in log
+    assert "event=topology_hung" in log and "event=topology_recovered" in log
 
 
 # ---------------------------------------------------------------- refusals

@@ -344,7 +344,7 @@ def test_an_owner_that_raises_does_not_stop_the_cards(tmp_path, node, caplog):
     assert one.until(one.up)
     at = one.card().reading.at
     assert one.until(lambda: one.up() and one.card().reading.at > at + 2 * INTERVAL)
-    assert "source=driver event=bug" in caplog.text
+    assert "event=internal_error source=driver" in caplog.text
 
 
 def test_the_interval_can_be_changed_while_running(node):
@@ -418,8 +418,15 @@ def test_each_state_of_the_driver_is_logged_once(node, caplog):
     one.plan({})
     assert one.until(one.up)
     time.sleep(3 * INTERVAL)
-    lines = [record.getMessage().split(":")[0] for record in caplog.records if "source=driver" in record.getMessage()]
-    assert lines == ["source=driver state=down reason=driver", "source=driver state=up version=590.48.01"]
+    lines = [
+        record.getMessage().partition(" error=")[0]
+        for record in caplog.records
+        if "source=driver" in record.getMessage()
+    ]
+    assert lines == [
+        "event=state_changed source=driver state=down reason=driver",
+        "event=state_changed source=driver state=up version=590.48.01",
+    ]
 
 
 def test_stop_works_before_start_and_twice(tmp_path):

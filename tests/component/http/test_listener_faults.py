@@ -156,7 +156,7 @@ def test_a_handler_that_raises_gives_a_500_without_a_traceback_and_one_log_line(
         assert one_answer(sock)[0] == 200
         assert listener.errors == 5
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "event=handler_failed path='/bad'" in caplog.text
+    assert "event=handler_failed path=/bad" in caplog.text
     assert "canary" in caplog.text
 
 

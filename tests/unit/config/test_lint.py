@@ -167,9 +167,9 @@ def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(capl
 
     app.start()
     try:
-        assert hints() == ["event=hint windows: without 5m"]
+        assert hints() == ['event=hint msg="windows: without 5m']
         assert app.reload().ok and hints() == []
-        assert app.reload().ok and hints() == ["event=hint windows: without 1m"]
+        assert app.reload().ok and hints() == ['event=hint msg="windows: without 1m']
         assert not app.reload().ok and hints() == []
         assert app.reload().ok and hints() == []
     finally:

@@ -43,7 +43,7 @@ def test_a_secret_file_must_hold_something_and_not_be_everybodys(tmp_path, caplo
     secret.chmod(0o604)
     with caplog.at_level(logging.WARNING):
         assert parse(engine(f"bearer_token_file: {secret}")).engines[0].bearer_token_file == str(secret)
-    assert "secret_file_readable_by_everybody path=engines[0].bearer_token_file" in caplog.text
+    assert "secret_file_world_readable key=engines[0].bearer_token_file" in caplog.text
     caplog.clear()
     secret.chmod(0o600)
     parse(engine(f"bearer_token_file: {secret}"))

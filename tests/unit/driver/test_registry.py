@@ -259,7 +259,10 @@ def test_each_state_is_logged_on_entering_and_on_leaving(book, caplog):
         book.read(answer(now), 5000.0)
         book.log_changes(now, 3.0, "")
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["source=gpu:GPU-a state=down reason=lost gpu=0", "source=gpu:GPU-a state=up gpu=0"]
+    assert lines == [
+        "event=state_changed source=gpu:GPU-a state=down reason=lost gpu=0",
+        "event=state_changed source=gpu:GPU-a state=up gpu=0",
+    ]
 
 
 def test_signals_that_a_card_lacks_are_logged_once(book, caplog):
@@ -273,4 +276,6 @@ def test_signals_that_a_card_lacks_are_logged_once(book, caplog):
         book.read(answer(now, missing=missing), 5000.0)
         book.log_changes(now, 3.0, "")
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["source=gpu:GPU-a event=absent_signals gpu=0: fan_speed:unsupported,energy:no_permission"]
+    assert lines == [
+        "event=unsupported_signals source=gpu:GPU-a gpu=0 signals=fan_speed:unsupported,energy:no_permission"
+    ]

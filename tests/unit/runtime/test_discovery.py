@@ -145,7 +145,7 @@ def test_a_place_that_is_not_heard_of_keeps_its_engines(book, clock):
 def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than_the_bound(book, clock, caplog):
     book.saw("file_sd", [at(f"a{n}:1") for n in range(500)], ())
     assert len(names(book)) == MAX_DISCOVERED
-    assert sum("event=crowded" in line for line in caplog.messages) == 1
+    assert sum("event=target_limit_reached" in line for line in caplog.messages) == 1
     for look in range(200):
         before = set(names(book))
         clock.now += 2
@@ -157,7 +157,7 @@ def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than
             assert len(before ^ now) <= 2 * MAX_CHANGES
     assert len(names(book)) == MAX_DISCOVERED
     assert all(not name.startswith("a") for name in names(book))
-    assert sum("event=crowded" in line for line in caplog.messages) == 2
+    assert sum("event=target_limit_reached" in line for line in caplog.messages) == 2
 
 
 def test_a_pod_that_moved_takes_its_name_along_at_once(book, clock):

@@ -74,8 +74,9 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
     assert found(one) == ["127.0.0.1:1"]
     write(path, "127.0.0.1:2")
     assert wait_until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
-    said = [line.partition(":")[2].partition(":")[0] for line in caplog.messages if "state=" in line]
-    assert said == ["file_sd state=up", "file_sd state=down reason=malformed", "file_sd state=up"]
+    said = [line.split()[1:4] for line in caplog.messages if "state=" in line]
+    down = ["source=discovery:file_sd", "state=down", "reason=malformed"]
+    assert said == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
 
 
 def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
@@ -84,7 +85,7 @@ def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
     assert wait_until(lambda: status(one, "file_sd").up)
     time.sleep(0.3)
     assert [line for line in caplog.messages if "left_out" in line] == [
-        "source=discovery:file_sd event=remark left_out=1: targets that are no HOST:PORT, or too many"
+        'event=discovery_warning source=discovery:file_sd msg="left_out=1: targets that are no HOST:PORT, or too many"'
     ]
 
 
@@ -344,7 +345,7 @@ def test_the_daemon_follows_a_rewritten_list_within_seconds_and_a_half_written_o
         assert page.labels("llm_up", "replica") >= {"mine", "a"}
         code, seconds = program.end()
         assert (code, seconds < 7) == (0, True)
-        assert "event=bug" not in program.text()
+        assert "event=internal_error" not in program.text()
         assert "Traceback" not in program.text()
 
 

@@ -223,7 +223,7 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
         assert part in text
     clock.tick(61.0)
     events.driver_said(seen(xid=94, at=clock.now))
-    assert "unsaid=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
+    assert "suppressed=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
     events.driver_said(seen(xid=63, at=clock.now))
     assert caplog.records[2].levelname == "INFO"
 

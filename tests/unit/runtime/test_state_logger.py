@@ -28,11 +28,11 @@ def source(caplog):
 
 
 def test_a_start_a_fall_and_a_return_are_said_when_they_happen(source):
-    assert source("") == ["source=engine:a state=up"]
+    assert source("") == ["event=state_changed source=engine:a state=up"]
     assert source("") == []
-    assert source("refused") == ["source=engine:a state=down reason=refused: why"]
+    assert source("refused") == ["event=state_changed source=engine:a state=down reason=refused error=why"]
     assert source("refused") == []
-    assert source("") == ["source=engine:a state=up"]
+    assert source("") == ["event=state_changed source=engine:a state=up"]
 
 
 def test_a_source_that_flips_every_second_says_one_thing_a_minute_and_counts_the_rest(source):
@@ -41,7 +41,7 @@ def test_a_source_that_flips_every_second_says_one_thing_a_minute_and_counts_the
     lines = [line for each in said for line in each]
     assert LINES + minutes - 1 <= len(lines) <= LINES + minutes
     assert sum(map(len, said[:6])) == LINES
-    counted = sum(int(line.partition("changes_unsaid=")[2].split(":")[0]) for line in lines if "unsaid" in line)
+    counted = sum(int(line.partition("changes_suppressed=")[2].split()[0]) for line in lines if "suppressed" in line)
     last = max(second for second, each in enumerate(said) if each)
     assert counted + len(lines) == last + 1
 
@@ -50,4 +50,6 @@ def test_what_could_not_be_said_is_said_as_soon_as_it_may(source):
     for reason in ("", "refused", "", "timeout"):
         last = source(reason, 0.1)
     assert last == []
-    assert source("timeout", QUIET_SECONDS + 0.1) == ["source=engine:a state=down reason=timeout: why"]
+    assert source("timeout", QUIET_SECONDS + 0.1) == [
+        "event=state_changed source=engine:a state=down reason=timeout error=why"
+    ]

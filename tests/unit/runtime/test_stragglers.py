@@ -350,4 +350,4 @@ def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):
         "straggler",
         "straggler_over",
     ]
-    assert "replica=chat uuid=GPU-0002 cause=thermal slowdown=1.20" in caplog.records[0].getMessage()
+    assert "replica=chat uuid=GPU-0002 cause=thermal slowdown=1.2" in caplog.records[0].getMessage()
