@@ -109,6 +109,35 @@ class Fault:
     lead: float = 8.0
     strength: float = 1.0
 
+    @property
+    def sentence(self) -> str:
+        """What happens, without its time."""
+        return FAULTS[self.kind].format(gpu=self.card, lead=self.lead, percent=self.strength)
+
+
+FAULTS = {
+    "lost": "GPU {gpu} has NVLink errors for {lead:g} s and is then lost",
+    "memory": "a process on GPU {gpu} takes the rest of its memory within {lead:g} s",
+    "heat": "the cooler of GPU {gpu} fails",
+    "cap": "the power limit of GPU {gpu} is lowered to {percent:.0%}",
+    "brake": "the power supply brakes GPU {gpu} to {percent:.0%} of its clock",
+    "lanes": "the PCIe link of GPU {gpu} is left with {percent:.0%} of its lanes",
+    "tenant": "another tenant's process starts to work on GPU {gpu}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """A line of the metrics endpoint that shows what a scenario is about.
+
+    ``expr`` compares one series with a number, as PromQL does; it holds ``within`` so many seconds of the scenario's
+    fault, or of the start where there is none, and not before.
+    """
+
+    expr: str
+    within: float
+    meaning: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -132,6 +161,21 @@ class Scenario:
     busy: tuple[float, ...] = (1.0,) * 8  # a card's share of its group's busy time
     faults: tuple[Fault, ...] = ()
     software: tuple[Software, ...] = (Software(),)
+    expect: tuple[Symptom, ...] = ()
+
+    def guide(self, fault_at: float | None = None) -> tuple[str, ...]:
+        """Return what happens at which second and what to watch on the metrics endpoint, a sentence a line.
+
+        ``fault_at`` replaces the time of the scenario's faults, seconds after the start.
+        """
+        begins = [fault.at if fault_at is None else fault_at for fault in self.faults]
+        happens = [f"After {at:g} s {fault.sentence}." for at, fault in zip(begins, self.faults, strict=True)]
+        watch = [
+            f"Watch {symptom.expr} (about {symptom.within + max(begins, default=0.0):g} s after the start):"
+            f" {symptom.meaning}."
+            for symptom in self.expect
+        ]
+        return (*happens, *watch)
 
 
 H100 = CardKind(
@@ -217,34 +261,60 @@ TWO_REPLICAS = (
 SCENARIOS = (
     Scenario(
         name="healthy",
-        summary="two replicas of one model on four cards each, all well",
+        summary="two replicas of one model on four GPUs each, all well",
         kind=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=CHAT, ranks=FIRST_FOUR),
             Replica(name="chat-b", model=LLAMA_70B, traffic=CHAT, ranks=LAST_FOUR),
         ),
+        expect=(
+            Symptom(
+                expr='llm_kv_cache_hit_ratio{replica="chat-a",window="1m"} > 0.3',
+                within=30.0,
+                meaning="the prefix cache of chat-a answers for a good part of the prompt tokens",
+            ),
+        ),
     ),
     Scenario(
         name="mixed",
-        summary="two models on six cards, two cards idle",
+        summary="two models on six GPUs, two GPUs idle",
         kind=H100,
         replicas=(
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
             Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
         ),
+        expect=(
+            Symptom(
+                expr='gpu_idle_seconds_total{gpu="6"} > 10',
+                within=15.0,
+                meaning="GPU 6 and GPU 7 serve nothing, and their idle time is counted",
+            ),
+        ),
     ),
     Scenario(
         name="idle",
-        summary="two replicas that nobody asks anything: all well, and nothing may look or sound as if it were not",
+        summary="an idle node: two replicas without requests, all well",
         kind=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=QUIET, ranks=FIRST_FOUR),
             Replica(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
         ),
+        expect=(
+            Symptom(
+                expr='llm_requests_running{replica="chat-a"} == 0',
+                within=10.0,
+                meaning="nobody asks for anything",
+            ),
+            Symptom(
+                expr='gpu_idle_seconds_total{gpu="0"} > 10',
+                within=15.0,
+                meaning="all GPUs hold memory and idle",
+            ),
+        ),
     ),
     Scenario(
         name="pcie",
-        summary="one replica over eight cards that talk over PCIe: slower than four cards with NVLink",
+        summary="one replica over eight GPUs that talk over PCIe: slower than four GPUs with NVLink",
         kind=H100_PCIE,
         busy=(0.998, 0.662, 0.611, 0.591, 0.560, 0.529, 0.489, 0.458),
         replicas=(
@@ -256,27 +326,68 @@ SCENARIOS = (
                 link_scale=3.6,
             ),
         ),
+        expect=(
+            Symptom(
+                expr='llm_cards_over_pcie{replica="chat"} == 1',
+                within=10.0,
+                meaning="the GPUs of the replica talk over PCIe",
+            ),
+            Symptom(
+                expr='llm_card_path_info{replica="chat",path="SYS"} == 1',
+                within=10.0,
+                meaning="and the slowest path crosses the CPU sockets",
+            ),
+        ),
     ),
     Scenario(
         name="oom",
-        summary="one worker's memory grows until its card, not the first, is full and requests fail",
+        summary="one worker's memory grows until its GPU, not the first, is full and requests fail",
         kind=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR, memory_fraction=0.86),
             Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR, memory_fraction=0.86),
         ),
         faults=(Fault(kind="memory", card=5, at=20.0, lead=40.0),),
+        expect=(
+            Symptom(
+                expr='gpu_memory_used_bytes{gpu="5"} > 84e9',
+                within=45.0,
+                meaning="the memory of GPU 5 is full while its neighbours have room",
+            ),
+            Symptom(
+                expr='llm_error_ratio{replica="chat-b",window="1m"} > 0.01',
+                within=60.0,
+                meaning="requests to chat-b fail",
+            ),
+        ),
     ),
     Scenario(
         name="hang",
-        summary="a card is lost: its replica freezes in a collective and requests wait",
+        summary="a GPU is lost: its replica freezes in a collective and requests wait",
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="lost", card=6, at=30.0, lead=8.0),),
+        expect=(
+            Symptom(
+                expr='gpu_nvlink_links_down{gpu="6"} == 1',
+                within=5.0,
+                meaning="one NVLink of GPU 6 is down",
+            ),
+            Symptom(
+                expr='gpu_up{gpu="6"} == 0',
+                within=12.0,
+                meaning="GPU 6 is lost",
+            ),
+            Symptom(
+                expr='llm_frozen{replica="chat-b"} == 1',
+                within=40.0,
+                meaning="chat-b runs requests and generates nothing",
+            ),
+        ),
     ),
     Scenario(
         name="skew",
-        summary="eight data-parallel ranks, one card each, and a scheduler that prefers the first",
+        summary="eight data-parallel ranks, one GPU each, and a scheduler that prefers the first",
         kind=H100,
         replicas=(
             Replica(
@@ -295,6 +406,18 @@ SCENARIOS = (
                 max_sequences=64,
             ),
         ),
+        expect=(
+            Symptom(
+                expr='llm_rank_imbalance_max_to_mean_ratio{replica="chat",signal="generation_token_rate"} > 1.3',
+                within=60.0,
+                meaning="the busiest rank generates far more tokens than the mean",
+            ),
+            Symptom(
+                expr='gpu_utilization_spread_ratio{scope="replica",group="chat"} > 0.3',
+                within=60.0,
+                meaning="utilisation falls from GPU 0 to GPU 7",
+            ),
+        ),
     ),
     Scenario(
         name="drift",
@@ -305,48 +428,105 @@ SCENARIOS = (
             Software(),
             Software(driver="570.172.08", nvml="12.570.172.08", cuda=12080, engine="0.31.1", pace=1.15),
         ),
+        expect=(
+            Symptom(
+                expr='gpu_driver_info{driver_version="580.95.05"} == 1',
+                within=10.0,
+                meaning="start a second node with --node 1 and compare: its driver is older",
+            ),
+            Symptom(
+                expr='llm_engine_info{replica="chat-a",version="0.32.0"} == 1',
+                within=10.0,
+                meaning="so is its engine",
+            ),
+        ),
     ),
     Scenario(
         name="heat",
-        summary="one card's cooler fails: it throttles, and the other cards of its replica wait for it",
+        summary="the cooler of one GPU fails: it throttles, and the other GPUs of its replica wait for it",
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="heat", card=2, at=20.0, strength=0.30),),
+        expect=(
+            Symptom(
+                expr='gpu_temperature_margin_celsius{gpu="2"} < 10',
+                within=60.0,
+                meaning="GPU 2 is close to thermal throttling",
+            ),
+            Symptom(
+                expr='gpu_straggler{gpu="2",replica="chat-a",cause="thermal"} == 1',
+                within=75.0,
+                meaning="the other GPUs of chat-a wait for GPU 2",
+            ),
+        ),
     ),
     Scenario(
         name="powercap",
-        summary="one card's power limit was lowered: it runs at a lower clock, and its replica waits for it",
+        summary="the power limit of one GPU is lowered: it runs at a lower clock, and its replica waits for it",
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="cap", card=5, at=20.0, strength=0.35),),
+        expect=(
+            Symptom(
+                expr='gpu_straggler{gpu="5",replica="chat-b",cause="power_cap"} == 1',
+                within=20.0,
+                meaning="the other GPUs of chat-b wait for GPU 5",
+            ),
+        ),
     ),
     Scenario(
         name="brake",
-        summary="the power supply brakes one card, and its replica waits for it",
+        summary="the power supply brakes one GPU, and its replica waits for it",
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="brake", card=1, at=20.0, strength=0.7),),
+        expect=(
+            Symptom(
+                expr='gpu_straggler{gpu="1",replica="chat-a",cause="power_brake"} == 1',
+                within=20.0,
+                meaning="the other GPUs of chat-a wait for GPU 1",
+            ),
+        ),
     ),
     Scenario(
         name="tenant",
-        summary="somebody else's process works on one card, and its replica waits for it",
+        summary="another tenant's process works on one GPU, and its replica waits for it",
         kind=H100,
         replicas=TWO_REPLICAS,
         faults=(Fault(kind="tenant", card=6, at=20.0, strength=0.35),),
+        expect=(
+            Symptom(
+                expr='gpu_straggler{gpu="6",replica="chat-b",cause="other_tenant"} == 1',
+                within=20.0,
+                meaning="the other GPUs of chat-b wait for GPU 6",
+            ),
+        ),
     ),
     Scenario(
         name="narrow",
-        summary="two replicas over PCIe, and one card's link has a quarter of its lanes: its replica waits for it",
+        summary="two replicas over PCIe, and the link of one GPU has a quarter of its lanes: the others wait",
         kind=H100_PCIE,
         replicas=tuple(
             Replica(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=cards, link_scale=1.5)
             for name, cards in (("chat-a", FIRST_FOUR), ("chat-b", LAST_FOUR))
         ),
         faults=(Fault(kind="lanes", card=3, at=20.0, strength=0.25),),
+        expect=(
+            Symptom(
+                expr='gpu_straggler{gpu="3",replica="chat-a",cause="pcie"} == 1',
+                within=20.0,
+                meaning="the other GPUs of chat-a wait for GPU 3",
+            ),
+            Symptom(
+                expr='gpu_pcie_link_degraded{gpu="3"} == 1',
+                within=80.0,
+                meaning="the PCIe link of GPU 3 is below its rating",
+            ),
+        ),
     ),
     Scenario(
         name="engines",
-        summary="one model behind four kinds of engines, two cards each: vLLM, SGLang, TGI and Ray Serve",
+        summary="one model behind four kinds of engines, two GPUs each: vLLM, SGLang, TGI and Ray Serve",
         kind=H100,
         replicas=(
             Replica(name="code-vllm", model=QWEN_32B, traffic=CODE, ranks=((0, 1),)),
@@ -354,10 +534,27 @@ SCENARIOS = (
             Replica(name="code-tgi", model=QWEN_32B, traffic=CODE, ranks=((4, 5),), engine="tgi"),
             Replica(name="code-ray", model=QWEN_32B, traffic=CODE, ranks=((6, 7),), engine="ray_serve"),
         ),
+        expect=(
+            Symptom(
+                expr='llm_up{replica="code-sglang",engine="sglang"} == 1',
+                within=10.0,
+                meaning="SGLang is read with its own field table",
+            ),
+            Symptom(
+                expr='llm_up{replica="code-tgi",engine="tgi"} == 1',
+                within=10.0,
+                meaning="TGI is read with its own field table",
+            ),
+            Symptom(
+                expr='llm_up{replica="code-ray",engine="ray_serve"} == 1',
+                within=10.0,
+                meaning="Ray Serve is read with its own field table",
+            ),
+        ),
     ),
     Scenario(
         name="mig",
-        summary="one card is divided (MIG): a small model on one half, the other half idle; large models beside it",
+        summary="one MIG-enabled GPU: a small model on one instance, the other idle; large models on other GPUs",
         kind=H100,
         parts=(Part(card=7, kind=H100_HALF, share=3 / 7), Part(card=7, kind=H100_HALF, share=3 / 7)),
         busy=(1.0,) * 10,
@@ -365,6 +562,18 @@ SCENARIOS = (
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
             Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
             Replica(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), link_scale=2.2),
+        ),
+        expect=(
+            Symptom(
+                expr='gpu_mig_info{gpu="7:0",profile="3g.40gb"} == 1',
+                within=10.0,
+                meaning="GPU 7 has MIG instances",
+            ),
+            Symptom(
+                expr='gpu_sm_active_ratio{gpu="7:0"} > 0',
+                within=20.0,
+                meaning="its first instance works, the second idles",
+            ),
         ),
     ),
 )

@@ -16,7 +16,7 @@ STEPS = (
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
     ("soak", ["tests.bench.soak", "--polls", "50000"]),
-    ("a quiet day", ["tests.bench.quiet_day"]),
+    ("a quiet day", ["tests.bench.soak_day"]),
 )
 
 for title, arguments in STEPS:

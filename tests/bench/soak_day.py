@@ -1,14 +1,11 @@
-"""``python -m tests.bench.quiet_day``: a whole healthy and a whole mixed day, and what would have fired; minutes."""
+"""``python -m tests.bench.soak_day``: a whole healthy and a whole mixed day, and what would have fired; minutes."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests' own modules
-
-from tests.support import quiet_day, servers
+from tests.support import servers, soak_day
 
 
 def main() -> int:
@@ -19,7 +16,7 @@ def main() -> int:
     given = parser.parse_args()
     days = {"n1:9853": ("healthy", {}), "n2:9853": ("mixed", {"seed": 2})}
     with servers.scratch() as folder:
-        fired, took = quiet_day.replayed(folder, days, hours=given.hours, read=given.read, scrape=given.scrape)
+        fired, took = soak_day.replayed(folder, days, hours=given.hours, read=given.read, scrape=given.scrape)
     print(", ".join(f"{what} {seconds:.0f} s" for what, seconds in took.items()))
     for (name, severity), found in sorted(fired.items()):
         for labels, at in found:

@@ -1,13 +1,13 @@
 """On a healthy day nobody is told anything but that alerting works; the same replay tells of a fault.
 
-The day's curve of traffic is lived in five hours here; ``python -m tests.bench.quiet_day`` lives twenty-four.
+The day's curve of traffic is lived in five hours here; ``python -m tests.bench.soak_day`` lives twenty-four.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support import quiet_day, servers
+from tests.support import servers, soak_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -22,7 +22,7 @@ def folder():
 
 def test_a_healthy_and_a_mixed_day_fire_only_the_watchdog(folder):
     days = {"n1:9853": ("healthy", {}), "n2:9853": ("mixed", {"seed": 2})}
-    fired, _ = quiet_day.replayed(folder, days, hours=5, day=5, read=60)
+    fired, _ = soak_day.replayed(folder, days, hours=5, day=5, read=60)
     assert set(fired) == {("Watchdog", "none")}, fired
 
 
@@ -31,7 +31,7 @@ def test_the_same_replay_tells_of_a_lost_card_and_of_cards_that_idle(folder):
         "n1:9853": ("hang", {"fault_at": 3600, "fault_until": 5400}),
         "n2:9853": ("idle", {"seed": 2}),
     }
-    fired, _ = quiet_day.replayed(folder, days, hours=2.25, read=60)
+    fired, _ = soak_day.replayed(folder, days, hours=2.25, read=60)
     names = {name for name, _ in fired}
     assert {"GpuLost", "EngineFrozen", "CardIdleHoldsMemory"} <= names, fired
     ((lost, at),) = fired["GpuLost", "critical"]

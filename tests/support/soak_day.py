@@ -1,15 +1,14 @@
 """A simulated day through the daemon's own readers into a real Prometheus, and which alerts would have fired when.
 
-``write`` lives the day in this process: the real card reader, engine and gateway pollers, derivations and collector
-over one simulated world, on a clock that jumps from reading to reading.  ``Replay`` backfills the pages into
-Prometheus, lets promtool backfill the recording rules level by level, asks every alert's expression over the day and
-applies its ``for``.  ``python tests/quiet_day.py SCENARIO …`` writes one node's day: processes share the cores.
+``write`` lives the day in this process: a ``VirtualNode``, whose clock jumps from reading to reading.  ``Replay``
+backfills the pages into Prometheus, lets promtool backfill the recording rules level by level, asks every alert's
+expression over the day and applies its ``for``.  ``python -m tests.support.soak_day SCENARIO PATH …`` writes one
+node's day: processes share the cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import subprocess
 import sys
@@ -21,10 +20,10 @@ import yaml
 from alerts.registry import groups
 from alerts.rule import Alert, Recording, seconds
 from alerts.tuning import Tuning
-from tests.support import servers, simulated
-from tests.support.builders import Clock
+from tests.support import servers
+from tests.support.virtual_node import UNIX_START as BEGIN
+from tests.support.virtual_node import VirtualNode
 
-BEGIN = 1_767_571_200  # Unix time of the day's start: Monday 2026-01-05, midnight UTC
 JOB = Tuning().job
 _SAMPLE = re.compile(r"([a-z_:][a-z0-9_:]*)(?:\{(.*)\})? (\S+)\Z", re.IGNORECASE)
 _PART = re.compile(r"_(bucket|count|sum)\Z")
@@ -43,156 +42,6 @@ def read_families():
 
 
 # ------------------------------------------------------------------ one node's day
-
-
-class Node:
-    """A simulated node that this process reads as the daemon does."""
-
-    def __init__(self, scenario, *, seed, fault_at=None, fault_until=None):
-        from exporter.catalog.spec import Series
-        from exporter.config.settings import CostSettings
-        from exporter.derive.replicas import Assignment
-        from exporter.render.exposition import ExpositionRenderer
-        from exporter.runtime.costs import Ledger
-        from exporter.runtime.gateway import GatewayPlan, gateway_poller
-        from exporter.runtime.gpu_events import Events
-        from exporter.runtime.publisher import Publisher
-        from exporter.runtime.stragglers import StragglerWatch
-        from exporter.simulate import cards as simulated_cards
-        from exporter.simulate import playing
-        from exporter.simulate.gateway import Gateway
-        from exporter.simulate.plan import Plan
-
-        self.clock = Clock(0.0)
-        Plan.now = lambda _: self.clock.now  # the only clock that the simulation has
-        playing.CATCH_UP = 600.0
-        plan = Plan(
-            scenario=scenario, seed=seed, start=0.0, wall=float(BEGIN), fault_at=fault_at, fault_until=fault_until
-        )
-        self.cards = Cards(plan, self.clock)
-        self.world = simulated_cards._node[0].world
-        owners = self._owners()
-        self.replicas = [self._poller(spec) for spec in self.world.scenario.replicas]
-        gateway = Gateway(plan)
-        gateway._world = self.world
-        self.gateway = gateway_poller(
-            GatewayPlan(name="edge", kind="auto", interval=30.0, windows=simulated.WINDOWS),
-            Answers(gateway.page), clock=self.clock, wall=self.wall,
-        )  # fmt: skip
-        ledger, costs = Ledger(), CostSettings()
-        self.renderer = ExpositionRenderer(openmetrics=False, series=Series.FULL)
-        self.publisher = Publisher(
-            cards=self.cards,
-            replicas=lambda: self.replicas,
-            gateways=lambda: [self.gateway],
-            assignment=lambda: Assignment(owners=owners),
-            xids=Events(clock=self.clock, wall=self.wall).view,
-            publish=lambda _: None,
-            economy=lambda *said: ledger.account(*said, windows=simulated.WINDOWS, costs=costs),
-            stragglers=StragglerWatch().look,
-            clock=self.clock,
-            wall=self.wall,
-        )
-
-    def wall(self):
-        return BEGIN + self.clock.now
-
-    def _owners(self):
-        from exporter.model import Ownership
-
-        return tuple(
-            Ownership(uuid=self.cards.uuids[index], replica=spec.name, rank=str(rank) if len(spec.ranks) > 1 else "")
-            for spec in self.world.scenario.replicas
-            for rank, group in enumerate(spec.ranks)
-            for index in group
-        )
-
-    def _poller(self, spec):
-        from exporter.runtime.replica import ReplicaPlan, replica_poller
-
-        plan = ReplicaPlan(
-            name=spec.name, kind="vllm", interval=30.0, windows=simulated.WINDOWS, quantiles=(0.5, 0.95, 0.99)
-        )
-        page = simulated.Page(self.world, spec.name)
-        return replica_poller(plan, page, clock=self.clock, wall=self.wall)
-
-    def live(self, hours, *, read, scrape):
-        """Read every ``read`` seconds; yield (Unix time, page) every ``scrape``."""
-        for now in range(read, int(hours * 3600) + 1, read):
-            self.clock.now = float(now)
-            self.world.at(self.clock.now)
-            self.cards.read(slow=True)
-            for poller in self.replicas:
-                poller.turn()
-            self.gateway.poll()
-            self.publisher.turn()
-            if now % scrape == 0:
-                page = self.renderer.render(self.publisher.snapshot)
-                assert page.dropped == 0
-                yield BEGIN + now, page.body.decode()
-
-
-class Answers:
-    """A fetcher of something in this process."""
-
-    def __init__(self, page):
-        self.page = page
-
-    def fetch(self, path=None):
-        from exporter.sources.replay import ReplayedPage
-
-        return ReplayedPage(body=self.page())
-
-    def close(self):
-        pass
-
-
-class Cards:
-    """The cards through the real reader, without the worker process around it."""
-
-    def __init__(self, plan, clock):
-        from exporter.driver.nvml.gpu import CardReader
-        from exporter.driver.nvml.library import initialise, load_driver, open_card
-        from exporter.driver.nvml.topology import TopologyReader
-        from exporter.model import SourceStatus
-
-        self.clock = clock
-        self.status = SourceStatus(source="driver", up=True)
-        driver = load_driver("exporter.simulate.cards", plan.dumps())
-        self.driver, count = initialise(driver)
-        opened = [open_card(driver, index) for index in range(count)]
-        self._readers = [
-            (facts, CardReader(driver, calls, facts, self.driver.driver_version)) for calls, facts in opened
-        ]
-        self.uuids = [facts.uuid for _, facts in opened]
-        self._topology = TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
-        self.cards = ()
-
-    def state(self, now):
-        return self
-
-    def read(self, *, slow):
-        self.cards = tuple(self._read(facts, reader, slow=slow) for facts, reader in self._readers)
-
-    def _read(self, facts, reader, *, slow):
-        from exporter.driver.nvml.errors import CardGone
-        from exporter.model import CardState, SourceStatus
-
-        reading = None
-        with contextlib.suppress(CardGone):
-            reading = reader.read(slow=slow, clock=self.clock)
-        at, lost = self.clock(), reading is None
-        return CardState(
-            facts=facts,
-            status=SourceStatus(
-                source=f"gpu:{facts.uuid}", up=not lost, reason="lost" if lost else "", last_success=at,
-                last_success_wall=BEGIN + at,
-            ),
-            reading=reading,
-            last_read_at=at,
-            labels=(str(facts.index), facts.uuid),
-            topology=self._topology[facts.uuid],
-        )  # fmt: skip
 
 
 def lines(page, target, at, wanted):
@@ -223,11 +72,12 @@ def write(
     from exporter.simulate import traffic
 
     traffic.DAY = day * 3600.0
-    node = Node(scenario, seed=seed, fault_at=fault_at, fault_until=fault_until)
+    node = VirtualNode(scenario, seed=seed, fault_at=fault_at, fault_until=fault_until)
     wanted, target = read_families(), f'job="{JOB}",instance="{instance}"'
     with open(path, "w", encoding="utf-8") as file:
-        for at, page in node.live(hours, read=read, scrape=scrape):
-            file.writelines(lines(page, target, at, wanted))
+        for now in node.live(hours * 3600, every=read):
+            if now % scrape == 0:
+                file.writelines(lines(node.page(), target, int(BEGIN + now), wanted))
 
 
 # ------------------------------------------------------------------ the replay
@@ -323,7 +173,8 @@ class Replay:
 def spawn(scenario, path, **options):
     """Write a node's day in a process of its own."""
     given = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    return subprocess.Popen([sys.executable, __file__, scenario, str(path), *given])
+    command = [sys.executable, "-m", "tests.support.soak_day", scenario, str(path), *given]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
 
 def replayed(folder, days, *, hours, day=24.0, read=30, scrape=60):
@@ -366,5 +217,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     main()

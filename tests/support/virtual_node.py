@@ -1,0 +1,182 @@
+"""A simulated node, read by the daemon's own GPU readers, pollers and publisher on a clock that tests move.
+
+Nothing sleeps and nothing runs in a thread: one ``VirtualNode`` at a time lives in a process, because the driver that
+it plays is a module.
+"""
+
+from __future__ import annotations
+
+import json
+
+from exporter.catalog.spec import Series
+from exporter.config.settings import CostSettings
+from exporter.derive.replicas import Assignment
+from exporter.driver.daemon.registry import place
+from exporter.driver.nvml.errors import CardGone
+from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.topology import TopologyReader
+from exporter.model import CardState, Ownership, SourceStatus
+from exporter.render.exposition import ExpositionRenderer
+from exporter.runtime.costs import Ledger
+from exporter.runtime.gateway import GatewayPlan, gateway_poller
+from exporter.runtime.gpu_events import Events
+from exporter.runtime.publisher import Publisher
+from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.stragglers import StragglerWatch
+from exporter.simulate import cards as simulated_cards
+from exporter.simulate.engine import PAGES
+from exporter.simulate.gateway import Gateway
+from exporter.simulate.plan import Plan
+from exporter.simulate.playing import Node as Driver
+from exporter.simulate.vllm_page import ProcessFacts
+from exporter.sources.replay import ReplayedPage
+from tests.support.builders import Clock
+
+UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
+WINDOWS = (("1m", 60.0), ("5m", 300.0))
+QUANTILES = (0.5, 0.95, 0.99)
+PROCESS = ProcessFacts(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, most_files=1)
+
+
+class _Plan(Plan):
+    """A plan whose clock is the test's."""
+
+    clock = Clock(0.0)
+
+    def now(self):
+        return self.clock()
+
+
+class Page:
+    """Fetches the page that a simulated server would serve now."""
+
+    def __init__(self, read, version=None):
+        self._read, self._version = read, version
+
+    def fetch(self, path=None):
+        if path is not None:
+            return ReplayedPage(body=json.dumps({"version": self._version}).encode())
+        return ReplayedPage(body=self._read())
+
+    def close(self):
+        pass
+
+
+class Gpus:
+    """The GPUs through the real reader, without the worker process around it."""
+
+    def __init__(self, plan, clock, unix_now):
+        self._clock, self._unix_now = clock, unix_now
+        self.status = SourceStatus(source="driver", up=True)
+        driver = load_driver("exporter.simulate.cards", plan.dumps())
+        simulated_cards._node[:] = [Driver(plan)]
+        self.driver, count = initialise(driver)
+        opened = [open_card(driver, index) for index in range(count)]
+        self._readers = [
+            (facts, CardReader(driver, calls, facts, self.driver.driver_version)) for calls, facts in opened
+        ]
+        self._topology = TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
+        self.world = simulated_cards._node[0].world
+        self.uuids = [simulated_cards.nvmlDeviceGetUUID(card.index) for card in self.world.cards]
+        self.cards = ()
+
+    def state(self, now):
+        return self
+
+    def read(self, *, slow):
+        self.cards = tuple(state for facts, reader in self._readers for state in self._read(facts, reader, slow))
+
+    def _read(self, facts, reader, slow):
+        try:
+            for part in reader.instances.read(look=slow, clock=self._clock) if reader.instances else ():
+                yield self._state(*part)
+            yield self._state(facts, reader.read(slow=slow, clock=self._clock))
+        except CardGone:
+            yield self._state(facts, None)
+
+    def _state(self, facts, reading):
+        at, lost = self._clock(), reading is None
+        return CardState(
+            facts=facts,
+            status=SourceStatus(
+                source=f"gpu:{facts.uuid}", up=not lost, reason="lost" if lost else "", last_success=at,
+                last_success_wall=self._unix_now(),
+            ),
+            reading=reading,
+            last_read_at=at,
+            labels=(place(facts), facts.uuid),
+            topology=self._topology.get(facts.uuid),
+        )  # fmt: skip
+
+
+class VirtualNode:
+    """A scenario as the daemon sees it.  ``fault_at``, ``fault_until``: seconds after the start."""
+
+    def __init__(
+        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, interval=30.0, series=Series.FULL
+    ):
+        self.clock = _Plan.clock = Clock(0.0)
+        plan = _Plan(
+            scenario=scenario, seed=seed, node=node, start=0.0, wall=float(UNIX_START), fault_at=fault_at,
+            fault_until=fault_until,
+        )  # fmt: skip
+        self.gpus = Gpus(plan, self.clock, self.unix_now)
+        self.world = self.gpus.world
+        self.owners = tuple(self._owners())
+        self.replicas = [self._poller(replica, interval) for replica in self.world.replicas]
+        gateway = Gateway(plan)
+        gateway._world = self.world
+        self.gateway = gateway_poller(
+            GatewayPlan(name="edge", kind="auto", interval=interval, windows=WINDOWS),
+            Page(gateway.page), clock=self.clock, wall=self.unix_now,
+        )  # fmt: skip
+        ledger, costs = Ledger(), CostSettings()
+        self._renderer = ExpositionRenderer(openmetrics=False, series=series)
+        self.publisher = Publisher(
+            cards=self.gpus,
+            replicas=lambda: self.replicas,
+            gateways=lambda: [self.gateway],
+            assignment=lambda: Assignment(owners=self.owners),
+            xids=Events(clock=self.clock, wall=self.unix_now).view,
+            publish=lambda _: None,
+            economy=lambda *said: ledger.account(*said, windows=WINDOWS, costs=costs),
+            stragglers=StragglerWatch().look,
+            clock=self.clock,
+            wall=self.unix_now,
+        )
+
+    def unix_now(self):
+        return UNIX_START + self.clock.now
+
+    def _owners(self):
+        for replica in self.world.scenario.replicas:
+            for number, group in enumerate(replica.ranks):
+                rank = str(number) if len(replica.ranks) > 1 else ""
+                for index in group:
+                    yield Ownership(uuid=self.gpus.uuids[index], replica=replica.name, rank=rank)
+
+    def _poller(self, replica, interval):
+        name, kind = replica.spec.name, replica.spec.engine
+        _, render = PAGES[kind]
+        page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), self.world.software.engine)
+        plan = ReplicaPlan(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
+        return replica_poller(plan, page, clock=self.clock, wall=self.unix_now)
+
+    def live(self, seconds, *, every=1):
+        """Read everything each ``every`` seconds until so many after the start; yield the seconds lived so far."""
+        while self.clock.now + every <= seconds:
+            self.clock.tick(float(every))
+            self.world.at(self.clock.now)
+            self.gpus.read(slow=True)
+            for poller in self.replicas:
+                poller.turn()
+            self.gateway.poll()
+            self.publisher.turn()
+            yield self.clock.now
+
+    def page(self):
+        """Return the metrics page of this moment."""
+        page = self._renderer.render(self.publisher.snapshot)
+        assert page.dropped == 0
+        return page.body.decode()
