@@ -57,7 +57,7 @@ class CardRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divided:
+class InstancesRead:
     """Worker: all instances of the divided card ``uuid`` (MIG), each with its figures."""
 
     uuid: str
@@ -76,7 +76,7 @@ class CardFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """Worker's main thread: Read ``cycle`` arrived, with ``ask`` as it said.
 
     ``busy``: the cards whose last read still runs, so that they were not asked.  Card index → seconds that the
@@ -100,7 +100,7 @@ class TopologyRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class CounterUnits:
     """Both ways: in which unit this driver's counters of clock event time run, reason → seconds for one step.
 
     The worker says what its cards have shown, the daemon what those of an earlier worker have.
@@ -126,7 +126,7 @@ class XidSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class EventSubscription:
     """Worker: XID events of ``cards`` cards are waited for, or ``reason`` says why of none."""
 
     cards: int
@@ -143,7 +143,7 @@ class DriverFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Daemon: read all cards that are not still busy; without ``ask``, only say by a Beat which are.
+    """Daemon: read all cards that are not still busy; without ``ask``, only say by a Heartbeat which are.
 
     ``budget``: seconds that a read should take at most.
     """
@@ -163,13 +163,13 @@ Message = (
     | Initialised
     | CardFound
     | CardRead
-    | Divided
+    | InstancesRead
     | CardFailed
-    | Beat
+    | Heartbeat
     | TopologyRead
-    | Learnt
+    | CounterUnits
     | XidSeen
-    | Listening
+    | EventSubscription
     | DriverFailed
     | Read
     | Initialise
@@ -226,25 +226,25 @@ def _plain(message: Message) -> dict[str, Any]:
         body["facts"] = protocol_gpu.plain_facts(message.facts)
     elif isinstance(message, Initialised):
         body["facts"] = {name: getattr(message.facts, name) for name in DriverFacts.__dataclass_fields__}
-    elif isinstance(message, Divided):
+    elif isinstance(message, InstancesRead):
         body["instances"] = [
             (protocol_gpu.plain_facts(facts), protocol_gpu.plain_reading(reading))
             for facts, reading in message.instances
         ]
-    elif isinstance(message, Beat):
+    elif isinstance(message, Heartbeat):
         body["busy"], body["profiling"] = dict(message.busy), dict(message.profiling)
     elif isinstance(message, TopologyRead):
         body["cards"] = {uuid: protocol_topology.plain(topology) for uuid, topology in message.cards.items()}
-    elif isinstance(message, Learnt):
+    elif isinstance(message, CounterUnits):
         body["units"] = dict(message.units)
     return body
 
 
-def _divided(body: Mapping[str, Any]) -> Divided:
+def _divided(body: Mapping[str, Any]) -> InstancesRead:
     found = tuple((protocol_gpu.facts(facts), protocol_gpu.reading(reading)) for facts, reading in body["instances"])
     if any(facts.instance is None for facts, _ in found):
         raise ValueError
-    return Divided(uuid=text(body["uuid"]), instances=found)
+    return InstancesRead(uuid=text(body["uuid"]), instances=found)
 
 
 def _driver_facts(body: Mapping[str, Any]) -> DriverFacts:
@@ -275,9 +275,9 @@ def _card_failed(body: Mapping[str, Any]) -> CardFailed:
     )
 
 
-def _beat(body: Mapping[str, Any]) -> Beat:
+def _heartbeat(body: Mapping[str, Any]) -> Heartbeat:
     busy = {count(int(index)): number(seconds) for index, seconds in body["busy"].items()}
-    return Beat(
+    return Heartbeat(
         cycle=count(body["cycle"]),
         ask=flag(body["ask"]),
         busy=busy,
@@ -291,11 +291,11 @@ def _topology_read(body: Mapping[str, Any]) -> TopologyRead:
     return TopologyRead(cards={text(uuid): protocol_topology.topology(one) for uuid, one in body["cards"].items()})
 
 
-def _learnt(body: Mapping[str, Any]) -> Learnt:
+def _learnt(body: Mapping[str, Any]) -> CounterUnits:
     units = {word(reason): unit for reason, unit in body["units"].items()}
     if len(units) > MAX_UNITS or not UNITS.issuperset(units.values()):
         raise ValueError
-    return Learnt(driver_version=text(body["driver_version"]), units=units)
+    return CounterUnits(driver_version=text(body["driver_version"]), units=units)
 
 
 def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
@@ -313,8 +313,8 @@ def _xid_seen(body: Mapping[str, Any]) -> XidSeen:
     )
 
 
-def _listening(body: Mapping[str, Any]) -> Listening:
-    return Listening(cards=count(body["cards"]), reason=word(body["reason"]) if body["reason"] else "")
+def _event_subscription(body: Mapping[str, Any]) -> EventSubscription:
+    return EventSubscription(cards=count(body["cards"]), reason=word(body["reason"]) if body["reason"] else "")
 
 
 _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
@@ -323,12 +323,12 @@ _BUILDERS: Mapping[str, Callable[[Any], Message]] = {
     "CardFound": lambda body: CardFound(facts=protocol_gpu.facts(body["facts"])),
     "CardRead": _card_read,
     "CardFailed": _card_failed,
-    "Divided": _divided,
-    "Beat": _beat,
+    "InstancesRead": _divided,
+    "Heartbeat": _heartbeat,
     "TopologyRead": _topology_read,
-    "Learnt": _learnt,
+    "CounterUnits": _learnt,
     "XidSeen": _xid_seen,
-    "Listening": _listening,
+    "EventSubscription": _event_subscription,
     "DriverFailed": lambda body: DriverFailed(reason=word(body["reason"]), message=text(body["message"])),
     "Read": lambda body: Read(cycle=count(body["cycle"]), ask=flag(body["ask"]), budget=number(body["budget"])),
     "Initialise": lambda _: Initialise(),

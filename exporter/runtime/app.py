@@ -101,7 +101,7 @@ class App:
             interval=gpu.interval,
             deadline=gpu.deadline,
             on_update=self._news,
-            on_event=self.events.driver_said,
+            on_event=self.events.on_driver_event,
             clock=self._clock,
             wall=self._wall,
         )

@@ -146,9 +146,9 @@ class Events:
         if self._watch is not None:
             self._watch.polling.stop()
 
-    def driver_said(self, message: protocol.XidSeen | protocol.Listening) -> None:
+    def on_driver_event(self, message: protocol.XidSeen | protocol.EventSubscription) -> None:
         """Take in what the driver's worker tells."""
-        if isinstance(message, protocol.Listening):
+        if isinstance(message, protocol.EventSubscription):
             self._listening(message)
         else:
             now = self._clock()
@@ -166,7 +166,7 @@ class Events:
             self._report(report)
         self._changed()
 
-    def _listening(self, message: protocol.Listening) -> None:
+    def _listening(self, message: protocol.EventSubscription) -> None:
         if self._driver is None:
             return
         reason = message.reason

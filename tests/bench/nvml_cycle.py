@@ -25,7 +25,7 @@ from typing import Any
 
 from exporter.driver import protocol
 from exporter.driver.nvml import library
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from tests.support.nvml_node import build
 
 GROUPS = {
@@ -88,15 +88,15 @@ def median(function: Callable[[], object], rounds: int) -> float:
     return statistics.median(spent) * 1e6
 
 
-def reader(driver: Any, version: str) -> CardReader:
+def reader(driver: Any, version: str) -> GpuReader:
     """Give a card's reader that has settled."""
     calls, facts = library.open_card(driver, 0)
-    made = CardReader(driver, calls, facts, version)
+    made = GpuReader(driver, calls, facts, version)
     made.read(slow=True)  # the first read asks for what could be of use, and later ones for what was
     return made
 
 
-def after_a_second(one: CardReader, *, slow: bool) -> None:
+def after_a_second(one: GpuReader, *, slow: bool) -> None:
     """Read the card with a second's worth of samples in the driver's buffers, as on a node."""
     for mean in one._samples.values():
         mean._last -= 1_000_000
@@ -145,9 +145,9 @@ def main() -> None:
         if compiler is None:
             sys.exit("no C compiler: the library that stands for the driver cannot be built")
         with tempfile.TemporaryDirectory() as folder:
-            library = build(compiler, pathlib.Path(folder))
+            folder_of_library = build(compiler, pathlib.Path(folder))
             command = [sys.executable, "-m", "tests.bench.nvml_cycle", "--rounds", str(arguments.rounds)]
-            environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_CYCLE_READY": "1"}
+            environment = {**os.environ, "LD_LIBRARY_PATH": str(folder_of_library), "NVML_CYCLE_READY": "1"}
             sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     report(library.load_driver("pynvml"), arguments.rounds)
 

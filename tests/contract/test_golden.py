@@ -17,7 +17,7 @@ from exporter.derive.engine import replica_imbalance
 from exporter.derive.imbalance import groups
 from exporter.derive.links import LinkWatch
 from exporter.derive.localisation import localise
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import (
@@ -123,7 +123,7 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
     monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
-    readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
+    readers = [GpuReader(driver, calls, card, facts.driver_version) for calls, card in opened]
     for step in (4.0, 6.0, 10.0):
         clock.tick(step)
         readings = [reader.read(slow=True, clock=clock) for reader in readers]

@@ -18,8 +18,8 @@ from collections import Counter
 
 from exporter.driver import protocol
 from exporter.driver.nvml import gpm
-from exporter.driver.nvml.errors import CardGone, DriverGone
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.errors import DeviceUnavailable, DriverUnavailable
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import card_count, initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.worker import event_thread
@@ -72,21 +72,21 @@ class Trial:
         fresh.write_text("\n".join([*HEALTHY, *rules]) + "\n")
         fresh.replace(self.control)
 
-    def reader(self, number: int) -> CardReader:
+    def reader(self, number: int) -> GpuReader:
         calls, facts = open_card(self.driver, number)
-        return CardReader(self.driver, calls, facts, self.version)
+        return GpuReader(self.driver, calls, facts, self.version)
 
     def say(self, what: str, *about: object) -> None:
         self.wrong.append(f"{' '.join(map(str, about))}: {what}")
 
     # ------------------------------------------------------------------ one card
 
-    def read(self, reader: CardReader, about: tuple[object, ...], code: int | None):
+    def read(self, reader: GpuReader, about: tuple[object, ...], code: int | None):
         """Read a card and its instances; what comes instead of a reading must be what the code means."""
         try:
             parts = reader.instances.read(look=True) if reader.instances is not None else ()
             reading = reader.read(slow=True)
-        except (CardGone, DriverGone) as error:
+        except (DeviceUnavailable, DriverUnavailable) as error:
             self.outcomes[error.reason] += 1
             if error.reason != (CARD_ENDS | DRIVER_ENDS).get(code):
                 self.say(f"ended with {error.reason}", *about)
@@ -138,7 +138,7 @@ class Trial:
         for number in (1, 2):
             try:
                 fresh = self.reader(number)
-            except (CardGone, DriverGone):
+            except (DeviceUnavailable, DriverUnavailable):
                 self.outcomes["not opened"] += 1
                 continue
             reading = self.read(fresh, (*about, number, "opened"), code)
@@ -164,7 +164,7 @@ class Trial:
             handles[uuid] = self.driver.nvmlDeviceGetHandleByIndex(number) if not number else self.handle(number)
         try:
             TopologyReader(self.driver).read({uuid: handle for uuid, handle in handles.items() if handle is not None})
-        except DriverGone:
+        except DriverUnavailable:
             self.outcomes["no topology"] += 1
         except Exception as error:
             self.say(f"topology raised {type(error).__name__}: {error}", *about)
@@ -185,7 +185,7 @@ class Trial:
             facts, count = initialise(self.driver)
             self.driver.nvmlShutdown()
             self.outcomes["initialised"] += count == 3 and bool(facts)
-        except DriverGone as error:
+        except DriverUnavailable as error:
             self.outcomes[f"driver {error.reason}"] += 1
         except Exception as error:
             if function != "nvmlShutdown":  # here called without the worker's guard

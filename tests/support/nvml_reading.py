@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from exporter.driver.nvml import library
 from exporter.driver.nvml.gpm import SIGNALS as WORK
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from tests.support.fake_nvml import FakeDriver, NVMLError
 
 
 def reader(driver, version="590.48.01", index=0):
     calls, facts = library.open_card(driver, index)
-    return CardReader(driver, calls, facts, version)
+    return GpuReader(driver, calls, facts, version)
 
 
 def read(plan, version="590.48.01"):

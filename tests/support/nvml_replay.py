@@ -14,7 +14,7 @@ from exporter.catalog.spec import Series
 from exporter.derive.links import LinkWatch
 from exporter.driver.nvml.arrays import VALUE_OF_TYPE
 from exporter.driver.nvml.errors import NOT_SUPPORTED
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, Snapshot, SourceStatus
@@ -145,7 +145,7 @@ def page(document):
     driver, clock = Recorded(document), Clock(1000.0)
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
-    readers = [CardReader(driver, calls, card, facts.driver_version) for calls, card in opened]
+    readers = [GpuReader(driver, calls, card, facts.driver_version) for calls, card in opened]
     for _ in range(READS):
         clock.tick(PAUSE)
         parts = [reader.instances.read(look=True, clock=clock) if reader.instances else () for reader in readers]

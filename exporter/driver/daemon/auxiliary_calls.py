@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 HANGS = 5.0  # seconds after which a question about two cards hangs; the deadline, where that is longer
 
 
-class HangsBeside:
+class AuxiliaryCallMonitor:
     """How long those calls have been running, in seconds; ``failures`` is told of each that hangs."""
 
     def __init__(self, failures: Counter[str]) -> None:
@@ -28,7 +28,7 @@ class HangsBeside:
         return self._counting > deadline or self._joining > max(deadline, HANGS)
 
     def take(self, counting: float, joining: float, deadline: float) -> None:
-        """Take in what a Beat says."""
+        """Take in what a Heartbeat says."""
         self._count(counting, deadline)
         self._join(joining, max(deadline, HANGS))
 

@@ -70,7 +70,7 @@ class HangPatience:
         return True
 
 
-class Rests:
+class Cooldown:
     """For how long a question is not put to a card that has hung or crashed in it; longer each time, in seconds."""
 
     def __init__(self, first: float = REST_FIRST, last: float = REST_LAST) -> None:

@@ -13,7 +13,7 @@ import logging
 import re
 
 from exporter.driver.call_names import THREAD, call_group, place
-from exporter.driver.daemon.cooldown import Rests
+from exporter.driver.daemon.cooldown import Cooldown
 from exporter.logs import log_event
 from exporter.model import CardFacts
 
@@ -29,9 +29,9 @@ _CALL = re.compile(r'^  File "[^"\n]*", line \d+ in (nvml\w{1,80})$', re.MULTILI
 _THREAD = re.compile(rf'^  File "[^"\n]*", line \d+ in {THREAD}(\d{{1,4}})$', re.MULTILINE)
 
 
-def culprit(last_words: str) -> tuple[int | None, str] | None:
+def crashing_call(crash_trace: str) -> tuple[int | None, str] | None:
     """Give the card's index (None: no card's thread) and the NVML function; None where they do not say."""
-    calls, thread = _CALL.findall(last_words), _THREAD.search(last_words)
+    calls, thread = _CALL.findall(crash_trace), _THREAD.search(crash_trace)
     # The outermost: the binding tries several versions of a function under one name.
     return (int(thread[1]) if thread else None, calls[-1]) if calls else None
 
@@ -43,7 +43,7 @@ class Crashes:
     """
 
     def __init__(self) -> None:
-        self._rests = Rests(REST_FIRST, REST_LAST)
+        self._rests = Cooldown(REST_FIRST, REST_LAST)
         self._uuids: dict[int, str] = {}  # index → card, since the driver was last initialised
 
     def begin(self) -> None:
@@ -54,9 +54,9 @@ class Crashes:
         """Note which card it is."""
         self._uuids[facts.index] = facts.uuid
 
-    def died(self, last_words: str, now: float) -> str:
+    def died(self, crash_trace: str, now: float) -> str:
         """Take in what a worker said when it died; give the function that it died in, "" where that is not known."""
-        found = culprit(last_words)
+        found = crashing_call(crash_trace)
         if found is None:
             return ""
         index, function = found

@@ -50,7 +50,7 @@ class WorkerProcess:
             command(module, options, gentle=gentle, resting=resting),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,  # the vendor's library does not see it: see last_words
+            stderr=subprocess.PIPE,  # the vendor's library does not see it: see crash_trace
             bufsize=0,
             close_fds=True,
             start_new_session=True,
@@ -103,7 +103,7 @@ class WorkerProcess:
             messages += [protocol.decode(frame) for frame in self._frames.feed(data)]
         return messages
 
-    def last_words(self) -> str:
+    def crash_trace(self) -> str:
         """Give what the worker's fault handler wrote when it died of a signal; "" when it died otherwise."""
         try:
             return os.read(self._dying.fileno(), _READ).decode("ascii", "replace")

@@ -99,7 +99,7 @@ def _log_state(card: _Card, uuid: str) -> None:
         log_up(_log, f"gpu:{uuid}", gpu=card.labels[0])
 
 
-class CardBook:
+class CardRegistry:
     """All cards ever seen by this daemon.  Not locked: the owner sees to that."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class CardBook:
         card.seen_at = max(card.seen_at, now)
         return card
 
-    def divided(self, message: protocol.Divided, wall: float) -> None:
+    def divided(self, message: protocol.InstancesRead, wall: float) -> None:
         """Take in the instances of a divided card; what is not among them any more was taken away on purpose."""
         for facts, reading in message.instances:
             _show(self._noted(facts, reading.at), reading, wall)
@@ -217,7 +217,7 @@ class CardBook:
         self._pending.discard(index)
         return slot
 
-    def beat(self, message: protocol.Beat, now: float) -> None:
+    def beat(self, message: protocol.Heartbeat, now: float) -> None:
         """Take in which cards still work on an earlier question."""
         for index, slot in self._slots.items():
             stuck = message.busy.get(index)

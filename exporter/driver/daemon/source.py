@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from exporter.driver import protocol
-from exporter.driver.daemon.auxiliary_calls import HangsBeside
+from exporter.driver.daemon.auxiliary_calls import AuxiliaryCallMonitor
 from exporter.driver.daemon.cooldown import HangPatience
 from exporter.driver.daemon.process import WorkerProcess
-from exporter.driver.daemon.registry import CardBook
-from exporter.driver.daemon.supervisor import WorkerKeeper
+from exporter.driver.daemon.registry import CardRegistry
+from exporter.driver.daemon.supervisor import WorkerSupervisor
 from exporter.errors import DriverError
 from exporter.logs import log_down, log_event, log_exception, log_up
 from exporter.model import CardState, DriverFacts, SourceStatus
@@ -66,7 +66,7 @@ class CardSource:
         interval: float = 1.0,
         deadline: float = 2.0,
         on_update: Callable[[], None] = lambda: None,
-        on_event: Callable[[protocol.XidSeen | protocol.Listening], None] = lambda _: None,
+        on_event: Callable[[protocol.XidSeen | protocol.EventSubscription], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -78,8 +78,8 @@ class CardSource:
         self._stopping = threading.Event()
         self._wakers = (-1, -1)
         self._thread = threading.Thread(target=self._supervise, name="cards", daemon=True)
-        self._keeper = WorkerKeeper(module, options)
-        self._book = CardBook()
+        self._keeper = WorkerSupervisor(module, options)
+        self._book = CardRegistry()
         self._patience = HangPatience()
         self._facts: DriverFacts | None = None
         self._down: str = "starting"  # why the driver does not answer; empty when it does
@@ -88,12 +88,12 @@ class CardSource:
         self._success: tuple[float, float] | None = None  # monotonic, wall
         self._said = "starting"
         self._release = False
-        self._beside = HangsBeside(self._failures)
-        self._profiling: dict[str, float] = {}  # who had the turn at GPM in the last Beat: uuid → since
+        self._beside = AuxiliaryCallMonitor(self._failures)
+        self._profiling: dict[str, float] = {}  # who had the turn at GPM in the last Heartbeat: uuid → since
         self._cycle = 0
         self._next_read = self._turn_at = self._beat_at = 0.0
         self._initialising = False
-        self._asked_at: float | None = None  # a Beat is owed since
+        self._asked_at: float | None = None  # a Heartbeat is owed since
         self._fresh_until = (0.0, 0.0)  # until when a reading of that age is not withdrawn, see reconfigure
         self._fresh_at: float | None = None  # readings not announced yet arrived since
         self._changed = False
@@ -165,7 +165,7 @@ class CardSource:
             while not self._stopping.is_set():
                 self._guarded_turn()
         finally:
-            self._keeper.farewell()
+            self._keeper.shutdown()
             wakers, self._wakers = self._wakers, (-1, -1)
             for end in wakers:
                 os.close(end)
@@ -244,7 +244,7 @@ class CardSource:
             self._book.read(message, wall)
             self._success = max(self._success or (0.0, 0.0), (message.reading.at, wall))
             self._fresh_at = now if self._fresh_at is None else self._fresh_at
-        elif isinstance(message, protocol.Beat):
+        elif isinstance(message, protocol.Heartbeat):
             self._asked_at, self._beat_at = None, now
             self._beside.take(message.counting, message.joining, self._deadline)
             self._profiling = {uuid: now - seconds for uuid, seconds in message.profiling.items()}
@@ -255,13 +255,13 @@ class CardSource:
         elif isinstance(message, protocol.CardFound):
             self._keeper.crashes.found(message.facts)
             self._book.found(message.facts, now)
-        elif isinstance(message, protocol.Divided):
+        elif isinstance(message, protocol.InstancesRead):
             self._book.divided(message, wall)
         elif isinstance(message, protocol.TopologyRead):
             self._book.joined(message)
-        elif isinstance(message, protocol.Learnt):
+        elif isinstance(message, protocol.CounterUnits):
             self._keeper.learnt = message
-        elif isinstance(message, protocol.XidSeen | protocol.Listening):
+        elif isinstance(message, protocol.XidSeen | protocol.EventSubscription):
             self._on_event(message)
         else:
             self._take_driver(message, now, wall)
@@ -315,7 +315,7 @@ class CardSource:
             self._failures[self._down] += 1
         self._asked_at = None
         self._beside.end()
-        self._on_event(protocol.Listening(cards=0, reason=DRIVER_DOWN))
+        self._on_event(protocol.EventSubscription(cards=0, reason=DRIVER_DOWN))
         self._book.end()
         self._changed = True
 

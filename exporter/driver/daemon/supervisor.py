@@ -9,7 +9,7 @@ import signal
 import time
 
 from exporter.driver import protocol
-from exporter.driver.daemon.cooldown import AT_ONCE, Restarts, Rests
+from exporter.driver.daemon.cooldown import AT_ONCE, Cooldown, Restarts
 from exporter.driver.daemon.crashes import Crashes
 from exporter.driver.daemon.process import WorkerProcess
 
@@ -19,7 +19,7 @@ FAREWELL = 0.6  # the same at the end of the daemon, for which somebody waits
 RECYCLED_CODE = 75  # exporter.driver.worker.main.RECYCLED, which the daemon does not import
 
 
-class WorkerKeeper:
+class WorkerSupervisor:
     """The child, if there is one.  Times are monotonic seconds.
 
     ``reason``: why the last worker was ended or could not be started; ``words``: the same in a sentence.
@@ -37,9 +37,9 @@ class WorkerKeeper:
         self._at_once = False
         self.held = False  # start none until told otherwise
         self.gentle = False  # further workers never initialise again for the sake of a card that is gone
-        self.rests = Rests()  # cards that further workers leave alone in GPM for a while
+        self.rests = Cooldown()  # cards that further workers leave alone in GPM for a while
         self.crashes = Crashes()  # calls that further workers leave out for a while
-        self.learnt: protocol.Learnt | None = None  # what further workers need not find out again
+        self.learnt: protocol.CounterUnits | None = None  # what further workers need not find out again
         self.started_at = 0.0
         self.ready_at: float | None = None  # since when this worker's driver answers
         self.reason = ""
@@ -80,7 +80,7 @@ class WorkerKeeper:
         if code == RECYCLED_CODE:
             self.end("recycled", "the worker reached its memory cap", now)
         else:
-            function = self.crashes.died(worker.last_words(), now)
+            function = self.crashes.died(worker.crash_trace(), now)
             self.end("crashed", f"the worker ended with code {code}" + (f" in {function}" if function else ""), now)
         return True
 
@@ -135,7 +135,7 @@ class WorkerKeeper:
             return 0.02 if now - self._killed_at < KILL_DEADLINE else 0.5
         return 0.02 if self._worker.closed else None
 
-    def farewell(self) -> None:
+    def shutdown(self) -> None:
         """End the worker for good, in order where it can and in little more than a second whatever state it is in."""
         worker, self._worker = self._worker, None
         if worker is None:

@@ -26,11 +26,11 @@ DRIVER_GONE = {UNINITIALIZED: "uninitialized", 9: "driver", 12: "library", 18: "
 OTHER_WORDS = {NO_PERMISSION: "no_permission", 10: "timeout", 17: "operating_system", 999: "unknown"}
 
 
-class CardGone(DriverError):  # noqa: N818 - it names a state of the card
+class DeviceUnavailable(DriverError):  # noqa: N818 - it names a state of the card
     """One card answers nothing any more; its neighbours may go on."""
 
 
-class DriverGone(DriverError):  # noqa: N818 - it names a state of the driver
+class DriverUnavailable(DriverError):  # noqa: N818 - it names a state of the driver
     """The initialisation is over for all cards; ``reason`` "uninitialized" is cured by another one in place."""
 
 
@@ -56,17 +56,20 @@ def word_of(error: BaseException) -> str:
 
 
 def missing_for(code: int) -> Missing:
-    """Say why a signal is absent after a return code; raises CardGone or DriverGone where more than it is lost."""
+    """Return why a signal is absent after a return code.
+
+    Raises DeviceUnavailable or DriverUnavailable where more than the signal is lost.
+    """
     if code in CARD_GONE:
-        raise CardGone(CARD_GONE[code], f"the driver answered {code}")
+        raise DeviceUnavailable(CARD_GONE[code], f"the driver answered {code}")
     if code in DRIVER_GONE:
-        raise DriverGone(DRIVER_GONE[code], f"the driver answered {code}")
+        raise DriverUnavailable(DRIVER_GONE[code], f"the driver answered {code}")
     if code in UNSUPPORTED_CODES:
         return Missing.UNSUPPORTED
     return Missing.NO_PERMISSION if code == NO_PERMISSION else Missing.ERROR
 
 
-class CardCalls:
+class DeviceCalls:
     """The calls about one card, each failure turned into a reason, each refusal remembered until the next init.
 
     ``since`` is when the call now running began (monotonic), None between calls: the worker's main thread reads it
@@ -92,9 +95,10 @@ class CardCalls:
         return self._handle
 
     def call(self, name: str, *args: Any, key: Any = None) -> Any:
-        """Call ``name`` with the card's handle: its result, or a Missing.  Raises CardGone, DriverGone, no others.
+        """Call ``name`` with the device's handle and return its result, or a Missing.
 
-        ``key`` is what a refusal is remembered under; it defaults to the name and the arguments.
+        Raises DeviceUnavailable and DriverUnavailable, no others.  ``key`` is what a refusal is
+        remembered under; it defaults to the name and the arguments.
         """
         return self.ask(name, self._handle, *args, key=key if key is not None else (name, *args))
 

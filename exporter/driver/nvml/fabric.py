@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.driver.nvml.arrays import field_answers
-from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import Field, FieldBatch, checked
 from exporter.model import EMPTY, Missing, Signal
 
@@ -27,7 +27,7 @@ _PARTS = {
 }
 
 
-def fabric(driver: Any, calls: CardCalls) -> dict[Signal, float | Missing]:
+def fabric(driver: Any, calls: DeviceCalls) -> dict[Signal, float | Missing]:
     """Give FABRIC_STATE: 1 not started, 2 in progress, 3 completed; a card without a fabric does not have it.
 
     With it FABRIC_STATUS, the driver's return code of a completed start, FABRIC_HEALTH, its health bits, and, from
@@ -47,7 +47,7 @@ def fabric(driver: Any, calls: CardCalls) -> dict[Signal, float | Missing]:
     return found
 
 
-def _asked(driver: Any, calls: CardCalls) -> Any:
+def _asked(driver: Any, calls: DeviceCalls) -> Any:
     """Let the driver fill the newest structure that it knows; a Missing where it fills none."""
     answer: Any = Missing.UNSUPPORTED
     for name in _STRUCTURES:
@@ -71,7 +71,7 @@ class C2cRead:
     errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)
 
 
-def c2c(calls: CardCalls, batch: FieldBatch) -> C2cRead:
+def c2c(calls: DeviceCalls, batch: FieldBatch) -> C2cRead:
     """Read how many chip-to-chip links the card has, how many of them are active, and their errors.
 
     ``batch`` holds C2C_COUNT; only where that is not 0 is another question asked, one for everything.  Errors are of
@@ -107,7 +107,7 @@ def _most(answers: list[float | Missing]) -> float | Missing:
     return max(numbers)
 
 
-def _asked_links(calls: CardCalls, fields: list[Field]) -> Mapping[Field, float | Missing]:
+def _asked_links(calls: DeviceCalls, fields: list[Field]) -> Mapping[Field, float | Missing]:
     """Ask for fields of single links in one call: each one's number, or why there is none."""
     wanted = [one for one in fields if one not in calls.unsupported]
     found: dict[Field, float | Missing] = dict.fromkeys(fields, Missing.UNSUPPORTED)

@@ -13,7 +13,7 @@ from exporter.driver.nvml.arrays import field_answers
 from exporter.model import Missing
 
 if TYPE_CHECKING:
-    from exporter.driver.nvml.errors import CardCalls
+    from exporter.driver.nvml.errors import DeviceCalls
 
 Field = tuple[int, int]
 
@@ -66,7 +66,7 @@ class FieldBatch:
     fallback that is not needed costs one question for each initialisation.
     """
 
-    def __init__(self, calls: CardCalls, fields: Iterable[Field]) -> None:
+    def __init__(self, calls: DeviceCalls, fields: Iterable[Field]) -> None:
         self._calls = calls
         self._wanted = [field for field in dict.fromkeys(fields) if field not in calls.unsupported]
         self._values: dict[Field, float | Missing] = {}
@@ -74,7 +74,10 @@ class FieldBatch:
         self.narrow: set[Field] = set()  # fields that the driver gives as 32 bits
 
     def read(self) -> None:
-        """Read all wanted fields.  Raises CardGone or DriverGone; any other failure is each field's own Missing."""
+        """Read all wanted fields.  Any failure that concerns one field is its Missing.
+
+        Raises DeviceUnavailable and DriverUnavailable.
+        """
         self._values = {}
         self._used = set()
         if not self._wanted:

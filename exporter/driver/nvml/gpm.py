@@ -5,7 +5,7 @@ counters say how many processors were busy, and with what.  Hopper and newer hav
 
 Two buffers for each card (or MIG instance) are filled in turn, so that a cycle costs one sample and one evaluation.
 The driver wants more than 100 ms between the two.  Whatever fails here costs these figures only: that a card is lost
-is for its ordinary calls to say.  Calls about different cards must not overlap (drivers have crashed): see GpmRoom.
+is for its ordinary calls to say.  Calls about different cards must not overlap (drivers have crashed): see GpmLock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.driver.nvml.arrays import metric_answers
-from exporter.driver.nvml.errors import INVALID_ARGUMENT, CardCalls, CardGone, DriverGone
+from exporter.driver.nvml.errors import INVALID_ARGUMENT, DeviceCalls, DeviceUnavailable, DriverUnavailable
 from exporter.driver.nvml.fields import checked
 from exporter.model import Missing, Signal
 
@@ -57,7 +57,7 @@ _MEBIBYTE = 1024.0 * 1024.0
 Take = Callable[[Any], Any]
 
 
-class GpmRoom:
+class GpmLock:
     """Lets one card at a time into the driver's GPM functions, and keeps the buffers that nobody uses.
 
     A call that never returns keeps its turn for ever: the others then go without these figures, and after the first
@@ -104,7 +104,7 @@ class GpmRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRead:
+class GpmRead:
     """What was read: shares by signal, or why not; pipes and traffic as CardReading has them."""
 
     values: Mapping[Signal, float | Missing]
@@ -112,19 +112,19 @@ class WorkRead:
     traffic: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     @staticmethod
-    def none(why: Missing) -> WorkRead:
+    def none(why: Missing) -> GpmRead:
         """Make the answer of a card that gives nothing."""
-        return WorkRead(values=dict.fromkeys(SIGNALS, why))
+        return GpmRead(values=dict.fromkeys(SIGNALS, why))
 
 
-class WorkCounters:
+class GpmCounters:
     """The work of one card or MIG instance between two reads.  ``take`` fills a buffer, or gives a Missing.
 
     ``card``: UUID of the card, of an instance the parent's.
     """
 
     def __init__(
-        self, driver: Any, calls: CardCalls, room: GpmRoom, take: Take | None = None, *, card: str = ""
+        self, driver: Any, calls: DeviceCalls, room: GpmLock, take: Take | None = None, *, card: str = ""
     ) -> None:
         self._driver, self._calls, self._room, self._card = driver, calls, room, card
         self._take = take or (lambda buffer: calls.call("nvmlGpmSampleGet", buffer, key="nvmlGpmSampleGet"))
@@ -135,22 +135,22 @@ class WorkCounters:
         self._first: Any = None
         self._second: Any = None
         self._first_at: float | None = None
-        self._last = WorkRead.none(Missing.STARTING)
+        self._last = GpmRead.none(Missing.STARTING)
 
-    def read(self, clock: Callable[[], float]) -> WorkRead:
+    def read(self, clock: Callable[[], float]) -> GpmRead:
         """Give the means since the previous read.  Raises nothing that a driver can cause; may block for ever."""
         if self._supported is False:
-            return WorkRead.none(Missing.UNSUPPORTED)
+            return GpmRead.none(Missing.UNSUPPORTED)
         if self._first_at is not None and clock() - self._first_at < WINDOW_LEAST:
             return self._last
         if clock() < self._room.resting.get(self._card, 0.0) or not self._room.enter(self._card):
-            return WorkRead.none(Missing.BUSY)
+            return GpmRead.none(Missing.BUSY)
         try:
             self._last = self._read(clock)
-        except (CardGone, DriverGone):
-            self._last = WorkRead.none(Missing.ERROR)
+        except (DeviceUnavailable, DriverUnavailable):
+            self._last = GpmRead.none(Missing.ERROR)
         except (AttributeError, IndexError, TypeError):
-            self._last = WorkRead.none(Missing.INVALID)
+            self._last = GpmRead.none(Missing.INVALID)
         finally:
             self._room.leave()
         return self._last
@@ -160,7 +160,7 @@ class WorkCounters:
         self._room.buffers += [buffer for buffer in (self._first, self._second) if buffer is not None]
         self._first = self._second = self._first_at = None
 
-    def _read(self, clock: Callable[[], float]) -> WorkRead:
+    def _read(self, clock: Callable[[], float]) -> GpmRead:
         why = self._prepared()
         if why is None:
             at = clock()
@@ -168,9 +168,9 @@ class WorkCounters:
             why = answer if isinstance(answer, Missing) else None
         if why is not None:
             self._supported = False if why is Missing.UNSUPPORTED else self._supported
-            return WorkRead.none(why)
+            return GpmRead.none(why)
         window = None if self._first_at is None else at - self._first_at
-        found = WorkRead.none(Missing.STARTING)
+        found = GpmRead.none(Missing.STARTING)
         try:
             if window is not None and window <= WINDOW_MOST:
                 found = self._between()
@@ -199,7 +199,7 @@ class WorkCounters:
                 setattr(self, name, made)
         return None
 
-    def _between(self) -> WorkRead:
+    def _between(self) -> GpmRead:
         question = self._question
         question.sample1, question.sample2 = self._first, self._second
         if self._metrics is None:
@@ -209,10 +209,10 @@ class WorkCounters:
                 self._metrics[place].metricId = metric
         answer = self._calls.ask("nvmlGpmMetricsGet", question, key="nvmlGpmMetricsGet")
         if isinstance(answer, Missing):
-            return WorkRead.none(answer)
+            return GpmRead.none(answer)
         answers = metric_answers(self._metrics, len(self._wanted))
         if all(code == INVALID_ARGUMENT for code, _ in answers):
-            return WorkRead.none(Missing.ERROR)  # it objects to the samples, not to the metrics
+            return GpmRead.none(Missing.ERROR)  # it objects to the samples, not to the metrics
         found = {metric: self._value(metric, *said) for metric, said in zip(self._wanted, answers, strict=True)}
         if Missing.UNSUPPORTED in found.values():
             self._wanted = [metric for metric in self._wanted if found[metric] is not Missing.UNSUPPORTED]
@@ -230,7 +230,7 @@ class WorkCounters:
         return share if isinstance(share, Missing) else min(share, 1.0)
 
 
-def _sorted(found: Mapping[int, float | Missing]) -> WorkRead:
+def _sorted(found: Mapping[int, float | Missing]) -> GpmRead:
     """Sort values by where they belong; a metric that is not in ``found`` was refused before."""
     values: dict[Signal, float | Missing] = {
         signal: found.get(metric, Missing.UNSUPPORTED) for metric, signal in SHARES.items()
@@ -241,7 +241,7 @@ def _sorted(found: Mapping[int, float | Missing]) -> WorkRead:
         values[Signal.PIPE_ACTIVE] = why_pipes
     if why_traffic is not None:
         values[Signal.TRAFFIC] = why_traffic
-    return WorkRead(values=values, pipes=pipes, traffic=traffic)
+    return GpmRead(values=values, pipes=pipes, traffic=traffic)
 
 
 def _part(found: Mapping[int, float | Missing], names: Mapping[int, Any]) -> tuple[dict[Any, float], Missing | None]:

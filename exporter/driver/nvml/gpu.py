@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from exporter.driver.nvml.call_scheduler import BUDGET, CHANGING, ESSENTIAL, LINKS, SLOW_TIER, CallScheduler, Tier
 from exporter.driver.nvml.counter32 import Followed, follow, link_limit
 from exporter.driver.nvml.counter_units import Evidence
-from exporter.driver.nvml.errors import CardCalls, CardGone
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.fabric import C2C_COUNT, C2cRead, c2c, fabric
 from exporter.driver.nvml.fields import POLICIES, FieldBatch, checked, event_time_fields
-from exporter.driver.nvml.gpm import GpmRoom, WorkCounters, WorkRead
+from exporter.driver.nvml.gpm import GpmCounters, GpmLock, GpmRead
 from exporter.driver.nvml.mig import MigInstances
-from exporter.driver.nvml.nvlink_counters import LinkSums
+from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 from exporter.driver.nvml.probes import ClockEvents, NvLinks, SampleMean, fan_speed, processes
 from exporter.driver.nvml.signals import (
     ESSENTIALS,
@@ -32,9 +33,8 @@ from exporter.driver.nvml.signals import (
     PCIE_BYTES,
     SAMPLED,
     SLOW,
-    Ways,
+    Readers,
 )
-from exporter.driver.worker.call_scheduler import BUDGET, CHANGING, ESSENTIAL, LINKS, SLOW_TIER, Tier, Turns
 from exporter.model import CardFacts, CardProcess, CardReading, Missing, Signal
 
 LINKS_EVERY = 5.0  # seconds between looks at which NVLinks are up: a call for each link
@@ -53,10 +53,10 @@ class Shared:
     ``left``: what is left out of the calls about a card, see ``open_card``.
     """
 
-    room: GpmRoom = field(default_factory=GpmRoom)
+    room: GpmLock = field(default_factory=GpmLock)
     units: dict[str, float] = field(default_factory=dict)
     evidence: dict[str, dict[str, Evidence]] = field(default_factory=dict)
-    links: dict[str, LinkSums] = field(default_factory=dict)
+    links: dict[str, NvLinkCounters] = field(default_factory=dict)
     left: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def clear(self, driver: Any) -> None:
@@ -75,21 +75,21 @@ class Shared:
         return {reason: unit for reason, unit in list(self.units.items()) if reason not in doubtful}
 
 
-class CardReader:
+class GpuReader:
     """Reads one card again and again: everything fast each time, the slow tier when asked, unsupported ones once.
 
     Not safe for two threads; ``calls.since`` may be looked at from another one.
     """
 
     def __init__(
-        self, driver: Any, calls: CardCalls, facts: CardFacts, driver_version: str, shared: Shared | None = None
+        self, driver: Any, calls: DeviceCalls, facts: CardFacts, driver_version: str, shared: Shared | None = None
     ) -> None:
         self._driver = driver
         self._calls = calls
         self._mig = facts.mig
         shared = shared or Shared()
-        self._turns = Turns()
-        self._links = NvLinks(calls, shared.links.setdefault(facts.uuid, LinkSums()))
+        self._turns = CallScheduler()
+        self._links = NvLinks(calls, shared.links.setdefault(facts.uuid, NvLinkCounters()))
         self._states: tuple[dict[int, bool], Missing | None] = ({}, Missing.STARTING)
         self._states_due = 0.0
         shown = shared.evidence.setdefault(facts.uuid, {})
@@ -101,7 +101,7 @@ class CardReader:
         self._slow = FieldBatch(
             calls, [*self._fields(SLOW), *POLICIES.values(), C2C_COUNT, *self._links.fields(counted)]
         )
-        self._work = WorkCounters(driver, calls, shared.room, card=facts.uuid)
+        self._work = GpmCounters(driver, calls, shared.room, card=facts.uuid)
         self._followed: dict[Signal, Followed] = {}
         self._seconds: tuple[dict[str, float], Missing | None] = ({}, Missing.SLOW)
         self.instances = MigInstances(driver, calls, facts, shared.room) if facts.mig else None
@@ -114,7 +114,7 @@ class CardReader:
         self._slow_policies: Mapping[str, float] = {}
         self._slow_processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
-    def _fields(self, table: Mapping[Signal, Ways]) -> list[tuple[int, int]]:
+    def _fields(self, table: Mapping[Signal, Readers]) -> list[tuple[int, int]]:
         fields: list[tuple[int, int]] = []
         for ways in table.values():
             for way in ways:
@@ -134,8 +134,8 @@ class CardReader:
     def read(self, *, slow: bool, clock: Callable[[], float] = time.monotonic, budget: float = BUDGET) -> CardReading:
         """Read the card once; ``slow`` also refreshes the slow tier, which otherwise keeps its last answers.
 
-        It takes about ``budget`` seconds at most, or one call.  Raises CardGone when nothing answers, DriverGone when
-        the initialisation is over.  ``at`` is when the read began: no number in it is older, but those of a slow card
+        It takes about ``budget`` seconds at most, or one call.  Raises DeviceUnavailable when nothing answers,
+        DriverUnavailable when the initialisation is over.  ``at`` is when the read began: no number in it is older, but those of a slow card
         that ``nvml_turns`` tells of, and those that are not asked each time.
         """
         return self._read(self._begin(clock(), budget, slow=slow), clock)
@@ -160,12 +160,12 @@ class CardReader:
         self._read_table(_THEN, self._fast, values, CHANGING)
         self._read_sampled(Signal.MEMORY_ACTIVITY, values, CHANGING)
         if _FAILED.intersection(values.values()) and not any(isinstance(v, float) for v in values.values()):
-            raise CardGone(self._calls.last_error or "error", "the card answered none of the questions")
+            raise DeviceUnavailable(self._calls.last_error or "error", "the card answered none of the questions")
         if SLOW_TIER in self._turns.behind:
             self._read_slow(at)
         values.update(self._slow_values)
         self._derive(values)
-        work = WorkRead.none(Missing.MIG) if self._mig else self._read_work(clock)
+        work = GpmRead.none(Missing.MIG) if self._mig else self._read_work(clock)
         values.update(work.values)
         self._unwrap(at, values, work.traffic if self._turns.fresh("work") else {})
         if self._turns.fresh("fields"):
@@ -176,9 +176,9 @@ class CardReader:
             self._states = self._links.states(self._link_state)
         return self._reading(at, values, events, *self._seconds, work=work)
 
-    def _read_work(self, clock: Callable[[], float]) -> WorkRead:
+    def _read_work(self, clock: Callable[[], float]) -> GpmRead:
         work = self._turns.ask("work", CHANGING, lambda: self._work.read(clock))
-        return work if isinstance(work, WorkRead) else WorkRead.none(work)
+        return work if isinstance(work, GpmRead) else GpmRead.none(work)
 
     def _link_state(self, link: int) -> Any:
         return self._turns.ask(("link", link), LINKS, lambda: self._calls.call("nvmlDeviceGetNvLinkState", link))
@@ -200,14 +200,14 @@ class CardReader:
             batch.settle()
 
     def _read_table(
-        self, table: Mapping[Signal, Ways], batch: FieldBatch, values: dict[Signal, float | Missing], tier: Tier
+        self, table: Mapping[Signal, Readers], batch: FieldBatch, values: dict[Signal, float | Missing], tier: Tier
     ) -> None:
         answers: dict[Any, Any] = {}  # signals that share a call share its answer
         for signal, ways in table.items():
             meaningless = self._mig and signal in MIG_MEANINGLESS
             values[signal] = Missing.MIG if meaningless else self._first(ways, batch, answers, tier)
 
-    def _first(self, ways: Ways, batch: FieldBatch, answers: dict[Any, Any], tier: Tier) -> float | Missing:
+    def _first(self, ways: Readers, batch: FieldBatch, answers: dict[Any, Any], tier: Tier) -> float | Missing:
         value: float | Missing = Missing.UNSUPPORTED
         why = value
         for way in ways:
@@ -322,7 +322,7 @@ class CardReader:
         seconds: dict[str, float],
         why_no_seconds: Missing | None,
         *,
-        work: WorkRead,
+        work: GpmRead,
     ) -> CardReading:
         (states, why_not_all), errors, running = self._states, self._slow_errors, self._slow_processes
         parts: dict[Signal, Any] = {

@@ -54,7 +54,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exporter.driver.call_names import left_out, place
-from exporter.driver.nvml.errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, word_of
 from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
 
 _MAX_CARDS = 64
@@ -63,25 +63,28 @@ _NODE_SCOPE = 0
 
 
 def load_driver(module: str, options: str = "") -> Any:
-    """Import the binding (or its stand-in) by name and hand it its options.  Raises DriverGone("library")."""
+    """Import the binding (or its stand-in) by name and hand it its options.  Raises DriverUnavailable("library")."""
     try:
         driver = importlib.import_module(module)
         if options:
             driver.configure(options)
     except Exception as error:
-        raise DriverGone("library", f"{module} cannot be loaded: {error}") from error
+        raise DriverUnavailable("library", f"{module} cannot be loaded: {error}") from error
     return driver
 
 
 def initialise(driver: Any) -> tuple[DriverFacts, int]:
-    """Initialise NVML: versions and number of cards.  Raises DriverGone with the reason; may block for ever."""
+    """Initialise NVML; return versions and number of GPUs.  May block for ever.
+
+    Raises DriverUnavailable with the reason.
+    """
     try:
         driver.nvmlInit()
         count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
-        raise DriverGone(word_of(error), f"NVML does not start: {error}") from error
+        raise DriverUnavailable(word_of(error), f"NVML does not start: {error}") from error
     if not 0 <= count <= _MAX_CARDS:
-        raise DriverGone("error", f"NVML counts {count} cards; at most {_MAX_CARDS} are believed")
+        raise DriverUnavailable("error", f"NVML counts {count} cards; at most {_MAX_CARDS} are believed")
     cuda = _version_call(driver, "nvmlSystemGetCudaDriverVersion")
     facts = DriverFacts(
         driver_version=printable(_version_call(driver, "nvmlSystemGetDriverVersion")),
@@ -92,13 +95,16 @@ def initialise(driver: Any) -> tuple[DriverFacts, int]:
 
 
 def card_count(driver: Any) -> int | None:
-    """Count the cards again; None when the driver does not say this time.  Raises DriverGone where all is over."""
+    """Count the GPUs again; None when the driver does not answer this time.
+
+    Raises DriverUnavailable where the initialisation is over.
+    """
     try:
         count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
         reason = word_of(error)
         if reason in {"uninitialized", "mismatch", "driver"}:
-            raise DriverGone(reason, f"NVML cannot count the cards: {error}") from error
+            raise DriverUnavailable(reason, f"NVML cannot count the cards: {error}") from error
         return None
     # A number that cannot be is no reason to initialise anew, which would take down cards that answer.
     return count if 0 <= count <= _MAX_CARDS else None
@@ -114,40 +120,42 @@ def shut_down(driver: Any) -> None:
 
 def open_card(
     driver: Any, index: int, left: Mapping[str, Mapping[str, float]] = EMPTY
-) -> tuple[CardCalls, CardFacts]:
-    """Get the handle and facts of one card.  Raises CardGone or DriverGone; may block for ever.
+) -> tuple[DeviceCalls, CardFacts]:
+    """Get the handle and facts of one card.  Raises DeviceUnavailable or DriverUnavailable; may block for ever.
 
     ``left``: UUID or ``place`` → what is left out of the calls about that card, see ``left_out``.
     """
     here = left.get(place(index), EMPTY)
     if left_out("nvmlDeviceGetHandleByIndex", here):
-        raise CardGone("crashed", f"card {index} is left alone: the driver crashed when it was opened")
+        raise DeviceUnavailable("crashed", f"card {index} is left alone: the driver crashed when it was opened")
     try:
         handle = driver.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
         reason = word_of(error)
         if reason in {"uninitialized", "mismatch", "driver"}:
-            raise DriverGone(reason, f"card {index} has no handle: {error}") from error
-        raise CardGone(reason, f"card {index} has no handle: {error}") from error
-    calls = CardCalls(driver, handle, here)
+            raise DriverUnavailable(reason, f"card {index} has no handle: {error}") from error
+        raise DeviceUnavailable(reason, f"card {index} has no handle: {error}") from error
+    calls = DeviceCalls(driver, handle, here)
     facts = read_facts(calls, index)
     calls.left = {**here, **left.get(facts.uuid, EMPTY)}
     if left_out("", calls.left):
-        raise CardGone("crashed", f"card {index} is left alone: the driver crashed in several calls about it")
+        raise DeviceUnavailable(
+            "crashed", f"card {index} is left alone: the driver crashed in several calls about it"
+        )
     return calls, facts
 
 
-def read_facts(calls: CardCalls, index: int, known: CardFacts | None = None) -> CardFacts:
+def read_facts(calls: DeviceCalls, index: int, known: CardFacts | None = None) -> CardFacts:
     """Read what stays true of a card; what the driver fails to answer this time stays as it is ``known``.
 
-    Raises CardGone where nothing says which card it is, as it could not be told from others.
+    Raises DeviceUnavailable where nothing says which card it is, as it could not be told from others.
     """
     answer = calls.call("nvmlDeviceGetUUID")
     if answer is Missing.ERROR and known is not None:
         return known
     uuid = printable(answer)
     if not uuid:
-        raise CardGone(calls.last_error or "error", f"card {index} has no UUID")
+        raise DeviceUnavailable(calls.last_error or "error", f"card {index} has no UUID")
     before = known if known is not None and known.uuid == uuid else CardFacts(index=index, uuid=uuid)
     pci, mig = calls.call("nvmlDeviceGetPciInfo"), mig_enabled(calls)
     return CardFacts(
@@ -166,7 +174,7 @@ def _text(answer: Any, before: str) -> str:
     return before if answer is Missing.ERROR else printable(answer)
 
 
-def mig_enabled(calls: CardCalls) -> bool | None:
+def mig_enabled(calls: DeviceCalls) -> bool | None:
     """Say whether the card is divided into instances; None where the driver does not answer this time."""
     mode = calls.call("nvmlDeviceGetMigMode")
     if isinstance(mode, Missing):
@@ -174,7 +182,7 @@ def mig_enabled(calls: CardCalls) -> bool | None:
     return bool(mode) and mode[0] == 1
 
 
-def _numa_node(calls: CardCalls, before: int | None) -> int | None:
+def _numa_node(calls: DeviceCalls, before: int | None) -> int | None:
     """Give the node of host memory nearest to the card; the card's own node only where it says no other."""
     words = calls.call("nvmlDeviceGetMemoryAffinity", 4, _NODE_SCOPE)
     if words is Missing.ERROR:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from exporter.driver.nvml.errors import CardCalls, CardGone
+from exporter.driver.nvml.call_scheduler import CHANGING, ESSENTIAL, CallScheduler
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.fields import checked
-from exporter.driver.nvml.gpm import GpmRoom, WorkCounters, WorkRead
+from exporter.driver.nvml.gpm import GpmCounters, GpmLock, GpmRead
 from exporter.driver.nvml.library import printable
 from exporter.driver.nvml.probes import processes
 from exporter.driver.nvml.signals import MEMORY_V2, MIG_MEANINGLESS
-from exporter.driver.worker.call_scheduler import CHANGING, ESSENTIAL, Turns
 from exporter.model import CardFacts, CardProcess, CardReading, MigInstance, Missing, Signal
 
 MOST = 16  # instances of one card; the hardware has seven
@@ -37,7 +37,7 @@ _PROFILE = re.compile(r"\bMIG (\S{1,32})\Z")
 class _Instance:
     """One instance that answers."""
 
-    def __init__(self, calls: CardCalls, facts: CardFacts, work: WorkCounters) -> None:
+    def __init__(self, calls: DeviceCalls, facts: CardFacts, work: GpmCounters) -> None:
         self.calls, self.facts, self.work = calls, facts, work
 
 
@@ -47,12 +47,12 @@ class MigInstances:
     ``refused``: why some instance could not be opened at the last look.
     """
 
-    def __init__(self, driver: Any, calls: CardCalls, parent: CardFacts, room: GpmRoom) -> None:
+    def __init__(self, driver: Any, calls: DeviceCalls, parent: CardFacts, room: GpmLock) -> None:
         self._driver, self._calls, self._parent, self._room = driver, calls, parent, room
         self._found: dict[str, _Instance] = {}
-        self._asking: CardCalls | None = None
+        self._asking: DeviceCalls | None = None
         self._looked = False
-        self._turns: Turns | None = None
+        self._turns: CallScheduler | None = None
         self.refused: Missing | None = None
 
     @property
@@ -62,13 +62,13 @@ class MigInstances:
         return asking.since if asking is not None else None
 
     def read(
-        self, *, look: bool, clock: Callable[[], float] = time.monotonic, turns: Turns | None = None
+        self, *, look: bool, clock: Callable[[], float] = time.monotonic, turns: CallScheduler | None = None
     ) -> tuple[tuple[CardFacts, CardReading], ...]:
-        """Read every instance; ``look`` sees first which there are.  Raises CardGone, DriverGone for the parent.
+        """Read every instance; ``look`` lists them first.  Raises DeviceUnavailable, DriverUnavailable for the parent.
 
         ``turns``: the parent's, as far as its time goes; without them everything is asked.
         """
-        turns = self._turns = turns or Turns.unbounded()
+        turns = self._turns = turns or CallScheduler.unbounded()
         if look or not self._looked:
             self._looked = True
             self._look()
@@ -77,7 +77,7 @@ class MigInstances:
             self._asking = instance.calls
             try:
                 found.append((instance.facts, _read(instance, clock, turns)))
-            except CardGone:
+            except DeviceUnavailable:
                 self._forget(uuid)  # deleted, and still in the list
         self._asking = None
         return tuple(found)
@@ -103,7 +103,7 @@ class MigInstances:
             if isinstance(handle, Missing):
                 self._note(handle)
                 continue
-            uuid = self._meet(CardCalls(self._driver, handle, self._calls.left), number)
+            uuid = self._meet(DeviceCalls(self._driver, handle, self._calls.left), number)
             standing.add(uuid)
         for uuid in self._found.keys() - standing:
             self._forget(uuid)
@@ -113,7 +113,7 @@ class MigInstances:
         if answer is Missing.NO_PERMISSION:
             self.refused = answer
 
-    def _meet(self, calls: CardCalls, number: int) -> str:
+    def _meet(self, calls: DeviceCalls, number: int) -> str:
         """Ask an instance who it is; give its UUID, "" where it does not say."""
         self._asking = calls
         try:
@@ -121,7 +121,7 @@ class MigInstances:
             self._note(raw)
             uuid = printable(raw)
             part, compute = calls.call("nvmlDeviceGetGpuInstanceId"), calls.call("nvmlDeviceGetComputeInstanceId")
-        except CardGone:
+        except DeviceUnavailable:
             return ""
         if not uuid or not isinstance(part, int) or not isinstance(compute, int):
             return ""
@@ -150,15 +150,15 @@ class MigInstances:
             self._found[uuid] = _Instance(calls, facts, self._work(part))
         return uuid
 
-    def _work(self, part: int) -> WorkCounters:
+    def _work(self, part: int) -> GpmCounters:
         def take(buffer: Any) -> Any:
             return self._calls.call("nvmlGpmMigSampleGet", part, buffer, key=("nvmlGpmMigSampleGet", part))
 
-        return WorkCounters(self._driver, self._calls, self._room, take, card=self._parent.uuid)
+        return GpmCounters(self._driver, self._calls, self._room, take, card=self._parent.uuid)
 
 
-def _read(instance: _Instance, clock: Callable[[], float], turns: Turns) -> CardReading:
-    """Read one instance.  Raises CardGone where it answers no question."""
+def _read(instance: _Instance, clock: Callable[[], float], turns: CallScheduler) -> CardReading:
+    """Read one instance.  Raises DeviceUnavailable where it answers no question."""
     uuid = instance.facts.uuid
     at = clock()
     values: dict[Signal, float | Missing] = dict.fromkeys(MIG_MEANINGLESS, Missing.MIG)
@@ -169,11 +169,11 @@ def _read(instance: _Instance, clock: Callable[[], float], turns: Turns) -> Card
     if isinstance(running, Missing):
         values[Signal.PROCESSES] = running
         if all(value is Missing.ERROR for value in memory.values()) and running is Missing.ERROR:
-            raise CardGone("lost", "the instance answers no question")
+            raise DeviceUnavailable("lost", "the instance answers no question")
     else:
         values[Signal.PROCESSES] = float(len(running))
     work = turns.ask((uuid, "work"), CHANGING, lambda: instance.work.read(clock))
-    work = WorkRead.none(work) if isinstance(work, Missing) else work
+    work = GpmRead.none(work) if isinstance(work, Missing) else work
     values.update(work.values)
     listed: tuple[CardProcess, ...] | None = None if isinstance(running, Missing) else running
     return CardReading(
@@ -186,7 +186,7 @@ def _read(instance: _Instance, clock: Callable[[], float], turns: Turns) -> Card
     )
 
 
-def _memory(calls: CardCalls) -> Mapping[Signal, float | Missing]:
+def _memory(calls: DeviceCalls) -> Mapping[Signal, float | Missing]:
     answer = calls.call("nvmlDeviceGetMemoryInfo", MEMORY_V2)
     if answer is Missing.UNSUPPORTED:
         answer = calls.call("nvmlDeviceGetMemoryInfo")

@@ -13,7 +13,7 @@ from exporter.driver.nvml.fields import Field, checked
 from exporter.model import Missing
 
 
-class LinkSums:
+class NvLinkCounters:
     """The sums of one card, by field id; they outlive an initialisation of the driver."""
 
     def __init__(self) -> None:

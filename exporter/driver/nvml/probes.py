@@ -10,9 +10,9 @@ from typing import Any
 
 from exporter.driver.nvml.arrays import decoded, samples_by_time
 from exporter.driver.nvml.counter_units import Evidence, plausible, rested, weigh
-from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
-from exporter.driver.nvml.nvlink_counters import LinkSums
+from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 from exporter.driver.nvml.signals import NVLINK_BIT_ERRORS, NVLINK_ERRORS
 from exporter.model import EMPTY, CardProcess, Missing
 from exporter.model.clock_events import CLOCK_EVENT_BITS
@@ -28,7 +28,7 @@ class SampleMean:
 
     __slots__ = ("_calls", "_last", "_type")
 
-    def __init__(self, calls: CardCalls, sample_type: int) -> None:
+    def __init__(self, calls: DeviceCalls, sample_type: int) -> None:
         self._calls = calls
         self._type = sample_type
         self._last = 0
@@ -66,7 +66,7 @@ class ClockEvents:
 
     def __init__(
         self,
-        calls: CardCalls,
+        calls: DeviceCalls,
         fields: Mapping[str, Field | Missing],
         units: dict[str, float] | None = None,
         evidence: dict[str, Evidence] | None = None,
@@ -147,9 +147,9 @@ class ClockEvents:
 class NvLinks:
     """A card's NVLinks: state of each, counters summed over all.  ``sums``: of an earlier initialisation."""
 
-    def __init__(self, calls: CardCalls, sums: LinkSums | None = None) -> None:
+    def __init__(self, calls: DeviceCalls, sums: NvLinkCounters | None = None) -> None:
         self._calls = calls
-        self._sums = LinkSums() if sums is None else sums
+        self._sums = NvLinkCounters() if sums is None else sums
         self.count = self._count()
 
     def _count(self) -> int | None:
@@ -209,7 +209,7 @@ class NvLinks:
         return worst
 
     def total(self, batch: FieldBatch, number: int) -> float | Missing:
-        """Give the sum of one field over all links; see LinkSums."""
+        """Give the sum of one field over all links; see NvLinkCounters."""
         return self._sums.total(number, [batch.get((number, link)) for link in range(self.count or 0)])
 
 
@@ -219,7 +219,7 @@ def bit_error_ratio(raw: float) -> float:
     return float((number >> 8 & 0xF) * 10.0 ** -(number & 0xFF))
 
 
-def fan_speed(calls: CardCalls) -> float | Missing:
+def fan_speed(calls: DeviceCalls) -> float | Missing:
     """Give the mean speed of the card's fans as a ratio; drivers say up to a little more than 1."""
     count = calls.call("nvmlDeviceGetNumFans")
     if isinstance(count, int):
@@ -237,7 +237,7 @@ def fan_speed(calls: CardCalls) -> float | Missing:
     return next(speed for speed in speeds if isinstance(speed, Missing))
 
 
-def processes(calls: CardCalls) -> tuple[CardProcess, ...] | Missing:
+def processes(calls: DeviceCalls) -> tuple[CardProcess, ...] | Missing:
     """Give the processes that compute on the card; the same pid in two instances is one process."""
     answer = calls.call("nvmlDeviceGetComputeRunningProcesses")
     if isinstance(answer, Missing):

@@ -26,7 +26,7 @@ def _whole(result: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Reader:
     """One way to get one number: a batched field, or a call with arguments.
 
     ``per_link``: the field is read for each NVLink and summed, whatever its scope says.  ``scale`` turns the
@@ -43,15 +43,15 @@ class Way:
     high: float = 2.0**63
 
 
-Ways = tuple[Way, ...]
+Readers = tuple[Reader, ...]
 
 
-def _call(name: str, *args: Any, **limits: Any) -> Way:
-    return Way(call=f"nvmlDeviceGet{name}", args=args, **limits)
+def _call(name: str, *args: Any, **limits: Any) -> Reader:
+    return Reader(call=f"nvmlDeviceGet{name}", args=args, **limits)
 
 
-def _field(number: int, scope: int = 0, **limits: Any) -> Way:
-    return Way(field=(number, scope), **limits)
+def _field(number: int, scope: int = 0, **limits: Any) -> Reader:
+    return Reader(field=(number, scope), **limits)
 
 
 _PERCENT: dict[str, Any] = {"scale": 0.01, "high": 1.0}
@@ -67,24 +67,24 @@ _FLAG: dict[str, Any] = {"high": 1.0}
 _KIBIBYTES: dict[str, Any] = {"scale": 1024.0}
 
 
-def _memory(attribute: str, *, old: bool = True) -> Ways:
+def _memory(attribute: str, *, old: bool = True) -> Readers:
     new = _call("MemoryInfo", MEMORY_V2, pick=attrgetter(attribute), **_BYTES)
     return (new, _call("MemoryInfo", pick=attrgetter(attribute), **_BYTES)) if old else (new,)
 
 
-def _remapped(field: int, place: int, **limits: Any) -> Ways:
+def _remapped(field: int, place: int, **limits: Any) -> Readers:
     return (_field(field, **limits), _call("RemappedRows", pick=itemgetter(place), **limits))
 
 
-def _ecc(field: int, error: int, scope: int) -> Ways:
+def _ecc(field: int, error: int, scope: int) -> Readers:
     return (_field(field), _call("TotalEccErrors", error, scope))
 
 
-def _retired(field: int, cause: int) -> Ways:
+def _retired(field: int, cause: int) -> Readers:
     return (_field(field, high=2.0**20), _call("RetiredPages", cause, pick=len, high=2.0**20))
 
 
-def _bar1(attribute: str) -> Ways:
+def _bar1(attribute: str) -> Readers:
     return (_call("BAR1MemoryInfo", pick=attrgetter(attribute), **_BYTES),)
 
 
@@ -95,11 +95,11 @@ def _vgpu_licensed(features: Any) -> int:
     return int(bool(features.isGridLicenseSupported) and any(one.featureState > 0 for one in virtual))
 
 
-def _threshold(kind: int) -> Ways:
+def _threshold(kind: int) -> Readers:
     return (_call("TemperatureThreshold", kind, **_LIMIT_CELSIUS),)
 
 
-def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Ways:
+def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Readers:
     # NVLink 5 counts bytes; whether its fields take "all links" is not documented, so single links stand by.
     return (
         _field(bytes_field, ALL_LINKS),
@@ -110,12 +110,12 @@ def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Ways:
 
 # Sample type, then the ways for a cycle without new samples.  Types of the driver's sample buffers; those of encoder
 # and decoder (3, 4) stay unread, as nobody who serves language models needs what lies between two looks at them.
-SAMPLED: Mapping[Signal, tuple[int, Ways]] = {
+SAMPLED: Mapping[Signal, tuple[int, Readers]] = {
     Signal.UTILIZATION: (1, (_call("UtilizationRates", pick=attrgetter("gpu"), **_PERCENT),)),
     Signal.MEMORY_ACTIVITY: (2, (_call("UtilizationRates", pick=attrgetter("memory"), **_PERCENT),)),
 }
 
-FAST: Mapping[Signal, Ways] = {
+FAST: Mapping[Signal, Readers] = {
     Signal.MEMORY_TOTAL: _memory("total"),
     Signal.MEMORY_USED: _memory("used"),
     Signal.MEMORY_FREE: _memory("free"),
@@ -167,7 +167,7 @@ ESSENTIALS = frozenset(
 
 PCIE_BYTES = {Signal.PCIE_TRANSMIT: "transmit", Signal.PCIE_RECEIVE: "receive"}
 
-SLOW: Mapping[Signal, Ways] = {
+SLOW: Mapping[Signal, Readers] = {
     Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),),
     Signal.DECODER_UTILIZATION: (_call("DecoderUtilization", pick=itemgetter(0), **_PERCENT),),
     Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),

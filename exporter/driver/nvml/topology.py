@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from exporter.driver.nvml.errors import CardCalls, CardGone
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.library import printable
 from exporter.driver.nvml.probes import NvLinks
 from exporter.model import EMPTY, CardTopology, LinkEnd, Missing, Peer
@@ -33,13 +33,15 @@ class TopologyReader:
     ) -> None:
         self._driver, self._left = driver, left
         self._may_go_on = may_go_on
-        self.calls: CardCalls | None = None
+        self.calls: DeviceCalls | None = None
         self.asked = ""
         self.found: dict[str, CardTopology] = {}
         self.whole = True
 
     def read(self, handles: Mapping[str, Any], *, suspects: Collection[str] = ()) -> dict[str, CardTopology]:
-        """Give uuid → topology of the cards behind ``handles``.  Raises DriverGone, Interrupted; may block for ever.
+        """Return uuid → topology of the GPUs behind ``handles``.  May block for ever.
+
+        Raises DriverUnavailable and Interrupted.
 
         A card that is lost on the way is left out; what is not supported is empty.  ``suspects``: cards in whose name
         nothing is asked, as a question of theirs has not returned; the others are asked about them at the very end.
@@ -54,13 +56,13 @@ class TopologyReader:
                 try:
                     if uuid not in suspects:
                         self._card(uuid, handle, others)
-                except CardGone:
+                except DeviceUnavailable:
                     self.whole = False
         return self.found
 
     def _card(self, uuid: str, handle: Any, others: Mapping[str, Any]) -> None:
         self.asked = uuid
-        calls = self.calls = CardCalls(self._driver, handle, self._left)
+        calls = self.calls = DeviceCalls(self._driver, handle, self._left)
         self._check()
         known = self.found.get(uuid)
         links = self._links(calls) if known is None else known.links
@@ -70,7 +72,7 @@ class TopologyReader:
             self._check()
             try:
                 peers[other] = self._peer(calls, other, peer, linked=bool(links))
-            except CardGone:
+            except DeviceUnavailable:
                 # It may be either of the two; the one of them that is gone says so itself.
                 self.whole = False
             self.found[uuid] = CardTopology(peers=dict(peers), links=links)
@@ -79,13 +81,13 @@ class TopologyReader:
         if not self._may_go_on():
             raise Interrupted
 
-    def _ask(self, calls: CardCalls, name: str, *args: Any, key: Any) -> Any:
+    def _ask(self, calls: DeviceCalls, name: str, *args: Any, key: Any) -> Any:
         answer = calls.call(name, *args, key=(name, key))
         if answer is Missing.ERROR:
             self.whole = False
         return None if isinstance(answer, Missing) else answer
 
-    def _peer(self, calls: CardCalls, uuid: str, other: Any, *, linked: bool) -> Peer:
+    def _peer(self, calls: DeviceCalls, uuid: str, other: Any, *, linked: bool) -> Peer:
         ancestor = self._ask(calls, "nvmlDeviceGetTopologyCommonAncestor", other, key=uuid)
         access = {}
         for number, capability in enumerate(CAPABILITIES):
@@ -96,7 +98,7 @@ class TopologyReader:
             self.whole = False  # the fabric may still be starting
         return Peer(pci_path=_ANCESTORS.get(ancestor, "") if isinstance(ancestor, int) else "", access=access)
 
-    def _links(self, calls: CardCalls) -> dict[int, LinkEnd]:
+    def _links(self, calls: DeviceCalls) -> dict[int, LinkEnd]:
         """Give the far ends of the links that have one; a link that is down refuses to say."""
         links = NvLinks(calls)
         if links.count is None:
@@ -111,7 +113,7 @@ class TopologyReader:
                 ends[link] = LinkEnd(kind=word or "unknown", pci_bus_id=place)
         return ends
 
-    def _place(self, calls: CardCalls, link: int) -> str:
+    def _place(self, calls: DeviceCalls, link: int) -> str:
         return printable(getattr(self._ask(calls, "nvmlDeviceGetNvLinkRemotePciInfo", link, key=link), "busId", ""))
 
 

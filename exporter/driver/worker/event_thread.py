@@ -96,7 +96,7 @@ class EventThread:
         seconds = max(0.0, now - since) if since is not None else 0.0
         if seconds > STUCK and not self._hung:
             self._hung = True
-            self._send(protocol.Listening(cards=0, reason="hung"))
+            self._send(protocol.EventSubscription(cards=0, reason="hung"))
         return seconds
 
     # ------------------------------------------------------------------ the loop
@@ -250,7 +250,7 @@ class EventThread:
     def _say(self, reason: str, cards: int) -> None:
         """Tell the daemon of every failure, and once of what lasts."""
         if reason not in {"", "unsupported"} or self._said != (reason, cards):
-            self._send(protocol.Listening(cards=cards, reason=reason))
+            self._send(protocol.EventSubscription(cards=cards, reason=reason))
         self._said = (reason, cards)
 
 

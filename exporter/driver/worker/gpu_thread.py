@@ -14,10 +14,10 @@ from typing import Any
 
 from exporter.driver import protocol
 from exporter.driver.call_names import THREAD
-from exporter.driver.nvml.errors import CardCalls, CardGone, DriverGone
-from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.call_scheduler import BUDGET
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable
+from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.driver.nvml.library import mig_enabled, open_card, read_facts
-from exporter.driver.worker.call_scheduler import BUDGET
 from exporter.model import CardFacts
 
 FAILED = 3  # exit code: a DriverFailed frame says why
@@ -28,7 +28,7 @@ SLOW_READ = 0.5
 FACTS_EVERY, FACTS_SOON = 600.0, 10.0  # the latter after one that the driver failed to answer
 
 
-class Outlet:
+class FrameWriter:
     """The pipe to the daemon; whole frames only, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
@@ -61,7 +61,7 @@ def _named(run: Callable[[], None], name: str) -> Callable[[], None]:
     return function
 
 
-class CardThread:
+class GpuThread:
     """Reads one card whenever asked; while a read runs it is not asked again.
 
     ``gone`` says whether the last answer was that the card is gone; None before the first answer.  A card that is
@@ -74,8 +74,8 @@ class CardThread:
         index: int,
         driver_version: str,
         *,
-        outlet: Outlet,
-        driver_gone: Callable[[DriverGone], None],
+        outlet: FrameWriter,
+        driver_gone: Callable[[DriverUnavailable], None],
         shared: Shared,
     ) -> None:
         self.index = index
@@ -86,8 +86,8 @@ class CardThread:
         self._outlet, self._driver_gone = outlet, driver_gone
         self._shared = shared
         self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._calls: CardCalls | None = None
-        self._reader: CardReader | None = None
+        self._calls: DeviceCalls | None = None
+        self._reader: GpuReader | None = None
         self._facts: CardFacts | None = None
         self._uuid = ""
         self._opening: float | None = None
@@ -143,9 +143,9 @@ class CardThread:
             reader = self._opened(started)
             slow = started - self._slow_at >= self._slow_every
             parts, reading = reader.read_all(slow=slow, budget=self._budget)
-        except CardGone as error:
+        except DeviceUnavailable as error:
             return [self._failed(cycle, error.reason, str(error))]
-        except DriverGone as error:
+        except DriverUnavailable as error:
             self._driver_gone(error)
             return [self._failed(cycle, error.reason, str(error))]
         except Exception as error:
@@ -156,14 +156,14 @@ class CardThread:
             self._slow_at = started
             self._slow_every = SLOW_EVERY_DEMOTED if duration > SLOW_READ else SLOW_EVERY
         answer = protocol.CardRead(index=self.index, uuid=self._uuid, cycle=cycle, duration=duration, reading=reading)
-        return [answer] if parts is None else [protocol.Divided(uuid=self._uuid, instances=parts), answer]
+        return [answer] if parts is None else [protocol.InstancesRead(uuid=self._uuid, instances=parts), answer]
 
     def _failed(self, cycle: int, reason: str, message: str) -> protocol.CardFailed:
         self.gone = True
         self._drop()
         return protocol.CardFailed(index=self.index, uuid=self._uuid, cycle=cycle, reason=reason, message=message)
 
-    def _opened(self, now: float) -> CardReader:
+    def _opened(self, now: float) -> GpuReader:
         """Give the reader of the card, with a handle and facts that are not too old."""
         if self._reader is not None and self._facts is not None and self._same_card(now, self._facts):
             return self._reader
@@ -175,7 +175,7 @@ class CardThread:
         # Said before the first read: from here on a call that does not return hangs, and does not merely open.
         self._outlet.send(protocol.CardFound(facts=facts))
         self._opening = time.monotonic()
-        self._reader = CardReader(self._driver, calls, facts, self._driver_version, self._shared)
+        self._reader = GpuReader(self._driver, calls, facts, self._driver_version, self._shared)
         self._calls, self._opening = calls, None
         self._slow_at = now
         return self._reader

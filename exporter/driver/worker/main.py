@@ -2,7 +2,7 @@
 
 It is started by ``driver.cards``, speaks ``driver.pipe`` over its standard input and output, and ends when that
 pipe closes.  The main thread never calls the driver: it reads requests and answers each with a
-Beat.  One thread initialises the driver and watches the number of cards; each card has a thread of its own.
+Heartbeat.  One thread initialises the driver and watches the number of cards; each card has a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exporter.driver import protocol
-from exporter.driver.nvml.errors import DriverGone
+from exporter.driver.nvml.errors import DriverUnavailable
 from exporter.driver.nvml.gpu import Shared
 from exporter.driver.nvml.library import card_count, initialise, load_driver, shut_down
 from exporter.driver.worker.event_thread import EventThread
-from exporter.driver.worker.gpu_thread import CardThread, Outlet
+from exporter.driver.worker.gpu_thread import FrameWriter, GpuThread
 from exporter.driver.worker.topology_thread import TopologyThread
 from exporter.errors import DriverError
 from exporter.model import EMPTY
@@ -41,7 +41,7 @@ _FAREWELL = 0.2  # seconds that a card's thread has to leave, which it does at o
 LEAVING = 1.0  # seconds to give the driver back what it lent at the end of the process, which comes in any case
 
 
-class Again:
+class ReinitScheduler:
     """Decides when the driver is initialised once more: on request, or for the sake of a card that is gone.
 
     Each time interrupts all cards, and without persistence mode resets their counters: hence the long back-off.
@@ -91,7 +91,7 @@ class Worker:
         self,
         module: str,
         options: str,
-        outlet: Outlet,
+        outlet: FrameWriter,
         *,
         gentle: bool = False,
         resting: Mapping[str, float] = EMPTY,
@@ -101,14 +101,14 @@ class Worker:
         self._options = options
         self._lock = threading.Lock()  # over asking, so that no read starts while the driver is shut down
         self._driving = threading.Lock()  # over initialising and counting, which nothing may be done beside
-        self._cards: tuple[CardThread, ...] = ()
+        self._cards: tuple[GpuThread, ...] = ()
         self._driver: Any = None
         self._topology: tuple[TopologyThread, ...] = ()  # one, once the driver is initialised
         self._events: tuple[EventThread, ...] = ()  # likewise
         self._accepting = False
         self._shared = Shared()
         self._driver_version = ""
-        self._taught: protocol.Learnt | None = None  # by an earlier worker
+        self._taught: protocol.CounterUnits | None = None  # by an earlier worker
         self._told: dict[str, float] = {}  # to the next one
         self._counting_since: float | None = None
         now = time.monotonic()
@@ -118,9 +118,9 @@ class Worker:
                 self._shared.left.setdefault(who, {})[function] = now + seconds
             else:
                 self._shared.room.resting[key] = now + seconds
-        self._again = Again(now, gentle=gentle)
+        self._again = ReinitScheduler(now, gentle=gentle)
 
-    def driver_gone(self, error: DriverGone) -> None:
+    def driver_gone(self, error: DriverUnavailable) -> None:
         """Act on an error that ends the initialisation: another one here, or another process."""
         if error.reason == "uninitialized":
             self._again.request()
@@ -136,7 +136,7 @@ class Worker:
                 message = protocol.decode(frame)
                 if isinstance(message, protocol.Read):
                     self._read(message)
-                elif isinstance(message, protocol.Learnt):
+                elif isinstance(message, protocol.CounterUnits):
                     self._taught = message
                     self._recall()
                 elif isinstance(message, protocol.Initialise):
@@ -184,7 +184,7 @@ class Worker:
         inside = self._shared.room.inside(now)
         joining = max((one.stuck(now) for one in self._topology), default=0.0)
         self.outlet.send(
-            protocol.Beat(
+            protocol.Heartbeat(
                 cycle=message.cycle,
                 ask=message.ask,
                 busy=busy,
@@ -241,7 +241,7 @@ class Worker:
         self.outlet.send(protocol.Initialised(facts=facts, cards=count))
         with self._lock:
             self._cards = tuple(
-                CardThread(
+                GpuThread(
                     driver,
                     index,
                     facts.driver_version,
@@ -275,7 +275,7 @@ class Worker:
         units = self._shared.sound_units()
         if units != self._told and self._driver_version:
             self._told = units
-            self.outlet.send(protocol.Learnt(driver_version=self._driver_version, units=units))
+            self.outlet.send(protocol.CounterUnits(driver_version=self._driver_version, units=units))
 
     def _initialise_again(self, driver: Any) -> None:
         cards = self._cards
@@ -313,7 +313,7 @@ class Worker:
                 break  # it will not return soon, and its neighbours need not stand still for it
             with self._lock:
                 self._accepting = False
-                threads: list[CardThread | TopologyThread | EventThread] = [*self._cards, *beside]
+                threads: list[GpuThread | TopologyThread | EventThread] = [*self._cards, *beside]
                 if not any(thread.working for thread in threads):
                     for thread in threads:
                         thread.end()
@@ -381,7 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
     module, options, *more = sys.argv[1:] if arguments is None else arguments
     inlet, outlet = _take_pipes()
     _prepare()
-    speaker = Outlet(outlet)
+    speaker = FrameWriter(outlet)
     try:
         resting = {uuid: float(seconds) for uuid, given, seconds in (one.rpartition("=") for one in more) if given}
         Worker(module, options, speaker, gentle="gentle" in more, resting=resting).serve(inlet)

@@ -40,7 +40,7 @@ class Place(Protocol):
         """Give uuid and handle while the card's last answer was good."""
 
 
-class Speaker(Protocol):
+class Sender(Protocol):
     """The way to the daemon."""
 
     def send(self, message: protocol.Message) -> None:
@@ -87,7 +87,7 @@ class TopologyThread:
     """Reads again when a card comes or goes, and every ten minutes; ``left``: calls that are left out."""
 
     def __init__(
-        self, driver: Any, cards: Sequence[Place], outlet: Speaker, left: Mapping[str, float] = EMPTY
+        self, driver: Any, cards: Sequence[Place], outlet: Sender, left: Mapping[str, float] = EMPTY
     ) -> None:
         self._driver, self._cards, self._outlet, self._left = driver, cards, outlet, left
         self._paused = False

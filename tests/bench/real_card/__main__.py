@@ -22,7 +22,7 @@ try:
 except ImportError:
     sys.exit("prometheus_client is missing; in a checkout: make test, or pip install -e '.[test]'")
 
-from exporter.driver.nvml.errors import DriverGone
+from exporter.driver.nvml.errors import DriverUnavailable
 from tests.bench.real_card.run import Run
 
 WHAT_TO_DO = {
@@ -50,7 +50,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         return Run(asked.output, asked.seconds, load=asked.load, give_up=give_up).all()
-    except DriverGone as error:
+    except DriverUnavailable as error:
         print(f"no driver: {error}\n{WHAT_TO_DO.get(error.reason, 'Does nvidia-smi work?')}", file=sys.stderr)
         return 2
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.driver.nvml import library
-from exporter.driver.nvml.errors import CardGone
+from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpm import WINDOW_LEAST
-from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardFacts, CardReading, CardTopology, DriverFacts
 
@@ -26,7 +26,7 @@ class Look:
     """One card: its last reading and instances, and the µs of its cycles without and with the slow tier."""
 
     facts: CardFacts
-    reader: CardReader
+    reader: GpuReader
     reading: CardReading | None = None
     instances: tuple[tuple[CardFacts, CardReading], ...] = ()
     fast: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Seen:
 
 
 def read(driver: Any, seconds: float) -> Seen:
-    """Initialise, read all cards for so long (six times at the least), and shut down.  Raises DriverGone."""
+    """Initialise, read all cards for so long (six times at the least), and shut down.  Raises DriverUnavailable."""
     versions, count = library.initialise(driver)
     shared = Shared()
     try:
@@ -53,11 +53,11 @@ def read(driver: Any, seconds: float) -> Seen:
         for index in range(count):
             try:
                 calls, facts = library.open_card(driver, index)
-            except CardGone as error:
+            except DeviceUnavailable as error:
                 closed.append(str(error))
                 continue
             handles[facts.uuid] = calls.handle
-            looks.append(Look(facts, CardReader(driver, calls, facts, versions.driver_version, shared)))
+            looks.append(Look(facts, GpuReader(driver, calls, facts, versions.driver_version, shared)))
         topology = TopologyReader(driver).read(handles)
         end, turn = time.monotonic() + seconds, 0
         while looks and (turn <= _SLOW_EACH or time.monotonic() < end):
@@ -83,7 +83,7 @@ def _turn(look: Look, *, slow: bool, counted: bool) -> None:
         if look.reader.instances is not None:
             look.instances = look.reader.instances.read(look=slow)
         look.reading = look.reader.read(slow=slow)
-    except CardGone as error:
+    except DeviceUnavailable as error:
         look.gone = f"{error.reason}: {error}"
         return
     if counted:

@@ -39,7 +39,7 @@ class Raw:
 
 
 def look(driver: Any) -> dict[str, dict[int, Raw]]:
-    """Give uuid → id → raw number of all cards that answer.  Raises DriverGone."""
+    """Give uuid → id → raw number of all cards that answer.  Raises DriverUnavailable."""
     _, count = library.initialise(driver)
     try:
         found = {}

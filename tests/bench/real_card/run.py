@@ -18,7 +18,7 @@ from typing import Any
 
 from exporter import __version__
 from exporter.driver.nvml import library
-from exporter.driver.nvml.errors import DriverGone
+from exporter.driver.nvml.errors import DriverUnavailable
 from tests.bench.real_card import cards, counters, smi
 from tests.bench.real_card.compare import Comparison, Raws
 from tests.bench.real_card.daemon import Daemon, DaemonError, Page, complaints, up
@@ -42,7 +42,7 @@ _LOAD_START = 120.0  # seconds until the first product
 
 
 class Run:
-    """One run.  ``all`` gives the exit code and raises DriverGone where there is nothing to ask."""
+    """One run.  ``all`` gives the exit code and raises DriverUnavailable where there is nothing to ask."""
 
     def __init__(
         self, output: pathlib.Path, seconds: float, *, load: bool, give_up: Callable[[str, float], None]
@@ -61,7 +61,7 @@ class Run:
         say("reading the cards, each call timed")
         seen = cards.read(recorder, min(self._seconds / 2, READ_MOST))
         if not seen.cards and not seen.closed:
-            raise DriverGone("driver", "NVML works, and counts no card")
+            raise DriverUnavailable("driver", "NVML works, and counts no card")
         self._output.mkdir(parents=True, exist_ok=True)
         for look in seen.cards:
             self._disguise.meet(look.facts.uuid, look.facts.serial)

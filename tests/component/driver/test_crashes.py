@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from exporter.driver.daemon.crashes import MOST_CALLS, REST_FIRST, REST_LAST, Crashes, culprit
-from exporter.driver.nvml.errors import CardCalls, CardGone, left_out
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.daemon.crashes import MOST_CALLS, REST_FIRST, REST_LAST, Crashes, crashing_call
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, left_out
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import open_card
 from exporter.model import CardFacts, Missing, Signal
 from tests.support.fake_nvml import FakeDriver
@@ -36,27 +36,27 @@ def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_
         import os
         from types import SimpleNamespace
         from exporter.driver.worker import main
-        from exporter.driver.worker.gpu_thread import CardThread
+        from exporter.driver.worker.gpu_thread import GpuThread
         from exporter.driver.nvml.gpu import Shared
         main._take_pipes()
         def nvmlInner(): os.abort()
         def nvmlDeviceGetHandleByIndex(index): nvmlInner()
         driver = SimpleNamespace(nvmlDeviceGetHandleByIndex=nvmlDeviceGetHandleByIndex)
-        CardThread(driver, 3, "590", outlet=None, driver_gone=None, shared=Shared()).thread.join()
+        GpuThread(driver, 3, "590", outlet=None, driver_gone=None, shared=Shared()).thread.join()
     """)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.PIPE
     )
-    assert culprit(done.stderr) == (3, "nvmlDeviceGetHandleByIndex")
+    assert crashing_call(done.stderr) == (3, "nvmlDeviceGetHandleByIndex")
 
 
 @pytest.mark.parametrize(
-    "last_words",
+    "crash_trace",
     ["", "Killed", words(), words("call", "ask"), "\0" * 70000],
 )
-def test_without_a_function_nobody_is_blamed(last_words):
+def test_without_a_function_nobody_is_blamed(crash_trace):
     known = crashes("GPU-a")
-    assert known.died(last_words, 100.0) == "" and known.left(100.0) == {}
+    assert known.died(crash_trace, 100.0) == "" and known.left(100.0) == {}
 
 
 def test_the_card_of_the_thread_is_not_asked_that_for_a_while_and_longer_each_time():
@@ -119,7 +119,7 @@ def test_after_an_initialisation_any_card_may_stand_at_an_index():
 
 def test_what_is_left_out_is_not_asked_until_its_time_is_over():
     driver = FakeDriver({})
-    calls = CardCalls(driver, "GPU-a", {"nvmlDeviceGetPowerUsage": 1e12, "nvmlDeviceGetSerial": 1.0})
+    calls = DeviceCalls(driver, "GPU-a", {"nvmlDeviceGetPowerUsage": 1e12, "nvmlDeviceGetSerial": 1.0})
     assert calls.call("nvmlDeviceGetPowerUsage") is Missing.CRASHED and driver.counts["nvmlDeviceGetPowerUsage"] == 0
     assert calls.call("nvmlDeviceGetSerial") == "1234"
 
@@ -129,7 +129,7 @@ def test_where_one_way_to_a_number_crashes_another_is_taken():
     calls, facts = open_card(
         driver, 0, {"GPU-a": dict.fromkeys(["nvmlDeviceGetTemperatureV", "nvmlDeviceGetFieldValues"], 1e12)}
     )
-    reading = CardReader(driver, calls, facts, "590.48.01").read(slow=False)
+    reading = GpuReader(driver, calls, facts, "590.48.01").read(slow=False)
     assert reading.signals[Signal.TEMPERATURE_GPU] == 44 and reading.signals[Signal.POWER] == 400
     assert reading.missing[Signal.RECOVERY_ACTION] is Missing.CRASHED
     assert driver.counts["nvmlDeviceGetTemperatureV"] == driver.counts["nvmlDeviceGetFieldValues"] == 0
@@ -142,7 +142,7 @@ def test_a_card_is_not_opened_where_that_crashes_and_nothing_is_asked_of_one_lef
         {"GPU-b": {"": 1e12}},
         {"#1": {"nvmlDeviceGetUUID": 1e12}},
     ):
-        with pytest.raises(CardGone) as caught:
+        with pytest.raises(DeviceUnavailable) as caught:
             open_card(driver, 1, left)
         assert caught.value.reason == "crashed"
         open_card(driver, 0, left)

@@ -238,7 +238,7 @@ PASSES = """
 import json, os, sys, pynvml
 from exporter.model import Missing
 from exporter.driver.nvml.library import initialise, open_card
-from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.topology import TopologyReader
 
 initialise(pynvml)
@@ -297,7 +297,7 @@ def test_every_return_code_costs_its_own_answer_and_no_other(passes, name):
     for code in CODES:
         answer = found[name, code]
         if code in OVER:
-            assert answer == "DriverGone", code
+            assert answer == "DriverUnavailable", code
         elif code in LOST:
             cards, pair, _, whole = answer
             assert not whole and (not cards if name in {END, PLACE} else pair is None), code

@@ -101,7 +101,11 @@ class Rig:
         return found
 
     def said(self):
-        return [(message.reason, message.cards) for message in self.sent if isinstance(message, protocol.Listening)]
+        return [
+            (message.reason, message.cards)
+            for message in self.sent
+            if isinstance(message, protocol.EventSubscription)
+        ]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def card(monkeypatch):
     monkeypatch.setattr(gpu_thread, "SLOW_EVERY", -1.0)
     monkeypatch.setattr(gpu_thread, "SLOW_EVERY_DEMOTED", 1e6)
     driver, sent = FakeDriver({}), []
-    thread = gpu_thread.CardThread(
+    thread = gpu_thread.GpuThread(
         driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
     )
 
@@ -64,7 +64,7 @@ def opened():
 
     def start(plan):
         driver, sent = FakeDriver(plan), []
-        thread = gpu_thread.CardThread(
+        thread = gpu_thread.GpuThread(
             driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
         )
         threads.append(thread)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.model import CardState, Cause, Ownership, Signal, SourceStatus
 from exporter.runtime.stragglers import StragglerWatch
@@ -32,7 +32,7 @@ class Lab:
         )
         facts, count = initialise(driver)
         opened = [open_card(driver, index) for index in range(count)]
-        self.readers = [(card, CardReader(driver, calls, card, facts.driver_version)) for calls, card in opened]
+        self.readers = [(card, GpuReader(driver, calls, card, facts.driver_version)) for calls, card in opened]
         self.owners = tuple(
             Ownership(
                 uuid=opened[index][1].uuid, replica=spec.name, rank=str(rank) if ranks and len(spec.ranks) > 1 else ""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.daemon.registry import CardBook
+from exporter.driver.daemon.registry import CardRegistry
 from exporter.driver.worker import main, topology_thread
 from exporter.driver.worker.topology_thread import TopologyThread
 from exporter.model import CardFacts, CardReading, CardTopology, LinkEnd, Peer
@@ -41,7 +41,7 @@ class Driver:
         return 10
 
 
-class Outlet(list):
+class FrameWriter(list):
     def send(self, message):
         self.append(message)
 
@@ -52,7 +52,7 @@ def start(monkeypatch):
     started = []
 
     def begin(driver, places):
-        outlet = Outlet()
+        outlet = FrameWriter()
         thread = TopologyThread(driver, places, outlet)
         started.append((driver, thread))
         return thread, outlet
@@ -165,7 +165,7 @@ def test_a_new_initialisation_waits_for_a_question_but_not_for_ever(monkeypatch,
 
 
 def test_what_is_known_of_a_card_outlives_the_worker_and_passes_without_it():
-    book, links = CardBook(), {0: LinkEnd(kind="switch")}
+    book, links = CardRegistry(), {0: LinkEnd(kind="switch")}
     facts = CardFacts(index=0, uuid="GPU-a")
     book.begin(1)
     book.found(facts, 1.0)
@@ -236,7 +236,7 @@ def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_p
 
 
 def test_a_pair_that_was_not_asked_about_this_time_keeps_what_is_known_of_it():
-    book, far, near = CardBook(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
+    book, far, near = CardRegistry(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
     book.begin(3)
     for index, uuid in enumerate("abc"):
         book.found(CardFacts(index=index, uuid=uuid), 1.0)

@@ -117,7 +117,7 @@ def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_o
     one.plan({"at": {"GPU-b": {"nvmlDeviceGetClockInfo": {"block": True}}}})
     for cycle in (1, 2, 3):
         assert isinstance(one.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
-    assert one.wait(lambda m: isinstance(m, protocol.Beat) and m.cycle == 3).busy[1] > 0
+    assert one.wait(lambda m: isinstance(m, protocol.Heartbeat) and m.cycle == 3).busy[1] > 0
     assert not [m for m in one.of(protocol.CardRead) if m.uuid == "GPU-b" and m.cycle > 0]
     one.plan({})
     # The one read that was started comes back; those that were refused were not queued.
@@ -308,7 +308,7 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     sent = []
     driver = FakeDriver({})
     outlet = SimpleNamespace(send=sent.append)
-    thread = gpu_thread.CardThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
+    thread = gpu_thread.GpuThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
 
     def read(cycle):
         assert wait_until(lambda: not thread.working, PATIENCE)
@@ -332,7 +332,7 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
 
 
 def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
-    again = main.Again(0.0)
+    again = main.ReinitScheduler(0.0)
     times, now = [], 0.0
     while now < 1300:
         now += 0.5
@@ -350,7 +350,7 @@ def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
 
 
 def test_a_driver_that_is_uninitialised_for_ever_is_not_initialised_all_the_time():
-    again, count, now = main.Again(0.0), 0, 0.0
+    again, count, now = main.ReinitScheduler(0.0), 0, 0.0
     while now < 600:
         now += 0.5
         again.request()
@@ -361,7 +361,7 @@ def test_a_driver_that_is_uninitialised_for_ever_is_not_initialised_all_the_time
 
 
 def test_a_card_in_a_call_postpones_the_initialisation():
-    again = main.Again(0.0)
+    again = main.ReinitScheduler(0.0)
     again.request()
     assert again.due(1.0, [])
     again.postpone(1.0)

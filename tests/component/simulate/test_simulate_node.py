@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
 from exporter.driver.nvml.fields import POLICIES
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.errors import ShardwatchError
 from exporter.simulate import cards, node
@@ -172,7 +172,7 @@ def aged(seconds: float, **plan: object) -> dict[str, object]:
 
 def read(loaded: object, index: int):
     calls, facts = open_card(loaded, index)
-    reader = CardReader(loaded, calls, facts, loaded.nvmlSystemGetDriverVersion())
+    reader = GpuReader(loaded, calls, facts, loaded.nvmlSystemGetDriverVersion())
     reader.read(slow=True)
     time.sleep(0.6)
     return facts, reader.read(slow=True)

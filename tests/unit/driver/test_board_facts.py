@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver.nvml.fields import POLICIES
-from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.driver.nvml.library import open_card
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
@@ -78,7 +78,7 @@ def policies(fields, units=None, **plan):
     driver = FakeDriver({"fields": fields, **plan})
     asked, facts = open_card(driver, 0)
     shared = Shared(units=dict(units or {}))
-    return CardReader(driver, asked, facts, "590.48.01", shared).read(slow=True).policy_seconds
+    return GpuReader(driver, asked, facts, "590.48.01", shared).read(slow=True).policy_seconds
 
 
 RAW = {"75": 3_000_000_000, "77": 0, "78": 5_000_000_000, "79": {"code": 3}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from exporter.driver.nvml import library
-from exporter.driver.nvml.gpu import CardReader
-from exporter.driver.worker.call_scheduler import BUDGET, CHANGING, ESSENTIAL, LINKS, SLOW_TIER, Turns
+from exporter.driver.nvml.call_scheduler import BUDGET, CHANGING, ESSENTIAL, LINKS, SLOW_TIER, CallScheduler
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
 
@@ -19,7 +19,7 @@ class Card:
 
     def __init__(self):
         self.now, self.cost, self.dear = 100.0, 0.0, {}
-        self.turns = Turns(lambda: self.now)
+        self.turns = CallScheduler(lambda: self.now)
         self.asked, self.durations, self.shown = [], [], {}
 
     def put(self, key):
@@ -108,7 +108,7 @@ def test_one_question_dearer_than_the_budget_is_put_now_and_then_and_costs_the_o
 
 
 def test_an_answer_is_shown_for_as_long_as_its_tier_says_and_then_it_is_absent():
-    turns = Turns(lambda: 0.0)
+    turns = CallScheduler(lambda: 0.0)
     turns.begin(100.0, 1.0, (SLOW_TIER,))
     assert turns.ask("a", SLOW_TIER, lambda: 7) == 7
     for age, shown in ((1.0, 7), (SLOW_TIER.life, 7), (SLOW_TIER.life + 1.0, Missing.SLOW)):
@@ -117,7 +117,7 @@ def test_an_answer_is_shown_for_as_long_as_its_tier_says_and_then_it_is_absent()
 
 
 def test_a_refusal_does_not_grow_old_and_a_new_question_is_due_at_once():
-    turns = Turns(lambda: 0.0)
+    turns = CallScheduler(lambda: 0.0)
     turns.begin(0.0, 1.0, (SLOW_TIER,))
     turns.ask("a", SLOW_TIER, lambda: Missing.UNSUPPORTED)
     turns.begin(1e6, 1.0)
@@ -127,7 +127,7 @@ def test_a_refusal_does_not_grow_old_and_a_new_question_is_due_at_once():
 
 
 def test_a_question_that_raises_is_due_again():
-    turns = Turns(lambda: 0.0)
+    turns = CallScheduler(lambda: 0.0)
     turns.begin(0.0, 1.0, (LINKS,))
     with pytest.raises(ZeroDivisionError):
         turns.ask("a", LINKS, lambda: 1 // 0)
@@ -138,7 +138,7 @@ def test_a_question_that_raises_is_due_again():
 def slow_reader(seconds):
     driver = FakeDriver({"calls": {"*": {"sleep": 0.0}}})
     calls, facts = library.open_card(driver, 0)
-    one = CardReader(driver, calls, facts, "590.48.01")
+    one = GpuReader(driver, calls, facts, "590.48.01")
     whole = one.read(slow=True)
     driver.plan["calls"]["*"]["sleep"] = seconds
     return driver, one, whole

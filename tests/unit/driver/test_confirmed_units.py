@@ -22,7 +22,7 @@ VERSION = "590.48.01"
 SECONDS = 5e9  # nanoseconds
 # A counter that rests, while the reason is not active: what it runs in cannot be seen.
 QUIET = {"fields": {"74": SECONDS}, "calls": {"nvmlDeviceGetCurrentClocksEventReasons": {"return": 0}}}
-FOUND = protocol.Learnt(driver_version=VERSION, units={CAP: NANOSECONDS})
+FOUND = protocol.CounterUnits(driver_version=VERSION, units={CAP: NANOSECONDS})
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_counter_that_was_found_to_be_another_stays_so_over_an_initialisation(
 
 @pytest.mark.parametrize(("version", "expected"), [(VERSION, 5.0), ("580.10", None)])
 def test_a_worker_uses_what_an_earlier_one_has_found_out_about_the_same_driver(inside, version, expected):
-    inside.worker._taught = protocol.Learnt(driver_version=version, units={CAP: NANOSECONDS})
+    inside.worker._taught = protocol.CounterUnits(driver_version=version, units={CAP: NANOSECONDS})
     assert shown(first_readings(inside, inside.worker._start)) == [expected] * 2
 
 
@@ -89,7 +89,7 @@ def test_a_worker_says_once_what_it_has_found_out_and_again_when_that_changes(in
     assert inside.sent == [FOUND]
     shared.evidence["GPU-a"] = {CAP: Evidence(fits_nothing=True)}
     worker._tell()
-    assert inside.sent[1:] == [protocol.Learnt(driver_version=VERSION, units={})]
+    assert inside.sent[1:] == [protocol.CounterUnits(driver_version=VERSION, units={})]
 
 
 def test_what_some_card_speaks_against_is_not_handed_on():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.driver.daemon import cooldown
-from exporter.driver.daemon.cooldown import REST_LAST, HangPatience, Restarts, Rests
+from exporter.driver.daemon.cooldown import REST_LAST, Cooldown, HangPatience, Restarts
 
 
 def test_useless_drivers_are_tried_ever_less_often():
@@ -50,7 +50,7 @@ def test_a_hanging_card_gets_a_new_worker_after_ten_seconds_then_ever_less_often
 
 
 def test_a_card_that_hangs_again_rests_twice_as_long_up_to_ten_minutes():
-    rests, now, lengths = Rests(), 100.0, []
+    rests, now, lengths = Cooldown(), 100.0, []
     for _ in range(5):
         lengths.append(rests.begin("GPU-a", now))
         assert rests.left(now + 1.0) == {"GPU-a": lengths[-1] - 1.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.driver.nvml import library
-from exporter.driver.nvml.errors import CardCalls, CardGone, DriverGone, word_of
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, word_of
 from exporter.driver.nvml.gpm import SIGNALS as WORK
 from exporter.model import Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
@@ -81,18 +81,18 @@ def test_versions_are_read_and_cuda_is_split():
     ],
 )
 def test_a_failed_initialisation_says_why(code, reason):
-    with pytest.raises(DriverGone) as caught:
+    with pytest.raises(DriverUnavailable) as caught:
         library.initialise(FakeDriver({"calls": {"nvmlInit": error(code)}}))
     assert caught.value.reason == reason
 
 
 def test_an_absurd_number_of_cards_is_refused():
-    with pytest.raises(DriverGone, match="at most"):
+    with pytest.raises(DriverUnavailable, match="at most"):
         library.initialise(FakeDriver({"calls": {"nvmlDeviceGetCount": {"return": 2**32 - 1}}}))
 
 
 def test_a_driver_module_that_cannot_be_imported_is_a_missing_library():
-    with pytest.raises(DriverGone) as caught:
+    with pytest.raises(DriverUnavailable) as caught:
         library.load_driver("exporter.no_such_module")
     assert caught.value.reason == "library"
 
@@ -168,7 +168,7 @@ def test_a_divided_card_says_mig_instead_of_utilisation():
 @pytest.mark.parametrize("code,reason", [(15, "lost"), (16, "reset_required"), (28, "lost")])
 def test_a_card_that_is_gone_stops_being_asked_at_once(code, reason):
     driver = FakeDriver({"at": {"GPU-a": {"nvmlDeviceGetTemperatureV": error(code)}}})
-    with pytest.raises(CardGone) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         reader(driver).read(slow=False)
     assert caught.value.reason == reason
     assert driver.counts["nvmlDeviceGetClockInfo"] == 0
@@ -176,7 +176,7 @@ def test_a_card_that_is_gone_stops_being_asked_at_once(code, reason):
 
 @pytest.mark.parametrize("code,reason", [(15, "lost"), (16, "reset_required")])
 def test_a_single_field_can_say_that_the_card_is_gone(code, reason):
-    with pytest.raises(CardGone) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         read({"fields": {"185": {"code": code}}})
     assert caught.value.reason == reason
 
@@ -189,25 +189,25 @@ def test_a_card_that_answers_nothing_is_gone(code, reason):
     one = reader(driver)
     one.read(slow=False)
     driver.plan = {"calls": {"*": error(code)}}
-    with pytest.raises(CardGone) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         one.read(slow=False)
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("code,reason", [(1, "uninitialized"), (18, "mismatch"), (9, "driver")])
 def test_errors_of_the_driver_are_not_blamed_on_the_card(code, reason):
-    with pytest.raises(DriverGone) as caught:
+    with pytest.raises(DriverUnavailable) as caught:
         read(calls(TemperatureV=error(code)))
     assert caught.value.reason == reason
 
 
 def test_a_card_without_a_handle_or_uuid_is_gone():
-    with pytest.raises(CardGone) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         library.open_card(FakeDriver({"calls": {"nvmlDeviceGetHandleByIndex": error(15)}}), 0)
     assert caught.value.reason == "lost"
-    with pytest.raises(CardGone):
+    with pytest.raises(DeviceUnavailable):
         library.open_card(FakeDriver(calls(UUID={"return": ""})), 0)
-    with pytest.raises(DriverGone):
+    with pytest.raises(DriverUnavailable):
         library.open_card(FakeDriver({"calls": {"nvmlDeviceGetHandleByIndex": error(1)}}), 0)
 
 
@@ -216,13 +216,13 @@ def test_counting_again_tells_a_passing_failure_from_the_end():
     assert library.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": error(999)}})) is None
     for number in (2**32 - 1, 65, -1):  # what cannot be is no reason to initialise anew
         assert library.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": {"return": number}}})) is None
-    with pytest.raises(DriverGone):
+    with pytest.raises(DriverUnavailable):
         library.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": error(18)}}))
 
 
 def test_a_call_that_runs_can_be_seen_from_outside():
     driver = FakeDriver({})
-    handle = CardCalls(driver, "GPU-a")
+    handle = DeviceCalls(driver, "GPU-a")
     seen = []
     driver._nvmlDeviceGetUUID = lambda _: seen.append(handle.since) or "GPU-a"
     handle.call("nvmlDeviceGetUUID")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver.nvml.arrays import decoded
-from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import FieldBatch, checked, event_time_fields
-from exporter.driver.nvml.gpm import WorkRead
+from exporter.driver.nvml.gpm import GpmRead
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver, item
 from tests.support.nvml_reading import calls, read, reader, refuse
@@ -183,7 +183,7 @@ def test_byte_counters_of_32_bits_go_on_through_their_wraps_and_wider_ones_are_s
 def test_a_narrow_byte_counter_is_followed_by_the_rate_that_the_card_measures_itself():
     driver = FakeDriver({})
     one = reader(driver)
-    one._work = SimpleNamespace(read=lambda _: WorkRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))
+    one._work = SimpleNamespace(read=lambda _: GpmRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))
     for second in range(5):
         driver.plan = {"fields": {"197": {"value": (5 + second * 6 * 10**9) % 2**32, "type": 5}}}
         reading = one.read(slow=False, clock=lambda second=second: 100.0 + second)
@@ -257,7 +257,7 @@ def test_a_value_of_no_known_type_is_invalid(thing):
 def test_a_short_answer_to_a_batch_loses_only_what_it_left_out():
     driver = FakeDriver({})
     driver._nvmlDeviceGetFieldValues = lambda _, wanted: [item(7)]
-    batch = FieldBatch(CardCalls(driver, "GPU-a"), [(1, 0), (2, 0)])
+    batch = FieldBatch(DeviceCalls(driver, "GPU-a"), [(1, 0), (2, 0)])
     batch.read()
     assert (batch.get((1, 0)), batch.get((2, 0))) == (7, Missing.ERROR)
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.daemon.registry import CardBook
+from exporter.driver.daemon.registry import CardRegistry
 from exporter.driver.nvml import library
-from exporter.driver.nvml.errors import CardGone
-from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.errors import DeviceUnavailable
+from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.model import CardFacts, CardReading, MigInstance, Missing, Signal
 from exporter.simulate.plan import Plan
 from tests.support.builders import Clock
@@ -29,10 +29,10 @@ def read(at, memory=1.0):
 
 
 def a_book(*parts, at=100.0):
-    book = CardBook()
+    book = CardRegistry()
     book.begin(1)
     book.found(CardFacts(index=0, uuid="GPU-a", mig=True), at)
-    book.divided(protocol.Divided(uuid="GPU-a", instances=tuple((facts, read(at)) for facts in parts)), WALL)
+    book.divided(protocol.InstancesRead(uuid="GPU-a", instances=tuple((facts, read(at)) for facts in parts)), WALL)
     book.read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=read(at)), WALL)
     return book
 
@@ -48,21 +48,21 @@ def test_instances_stand_after_their_card_with_their_place_in_the_label():
 
 def test_an_instance_that_is_listed_no_more_is_forgotten_and_not_lost():
     book = a_book(part(0, "MIG-a"), part(1, "MIG-b"))
-    book.divided(protocol.Divided(uuid="GPU-a", instances=((part(1, "MIG-b"), read(101.0)),)), WALL)
+    book.divided(protocol.InstancesRead(uuid="GPU-a", instances=((part(1, "MIG-b"), read(101.0)),)), WALL)
     book.judge(101.0, 2.0)
     assert set(shown(book)) == {"GPU-a", "MIG-b"} and shown(book)["MIG-b"].status.up
 
 
 def test_the_instances_of_another_card_are_left_alone():
     book = a_book(part(0, "MIG-a"))
-    book.divided(protocol.Divided(uuid="GPU-b", instances=((part(0, "MIG-b", "GPU-b"), read(100.0)),)), WALL)
-    book.divided(protocol.Divided(uuid="GPU-b", instances=()), WALL)
+    book.divided(protocol.InstancesRead(uuid="GPU-b", instances=((part(0, "MIG-b", "GPU-b"), read(100.0)),)), WALL)
+    book.divided(protocol.InstancesRead(uuid="GPU-b", instances=()), WALL)
     assert set(shown(book)) == {"GPU-a", "MIG-a"}
 
 
 def test_an_instance_hangs_and_is_lost_with_its_card():
     book = a_book(part(0, "MIG-a"))
-    book.beat(protocol.Beat(cycle=2, busy={0: 2.5}), 103.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={0: 2.5}), 103.0)
     book.judge(103.0, 2.0)
     assert {state.status.reason for state in shown(book, 103.0).values()} == {"hung"}
     assert shown(book, 103.0)["MIG-a"].reading is None
@@ -86,7 +86,7 @@ def test_a_card_that_never_said_who_it_is_now_is_known_by_its_index_in_spite_of_
 # ---- through the reader
 
 
-class Divided(FakeDriver):
+class InstancesRead(FakeDriver):
     """One divided card whose list of places is ``places``: place → (uuid, GPU instance)."""
 
     places = {1: ("MIG-one", 9), 4: ("MIG-two", 11)}
@@ -117,11 +117,11 @@ class Divided(FakeDriver):
 
 def reader(driver):
     calls, facts = library.open_card(driver, 0)
-    return CardReader(driver, calls, facts, "590.48.01", Shared())
+    return GpuReader(driver, calls, facts, "590.48.01", Shared())
 
 
 def test_every_place_of_the_list_is_tried_and_holes_are_no_failure():
-    parts = reader(Divided({})).instances.read(look=True)
+    parts = reader(InstancesRead({})).instances.read(look=True)
     assert [(facts.instance.number, facts.uuid, facts.instance.gpu_instance) for facts, _ in parts] == [
         (1, "MIG-one", 9), (4, "MIG-two", 11),
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def test_every_place_of_the_list_is_tried_and_holes_are_no_failure():
 
 
 def test_an_instance_that_was_deleted_and_lingers_in_the_list_is_left_out_and_the_others_are_read():
-    one = reader(driver := Divided({}))
+    one = reader(driver := InstancesRead({}))
     assert len(one.instances.read(look=True)) == 2
     driver.plan = {"at": {"MIG-one": {"*": {"error": 6}}}}
     assert [facts.uuid for facts, _ in one.instances.read(look=False)] == ["MIG-two"]
@@ -142,7 +142,7 @@ def test_an_instance_that_was_deleted_and_lingers_in_the_list_is_left_out_and_th
 
 
 def test_a_divided_card_without_permission_for_its_instances_has_none():
-    driver = Divided({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
+    driver = InstancesRead({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
     one = reader(driver)
     assert one.instances.read(look=True) == ()
     reading = one.read(slow=True)
@@ -153,13 +153,13 @@ def test_a_divided_card_without_permission_for_its_instances_has_none():
 
 
 def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
-    one = reader(Divided({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
+    one = reader(InstancesRead({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
     assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
     assert one.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
 
 
 def test_old_memory_structures_serve_too():
-    driver = Divided({})
+    driver = InstancesRead({})
     driver._nvmlDeviceGetMemoryInfo = lambda uuid, version=None: refuse(25) if version else SimpleNamespace(
         total=10.0, used=4.0, free=6.0
     )  # fmt: skip
@@ -188,7 +188,7 @@ def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
     driver, clock, version = simulated
     calls, facts = library.open_card(driver, 7)
     assert facts.mig and not library.open_card(driver, 6)[1].mig
-    one = CardReader(driver, calls, facts, version, Shared())
+    one = GpuReader(driver, calls, facts, version, Shared())
     one.instances.read(look=True, clock=clock)
     clock.tick(5.0)
     (busy, work), (idle, rest) = one.instances.read(look=False, clock=clock)
@@ -200,7 +200,7 @@ def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
     assert whole.signals[Signal.MEMORY_USED] == pytest.approx(
         work.signals[Signal.MEMORY_USED] + rest.signals[Signal.MEMORY_USED]
     )
-    with pytest.raises(CardGone):
+    with pytest.raises(DeviceUnavailable):
         library.open_card(driver, 8)  # instances have no index of their own
 
 

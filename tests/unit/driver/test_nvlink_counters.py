@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.driver.nvml.gpu import CardReader, Shared
+from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.driver.nvml.library import open_card
-from exporter.driver.nvml.nvlink_counters import LinkSums
+from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 from exporter.model import Missing
 from tests.support.fake_nvml import FakeDriver, item
 from tests.support.nvml_reading import reader, refuse
@@ -15,7 +15,7 @@ ERROR, UNSUPPORTED, SLOW = Missing.ERROR, Missing.UNSUPPORTED, Missing.SLOW
 
 
 def told(*readings):
-    sums = LinkSums()
+    sums = NvLinkCounters()
     return [sums.total(161, values) for values in readings]
 
 
@@ -72,7 +72,7 @@ def test_a_sum_goes_on_over_a_new_initialisation_in_which_a_link_refuses():
 
     def replays():
         calls, facts = open_card(driver, 0, shared.left)
-        return CardReader(driver, calls, facts, "590.48.01", shared).read(slow=True).nvlink_errors["replay"]
+        return GpuReader(driver, calls, facts, "590.48.01", shared).read(slow=True).nvlink_errors["replay"]
 
     assert replays() == 110
     numbers[:] = [12, -3]

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.catalog import metrics
 from exporter.driver import protocol
-from exporter.driver.daemon.registry import FORGET_AFTER, OPEN_DEADLINE, CardBook
+from exporter.driver.daemon.registry import FORGET_AFTER, OPEN_DEADLINE, CardRegistry
 from exporter.model import CardFacts, CardReading, Missing, Signal, Snapshot
 
 
@@ -31,7 +31,7 @@ def failure(reason="lost", index=0, uuid="GPU-a"):
 @pytest.fixture
 def book():
     """Two cards that answered at 100."""
-    made = CardBook()
+    made = CardRegistry()
     made.begin(2)
     for index, uuid in enumerate(("GPU-a", "GPU-b")):
         made.found(facts(index, uuid), 100.0)
@@ -66,7 +66,7 @@ def test_however_long_a_reading_took_it_grows_old(book, duration, until):
 
 
 def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(book):
-    book.beat(protocol.Beat(cycle=2, busy={0: 1.0}), 101.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={0: 1.0}), 101.0)
     assert book.judge(102.0, 2.0).hung == 0
     verdict = book.judge(102.1, 2.0)
     assert (verdict.hung, verdict.answering, verdict.settled) == (1, 1, False)
@@ -79,7 +79,7 @@ def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(book):
 
 
 def test_a_late_answer_ends_the_hang(book):
-    book.beat(protocol.Beat(cycle=2, busy={0: 5.0}), 101.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
     book.judge(101.0, 2.0)
     book.read(answer(101.5), 5001.0)
     assert card(book, now=102.0).status.up
@@ -88,7 +88,7 @@ def test_a_late_answer_ends_the_hang(book):
 
 def test_a_card_slow_in_many_calls_does_not_hang(book):
     for cycle in range(2, 10):
-        book.beat(protocol.Beat(cycle=cycle, busy={0: 0.1}), 100.0 + cycle)
+        book.beat(protocol.Heartbeat(cycle=cycle, busy={0: 0.1}), 100.0 + cycle)
         assert book.judge(100.0 + cycle, 2.0).hung == 0
     assert card(book, now=109.0).status.reason == "slow"
     assert card(book, now=109.0).status.skipped == 8
@@ -96,7 +96,7 @@ def test_a_card_slow_in_many_calls_does_not_hang(book):
 
 def test_the_moment_a_card_begins_to_hang_is_known_beforehand(book):
     assert book.next_hang(100.0, 2.0) is None
-    book.beat(protocol.Beat(cycle=2, busy={0: 1.0, 1: 0.5}), 101.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={0: 1.0, 1: 0.5}), 101.0)
     assert book.next_hang(101.25, 2.0) == 0.75
     assert book.next_hang(102.25, 2.0) == 0.25
     assert book.next_hang(103.0, 2.0) is None
@@ -112,13 +112,13 @@ def test_a_card_of_a_new_worker_is_starting_not_slow(book):
 
 def test_the_first_handle_of_a_card_may_take_long(book):
     book.begin(1)
-    book.beat(protocol.Beat(cycle=1, busy={0: 10.0}), 200.0)
+    book.beat(protocol.Heartbeat(cycle=1, busy={0: 10.0}), 200.0)
     assert book.judge(200.0, 2.0).hung == 0
     assert book.judge(200.0 + OPEN_DEADLINE, 2.0).hung == 1
 
 
 def test_a_hang_lasts_until_the_card_answers_not_until_the_worker_is_replaced(book):
-    book.beat(protocol.Beat(cycle=2, busy={0: 5.0}), 101.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
     book.judge(101.0, 2.0)
     book.end()
     book.begin(2)
@@ -182,7 +182,7 @@ def test_a_card_that_hangs_for_days_is_not_forgotten(book, workers):
             book.found(facts(0), now)
             book.found(facts(1, "GPU-b"), now)
         book.read(answer(now), 5000.0)
-        book.beat(protocol.Beat(cycle=2, busy={1: 50.0}), now)
+        book.beat(protocol.Heartbeat(cycle=2, busy={1: 50.0}), now)
         book.judge(now, 2.0)
         assert kept(book, now) == ["GPU-a", "GPU-b"]
         assert card(book, "GPU-b", now=now).status.reason == "hung"
@@ -193,7 +193,7 @@ def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(book):
     book.found(facts(0), 100.0)
     for now in (200.0, 200.0 + FORGET_AFTER, 900.0 + FORGET_AFTER):
         book.read(answer(now), 5000.0)
-        book.beat(protocol.Beat(cycle=2, busy={1: now - 100.0}), now)
+        book.beat(protocol.Heartbeat(cycle=2, busy={1: now - 100.0}), now)
         book.judge(now, 2.0)
         assert kept(book, now)[:2] == ["GPU-a", "GPU-b"]
 
@@ -237,13 +237,13 @@ def test_signals_that_failed_are_counted_and_those_a_card_lacks_are_not(book):
 
 
 def test_a_cycle_is_complete_when_all_that_can_answer_have(book):
-    book.beat(protocol.Beat(cycle=2, busy={}), 101.0)
+    book.beat(protocol.Heartbeat(cycle=2, busy={}), 101.0)
     assert book.waiting() and not book.complete()
     book.read(answer(101.0), 5001.0)
     assert not book.complete()
     book.read(answer(101.0, 1, "GPU-b"), 5001.0)
     assert book.complete() and not book.waiting()
-    book.beat(protocol.Beat(cycle=3, busy={0: 1.0}), 102.0)
+    book.beat(protocol.Heartbeat(cycle=3, busy={0: 1.0}), 102.0)
     book.read(answer(102.0, 1, "GPU-b"), 5002.0)
     assert book.complete()
 

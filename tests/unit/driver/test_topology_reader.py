@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.nvml.errors import CardCalls
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import Interrupted, TopologyReader
 from exporter.errors import DriverError
@@ -141,7 +141,7 @@ def test_the_binding_s_own_objection_counts_as_not_supported():
     driver.nvmlDeviceGetP2PStatus = refuse
     found, whole = read(driver)
     assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and whole
-    assert CardCalls(driver, "a").call("nvmlDeviceGetP2PStatus", "b", (0,), key="k") is Missing.UNSUPPORTED
+    assert DeviceCalls(driver, "a").call("nvmlDeviceGetP2PStatus", "b", (0,), key="k") is Missing.UNSUPPORTED
 
 
 # ---------------------------------------------------------------- the pipe

@@ -21,8 +21,8 @@ from tests.support.waiting import until
 
 UUID = "GPU-0000"
 CARDS = [replace(card(0), facts=CardFacts(index=0, uuid=UUID, pci_bus_id="00000000:65:00.0"))]
-UP = protocol.Listening(cards=1)
-DOWN = protocol.Listening(cards=0, reason=DRIVER_DOWN)
+UP = protocol.EventSubscription(cards=1)
+DOWN = protocol.EventSubscription(cards=0, reason=DRIVER_DOWN)
 
 
 def seen(xid=79, times=1, at=1000.0, uuid=UUID):
@@ -74,9 +74,9 @@ def labels(events):
 
 
 def test_an_event_of_the_driver_is_counted_and_is_news(events, news):
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     news.clear()
-    events.driver_said(seen())
+    events.on_driver_event(seen())
     assert news
     (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
     assert (one.labels, one.count, one.last_wall) == (("0", UUID, "79", "nvml"), 1, 1.7e9 + 1000.0)
@@ -92,17 +92,17 @@ def test_nothing_is_shown_before_it_is_known_who_is_listened_to(events, clock, t
     assert events.view(CARDS) == (), "the driver may still be there in a moment"
     clock.tick(PATIENCE)
     assert labels(events) == {"kernel_log"}
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     assert labels(events) == {"nvml+kernel_log"}
 
 
 def test_a_source_that_fails_for_a_while_renames_no_series(events, tmp_path):
     (tmp_path / "log").write_text("")
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, tmp_path / "log")
     assert labels(events) == {"nvml+kernel_log"}
-    for message in (DOWN, protocol.Listening(cards=0, reason="hung")):
-        events.driver_said(message)
+    for message in (DOWN, protocol.EventSubscription(cards=0, reason="hung")):
+        events.on_driver_event(message)
         assert labels(events) == {"nvml+kernel_log"}
     (tmp_path / "log").unlink()
     look(events)
@@ -112,29 +112,29 @@ def test_a_source_that_fails_for_a_while_renames_no_series(events, tmp_path):
 def test_one_event_in_both_sources_counts_once(events, tmp_path):
     path = tmp_path / "log"
     path.write_text("")
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, path)
     events.view(CARDS)
     path.write_text(line() + "NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.\n")
     look(events)
-    events.driver_said(seen(at=1001.0))
+    events.on_driver_event(seen(at=1001.0))
     assert count(events) == 1
 
 
 def test_a_worker_that_is_replaced_costs_no_count(events):
-    events.driver_said(UP)
-    events.driver_said(seen())
-    events.driver_said(DOWN)
+    events.on_driver_event(UP)
+    events.on_driver_event(seen())
+    events.on_driver_event(DOWN)
     assert count(events) == 1
-    events.driver_said(UP)
-    events.driver_said(seen(at=1030.0))
+    events.on_driver_event(UP)
+    events.on_driver_event(seen(at=1030.0))
     assert count(events) == 2
 
 
 def test_an_event_on_a_card_that_is_lost_keeps_its_labels(events):
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     events.view(CARDS)
-    events.driver_said(seen())
+    events.on_driver_event(seen())
     found = [one for one in events.view([]) if one.last_wall is not None]
     assert [one.labels[:3] for one in found] == [("0", UUID, "79")]
 
@@ -142,7 +142,7 @@ def test_an_event_on_a_card_that_is_lost_keeps_its_labels(events):
 def test_the_kernel_log_that_is_switched_off_is_no_source_any_more_and_costs_no_count(events, tmp_path):
     path = tmp_path / "log"
     path.write_text("")
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, path)
     events.view(CARDS)
     path.write_text(line())
@@ -159,7 +159,7 @@ def test_the_kernel_log_that_is_switched_off_is_no_source_any_more_and_costs_no_
 def test_both_sources_say_how_they_are(events, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     follow(events, tmp_path / "missing")
-    events.driver_said(protocol.Listening(cards=0, reason="unsupported"))
+    events.on_driver_event(protocol.EventSubscription(cards=0, reason="unsupported"))
     driver, log = events.statuses
     assert (driver.source, driver.up, driver.reason, driver.failures) == (
         "nvml_events", False, "unsupported", {"unsupported": 1},
@@ -167,10 +167,10 @@ def test_both_sources_say_how_they_are(events, tmp_path, caplog):
     assert (log.source, log.up, log.reason) == ("kernel_log", False, "missing") and log.failures["missing"] >= 1
     for _ in range(5):
         look(events)
-        events.driver_said(protocol.Listening(cards=0, reason="unsupported"))
+        events.on_driver_event(protocol.EventSubscription(cards=0, reason="unsupported"))
     assert sum("source=nvml_events state=down reason=unsupported" in text for text in caplog.messages) == 1
     assert sum("source=kernel_log state=down reason=missing" in text for text in caplog.messages) == 1
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     assert events.statuses[0].up
 
 
@@ -200,7 +200,7 @@ def denied(path):
 
 
 def test_a_driver_that_is_down_is_not_said_twice(events, caplog):
-    events.driver_said(DOWN)
+    events.on_driver_event(DOWN)
     assert not caplog.messages and events.statuses[0].failures == {}
 
 
@@ -208,7 +208,7 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     caplog.set_level(logging.INFO)
     events.view(CARDS)
     for _ in range(1000):
-        events.driver_said(seen(xid=94, at=clock.now, times=10))
+        events.on_driver_event(seen(xid=94, at=clock.now, times=10))
     (text,) = caplog.messages
     for part in (
         "xid=94",
@@ -222,9 +222,15 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     ):
         assert part in text
     clock.tick(61.0)
-    events.driver_said(seen(xid=94, at=clock.now))
+<<<<<<< HEAD
+    events.on_driver_event(seen(xid=94, at=clock.now))
     assert "suppressed=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
-    events.driver_said(seen(xid=63, at=clock.now))
+    events.on_driver_event(seen(xid=63, at=clock.now))
+=======
+    events.on_driver_event(seen(xid=94, at=clock.now))
+    assert "unsaid=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
+    events.on_driver_event(seen(xid=63, at=clock.now))
+>>>>>>> d08307a (driver: standard names for classes that other packages and tests see)
     assert caplog.records[2].levelname == "INFO"
 
 
@@ -232,11 +238,11 @@ def test_a_flood_of_ever_other_codes_fills_no_log(events, clock, caplog):
     caplog.set_level(logging.INFO)
     events.view(CARDS)
     for code in range(100, 100 + 3 * MAX_SAID):
-        events.driver_said(seen(xid=code, at=clock.now))
+        events.on_driver_event(seen(xid=code, at=clock.now))
     assert len(caplog.messages) == MAX_SAID + 1
     clock.tick(61.0)
-    events.driver_said(seen(xid=99, at=clock.now))
-    events.driver_said(seen(xid=100, at=clock.now))
+    events.on_driver_event(seen(xid=99, at=clock.now))
+    events.on_driver_event(seen(xid=100, at=clock.now))
     assert len(caplog.messages) == MAX_SAID + 3, "what was said long ago makes room"
 
 
@@ -253,7 +259,7 @@ def test_what_the_driver_wrote_is_logged_and_cannot_forge_a_line(events, tmp_pat
 def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, caplog):
     path = tmp_path / "log"
     path.write_text("1699999000.5 node kernel: " + line(79))
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, path)
     (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
     assert (one.count, one.last_wall) == (0, 1_699_999_000.5)
@@ -263,7 +269,7 @@ def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, cap
 def test_old_lines_without_a_time_are_left_out(events, tmp_path):
     path = tmp_path / "log"
     path.write_text(line(79))
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, path)
     assert all(one.last_wall is None for one in events.view(CARDS))
     with path.open("a") as log:
@@ -275,7 +281,7 @@ def test_old_lines_without_a_time_are_left_out(events, tmp_path):
 def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
     path = tmp_path / "log"
     path.write_text("")
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     follow(events, path)
     events.view(CARDS)
     path.write_text(line(79))
@@ -284,13 +290,13 @@ def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
 
 
 def test_nothing_new_costs_no_new_rows(events):
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     assert events.view(CARDS) is events.view(CARDS)
 
 
 def test_a_time_in_the_future_is_taken_as_now(events, clock):
-    events.driver_said(UP)
-    events.driver_said(seen(at=1e12))
+    events.on_driver_event(UP)
+    events.on_driver_event(seen(at=1e12))
     (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
     assert one.last_wall == 1.7e9 + clock.now
 
@@ -336,9 +342,9 @@ def test_a_reload_follows_another_log():
 
 def test_until_the_driver_has_said_anything_its_events_are_starting(events):
     assert [(one.source, one.reason) for one in events.statuses] == [("nvml_events", "starting")]
-    events.driver_said(DOWN)
+    events.on_driver_event(DOWN)
     assert events.statuses[0].reason == DRIVER_DOWN
-    events.driver_said(UP)
+    events.on_driver_event(UP)
     assert (events.statuses[0].up, events.statuses[0].reason) == (True, "")
 
 

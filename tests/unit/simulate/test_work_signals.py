@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from exporter.driver.nvml.gpm import SIGNALS, WINDOW_MOST, GpmRoom, WorkCounters
+from exporter.driver.nvml.gpm import SIGNALS, WINDOW_MOST, GpmCounters, GpmLock
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.model import Missing, Signal
 from exporter.simulate.plan import Plan
@@ -25,13 +25,13 @@ def node(monkeypatch):
     monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
     driver = load_driver("exporter.simulate.cards", Plan(scenario="healthy", start=0.0, wall=1.7e9).dumps())
     initialise(driver)
-    return driver, clock, GpmRoom()
+    return driver, clock, GpmLock()
 
 
 def counters(node, index=0):
     driver, _, room = node
     calls, _ = open_card(driver, index)
-    return WorkCounters(driver, calls, room)
+    return GpmCounters(driver, calls, room)
 
 
 def test_the_first_read_has_nothing_to_compare_with(node):
@@ -87,7 +87,7 @@ def test_while_another_card_is_inside_for_ever_a_card_waits_once_and_not_long(no
 
 
 def test_it_is_known_who_is_inside_and_for_how_long():
-    room = GpmRoom()
+    room = GpmLock()
     assert room.enter("GPU-a")
     assert room.inside(time.monotonic() + 5.0) == {"GPU-a": pytest.approx(5.0, abs=1.0)}
     room.leave()
@@ -97,7 +97,7 @@ def test_it_is_known_who_is_inside_and_for_how_long():
 def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
     driver, clock, room = node
     calls, _ = open_card(driver, 0)
-    one, other = WorkCounters(driver, calls, room, card="GPU-a"), counters(node, 1)
+    one, other = GpmCounters(driver, calls, room, card="GPU-a"), counters(node, 1)
     room.resting["GPU-a"] = clock.now + 10.0
     assert set(one.read(clock).values.values()) == {Missing.BUSY}
     assert set(other.read(clock).values.values()) == {Missing.STARTING}

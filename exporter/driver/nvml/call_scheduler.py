@@ -46,7 +46,7 @@ class _Question:
         self.answer: Any = Missing.SLOW
 
 
-class Turns:
+class CallScheduler:
     """The questions of one card.  ``clock`` measures what they cost; ages are by what ``begin`` is told."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,9 +61,9 @@ class Turns:
         self.behind: frozenset[Tier] = frozenset()
 
     @staticmethod
-    def unbounded() -> Turns:
+    def unbounded() -> CallScheduler:
         """Make turns in which everything is asked."""
-        turns = Turns()
+        turns = CallScheduler()
         turns.begin(0.0, inf)
         return turns
 
