@@ -135,8 +135,8 @@ class GpuReader:
         """Read the card once; ``slow`` also refreshes the slow tier, which otherwise keeps its last answers.
 
         It takes about ``budget`` seconds at most, or one call.  Raises DeviceUnavailable when nothing answers,
-        DriverUnavailable when the initialisation is over.  ``at`` is when the read began: no number in it is older, but those of a slow card
-        that ``nvml_turns`` tells of, and those that are not asked each time.
+        DriverUnavailable when the initialisation is over.  ``at`` is when the read began: no number in it is older,
+        except those of a slow GPU (see ``call_scheduler``) and those that are not asked for each time.
         """
         return self._read(self._begin(clock(), budget, slow=slow), clock)
 

@@ -64,7 +64,7 @@ class MigInstances:
     def read(
         self, *, look: bool, clock: Callable[[], float] = time.monotonic, turns: CallScheduler | None = None
     ) -> tuple[tuple[CardFacts, CardReading], ...]:
-        """Read every instance; ``look`` lists them first.  Raises DeviceUnavailable, DriverUnavailable for the parent.
+        """Read every instance; ``look`` lists them first.  May raise DeviceUnavailable, DriverUnavailable.
 
         ``turns``: the parent's, as far as its time goes; without them everything is asked.
         """
