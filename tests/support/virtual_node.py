@@ -12,8 +12,8 @@ from exporter.catalog.spec import Series
 from exporter.config.settings import CostSettings
 from exporter.derive.replicas import Assignment
 from exporter.driver.daemon.registry import place
-from exporter.driver.nvml.errors import CardGone
-from exporter.driver.nvml.gpu import CardReader
+from exporter.driver.nvml.errors import DeviceUnavailable
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, Ownership, SourceStatus
@@ -74,7 +74,7 @@ class Gpus:
         self.driver, count = initialise(driver)
         opened = [open_card(driver, index) for index in range(count)]
         self._readers = [
-            (facts, CardReader(driver, calls, facts, self.driver.driver_version)) for calls, facts in opened
+            (facts, GpuReader(driver, calls, facts, self.driver.driver_version)) for calls, facts in opened
         ]
         self._topology = TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
         self.world = simulated_cards._node[0].world
@@ -92,7 +92,7 @@ class Gpus:
             for part in reader.instances.read(look=slow, clock=self._clock) if reader.instances else ():
                 yield self._state(*part)
             yield self._state(facts, reader.read(slow=slow, clock=self._clock))
-        except CardGone:
+        except DeviceUnavailable:
             yield self._state(facts, None)
 
     def _state(self, facts, reading):

@@ -222,15 +222,9 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     ):
         assert part in text
     clock.tick(61.0)
-<<<<<<< HEAD
     events.on_driver_event(seen(xid=94, at=clock.now))
     assert "suppressed=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
     events.on_driver_event(seen(xid=63, at=clock.now))
-=======
-    events.on_driver_event(seen(xid=94, at=clock.now))
-    assert "unsaid=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
-    events.on_driver_event(seen(xid=63, at=clock.now))
->>>>>>> d08307a (driver: standard names for classes that other packages and tests see)
     assert caplog.records[2].levelname == "INFO"
 
 
