@@ -11,8 +11,8 @@ from exporter.model import Quantity, Snapshot, Stage
 
 def _dialect(snapshot: Snapshot) -> Iterator[Row]:
     for replica in snapshot.replicas:
-        if replica.reading is not None and replica.reading.dialect:
-            yield (*replica.labels, replica.reading.dialect), 1.0
+        if replica.reading is not None and replica.reading.name_style:
+            yield (*replica.labels, replica.reading.name_style), 1.0
 
 
 def _missing(snapshot: Snapshot) -> Iterator[Row]:

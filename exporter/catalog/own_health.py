@@ -46,7 +46,7 @@ def _down(snapshot: Snapshot) -> Iterator[Row]:
 
 
 def _oddities(snapshot: Snapshot) -> Iterator[Row]:
-    for (source, reason), count in snapshot.daemon.oddities.items():
+    for (source, reason), count in snapshot.daemon.parse_warnings.items():
         yield (source, reason), float(count)
 
 

@@ -39,7 +39,7 @@ _HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number", "too_
 
 def hiding(reading: EngineReading) -> bool:
     """Say whether the page held numbers that could not be read."""
-    return not _HIDING.isdisjoint(reading.oddities)
+    return not _HIDING.isdisjoint(reading.parse_warnings)
 
 
 def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[str, RankCounters]:

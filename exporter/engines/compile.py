@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from exporter.engines.engine import Engine, Family, Field, Reduce, clean
-from exporter.engines.parse.text import Layout, Series
-from exporter.engines.select import MAX_RANKS, Choice, Rivals, rivals
+from exporter.engines.engine import Engine, EngineField, Family, Reduce, clean
+from exporter.engines.parse.layout import Layout
+from exporter.engines.parse.line import Series
+from exporter.engines.select import MAX_RANKS, Candidates, SeriesSelector, rivals
 from exporter.errors import PageError
 from exporter.model import EMPTY, Quantity, Stage
 
@@ -56,14 +57,14 @@ class Buckets:
 
 
 @dataclass(slots=True)
-class Plan:
+class CompiledEngine:
     """Positions in a page's numbers, compiled once per layout."""
 
     layout: Layout
     model: str = ""
     several_models: bool = False
     version: str = ""
-    dialect: str = ""
+    name_style: str = ""
     numbers: list[Number] = field(default_factory=list)
     finished: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)  # (rank, outcome) → …
     responses: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
@@ -72,19 +73,19 @@ class Plan:
     process_start: int | None = None
     created: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rank → …
     hits_from_first: bool = False  # as in a reading
-    rivals: Rivals = field(default_factory=lambda: EMPTY)  # whose figures to watch, because not all can be shown
-    oddities: Counter[str] = field(default_factory=Counter)
+    rivals: Candidates = field(default_factory=lambda: EMPTY)  # whose figures to watch, because not all can be shown
+    parse_warnings: Counter[str] = field(default_factory=Counter)
 
     @property
     def relayed(self) -> bool:
         """Whether the page is another program's, which gathers the series of several servers."""
-        return self.dialect.startswith(RELAYED)
+        return self.name_style.startswith(RELAYED)
 
 
-def compile_layout(engine: Engine, layout: Layout, choice: Choice) -> Plan:
+def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> CompiledEngine:
     """Find every field of the table on the page; raise PageError when no series of this engine is there."""
-    plan = Plan(layout)
-    by_name = _of_ranks(engine, _own_series(engine, layout, choice, plan), choice, plan)
+    plan = CompiledEngine(layout)
+    by_name = _of_ranks(engine, _own_series(engine, layout, selector, plan), selector, plan)
     for row in engine.fields:
         if isinstance(row.target, Stage):
             _compile_histogram(engine, row, row.target, by_name, plan)
@@ -102,30 +103,30 @@ def compile_layout(engine: Engine, layout: Layout, choice: Choice) -> Plan:
     return plan
 
 
-def _own_series(engine: Engine, layout: Layout, choice: Choice, plan: Plan) -> _ByName:
+def _own_series(engine: Engine, layout: Layout, selector: SeriesSelector, plan: CompiledEngine) -> _ByName:
     """Sort the series by canonical name: of one spelling of each prefix, of one model, and of no router."""
     spellings: dict[str, Counter[str]] = {}
     kept: list[tuple[int, Series, str, str]] = []
     for position, series in enumerate(layout.series()):
-        prefix, spelling = engine.dialect(series.name)
+        prefix, spelling = engine.name_style(series.name)
         if prefix and engine.routers(series.labels):
-            plan.oddities["router_series"] += 1
+            plan.parse_warnings["router_series"] += 1
             continue
         kept.append((position, series, prefix, spelling))
         if prefix:
             spellings.setdefault(prefix, Counter())[spelling] += 1
     if not spellings:
-        hint = "They are a router's: poll the engines behind it." if plan.oddities else engine.hint
+        hint = "They are a router's: poll the engines behind it." if plan.parse_warnings else engine.hint
         raise PageError("no_engine_metrics", f"the page has no {engine.prefixes[0]}* series. {hint}".strip())
     chosen = {prefix: _most(counts) for prefix, counts in spellings.items()}
-    plan.dialect = next(chosen[prefix] for prefix in engine.prefixes if prefix in chosen)
-    _name_model(engine, [(position, series) for position, series, _, _ in kept], choice, plan)
+    plan.name_style = next(chosen[prefix] for prefix in engine.prefixes if prefix in chosen)
+    _name_model(engine, [(position, series) for position, series, _, _ in kept], selector, plan)
     by_name: dict[str, _Rows] = {}
     for position, series, prefix, spelling in kept:
         if prefix and spelling != chosen[prefix]:
-            plan.oddities["other_spelling"] += 1
+            plan.parse_warnings["other_spelling"] += 1
         elif not engine.several_models and _of_other_model(series, engine.model_label, plan.model):
-            plan.oddities["other_model"] += 1
+            plan.parse_warnings["other_model"] += 1
         else:
             by_name.setdefault(engine.canonical(series.name), []).append((position, series))
             if engine.version_label and not plan.version:
@@ -138,7 +139,7 @@ def _most(counts: Counter[str]) -> str:
     return min(counts, key=lambda name: (-counts[name], name)) if counts else ""
 
 
-def _name_model(engine: Engine, rows: _Rows, choice: Choice, plan: Plan) -> None:
+def _name_model(engine: Engine, rows: _Rows, selector: SeriesSelector, plan: CompiledEngine) -> None:
     """Name the served model; of several applications on one page none, and say so."""
     models: dict[str, list[int]] = {}
     for position, series in rows:
@@ -147,7 +148,7 @@ def _name_model(engine: Engine, rows: _Rows, choice: Choice, plan: Plan) -> None
             models.setdefault(name, []).append(position)
     plan.several_models = engine.several_models and len(models) > 1
     if not plan.several_models:
-        plan.model = choice.model(Counter({name: len(positions) for name, positions in models.items()}))
+        plan.model = selector.model(Counter({name: len(positions) for name, positions in models.items()}))
     if not engine.several_models:
         plan.rivals = rivals(models, {})
 
@@ -156,13 +157,13 @@ def _of_other_model(series: Series, label: str, model: str) -> bool:
     return clean(series.labels.get(label, "")) not in ("", model)
 
 
-def _of_ranks(engine: Engine, by_name: _ByName, choice: Choice, plan: Plan) -> _ByName:
+def _of_ranks(engine: Engine, by_name: _ByName, selector: SeriesSelector, plan: CompiledEngine) -> _ByName:
     """Bound the ranks of the page, all fields alike."""
     ranks: dict[str, list[int]] = {}
     for rows in by_name.values():
         for position, series in rows:
             ranks.setdefault(engine.rank(series.labels), []).append(position)
-    shown = choice.ranks(ranks)
+    shown = selector.ranks(ranks)
     if len(shown) == len(ranks):
         return by_name
     plan.rivals = {**plan.rivals, **rivals({}, ranks)}
@@ -170,14 +171,14 @@ def _of_ranks(engine: Engine, by_name: _ByName, choice: Choice, plan: Plan) -> _
         name: [(position, series) for position, series in rows if engine.rank(series.labels) in shown]
         for name, rows in by_name.items()
     }
-    plan.oddities["too_many_label_sets"] += sum(map(len, by_name.values())) - sum(map(len, kept.values()))
+    plan.parse_warnings["too_many_label_sets"] += sum(map(len, by_name.values())) - sum(map(len, kept.values()))
     return {name: rows for name, rows in kept.items() if rows}
 
 
 # ---------------------------------------------------------------------------------------- choosing series
 
 
-def _chosen(engine: Engine, row: Field, rows: Iterable[tuple[int, Series]]) -> _Rows:
+def _chosen(engine: Engine, row: EngineField, rows: Iterable[tuple[int, Series]]) -> _Rows:
     """Keep what the field asks for, and of ranks in lockstep the first."""
     kept = [found for found in rows if row.where is None or row.where(found[1].labels)]
     if not engine.leader_labels:
@@ -195,15 +196,15 @@ def _order(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def _distinct(rows: _Rows, plan: Plan) -> _Rows:
+def _distinct(rows: _Rows, plan: CompiledEngine) -> _Rows:
     """Drop repeated label sets (labels in another order are the same series) and bound their number."""
     first: dict[frozenset[tuple[str, str]], tuple[int, Series]] = {}
     for position, series in rows:
         key = frozenset(series.labels.items())
         if key in first:
-            plan.oddities["duplicate"] += 1
+            plan.parse_warnings["duplicate"] += 1
         elif len(first) >= MAX_SERIES:
-            plan.oddities["too_many_label_sets"] += 1
+            plan.parse_warnings["too_many_label_sets"] += 1
         else:
             first[key] = (position, series)
     return list(first.values())
@@ -212,7 +213,7 @@ def _distinct(rows: _Rows, plan: Plan) -> _Rows:
 # ---------------------------------------------------------------------------------------- numbers
 
 
-def _compile_number(engine: Engine, row: Field, by_name: _ByName, plan: Plan) -> None:
+def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, plan: CompiledEngine) -> None:
     # The first name that has what the field asks for: of a family whose labels say what is counted, a server that
     # never does the one may show the other alone.
     found = ((name, _distinct(_chosen(engine, row, by_name.get(name, ())), plan)) for name in row.names)
@@ -245,8 +246,8 @@ def _compile_number(engine: Engine, row: Field, by_name: _ByName, plan: Plan) ->
                 plan.numbers.append(number)
 
 
-def _neighbours(row: Field, rows: _Rows) -> dict[int, int] | None:
-    """Give, by position, where the series stands that differs as ``Field.times`` says; None where that is unasked."""
+def _neighbours(row: EngineField, rows: _Rows) -> dict[int, int] | None:
+    """Return, by position, where the series stands that differs as ``EngineField.times`` says; None if unasked."""
     label, value = row.times
     if not label:
         return None
@@ -256,7 +257,7 @@ def _neighbours(row: Field, rows: _Rows) -> dict[int, int] | None:
 
 
 def _grouped(
-    engine: Engine, row: Field, rows: _Rows, plan: Plan
+    engine: Engine, row: EngineField, rows: _Rows, plan: CompiledEngine
 ) -> tuple[dict[tuple[str, str], list[int]], dict[tuple[str, str], Mapping[str, str]]]:
     """Give the positions that are added up, and the first labels, by (rank, word)."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -265,7 +266,7 @@ def _grouped(
     for position, series in rows:
         key = (engine.rank(series.labels), _word(row, series.labels))
         if key[1] not in words and len(words) >= MAX_WORDS:
-            plan.oddities["too_many_label_sets"] += 1
+            plan.parse_warnings["too_many_label_sets"] += 1
             continue
         words.add(key[1])
         groups.setdefault(key, []).append(position)
@@ -273,7 +274,7 @@ def _grouped(
     return groups, labels
 
 
-def _word(row: Field, labels: Mapping[str, str]) -> str:
+def _word(row: EngineField, labels: Mapping[str, str]) -> str:
     if not row.label:
         return row.constant
     text = labels.get(row.label, "")
@@ -285,7 +286,9 @@ def _word(row: Field, labels: Mapping[str, str]) -> str:
 _Part = frozenset[tuple[str, str]]  # the labels of one histogram, without le
 
 
-def _compile_histogram(engine: Engine, row: Field, stage: Stage, by_name: _ByName, plan: Plan) -> None:
+def _compile_histogram(
+    engine: Engine, row: EngineField, stage: Stage, by_name: _ByName, plan: CompiledEngine
+) -> None:
     base = next((n for n in row.names if n + "_bucket" in by_name), None)
     if base is None:
         return
@@ -293,7 +296,7 @@ def _compile_histogram(engine: Engine, row: Field, stage: Stage, by_name: _ByNam
     sums = {_part(s.labels): position for position, s in reversed(by_name.get(base + "_sum", []))}
     for rank, parts in by_rank.items():
         whole = {part: edges for part, edges in parts.items() if math.inf in edges and len(edges) > 1}
-        plan.oddities["no_inf_bucket"] += len(parts) - len(whole)
+        plan.parse_warnings["no_inf_bucket"] += len(parts) - len(whole)
         common = set.intersection(*map(set, whole.values())) if whole else set()
         if len(common) < 2:
             continue
@@ -311,10 +314,10 @@ def _compile_histogram(engine: Engine, row: Field, stage: Stage, by_name: _ByNam
                 scale=row.scale,
             )
         )
-    plan.oddities = +plan.oddities  # without zeros
+    plan.parse_warnings = +plan.parse_warnings  # without zeros
 
 
-def _edges(engine: Engine, rows: _Rows, plan: Plan) -> dict[str, dict[_Part, dict[float, int]]]:
+def _edges(engine: Engine, rows: _Rows, plan: CompiledEngine) -> dict[str, dict[_Part, dict[float, int]]]:
     """Give rank → histogram → bound → position; bounded in histograms of a rank."""
     found: dict[str, dict[_Part, dict[float, int]]] = {}
     for position, series in rows:
@@ -322,16 +325,16 @@ def _edges(engine: Engine, rows: _Rows, plan: Plan) -> dict[str, dict[_Part, dic
         parts = found.get(rank, {})
         part = _part(series.labels)
         if part not in parts and len(parts) >= MAX_SERIES:
-            plan.oddities["too_many_label_sets"] += 1
+            plan.parse_warnings["too_many_label_sets"] += 1
             continue
         try:
             edge = float(series.labels.get("le", ""))
         except ValueError:
-            plan.oddities["bad_bucket"] += 1
+            plan.parse_warnings["bad_bucket"] += 1
             continue
         edges = found.setdefault(rank, parts).setdefault(part, {})
         if edge in edges:
-            plan.oddities["duplicate"] += 1
+            plan.parse_warnings["duplicate"] += 1
         elif not math.isnan(edge):
             edges[edge] = position
     return found

@@ -58,7 +58,7 @@ NOT_EXPOSED = "not_exposed_by_engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class EngineField:
     """One row of an engine's table.
 
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
@@ -97,13 +97,13 @@ class Engine:
 
     kind: str
     prefixes: tuple[str, ...]  # "vllm:"; a page with a known sample of such a name is of this kind
-    fields: tuple[Field, ...]
+    fields: tuple[EngineField, ...]
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
     router_labels: tuple[str, ...] = ()
     model_label: str = "model_name"
     several_models: bool = False  # one page tells of several applications, summed; a name only where there is one
-    carrier: bool = False  # its pages also carry other engines' series, and those say more
+    wrapper: bool = False  # its pages also carry other engines' series, and those say more
     process_start: str = "process_start_time_seconds"
     created: str = ""  # canonical name of the _created series of a counter that exists from the start
     # Sample names, canonical: where any of them stands, this version counts hits in the prefix cache, and a page
@@ -130,7 +130,7 @@ class Engine:
                 return prefix + bare[len(prefix) :]
         return name
 
-    def dialect(self, name: str) -> tuple[str, str]:
+    def name_style(self, name: str) -> tuple[str, str]:
         """Split a name as written into (prefix of ours, the spelling used for it); empty for other names."""
         canonical = self.canonical(name)
         for prefix in self.prefixes:
@@ -152,7 +152,7 @@ class Engine:
                 names.update([name + end for end in _ENDS] if isinstance(row.target, Stage) else [name])
         return frozenset(names - {""})
 
-    def owns(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Say whether a sample of this name marks a page as this engine's."""
         return self.canonical(name).startswith(self.prefixes)
 

@@ -11,26 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-from exporter.engines.compile import Buckets, Number, Plan, compile_layout
+from exporter.engines.compile import Buckets, CompiledEngine, Number, compile_layout
 from exporter.engines.engine import Engine, Reduce
-from exporter.engines.parse.text import Layout, Values
-from exporter.engines.select import Choice
-from exporter.engines.stale_ranks import Standstill
+from exporter.engines.parse.layout import Layout, Values
+from exporter.engines.select import SeriesSelector
+from exporter.engines.stale_ranks import StaleRankDetector
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _MOST = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
 _OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, and nothing odd
 
 
-class Interpreter:
+class EngineInterpreter:
     """Turns pages of one engine kind into readings; keeps the plan of the last layout.  One per replica."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._plan = Plan(Layout(()))
+        self._plan = CompiledEngine(Layout(()))
         self._histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
-        self._choice = Choice()
-        self._standstill = Standstill()
+        self._selector = SeriesSelector()
+        self._stale_ranks = StaleRankDetector()
         self._missing = engine.missing() or EMPTY
         names = engine.wanted_names()
         self.wanted: Callable[[str], bool] = lambda name: engine.canonical(name) in names
@@ -39,10 +39,10 @@ class Interpreter:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
         if page.layout is not self._plan.layout:
             self._compile(page.layout)
-        if self._plan.rivals and self._choice.outdated(self._plan.rivals, page.numbers, at):
+        if self._plan.rivals and self._selector.should_reselect(self._plan.rivals, page.numbers, at):
             self._compile(page.layout)
         plan, numbers = self._plan, page.numbers
-        odd = Counter(page.oddities) + plan.oddities
+        odd = Counter(page.parse_warnings) + plan.parse_warnings
         ranks: dict[str, dict[Quantity, float]] = {}
         for item in plan.numbers:
             number = _reduce(item, numbers) if item.fixed is None else item.fixed
@@ -58,7 +58,7 @@ class Interpreter:
             model=plan.model,
             several_models=plan.several_models,
             version=plan.version,
-            dialect=plan.dialect,
+            name_style=plan.name_style,
             relayed=plan.relayed,
             missing=self._missing,
             ranks=ranks,
@@ -68,14 +68,14 @@ class Interpreter:
             process_start=start,
             created={rank: max([numbers[p] for p in positions]) for rank, positions in plan.created.items()},
             complete=page.complete,
-            stale_ranks=self._standstill.withdraw(ranks, at) if plan.relayed else frozenset(),
+            stale_ranks=self._stale_ranks.withdraw(ranks, at) if plan.relayed else frozenset(),
             frozen_after=plan.frozen_after,
             hits_from_first=plan.hits_from_first,
-            oddities=dict(odd),
+            parse_warnings=dict(odd),
         )
 
     def _compile(self, layout: Layout) -> None:
-        self._plan, self._histograms = compile_layout(self.engine, layout, self._choice), EMPTY
+        self._plan, self._histograms = compile_layout(self.engine, layout, self._selector), EMPTY
 
 
 def _reduce(item: Number, numbers: list[float]) -> float:
@@ -100,7 +100,7 @@ def _count(numbers: list[float], positions: tuple[int, ...], odd: Counter[str]) 
     return None
 
 
-def _finished(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str, dict[str, float]]:
+def _finished(plan: CompiledEngine, numbers: list[float], odd: Counter[str]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for (rank, outcome), positions in plan.finished.items():
         number = _count(numbers, positions, odd)
@@ -109,13 +109,13 @@ def _finished(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str, 
     return found
 
 
-def _responses(plan: Plan, numbers: list[float], odd: Counter[str]) -> dict[str, float]:
+def _responses(plan: CompiledEngine, numbers: list[float], odd: Counter[str]) -> dict[str, float]:
     found = {status: _count(numbers, positions, odd) for status, positions in plan.responses}
     return {status: number for status, number in found.items() if number is not None}
 
 
 def _histograms(
-    plan: Plan, numbers: list[float], odd: Counter[str], before: Mapping[Stage, Mapping[str, Histogram]]
+    plan: CompiledEngine, numbers: list[float], odd: Counter[str], before: Mapping[Stage, Mapping[str, Histogram]]
 ) -> Mapping[Stage, Mapping[str, Histogram]]:
     """Read every histogram; those of ``before``, which were sound, stand for equal ones."""
     found: dict[Stage, dict[str, Histogram]] = {}

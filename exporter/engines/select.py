@@ -28,10 +28,10 @@ class Kind(Enum):
     RANK = "rank"
 
 
-Rivals = Mapping[tuple[Kind, str], tuple[int, ...]]  # who is on the page → positions of the figures
+Candidates = Mapping[tuple[Kind, str], tuple[int, ...]]  # who is on the page → positions of the figures
 
 
-class Choice:
+class SeriesSelector:
     """Remembers who is shown and, where somebody must be left out, when the figures of each moved last."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Choice:
         self._ranks = frozenset(order[:MAX_RANKS])
         return self._ranks
 
-    def outdated(self, rivals: Rivals, numbers: list[float], at: float) -> bool:
+    def should_reselect(self, rivals: Candidates, numbers: list[float], at: float) -> bool:
         """Note which figures have moved; say whether somebody else ought to be shown."""
         seen = {}
         for key, positions in rivals.items():
@@ -70,7 +70,7 @@ class Choice:
         known = self._seen.get((Kind.RANK, rank))
         return known is not None and self._at - known[1] < RANK_STILL
 
-    def _other_ranks(self, rivals: Rivals) -> bool:
+    def _other_ranks(self, rivals: Candidates) -> bool:
         moving = {rank: self._moves(rank) for kind, rank in rivals if kind is Kind.RANK}
         shown = [moves for rank, moves in moving.items() if rank in self._ranks]
         return not all(shown) and any(moves for rank, moves in moving.items() if rank not in self._ranks)
@@ -87,7 +87,7 @@ class Choice:
         return True
 
 
-def rivals(models: Mapping[str, list[int]], ranks: Mapping[str, list[int]]) -> Rivals:
+def rivals(models: Mapping[str, list[int]], ranks: Mapping[str, list[int]]) -> Candidates:
     """Say who must be watched: nobody, where all of them are shown."""
     found: dict[tuple[Kind, str], tuple[int, ...]] = {}
     if len(models) > 1:

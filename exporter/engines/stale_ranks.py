@@ -21,7 +21,7 @@ _LOAD = (
 )
 
 
-class Standstill:
+class StaleRankDetector:
     """Remembers since when the figures of each rank have not moved."""
 
     def __init__(self) -> None:

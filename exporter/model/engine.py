@@ -88,10 +88,10 @@ class EngineReading:
     process_start: float | None = None  # wall; a change is a restart
     created: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # rank → wall; a change is a restart
     complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
-    oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
+    parse_warnings: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
     several_models: bool = False  # the page sums up several; ``model`` is "" because of that
     relayed: bool = False  # the page is another program's, which gathers the series of several servers
-    dialect: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
+    name_style: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
     missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
     hits_from_first: bool = False  # where queries stand without PREFIX_CACHE_HITS, nothing has been found yet

@@ -34,7 +34,7 @@ class GatewayReading:
     started: float | None = None  # wall; a change is a restart
     uptime: float | None = None  # seconds; a fall is a restart
     complete: bool = True
-    oddities: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    parse_warnings: Mapping[str, int] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

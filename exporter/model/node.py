@@ -75,7 +75,7 @@ class DaemonState:
     config_reload_wall: float | None = None
     loop_restarts: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
-    oddities: Mapping[tuple[str, str], int] = field(default_factory=lambda: EMPTY)  # (source, reason) → lines
+    parse_warnings: Mapping[tuple[str, str], int] = field(default_factory=lambda: EMPTY)  # (source, reason) → lines
     unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # replica → why no card was found
 
 

@@ -67,7 +67,7 @@ class ProcessTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ListeningEngine:
     """A server that looks like an engine, and where the daemon reaches it.
 
     ``certain``: it need not be seen first.

@@ -20,7 +20,7 @@ from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
 from exporter.logs import log_event, log_exception
 from exporter.model import EMPTY, CardState, SourceStatus
-from exporter.model.process import Candidate, ProcessTable
+from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import Transitions
 from exporter.sources.processes.table import listening_engines, read_processes
 
@@ -40,7 +40,7 @@ class Placement:
         *,
         cards: Callable[[], Sequence[CardState]],
         endpoints: Callable[[], Sequence[Endpoint]],
-        found: Callable[[Sequence[Candidate]], None] | None = None,
+        found: Callable[[Sequence[ListeningEngine]], None] | None = None,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,7 +61,7 @@ class Placement:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def discover(self, found: Callable[[Sequence[Candidate]], None] | None) -> None:
+    def discover(self, found: Callable[[Sequence[ListeningEngine]], None] | None) -> None:
         """Switch discovery on or off, from the next look on."""
         self._found = found
 

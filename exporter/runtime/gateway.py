@@ -11,8 +11,9 @@ from exporter.derive import gateway as derive
 from exporter.derive.replicas import Endpoint
 from exporter.derive.windows import History
 from exporter.errors import PageError
-from exporter.gateways import by_kind, recognise
-from exporter.gateways.gateway import Interpreter
+from exporter.gateways.detect import recognise
+from exporter.gateways.interpreter import GatewayInterpreter
+from exporter.gateways.tables import by_kind
 from exporter.model import EMPTY, GatewayReading, GatewayState, SourceStatus
 from exporter.runtime.poll.loop import Fetched, Fetcher, Polling
 from exporter.runtime.poll.target_poller import PagePoller
@@ -44,7 +45,7 @@ class Gateway:
         self.plan = plan
         self._polling = polling
         self._places, self._here = places, here
-        self._interpreter: Interpreter | None = None
+        self._interpreter: GatewayInterpreter | None = None
         self._progress: derive.Progress | None = None
         self._history: History[derive.Totals] = History(plan.windows)
 
@@ -65,12 +66,12 @@ class Gateway:
     def understand(self, body: bytes, at: float) -> GatewayReading:
         """Read a page; another kind of gateway than before begins anew.  Raises PageError."""
         auto = self.plan.kind == "auto"
-        if self._interpreter is None or (auto and not self._interpreter.knows(body)):
+        if self._interpreter is None or (auto and not self._interpreter.still_matches(body)):
             kind = recognise(body) if auto else by_kind(self.plan.kind)
             if kind is None:
                 message = "the page is of no gateway that is known; set its kind or mend the url"
                 raise PageError("unknown_gateway", message)
-            self._interpreter = Interpreter(kind)
+            self._interpreter = GatewayInterpreter(kind)
             self._progress, self._history = None, History(self.plan.windows)
         return self._interpreter.read(body, at)
 

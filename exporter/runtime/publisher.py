@@ -68,7 +68,7 @@ class Replica(Protocol):
     """Where a replica's state comes from."""
 
     @property
-    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+    def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
 
     @property
     def loop_restarts(self) -> int: ...  # noqa: D102
@@ -80,7 +80,7 @@ class Gateway(Protocol):
     """Where a gateway's state comes from."""
 
     @property
-    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+    def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
 
     @property
     def loop_restarts(self) -> int: ...  # noqa: D102
@@ -176,7 +176,10 @@ class Publisher:
         assignment: Assignment,
     ) -> DaemonState:
         """Tell of the daemon itself; ``heard``: the health of the replicas, then of the gateways."""
-        oddities = [*[source.oddities for source in replicas], *[source.oddities for source in gateways]]
+        parse_warnings = [
+            *[source.parse_warnings for source in replicas],
+            *[source.parse_warnings for source in gateways],
+        ]
         restarts = dict(self._loop_restarts())
         restarts["publisher"] = self._restarts
         restarts["engines"] = sum(source.loop_restarts for source in replicas)
@@ -186,9 +189,9 @@ class Publisher:
             config_reload_wall=self.reload_wall,
             loop_restarts=restarts,
             dropped_series=self._dropped(),
-            oddities={
+            parse_warnings={
                 (status.source, reason): count
-                for status, found in zip(heard, oddities, strict=True)
+                for status, found in zip(heard, parse_warnings, strict=True)
                 for reason, count in found.items()
             },
             unassigned=assignment.unassigned,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from exporter.derive import capacity, delta, engine, ranks
 from exporter.derive.windows import History
-from exporter.engines import by_kind, kinds_on, recognise, still
+from exporter.engines.detect import detect_all, recognise, still_matches
 from exporter.engines.engine import Engine, clean
-from exporter.engines.interpreter import Interpreter
+from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader, holds_samples
+from exporter.engines.tables import by_kind
 from exporter.errors import PageError, SourceError
 from exporter.logs import log_event
 from exporter.model import (
@@ -68,7 +69,7 @@ class Replica:
         self._clock = clock
         self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
-        self._interpreter: Interpreter | None = None
+        self._interpreter: EngineInterpreter | None = None
         self._progress: delta.Progress | None = None
         self._added: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # what the state's histograms are the sums of
         self._history: History[delta.Totals] = History(plan.windows)
@@ -102,11 +103,11 @@ class Replica:
     def understand(self, body: bytes, at: float) -> EngineReading:
         """Read a page; another engine than before begins anew.  Raises PageError."""
         known = self._interpreter.engine if self._interpreter else None
-        if known is None or (self.plan.kind == "auto" and not still(known, body)):
+        if known is None or (self.plan.kind == "auto" and not still_matches(known, body)):
             kind = self._kind_on(body)
             if kind is not known:
                 self._warn_of_others(kind, body)
-                self._interpreter = Interpreter(kind)
+                self._interpreter = EngineInterpreter(kind)
                 self._reader = PageReader(self._interpreter.wanted)
                 self._begin_anew()
         assert self._interpreter is not None
@@ -125,7 +126,7 @@ class Replica:
         raise PageError("unknown_engine", "the page is of no engine that is known; set its kind or mend the url")
 
     def _warn_of_others(self, kind: Engine, body: bytes) -> None:
-        others = [other.kind for other in kinds_on(body) if other is not kind and not other.carrier]
+        others = [other.kind for other in detect_all(body) if other is not kind and not other.wrapper]
         if others:
             log_event(
                 logger, logging.WARNING, "several_engines", "the page has several engines; one is read",

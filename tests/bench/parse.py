@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines import recognise
-from exporter.engines.interpreter import Interpreter
+from exporter.engines.detect import recognise
+from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
 
 CAPTURES = pathlib.Path(__file__).parent.parent / "captures"
@@ -46,7 +46,7 @@ def main(paths: list[str]) -> None:
         engine = recognise(body)
         if engine is None:
             continue
-        interpreter = Interpreter(engine)
+        interpreter = EngineInterpreter(engine)
         reader = PageReader(interpreter.wanted)
         lines = body.count(b"\n")
         costs = (

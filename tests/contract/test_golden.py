@@ -96,7 +96,9 @@ def page_of_recording(stem: str) -> str:
         poller.poll()
         clock.tick(30.0)
     state = poller.state
-    daemon = DaemonState(oddities={(state.status.source, reason): n for reason, n in poller.oddities.items()})
+    daemon = DaemonState(
+        parse_warnings={(state.status.source, reason): n for reason, n in poller.parse_warnings.items()}
+    )
     snapshot = Snapshot(
         at=clock.now,
         wall=1.7e9,
@@ -232,7 +234,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_wall=1.69e9),
         ),
         daemon=DaemonState(
-            oddities={("engine:a", "duplicate"): 2},
+            parse_warnings={("engine:a", "duplicate"): 2},
             config_reload_successful=False,
             config_reload_wall=1.6e9,
             loop_restarts={"publisher": 1},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from exporter.engines import recognise
-from exporter.engines.interpreter import Interpreter
+from exporter.engines.detect import recognise
+from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
 from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay
@@ -18,7 +18,7 @@ def page(name: str) -> bytes:
 
 
 def interpret(body: bytes, engine=None):
-    interpreter = Interpreter(engine or recognise(body))
+    interpreter = EngineInterpreter(engine or recognise(body))
     return interpreter.read(PageReader(interpreter.wanted).read(body), at=1.0)
 
 

@@ -6,8 +6,8 @@ import pathlib
 import re
 
 from exporter.derive.replicas import Endpoint
-from exporter.gateways import by_kind
-from exporter.gateways.gateway import Interpreter
+from exporter.gateways.interpreter import GatewayInterpreter
+from exporter.gateways.tables import by_kind
 from exporter.model import DaemonState, Snapshot
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.gateway import GatewayPlan, gateway_poller
@@ -62,16 +62,16 @@ def shares(state, window="1m"):
 
 
 def read(kind: str, page: str):
-    return Interpreter(by_kind(kind)).read(page.encode(), 1.0)
+    return GatewayInterpreter(by_kind(kind)).read(page.encode(), 1.0)
 
 
-def rendered(*states, oddities=None):
+def rendered(*states, parse_warnings=None):
     snapshot = Snapshot(
         at=1070.0,
         wall=1.7e9,
         gateways=states,
         sources=tuple(state.status for state in states),
-        daemon=DaemonState(oddities=oddities or {}),
+        daemon=DaemonState(parse_warnings=parse_warnings or {}),
     )
     page = ExpositionRenderer(openmetrics=False).render(snapshot)
     assert page.dropped == 0

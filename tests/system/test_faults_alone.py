@@ -199,13 +199,13 @@ def test_e46_engines_of_one_name_or_one_page_are_refused_at_load():
 
 def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_app):
     """Somebody calls the engine on port 1 by the name that discovery would give to the one on port 2."""
-    from exporter.model.process import Candidate
+    from exporter.model.process import ListeningEngine
 
     with Hostile() as one, Hostile() as other:
         name = f"127.0.0.1:{other.port}"
         app = no_cards_app([(f"'{name}'", one.url("living"))])
         places = [("127.0.0.1", other.port), ("127.0.0.1", one.port), ("::1", other.port)]
-        found = [Candidate(host=host, port=port, pid=1, kind="vllm") for host, port in places]
+        found = [ListeningEngine(host=host, port=port, pid=1, kind="vllm") for host, port in places]
         app.discovery.saw_processes(found)
         names = [engine.name for engine in app.pollers.replicas]
         assert len(set(names)) == len(names)

@@ -1,1 +1,20 @@
-"""One file per engine: how its process and its page are recognised, and what its metrics mean."""
+"""Engines: a new one is one file here, and one word in ``ENGINES``; everything that lists engines follows."""
+
+from __future__ import annotations
+
+from exporter.engines.engine import Engine
+from exporter.engines.tables.dynamo import DYNAMO
+from exporter.engines.tables.ray_serve import RAY_SERVE
+from exporter.engines.tables.sglang import SGLANG
+from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
+from exporter.engines.tables.tgi import TGI
+from exporter.engines.tables.triton import TRITON
+from exporter.engines.tables.vllm import VLLM
+
+# Where a page shows several, the first of these is meant: wrappers, which show others' series beside their own, last.
+ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TGI, TENSORRT_LLM, TRITON, DYNAMO, RAY_SERVE)
+
+
+def by_kind(kind: str) -> Engine | None:
+    """Return the engine of that kind, None when there is none."""
+    return next((engine for engine in ENGINES if engine.kind == kind), None)

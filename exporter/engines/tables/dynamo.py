@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.engines.engine import Engine, Family, Field
+from exporter.engines.engine import Engine, EngineField, Family
 from exporter.model import Quantity, Stage
 
 _WORKERS = "on_the_workers_pages"
@@ -10,7 +10,7 @@ _WORKERS = "on_the_workers_pages"
 DYNAMO = Engine(
     kind="dynamo",
     prefixes=("dynamo_frontend_",),
-    carrier=True,
+    wrapper=True,
     model_label="model",
     several_models=True,
     live="dynamo_frontend_inter_token_latency_seconds_count",
@@ -24,19 +24,19 @@ DYNAMO = Engine(
     },
     hint="Its environment can change the frontend's prefix; the engines' figures are on the workers' system ports.",
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("dynamo_frontend_inflight_requests",)),
-        Field(target=Quantity.REQUESTS_WAITING, names=("dynamo_frontend_queued_requests",)),
-        Field(target=Quantity.PROMPT_TOKENS, names=("dynamo_frontend_input_sequence_tokens_sum",)),
-        Field(
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("dynamo_frontend_inflight_requests",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("dynamo_frontend_queued_requests",)),
+        EngineField(target=Quantity.PROMPT_TOKENS, names=("dynamo_frontend_input_sequence_tokens_sum",)),
+        EngineField(
             target=Quantity.GENERATION_TOKENS,
             names=("dynamo_frontend_output_tokens_total", "dynamo_frontend_output_sequence_tokens_sum"),
         ),
         # What the workers say of each finished request; where they say nothing there are no hits, and no ratio.
-        Field(target=Quantity.PREFIX_CACHE_QUERIES, names=("dynamo_frontend_input_sequence_tokens_sum",)),
-        Field(target=Quantity.PREFIX_CACHE_HITS, names=("dynamo_frontend_cached_tokens_sum",)),
-        Field(target=Family.FINISHED, names=("dynamo_frontend_requests_total",), label="status"),
-        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
-        Field(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),
-        Field(target=Stage.REQUEST, names=("dynamo_frontend_request_duration_seconds",)),
+        EngineField(target=Quantity.PREFIX_CACHE_QUERIES, names=("dynamo_frontend_input_sequence_tokens_sum",)),
+        EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("dynamo_frontend_cached_tokens_sum",)),
+        EngineField(target=Family.FINISHED, names=("dynamo_frontend_requests_total",), label="status"),
+        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
+        EngineField(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),
+        EngineField(target=Stage.REQUEST, names=("dynamo_frontend_request_duration_seconds",)),
     ),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, Family, Field, status_class
+from exporter.engines.engine import Engine, EngineField, Family, status_class
 from exporter.model import Quantity, Stage
 
 _MILLISECONDS = 1e-3
@@ -39,7 +39,7 @@ def _good(labels: Mapping[str, str]) -> bool:
 RAY_SERVE = Engine(
     kind="ray_serve",
     prefixes=("ray_serve_",),
-    carrier=True,
+    wrapper=True,
     model_label="application",
     several_models=True,
     frozen_after=None,
@@ -56,31 +56,31 @@ RAY_SERVE = Engine(
     hint="Is this the metrics port of a Ray node that runs Serve?",
     fields=(
         # Requests inside the app, those that wait for one of its deployments included; not there while it is 0.
-        Field(
+        EngineField(
             target=Quantity.REQUESTS_RUNNING,
             # The queries that replicas process count a request once for every deployment it passes: no stand-in.
             names=("ray_serve_num_ongoing_http_requests",),
         ),
-        Field(target=Quantity.REQUESTS_WAITING, names=("ray_serve_deployment_queued_queries",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("ray_serve_deployment_queued_queries",)),
         # The controller's view of the cluster's proxies, through which requests come in; the page comes from an
         # agent, and goes on without them.
-        Field(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
-        Field(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
-        Field(
+        EngineField(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
+        EngineField(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
+        EngineField(
             target=Family.FINISHED,
             names=("ray_serve_num_http_requests_total",),
             label="status_code",
             word=_outcome,
             where=_app,
         ),
-        Field(
+        EngineField(
             target=Family.RESPONSES,
             names=("ray_serve_num_http_requests_total",),
             label="status_code",
             word=status_class,
             where=_app,
         ),
-        Field(
+        EngineField(
             target=Stage.REQUEST,
             names=("ray_serve_http_request_latency_ms",),
             scale=_MILLISECONDS,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import INFERENCE_PATHS, Engine, Family, Field, Reduce, status_class
+from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, Reduce, status_class
 from exporter.model import Quantity, Stage
 
 _HITS = frozenset(("device_hit", "host_hit", "storage_hit", "prefill_cache"))
@@ -61,35 +61,35 @@ SGLANG = Engine(
     reasons={"decode": "only_as_inter_token"},
     hint="Was the server started with --enable-metrics?",
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("sglang:num_running_reqs",), where=_total),
-        Field(target=Quantity.REQUESTS_WAITING, names=("sglang:num_queue_reqs",), where=_total),
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("sglang:num_running_reqs",), where=_total),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("sglang:num_queue_reqs",), where=_total),
         # What live requests hold, without what could be evicted; the fullest of the engine's pools.
-        Field(
+        EngineField(
             target=Quantity.KV_CACHE_USAGE,
             names=("sglang:token_usage",),
             where=_total,
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        Field(target=Quantity.KV_CACHE_CAPACITY, names=("sglang:max_total_num_tokens",), where=_total),
+        EngineField(target=Quantity.KV_CACHE_CAPACITY, names=("sglang:max_total_num_tokens",), where=_total),
         # The schedulers' counters move with every batch; the tokenizer's, which old versions have alone, at the end.
-        Field(
+        EngineField(
             target=Quantity.PROMPT_TOKENS,
             names=("sglang:realtime_tokens_total", "sglang:prompt_tokens_total"),
             where=_prefill,
         ),
         # mode="decode" leaves out the first token of each answer, which the prefill yields: add the requests that
         # left the queue.
-        Field(
+        EngineField(
             target=Quantity.GENERATION_TOKENS,
             names=("sglang:realtime_tokens_total", "sglang:generation_tokens_total"),
             plus={"sglang:realtime_tokens_total": "sglang:queue_time_seconds_count"},
             where=_decode,
         ),
-        Field(target=Quantity.PREEMPTIONS, names=("sglang:num_retracted_requests_total",), where=_total),
-        Field(target=Quantity.REQUESTS_ABORTED, names=("sglang:num_aborted_requests_total",), where=_total),
+        EngineField(target=Quantity.PREEMPTIONS, names=("sglang:num_retracted_requests_total",), where=_total),
+        EngineField(target=Quantity.REQUESTS_ABORTED, names=("sglang:num_aborted_requests_total",), where=_total),
         # Both sides of the ratio from the same family: the newest that the page has.
-        Field(
+        EngineField(
             target=Quantity.PREFIX_CACHE_QUERIES,
             names=(
                 "sglang:prefill_effective_tokens_total",
@@ -98,7 +98,7 @@ SGLANG = Engine(
             ),
             where=_prefill,
         ),
-        Field(
+        EngineField(
             target=Quantity.PREFIX_CACHE_HITS,
             names=(
                 "sglang:prefill_effective_tokens_total",
@@ -108,23 +108,23 @@ SGLANG = Engine(
             where=_hit,
         ),
         # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
-        Field(target=Family.FINISHED, names=("sglang:num_requests_total",), constant="finished", where=_total),
-        Field(
+        EngineField(target=Family.FINISHED, names=("sglang:num_requests_total",), constant="finished", where=_total),
+        EngineField(
             target=Family.RESPONSES,
             names=("sglang:http_responses_total",),
             label="status_code",
             word=status_class,
             where=_serves,
         ),
-        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("sglang:time_to_first_token_seconds",), where=_total),
-        Field(target=Stage.INTER_TOKEN, names=("sglang:inter_token_latency_seconds",), where=_total),
-        Field(
+        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("sglang:time_to_first_token_seconds",), where=_total),
+        EngineField(target=Stage.INTER_TOKEN, names=("sglang:inter_token_latency_seconds",), where=_total),
+        EngineField(
             target=Stage.TIME_PER_OUTPUT_TOKEN,
             names=("sglang:request_time_per_output_token_seconds", "sglang:time_per_output_token_seconds"),
             where=_total,
         ),
-        Field(target=Stage.REQUEST, names=("sglang:e2e_request_latency_seconds",), where=_total),
-        Field(target=Stage.QUEUE, names=("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
-        Field(target=Stage.PREFILL, names=("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
+        EngineField(target=Stage.REQUEST, names=("sglang:e2e_request_latency_seconds",), where=_total),
+        EngineField(target=Stage.QUEUE, names=("sglang:queue_time_seconds", "sglang:queue_time_s"), where=_total),
+        EngineField(target=Stage.PREFILL, names=("sglang:per_stage_req_latency_seconds",), where=_prefill_stage),
     ),
 )

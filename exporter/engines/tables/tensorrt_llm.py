@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.engines.engine import Engine, Family, Field, Reduce
+from exporter.engines.engine import Engine, EngineField, Family, Reduce
 from exporter.model import Quantity, Stage
 
 TENSORRT_LLM = Engine(
@@ -12,37 +12,37 @@ TENSORRT_LLM = Engine(
     live="trtllm:generation_tokens_total",
     hint="Versions before 1.0 wrote names without a prefix, which cannot be told from other programs'.",
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),
-        Field(target=Quantity.REQUESTS_WAITING, names=("trtllm:num_requests_waiting",)),
-        Field(
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("trtllm:num_requests_waiting",)),
+        EngineField(
             target=Quantity.KV_CACHE_USAGE,
             names=("trtllm:kv_cache_utilization",),
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        Field(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
-        Field(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),
+        EngineField(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
+        EngineField(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),
         # Blocks; looked up is what was found and what was not.
-        Field(
+        EngineField(
             target=Quantity.PREFIX_CACHE_QUERIES,
             names=("trtllm:kv_cache_missed_blocks_total",),
             plus={"trtllm:kv_cache_missed_blocks_total": "trtllm:kv_cache_reused_blocks_total"},
         ),
-        Field(target=Quantity.PREFIX_CACHE_HITS, names=("trtllm:kv_cache_reused_blocks_total",)),
-        Field(
+        EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("trtllm:kv_cache_reused_blocks_total",)),
+        EngineField(
             target=Quantity.LIFETIME_HIT_RATIO,
             names=("trtllm:kv_cache_hit_rate",),
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        Field(target=Family.FINISHED, names=("trtllm:request_success_total",), label="finished_reason"),
-        Field(target=Family.FINISHED, names=("trtllm:request_error_total",), constant="error"),
-        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
-        Field(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
-        Field(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),
-        Field(target=Stage.REQUEST, names=("trtllm:e2e_request_latency_seconds",)),
-        Field(target=Stage.QUEUE, names=("trtllm:request_queue_time_seconds",)),
-        Field(target=Stage.PREFILL, names=("trtllm:request_prefill_time_seconds",)),
-        Field(target=Stage.DECODE, names=("trtllm:request_decode_time_seconds",)),
+        EngineField(target=Family.FINISHED, names=("trtllm:request_success_total",), label="finished_reason"),
+        EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), constant="error"),
+        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
+        EngineField(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
+        EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),
+        EngineField(target=Stage.REQUEST, names=("trtllm:e2e_request_latency_seconds",)),
+        EngineField(target=Stage.QUEUE, names=("trtllm:request_queue_time_seconds",)),
+        EngineField(target=Stage.PREFILL, names=("trtllm:request_prefill_time_seconds",)),
+        EngineField(target=Stage.DECODE, names=("trtllm:request_decode_time_seconds",)),
     ),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, Family, Field
+from exporter.engines.engine import Engine, EngineField, Family
 from exporter.model import Quantity, Stage
 
 _OUTCOMES = {"overloaded": "rejected", "validation": "invalid", "template": "invalid"}
@@ -38,24 +38,24 @@ TGI = Engine(
     live="tgi_request_skipped_tokens_count",
     reasons={"inter_token": "only_per_batch", "prefill": "only_per_batch", "decode": "only_per_batch"},
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("tgi_batch_current_size",)),
-        Field(target=Quantity.REQUESTS_WAITING, names=("tgi_queue_size",)),
-        Field(target=Quantity.KV_CACHE_CAPACITY, names=("tgi_batch_max_total_tokens",)),
-        Field(target=Quantity.PROMPT_TOKENS, names=("tgi_request_input_length_sum",)),
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("tgi_batch_current_size",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("tgi_queue_size",)),
+        EngineField(target=Quantity.KV_CACHE_CAPACITY, names=("tgi_batch_max_total_tokens",)),
+        EngineField(target=Quantity.PROMPT_TOKENS, names=("tgi_request_input_length_sum",)),
         # Live: one observation per step and request, of how many tokens the step yielded beyond the first.  Where
         # the backend has no batches: at the end of each request.
-        Field(
+        EngineField(
             target=Quantity.GENERATION_TOKENS,
             names=("tgi_request_skipped_tokens_count", "tgi_request_generated_tokens_sum"),
             plus={"tgi_request_skipped_tokens_count": "tgi_request_skipped_tokens_sum"},
         ),
-        Field(target=Family.FINISHED, names=("tgi_request_success",), constant="success"),
-        Field(target=Family.FINISHED, names=("tgi_request_failure",), label="err", word=_outcome),
-        Field(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("tgi_request_mean_time_per_token_duration",)),
-        Field(target=Stage.REQUEST, names=("tgi_request_duration",)),
-        Field(target=Stage.QUEUE, names=("tgi_request_queue_duration",)),
-        Field(target=Stage.INFERENCE, names=("tgi_request_inference_duration",)),
-        Field(target=Stage.BATCH_PREFILL, names=("tgi_batch_inference_duration",), where=_prefill),
-        Field(target=Stage.BATCH_DECODE, names=("tgi_batch_inference_duration",), where=_decode),
+        EngineField(target=Family.FINISHED, names=("tgi_request_success",), constant="success"),
+        EngineField(target=Family.FINISHED, names=("tgi_request_failure",), label="err", word=_outcome),
+        EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("tgi_request_mean_time_per_token_duration",)),
+        EngineField(target=Stage.REQUEST, names=("tgi_request_duration",)),
+        EngineField(target=Stage.QUEUE, names=("tgi_request_queue_duration",)),
+        EngineField(target=Stage.INFERENCE, names=("tgi_request_inference_duration",)),
+        EngineField(target=Stage.BATCH_PREFILL, names=("tgi_batch_inference_duration",), where=_prefill),
+        EngineField(target=Stage.BATCH_DECODE, names=("tgi_batch_inference_duration",), where=_decode),
     ),
 )

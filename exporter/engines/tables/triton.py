@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, Family, Field, Reduce
+from exporter.engines.engine import Engine, EngineField, Family, Reduce
 from exporter.model import Quantity, Stage
 
 _HELPERS = frozenset(("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"))
@@ -44,20 +44,20 @@ def _blocks(labels: Mapping[str, str]) -> bool:
 TRITON = Engine(
     kind="triton",
     prefixes=("nv_inference_", "nv_trt_llm_"),
-    carrier=True,
+    wrapper=True,
     model_label="model",
     several_models=True,
     frozen_after=None,
     reasons={"request": _SUM, "queue": _SUM, "prefill": _SUM},
     hint="Is this Triton's metrics port (8002)?",
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("nv_trt_llm_request_metrics",), where=_scheduled),
-        Field(
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("nv_trt_llm_request_metrics",), where=_scheduled),
+        EngineField(
             target=Quantity.REQUESTS_WAITING,
             names=("nv_trt_llm_request_metrics", "nv_inference_pending_request_count"),
             where=_waiting,
         ),
-        Field(
+        EngineField(
             target=Quantity.KV_CACHE_USAGE,
             names=("nv_trt_llm_kv_cache_block_metrics",),
             where=_fraction,
@@ -65,21 +65,23 @@ TRITON = Engine(
             ratio=True,
         ),
         # Counted in blocks; a page says beside them how many tokens each holds.
-        Field(
+        EngineField(
             target=Quantity.KV_CACHE_CAPACITY,
             names=("nv_trt_llm_kv_cache_block_metrics",),
             where=_blocks,
             times=("kv_cache_block_type", "tokens_per"),
         ),
-        Field(target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model),
-        Field(
+        EngineField(
+            target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model
+        ),
+        EngineField(
             target=Family.FINISHED,
             names=("nv_inference_request_failure",),
             label="reason",
             word=_outcome,
             where=_model,
         ),
-        Field(
+        EngineField(
             target=Stage.TIME_TO_FIRST_TOKEN,
             names=("nv_inference_first_response_histogram_ms",),
             scale=_MILLISECONDS,

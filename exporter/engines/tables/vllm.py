@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import INFERENCE_PATHS, Engine, Family, Field, Reduce
+from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, Reduce
 from exporter.model import Quantity, Stage
 
 
@@ -42,52 +42,52 @@ VLLM = Engine(
     version_path="/version",
     hint="Was the server started with --disable-log-stats?",
     fields=(
-        Field(target=Quantity.REQUESTS_RUNNING, names=("vllm:num_requests_running",)),
-        Field(target=Quantity.REQUESTS_WAITING, names=("vllm:num_requests_waiting",)),
-        Field(target=Quantity.REQUESTS_SWAPPED, names=("vllm:num_requests_swapped",)),
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("vllm:num_requests_running",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("vllm:num_requests_waiting",)),
+        EngineField(target=Quantity.REQUESTS_SWAPPED, names=("vllm:num_requests_swapped",)),
         # A ratio in spite of its name; blocks held by live requests only, so a warm idle cache shows 0.
-        Field(
+        EngineField(
             target=Quantity.KV_CACHE_USAGE,
             names=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        Field(target=Quantity.KV_CACHE_CAPACITY, names=("vllm:cache_config_info",), from_labels=_tokens),
-        Field(target=Quantity.PROMPT_TOKENS, names=("vllm:prompt_tokens_total",)),
-        Field(target=Quantity.GENERATION_TOKENS, names=("vllm:generation_tokens_total",)),
-        Field(target=Quantity.PREEMPTIONS, names=("vllm:num_preemptions_total",)),
+        EngineField(target=Quantity.KV_CACHE_CAPACITY, names=("vllm:cache_config_info",), from_labels=_tokens),
+        EngineField(target=Quantity.PROMPT_TOKENS, names=("vllm:prompt_tokens_total",)),
+        EngineField(target=Quantity.GENERATION_TOKENS, names=("vllm:generation_tokens_total",)),
+        EngineField(target=Quantity.PREEMPTIONS, names=("vllm:num_preemptions_total",)),
         # Full blocks before 0.9.0, tokens since: the ratio survives, the volume does not.
-        Field(
+        EngineField(
             target=Quantity.PREFIX_CACHE_QUERIES,
             names=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         ),
-        Field(
+        EngineField(
             target=Quantity.PREFIX_CACHE_HITS,
             names=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
         ),
         # V0 only: an average since start; -1 with prefix caching off, which the range check drops.
-        Field(
+        EngineField(
             target=Quantity.LIFETIME_HIT_RATIO,
             names=("vllm:gpu_prefix_cache_hit_rate",),
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        Field(target=Family.FINISHED, names=("vllm:request_success_total",), label="finished_reason"),
-        Field(target=Family.FINISHED, names=("vllm:admission_rejections_total",), constant="rejected"),
-        Field(target=Family.RESPONSES, names=("http_requests_total",), label="status", where=_serves),
-        Field(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
+        EngineField(target=Family.FINISHED, names=("vllm:request_success_total",), label="finished_reason"),
+        EngineField(target=Family.FINISHED, names=("vllm:admission_rejections_total",), constant="rejected"),
+        EngineField(target=Family.RESPONSES, names=("http_requests_total",), label="status", where=_serves),
+        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
         # One observation per engine step and request: with speculation it is a step's time, not a token's.
-        Field(
+        EngineField(
             target=Stage.INTER_TOKEN,
             names=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
         ),
-        Field(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("vllm:request_time_per_output_token_seconds",)),
-        Field(target=Stage.REQUEST, names=("vllm:e2e_request_latency_seconds",)),
-        Field(
+        EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("vllm:request_time_per_output_token_seconds",)),
+        EngineField(target=Stage.REQUEST, names=("vllm:e2e_request_latency_seconds",)),
+        EngineField(
             target=Stage.QUEUE,
             names=("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
         ),
-        Field(target=Stage.PREFILL, names=("vllm:request_prefill_time_seconds",)),
-        Field(target=Stage.DECODE, names=("vllm:request_decode_time_seconds",)),
+        EngineField(target=Stage.PREFILL, names=("vllm:request_prefill_time_seconds",)),
+        EngineField(target=Stage.DECODE, names=("vllm:request_decode_time_seconds",)),
     ),
 )

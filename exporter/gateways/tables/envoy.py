@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _POOL = ("envoy_cluster_name",)
 _BACKEND = ("envoy_endpoint_address",)
@@ -48,8 +48,8 @@ def _failed(labels: Mapping[str, str]) -> bool:
     return labels.get("envoy_response_code_class") == "5"
 
 
-def _endpoint(target: Measure, statistic: str) -> Field:
-    return Field(target=target, names=(f"envoy_cluster_endpoint_{statistic}",), backend=_BACKEND, pool=_POOL)
+def _endpoint(target: Measure, statistic: str) -> GatewayField:
+    return GatewayField(target=target, names=(f"envoy_cluster_endpoint_{statistic}",), backend=_BACKEND, pool=_POOL)
 
 
 ENVOY = Gateway(
@@ -65,9 +65,9 @@ ENVOY = Gateway(
         _endpoint(Measure.ACTIVE, "rq_active"),
         _endpoint(Measure.QUEUED, "rq_pending_active"),
         _endpoint(Measure.UP, "healthy"),
-        Field(target=Measure.REQUESTS, names=("envoy_cluster_upstream_rq_total",), pool=_POOL),
-        Field(target=Measure.ERRORS, names=("envoy_cluster_upstream_rq_xx",), pool=_POOL, where=_failed),
-        Field(target=Measure.ACTIVE, names=("envoy_cluster_upstream_rq_active",), pool=_POOL),
-        Field(target=Measure.QUEUED, names=("envoy_cluster_upstream_rq_pending_active",), pool=_POOL),
+        GatewayField(target=Measure.REQUESTS, names=("envoy_cluster_upstream_rq_total",), pool=_POOL),
+        GatewayField(target=Measure.ERRORS, names=("envoy_cluster_upstream_rq_xx",), pool=_POOL, where=_failed),
+        GatewayField(target=Measure.ACTIVE, names=("envoy_cluster_upstream_rq_active",), pool=_POOL),
+        GatewayField(target=Measure.QUEUED, names=("envoy_cluster_upstream_rq_pending_active",), pool=_POOL),
     ),
 )

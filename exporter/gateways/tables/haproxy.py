@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _POOL = ("proxy", "backend")  # the stand-alone exporter says backend
 _SERVER = ("server",)
@@ -31,34 +31,40 @@ HAPROXY = Gateway(
     uptime="haproxy_process_uptime_seconds",
     hint="Add `http-request use-service prometheus-exporter if { path /metrics }` to a frontend, and poll that.",
     fields=(
-        Field(target=Measure.REQUESTS, names=("haproxy_server_sessions_total",), backend=_SERVER, pool=_POOL),
+        GatewayField(target=Measure.REQUESTS, names=("haproxy_server_sessions_total",), backend=_SERVER, pool=_POOL),
         # What the server answered, what it answered badly, and when it could not be reached: never the same request.
-        Field(
+        GatewayField(
             target=Measure.ERRORS,
             names=("haproxy_server_http_responses_total",),
             backend=_SERVER,
             pool=_POOL,
             where=_failed,
         ),
-        Field(target=Measure.ERRORS, names=("haproxy_server_connection_errors_total",), backend=_SERVER, pool=_POOL),
-        Field(target=Measure.ERRORS, names=("haproxy_server_response_errors_total",), backend=_SERVER, pool=_POOL),
-        Field(target=Measure.ACTIVE, names=("haproxy_server_current_sessions",), backend=_SERVER, pool=_POOL),
-        Field(target=Measure.QUEUED, names=("haproxy_server_current_queue",), backend=_SERVER, pool=_POOL),
-        Field(
+        GatewayField(
+            target=Measure.ERRORS, names=("haproxy_server_connection_errors_total",), backend=_SERVER, pool=_POOL
+        ),
+        GatewayField(
+            target=Measure.ERRORS, names=("haproxy_server_response_errors_total",), backend=_SERVER, pool=_POOL
+        ),
+        GatewayField(target=Measure.ACTIVE, names=("haproxy_server_current_sessions",), backend=_SERVER, pool=_POOL),
+        GatewayField(target=Measure.QUEUED, names=("haproxy_server_current_queue",), backend=_SERVER, pool=_POOL),
+        GatewayField(
             target=Measure.UP,
             names=("haproxy_server_status", "haproxy_server_up"),
             backend=_SERVER,
             pool=_POOL,
             where=_up,
         ),
-        Field(
+        GatewayField(
             target=Measure.REQUESTS,
             names=("haproxy_backend_http_requests_total", "haproxy_backend_sessions_total"),
             pool=_POOL,
         ),
         # Includes the 503 of the gateway itself when no server could take the request.
-        Field(target=Measure.ERRORS, names=("haproxy_backend_http_responses_total",), pool=_POOL, where=_failed),
-        Field(target=Measure.ACTIVE, names=("haproxy_backend_current_sessions",), pool=_POOL),
-        Field(target=Measure.QUEUED, names=("haproxy_backend_current_queue",), pool=_POOL),
+        GatewayField(
+            target=Measure.ERRORS, names=("haproxy_backend_http_responses_total",), pool=_POOL, where=_failed
+        ),
+        GatewayField(target=Measure.ACTIVE, names=("haproxy_backend_current_sessions",), pool=_POOL),
+        GatewayField(target=Measure.QUEUED, names=("haproxy_backend_current_queue",), pool=_POOL),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _POD = ("endpoint_name", "model_server_endpoint", "model_server_pod")
 
@@ -23,7 +23,7 @@ INFERENCE_EXTENSION = Gateway(
            "inference_extension_", "inference_model_"),
     hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",
     fields=(
-        Field(
+        GatewayField(
             target=Measure.REQUESTS,
             names=(
                 "llm_d_epp_scheduler_attempts_total",
@@ -33,7 +33,7 @@ INFERENCE_EXTENSION = Gateway(
             backend=_POD,
             where=_scheduled,
         ),
-        Field(
+        GatewayField(
             target=Measure.QUEUED,
             names=(
                 "llm_d_epp_per_endpoint_queue_size",
@@ -42,11 +42,11 @@ INFERENCE_EXTENSION = Gateway(
             ),
             backend=_POD,
         ),
-        Field(
+        GatewayField(
             target=Measure.REQUESTS,
             names=("llm_d_epp_request_total", "inference_objective_request_total", "inference_model_request_total"),
         ),
-        Field(
+        GatewayField(
             target=Measure.ERRORS,
             names=(
                 "llm_d_epp_request_error_total",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _STUB = re.compile(
     rb"Active connections: (\d{1,15}) ?\r?\n"
@@ -61,16 +61,18 @@ NGINX = Gateway(
     translate=translate,
     hint="Point url at stub_status, at the VTS module's prometheus page, or at nginx-prometheus-exporter.",
     fields=(
-        Field(target=Measure.REQUESTS, names=_REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
-        Field(target=Measure.ERRORS, names=_RESPONSES, backend=_BACKEND, pool=_POOL, where=_failed),
-        Field(target=Measure.ACTIVE, names=("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL),
-        Field(target=Measure.UP, names=("nginxplus_upstream_server_state",), backend=_BACKEND, pool=_POOL),
-        Field(
+        GatewayField(target=Measure.REQUESTS, names=_REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
+        GatewayField(target=Measure.ERRORS, names=_RESPONSES, backend=_BACKEND, pool=_POOL, where=_failed),
+        GatewayField(
+            target=Measure.ACTIVE, names=("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL
+        ),
+        GatewayField(target=Measure.UP, names=("nginxplus_upstream_server_state",), backend=_BACKEND, pool=_POOL),
+        GatewayField(
             target=Measure.REQUESTS,
             names=("nginx_vts_main_connections", "nginx_http_requests_total", "nginxplus_http_requests_total"),
             where=_requests,
         ),
-        Field(
+        GatewayField(
             target=Measure.ACTIVE,
             names=("nginx_vts_main_connections", "nginx_connections_writing"),
             where=_writing,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _SERVER = ("server",)
 
@@ -17,8 +17,8 @@ def _routed(labels: Mapping[str, str]) -> bool:
     return "server" in labels and "model_name" not in labels
 
 
-def _field(target: Measure, *names: str) -> Field:
-    return Field(target=target, names=names, backend=_SERVER, where=_routed)
+def _field(target: Measure, *names: str) -> GatewayField:
+    return GatewayField(target=target, names=names, backend=_SERVER, where=_routed)
 
 
 PRODUCTION_STACK = Gateway(
@@ -31,7 +31,7 @@ PRODUCTION_STACK = Gateway(
         _field(Measure.ACTIVE, "vllm:num_requests_running"),
         _field(Measure.RATE, "vllm:current_qps"),
         _field(Measure.UP, "vllm:healthy_pods_total"),
-        Field(
+        GatewayField(
             target=Measure.REQUESTS,
             names=("vllm:num_incoming_requests_total",),
             where=lambda labels: "model_name" not in labels,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Field, Gateway, Measure
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
 
 _WORKER = ("worker",)
 
@@ -17,8 +17,8 @@ def _failed(labels: Mapping[str, str]) -> bool:
     return labels.get("outcome") == "failure"
 
 
-def _field(target: Measure, *names: str) -> Field:
-    return Field(target=target, names=names, backend=_WORKER)
+def _field(target: Measure, *names: str) -> GatewayField:
+    return GatewayField(target=target, names=names, backend=_WORKER)
 
 
 VLLM_ROUTER = Gateway(
@@ -27,10 +27,10 @@ VLLM_ROUTER = Gateway(
     hint="Point url at the router's own metrics port.",
     fields=(
         _field(Measure.REQUESTS, "vllm_router_processed_requests_total"),
-        Field(target=Measure.ERRORS, names=("vllm_router_cb_outcomes_total",), backend=_WORKER, where=_failed),
+        GatewayField(target=Measure.ERRORS, names=("vllm_router_cb_outcomes_total",), backend=_WORKER, where=_failed),
         _field(Measure.ACTIVE, "vllm_router_running_requests"),
         _field(Measure.UP, "vllm_router_worker_health"),
-        Field(target=Measure.REQUESTS, names=("vllm_router_requests_total",)),
+        GatewayField(target=Measure.REQUESTS, names=("vllm_router_requests_total",)),
     ),
 )
 
@@ -45,7 +45,7 @@ SGLANG_ROUTER = Gateway(
             "smg_worker_cb_outcomes_total",
             "sgl_router_processed_requests_total",
         ),
-        Field(
+        GatewayField(
             target=Measure.ERRORS,
             names=("smg_worker_cb_outcomes_total", "sgl_router_cb_outcomes_total"),
             backend=_WORKER,
@@ -53,7 +53,7 @@ SGLANG_ROUTER = Gateway(
         ),
         _field(Measure.ACTIVE, "smg_worker_requests_active", "sgl_router_running_requests"),
         _field(Measure.UP, "smg_worker_health", "sgl_router_worker_health"),
-        Field(
+        GatewayField(
             target=Measure.REQUESTS,
             names=("smg_router_requests_total", "smg_http_requests_total", "sgl_router_requests_total"),
         ),

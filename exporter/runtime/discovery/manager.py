@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exporter.config.settings import DiscoverySettings, EngineSettings, KubernetesSettings
-from exporter.engines import recognise
+from exporter.engines.detect import recognise
 from exporter.errors import SourceError
 from exporter.http.client.client import HttpClient, Limits, Target
 from exporter.logs import log_event
 from exporter.model import SourceStatus
-from exporter.model.process import Candidate
+from exporter.model.process import ListeningEngine
 from exporter.runtime.discovery.registry import PROCESSES, Book
 from exporter.runtime.poll.loop import Polling
 from exporter.runtime.poll.state_logger import QUIET_SECONDS
@@ -211,7 +211,7 @@ class Discovery:
         with self._lock:
             return self._book.engines(self._configured())
 
-    def saw_processes(self, candidates: Sequence[Candidate]) -> None:
+    def saw_processes(self, candidates: Sequence[ListeningEngine]) -> None:
         """Note the engines that run on this node as its process table shows them.  Called by one thread.
 
         It may take a second for each that must be seen first and does not answer.
@@ -272,7 +272,7 @@ def _ray(settings: DiscoverySettings) -> tuple[Place, float]:
     return Ray(HttpList(asked)), LISTS_EVERY
 
 
-def _found(candidate: Candidate) -> FoundEngine:
+def _found(candidate: ListeningEngine) -> FoundEngine:
     host = f"[{candidate.host}]" if ":" in candidate.host else candidate.host
     return FoundEngine(
         url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",

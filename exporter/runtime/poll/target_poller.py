@@ -1,7 +1,8 @@
 """One polled page: fetched, understood, and its outcome kept as one immutable state that others read.
 
 What a page means, and what is left to show without one, is its subject's: a replica's or a gateway's.  The poller
-runs in a thread of its own and nothing else writes what is kept here; ``state`` and ``oddities`` are replaced whole.
+runs in a thread of its own and nothing else writes what is kept here; ``state`` and ``parse_warnings`` are replaced
+whole.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Plan(Protocol):
 
 
 class Reading(Protocol):
-    """What stood on a page; ``oddities``: reason → how much of it could not be used."""
+    """What stood on a page; ``parse_warnings``: reason → how much of it could not be used."""
 
     @property
-    def oddities(self) -> Mapping[str, int]: ...  # noqa: D102
+    def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
 class State(Protocol):
@@ -83,7 +84,7 @@ class PagePoller(Generic[PlanT, ReadingT, StateT]):
         """``state``: before the first poll.  ``on_update`` is called after each poll, in its thread."""
         self.subject = subject
         self.state = state
-        self.oddities: Mapping[str, int] = EMPTY
+        self.parse_warnings: Mapping[str, int] = EMPTY
         self.polling = polling
         self._fetcher = fetcher
         self._asked = self._followed = (subject.plan, fetcher)
@@ -126,8 +127,8 @@ class PagePoller(Generic[PlanT, ReadingT, StateT]):
         except SourceError as error:
             self._withdraw(self.polling.failed(error, started))
         else:
-            if reading.oddities:
-                self.oddities = dict(Counter(self.oddities) + Counter(reading.oddities))
+            if reading.parse_warnings:
+                self.parse_warnings = dict(Counter(self.parse_warnings) + Counter(reading.parse_warnings))
             self.state = self.subject.take(self.state, reading, page)
         finally:
             self.polling.end()

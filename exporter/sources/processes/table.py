@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from exporter.model.process import Candidate, Listener, Process, ProcessTable
+from exporter.model.process import Listener, ListeningEngine, Process, ProcessTable
 from exporter.sources.processes import procfs
 from exporter.sources.processes.defaults import Habit, habit_of
 from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared, may_be_engine
@@ -36,7 +36,7 @@ def read_processes(
     return _Reader(root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
 
 
-def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[Candidate, ...]:
+def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[ListeningEngine, ...]:
     """Find the engine servers of this node by command line, and where each shows its metrics; one per place."""
     reader = _Reader(root, limit)
     servers = [
@@ -48,13 +48,13 @@ def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[Candid
     inodes = {row.inode for held in reader.sockets.values() for row in held}
     for server, _, _ in servers:
         reader.load_descriptors(server.pid, inodes)
-    chosen: dict[tuple[int, str, int], Candidate] = {}
+    chosen: dict[tuple[int, str, int], ListeningEngine] = {}
     # Several API servers hold one socket; the one whose command line names the port speaks for them.
     for server, kind, habit in sorted(servers, key=lambda one: (not one[0].flag(*one[2].flags), one[0].pid)):
         row = reader.serving_socket(server, habit)
         host = reader.reachable(server.netns, row.address) if row else None
         if row and host:
-            candidate = Candidate(
+            candidate = ListeningEngine(
                 kind=kind,
                 host=host,
                 port=row.port,

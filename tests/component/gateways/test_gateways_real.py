@@ -190,7 +190,7 @@ def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(hapr
     assert shares == {**{name: pytest.approx(count / 100) for name, count in sent.items()}, "dead": 0.0}
     assert state.windows["1m"].imbalance["pool"] == pytest.approx(max(sent.values()) / (100 / 3))
     assert state.labels == ("edge", "haproxy")
-    assert one.oddities == {}
+    assert one.parse_warnings == {}
 
 
 CONFIGURATION = """

@@ -109,7 +109,7 @@ def test_a_rank_that_left_and_comes_back_renewed_counts_from_nothing():
 def test_what_a_page_with_unread_numbers_may_have_hidden_is_no_increase(reason):
     whole = {"0": {GEN: 1e6, PROMPT: 50}}
     late = {"finished": {"0": {"stop": 1e6}}, "responses": {"2xx": 1e6}}
-    pages = [page(0, {"0": {PROMPT: 40}}, oddities={reason: 1})]
+    pages = [page(0, {"0": {PROMPT: 40}}, parse_warnings={reason: 1})]
     pages += [page(1, whole, histograms={TTFT: {"0": histogram(1e6, 1e6, 1e6, 1e6)}}, **late)]
     totals = run(*pages).totals
     assert (totals.quantities[GEN], totals.quantities[PROMPT]) == (0, 10)
@@ -121,7 +121,7 @@ def test_what_a_page_with_unread_numbers_may_have_hidden_is_no_increase(reason):
 
 
 def test_a_restart_counts_whole_even_after_a_page_with_unread_numbers():
-    before = page(0, {"0": {GEN: 100, PROMPT: 9}}, oddities={"unreadable": 1})
+    before = page(0, {"0": {GEN: 100, PROMPT: 9}}, parse_warnings={"unreadable": 1})
     totals = run(before, page(1, {"0": {GEN: 40, PROMPT: 9}}, finished={"0": {"stop": 2}})).totals
     assert (totals.quantities[GEN], totals.finished, totals.restarts) == (40, {"stop": 2}, 1)
 

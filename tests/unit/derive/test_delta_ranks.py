@@ -145,7 +145,7 @@ def test_an_engine_that_comes_back_with_ranks_of_other_names_has_restarted():
 
 
 def test_ranks_that_could_not_be_read_for_a_page_are_no_others():
-    whole, odd = tokens(0, 100, 1e6), page(1, {"7": {GEN: 3.0}}, oddities={"unreadable": 2})
+    whole, odd = tokens(0, 100, 1e6), page(1, {"7": {GEN: 3.0}}, parse_warnings={"unreadable": 2})
     assert run(whole, odd, tokens(2, 101, 1e6)).totals.restarts == 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from exporter.config.settings import ENGINE_KINDS
-from exporter.engines import ENGINES, by_kind, kinds_on, recognise, still
+from exporter.engines.detect import detect_all, recognise, still_matches
 from exporter.engines.engine import SIGNALS
+from exporter.engines.tables import ENGINES, by_kind
 from exporter.engines.tables.dynamo import DYNAMO
 from exporter.engines.tables.sglang import SGLANG
 from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
@@ -51,7 +52,7 @@ def test_every_signal_is_filled_by_a_field_or_said_to_be_missing(engine):
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
 def test_names_of_a_table_are_of_its_engine_and_what_it_calls_live_is_one_of_them(engine):
     names = {name for field in engine.fields for name in (*field.names, *field.plus.values())}
-    assert {name for name in names if not engine.owns(name)} <= {"http_requests_total"}
+    assert {name for name in names if not engine.matches(name)} <= {"http_requests_total"}
     assert not engine.live or engine.live in engine.wanted_names()
 
 
@@ -69,13 +70,13 @@ def test_a_routers_series_beside_an_engines_are_left_out_and_counted():
     both = interpret(VLLM_PAGE + ROUTER)
     alone = interpret(VLLM_PAGE)
     assert both.ranks == alone.ranks
-    assert both.oddities == {"router_series": 3}
+    assert both.parse_warnings == {"router_series": 3}
     assert recognise(ROUTER + VLLM_PAGE) is VLLM
 
 
 def test_two_engines_on_one_page_are_read_as_the_first_of_the_list_whatever_their_order():
     for body in (VLLM_PAGE + SGLANG_PAGE, SGLANG_PAGE + VLLM_PAGE):
-        assert [engine.kind for engine in kinds_on(body)] == ["vllm", "sglang"]
+        assert [engine.kind for engine in detect_all(body)] == ["vllm", "sglang"]
         assert recognise(body) is VLLM
         assert interpret(body).ranks == interpret(VLLM_PAGE).ranks
         assert interpret(body, SGLANG).ranks == interpret(SGLANG_PAGE).ranks
@@ -194,15 +195,15 @@ def test_an_engine_that_is_left_out_of_a_shared_page_is_named_once_in_the_log(ca
 
 def test_a_page_that_is_looked_at_anew_and_turns_out_to_be_the_same_engines_keeps_its_history():
     body, clock = DYNAMO_PAGE + ROUTER, Clock()
-    assert not still(DYNAMO, body)  # names of an engine, but a router's figures
+    assert not still_matches(DYNAMO, body)  # names of an engine, but a router's figures
     state = polled(poller([body], clock), clock, 3)
     assert state.labels[1] == "dynamo"
     assert state.windows["1m"].seconds == 20.0
 
 
 def test_a_page_that_mentions_another_engine_in_its_values_is_still_the_same_engines():
-    assert still(VLLM, VLLM_PAGE)
-    assert not still(VLLM, b'sglang:num_running_reqs{model_name="vllm:x"} 1\n# HELP vllm:y z\n')
+    assert still_matches(VLLM, VLLM_PAGE)
+    assert not still_matches(VLLM, b'sglang:num_running_reqs{model_name="vllm:x"} 1\n# HELP vllm:y z\n')
     assert by_kind("sglang") is SGLANG
 
 
@@ -222,7 +223,7 @@ def test_a_server_that_comes_back_with_another_model_begins_a_new_history(name):
 def test_series_of_a_second_model_on_a_shared_page_are_left_out_and_counted():
     body = SGLANG_PAGE + b'sglang:num_running_reqs{model_name="second"} 70\n'
     assert interpret(body).ranks == interpret(SGLANG_PAGE).ranks
-    assert interpret(body).oddities == {"other_model": 1}
+    assert interpret(body).parse_warnings == {"other_model": 1}
 
 
 def test_a_histogram_of_hostile_size_is_bounded_in_its_parts():
@@ -233,4 +234,4 @@ def test_a_histogram_of_hostile_size_is_bounded_in_its_parts():
     )
     reading = interpret(rows)
     assert reading.histograms[Stage.REQUEST][""].counts == (4_000.0, 4_000.0)
-    assert reading.oddities == {"too_many_label_sets": 2 * 1_000}
+    assert reading.parse_warnings == {"too_many_label_sets": 2 * 1_000}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.engines.parse.incremental import Places
-from exporter.engines.parse.text import PageReader, Values
+from exporter.engines.parse.incremental import DeltaReader
+from exporter.engines.parse.layout import Values
+from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
 
 
@@ -71,7 +72,7 @@ def test_a_page_with_other_values_is_read_by_its_places():
     lines = [(kind, number, 1.0) for number, kind in enumerate("wwuuwuwww" * 8)]
     body = page(lines)
     places = [(index, line.rpartition(b" ")[0]) for index, line in enumerate(body.split(b"\n")) if line[:1] == b"w"]
-    reader = Places(body.split(b"\n"), places, [1.0] * len(places))
+    reader = DeltaReader(body.split(b"\n"), places, [1.0] * len(places))
     for value in (2.0, 123456.0, 3.5):
         assert reader.read(page([(kind, number, value) for kind, number, _ in lines])) == [value] * len(places)
     assert reader.read(page([*lines[:3], ("u", 999, 1.0), *lines[3:]])) is None

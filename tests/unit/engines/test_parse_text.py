@@ -84,13 +84,13 @@ def test_a_page_that_changed_its_shape_reads_like_a_first_page(page):
         reader.read(b"a 1\nb 2\nc 3\n")
     again, first = reader.read(page), read(page)
     assert as_dict(again) == as_dict(first)
-    assert again.oddities == first.oddities
+    assert again.parse_warnings == first.parse_warnings
 
 
 def test_unwanted_series_are_neither_kept_nor_converted():
     values = read(b"a nonsense\nb 2\n", b"a nonsense\nb 3\n", wanted=lambda name: name == "b")
     assert as_dict(values) == {("b", ()): 3.0}
-    assert values.oddities == {}
+    assert values.parse_warnings == {}
 
 
 def test_escapes_in_label_values_come_out_exactly():
@@ -102,13 +102,13 @@ def test_blanks_where_the_format_allows_them_change_nothing():
     expected = {("name", (("a", "b"), ("c", "d"))): 3.0}
     for line in (b'name { a = "b" , c = "d" , } 3', b'name{a="b",c="d"}3', b'name\t{a="b",c="d",}\t3 '):
         values = read(line + b"\n", line + b"\n")
-        assert (as_dict(values), values.oddities) == (expected, {}), line
+        assert (as_dict(values), values.parse_warnings) == (expected, {}), line
 
 
 def test_an_underscore_in_a_number_is_none_on_the_first_page_and_on_a_later_one():
-    assert read(b"a 1_0\nb 2\n").oddities == {"bad_value": 1}
+    assert read(b"a 1_0\nb 2\n").parse_warnings == {"bad_value": 1}
     values = read(b"a 1\nb 2\n", b"a 10\nb 2\n", b"a 1_0\nb 2\n")
-    assert (as_dict(values), values.oddities) == ({("b", ()): 2.0}, {"bad_value": 1})
+    assert (as_dict(values), values.parse_warnings) == ({("b", ()): 2.0}, {"bad_value": 1})
 
 
 def test_timestamps_and_exemplars_are_ignored_page_after_page():
@@ -132,7 +132,7 @@ def test_a_line_cut_in_the_middle_is_skipped_and_marks_the_page():
     values = read(b'a 1\nvllm:generation_tokens_total{engine="0",mod')
     assert as_dict(values) == {("a", ()): 1.0}
     assert values.complete is False
-    assert values.oddities == {"unreadable": 1}
+    assert values.parse_warnings == {"unreadable": 1}
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_a_line_cut_in_the_middle_is_skipped_and_marks_the_page():
 def test_one_bad_line_costs_only_itself(line, reason):
     values = read(b"a 1\n" + line + b"\nc 3\n")
     assert as_dict(values) == {("a", ()): 1.0, ("c", ()): 3.0}
-    assert values.oddities == {reason: 1}
+    assert values.parse_warnings == {reason: 1}
 
 
 def test_a_repeated_series_keeps_its_first_value_and_is_counted():
     for pages in ([b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'], [b'd{x="1"} 1\nd{x="1"} 2\nok 1\n'] * 2):
         values = read(*pages)
         assert as_dict(values) == {("d", (("x", "1"),)): 1.0, ("ok", ()): 1.0}
-        assert values.oddities == {"duplicate": 1}
+        assert values.parse_warnings == {"duplicate": 1}
 
 
 @pytest.mark.parametrize("page", [b"<html><body>login</body></html>\n", bytes(range(256)) * 100, b"\x00\x01\x02"])
@@ -170,7 +170,7 @@ def test_what_is_no_metrics_page_is_refused_by_content(page):
 
 def test_a_page_of_which_more_than_a_thousand_lines_cannot_be_read_is_none_though_one_can():
     bad = b"%%%\n" * MAX_UNREADABLE
-    assert read(b"a 1\n" + bad).oddities == {"unreadable": MAX_UNREADABLE}
+    assert read(b"a 1\n" + bad).parse_warnings == {"unreadable": MAX_UNREADABLE}
     with pytest.raises(PageError) as caught:
         read(b"a 1\n" + bad + b"%%%\n")
     assert caught.value.reason == "not_metrics"

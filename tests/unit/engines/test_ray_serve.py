@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from exporter.engines import recognise
+from exporter.engines.detect import recognise
 from exporter.engines.stale_ranks import WITH_WORK
 from exporter.engines.tables.ray_serve import RAY_SERVE
 from exporter.engines.tables.vllm import VLLM
@@ -98,9 +98,9 @@ def test_proxies_are_counted_by_state_so_that_a_dead_one_shows():
 def test_the_engine_behind_ray_is_read_rather_than_the_app_around_it():
     reading = interpret(LLM)
     assert recognise(LLM) is VLLM
-    assert (reading.engine, reading.model, reading.dialect) == ("vllm", "Qwen/Qwen3-8B", "ray_vllm_")
+    assert (reading.engine, reading.model, reading.name_style) == ("vllm", "Qwen/Qwen3-8B", "ray_vllm_")
     assert reading.process_start is None
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
     assert interpret(LLM, RAY_SERVE).finished == {"": {"success": 200.0}}  # what kind: ray_serve asks for
 
 
@@ -194,4 +194,4 @@ def test_the_counters_that_dead_proxies_leave_behind_are_all_added_up():
     )
     reading = interpret(rows.encode(), RAY_SERVE)
     assert reading.finished == {"": {"success": 3_000.0, "error": 3_000.0, "abort": 3_000.0}}
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}

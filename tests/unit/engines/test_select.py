@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from exporter.engines.interpreter import Interpreter
+from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
-from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, Choice, rivals
+from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, SeriesSelector, rivals
 from exporter.engines.tables.vllm import VLLM
 from exporter.model import Quantity
 from exporter.render.exposition import ExpositionRenderer
@@ -32,7 +32,7 @@ class Watcher:
     """One interpreter over pages, and what it shows."""
 
     def __init__(self):
-        self.interpreter = Interpreter(VLLM)
+        self.interpreter = EngineInterpreter(VLLM)
         self.reader = PageReader(self.interpreter.wanted)
         self.at = 0.0
 
@@ -92,7 +92,7 @@ def test_the_replica_that_works_is_shown_among_a_hundred_dead_ones():
     state = polled(one, clock)
     assert state.reading.ranks["x0/0"][TOKENS] == 1e6 + 1
     assert len(state.reading.ranks) == MAX_RANKS
-    assert state.reading.oddities == {"too_many_label_sets": 2}
+    assert state.reading.parse_warnings == {"too_many_label_sets": 2}
     state = polled(one, clock, 5)
     assert state.windows["1m"].rank_token_rates["x0/0"] == pytest.approx(5 / 60), "its life before is no increase"
 
@@ -148,14 +148,14 @@ def test_ranks_with_many_outcomes_each_are_all_counted():
     reading = interpret(rows.encode())
     assert len(reading.finished) == 32
     assert all(len(outcomes) == 5 for outcomes in reading.finished.values())
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
 
 
 def test_outcomes_without_end_are_bounded():
     rows = "".join(f'vllm:request_success_total{{engine="0",finished_reason="x{n}"}} 1\n' for n in range(300))
     reading = interpret(rows.encode())
     assert len(reading.finished["0"]) == 100
-    assert reading.oddities == {"too_many_label_sets": 200}
+    assert reading.parse_warnings == {"too_many_label_sets": 200}
 
 
 def test_answers_that_belong_to_no_rank_stay_among_too_many_ranks():
@@ -166,10 +166,10 @@ def test_answers_that_belong_to_no_rank_stay_among_too_many_ranks():
 
 
 def test_figures_that_are_no_numbers_are_no_movement():
-    choice, watched = Choice(), rivals({"a": [0], "b": [1]}, {})
+    choice, watched = SeriesSelector(), rivals({"a": [0], "b": [1]}, {})
     choice.model(Counter(a=2, b=1))
     pages = [[1.0, float("nan")] for _ in range(200)]  # each its own object
-    assert not any(choice.outdated(watched, numbers, 10.0 * step) for step, numbers in enumerate(pages))
+    assert not any(choice.should_reselect(watched, numbers, 10.0 * step) for step, numbers in enumerate(pages))
 
 
 # ── Sums over the ranks ─────────────────────────────────────────────────────────────────────────────────────────

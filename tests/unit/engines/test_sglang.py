@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.engines import recognise
+from exporter.engines.detect import recognise
 from exporter.engines.tables.sglang import SGLANG
 from exporter.errors import PageError
 from exporter.model import Quantity, Stage
@@ -18,7 +18,7 @@ OLD = "sglang-0.4.6-generated"
 
 def test_a_page_of_0_5_23_gives_every_quantity_it_has():
     reading = interpret(page(LOAD))
-    assert (reading.engine, reading.model, reading.dialect) == ("sglang", "tiny-llama", "sglang:")
+    assert (reading.engine, reading.model, reading.name_style) == ("sglang", "tiny-llama", "sglang:")
     assert dict(reading.ranks[""]) == {
         Quantity.REQUESTS_RUNNING: 7.0,
         Quantity.REQUESTS_WAITING: 7.0,
@@ -38,7 +38,7 @@ def test_a_page_of_0_5_23_gives_every_quantity_it_has():
         Stage.QUEUE,
         Stage.PREFILL,
     }
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
 
 
 def test_live_token_counters_agree_with_those_at_the_end_once_all_requests_have_ended():
@@ -80,14 +80,14 @@ def test_a_colon_and_an_underscore_are_the_same_name():
     changed = body.replace(b"sglang:", b"sglang_")
     assert recognise(changed) is SGLANG
     assert interpret(changed).ranks == interpret(body).ranks
-    assert interpret(changed).dialect == "sglang_"
+    assert interpret(changed).name_style == "sglang_"
 
 
 def test_both_spellings_on_one_page_are_counted_once_and_said():
     body = page(AFTER)
     both = interpret(body + body.replace(b"sglang:", b"sglang_"))
     assert both.ranks == interpret(body).ranks
-    assert both.oddities["other_spelling"] > 50
+    assert both.parse_warnings["other_spelling"] > 50
 
 
 def scheduler(name: str, value: float, **labels: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.engines.stale_ranks import WITH_WORK, WITHOUT_WORK, Standstill
+from exporter.engines.stale_ranks import WITH_WORK, WITHOUT_WORK, StaleRankDetector
 from exporter.model import Quantity
 
 RUNNING, WAITING = Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING
@@ -13,7 +13,7 @@ TOKENS = Quantity.GENERATION_TOKENS
 
 def withdrawn(figures, seconds, *, others=True):
     """Say what is left of a rank that shows the same for so long, and whether it is named; ``others``: one moves."""
-    watch, named = Standstill(), frozenset()
+    watch, named = StaleRankDetector(), frozenset()
     for at in (0.0, seconds):
         ranks = {"still": dict(figures)}
         if others:
@@ -43,7 +43,7 @@ def test_where_nothing_moves_nobody_is_gone():
 
 
 def test_a_rank_that_moves_again_is_there_again():
-    watch = Standstill()
+    watch = StaleRankDetector()
     for at in (0.0, WITH_WORK):
         named = watch.withdraw({"a": {RUNNING: 2.0}, "b": {RUNNING: at + 1.0}}, at)
     assert named == {"a"}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from exporter.engines import recognise
+from exporter.engines.detect import recognise
 from exporter.engines.tables.tgi import TGI
 from exporter.errors import EndpointError
 from exporter.model import Quantity, Stage
@@ -28,7 +28,7 @@ def test_a_page_of_the_v3_backend_gives_what_it_has_and_nothing_else():
         Quantity.GENERATION_TOKENS: 24600.0,
     }
     assert reading.finished == {"": {"success": 200.0, "rejected": 8.0, "invalid": 6.0, "error": 6.0}}
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
 
 
 def test_what_is_measured_per_batch_is_not_passed_off_as_a_requests_latency():

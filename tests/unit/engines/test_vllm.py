@@ -6,10 +6,11 @@ import pathlib
 
 import pytest
 
-from exporter.engines import ENGINES, by_kind, recognise
+from exporter.engines.detect import recognise
 from exporter.engines.engine import status_class
-from exporter.engines.interpreter import Interpreter
+from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
+from exporter.engines.tables import ENGINES, by_kind
 from exporter.engines.tables.vllm import VLLM
 from exporter.errors import PageError
 from exporter.model import Quantity, Stage
@@ -18,7 +19,7 @@ CAPTURES = pathlib.Path(__file__).parents[2] / "captures"
 
 
 def interpret(page: bytes, engine=VLLM):
-    interpreter = Interpreter(engine)
+    interpreter = EngineInterpreter(engine)
     return interpreter.read(PageReader(interpreter.wanted).read(page), at=1.0)
 
 
@@ -78,7 +79,7 @@ def test_a_nearly_empty_page_before_the_first_request_is_a_reading_and_no_error(
     assert list(reading.ranks) == [""]
     assert list(reading.ranks[""]) == [Quantity.KV_CACHE_CAPACITY]
     assert reading.histograms == {}
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
 
 
 def test_old_and_new_names_on_one_page_are_counted_once():
@@ -92,7 +93,7 @@ def test_old_and_new_names_on_one_page_are_counted_once():
 def test_a_lifetime_hit_ratio_of_minus_one_is_missing_and_not_odd():
     reading = capture("vllm-0.6.6.post1-generated-v0-mp-noprefixcache-t2.prom")
     assert Quantity.LIFETIME_HIT_RATIO not in reading.ranks[""]
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
 
 
 def test_v0_names_of_0_4_3_are_understood():
@@ -120,7 +121,7 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 5
 @pytest.mark.parametrize(("running", "usage"), [(b"NaN", b"0.5"), (b"+Inf", b"0.5"), (b"-7", b"0.5"), (b"1", b"1.2")])
 def test_a_number_that_cannot_be_is_dropped_and_counted(running, usage):
     reading = interpret(PAGE % (running, usage))
-    assert reading.oddities == {"bad_number": 1}
+    assert reading.parse_warnings == {"bad_number": 1}
     assert len(reading.ranks["0"]) == 2
 
 
@@ -133,7 +134,7 @@ def bucket_page(*buckets: tuple[str, float]) -> bytes:
 def test_buckets_that_fall_are_raised_to_their_running_maximum_and_counted():
     reading = interpret(bucket_page(("0.1", 9), ("1.0", 4), ("+Inf", 12)))
     assert reading.histograms[Stage.TIME_TO_FIRST_TOKEN]["0"].counts == (9.0, 9.0, 12.0)
-    assert reading.oddities == {"falling_buckets": 1}
+    assert reading.parse_warnings == {"falling_buckets": 1}
 
 
 def test_buckets_in_any_order_are_sorted_by_their_bounds():
@@ -143,7 +144,7 @@ def test_buckets_in_any_order_are_sorted_by_their_bounds():
 
 
 @pytest.mark.parametrize(
-    ("buckets", "oddities"),
+    ("buckets", "parse_warnings"),
     [
         ([("0.1", 1), ("1.0", 4)], {"no_inf_bucket": 1}),
         ([("+Inf", 4)], {"no_inf_bucket": 1}),
@@ -155,10 +156,10 @@ def test_buckets_in_any_order_are_sorted_by_their_bounds():
         ([("abc", 1), ("0.1", 1), ("+Inf", 1)], {"bad_bucket": 1}),
     ],
 )
-def test_a_histogram_that_cannot_be_used_is_absent_or_mended_and_counted(buckets, oddities):
+def test_a_histogram_that_cannot_be_used_is_absent_or_mended_and_counted(buckets, parse_warnings):
     reading = interpret(bucket_page(*buckets))
-    assert reading.oddities == oddities
-    assert bool(reading.histograms) == ("bad_bucket" in oddities)
+    assert reading.parse_warnings == parse_warnings
+    assert bool(reading.histograms) == ("bad_bucket" in parse_warnings)
 
 
 def test_histograms_of_one_rank_are_summed_and_without_one_of_their_sums_there_is_none():
@@ -183,7 +184,7 @@ def test_more_ranks_than_the_cap_are_left_out():
     rows = b"".join(b'vllm:num_requests_running{engine="%d",model_name="m"} 1\n' % i for i in range(5_000))
     reading = interpret(rows)
     assert len(reading.ranks) == 100
-    assert reading.oddities == {"too_many_label_sets": 4_900}
+    assert reading.parse_warnings == {"too_many_label_sets": 4_900}
 
 
 def test_a_hostile_model_name_is_bounded_and_printable():
@@ -205,12 +206,12 @@ def test_unknown_names_of_a_future_version_are_ignored():
     page = (CAPTURES / "vllm-0.32.0-real-cpu-after.prom").read_bytes()
     future = page + b'vllm:a_new_family_total{engine="0",model_name="tiny-llama",why="x"} 3\n'
     assert interpret(future).ranks == interpret(page).ranks
-    assert interpret(future).oddities == {}
+    assert interpret(future).parse_warnings == {}
 
 
 def test_a_histogram_that_did_not_change_is_the_very_same_object_on_the_next_reading():
     page = (CAPTURES / "vllm-0.32.0-real-cpu-after.prom").read_bytes()
-    interpreter = Interpreter(VLLM)
+    interpreter = EngineInterpreter(VLLM)
     reader = PageReader(interpreter.wanted)
     first = interpreter.read(reader.read(page), at=1.0).histograms
     name = b"vllm:e2e_request_latency_seconds_sum"

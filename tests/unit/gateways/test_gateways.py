@@ -7,7 +7,8 @@ import pytest
 from exporter.config.settings import GATEWAY_KINDS
 from exporter.derive.gateway import match
 from exporter.derive.replicas import Endpoint
-from exporter.gateways import GATEWAYS, by_kind, recognise
+from exporter.gateways.detect import recognise
+from exporter.gateways.tables import GATEWAYS, by_kind
 from exporter.model import Load
 from tests.support.builders import Clock
 from tests.support.gateway_probe import (
@@ -236,7 +237,7 @@ def test_a_router_that_says_rates_only_has_shares_and_no_count():
     assert shares(state) == {"http://a:1": 0.75, "http://b:1": 0.25}
     assert by_backend(state, "requests") == {"http://a:1": None, "http://b:1": None}
     assert set(shares(polled(one, clock, 1))) == {"http://b:1"}
-    assert one.oddities == {}
+    assert one.parse_warnings == {}
 
 
 # ------------------------------------------------------------------ who a backend is

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from exporter.errors import PageError
-from exporter.gateways import GATEWAYS, by_kind, recognise
-from exporter.gateways.gateway import MAX_BACKENDS, Interpreter, backend_name
+from exporter.gateways.compile import MAX_BACKENDS, backend_name
+from exporter.gateways.detect import recognise
+from exporter.gateways.interpreter import GatewayInterpreter
+from exporter.gateways.tables import GATEWAYS, by_kind
 from exporter.model import Load
 from tests.support.builders import Clock
 from tests.support.gateway_probe import CAPTURES, by_backend, haproxy, polled, poller, read, rendered, shares
@@ -29,7 +31,7 @@ def test_an_engines_page_is_no_router_although_it_shares_its_names():
     page = (CAPTURES.parent / "vllm-0.32.0-real-cpu-load.prom").read_bytes()
     assert recognise(page) is None
     with pytest.raises(PageError, match="belongs under engines"):
-        Interpreter(by_kind("production_stack")).read(page, 1.0)
+        GatewayInterpreter(by_kind("production_stack")).read(page, 1.0)
 
 
 def test_a_port_that_changes_hands_starts_anew():
@@ -52,7 +54,7 @@ def test_backends_beyond_the_cap_are_left_out_and_their_pool_has_no_shares():
     assert len(state.reading.backends) == MAX_BACKENDS
     assert state.windows["1m"].imbalance == {}
     assert shares(state) == {}
-    assert one.oddities == {"too_many_backends": 2 * (5002 - MAX_BACKENDS)}
+    assert one.parse_warnings == {"too_many_backends": 2 * (5002 - MAX_BACKENDS)}
     assert rendered(state).count("gateway_requests_total{") == MAX_BACKENDS
     # When the pool fits again, a server that was never looked at is not credited with its whole past.
     state = polled(one, clock, 1)
@@ -64,7 +66,7 @@ def test_pools_beyond_the_cap_are_left_out():
     page = "".join(f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="c{n}"}} 1\n' for n in range(1000))
     reading = read("envoy", page)
     assert len(reading.pools) == 64
-    assert reading.oddities == {"too_many_pools": 936}
+    assert reading.parse_warnings == {"too_many_pools": 936}
 
 
 def test_a_pool_that_was_let_in_keeps_all_its_figures_however_many_come_after_it():
@@ -114,7 +116,7 @@ def test_a_number_that_cannot_be_is_missing_and_counted(value):
     one = poller([haproxy(a=value, b=3)])
     one.poll()
     assert by_backend(one.state, "requests") == {"a": None, "b": 3}
-    assert one.oddities == {"bad_number": 1}
+    assert one.parse_warnings == {"bad_number": 1}
 
 
 def test_labels_in_another_order_are_the_same_series():
@@ -122,7 +124,7 @@ def test_labels_in_another_order_are_the_same_series():
     one = poller([page])
     one.poll()
     assert by_backend(one.state, "requests") == {"a": 5}
-    assert one.oddities == {"duplicate": 1}
+    assert one.parse_warnings == {"duplicate": 1}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import DiscoverySettings, parse
-from exporter.model.process import Candidate
+from exporter.model.process import ListeningEngine
 from exporter.runtime.app import App
 from exporter.runtime.discovery import manager
 from exporter.runtime.discovery.manager import PROBE_AGAIN, Discovery
@@ -207,7 +207,7 @@ def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path)
     clock = Clock()
     app = App(parse("gpu: {enabled: false}", "test", {}), clock=clock)
     try:
-        both = [Candidate(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
+        both = [ListeningEngine(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
         app.discovery.saw_processes(both)
         gone, stays = app.pollers.replicas.values()
         clock.now += FORGET_AFTER + 1
@@ -231,8 +231,8 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
 
     monkeypatch.setattr(manager, "is_engines_page", probe)
     one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
-    triton = Candidate(host="127.0.0.1", port=8002, pid=1, kind="triton", certain=False)
-    safe = Candidate(host="::1", port=8000, pid=2, kind="vllm", tls=True)
+    triton = ListeningEngine(host="127.0.0.1", port=8002, pid=1, kind="triton", certain=False)
+    safe = ListeningEngine(host="::1", port=8000, pid=2, kind="vllm", tls=True)
     one.saw_processes([triton, safe])
     (engine,) = one.engines()
     assert (engine.url, engine.tls.insecure_skip_verify) == ("https://[::1]:8000/metrics", True)
@@ -251,8 +251,8 @@ def test_dynamos_frontend_is_left_out_where_its_workers_tell_of_the_same_request
     clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
     monkeypatch.setattr(manager, "is_engines_page", lambda url, **_: url in shown)
     one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
-    front = Candidate(host="127.0.0.1", port=8000, pid=1, kind="dynamo", certain=False)
-    worker = Candidate(host="127.0.0.1", port=8081, pid=2, kind="dynamo_worker", certain=False)
+    front = ListeningEngine(host="127.0.0.1", port=8000, pid=1, kind="dynamo", certain=False)
+    worker = ListeningEngine(host="127.0.0.1", port=8081, pid=2, kind="dynamo_worker", certain=False)
     one.saw_processes([front, worker])
     assert [engine.name for engine in one.engines()] == ["127.0.0.1:8000"]
     shown.add("http://127.0.0.1:8081/metrics")

@@ -32,8 +32,8 @@ class Cards:
 class Source:
     loop_restarts = 0
 
-    def __init__(self, state, **oddities):
-        self.state, self.oddities = state, oddities
+    def __init__(self, state, **parse_warnings):
+        self.state, self.parse_warnings = state, parse_warnings
 
     def view(self, now):
         return self.state
@@ -69,7 +69,7 @@ def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
         "engine:b",
     ]
     assert [(group.scope, group.group) for group in snapshot.imbalance] == [("replica", "a"), ("node", "")]
-    assert snapshot.daemon.oddities == {("engine:a", "duplicate"): 2}
+    assert snapshot.daemon.parse_warnings == {("engine:a", "duplicate"): 2}
     assert snapshot.daemon.unassigned == {"b": "no_processes"}
     assert snapshot.driver.driver_version == "580"
 

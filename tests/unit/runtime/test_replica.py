@@ -164,7 +164,7 @@ def test_half_a_page_shows_what_it_has_and_leaves_the_windows_alone():
     one = poller([whole, half, later], clock)
     state = polled(one, clock, 3)
     assert state.windows["1m"].generation_token_rate == pytest.approx(100 / 10)
-    assert one.oddities == {"unreadable": 1}
+    assert one.parse_warnings == {"unreadable": 1}
 
 
 def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 class Reading:
     text: bytes
     at: float
-    oddities: dict = field(default_factory=dict)
+    parse_warnings: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def test_what_could_not_be_used_is_added_up():
     one, _ = letters(Pages(b"~", b"a", b"~"), Clock())
     for _ in range(3):
         one.poll()
-    assert one.oddities == {"cut": 4}
+    assert one.parse_warnings == {"cut": 4}
 
 
 def test_what_may_take_a_while_comes_after_the_news():

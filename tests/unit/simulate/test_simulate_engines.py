@@ -7,7 +7,7 @@ import json
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines import recognise
+from exporter.engines.detect import recognise
 from exporter.model import Quantity, Stage
 from exporter.simulate.engine import PAGES, Engine, process_facts
 from exporter.simulate.plan import Plan
@@ -34,7 +34,7 @@ def test_a_simulated_page_is_recognised_and_reads_without_oddities(spec, world):
     body = page(world, world.replica(spec.name))
     assert recognise(body).kind == spec.engine
     reading = interpret(body)
-    assert reading.oddities == {}
+    assert reading.parse_warnings == {}
     assert Stage.REQUEST in reading.histograms
     assert sum(values.get(Quantity.REQUESTS_RUNNING, 0.0) for values in reading.ranks.values()) > 0
     assert list(text_string_to_metric_families(body.decode()))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.process import Candidate, Process
+from exporter.model.process import ListeningEngine, Process
 from exporter.sources.processes import procfs
 from exporter.sources.processes.kind import engine_kind, is_shared
 from exporter.sources.processes.table import listening_engines, read_processes
@@ -261,10 +261,10 @@ def test_engines_are_found_by_command_line_and_the_port_they_really_listen_on(no
     node.add(160, 1, ["vllm", "serve", "shut in"], net=78, listens=[("127.0.0.1", 8000)])
     node.address(77, "172.17.0.2")
     assert listening_engines(root=str(node.root)) == (
-        Candidate(kind="vllm", host="172.17.0.2", port=8000, pid=150),
-        Candidate(kind="tgi", host="192.0.2.10", port=8080, pid=121),
-        Candidate(kind="vllm", host="127.0.0.1", port=8100, pid=100),
-        Candidate(kind="sglang", host="::1", port=30000, pid=110),
+        ListeningEngine(kind="vllm", host="172.17.0.2", port=8000, pid=150),
+        ListeningEngine(kind="tgi", host="192.0.2.10", port=8080, pid=121),
+        ListeningEngine(kind="vllm", host="127.0.0.1", port=8100, pid=100),
+        ListeningEngine(kind="sglang", host="::1", port=30000, pid=110),
     )
 
 
@@ -422,7 +422,7 @@ def test_real_engines_are_found_by_their_command_line(tmp_path: Path) -> None:
         port = int(process.stdout.readline())
         found = [one for one in listening_engines() if one.pid == process.pid]
         process.stdin.close()
-    assert found == [Candidate(kind="vllm", host="127.0.0.1", port=port, pid=process.pid)]
+    assert found == [ListeningEngine(kind="vllm", host="127.0.0.1", port=port, pid=process.pid)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

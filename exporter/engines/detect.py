@@ -1,0 +1,62 @@
+"""Detect which engine a page belongs to, by the names of its samples."""
+
+from __future__ import annotations
+
+import re
+
+from exporter.engines.engine import Engine
+from exporter.engines.tables import ENGINES
+
+_SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=([{ ][^\n]*))", re.MULTILINE)
+_LABEL = re.compile(rb'[{,][ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*="([^"]?)')
+_NAMES = {engine.kind: engine.wanted_names() for engine in ENGINES}
+
+
+def recognise(body: bytes) -> Engine | None:
+    """Name the engine whose series stand on a page, None when no known engine's do.
+
+    Looks at samples whose name some table knows: a HELP text, a label value that mentions an engine, or a router's
+    figures about its backends do not count.
+    """
+    found = detect_all(body)
+    return found[0] if found else None
+
+
+def detect_all(body: bytes) -> tuple[Engine, ...]:
+    """Give every engine that a page has series of, the one that is meant first."""
+    found: set[str] = set()
+    seen: set[bytes] = set()
+    for match in _SAMPLE.finditer(body):
+        if match[1] in seen:
+            continue
+        name = match[1].decode("ascii")
+        owner = next((engine for engine in ENGINES if engine.matches(name)), None)
+        if owner is None or owner.kind in found or owner.canonical(name) not in _NAMES[owner.kind]:
+            seen.add(match[1])
+        elif not (owner.router_labels and owner.routers(_labels(match[2]))):
+            found.add(owner.kind)
+    return tuple(engine for engine in ENGINES if engine.kind in found)
+
+
+def still_matches(engine: Engine, body: bytes) -> bool:
+    """Say cheaply whether a page of this engine seems to be so still; a port may change hands.
+
+    Not where a wrapper's page has begun to show the series of another engine: those say more.
+    """
+    if engine.wrapper and any(_shows(other, body) for other in ENGINES if not other.wrapper):
+        return False
+    return _shows(engine, body)
+
+
+def _shows(engine: Engine, body: bytes) -> bool:
+    for prefix in engine.prefixes:
+        for spelling in (prefix, prefix[:-1] + "_"):
+            for mark in (spelling.encode(), b"ray_" + spelling.encode()):
+                if b"\n" + mark in body or body.startswith(mark):
+                    return True
+    return False
+
+
+def _labels(text: bytes) -> dict[str, str]:
+    """Give the labels' names, each with at most the first letter of its value: enough to see which are set."""
+    return {name.decode("ascii"): value.decode("latin-1") for name, value in _LABEL.findall(text)}
