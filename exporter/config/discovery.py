@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from exporter.config import fields, parsers
-from exporter.config.endpoint import ENDPOINT_URL, BasicAuth, TlsSettings, finish_credentials, finish_tls
-from exporter.config.schema import Listed, Section, SectionResult, key
+from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
+from exporter.config.reader import ListOf
+from exporter.config.section import SectionResult, key, section
 
 MAX_PATTERNS = 16
 MAX_LISTS = 8  # that are asked for over HTTP, one after the other
@@ -15,74 +16,154 @@ RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
-    """How this node's pods are asked for; what is None is taken from the pod's environment and service account."""
+    """How this node's pods are listed; what is None is taken from the pod's environment and service account."""
 
-    enabled: bool = field(default=False, metadata=key(fields.boolean()))
-    url: str | None = field(
-        default=None, repr=False, metadata=key(fields.written_as("an https:// URL", parsers.pod_list))
+    enabled: bool = field(
+        default=False, metadata=key(fields.boolean(), "Find engines in the pods of this node.", aliases=("enable",))
     )
-    node_name: str | None = field(default=None, metadata=key(fields.text("a node's name")))
-    interval: float = field(default=15.0, metadata=key(fields.duration(1, 600)))
-    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
+    url: str | None = field(
+        default=None,
+        repr=False,
+        metadata=key(
+            fields.url("an https:// URL", parsers.pod_list),
+            "API server, or a kubelet's https://NODE:10250/pods.",
+            default="the API server, as any pod finds it",
+            example="https://10.96.0.1:443",
+        ),
+    )
+    node_name: str | None = field(
+        default=None,
+        metadata=key(
+            fields.text("a node name"),
+            "Kubernetes node whose pods are listed.",
+            default="$NODE_NAME",
+            example="gpu-node-7",
+        ),
+    )
+    interval: float = field(default=15.0, metadata=key(fields.duration(1, 600), "How often the pods are listed."))
+    bearer_token_file: str | None = field(
+        default=None,
+        metadata=key(
+            fields.file(secret=True),
+            "File that holds the token; read again when it changes.",
+            default="the service account's",
+            example="files/token",
+        ),
+    )
+    tls: TlsSettings = field(
+        default_factory=TlsSettings,
+        metadata=key(TLS, "TLS towards the API server. ca_file defaults to the service account's."),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSdSettings:
-    """A list of engines that a server gives in Prometheus' http_sd format, and as whom it is asked for."""
+    """A list of engines that a server returns in Prometheus' http_sd format, and how the server is asked."""
 
-    url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
-    basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
+    url: str = field(
+        repr=False, metadata=key(ENDPOINT_URL, "URL of the list.", example="https://inventory.example/engines")
+    )
+    bearer_token_file: str | None = field(
+        default=None,
+        metadata=key(
+            fields.file(secret=True), "File that holds the token; read again when it changes.", example="files/token"
+        ),
+    )
+    basic_auth: BasicAuth | None = field(
+        default=None, metadata=key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
+    )
+    tls: TlsSettings = field(
+        default_factory=TlsSettings, metadata=key(TLS, "TLS towards the server, for https:// URLs.")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverySettings:
-    """Where engines are looked for; processes are not when engines are configured, unless it is said by name.
+    """Where engines are looked for; processes are not if engines are configured, unless it is enabled explicitly.
 
-    ``ray_url``: the dashboard that is asked instead of ``ray_file``.
+    ``ray_url``: the dashboard that is asked instead of reading ``ray_file``.
     """
 
-    processes: bool = field(default=True, metadata=key(fields.boolean()))
-    ray: bool = field(default=False, metadata=key(fields.boolean()))
-    ray_file: str = field(default=RAY_FILE, metadata=key(fields.path("the name of a file")))
+    processes: bool = field(
+        default=True,
+        metadata=key(
+            fields.boolean(),
+            "Find engines among the processes of this node.",
+            default="true without `engines`, else false",
+        ),
+    )
+    ray: bool = field(
+        default=False,
+        metadata=key(
+            fields.boolean(),
+            "Find the metrics endpoint of this node of a Ray cluster.",
+            default="true if ray_file or ray_url is set, else false",
+        ),
+    )
+    ray_file: str = field(
+        default=RAY_FILE,
+        metadata=key(
+            fields.path("a file name"), "File in which Ray lists its metrics endpoints. It need not exist yet."
+        ),
+    )
     ray_url: str | None = field(
         default=None,
         repr=False,
-        metadata=key(fields.written_as("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list)),
+        metadata=key(
+            fields.url("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list),
+            "Ray's dashboard, which is asked for that list instead of reading ray_file.",
+            example="http://ray-head:8265",
+        ),
     )
-    ray_bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
+    ray_bearer_token_file: str | None = field(
+        default=None,
+        metadata=key(
+            fields.file(secret=True),
+            "File that holds a token for the dashboard, if it requires one (Ray 2.5x and newer).",
+            example="files/token",
+        ),
+    )
     file_sd: tuple[str, ...] = field(
         default=(),
         metadata=key(
-            Listed(
-                item=fields.path("the name of a file", parsers.target_files),
+            ListOf(
+                item=fields.path("a file name", parsers.target_files),
                 what="file names",
-                most=MAX_PATTERNS,
+                max_items=MAX_PATTERNS,
                 distinct={"": str},
-            )
+            ),
+            "Files in Prometheus' file_sd format (.json, .yml, .yaml) that list engines; the last part may hold "
+            "wildcards. Files are followed as they change. Labels that count: __scheme__, __metrics_path__, replica "
+            "or name, engine or kind, image.",
+            example="[targets/*.yaml, targets/chat.json]",
         ),
     )
     http_sd: tuple[HttpSdSettings, ...] = field(
         default=(),
         metadata=key(
-            Listed(
-                item=Section(HttpSdSettings, finish_credentials),
-                what="lists",
-                most=MAX_LISTS,
-                distinct={"url": lambda one: parsers.identity(one.url)},
-            )
+            ListOf(
+                item=section(HttpSdSettings, finish_credentials),
+                what="servers",
+                max_items=MAX_LISTS,
+                distinct={"url": lambda server: parsers.identity(server.url)},
+            ),
+            "Servers that return such lists in Prometheus' http_sd format, asked every 15s.",
         ),
     )
     kubernetes: KubernetesSettings = field(
-        default_factory=KubernetesSettings, metadata=key(Section(KubernetesSettings))
+        default_factory=KubernetesSettings,
+        metadata=key(
+            section(KubernetesSettings),
+            "Engines in this node's pods, by their annotations prometheus.io/scrape, /port, /path and /scheme. A pod "
+            "counts once its metrics endpoint is recognised as an engine's.",
+            aliases=("k8s",),
+        ),
     )
 
 
 def finish_discovery(found: SectionResult) -> None:
-    """Look for Ray where it is said where; refuse a token that nobody is asked with."""
+    """Enable Ray if a place to find it is given; refuse a token that nobody is asked with."""
     if (found.given("ray_file") or found.given("ray_url")) and not found.given("ray"):
         found.values["ray"] = True
     if found.given("ray_bearer_token_file") and not found.given("ray_url"):
-        found.refuse("ray_bearer_token_file", "is for ray_url, which is not given; take it out, or give the URL")
+        found.refuse("ray_bearer_token_file", "has no effect without ray_url; set ray_url, or remove the key")

@@ -1,8 +1,8 @@
-"""YAML text becomes a tree of nodes that know their line, within bounds, and nothing in it is constructed or run.
+"""YAML text becomes a tree of nodes with lines, within bounds; nothing in it is constructed or executed.
 
-The tree is built from parser events, not composed: an explicit tag is seen as such, a bound is hit before memory is
-spent, and no recursion of the YAML library's own can be driven from a file.  An alias stands for its anchor's
-subtree, which counts again at each use, so a bomb meets the node bound.  Plain scalars follow YAML 1.2: ``yes``,
+The tree is built from parser events, not composed: an explicit tag is seen as such, a bound is reached before memory
+is spent, and a file cannot drive a recursion of the YAML library.  An alias stands for its anchor's subtree, which is
+counted again at each use, so that an alias bomb reaches the bound on nodes.  Plain scalars follow YAML 1.2: ``yes``,
 ``on`` and ``1:30`` are text.  Messages never quote the file: what surrounds a syntax error may be a secret.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 50
-TOO_LARGE = f"is larger than {MAX_BYTES // 1024} KiB; a configuration never is"
+TOO_LARGE = f"is larger than {MAX_BYTES // 1024} KiB, the maximum"
 
 Plain: TypeAlias = "bool | int | float | str | None"
 
@@ -34,13 +34,14 @@ _WORDS: Mapping[str, Plain] = {
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_PLAIN_KEY = "[A-Za-z][a-z]{0,14}(?:[_-][a-z]{1,14}){0,3}[0-9]{0,2}"  # no random token is spelt like this
 _QUOTED = re.compile(r"'([^']{2,})'")
 _BRACKETED_ADDRESS = re.compile(r":\s+\[[0-9A-Fa-f:.]*\]:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One value of the document.  ``line`` counts from 1; a collection's is its key's.
+    """One value of the document.  ``line`` counts from 1; the line of a collection is its key's.
 
     ``text`` is a scalar as written, without quotes.  ``keys`` maps a mapping's keys to their lines.  ``size`` and
     ``height`` count the subtree with its aliases expanded.
@@ -55,7 +56,7 @@ class Node:
 
 
 def plain(text: str) -> Plain:
-    """Resolve an unquoted scalar: null, true or false, a number, else the text itself."""
+    """Return the value of an unquoted scalar: null, true or false, a number, else the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -68,8 +69,8 @@ def plain(text: str) -> Plain:
 def read_document(text: str) -> tuple[Node, list[Problem]]:
     """Read one YAML document whose top level is a mapping; an empty text is an empty mapping.
 
-    Problems come back instead of being raised: the caller adds those it finds itself.  After a syntax error or a
-    broken bound the tree is empty.
+    Problems are returned instead of raised, so that the caller can add its own.  After a syntax error, or beyond a
+    bound, the tree is empty.
     """
     empty = Node(line=1, value={})
     try:
@@ -99,14 +100,14 @@ def read_document(text: str) -> tuple[Node, list[Problem]]:
     return empty, builder.problems
 
 
-class _Abandoned(Exception):  # noqa: N818 - carries the one problem that ends the reading
+class _Abandoned(Exception):  # noqa: N818 - has the one problem that ends the reading
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         super().__init__(problem.message)
 
 
 class _Builder:
-    """Turns a stream of parser events into nodes; holds the anchors, the node count and what was wrong."""
+    """Builds nodes from a stream of parser events; has the anchors, the number of nodes and the problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -114,7 +115,7 @@ class _Builder:
         self._count = 0
 
     def document(self, events: Iterator[Any]) -> Node | None:
-        """Read the only document of the stream; None when there is none."""
+        """Return the root of the stream's only document, None if there is none."""
         import yaml  # noqa: PLC0415 - as above
 
         root: Node | None = None
@@ -123,7 +124,7 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents == 2:
-                    message = "a second document begins here; keep one, without '---' between its parts"
+                    message = "a second document begins here; write one, without '---' between its parts"
                     raise _Abandoned(Problem("", message, _line(event)))
             elif isinstance(event, yaml.NodeEvent):
                 root = self._node(event, events, "", 0)
@@ -136,7 +137,7 @@ class _Builder:
             return self._alias(event, path, depth)
         self._spend(event, path, 1, depth)
         if getattr(event, "tag", None) is not None:
-            message = "carries a YAML tag (!…); write the plain value, and quote it if it begins with '!'"
+            message = "has a YAML tag (!…); write the plain value, and quote it if it begins with '!'"
             self.problems.append(Problem(path, message, _line(event)))
         if isinstance(event, yaml.MappingStartEvent):
             node = self._mapping(event, events, path, depth)
@@ -153,7 +154,7 @@ class _Builder:
         try:
             text.encode()
         except UnicodeEncodeError:
-            message = "holds half of a surrogate pair, which is no character"
+            message = "contains half of a surrogate pair, which is not a character"
             self.problems.append(Problem(path, message, _line(event)))
             text = ""
         return Node(line=_line(event), value=text if event.style else plain(text), text=text)
@@ -183,9 +184,9 @@ class _Builder:
             children += (key, value)
             line = _line(event)
             if isinstance(key.value, (tuple, Mapping)):
-                self.problems.append(Problem(path, "a key must be a word, not a list or a mapping", line))
+                self.problems.append(Problem(path, "a key must be text, not a list or a mapping", line))
             elif key.text in entries:
-                message = f"repeats the key of line {lines[key.text]}; keep one of the two"
+                message = f"repeats the key of line {lines[key.text]}; remove one of the two"
                 self.problems.append(Problem(where, message, line))
             else:
                 collection = isinstance(value.value, (tuple, Mapping))
@@ -196,7 +197,7 @@ class _Builder:
     def _alias(self, event: yaml.NodeEvent, path: str, depth: int) -> Node:
         node = self._anchors.get(event.anchor or "")
         if node is None:
-            message = "an alias (*…) stands here without an anchor (&…) before it"
+            message = "an alias (*…) without an anchor (&…) before it"
             raise _Abandoned(Problem(path, message, _line(event)))
         self._spend(event, path, node.size, depth + node.height)
         return node
@@ -204,16 +205,16 @@ class _Builder:
     def _spend(self, event: yaml.NodeEvent, path: str, nodes: int, depth: int) -> None:
         self._count += nodes
         if self._count > MAX_NODES:
-            message = f"has more than {MAX_NODES} values, aliases counted at each use; a configuration never has"
+            message = f"has more than {MAX_NODES} values, aliases counted at each use"
             raise _Abandoned(Problem("", message, _line(event)))
         if depth > MAX_DEPTH:
-            top = path.partition(".")[0].partition("[")[0]  # fifty steps say nothing
+            top = path.partition(".")[0].partition("[")[0]  # fifty steps would not help
             raise _Abandoned(Problem(top, f"is nested more than {MAX_DEPTH} deep", _line(event)))
 
 
 def key_path(path: str, key: str) -> str:
-    """Append a key to a dotted path; a key that could be a secret or a URL is shown as ``?``."""
-    shown = key if re.fullmatch(r"[A-Za-z][A-Za-z_-]{0,39}[0-9]{0,2}|<<", key) else "?"
+    """Append a key to a dotted path; a key that could be a secret or a URL becomes ``?``."""
+    shown = key if re.fullmatch(rf"{_PLAIN_KEY}|<<", key) else "?"
     return f"{path}.{shown}" if path else shown
 
 
@@ -233,8 +234,8 @@ def _line(event: yaml.Event) -> int:
 
 def _syntax_problem(error: Exception, text: str) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "a character or number it cannot hold"
-    # A parser quotes single characters and its tokens' names ('<block end>'), which help; the rest is the file's.
+    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "an invalid character or number"
+    # A parser quotes characters and the names of its tokens ('<block end>'), which help; the rest is the file's.
     said = _QUOTED.sub(lambda quoted: quoted[0] if re.fullmatch("<[a-z ]+>", quoted[1]) else "'…'", str(said))
     if mark is None:
         position = getattr(error, "position", None)
@@ -247,7 +248,7 @@ def _syntax_problem(error: Exception, text: str) -> Problem:
 
 def _syntax_hint(row: str) -> str:
     if "\t" in row:
-        return "; this line holds a tab: indent with spaces"
+        return "; this line contains a tab: indent with spaces"
     if _BRACKETED_ADDRESS.search(row):
-        return '; put an address in brackets between quotes: "[::]:9853"'
-    return "; look for a missing quote, bracket, colon or indent on this line or the one before"
+        return '; quote an address in brackets: "[::]:9853"'
+    return "; check quotes, brackets, colons and indentation on this line and the one before"

@@ -1,32 +1,61 @@
-"""What every place that is asked over HTTP has in its configuration: a URL, credentials from files, and TLS."""
+"""What every HTTP endpoint that is polled has in its configuration: a URL, credentials from files, and TLS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from exporter.config import fields, parsers
-from exporter.config.schema import SectionResult, key
+from exporter.config import fields
+from exporter.config.section import SectionResult, key, section
 
-ENDPOINT_URL = fields.written_as("a URL that begins with http:// or https://", parsers.url)
+ENDPOINT_URL = fields.url("a URL that begins with http:// or https://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasicAuth:
-    """A user name, and the file its password is read from at every use."""
+    """A user name, and the file that its password is read from at every use."""
 
-    username: str = field(metadata=key(fields.text("a user name", forbidden=":")))
-    password_file: str = field(metadata=key(fields.file(secret=True)))
+    username: str = field(metadata=key(fields.text("a user name", forbidden=":"), "User name.", example="shardwatch"))
+    password_file: str = field(
+        metadata=key(
+            fields.file(secret=True),
+            "File that holds the password; read again when it changes.",
+            example="files/password",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """How an https endpoint is verified, and the certificate we show it.  None: the system's own authorities."""
+    """How an https endpoint is verified, and the client certificate.  None: the system's default."""
 
-    ca_file: str | None = field(default=None, metadata=key(fields.file()))
-    cert_file: str | None = field(default=None, metadata=key(fields.file()))
-    key_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
-    server_name: str | None = field(default=None, metadata=key(fields.text("a host name")))
-    insecure_skip_verify: bool = field(default=False, metadata=key(fields.boolean()))
+    ca_file: str | None = field(
+        default=None,
+        metadata=key(
+            fields.file(),
+            "Certificate authorities that the endpoint is verified against.",
+            default="the system's authorities",
+            example="files/ca.pem",
+        ),
+    )
+    cert_file: str | None = field(
+        default=None, metadata=key(fields.file(), "Client certificate; needs key_file.", example="files/client.pem")
+    )
+    key_file: str | None = field(
+        default=None,
+        metadata=key(fields.file(secret=True), "Key of the client certificate.", example="files/client.key"),
+    )
+    server_name: str | None = field(
+        default=None,
+        metadata=key(
+            fields.text("a host name"),
+            "Host name that the certificate must be valid for.",
+            default="the host of the URL",
+            example="engine.example",
+        ),
+    )
+    insecure_skip_verify: bool = field(
+        default=False, metadata=key(fields.boolean(), "Accept any certificate. For tests only.")
+    )
 
 
 def finish_tls(found: SectionResult) -> None:
@@ -36,9 +65,13 @@ def finish_tls(found: SectionResult) -> None:
             found.refuse(one, f"needs {other} beside it")
 
 
+TLS = section(TlsSettings, finish_tls)
+BASIC_AUTH = section(BasicAuth)
+
+
 def finish_credentials(found: SectionResult) -> None:
-    """Refuse what contradicts itself, or would have no effect."""
+    """Refuse settings that contradict each other, or would have no effect."""
     if found.given("bearer_token_file") and found.given("basic_auth"):
-        found.refuse("basic_auth", "stands beside bearer_token_file, and a request carries one of the two; keep one")
+        found.refuse("basic_auth", "is set beside bearer_token_file, and a request carries only one; remove one")
     if found.given("tls") and str(found.known("url", "")).startswith("http://"):
-        found.refuse("tls", "has no effect on an http:// URL; write https://, or take tls out")
+        found.refuse("tls", "has no effect on an http:// URL; write https://, or remove tls")

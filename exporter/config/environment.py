@@ -1,18 +1,19 @@
-"""Environment variables that override scalars follow from the record of the settings and are listed nowhere else.
+"""Environment variables that override scalars; their names are derived from the section and listed nowhere else.
 
-``gpu.interval`` is overridden by ``SHARDWATCH_GPU_INTERVAL``; a list of scalars is written with commas.  Keys inside
-lists (``engines``) have no variable.  A variable with the prefix that means nothing is refused: it is a slip, and
-would otherwise be found out in an incident.
+``gpu.interval`` is overridden by ``SHARDWATCH_GPU_INTERVAL``; a list of scalars is separated by commas.  Keys inside
+lists (``engines``) have no variable.  An unknown variable with the prefix is refused: it is a typing error, and would
+otherwise be found during an incident.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from exporter.config.document import Node, plain
-from exporter.config.schema import Item, Listed, Report, Scalar, Section, did_you_mean, fields_of, join
+from exporter.config.reader import Item, ListOf, Report, Scalar, join
+from exporter.config.section import Section
+from exporter.config.suggest import nearest
 
 PREFIX = "SHARDWATCH"
 
@@ -23,21 +24,21 @@ _SERVICE_LINK = re.compile(
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 
 
-def variables(cls: type[Any], prefix: str = PREFIX, path: str = "") -> dict[str, str]:
-    """Derive from a record the environment variables that exist: name → dotted path of the scalar it overrides."""
+def variables(section: Section, prefix: str = PREFIX, path: str = "") -> dict[str, str]:
+    """Return the environment variables of a section: name → dotted path of the scalar that it overrides."""
     names = {}
-    for name, reader in fields_of(cls).items():
-        variable, dotted = f"{prefix}_{name.upper()}", join(path, name)
+    for name, key in section.keys.items():
+        variable, dotted, reader = f"{prefix}_{name.upper()}", join(path, name), key.reader
         if isinstance(reader, Section):
-            names.update(variables(reader.cls, variable, dotted))
-        elif isinstance(reader, Scalar) or (isinstance(reader, Listed) and isinstance(reader.item, Scalar)):
+            names.update(variables(reader, variable, dotted))
+        elif isinstance(reader, Scalar) or (isinstance(reader, ListOf) and isinstance(reader.item, Scalar)):
             names[variable] = dotted
     return names
 
 
-def overrides(cls: type[Any], environ: Mapping[str, str], report: Report) -> dict[str, Item]:
-    """Pick what overrides the record's scalars out of an environment; unknown and empty variables are problems."""
-    known = variables(cls)
+def overrides(section: Section, environ: Mapping[str, str], report: Report) -> dict[str, Item]:
+    """Return what an environment overrides, by path; unknown and empty variables are problems."""
+    known = variables(section)
     found = {}
     for variable in sorted(name for name in environ if name.startswith(f"{PREFIX}_")):
         text = environ[variable]
@@ -51,10 +52,17 @@ def overrides(cls: type[Any], environ: Mapping[str, str], report: Report) -> dic
             else:
                 found[known[variable]] = item
         elif variable == f"{PREFIX}_CONFIG":
-            report.add(item, "no such variable is read; name the configuration with --config FILE")
+            report.add(item, "unknown variable; name the configuration with --config FILE")
         elif not _is_service_link(variable, text):
-            report.add(item, did_you_mean(variable, list(known), "no such variable is read"))
+            report.add(item, _unknown(variable, known))
     return found
+
+
+def _unknown(variable: str, known: Mapping[str, str]) -> str:
+    names = [name.removeprefix(f"{PREFIX}_") for name in known]  # every name has the prefix, which resembles itself
+    meant = nearest(variable.removeprefix(f"{PREFIX}_"), names)
+    hint = f"did you mean {PREFIX}_{meant}?" if meant else f"{PREFIX}_ is followed by one of: {', '.join(names)}"
+    return f"unknown variable; {hint}"
 
 
 def _is_text(text: str) -> bool:

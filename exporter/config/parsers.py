@@ -1,7 +1,7 @@
-"""Durations, addresses and URLs: each function turns what a person wrote into a value, or says why it cannot be one.
+"""Durations, addresses and URLs: each function returns the value of a text, or raises Invalid with the correction.
 
-No message repeats the text it refuses: a token pasted into the wrong place must not travel on into a log.  The reader
-has the path and the line, and finds the text there.
+No message repeats the text: a token that was pasted into the wrong place must not reach a log.  The reader of the
+message has the path and the line.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_IMAGE = 512  # characters
-LONGEST_URL = 2048  # characters; longer ones are refused by many servers anyway
+MAX_URL = 2048  # characters; longer ones are refused by many servers anyway
 DURATION_EXAMPLES = "a number with a unit, such as 500ms, 5s, 1m30s or 1h"
 
 _UNITS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))  # in milliseconds: sums stay exact
 _DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?(?:(\d{1,9})ms)?", re.ASCII)
+DURATION_PATTERN = "^(?=.)([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$"  # the same as JSON Schema
 _SHORT_NUMBER = re.compile(r"\d{1,6}(\.\d{1,3})?", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]:([0-9]{1,5})", re.ASCII)
@@ -28,7 +29,7 @@ _SECRET_PARAMETERS = frozenset(
 
 
 class Invalid(ValueError):  # noqa: N818 - a verdict on one value; SettingsError is what leaves the package
-    """A value cannot be used; the message says why and what to write, and never holds the value."""
+    """The message says why a value cannot be used and what to write; it never contains the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +40,17 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        """Give the address as it is written: IPv6 in brackets."""
+        """Return the address as it is written: IPv6 in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def duration(text: str) -> float:
-    """Read ``1m30s`` as 90.0 seconds; more than zero, in whole units from the largest to the smallest."""
+    """Return ``1m30s`` as 90.0 seconds; more than zero, in whole units from the largest to the smallest."""
     bare = text.strip()
     if re.fullmatch(r"[-+]?[0-9.]+", bare):
         whole = _SHORT_NUMBER.fullmatch(bare) and bare.isdecimal() and int(bare)
-        cure = f"{bare}s" if whole else "5s"
-        raise Invalid(f"a duration needs a unit: write {cure}, for example")
+        example = f"{bare}s" if whole else "5s"
+        raise Invalid(f"a duration needs a unit: write {example}, for example")
     if bare.startswith("-"):
         raise Invalid("a duration must be more than zero")
     match = _DURATION.fullmatch(text)
@@ -62,7 +63,7 @@ def duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds the one canonical way (60 → ``1m``, 90.5 → ``1m30s500ms``): labels and messages use it."""
+    """Return seconds in canonical form (60 → ``1m``, 90.5 → ``1m30s500ms``), for labels and messages."""
     rest = round(seconds * 1000)
     parts = []
     for unit, size in _UNITS:
@@ -73,7 +74,7 @@ def format_duration(seconds: float) -> str:
 
 
 def address(text: str) -> Address:
-    """Read ``HOST:PORT`` or ``[IPV6]:PORT``."""
+    """Return the address written as ``HOST:PORT`` or ``[IPV6]:PORT``."""
     example = "such as 0.0.0.0:9853 or [::]:9853"
     if re.fullmatch(r":?[0-9]{1,5}", text, re.ASCII):
         if int(text.lstrip(":")) > 65535:
@@ -83,9 +84,9 @@ def address(text: str) -> Address:
     if bracketed:
         host, port = bracketed.groups()
         if not _is_ipv6(host, zone=True):
-            raise Invalid(f"between the brackets stands no IPv6 address; expected HOST:PORT, {example}")
+            raise Invalid(f"the brackets do not hold an IPv6 address; expected HOST:PORT, {example}")
     elif text.count(":") > 1:
-        raise Invalid(f"an IPv6 address stands in brackets and is followed by a port, {example}")
+        raise Invalid(f"an IPv6 address is written in brackets, followed by a port, {example}")
     else:
         host, colon, port = text.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII):
@@ -98,11 +99,11 @@ def address(text: str) -> Address:
 
 
 def url(text: str) -> str:
-    """Read an http or https URL; the host comes back in lower case, an empty path as ``/metrics``."""
-    if len(text) > LONGEST_URL:
-        raise Invalid(f"is longer than {LONGEST_URL} characters")
+    """Return an http or https URL with its host in lower case; an empty path becomes ``/metrics``."""
+    if len(text) > MAX_URL:
+        raise Invalid(f"is longer than {MAX_URL} characters")
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        raise Invalid("holds a character that cannot stand in a URL; percent-encode it (host names: punycode)")
+        raise Invalid("contains a character that a URL cannot contain; percent-encode it (host names: punycode)")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -111,9 +112,9 @@ def url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or "//" not in text:
         raise Invalid("expected a URL that begins with http:// or https://")
     if "@" in parts.netloc:
-        raise Invalid("carries a user name or password; take it out, and give it through basic_auth or a token file")
+        raise Invalid("contains a user name or password; remove it, and use basic_auth or a token file")
     if "#" in text:
-        raise Invalid("carries a fragment (#…), which no server sees; take it out")
+        raise Invalid("contains a fragment (#…), which is never sent; remove it")
     if not host or not (_is_name(host) or _is_ipv6(host, zone=False)):
         raise Invalid("the host is missing or malformed; expected http://HOST:PORT/PATH")
     if port == 0:
@@ -126,19 +127,19 @@ def url(text: str) -> str:
 
 
 def pod_list(text: str) -> str:
-    """Read the API server's address, which comes back without a path, or a kubelet's list of pods."""
+    """Return the API server's address without a path, or the URL of a kubelet's list of pods."""
     whole = url(text)
     parts = urlsplit(whole)
     bare = urlsplit(text).path in ("", "/")
     if parts.query or not (bare or parts.path == "/pods"):
         raise Invalid("expected the API server's https://HOST:PORT, or a kubelet's https://HOST:10250/pods")
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-        raise Invalid("would send the token in clear to another machine; write https://")
+        raise Invalid("would send the token unencrypted to another machine; write https://")
     return f"{parts.scheme}://{parts.netloc}" if bare else whole
 
 
 def ray_list(text: str) -> str:
-    """Read the address of Ray's dashboard, which comes back with the path of its list, or the list's own URL."""
+    """Return the URL of the list of metrics endpoints, given that URL or the address of Ray's dashboard."""
     whole = url(text)
     parts = urlsplit(whole)
     bare = urlsplit(text).path in ("", "/")
@@ -146,34 +147,34 @@ def ray_list(text: str) -> str:
 
 
 def target_files(pattern: str) -> None:
-    """Refuse a pattern that names no list of targets, or would have whole trees of folders searched."""
+    """Refuse a pattern that names no list of targets, or would search whole directory trees."""
     folder, _, name = pattern.rpartition("/")
     if not name.lower().endswith((".json", ".yml", ".yaml")):
-        raise Invalid("expected the name of a .json, .yml or .yaml file; its last part may hold wildcards (*)")
+        raise Invalid("expected the name of a .json, .yml or .yaml file; its last part may contain wildcards (*)")
     if set("*?[") & set(folder):
-        raise Invalid("holds a wildcard in a folder's name; only the last part may hold one")
+        raise Invalid("contains a wildcard in a directory's name; only the last part may")
 
 
 def port_of(parts: SplitResult) -> int:
-    """Give the port of a URL's parts; the scheme's where none is written."""
+    """Return the port of a URL's parts; the scheme's if none is written."""
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def host_port(location: str) -> str:
-    """Give ``HOST:PORT`` of a URL that ``url`` accepted; the scheme's port where none is written."""
+    """Return ``HOST:PORT`` of a URL that ``url`` accepted; the scheme's port if none is written."""
     parts = urlsplit(location)
     host, port = parts.hostname or "", port_of(parts)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def identity(location: str) -> tuple[str, str, str, str]:
-    """Give what two URLs of one page have in common, however they are spelt."""
+    """Return what two spellings of the same URL have in common."""
     parts = urlsplit(location)
     return parts.scheme, host_port(location), parts.path, parts.query
 
 
 def without_query(location: str) -> str:
-    """Give a URL fit for logs and pages: queries carry tokens."""
+    """Return a URL that may be logged and exposed: queries carry tokens."""
     head, mark, _ = location.partition("?")
     return f"{head}?…" if mark else head
 
@@ -182,7 +183,9 @@ def _refuse_secret_parameters(query: str) -> None:
     for part in query.split("&"):
         name = unquote(part.partition("=")[0]).lower().replace("-", "_")
         if name in _SECRET_PARAMETERS:
-            raise Invalid(f"the query carries a secret ({name}); put it in a file and name that in bearer_token_file")
+            raise Invalid(
+                f"the query contains a secret ({name}); put it into a file and name the file in bearer_token_file"
+            )
 
 
 def _is_ipv6(host: str, *, zone: bool) -> bool:
@@ -197,7 +200,7 @@ def _is_ipv6(host: str, *, zone: bool) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Accept a DNS name or a dotted IPv4 address; ``10.0.0.300`` is a slip, not a name."""
+    """Return whether it is a DNS name or a dotted IPv4 address; ``10.0.0.300`` is neither."""
     labels = host.removesuffix(".").split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         return False
@@ -211,7 +214,7 @@ def _is_name(host: str) -> bool:
 
 
 def image(text: str) -> str:
-    """Read the name of a container image, ``NAME[:TAG][@sha256:…]``; only what could not be a label is refused."""
+    """Return the name of a container image, ``NAME[:TAG][@sha256:…]``; refuse what could not be a label value."""
     if not text or len(text) > MAX_IMAGE or not text.isprintable() or " " in text:
         raise Invalid(f"expected the name of a container image: printable, no spaces, at most {MAX_IMAGE} characters")
     return text

@@ -1,29 +1,27 @@
 """The configuration as frozen records, read whole or refused whole with every problem at once.
 
-Each record is the only list of its keys: names, defaults, bounds and environment variables all follow from the fields
-here.  Times are in seconds.  Secrets are never held, only the names of the files they stand in; URLs are left out of
-``repr`` because a query may carry what it should not.
+Each record is the only list of its keys: names, defaults, bounds, environment variables, JSON Schema and reference
+are derived from its fields.  Times are in seconds.  Secrets are never stored, only the names of the files that hold
+them; URLs are left out of ``repr`` because a query may carry a secret that it should not.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from exporter.config import fields, parsers
+from exporter.config import fields, loader, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
-from exporter.config.document import Node, read_document
-from exporter.config.endpoint import ENDPOINT_URL, BasicAuth, TlsSettings, finish_credentials, finish_tls
-from exporter.config.environment import overrides
-from exporter.config.files import read_text
+from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
 from exporter.config.parsers import Address, Invalid
-from exporter.config.schema import INVALID, Item, Listed, Report, Scalar, Section, SectionResult, Table, key
+from exporter.config.reader import INVALID, Item, ListOf, Scalar, Table
+from exporter.config.section import SectionResult, key, section
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY
 
 __all__ = [
+    "SECTION",
     "Address",
     "BasicAuth",
     "CostSettings",
@@ -61,9 +59,9 @@ MAX_QUANTILES = 8
 
 _DEFAULT_INTERVAL = 5.0
 _MAX_TIMEOUT = 2.0
-_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for reading the page and for a late start
+_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for parsing the response and for a late start
 
-_WINDOW_SECONDS = fields.duration(10, 3600).convert
+_WINDOW_SECONDS = fields.duration(10, 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,110 +74,186 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """How cards are read; ``deadline`` is what one exchange with the driver's worker may take."""
+    """How GPUs are read; ``deadline`` bounds one exchange with the driver's worker process."""
 
-    enabled: bool = field(default=True, metadata=key(fields.boolean()))
-    interval: float = field(default=1.0, metadata=key(fields.duration(0.1, 60)))
-    deadline: float = field(default=2.0, metadata=key(fields.duration(0, 60)))
+    enabled: bool = field(
+        default=True,
+        metadata=key(
+            fields.boolean(),
+            "Read GPUs through NVML. With false only engines are monitored and the driver is never loaded.",
+            aliases=("enable",),
+        ),
+    )
+    interval: float = field(default=1.0, metadata=key(fields.duration(0.1, 60), "How often each GPU is read."))
+    deadline: float = field(
+        default=2.0,
+        metadata=key(fields.duration(0, 60), "How long one exchange with the driver may take.", aliases=("timeout",)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLogSettings:
-    """Where errors of cards are looked for beside the driver's events; ``path`` None: wherever it can be read."""
+    """Where GPU errors are looked for beside the driver's events; ``path`` None: wherever one can be read."""
 
-    enabled: bool = field(default=True, metadata=key(fields.boolean()))
-    path: str | None = field(default=None, metadata=key(fields.path("the name of a file")))
+    enabled: bool = field(
+        default=True,
+        metadata=key(
+            fields.boolean(),
+            "Read the GPU errors (XID) that the driver writes to the kernel log, beside those that it reports as "
+            "events.",
+            aliases=("enable",),
+        ),
+    )
+    path: str | None = field(
+        default=None,
+        metadata=key(
+            fields.path("a file name"),
+            "Kernel log: a device, a text log or a pipe.",
+            default="/dev/kmsg, else /var/log/kern.log",
+            example="/dev/kmsg",
+        ),
+    )
 
 
 def _finish_endpoint(found: SectionResult) -> None:
-    """Default the name and the timeout, which depend on the URL and the interval."""
+    """Set the defaults of the name and the timeout, which depend on the URL and the interval."""
     url = found.known("url")
-    if "name" not in found.values:  # without a URL, or with a wrong name, the mistake is reported already
-        found.values["name"] = parsers.host_port(url) if url and not found.refused("name") else INVALID
+    if "name" not in found.values:  # without a URL, or with an invalid name, the mistake is reported already
+        found.values["name"] = parsers.host_port(url) if url and not found.is_invalid("name") else INVALID
     interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
-    if interval is None:
-        return
-    if timeout is None:
+    if interval is not None and timeout is None:
         found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
-    elif timeout > interval:
+    elif interval is not None and timeout > interval:
         message = f"{parsers.format_duration(timeout)} is above the interval of {parsers.format_duration(interval)}"
         found.refuse("timeout", f"{message}; a poll must end before the next begins")
-
-
-def _finish_exchange(found: SectionResult) -> None:
-    _finish_endpoint(found)
     finish_credentials(found)
 
 
-# Two replicas of one name would be one set of series; two of one page would count everything twice.
+# Two replicas of one name would share their series; two of one URL would be counted twice.
 _DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] = {
     "url": lambda endpoint: parsers.identity(endpoint.url),
     "name": lambda endpoint: endpoint.name,
 }
+_NAME = key(fields.text("a name"), "Label that names it on the metrics endpoint.", default="HOST:PORT of url")
+_INTERVAL = key(fields.duration(0.2, 600), "How often it is polled.", aliases=("scrape_interval",))
+_TIMEOUT = key(
+    fields.duration(0, 600),
+    "How long one whole poll may take; not above interval.",
+    default="2s, or 0.8 of a shorter interval",
+    example="2s",
+    aliases=("scrape_timeout", "deadline"),
+)
+_TOKEN = key(
+    fields.file(secret=True), "File that holds a bearer token; read again when it changes.", example="files/token"
+)
+_BASIC_AUTH = key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
+_TLS = key(TLS, "TLS, for https:// URLs.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One replica's metrics page and how to read it; ``gpus`` None means: found from the engine's processes.
+    """One replica's metrics endpoint and how to read it; ``gpus`` None: found from the engine's processes.
 
-    ``image``: of its container, shown as a fact; "" where nobody says it.
+    ``image``: of its container, exposed as a fact; "" if it is not known.
     """
 
-    name: str = field(metadata=key(fields.text("a name")))
-    kind: str = field(default="auto", metadata=key(fields.choice("auto", *ENGINE_KINDS)))
-    url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(fields.duration(0.2, 600)))
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(fields.duration(0, 600)))
+    url: str = field(
+        repr=False,
+        metadata=key(
+            ENDPOINT_URL,
+            "Metrics endpoint. The path is /metrics unless another is written.",
+            example="https://127.0.0.1:8000/metrics",
+            aliases=("target", "address", "endpoint"),
+        ),
+    )
+    name: str = field(metadata={**_NAME})
+    kind: str = field(
+        default="auto",
+        metadata=key(
+            fields.choice("auto", *ENGINE_KINDS),
+            "Engine. With auto it is recognised from its metrics.",
+            aliases=("type", "engine"),
+        ),
+    )
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=_INTERVAL)
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=_TIMEOUT)
     gpus: tuple[int | str, ...] | None = field(
         default=None,
         metadata=key(
-            Listed(
-                item=fields.card(),
-                what="cards",
-                least=1,
-                distinct={"": lambda card: card.lower() if isinstance(card, str) else card},
-            )
+            ListOf(
+                item=fields.gpu(),
+                what="GPUs",
+                min_items=1,
+                distinct={"": lambda gpu: gpu.lower() if isinstance(gpu, str) else gpu},
+            ),
+            "GPUs that the replica runs on, by index or UUID.",
+            default="found from the engine's processes",
+            example="[0, 1, 2, 3]",
+            aliases=("cards", "devices"),
         ),
     )
-    image: str = field(default="", metadata=key(fields.written_as("the name of a container image", parsers.image)))
-    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
-    basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
+    image: str = field(
+        default="",
+        metadata=key(
+            fields.written_as("the name of a container image", parsers.image),
+            "Container image, exposed as llm_image_info.",
+            default="what discovery knows",
+            example="vllm/vllm-openai:v0.11.0",
+        ),
+    )
+    bearer_token_file: str | None = field(default=None, metadata=_TOKEN)
+    basic_auth: BasicAuth | None = field(default=None, metadata=_BASIC_AUTH)
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=_TLS)
 
     @property
     def shown_url(self) -> str:
-        """The URL without its query: fit for logs and pages."""
+        """The URL without its query, which may be logged and exposed."""
         return parsers.without_query(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """One gateway's metrics page and how to read it."""
+    """One gateway's metrics endpoint and how to read it."""
 
-    name: str = field(metadata=key(fields.text("a name")))
-    kind: str = field(default="auto", metadata=key(fields.choice("auto", *GATEWAY_KINDS)))
-    url: str = field(repr=False, metadata=key(ENDPOINT_URL))
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=key(fields.duration(0.2, 600)))
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=key(fields.duration(0, 600)))
-    bearer_token_file: str | None = field(default=None, metadata=key(fields.file(secret=True)))
-    basic_auth: BasicAuth | None = field(default=None, metadata=key(Section(BasicAuth)))
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(Section(TlsSettings, finish_tls)))
+    url: str = field(
+        repr=False,
+        metadata=key(
+            ENDPOINT_URL,
+            "Metrics endpoint. The path is /metrics unless another is written.",
+            example="https://127.0.0.1:8404/metrics",
+            aliases=("target", "address", "endpoint"),
+        ),
+    )
+    name: str = field(metadata={**_NAME})
+    kind: str = field(
+        default="auto",
+        metadata=key(
+            fields.choice("auto", *GATEWAY_KINDS),
+            "Gateway. With auto it is recognised from its metrics.",
+            aliases=("type", "gateway"),
+        ),
+    )
+    interval: float = field(default=_DEFAULT_INTERVAL, metadata=_INTERVAL)
+    timeout: float = field(default=_MAX_TIMEOUT, metadata=_TIMEOUT)
+    bearer_token_file: str | None = field(default=None, metadata=_TOKEN)
+    basic_auth: BasicAuth | None = field(default=None, metadata=_BASIC_AUTH)
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=_TLS)
 
     @property
     def shown_url(self) -> str:
-        """The URL without its query: fit for logs and pages."""
+        """The URL without its query, which may be logged and exposed."""
         return parsers.without_query(self.url)
 
 
 # Words as makers form them (NVIDIA H100 80GB HBM3, A100-SXM4-80GB): no token and no hash is spelt so.
-_CARD_NAME = re.compile(
+_GPU_NAME = re.compile(
     r"(?=.{1,64}$)[A-Za-z]{1,10}[0-9]{0,5}[A-Za-z]{0,4}([ -]([A-Za-z]{1,10}|[A-Za-z]{0,4}[0-9]{1,4}[A-Za-z]{0,4}))*"
 )
 
 
-def _card_name(name: str) -> None:
+def _check_gpu_name(name: str) -> None:
     if not name or len(name) > fields.MAX_TEXT or not name.isprintable():
-        raise Invalid("expected a card's name as the driver gives it, such as NVIDIA H100 80GB HBM3")
+        raise Invalid("expected the name of a GPU as the driver reports it, such as NVIDIA H100 80GB HBM3")
 
 
 def _currency(text: str) -> str:
@@ -190,110 +264,183 @@ def _currency(text: str) -> str:
 
 def _finish_costs(found: SectionResult) -> None:
     if found.known("gpu_hour") and not found.given("currency"):
-        found.refuse("gpu_hour", "has prices without a currency; give costs.currency, such as USD")
+        found.refuse("gpu_hour", "has prices without a currency; set costs.currency, such as USD")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSettings:
-    """What a card costs: name as the driver gives it → price of one hour in ``currency``."""
+    """What a GPU costs: name as the driver reports it → price of one hour in ``currency``."""
 
     currency: str | None = field(
-        default=None, metadata=key(fields.written_as("the three capital letters of a currency", _currency))
+        default=None,
+        metadata=key(
+            fields.written_as(
+                "the three capital letters of a currency",
+                _currency,
+                "three capital letters",
+                {"type": "string", "pattern": "^[A-Z]{3}$"},
+            ),
+            "Currency of the prices; required beside gpu_hour.",
+            example="USD",
+        ),
     )
     gpu_hour: Mapping[str, float] = field(
         default_factory=lambda: EMPTY,
         metadata=key(
             Table(
-                name=_card_name,
-                value=fields.number(lambda price: 0 <= price <= 1e6, "a price from 0 to 1000000"),
-                what="a mapping of card names to prices",
-                harmless=_CARD_NAME,
-            )
+                name=_check_gpu_name,
+                value=fields.number("a price from 0 to 1000000", 0, 1e6),
+                what="a mapping of GPU names to prices",
+                harmless=_GPU_NAME,
+            ),
+            "Price of one hour by the GPU's name as the driver reports it.",
+            example="{NVIDIA H100 80GB HBM3: 2.50, NVIDIA L40S: 0.80}",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is logged, and how a line looks."""
+    """What is logged, and how a line is formatted."""
 
-    level: str = field(default="info", metadata=key(fields.choice(*LOG_LEVELS)))
-    format: str = field(default="logfmt", metadata=key(fields.choice("logfmt", "json")))
+    level: str = field(
+        default="info", metadata=key(fields.choice(*LOG_LEVELS), "Least severity of the lines that are logged.")
+    )
+    format: str = field(
+        default="logfmt", metadata=key(fields.choice("logfmt", "json"), "Format of a line on standard error.")
+    )
 
 
 def _window(item: Item) -> Window:
-    seconds = _WINDOW_SECONDS(item)
+    seconds = _WINDOW_SECONDS.convert(item)
     return Window(label=parsers.format_duration(seconds), seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the daemon is told.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
+    """The whole configuration.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
 
     listen: Address = field(
         default=Address(host="0.0.0.0", port=9853),
-        metadata=key(fields.written_as("HOST:PORT", parsers.address)),
+        metadata=key(
+            fields.written_as(
+                "HOST:PORT",
+                parsers.address,
+                "HOST:PORT",
+                {"type": "string", "pattern": r"^(\[[^\[\]]*\]|[^:\[\]]+):[0-9]{1,5}$"},
+            ),
+            'Address to serve on. "[::]:9853" (quoted) for IPv6; port 0 for any free port.',
+            aliases=("address", "host", "port", "bind", "web"),
+        ),
     )
-    gpu: GpuSettings = field(default_factory=GpuSettings, metadata=key(Section(GpuSettings)))
-    kernel_log: KernelLogSettings = field(default_factory=KernelLogSettings, metadata=key(Section(KernelLogSettings)))
+    gpu: GpuSettings = field(
+        default_factory=GpuSettings,
+        metadata=key(section(GpuSettings), "GPU telemetry.", aliases=("cards", "nvml", "driver", "devices")),
+    )
+    kernel_log: KernelLogSettings = field(
+        default_factory=KernelLogSettings,
+        metadata=key(section(KernelLogSettings), "GPU errors in the kernel log.", aliases=("kmsg", "dmesg")),
+    )
     engines: tuple[EngineSettings, ...] = field(
         default=(),
         metadata=key(
-            Listed(
-                item=Section(EngineSettings, _finish_exchange), what="engines", most=MAX_ENDPOINTS, distinct=_DISTINCT
-            )
+            ListOf(
+                item=section(EngineSettings, _finish_endpoint),
+                what="engines",
+                max_items=MAX_ENDPOINTS,
+                distinct=_DISTINCT,
+            ),
+            "Engine replicas of this node.",
+            default="none; found by discovery",
+            aliases=("replicas", "targets", "scrape_configs", "servers", "vllm", "sglang"),
         ),
     )
     discovery: DiscoverySettings = field(
-        default_factory=DiscoverySettings, metadata=key(Section(DiscoverySettings, finish_discovery))
+        default_factory=DiscoverySettings,
+        metadata=key(
+            section(DiscoverySettings, finish_discovery),
+            "Where engines are found that are not listed under engines.",
+        ),
     )
     gateways: tuple[GatewaySettings, ...] = field(
         default=(),
         metadata=key(
-            Listed(
-                item=Section(GatewaySettings, _finish_exchange),
+            ListOf(
+                item=section(GatewaySettings, _finish_endpoint),
                 what="gateways",
-                most=MAX_ENDPOINTS,
+                max_items=MAX_ENDPOINTS,
                 distinct=_DISTINCT,
-            )
+            ),
+            "Gateways (load balancers, routers) before the engines.",
+            aliases=("routers", "load_balancers", "proxies", "haproxy", "nginx", "envoy"),
         ),
     )
     windows: tuple[Window, ...] = field(
         default=(Window(label="1m", seconds=60.0), Window(label="5m", seconds=300.0)),
         metadata=key(
-            Listed(
-                item=Scalar(_window),
+            ListOf(
+                item=Scalar(
+                    _window,
+                    "durations, 10s to 1h",
+                    {"type": "string", "pattern": parsers.DURATION_PATTERN},
+                    lambda window: window.label,
+                ),
                 what="durations",
-                least=1,
-                most=MAX_WINDOWS,
+                min_items=1,
+                max_items=MAX_WINDOWS,
                 distinct={"": lambda window: window.seconds},
-                rank=lambda window: window.seconds,
-            )
+                order=lambda window: window.seconds,
+            ),
+            "Sliding windows that rates, latencies and hit rates are computed over, each 10s to 1h. The shipped "
+            "alerts and dashboards read 1m and 5m.",
         ),
     )
     quantiles: tuple[float, ...] = field(
         default=(0.5, 0.95, 0.99, 0.999),
         metadata=key(
-            Listed(
-                item=fields.number(lambda q: 0 < q < 1, "a number above 0 and below 1, such as 0.99"),
+            ListOf(
+                item=fields.number("a number above 0 and below 1, such as 0.99", 0, 1, inclusive=False),
                 what="quantiles",
-                least=1,
-                most=MAX_QUANTILES,
+                min_items=1,
+                max_items=MAX_QUANTILES,
                 distinct={"": float},
-                rank=float,
-            )
+                order=float,
+            ),
+            "Quantiles of latencies, each above 0 and below 1.",
+            aliases=("percentiles",),
         ),
     )
-    costs: CostSettings = field(default_factory=CostSettings, metadata=key(Section(CostSettings, _finish_costs)))
-    series: str = field(default="common", metadata=key(fields.choice("common", "full")))
-    reload_endpoint: bool = field(default=False, metadata=key(fields.boolean()))
+    costs: CostSettings = field(
+        default_factory=CostSettings,
+        metadata=key(
+            section(CostSettings, _finish_costs),
+            "Prices of GPUs, from which the cost of tokens and of idle time is computed.",
+            default="none, and no cost is exposed",
+            aliases=("prices", "pricing", "price", "cost", "gpu_hour"),
+        ),
+    )
+    series: str = field(
+        default="common",
+        metadata=key(
+            fields.choice("common", "full"),
+            "How many series are exposed; the metrics reference says which belong to full only.",
+            aliases=("metrics",),
+        ),
+    )
+    reload_endpoint: bool = field(
+        default=False,
+        metadata=key(fields.boolean(), "Serve POST /-/reload, which reads this file again as SIGHUP does."),
+    )
     web_config_file: str | None = field(
         default=None,
         metadata=key(
-            fields.unsupported("it serves plain HTTP; take the key out, and put a proxy that speaks TLS in front")
+            fields.unsupported("it serves plain HTTP; remove the key, and put a TLS proxy in front"), hidden=True
         ),
     )
-    log: LogSettings = field(default_factory=LogSettings, metadata=key(Section(LogSettings)))
+    log: LogSettings = field(
+        default_factory=LogSettings,
+        metadata=key(section(LogSettings), "Log on standard error.", aliases=("logging", "logs")),
+    )
 
 
 def _finish_settings(found: SectionResult) -> None:
@@ -301,42 +448,33 @@ def _finish_settings(found: SectionResult) -> None:
         found.values["discovery"] = replace(found.values.get("discovery", DiscoverySettings()), processes=False)
 
 
+SECTION = section(Settings, _finish_settings)
+
+
 def load(path: str, environ: Mapping[str, str]) -> Settings:
     """Read a configuration file, overridden by the environment.
 
-    Relative file names in it start from its folder.  Raises SettingsError with every problem.
+    Relative file names in it start from its directory.  Raises SettingsError with every problem.
     """
-    try:
-        text = read_text(path)
-    except Invalid as refused:
-        return _read(Item(path="", node=Node(value={})), [Problem("", str(refused))], path or "''", environ)
-    return parse(text, path, environ, base=os.path.dirname(os.path.abspath(path)))
+    found: Settings = loader.load(SECTION, path, environ)
+    return found
 
 
 def parse(text: str, origin: str, environ: Mapping[str, str], *, base: str = "") -> Settings:
     """Read a configuration text; ``origin`` names it in messages, ``base`` is where relative file names start."""
-    root, problems = read_document(text)
-    return _read(Item(path="", node=root, base=base), problems, origin, environ)
+    found: Settings = loader.parse(SECTION, text, origin, environ, base=base)
+    return found
 
 
 def default(environ: Mapping[str, str]) -> Settings:
-    """Give the settings of a daemon without a file: defaults, overridden by the environment."""
-    return _read(Item(path="", node=Node(value={})), [], "environment", environ)
+    """Return the settings of a daemon without a file: defaults, overridden by the environment."""
+    found: Settings = loader.from_environment(SECTION, environ)
+    return found
 
 
 def parse_listen(text: str, origin: str = "--listen") -> Address:
     """Read a listening address given outside the configuration; raises SettingsError."""
     try:
         return parsers.address(text)
-    except Invalid as refused:
-        raise SettingsError([Problem("", str(refused))], origin) from None
-
-
-def _read(item: Item, problems: list[Problem], origin: str, environ: Mapping[str, str]) -> Settings:
-    report = Report(problems=list(problems))
-    report.environment = overrides(Settings, environ, report)
-    settings = Section(Settings, _finish_settings).read(item, report)
-    if report.problems or not isinstance(settings, Settings):
-        in_order = sorted(report.problems, key=lambda problem: (problem.path.startswith("$"), problem.line or 0))
-        raise SettingsError(in_order, origin)
-    return settings
+    except Invalid as invalid:
+        raise SettingsError([Problem("", str(invalid))], origin) from None

@@ -6,12 +6,12 @@ import pytest
 
 from exporter.config import settings
 from exporter.config.environment import variables
-from exporter.config.settings import Address, Settings, Window
+from exporter.config.settings import SECTION, Address, Settings, Window
 from tests.support.settings_texts import CONFIGS, GOOD_BASE, parse, refused
 
 
 def test_the_variables_follow_from_the_record():
-    assert set(variables(Settings)) == {
+    assert set(variables(SECTION)) == {
         "SHARDWATCH_LISTEN",
         "SHARDWATCH_GPU_ENABLED",
         "SHARDWATCH_GPU_INTERVAL",
@@ -64,7 +64,7 @@ def test_the_variables_follow_from_the_record():
     ],
 )
 def test_every_variable_overrides_its_key_with_and_without_a_file(name, text, value):
-    dotted = variables(Settings)[f"SHARDWATCH_{name}"]
+    dotted = variables(SECTION)[f"SHARDWATCH_{name}"]
     for read in (
         settings.default({f"SHARDWATCH_{name}": text}),
         settings.load(str(CONFIGS / "good" / "full.yaml"), {f"SHARDWATCH_{name}": text}),
@@ -96,12 +96,12 @@ def test_a_mistake_in_the_file_is_reported_though_a_variable_hides_it():
         ("WINDOWS", "1m,", "expected a number with a unit"),
         ("WINDOWS", "1m,60s", "repeats an earlier entry"),
         ("QUANTILES", "0.5,high", "above 0 and below 1"),
-        ("WEB_CONFIG_FILE", "/nonexistent", "not in this version"),
+        ("WEB_CONFIG_FILE", "/nonexistent", "not supported in this version"),
         ("CONFIG", "/etc/shardwatch.yaml", "--config FILE"),
         ("COSTS_CURRENCY", "dollar", "three capital letters"),
-        ("COSTS_GPU_HOUR", "1", "no such variable"),
-        ("ENGINES", "http://a", "no such variable"),
-        ("PORT", "9853", "no such variable"),
+        ("COSTS_GPU_HOUR", "1", "unknown variable"),
+        ("ENGINES", "http://a", "unknown variable"),
+        ("PORT", "9853", "unknown variable"),
         ("SERIES", "\udc80", "UTF-8"),
     ],
 )

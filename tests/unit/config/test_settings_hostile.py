@@ -12,7 +12,7 @@ from exporter.config import settings
 from exporter.config.document import _syntax_problem
 from exporter.config.environment import variables
 from exporter.config.parsers import identity
-from exporter.config.settings import Settings
+from exporter.config.settings import SECTION
 from exporter.errors import SettingsError
 from tests.support.settings_texts import CANARY, FULL, GOOD_BASE, engine, parse, places, refused, with_canary
 
@@ -58,7 +58,7 @@ def test_of_what_a_parser_quotes_only_the_names_of_its_tokens_are_passed_on():
     assert str(_syntax_problem(error, "")) == "is not YAML: expected '<block end>', but found '…' and '…'"
 
 
-@pytest.mark.parametrize("name", [*variables(Settings), "SHARDWATCH_TOKEN"])
+@pytest.mark.parametrize("name", [*variables(SECTION), "SHARDWATCH_TOKEN"])
 def test_no_variable_shows_its_value(name):
     with pytest.raises(SettingsError) as caught:
         settings.default({name: CANARY, "SHARDWATCH_NONSENSE": "so that names, which take any text, are refused too"})

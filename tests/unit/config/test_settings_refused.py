@@ -6,7 +6,8 @@ import pytest
 
 from exporter.config.document import Node
 from exporter.config.fields import number
-from exporter.config.schema import INVALID, Item, Report, did_you_mean
+from exporter.config.reader import INVALID, Item, Report
+from exporter.config.suggest import did_you_mean
 from tests.support.settings_texts import engine, refused
 
 TABLE = {
@@ -14,9 +15,9 @@ TABLE = {
     "misspelt top-level key": ("gpuu: {}", [(1, "gpuu", "did you mean gpu?")]),
     "misspelt nested key": ("gpu:\n  intervall: 1s", [(2, "gpu.intervall", "did you mean interval?")]),
     "key with a hyphen": ("\nreload-endpoint: true", [(2, "reload-endpoint", "did you mean reload_endpoint?")]),
-    "key that resembles nothing": ("zzz: 1", [(1, "zzz", "there are: listen, gpu, kernel_log, engines")]),
+    "key that resembles nothing": ("zzz: 1", [(1, "?", "expected one of: listen, gpu, kernel_log, engines")]),
     "misspelt engine key": (engine("tiemout: 1s"), [(3, "engines[0].tiemout", "did you mean timeout?")]),
-    "merge key": ("a: &a {}\ngpu:\n  <<: *a", [(1, "a", "unknown"), (3, "gpu.<<", "merge keys")]),
+    "merge key": ("a: &a {}\ngpu:\n  <<: *a", [(1, "?", "unknown"), (3, "gpu.<<", "merge keys")]),
     "key that may be a secret": ("http://u:hunter2@h/: 1", [(1, "?", "unknown key")]),
     # wrong types
     "number for a truth": ("gpu: {enabled: 1}", [(1, "gpu.enabled", "expected true or false, found a number")]),
@@ -67,10 +68,13 @@ TABLE = {
     "no port": ("listen: localhost", [(1, "listen", "expected HOST:PORT")]),
     "port too large": ("listen: 0.0.0.0:65536", [(1, "listen", "above 65535")]),
     "bare ipv6": ("listen: '::1:9853'", [(1, "listen", "in brackets")]),
-    "ipv6 with an empty zone": ("listen: '[fe80::1%]:9853'", [(1, "listen", "no IPv6 address")]),
-    "ipv6 with a zone that is no interface": ("listen: '[fe80::1%a/b]:9853'", [(1, "listen", "no IPv6 address")]),
+    "ipv6 with an empty zone": ("listen: '[fe80::1%]:9853'", [(1, "listen", "do not hold an IPv6 address")]),
+    "ipv6 with a zone that is no interface": (
+        "listen: '[fe80::1%a/b]:9853'",
+        [(1, "listen", "do not hold an IPv6 address")],
+    ),
     "empty part of a name": ("listen: node..example:9853", [(1, "listen", "neither a host name")]),
-    "no ipv6 in brackets": ("listen: '[host]:9853'", [(1, "listen", "no IPv6 address")]),
+    "no ipv6 in brackets": ("listen: '[host]:9853'", [(1, "listen", "do not hold an IPv6 address")]),
     "impossible ipv4": ("listen: 10.0.0.300:9853", [(1, "listen", "neither a host name nor an IPv4")]),
     # urls
     "url without scheme": (engine(url="127.0.0.1:8000/metrics"), [(2, "engines[0].url", "http://")]),
@@ -112,8 +116,8 @@ TABLE = {
     "name too long": (engine(f"name: {'n' * 129}"), [(3, "engines[0].name", "longer than 128")]),
     "negative card": (engine("gpus: [-1]"), [(3, "engines[0].gpus[0]", "an index from 0")]),
     "card in quotes": (engine("gpus: ['0']"), [(3, "engines[0].gpus[0]", "without quotes")]),
-    "card as a truth": (engine("gpus: [true]"), [(3, "engines[0].gpus[0]", "expected a card")]),
-    "card as a fraction": (engine("gpus: [1.0]"), [(3, "engines[0].gpus[0]", "expected a card")]),
+    "card as a truth": (engine("gpus: [true]"), [(3, "engines[0].gpus[0]", "expected a GPU")]),
+    "card as a fraction": (engine("gpus: [1.0]"), [(3, "engines[0].gpus[0]", "expected a GPU")]),
     "card that is no uuid": (engine("gpus: [cuda:0]"), [(3, "engines[0].gpus[0]", "GPU-…")]),
     "no cards": (engine("gpus: []"), [(3, "engines[0].gpus", "is empty")]),
     "card twice": (engine("gpus: [0, 1, 0]"), [(3, "engines[0].gpus[2]", "repeats engines[0].gpus[0]")]),
@@ -157,9 +161,12 @@ TABLE = {
     ),
     "a key of a later version beside another mistake": (
         "series: all\nweb_config_file: /nonexistent",
-        [(1, "series", "common, full"), (2, "web_config_file", "put a proxy that speaks TLS in front")],
+        [(1, "series", "common, full"), (2, "web_config_file", "put a TLS proxy in front")],
     ),
-    "a key of a later version without a value": ("web_config_file:", [(1, "web_config_file", "not in this version")]),
+    "a key of a later version without a value": (
+        "web_config_file:",
+        [(1, "web_config_file", "not supported in this version")],
+    ),
     "user with a colon": (
         engine("basic_auth: {username: 'a:b', password_file: /nonexistent}"),
         [
@@ -176,11 +183,11 @@ TABLE = {
     ),
     "gateway of unknown kind": (
         "gateways:\n- url: http://a\n  kind: traefik",
-        [(3, "gateways[0].kind", "there are: auto, haproxy, nginx, envoy, production_stack")],
+        [(3, "gateways[0].kind", "expected one of: auto, haproxy, nginx, envoy, production_stack")],
     ),
     "gateway with cards": (
         "gateways:\n- url: http://a\n  kind: nginx\n  gpus: [0]",
-        [(4, "gateways[0].gpus", "unknown key")],
+        [(4, "gateways[0].?", "unknown key")],
     ),
     "gateways of one name": (
         "gateways:\n- {url: 'http://a', kind: nginx, name: x}\n- {url: 'http://b', kind: nginx, name: x}",
@@ -189,7 +196,7 @@ TABLE = {
     # windows, quantiles, costs, the rest
     "window too short": ("windows: [9s]", [(1, "windows[0]", "between 10s and 1h")]),
     "window too long": ("windows: [2h]", [(1, "windows[0]", "between 10s and 1h")]),
-    "too many windows": ("windows: [1m, 2m, 3m, 4m, 5m]", [(1, "windows", "at most 4")]),
+    "too many windows": ("windows: [1m, 2m, 3m, 4m, 5m]", [(1, "windows", "the maximum is 4")]),
     "no windows": ("windows: []", [(1, "windows", "is empty")]),
     "window twice": ("windows: [1m, 60s]", [(1, "windows[1]", "repeats windows[0]")]),
     "quantile 1": ("quantiles: [0.5, 1]", [(1, "quantiles[1]", "above 0 and below 1")]),
@@ -197,7 +204,7 @@ TABLE = {
     "quantile nan": ("quantiles: [.nan]", [(1, "quantiles[0]", "above 0 and below 1")]),
     "quantile as text": ("quantiles: ['0.5']", [(1, "quantiles[0]", "found text")]),
     "quantile twice": ("quantiles: [0.5, 0.50]", [(1, "quantiles[1]", "repeats quantiles[0]")]),
-    "too many quantiles": (f"quantiles: {[n / 10 for n in range(1, 10)]}", [(1, "quantiles", "at most 8")]),
+    "too many quantiles": (f"quantiles: {[n / 10 for n in range(1, 10)]}", [(1, "quantiles", "the maximum is 8")]),
     "currency in small letters": ("costs: {currency: usd}", [(1, "costs.currency", "three capital letters")]),
     "price that is text": (
         "costs:\n  currency: USD\n  gpu_hour:\n    L4: 2 USD",
@@ -240,7 +247,7 @@ TABLE = {
         )
     },
     "prices without a currency": ("costs: {gpu_hour: {L4: 1}}", [(1, "costs.gpu_hour", "without a currency")]),
-    "nameless card": ("costs: {currency: USD, gpu_hour: {'': 1}}", [(1, "costs.gpu_hour.?", "a card's name")]),
+    "nameless card": ("costs: {currency: USD, gpu_hour: {'': 1}}", [(1, "costs.gpu_hour.?", "the name of a GPU")]),
     "unknown profile": ("series: all", [(1, "series", "common, full")]),
     "unknown level": ("log: {level: warn}", [(1, "log.level", "did you mean warning?")]),
     "unknown format": ("log: {format: text}", [(1, "log.format", "logfmt, json")]),
@@ -255,7 +262,7 @@ TABLE = {
     "two documents": ("series: full\n---\nseries: full", [(2, "", "second document")]),
     "tag": ("gpu: !!python/object/apply:os.system [id]", [(1, "gpu", "tag"), (1, "gpu", "a mapping of keys")]),
     "plain tag": ("series: !!str full", [(1, "series", "YAML tag")]),
-    "key that is a list": ("? [a]\n: 1", [(1, "", "a key must be a word")]),
+    "key that is a list": ("? [a]\n: 1", [(1, "", "a key must be text")]),
     "alias without anchor": ("gpu: *a", [(1, "gpu", "without an anchor")]),
     "alias inside its own anchor": ("gpu: &a {interval: *a}", [(1, "gpu.interval", "without an anchor")]),
     "unclosed bracket": ("engines: [\n", [(None, "", "is not YAML")]),
@@ -273,7 +280,7 @@ TABLE = {
         [
             (1, "listen", "HOST:PORT"),
             (2, "gpu.interval", "write 5s"),
-            (3, "foo", "unknown key"),
+            (3, "?", "unknown key"),
             (5, "log.level", "debug, info"),
             (6, "windows[1]", "repeats"),
             (6, "windows[2]", "write 3s"),
@@ -286,7 +293,7 @@ TABLE = {
     "three engines, each with its own": (
         "engines:\n- url: http://a\n  gpus: [x]\n- url: nowhere\n  kind: tgi3\n- url: http://a/metrics\n  timeout: 0s",
         [
-            (3, "engines[0].gpus[0]", "expected a card"),
+            (3, "engines[0].gpus[0]", "expected a GPU"),
             (4, "engines[1].url", "http://"),
             (5, "engines[1].kind", "did you mean tgi?"),
             (6, "engines[2].url", "repeats the url of engines[0]"),
@@ -315,13 +322,13 @@ def test_the_table_is_as_large_as_it_should_be():
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_a_number_is_finite_whatever_its_bounds_allow(value):
     report = Report()
-    assert number(lambda _: True, "a price").read(Item(path="a", node=Node(line=7, value=value)), report) is INVALID
+    assert number("a price").read(Item(path="a", node=Node(line=7, value=value)), report) is INVALID
     assert [(problem.path, problem.line) for problem in report.problems] == [("a", 7)]
 
 
 def test_a_word_that_is_longer_than_any_key_is_compared_with_none():
     assert did_you_mean("a" * 40, ["a" * 39], "unknown").endswith(f"did you mean {'a' * 39}?")
-    assert did_you_mean("a" * 41, ["a" * 39], "unknown") == f"unknown; there are: {'a' * 39}"
+    assert did_you_mean("a" * 41, ["a" * 39], "unknown") == f"unknown; expected one of: {'a' * 39}"
 
 
 def test_problems_come_in_the_order_of_the_file():
@@ -342,4 +349,4 @@ def test_aliases_cannot_nest_deeper_than_the_bound(each_loader):
 
 
 def test_only_so_many_engines_fit_one_node():
-    assert "at most 256" in refused("engines: [" + "{url: 'http://a'}," * 257 + "]")[0][2]
+    assert "the maximum is 256" in refused("engines: [" + "{url: 'http://a'}," * 257 + "]")[0][2]

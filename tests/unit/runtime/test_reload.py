@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from exporter.config.schema import Listed, Section, fields_of, join
-from exporter.config.settings import Settings, parse
+from exporter.config.reader import ListOf, join
+from exporter.config.section import Section
+from exporter.config.settings import SECTION, parse
 from exporter.model import Outcome
 from exporter.runtime import gateway
 from exporter.runtime.app import App
@@ -144,13 +145,13 @@ CHANGES: dict[str, tuple[str, str]] = {
 WAITING = {"listen", "gpu.enabled"}
 
 
-def keys(cls=Settings, path=""):
-    for name, reader in fields_of(cls).items():
-        listed = isinstance(reader, Listed)
-        inner = reader.item if listed else reader
+def keys(section=SECTION, path=""):
+    for name, key in section.keys.items():
+        listed = isinstance(key.reader, ListOf)
+        inner = key.reader.item if listed else key.reader
         where = join(path, name)
         if isinstance(inner, Section):
-            yield from keys(inner.cls, f"{where}[]" if listed else where)
+            yield from keys(inner, f"{where}[]" if listed else where)
         else:
             yield where
 

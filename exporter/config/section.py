@@ -1,0 +1,199 @@
+"""Sections: a mapping with known keys becomes a record, or whatever ``build`` returns.
+
+A record is a frozen dataclass whose fields declare, through ``key(reader, doc)``, how they are read and what they
+mean; that is the only list of keys.  Unknown and missing keys, the names of environment variables, the JSON Schema,
+the example and the reference are derived from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Final
+
+from exporter.config import suggest
+from exporter.config.document import Node, key_path
+from exporter.config.reader import INVALID, Item, Json, Reader, Report, Scalar, expected, find, join
+
+UNSET: Final = object()
+_KEY = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """How one key is read, and what it means.
+
+    ``default``: the value of a key that is not written, UNSET if there is none; ``default_text`` describes a
+    default that depends on something else.  ``example``: a value as it is written in YAML, where the default is none.
+    ``aliases``: other words for it, for suggestions only.  ``hidden``: known, refused, and not documented.
+    """
+
+    reader: Reader
+    doc: str = ""
+    default: Any = UNSET
+    default_text: str = ""
+    example: str = ""
+    aliases: tuple[str, ...] = ()
+    required: bool = False
+    hidden: bool = False
+
+
+def key(
+    reader: Reader,
+    doc: str = "",
+    *,
+    default: str = "",
+    example: str = "",
+    aliases: tuple[str, ...] = (),
+    hidden: bool = False,
+) -> Mapping[str, Key]:
+    """Return the metadata of a record's field; the record itself says what the default is.
+
+    ``default`` describes one that is computed, or means something that its value does not say.
+    """
+    found = Key(
+        reader=reader, doc=doc, default_text=default, example=example, aliases=aliases, hidden=hidden
+    )  # fmt: skip
+    return {_KEY: found}
+
+
+def keys_of(cls: type[Any]) -> dict[str, Key]:
+    """Return the keys of a record in the order of its fields."""
+    found = {}
+    for spec in fields(cls):
+        declared: Key | None = spec.metadata.get(_KEY)
+        if declared is None:
+            continue
+        default = UNSET if spec.default is MISSING else spec.default
+        if spec.default_factory is not MISSING:
+            default = spec.default_factory()
+        found[spec.name] = replace(declared, default=default, required=default is UNSET)
+    return found
+
+
+class SectionResult:
+    """The values of a section's keys, for rules that join several keys and for defaults that depend on others."""
+
+    def __init__(self, item: Item, report: Report) -> None:
+        self.values: dict[str, Any] = {}  # valid values of keys that were given
+        self._invalid: set[str] = set()
+        self._item = item
+        self._report = report
+
+    def given(self, dotted: str) -> bool:
+        """Return whether the file or the environment sets the key, validly or not; a bare ``key:`` sets nothing."""
+        return find(self._item.node, dotted) is not None or join(self._item.path, dotted) in self._report.environment
+
+    def known(self, name: str, otherwise: Any = None) -> Any:
+        """Return the value, ``otherwise`` if the key is not set, or None if its value is invalid."""
+        return None if name in self._invalid else self.values.get(name, otherwise)
+
+    def is_invalid(self, name: str) -> bool:
+        """Return whether the key is set to an invalid value."""
+        return name in self._invalid
+
+    def put(self, name: str, value: Any) -> None:
+        """Store what a key's reader returned."""
+        if value is INVALID:
+            self._invalid.add(name)
+        else:
+            self.values[name] = value
+
+    def refuse(self, dotted: str, message: str) -> None:
+        """Report a problem with a value below this section; "" is the section itself."""
+        path = join(self._item.path, dotted)
+        node = find(self._item.node, dotted) or self._item.node
+        self._report.add(self._report.environment.get(path) or self._item.child(path, node), message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A mapping with known keys.
+
+    ``build`` makes the result from the values of the keys that were given; a required key whose value is missing or
+    invalid has the value INVALID there.  ``finish`` joins keys and sets defaults that depend on others.  ``files``
+    maps words under which secrets are written to the key that takes the name of a file instead.
+    """
+
+    keys: Mapping[str, Key]
+    build: Callable[[dict[str, Any]], Any]
+    finish: Callable[[SectionResult], None] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    what: str = "a mapping of keys"
+
+    @property
+    def type(self) -> str:
+        """A section has keys of its own."""
+        return "mapping"
+
+    def read(self, item: Item, report: Report) -> Any:
+        """Read every key and build the result."""
+        if not isinstance(item.node.value, Mapping):
+            report.add(item, str(expected(self.what, item.node)))
+            return INVALID
+        self._refuse_unknown(item, report)
+        found = SectionResult(item, report)
+        for name, declared in self.keys.items():
+            for source in _sources(item, name, declared.reader, report):
+                found.put(name, declared.reader.read(source, report))
+        if self.finish:
+            self.finish(found)
+        for name, declared in self.keys.items():
+            if declared.required and name not in found.values:
+                if not found.is_invalid(name):
+                    report.add(item.child(join(item.path, name), item.node), "is missing; it has no default")
+                found.values[name] = INVALID  # keeps a record comparable with its neighbours; it is never returned
+        return self.build(found.values)
+
+    def _refuse_unknown(self, item: Item, report: Report) -> None:
+        aliases = {alias: name for name, declared in self.keys.items() for alias in declared.aliases}
+        for name in item.node.value if isinstance(item.node.value, Mapping) else ():
+            if name not in self.keys:
+                shown = suggest.may_be_shown(name, self.keys, aliases, self.files)
+                path = join(item.path, name) if shown else key_path(item.path, "")
+                known = [name for name, declared in self.keys.items() if not declared.hidden]
+                message = suggest.unknown_key(name, known, aliases, self.files)
+                report.add(item.child(path, Node(line=item.node.keys.get(name))), message)
+
+    def schema(self) -> Json:
+        """Return the schema of a mapping without other keys."""
+        shown = {name: declared for name, declared in self.keys.items() if not declared.hidden}
+        required = [name for name, declared in shown.items() if declared.required and not declared.default_text]
+        return {
+            "type": "object",
+            "properties": {name: _schema_of(declared) for name, declared in shown.items()},
+            **({"required": required} if required else {}),
+            "additionalProperties": False,
+        }
+
+
+def section(cls: type[Any], finish: Callable[[SectionResult], None] | None = None, **more: Any) -> Section:
+    """Return the section that becomes the record ``cls``."""
+    return Section(keys=keys_of(cls), build=lambda values: cls(**values), finish=finish, **more)
+
+
+def _schema_of(declared: Key) -> Json:
+    schema = declared.reader.schema()
+    if not isinstance(declared.reader, Scalar) and "type" in schema:
+        schema["type"] = [schema["type"], "null"]  # with all its lines commented out
+    about = [declared.doc] if declared.doc else []
+    if declared.default_text:
+        about.append(f"Default: {declared.default_text}.")
+    return {**({"description": " ".join(about)} if about else {}), **schema}
+
+
+def _sources(item: Item, name: str, reader: Reader, report: Report) -> list[Item]:
+    """Return where a key is set, the last one winning; each is read, so that a hidden mistake is still reported."""
+    dotted = join(item.path, name)
+    node = find(item.node, name)
+    if node is None and any(path.startswith(f"{dotted}.") for path in report.environment):
+        node = Node(line=item.node.line, value={})
+    bare = isinstance(item.node.value, Mapping) and name in item.node.value
+    sources = []
+    if node is not None:
+        sources.append(item.child(dotted, node))
+    elif bare and isinstance(reader, Scalar):
+        sources.append(item.child(dotted, Node(line=item.node.keys.get(name))))
+    if dotted in report.environment:
+        sources.append(report.environment[dotted])
+    return sources
