@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from alerts import alertmanager
-from alerts.alertmanager.plan import Plan
+from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import files
 from alerts.text import Language
@@ -24,7 +24,9 @@ OK, DIFFERS, BAD_INPUT = 0, 1, 2
 GENERATED = Path(__file__).parent / "generated"
 
 
-def generated(tuning: Tuning, languages: Sequence[Language], plan: Plan | None = None) -> Mapping[Path, str]:
+def generated(
+    tuning: Tuning, languages: Sequence[Language], plan: NotificationPlan | None = None
+) -> Mapping[Path, str]:
     """Give every file's content by its path below the output folder, one folder a language."""
     found = groups(tuning)
     rules = {

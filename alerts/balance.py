@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts.panel_ids import (
-    IMBALANCE_CARDS,
+    IMBALANCE_GPUS,
     IMBALANCE_MEMORY,
     IMBALANCE_RANKS,
     IMBALANCE_REPLICAS,
@@ -35,8 +35,8 @@ _GROUP = ("job", "instance", "replica")
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about balance."""
-    cards = (_straggler(), _pcie(tuning), _cards(tuning), _memory(tuning))
-    return (*cards, _ranks(tuning), _replicas(tuning), _forgotten(tuning))
+    cards = (_straggler(), _pcie(tuning), _gpus(tuning), _memory(tuning))
+    return (*cards, _ranks(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
 
 
 def _of_replica(group: Expr) -> Expr:
@@ -56,8 +56,8 @@ def _straggler() -> Alert:
         component=Component.GPU,
         # The daemon judges work under load over several cycles, and shows nothing for an idle group.
         expr=select(m.GPU_STRAGGLER).equals(1),
-        lasting="2m",
-        keep="5m",
+        for_="2m",
+        keep_firing_for="5m",
         panel=REPLICA_STRAGGLER,
         summary=Text(
             "The cards of {{ $labels.replica }} on {{ $labels.instance }} wait for card {{ $labels.gpu }}: {{ $labels.cause }}",
@@ -82,12 +82,12 @@ def _pcie(tuning: Tuning) -> Alert:
     # Many good nodes have no NVLink at all; what is wrong is that the group suffers from it.
     suffers = both(_spread() > limit.warning, _demand(), on=_GROUP)
     return Alert(
-        name="GroupTalksOverPcie",
+        name="ReplicaUsesPcie",
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=both(select(m.LLM_CARDS_OVER_PCIE).equals(1), suffers, on=_GROUP),
-        lasting=limit.lasting,
-        keep="5m",
+        for_=limit.for_,
+        keep_firing_for="5m",
         panel=NODE_OVER_PCIE,
         summary=Text(
             "The cards of {{ $labels.replica }} on {{ $labels.instance }} talk over PCIe and wait for each other",
@@ -105,26 +105,26 @@ def _pcie(tuning: Tuning) -> Alert:
     )
 
 
-def _cards(tuning: Tuning) -> Alert:
+def _gpus(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.utilization_spread
     return Alert(
         name="GroupUtilizationUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=both(_spread() > limit.warning, _demand(), on=_GROUP),
-        lasting=limit.lasting,
-        keep="5m",
-        panel=IMBALANCE_CARDS,
+        for_=limit.for_,
+        keep_firing_for="5m",
+        panel=IMBALANCE_GPUS,
         summary=Text(
             "The cards of {{ $labels.replica }} on {{ $labels.instance }} are unevenly busy",
             "{{ $labels.instance }} 上 {{ $labels.replica }} 各卡的利用率不均",
         ),
         description=Text(
             "{{ $value | humanizePercentage }} lie between the busiest and the least busy card while requests run "
-            f"(alarm above {limit.warning:.0%} for {limit.lasting}). Cards over PCIe, a scheduler that prefers the "
+            f"(alarm above {limit.warning:.0%} for {limit.for_}). Cards over PCIe, a scheduler that prefers the "
             "first rank, or one slow card: llm_imbalance_share_ratio says at which layer.",
             "有请求运行时，最忙与最闲的卡相差 {{ $value | humanizePercentage }}（持续 "
-            f"{limit.lasting} 高于 {limit.warning:.0%} 即告警）。可能是卡间走 PCIe、调度偏向第一个 rank，"
+            f"{limit.for_} 高于 {limit.warning:.0%} 即告警）。可能是卡间走 PCIe、调度偏向第一个 rank，"
             "或某张卡变慢：llm_imbalance_share_ratio 指出发生在哪一层。",
         ),
     )
@@ -139,7 +139,7 @@ def _memory(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=both(skew > limit.warning, served, on=_GROUP),
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=IMBALANCE_MEMORY,
         summary=Text(
             "One card of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
@@ -170,8 +170,8 @@ def _ranks(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=aggregate("max", uneven, without=("signal",)),
-        lasting=limits.rank_imbalance.lasting,
-        keep="5m",
+        for_=limits.rank_imbalance.for_,
+        keep_firing_for="5m",
         panel=IMBALANCE_RANKS,
         summary=Text(
             "The scheduler of {{ $labels.replica }} on {{ $labels.instance }} loads its ranks unevenly",
@@ -203,8 +203,8 @@ def _replicas(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=both(uneven, mean >= limits.balance_requests.warning, on=MODEL),
-        lasting=limits.replica_imbalance.lasting,
-        keep="5m",
+        for_=limits.replica_imbalance.for_,
+        keep_firing_for="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(
             "One replica of {{ $labels.model }} carries far more requests than the others",
@@ -220,7 +220,7 @@ def _replicas(tuning: Tuning) -> Alert:
     )
 
 
-def _forgotten(tuning: Tuning) -> Alert:
+def _not_receiving_traffic(tuning: Tuning) -> Alert:
     floor = tuning.thresholds.balance_requests.warning
     # Short requests slip between two scrapes: tokens tell of them.
     read, wrote = (token_rate(tokens, "10m") for tokens in (m.LLM_PROMPT_TOKENS_TOTAL, m.LLM_GENERATION_TOKENS_TOTAL))
@@ -230,11 +230,11 @@ def _forgotten(tuning: Tuning) -> Alert:
     siblings = avg_by(over_time("avg", select(RUNNING.known), "10m") > 0, "job", "model") >= floor
     spare = both(both(idle, select(m.LLM_UP).equals(1), on=REPLICA), used, on=REPLICA)
     return Alert(
-        name="ReplicaForgotten",
+        name="ReplicaNotReceivingTraffic",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=both(spare, siblings, on=("job", "model")),
-        lasting="5m",
+        for_="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(
             "{{ $labels.replica }} on {{ $labels.instance }} is sent no requests while others of {{ $labels.model }} work",

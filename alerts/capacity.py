@@ -9,7 +9,7 @@ what was recorded of it does, for ``MEMORY``.
 from __future__ import annotations
 
 from alerts.panel_ids import REPLICA_HEALTH
-from alerts.recordings import FIRING, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
+from alerts.recordings import ALERTS_LABELS, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -30,8 +30,8 @@ from exporter.promql import (
 
 MEMORY = "6h"
 _PLACE = (*NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
-_REPLICA_ALERTS = Known(name="ALERTS", labels=FIRING | set(REPLICA))
-_MODEL_ALERTS = Known(name="ALERTS", labels=(FIRING - {"instance"}) | set(MODEL))
+_REPLICA_ALERTS = Known(name="ALERTS", labels=ALERTS_LABELS | set(REPLICA))
+_MODEL_ALERTS = Known(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(MODEL))
 
 # How many replicas its model had up while this one ran requests, and 0 while it ran none.  The least of half an hour:
 # a rollout that starts the new replica first has one too many for minutes, and loses nothing when the old one ends.
@@ -68,7 +68,7 @@ USED = Recording(
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the group about capacity that is lost."""
-    rules: tuple[Rule, ...] = (SERVING, LATELY, USED, *_down(tuning), *_vanished(tuning), _unserved())
+    rules: tuple[Rule, ...] = (SERVING, LATELY, USED, *_down(tuning), *_vanished(tuning), _model_has_no_replica())
     return (Group(name="shardwatch-capacity", rules=rules),)
 
 
@@ -90,8 +90,8 @@ def _down(tuning: Tuning) -> tuple[Alert, ...]:
     last_of_model = both(down, unless(served, _siblings(), on=MODEL), on=_PLACE)
     loading = limits.engine_loading
     long = both(
-        over_time("max", now, loading.lasting) < loading.warning,
-        now.offset(loading.lasting) < loading.warning,
+        over_time("max", now, loading.for_) < loading.warning,
+        now.offset(loading.for_) < loading.warning,
         on=REPLICA,
     )
     pages = alone | last_of_model | both(long, served, on=_PLACE)
@@ -103,7 +103,7 @@ def _down(tuning: Tuning) -> tuple[Alert, ...]:
 
 def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
     limits = tuning.thresholds
-    lasting, loading = limits.engine_down.lasting, limits.engine_loading.lasting
+    for_, loading = limits.engine_down.for_, limits.engine_loading.for_
     pages = severity is Severity.CRITICAL
     meaning = Text(
         f"No other replica of its model is up, or it served and has been away for {loading}: requests fail, or "
@@ -121,16 +121,16 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
         symptom=pages,
         component=Component.ENGINE,
         expr=expr,
-        lasting=lasting,
+        for_=for_,
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
         ),
         description=Text(
-            f"The {{{{ $labels.engine }}}} server has not answered with a metrics page for {lasting} or longer; "
+            f"The {{{{ $labels.engine }}}} server has not answered with a metrics page for {for_} or longer; "
             f"shardwatch_source_down_info says why (refused, timeout, …). {meaning.en}",
-            f"该 {{{{ $labels.engine }}}} 服务至少 {lasting} 没有返回指标页面；原因见 shardwatch_source_down_info"
+            f"该 {{{{ $labels.engine }}}} 服务至少 {for_} 没有返回指标页面；原因见 shardwatch_source_down_info"
             f"（拒绝连接、超时等）。{meaning.zh}",
         ),
     )
@@ -154,24 +154,24 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
     just = over_time("last", select(SERVING.known), "30m")
     told = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
     known = aggregate("max", just, by=_PLACE) | aggregate("max", told, by=_PLACE)
-    lasting = tuning.thresholds.engine_loading.lasting
+    for_ = tuning.thresholds.engine_loading.for_
     return Alert(
         name="ReplicaVanished",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
         expr=both(fewer, known, on=_PLACE),
-        lasting=lasting,
+        for_=for_,
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} ended while it served",
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）在服务中消失",
         ),
         description=Text(
-            f"Requests ran on it when it was last read, Shardwatch has not known it for {lasting}, and its model, which "
+            f"Requests ran on it when it was last read, Shardwatch has not known it for {for_}, and its model, which "
             "had {{ $value | humanize }} replicas up, still has fewer: its process ended and nothing took its place. "
             f"Resolves when the model has as many again, or after {MEMORY}.",
-            f"最后一次读取时仍有请求在运行，此后 Shardwatch 已有 {lasting} 不再知道它；该模型当时有 "
+            f"最后一次读取时仍有请求在运行，此后 Shardwatch 已有 {for_} 不再知道它；该模型当时有 "
             "{{ $value | humanize }} 个可用副本，现在仍不足：进程已退出且没有替代者。"
             f"副本数恢复后（或 {MEMORY} 后）自动恢复。",
         ),
@@ -188,7 +188,7 @@ def _gone_from_page() -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=unless(_gone(before), as_many, on=MODEL),
-        lasting="1m",
+        for_="1m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) is no longer on {{ $labels.instance }}",
@@ -204,21 +204,21 @@ def _gone_from_page() -> Alert:
     )
 
 
-def _unserved() -> Alert:
+def _model_has_no_replica() -> Alert:
     # Where Shardwatch itself is down nothing is known, so such a node neither accuses nor acquits.
     had = select(LATELY.known)
     watched = sum_by(both(had, select(UP).equals(1), on=NODE), *MODEL)
     unknown = sum_by(both(had, select(UP).equals(0), on=NODE), *MODEL)
-    told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelUnserved", alertstate="firing"), by=MODEL)
+    told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelHasNoReplica", alertstate="firing"), by=MODEL)
     used = over_time("last", select(USED.known), "1d") > 0
     served = unless(both(used, watched | told, on=MODEL), unknown, on=MODEL)
     return Alert(
-        name="ModelUnserved",
+        name="ModelHasNoReplica",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
         expr=unless(served, sum_by(select(m.LLM_UP), *MODEL) > 0, on=MODEL),
-        lasting="2m",
+        for_="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "No replica of {{ $labels.model }} is up",

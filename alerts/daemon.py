@@ -24,7 +24,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         *sources.lacking(tuning),
         _fault(),
         _dropped(),
-        sources.oddities(),
+        sources.parse_errors(),
         sources.window_missing(tuning),
     )
     return (Group(name="shardwatch-exporter", rules=rules),)
@@ -37,7 +37,7 @@ def _down(tuning: Tuning) -> Alert:
         symptom=True,
         component=Component.EXPORTER,
         expr=select(UP, job=tuning.job).equals(0),
-        lasting="2m",
+        for_="2m",
         panel=SELF_DAEMON,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} does not answer",
@@ -59,7 +59,7 @@ def _absent(tuning: Tuning) -> Alert:
         symptom=True,
         component=Component.EXPORTER,
         expr=absent(select(UP, job=tuning.job)),
-        lasting="5m",
+        for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
             "Prometheus knows no Shardwatch target in job {{ $labels.job }}",
@@ -81,7 +81,7 @@ def _restarting(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=changes(select(_PROCESS_START, job=tuning.job), "30m") > limit.warning,
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=SELF_MEMORY,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} restarts again and again",
@@ -101,7 +101,7 @@ def _not_loaded() -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESSFUL).equals(0),
-        lasting="5m",
+        for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} refused its new configuration",
@@ -122,7 +122,7 @@ def _fault() -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=increase(select(m.SHARDWATCH_LOOP_RESTARTS_TOTAL), "15m") > 0,
-        lasting="1m",
+        for_="1m",
         panel=SELF_DAEMON,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} survived an unexpected error in {{ $labels.loop }}",
@@ -141,7 +141,7 @@ def _dropped() -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_DROPPED_SERIES) > 0,
-        lasting="5m",
+        for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} leaves series out of its page",

@@ -15,20 +15,24 @@ from exporter.promql import aggregate, both, over_time, rate, select, unless
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the group about efficiency; money has time, so it is evaluated seldom."""
     return (
-        Group(name="shardwatch-efficiency", rules=(_idle(tuning), _half_empty(tuning), _dear(tuning)), interval="2m"),
+        Group(
+            name="shardwatch-efficiency",
+            rules=(_memory_held_idle(tuning), _low_utilization(tuning), _cost_increased(tuning)),
+            interval="2m",
+        ),
     )
 
 
-def _idle(tuning: Tuning) -> Alert:
+def _memory_held_idle(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     held = select(m.GPU_MEMORY_USED_BYTES) / select(m.GPU_MEMORY_TOTAL_BYTES) > limits.held_memory.warning
     idle = rate(select(m.GPU_IDLE_SECONDS_TOTAL), "1h") > limits.idle_share.warning
     return Alert(
-        name="CardIdleHoldsMemory",
+        name="GpuMemoryHeldIdle",
         severity=Severity.INFO,
         component=Component.GPU,
         expr=both(idle, held, on=CARD),
-        lasting=limits.idle_share.lasting,
+        for_=limits.idle_share.for_,
         panel=EFFICIENCY_IDLE,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} holds a model and does nothing",
@@ -43,7 +47,7 @@ def _idle(tuning: Tuning) -> Alert:
     )
 
 
-def _half_empty(tuning: Tuning) -> Alert:
+def _low_utilization(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.low_utilization
     used = over_time("avg", select(UTILIZATION.known), "30m") < limit.warning
     running = over_time("avg", select(RUNNING.known), "30m") >= 1
@@ -53,7 +57,7 @@ def _half_empty(tuning: Tuning) -> Alert:
         severity=Severity.INFO,
         component=Component.ENGINE,
         expr=unless(both(used, running, on=REPLICA), waiting, on=REPLICA),
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=NODE_UTILIZATION,
         summary=Text(
             "The cards of {{ $labels.replica }} on {{ $labels.instance }} are little used while it serves",
@@ -68,7 +72,7 @@ def _half_empty(tuning: Tuning) -> Alert:
     )
 
 
-def _dear(tuning: Tuning) -> Alert:
+def _cost_increased(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.cost_of_past
     # Over the hour each of the daemon's windows gives the same price; which there are is up to the configuration.
     cost = select(m.LLM_COST_PER_MILLION_TOKENS)
@@ -78,11 +82,11 @@ def _dear(tuning: Tuning) -> Alert:
     ratio = (today / yesterday).as_unit(Unit.RATIO)
     served = over_time("avg", select(GENERATED.known), "1h") > tuning.thresholds.cost_tokens.warning
     return Alert(
-        name="TokensBecameDear",
+        name="TokenCostIncreased",
         severity=Severity.INFO,
         component=Component.ENGINE,
         expr=both(ratio > limit.warning, served, on=REPLICA),
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=EFFICIENCY_COST,
         summary=Text(
             "Tokens of {{ $labels.replica }} ({{ $labels.model }}) cost far more than yesterday",

@@ -23,11 +23,11 @@ def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about engines."""
     return (
         _frozen(),
-        _wedged(),
-        *_starved(tuning),
+        _no_tokens(),
+        *_idle_with_queue(tuning),
         *_cache_pressure(tuning),
         _preemptions(tuning),
-        _hits(tuning),
+        _hit_rate_dropped(tuning),
         _saturated(tuning),
         _restarting(tuning),
         _rank_stale(),
@@ -41,8 +41,8 @@ def _frozen() -> Alert:
         symptom=True,
         component=Component.ENGINE,
         expr=select(m.LLM_FROZEN).equals(1),
-        lasting="1m",
-        keep="2m",
+        for_="1m",
+        keep_firing_for="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is frozen",
@@ -66,17 +66,17 @@ def _still(window: str) -> Expr:
     return both(both(both(busy, already, on=REPLICA), no_output, on=REPLICA), no_input, on=REPLICA)
 
 
-def _wedged() -> Alert:
+def _no_tokens() -> Alert:
     # Engines that let freezing be judged count while they work.  The others may count at a request's end alone, and
     # one long answer on a quiet night must wake nobody.
     judged = select(m.LLM_FROZEN)
     return Alert(
-        name="EngineWedged",
+        name="EngineNoTokens",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
         expr=both(_still("5m"), judged.equals(0), on=REPLICA) | unless(_still("20m"), judged, on=REPLICA),
-        lasting="2m",
+        for_="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} runs requests and makes no token",
@@ -91,20 +91,20 @@ def _wedged() -> Alert:
     )
 
 
-def _starved(tuning: Tuning) -> tuple[Alert, ...]:
-    limit = tuning.thresholds.starved_utilization
+def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
+    limit = tuning.thresholds.idle_with_queue
     waiting = over_time("min", select(WAITING.known), "3m") > 0
     idle = over_time("avg", select(UTILIZATION.known), "3m")
 
     def alert(severity: Severity, value: float) -> Alert:
         return Alert(
-            name="EngineStarvesBesideQueue",
+            name="EngineIdleWithQueue",
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.ENGINE,
             expr=both(idle < value, waiting, on=REPLICA),
-            lasting=limit.lasting,
-            keep="3m",
+            for_=limit.for_,
+            keep_firing_for="3m",
             panel=REPLICA_QUEUE,
             summary=Text(
                 "Requests wait for {{ $labels.replica }} on {{ $labels.instance }} while its cards idle",
@@ -112,14 +112,14 @@ def _starved(tuning: Tuning) -> tuple[Alert, ...]:
             ),
             description=Text(
                 "Its cards are {{ $value | humanizePercentage }} utilised while requests wait (alarm below "
-                f"{value:.0%} for {limit.lasting}): the engine's own limits, its CPU threads or a stuck scheduler hold "
+                f"{value:.0%} for {limit.for_}): the engine's own limits, its CPU threads or a stuck scheduler hold "
                 "them back, not the hardware.",
                 "有请求在排队，而显卡利用率仅 {{ $value | humanizePercentage }}（持续 "
-                f"{limit.lasting} 低于 {value:.0%} 即告警）：瓶颈是引擎自身的限制、CPU 线程或卡住的调度器，而不是硬件。",
+                f"{limit.for_} 低于 {value:.0%} 即告警）：瓶颈是引擎自身的限制、CPU 线程或卡住的调度器，而不是硬件。",
             ),
         )
 
-    return tuple(alert(Severity(tier), value) for tier, value in limit.steps())
+    return tuple(alert(Severity(tier), value) for tier, value in limit.tiers())
 
 
 def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
@@ -134,8 +134,8 @@ def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
             symptom=severity is Severity.CRITICAL,
             component=Component.ENGINE,
             expr=both(used > value, waiting, on=REPLICA),
-            lasting=limit.lasting,
-            keep="5m",
+            for_=limit.for_,
+            keep_firing_for="5m",
             panel=REPLICA_CACHE,
             summary=Text(
                 "Requests wait for the KV cache of {{ $labels.replica }} on {{ $labels.instance }}",
@@ -143,14 +143,14 @@ def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
             ),
             description=Text(
                 "{{ $value | humanizePercentage }} of the fullest rank's cache is held by live requests (alarm above "
-                f"{value:.0%} for {limit.lasting}) and requests wait. More replicas, shorter contexts, or a quantised "
+                f"{value:.0%} for {limit.for_}) and requests wait. More replicas, shorter contexts, or a quantised "
                 "cache.",
                 "最满的 rank 已有 {{ $value | humanizePercentage }} 的缓存被活跃请求占用（持续 "
-                f"{limit.lasting} 高于 {value:.0%} 即告警），并有请求在等待。可增加副本、缩短上下文或量化缓存。",
+                f"{limit.for_} 高于 {value:.0%} 即告警），并有请求在等待。可增加副本、缩短上下文或量化缓存。",
             ),
         )
 
-    return tuple(alert(Severity(tier), value) for tier, value in limit.steps())
+    return tuple(alert(Severity(tier), value) for tier, value in limit.tiers())
 
 
 def _preemptions(tuning: Tuning) -> Alert:
@@ -160,8 +160,8 @@ def _preemptions(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=token_rate(m.LLM_PREEMPTIONS_TOTAL) > limit.warning,
-        lasting=limit.lasting,
-        keep="5m",
+        for_=limit.for_,
+        keep_firing_for="5m",
         panel=REPLICA_PREEMPTIONS,
         summary=Text(
             "{{ $labels.replica }} on {{ $labels.instance }} throws running requests back",
@@ -176,7 +176,7 @@ def _preemptions(tuning: Tuning) -> Alert:
     )
 
 
-def _hits(tuning: Tuning) -> Alert:
+def _hit_rate_dropped(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
     # The same half hour of yesterday, because prompts follow the day; an hour ago while there is no yesterday.
     now = select(HIT_RATIO.known)
@@ -184,11 +184,11 @@ def _hits(tuning: Tuning) -> Alert:
     collapsed = both(now / past < limits.hit_rate_of_past.warning, past > limits.past_hit_rate.warning, on=REPLICA)
     asked = token_rate(m.LLM_PREFIX_CACHE_QUERIES_TOTAL, "30m") > limits.hit_rate_lookups.warning
     return Alert(
-        name="HitRateCollapsed",
+        name="PrefixCacheHitRateDropped",
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=both(collapsed, asked, on=REPLICA),
-        lasting=limits.hit_rate_of_past.lasting,
+        for_=limits.hit_rate_of_past.for_,
         panel=REPLICA_HITS,
         summary=Text(
             "The prefix cache of {{ $labels.replica }} on {{ $labels.instance }} hits far less than before",
@@ -213,7 +213,7 @@ def _saturated(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=both(beyond > limits.saturated_share.warning, seen, on=REPLICA),
-        lasting=limits.saturated_share.lasting,
+        for_=limits.saturated_share.for_,
         panel=REPLICA_FIRST_TOKEN,
         summary=Text(
             "{{ $labels.stage }} of {{ $labels.replica }} on {{ $labels.instance }} exceeds what its buckets can show",
@@ -236,7 +236,7 @@ def _restarting(tuning: Tuning) -> Alert:
         component=Component.ENGINE,
         expr=aggregate("max", resets(select(m.LLM_GENERATION_TOKENS_TOTAL), "30m"), without=("rank",))
         > limit.warning,
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=REPLICA_TOKENS,
         summary=Text(
             "{{ $labels.replica }} on {{ $labels.instance }} restarts again and again",
@@ -256,7 +256,7 @@ def _rank_stale() -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=select(m.LLM_RANK_STALE_INFO).equals(1),
-        lasting="5m",
+        for_="5m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "Rank {{ $labels.rank }} of {{ $labels.replica }} on {{ $labels.instance }} stands still",

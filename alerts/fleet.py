@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from alerts.panel_ids import FLEET_CARDS, FLEET_ENGINE_VERSIONS, FLEET_VERSIONS
+from alerts.panel_ids import FLEET_ENGINE_VERSIONS, FLEET_GPUS, FLEET_VERSIONS
 from alerts.recordings import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Recording, Severity
 from alerts.text import Text
@@ -39,7 +39,7 @@ _LATENCIES = (
     m.LLM_REQUEST_DURATION_SECONDS,
 )
 
-CARDS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(select(m.GPU_UP), *NODE))
+GPUS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(select(m.GPU_UP), *NODE))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -47,13 +47,13 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     del tuning
     return (
         Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), _drivers(), _engine_versions())),
-        Group(name="shardwatch-inventory", rules=(_fewer_cards(),), interval="5m"),
+        Group(name="shardwatch-inventory", rules=(_count_decreased(),), interval="5m"),
         Group(name="shardwatch-latency", rules=tuple(_quantiles())),
     )
 
 
 def _nodes() -> Iterator[Recording]:
-    yield CARDS
+    yield GPUS
     figures: tuple[tuple[str, str, Expr], ...] = (
         ("gpu_up", "sum", select(m.GPU_UP)),
         ("gpu_utilization_ratio", "avg", select(m.GPU_UTILIZATION_RATIO)),
@@ -127,7 +127,7 @@ def _drivers() -> Alert:
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=count_by(count_by(by_model, *MODEL, *versions), *MODEL) > 1,
-        lasting="30m",
+        for_="30m",
         panel=FLEET_VERSIONS,
         summary=Text(
             "Nodes that serve {{ $labels.model }} run different drivers or CUDA versions",
@@ -149,7 +149,7 @@ def _engine_versions() -> Alert:
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=count_by(by_version, *_KIND) > 1,
-        lasting="30m",
+        for_="30m",
         panel=FLEET_ENGINE_VERSIONS,
         summary=Text(
             "Replicas of {{ $labels.model }} run different versions of {{ $labels.engine }}",
@@ -164,17 +164,17 @@ def _engine_versions() -> Alert:
     )
 
 
-def _fewer_cards() -> Alert:
-    now = select(CARDS.known)
+def _count_decreased() -> Alert:
+    now = select(GPUS.known)
     most = over_time("max", now, "7d")
     none = both(unless(most, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE)
     return Alert(
-        name="GpuCountFell",
+        name="GpuCountDecreased",
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=unless((most - now > 0) | none, RELEASED, on=NODE),
-        lasting="5m",
-        panel=FLEET_CARDS,
+        for_="5m",
+        panel=FLEET_GPUS,
         summary=Text(
             "{{ $labels.instance }} has fewer cards than it had within the last week",
             "{{ $labels.instance }} 的显卡数量少于过去一周",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts.panel_ids import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
-from alerts.recordings import FIRING, POOL, WINDOW
+from alerts.recordings import ALERTS_LABELS, POOL, WINDOW
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
@@ -12,7 +12,7 @@ from exporter.promql import Expr, Known, both, count_by, increase, max_by, rate,
 
 # Several daemons may read one gateway, and a pool that is down for all of them is down once.
 _SHARED = ("job", "gateway", "kind", "pool")
-_POOL_ALERTS = Known(name="ALERTS", labels=(FIRING - {"instance"}) | set(_SHARED))
+_POOL_ALERTS = Known(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(_SHARED))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -27,7 +27,7 @@ def _unreadable() -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=select(m.GATEWAY_UP).equals(0),
-        lasting="2m",
+        for_="2m",
         panel=IMBALANCE_GATEWAYS,
         summary=Text(
             "Gateway {{ $labels.gateway }} cannot be read from {{ $labels.instance }}",
@@ -58,7 +58,7 @@ def _pool_down() -> Alert:
         symptom=True,
         component=Component.GATEWAY,
         expr=both(down, asked, on=_SHARED) | both(down, of_gateway, on=("job", "gateway")) | uncounted,
-        lasting="1m",
+        for_="1m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
             "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no backend left",
@@ -80,7 +80,7 @@ def _backend_down() -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=both(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
-        lasting="5m",
+        for_="5m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
             "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of {{ $labels.pool }} no requests",
@@ -107,8 +107,8 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             symptom=severity is Severity.CRITICAL,
             component=Component.REQUEST,
             expr=both(failed / served > value, enough, on=POOL),
-            lasting=limits.error_ratio.lasting,
-            keep="3m",
+            for_=limits.error_ratio.for_,
+            keep_firing_for="3m",
             panel=IMBALANCE_POOLS,
             summary=Text(
                 "Requests to pool {{ $labels.pool }} of gateway {{ $labels.gateway }} fail",
@@ -124,7 +124,7 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             ),
         )
 
-    return tuple(alert(Severity(tier), value) for tier, value in limits.error_ratio.steps())
+    return tuple(alert(Severity(tier), value) for tier, value in limits.error_ratio.tiers())
 
 
 def _uneven(tuning: Tuning) -> Alert:
@@ -136,8 +136,8 @@ def _uneven(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.GATEWAY,
         expr=both(uneven, enough, on=POOL),
-        lasting=limits.gateway_imbalance.lasting,
-        keep="5m",
+        for_=limits.gateway_imbalance.for_,
+        keep_firing_for="5m",
         panel=IMBALANCE_BUSIEST,
         summary=Text(
             "Gateway {{ $labels.gateway }} sends the backends of {{ $labels.pool }} uneven shares",
@@ -145,10 +145,10 @@ def _uneven(tuning: Tuning) -> Alert:
         ),
         description=Text(
             "One backend was sent {{ $value | humanize }} times the mean of its pool in 5 minutes (alarm above "
-            f"{limits.gateway_imbalance.warning:g} for {limits.gateway_imbalance.lasting}; seen from "
+            f"{limits.gateway_imbalance.warning:g} for {limits.gateway_imbalance.for_}; seen from "
             "{{ $labels.instance }}). Weights that somebody set on purpose count as uneven.",
             "5 分钟内某个后端收到的请求是池内均值的 {{ $value | humanize }} 倍（持续 "
-            f"{limits.gateway_imbalance.lasting} 高于 {limits.gateway_imbalance.warning:g} 即告警；观测自 "
+            f"{limits.gateway_imbalance.for_} 高于 {limits.gateway_imbalance.warning:g} 即告警；观测自 "
             "{{ $labels.instance }}）。人为设置的权重也会被计为不均。",
         ),
     )

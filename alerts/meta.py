@@ -32,7 +32,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Give the watchdog and the group about Prometheus and Alertmanager."""
     del tuning
     prometheus = (_rules_fail(), _rules_slow(), _not_sent(), _nobody_to_send_to(), _prometheus_not_loaded())
-    alertmanager = (_not_notified(), _alertmanager_not_loaded())
+    alertmanager = (_notifications_failing(), _alertmanager_not_loaded())
     return (
         Group(name="shardwatch-watchdog", rules=(_watchdog(),)),
         Group(name="shardwatch-monitoring", rules=(*prometheus, *alertmanager)),
@@ -45,7 +45,7 @@ def _watchdog() -> Alert:
         severity=Severity.NONE,
         component=Component.MONITORING,
         expr=vector(1),
-        lasting="0s",
+        for_="0s",
         panel=None,
         summary=Text(
             "Alerting works: this alert always fires",
@@ -58,13 +58,13 @@ def _watchdog() -> Alert:
     )
 
 
-def _alert(name: str, expr: Expr, lasting: str, summary: Text, description: Text) -> Alert:
+def _alert(name: str, expr: Expr, for_: str, summary: Text, description: Text) -> Alert:
     return Alert(
         name=name,
         severity=Severity.WARNING,
         component=Component.MONITORING,
         expr=expr,
-        lasting=lasting,
+        for_=for_,
         panel=None,
         summary=summary,
         description=description,
@@ -153,9 +153,9 @@ def _prometheus_not_loaded() -> Alert:
     )
 
 
-def _not_notified() -> Alert:
+def _notifications_failing() -> Alert:
     return _alert(
-        "NotificationsFail",
+        "AlertmanagerNotificationsFailing",
         increase(select(_NOTIFY_FAILURES), "5m") > 0,
         "5m",
         Text(

@@ -28,17 +28,19 @@ REPLICA = (*NODE, "replica", "engine", "model")
 MODEL = ("job", "model")
 POOL = (*NODE, "gateway", "kind", "pool")
 _OF_ALERT = ("alertname", "alertstate", "severity", "component")
-FIRING = TARGET | set(_OF_ALERT)  # labels of ALERTS, beside an alert's own
-OF_CLIENTS = "abort|rejected|invalid"  # outcomes that are no fault of the service
-RECENT = 3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
+ALERTS_LABELS = TARGET | set(_OF_ALERT)  # labels of ALERTS, beside an alert's own
+CLIENT_OUTCOMES = "abort|rejected|invalid"  # outcomes that are no fault of the service
+RECENT_SECONDS = (
+    3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
+)
 WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
 # Somebody told the daemon to let go of the cards (SIGUSR1): it reads none, and none is lost.
 RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="released")
 
-OWNER = frozenset({"replica", "engine", "model"})
+REPLICA_INFO = frozenset({"replica", "engine", "model"})
 
 
-def with_owner(cards: Expr, alert: str) -> Expr:
+def with_replica(cards: Expr, alert: str) -> Expr:
     """Name the replica beside each card that has one, and leave the others as they are.
 
     Who owns a card may be known no longer once it is lost or its processes are gone.  Then it is who did within 10
@@ -46,7 +48,11 @@ def with_owner(cards: Expr, alert: str) -> Expr:
     """
     now = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
     recent = aggregate("max", over_time("last", select(m.GPU_REPLICA_INFO), "10m"), without=("rank",))
-    own = select(Known(name="ALERTS", labels=FIRING | set(CARD) | OWNER), alertname=alert, replica=without_value(""))
+    own = select(
+        Known(name="ALERTS", labels=ALERTS_LABELS | set(CARD) | REPLICA_INFO),
+        alertname=alert,
+        replica=without_value(""),
+    )
     owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=CARD)
     owned = binary("*", owners, cards, on=CARD, bring=())
     return replace(owned | unless(cards, owners, on=CARD), labels=cards.labels, unit=cards.unit)
@@ -86,7 +92,7 @@ FINISHED = Recording(
     noun="llm_requests_served",
     operations="rate5m",
     expr=aggregate(
-        "sum", rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(OF_CLIENTS)), "5m"), without=("outcome",)
+        "sum", rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(CLIENT_OUTCOMES)), "5m"), without=("outcome",)
     ),
 )
 HIT_RATIO = Recording(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from alerts import capacity, card_load, cards, daemon, efficiency, fleet, gateways, meta, replicas, requests
+from alerts import capacity, daemon, efficiency, fleet, gateways, gpu_health, gpu_load, meta, replicas, requests
 from alerts.rule import Alert, Group, RuleError
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Series
 
-SUBJECTS = (daemon, cards, card_load, replicas, capacity, requests, gateways, efficiency, fleet, meta)
+SUBJECTS = (daemon, gpu_health, gpu_load, replicas, capacity, requests, gateways, efficiency, fleet, meta)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -29,7 +29,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     for key, count in recorded.items():
         if count > 1:
             raise RuleError(f"{key}: recorded twice")
-    full = full_set()
+    full = full_series_metrics()
     for alert in alerts:
         recorded_first = any(":" in source for source in alert.expr.sources)  # a recording may hide what it reads
         if bool(alert.full_series) is not bool(alert.expr.sources & full) and not (
@@ -40,7 +40,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     return found
 
 
-def full_set() -> frozenset[str]:
+def full_series_metrics() -> frozenset[str]:
     """Name the families that exist only with ``series: full``."""
     return frozenset(metric.name for metric in CATALOG if metric.series is Series.FULL)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from alerts.panel_ids import Panel
+from alerts.panel_ids import PanelId
 from alerts.rule import Alert, Group, Recording
 from alerts.text import Language
 from alerts.tuning import Tuning
@@ -78,10 +78,10 @@ def _recording(rule: Recording) -> dict[str, Any]:
 
 def _alert(rule: Alert, tuning: Tuning, language: Language) -> dict[str, Any]:
     found: dict[str, Any] = {"alert": rule.name, "expr": str(rule.expr)}
-    if rule.lasting != "0s":
-        found["for"] = rule.lasting
-    if rule.keep:
-        found["keep_firing_for"] = rule.keep
+    if rule.for_ != "0s":
+        found["for"] = rule.for_
+    if rule.keep_firing_for:
+        found["keep_firing_for"] = rule.keep_firing_for
     found["labels"] = {
         "severity": rule.severity.value,
         "component": rule.component.value,
@@ -105,9 +105,9 @@ def runbook_url(rule: Alert, tuning: Tuning, language: Language) -> str:
     return f"{base}#{rule.anchor}"
 
 
-def dashboard_url(rule: Alert, panel: Panel, tuning: Tuning) -> str:
+def dashboard_url(rule: Alert, panel: PanelId, tuning: Tuning) -> str:
     """Give the link to the panel, with the variables that the alert's labels set and the last three hours."""
     variables = "".join(
         f"&var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in _VARIABLES if label in rule.expr.labels
     )
-    return f"{tuning.dashboards}/d/{panel.board.value}?from=now-3h&to=now&viewPanel={panel.number}{variables}"
+    return f"{tuning.dashboards}/d/{panel.dashboard.value}?from=now-3h&to=now&viewPanel={panel.number}{variables}"

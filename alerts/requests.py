@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from alerts.objectives import FASTEST_BURN, Latency, ModelClass, bound_text
-from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, Panel
-from alerts.recordings import FINISHED, OF_CLIENTS, REPLICA, WINDOW
+from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, PanelId
+from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, WINDOW
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
+from alerts.slo import FASTEST_BURN, Latency, ModelClass, bucket_bound
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -36,8 +36,8 @@ from exporter.promql import (
 )  # fmt: skip
 
 STEP = 30  # seconds: the interval of the group, by which recorded rates become numbers of requests
-_PROMISE = ("class", "objective")
-LEVEL = ("job", "model", *_PROMISE)
+_OBJECTIVE = ("class", "objective")
+LEVEL = ("job", "model", *_OBJECTIVE)
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 # long window, short window, factor, for, severity: 2, 5, 10 and 10 % of a 30 days' budget
 BURNS = (
@@ -50,9 +50,9 @@ BURNS = (
 
 EVENTS, BROKEN = (
     Known(name=f"job_model_class_objective:{noun}:rate5m", labels=frozenset(LEVEL), per_second=True)
-    for noun in ("llm_promised_events", "llm_broken_events")
+    for noun in ("llm_slo_events", "llm_slo_bad_events")
 )
-BUDGET = Known(name="class_objective:llm_error_budget:ratio", labels=frozenset(_PROMISE), unit=Unit.RATIO)
+BUDGET = Known(name="class_objective:llm_error_budget:ratio", labels=frozenset(_OBJECTIVE), unit=Unit.RATIO)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -69,9 +69,9 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
         *burns.values(),
         *seen.values(),
         *_alerts(tuning, burns, seen),
-        *_unjudged(tuning.classes),
+        *_not_evaluable(tuning.classes),
     )
-    return (Group(name="shardwatch-objectives", rules=rules, interval=f"{STEP}s"), failures)
+    return (Group(name="shardwatch-slo", rules=rules, interval=f"{STEP}s"), failures)
 
 
 def _counted(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
@@ -94,7 +94,7 @@ def _models(models: tuple[str, ...], earlier: list[str]) -> tuple[Match, ...]:
 
 
 def _pair(class_: str, objective: str, events: Expr, bad: Expr) -> Iterator[Recording]:
-    for noun, expr in (("llm_promised_events", events), ("llm_broken_events", bad)):
+    for noun, expr in (("llm_slo_events", events), ("llm_slo_bad_events", bad)):
         yield Recording(
             level=LEVEL,
             noun=noun,
@@ -105,7 +105,7 @@ def _pair(class_: str, objective: str, events: Expr, bad: Expr) -> Iterator[Reco
 
 
 def _availability(models: tuple[Match, ...]) -> tuple[Expr, Expr]:
-    events = rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(OF_CLIENTS), model=models), "5m")
+    events = rate(select(m.LLM_REQUESTS_TOTAL, outcome=no_regex(CLIENT_OUTCOMES), model=models), "5m")
     return events, rate(select(m.LLM_REQUESTS_TOTAL, outcome="error", model=models), "5m")
 
 
@@ -113,7 +113,7 @@ def _by_bound(latency: Latency) -> Mapping[str, list[str]]:
     """Give the engines that share each bound, by the bound."""
     found: dict[str, list[str]] = {}
     for engine, target in latency.targets.items():
-        found.setdefault(bound_text(engine, latency.metric, target), []).append(engine)
+        found.setdefault(bucket_bound(engine, latency.metric, target), []).append(engine)
     return found
 
 
@@ -135,9 +135,9 @@ def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
 def _budgets(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
     for one in classes:
         if one.models:
-            for objective, share in one.objectives():
+            for objective, share in one.slo():
                 yield Recording(
-                    level=_PROMISE,
+                    level=_OBJECTIVE,
                     noun="llm_error_budget",
                     operations="ratio",
                     expr=vector(round(1 - share, 9)).as_unit(Unit.RATIO),
@@ -155,7 +155,7 @@ def _burn(window: str) -> Recording:
         level=LEVEL,
         noun="llm_error_budget_burn",
         operations=f"ratio_rate{window}",
-        expr=binary("/", share, select(BUDGET), on=_PROMISE, bring=()),
+        expr=binary("/", share, select(BUDGET), on=_OBJECTIVE, bring=()),
     )
 
 
@@ -163,36 +163,35 @@ def _seen(window: str) -> Recording:
     events = over_time("sum", select(EVENTS), window) * STEP
     return Recording(
         level=LEVEL,
-        noun="llm_promised_events",
+        noun="llm_slo_events",
         operations=f"increase{window}",
         expr=events.as_unit(Unit.NONE),
     )
 
 
 _WITHOUT_WHOLE_REQUESTS = (
-    "Without the buckets of whole requests nothing is judged; "
-    "FirstTokenBudgetBurn and TokenBudgetBurn judge the parts."
+    "Without the buckets of whole requests nothing is judged; TtftSloBurn and ItlSloBurn judge the parts."
 )
-_ABOUT: Mapping[str, tuple[str, Panel, Text]] = {
+_ABOUT: Mapping[str, tuple[str, PanelId, Text]] = {
     "availability": (
-        "AvailabilityBudgetBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败")
+        "AvailabilitySloBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败")
     ),
     "first_token": (
-        "FirstTokenBudgetBurn", REPLICA_FIRST_TOKEN, Text("{m} answers late", "{m} 首个 token 过慢")
+        "TtftSloBurn", REPLICA_FIRST_TOKEN, Text("{m} answers late", "{m} 首个 token 过慢")
     ),
     "token": (
-        "TokenBudgetBurn", REPLICA_TOKEN, Text("{m} writes slowly", "{m} 生成 token 过慢")
+        "ItlSloBurn", REPLICA_TOKEN, Text("{m} writes slowly", "{m} 生成 token 过慢")
     ),
     "duration": (
-        "DurationBudgetBurn", REPLICA_DURATION, Text("{m} takes long to finish", "{m} 完成请求过慢")
+        "DurationSloBurn", REPLICA_DURATION, Text("{m} takes long to finish", "{m} 完成请求过慢")
     ),
 }  # fmt: skip
 
 
 def _alerts(tuning: Tuning, burns: Mapping[str, Recording], seen: Mapping[str, Recording]) -> Iterator[Alert]:
-    promised = {name for one in tuning.classes if one.models for name, _ in one.objectives()}
+    has_objective = {name for one in tuning.classes if one.models for name, _ in one.slo()}
     for objective in _ABOUT:
-        if objective in promised:
+        if objective in has_objective:
             for burn in BURNS:
                 yield _alert(tuning, objective, burn, burns, seen)
 
@@ -204,9 +203,9 @@ def _alert(
     burns: Mapping[str, Recording],
     seen: Mapping[str, Recording],
 ) -> Alert:
-    long, short, factor, lasting, severity = burn
+    long, short, factor, for_, severity = burn
     limits = tuning.thresholds
-    floor = (limits.objective_tokens if objective == "token" else limits.objective_requests).warning
+    floor = (limits.slo_tokens if objective == "token" else limits.slo_requests).warning
     over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
     enough = select(seen[long].known, objective=objective) >= floor
     name, panel, what = _ABOUT[objective]
@@ -216,8 +215,8 @@ def _alert(
         symptom=True,
         component=Component.REQUEST,
         expr=both(both(over_long, over_short, on=LEVEL), enough, on=LEVEL),
-        lasting=lasting,
-        keep="5m" if severity is Severity.CRITICAL else "30m",
+        for_=for_,
+        keep_firing_for="5m" if severity is Severity.CRITICAL else "30m",
         labels={"window": long},
         full_series=_WITHOUT_WHOLE_REQUESTS if objective == "duration" else "",
         panel=panel,
@@ -246,7 +245,7 @@ def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
     )
 
 
-def _unjudged(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
+def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
     """Yield an alert a kind of promise about replicas that answer, and whose pages lack the bucket at the target."""
     lacking: dict[str, Expr] = {}
     earlier: list[str] = []
@@ -260,11 +259,11 @@ def _unjudged(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
     for name, expr in lacking.items():
         burn, panel, _ = _ABOUT[name]
         yield Alert(
-            name="PromiseNotJudged",
+            name="SloNotEvaluable",
             severity=Severity.WARNING,
             component=Component.REQUEST,
             expr=expr,
-            lasting="30m",
+            for_="30m",
             labels={"objective": name},
             full_series=_WITHOUT_WHOLE_REQUESTS if name == "duration" else "",
             panel=panel,
@@ -296,15 +295,15 @@ def _without_bucket(latency: Latency, models: tuple[Match, ...]) -> Expr:
 def _failures(tuning: Tuning) -> Iterator[Alert]:
     limits = tuning.thresholds
     enough = select(FINISHED.known) * 300 >= limits.error_requests.warning
-    for tier, value in limits.error_ratio.steps():
+    for tier, value in limits.error_ratio.tiers():
         yield Alert(
-            name="RequestsFail",
+            name="HighErrorRatio",
             severity=Severity(tier),
             symptom=True,
             component=Component.REQUEST,
             expr=both(select(m.LLM_ERROR_RATIO, window=WINDOW) > value, enough, on=REPLICA),
-            lasting=limits.error_ratio.lasting,
-            keep="3m",
+            for_=limits.error_ratio.for_,
+            keep_firing_for="3m",
             panel=REPLICA_ERRORS,
             summary=Text(
                 "Requests to {{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} fail",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from alerts.panel_ids import Panel
+from alerts.panel_ids import PanelId
 from alerts.text import Language, Text
 from exporter.errors import ShardwatchError
 from exporter.promql import Expr, Known
@@ -48,7 +48,7 @@ _IF_THERE = re.compile(r"with \$labels\.([a-z_]+)\Z")
 _VALUE = re.compile(r"\$value \| (?:humanize|humanize1024|humanizeDuration|humanizePercentage)\Z")
 _DURATION = re.compile(r"(\d+)([smhd])\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-SHORTEST = 60  # seconds: twice the slowest scrape interval that the rules are meant for
+MIN_FOR_SECONDS = 60  # seconds: twice the slowest scrape interval that the rules are meant for
 RESERVED = frozenset({"severity", "component", "alertname"})
 
 
@@ -64,8 +64,8 @@ def seconds(duration: str) -> int:
 class Alert:
     """One alerting rule.
 
-    ``lasting`` is ``for``, ``keep`` is ``keep_firing_for``; ``labels`` are static ones beside severity and component.
-    ``panel`` shows the figure that the alert judges; None where no board does.  ``sometimes``: labels that only some of
+    ``for_`` is ``for``, ``keep_firing_for`` is ``keep_firing_for``; ``labels`` are static ones beside severity and component.
+    ``panel`` shows the figure that the alert judges; None where no board does.  ``optional_labels``: labels that only some of
     its alerts carry; texts may name them as ``{{ with $labels.x }}… {{ . }} …{{ end }}``.
     ``symptom``: users feel it, so it may page.  ``full_series`` says what a daemon with the common set of series does
     without this rule; it must be given when the expression needs the full set, and only then.
@@ -75,22 +75,22 @@ class Alert:
     severity: Severity
     component: Component
     expr: Expr
-    lasting: str
+    for_: str
     summary: Text
     description: Text
-    panel: Panel | None
-    keep: str = ""
+    panel: PanelId | None
+    keep_firing_for: str = ""
     symptom: bool = False
     full_series: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    sometimes: frozenset[str] = frozenset()
+    optional_labels: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         for why in self._faults():
             raise RuleError(f"{self.name}: {why}")
         for where, text in (("summary", self.summary), ("description", self.description)):
-            _check_text(self.name, where, text, self.result_labels, self.sometimes)
+            _check_text(self.name, where, text, self.result_labels, self.optional_labels)
 
     def _faults(self) -> Iterator[str]:
         if not _NAME.match(self.name):
@@ -101,8 +101,8 @@ class Alert:
             yield "a number is no alert; compare series"
         if self.severity is Severity.CRITICAL and not self.symptom:
             yield "only what users feel may be critical"
-        least = SHORTEST if self.severity is not Severity.NONE else 0
-        if seconds(self.lasting) < least or (self.keep and seconds(self.keep) < least):
+        least = MIN_FOR_SECONDS if self.severity is not Severity.NONE else 0
+        if seconds(self.for_) < least or (self.keep_firing_for and seconds(self.keep_firing_for) < least):
             yield f"must last at least {least} s, or one failed scrape fires it"
         if RESERVED & set(self.labels):
             yield f"{', '.join(sorted(RESERVED & set(self.labels)))} cannot be set"
@@ -128,7 +128,7 @@ class Alert:
         return (self.name, self.severity.value, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
 
-def _check_text(alert: str, where: str, text: Text, labels: frozenset[str], sometimes: frozenset[str]) -> None:
+def _check_text(alert: str, where: str, text: Text, labels: frozenset[str], optional_labels: frozenset[str]) -> None:
     used: list[set[str]] = []
     for language in Language:
         sentence = text.in_(language)
@@ -136,7 +136,7 @@ def _check_text(alert: str, where: str, text: Text, labels: frozenset[str], some
             raise RuleError(f"{alert}: the {where} is empty in {language.value}")
         if sentence.count("{{") != sentence.count("}}"):
             raise RuleError(f"{alert}: the {where} opens or closes a template that it does not close or open")
-        used.append(set(_labels_used(alert, where, sentence, sometimes)))
+        used.append(set(_labels_used(alert, where, sentence, optional_labels)))
         missing = used[-1] - labels
         if missing:
             has = ", ".join(sorted(labels))
@@ -145,14 +145,14 @@ def _check_text(alert: str, where: str, text: Text, labels: frozenset[str], some
         raise RuleError(f"{alert}: the {where} names other labels in one language than in the other")
 
 
-def _labels_used(alert: str, where: str, sentence: str, sometimes: frozenset[str]) -> Iterator[str]:
+def _labels_used(alert: str, where: str, sentence: str, optional_labels: frozenset[str]) -> Iterator[str]:
     inside = ""  # the label whose part of the sentence stands only where it is there
     for template in _TEMPLATE.findall(sentence):
         inner = template.strip()
         match, optional = _LABEL.match(inner), _IF_THERE.match(inner)
         if match is not None:
             yield match[1]
-        elif optional is not None and not inside and optional[1] in sometimes:
+        elif optional is not None and not inside and optional[1] in optional_labels:
             inside = optional[1]
         elif inside and inner in {".", "end"}:
             inside = inside if inner == "." else ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from alerts.panel_ids import (
-    CARD_SIGNALS,
+    GPU_SIGNALS,
     REPLICA_ERRORS,
     REPLICA_HEALTH,
-    SELF_CARD_AGES,
     SELF_DOWN,
+    SELF_GPU_AGES,
     SELF_HUNG,
-    SELF_ODDITIES,
+    SELF_PARSE_ERRORS,
     SELF_SOURCES,
     SELF_UNASSIGNED,
 )
@@ -37,7 +37,7 @@ _SUCCESS = m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS
 
 def silent(tuning: Tuning) -> tuple[Alert, ...]:
     """Give the alerts about sources from which nothing comes any more."""
-    return (_blind(tuning), _driver(), _released(), _hung(), _card_stale(tuning), _source_stale(tuning))
+    return (_blind(tuning), _driver(), _released(), _hung(), _gpu_data_stale(tuning), _source_stale(tuning))
 
 
 def lacking(tuning: Tuning) -> tuple[Alert, ...]:
@@ -46,14 +46,14 @@ def lacking(tuning: Tuning) -> tuple[Alert, ...]:
 
 
 def _blind(tuning: Tuning) -> Alert:
-    limit = tuning.thresholds.replica_age
+    limit = tuning.thresholds.replica_data_age
     newest = since(aggregate("max", select(_SUCCESS), without=("source",)))
     return Alert(
         name="ShardwatchBlind",
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=unless(newest > limit.warning, RELEASED, on=NODE),
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=SELF_SOURCES,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} answers but reads nothing any more",
@@ -73,7 +73,7 @@ def _driver() -> Alert:
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=unless(select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(0), RELEASED, on=NODE),
-        lasting="2m",
+        for_="2m",
         panel=SELF_SOURCES,
         summary=Text(
             "The GPU driver on {{ $labels.instance }} cannot be read",
@@ -94,7 +94,7 @@ def _released() -> Alert:
         severity=Severity.INFO,
         component=Component.GPU,
         expr=RELEASED.equals(1),
-        lasting="1h",
+        for_="1h",
         panel=SELF_DOWN,
         summary=Text(
             "Shardwatch on {{ $labels.instance }} was told to let go of its cards and has not taken them up again",
@@ -114,7 +114,7 @@ def _hung() -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_SOURCE_HUNG).equals(1),
-        lasting="2m",
+        for_="2m",
         panel=SELF_HUNG,
         summary=Text(
             "{{ $labels.source }} on {{ $labels.instance }} does not return from a call",
@@ -129,15 +129,15 @@ def _hung() -> Alert:
     )
 
 
-def _card_stale(tuning: Tuning) -> Alert:
-    limit = tuning.thresholds.card_age
+def _gpu_data_stale(tuning: Tuning) -> Alert:
+    limit = tuning.thresholds.gpu_data_age
     return Alert(
-        name="CardDataStale",
+        name="GpuDataStale",
         severity=Severity.WARNING,
         component=Component.GPU,
         expr=both(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=CARD),
-        lasting=limit.lasting,
-        panel=SELF_CARD_AGES,
+        for_=limit.for_,
+        panel=SELF_GPU_AGES,
         summary=Text(
             "Card {{ $labels.gpu }} of {{ $labels.instance }} has given no new reading",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡没有新数据",
@@ -151,7 +151,7 @@ def _card_stale(tuning: Tuning) -> Alert:
 
 
 def _source_stale(tuning: Tuning) -> Alert:
-    limit = tuning.thresholds.replica_age
+    limit = tuning.thresholds.replica_data_age
     age = since(select(_SUCCESS))
     return Alert(
         name="SourceStale",
@@ -162,7 +162,7 @@ def _source_stale(tuning: Tuning) -> Alert:
             select(m.SHARDWATCH_SOURCE_UP).equals(1),
             on=("job", "instance", "source"),
         ),
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=SELF_SOURCES,
         summary=Text(
             "{{ $labels.source }} on {{ $labels.instance }} counts as up but is not read",
@@ -176,14 +176,14 @@ def _source_stale(tuning: Tuning) -> Alert:
 
 
 def _certificate(tuning: Tuning) -> Alert:
-    limit = tuning.thresholds.certificate_left
+    limit = tuning.thresholds.certificate_remaining
     left = until(select(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS))
     return Alert(
         name="CertificateExpires",
         severity=Severity.WARNING,
         component=Component.ENGINE,
         expr=left < limit.warning,
-        lasting=limit.lasting,
+        for_=limit.for_,
         panel=REPLICA_HEALTH,
         summary=Text(
             "The TLS certificate of {{ $labels.replica }} on {{ $labels.instance }} ends soon",
@@ -202,7 +202,7 @@ def _unassigned() -> Alert:
         severity=Severity.INFO,
         component=Component.EXPORTER,
         expr=select(m.SHARDWATCH_REPLICA_UNASSIGNED_INFO, reason=without_value("remote")).equals(1),
-        lasting="15m",
+        for_="15m",
         panel=SELF_UNASSIGNED,
         summary=Text(
             "No card is known for {{ $labels.replica }} on {{ $labels.instance }}: {{ $labels.reason }}",
@@ -226,8 +226,8 @@ def _signals() -> Alert:
             select(m.GPU_SIGNAL_MISSING_INFO, reason=regex("no_permission|error|busy")),
             without=("gpu", "uuid"),
         ).equals(1),
-        lasting="1h",
-        panel=CARD_SIGNALS,
+        for_="1h",
+        panel=GPU_SIGNALS,
         summary=Text(
             "{{ $labels.signal }} cannot be read on {{ $labels.instance }}: {{ $labels.reason }}",
             "{{ $labels.instance }} 无法读取 {{ $labels.signal }}：{{ $labels.reason }}",
@@ -239,15 +239,15 @@ def _signals() -> Alert:
     )
 
 
-def oddities() -> Alert:
+def parse_errors() -> Alert:
     """Give the alert about pages that are understood in part."""
     return Alert(
-        name="SourceOddities",
+        name="ParseErrors",
         severity=Severity.INFO,
         component=Component.EXPORTER,
         expr=increase(select(m.SHARDWATCH_SOURCE_ODDITIES_TOTAL), "1h") > 0,
-        lasting="30m",
-        panel=SELF_ODDITIES,
+        for_="30m",
+        panel=SELF_PARSE_ERRORS,
         summary=Text(
             "The page of {{ $labels.source }} on {{ $labels.instance }} holds lines that cannot be used",
             "{{ $labels.instance }} 上 {{ $labels.source }} 的页面含有无法使用的行",
@@ -274,7 +274,7 @@ def window_missing(tuning: Tuning) -> Alert:
         severity=Severity.WARNING,
         component=Component.EXPORTER,
         expr=max_by(engines, *NODE) | max_by(gateways, *NODE),
-        lasting="15m",
+        for_="15m",
         panel=REPLICA_ERRORS,
         summary=Text(
             f"Shardwatch on {{{{ $labels.instance }}}} has no window of {WINDOW}, which alerts and boards read",
@@ -282,9 +282,9 @@ def window_missing(tuning: Tuning) -> Alert:
         ),
         description=Text(
             "Replicas or pools of this node work, and their figures are on the page over other windows only: "
-            f"RequestsFail and GatewayUneven cannot fire here. Put {WINDOW} back into `windows` of the configuration, "
+            f"HighErrorRatio and GatewayUneven cannot fire here. Put {WINDOW} back into `windows` of the configuration, "
             "beside the others, and reload.",
-            "该节点的副本或后端池正在工作，但页面上只有其他窗口的数值：RequestsFail 与 GatewayUneven 无法触发。"
+            "该节点的副本或后端池正在工作，但页面上只有其他窗口的数值：HighErrorRatio 与 GatewayUneven 无法触发。"
             f"请把 {WINDOW} 加回配置的 `windows`（可与其他窗口并存）并重新加载。",
         ),
     )

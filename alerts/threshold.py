@@ -15,8 +15,8 @@ UNEVEN = (1.0, float("inf"))  # highest over mean: 1 is even
 class Threshold:
     """One number, or a warning and a critical one, in ``unit`` (``per_second``: the unit per second).
 
-    ``above``: bad is more than the value, else less.  ``lasting`` is how long it must hold before an alert fires.
-    ``reach`` is what the judged figure can be: a threshold at or beyond its ends could never be crossed.
+    ``above``: bad is more than the value, else less.  ``for_`` is how long it must hold before an alert fires.
+    ``value_range`` is what the judged figure can be: a threshold at or beyond its ends could never be crossed.
     """
 
     reason: str
@@ -25,13 +25,13 @@ class Threshold:
     unit: Unit = Unit.NONE
     per_second: bool = False
     above: bool = True
-    lasting: str = "5m"
-    reach: tuple[float, float] = ANY
+    for_: str = "5m"
+    value_range: tuple[float, float] = ANY
     metric: Metric | None = None
     published: str = ""
     corrected: str = ""
 
-    def steps(self) -> tuple[tuple[str, float], ...]:
+    def tiers(self) -> tuple[tuple[str, float], ...]:
         """Give the tiers in rising order of trouble: (``warning``, value) and, where there is one, ``critical``."""
         tiers = (("warning", self.warning), ("critical", self.critical))
         return tuple((name, value) for name, value in tiers if value is not None)

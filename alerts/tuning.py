@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from alerts import objectives
-from alerts.objectives import CLASSES, KINDS, LIKE_VLLM, Latency, ModelClass
+from alerts import slo
+from alerts.slo import CLASSES, KINDS, LIKE_VLLM, Latency, ModelClass
 from alerts.thresholds import DEFAULTS, Threshold, Thresholds
 from alerts.units import Mistake, quantity, span
 from alerts.yaml_reader import Reading, read_whole
@@ -82,7 +82,7 @@ def _bare(reading: Reading, path: str, node: Node | None, default: str) -> str:
 
 
 def _thresholds(reading: Reading, node: Node | None) -> Thresholds:
-    known = DEFAULTS.named()
+    known = DEFAULTS.by_name()
     entries = reading.keys(node, "thresholds", tuple(known))
     changed = {name: _threshold(reading, f"thresholds.{name}", child, known[name]) for name, child in entries.items()}
     return replace(DEFAULTS, **changed)
@@ -100,8 +100,8 @@ def _threshold(reading: Reading, path: str, node: Node, default: Threshold) -> T
         if tier in entries
     }
     found = {tier: value for tier, value in given.items() if value is not None}
-    lasting = _span(reading, f"{path}.for", entries["for"]) if "for" in entries else None
-    result = replace(default, lasting=lasting or default.lasting, **found)  # type: ignore[arg-type]
+    for_ = _span(reading, f"{path}.for", entries["for"]) if "for" in entries else None
+    result = replace(default, for_=for_ or default.for_, **found)  # type: ignore[arg-type]
     for tier, why in misfits(result):
         reading.wrong(f"{path}.{tier}", why, entries.get(tier, node))
     return result
@@ -149,7 +149,7 @@ def _classes(reading: Reading, node: Node | None) -> tuple[ModelClass, ...]:
     named = {name: _model_class(reading, name, child) for name, child in node.value.items()}
     # The user's classes come first, in the order of the file; default classes that are not named stay behind.
     merged = (*named.values(), *(one for one in CLASSES if one.name not in named))
-    for path, why in objectives.problems(merged):
+    for path, why in slo.problems(merged):
         reading.wrong(path, why)
     return merged
 
@@ -210,8 +210,8 @@ def _targets(reading: Reading, path: str, node: Node) -> Iterator[tuple[str, flo
 
 def misfits(threshold: Threshold) -> Iterator[tuple[str, str]]:
     """Give the tiers that could never be crossed, or stand in the wrong order, and why."""
-    low, high = threshold.reach
-    for tier, value in threshold.steps():
+    low, high = threshold.value_range
+    for tier, value in threshold.tiers():
         reachable = low <= value < high if threshold.above else low < value <= high
         if not reachable:
             side = "exceed" if threshold.above else "fall below"

@@ -15,28 +15,30 @@ from collections.abc import Sequence
 
 from alerts.text import Language
 from alerts.tuning import load
-from dashboards import tuned
-from dashboards.errors import BoardError
-from dashboards.traces import TRACES, led_to
+from dashboards import active_tuning
+from dashboards.errors import DashboardError
+from dashboards.trace_links import JAEGER_URL, with_jaeger_url
 from exporter.errors import SettingsError
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 
 
-def files(language: Language, traces: str = TRACES) -> dict[str, str]:
+def files(language: Language, traces: str = JAEGER_URL) -> dict[str, str]:
     """Give every file of one language: its path below the language's folder, and its text.
 
     ``traces`` is where Jaeger is; empty for no links to it.
     """
     from dashboards import provisioning  # noqa: PLC0415 - a wrong board is an error message, not a trace
-    from dashboards.boards import BOARDS  # noqa: PLC0415
+    from dashboards.definitions import DASHBOARDS  # noqa: PLC0415
 
-    boards = {f"{board.uid.value}.json": led_to(board.render(language), traces) for board in BOARDS}
-    found = {name: json.dumps(data, ensure_ascii=False, indent=1) + "\n" for name, data in boards.items()}
+    dashboards = {
+        f"{dashboard.uid.value}.json": with_jaeger_url(dashboard.render(language), traces) for dashboard in DASHBOARDS
+    }
+    found = {name: json.dumps(data, ensure_ascii=False, indent=1) + "\n" for name, data in dashboards.items()}
     found["provisioning/datasources/shardwatch.yaml"] = provisioning.data_source()
     found["provisioning/dashboards/shardwatch.yaml"] = provisioning.provider(language)
     found["provisioning/grafana.env"] = provisioning.environment()
-    found["kubernetes/shardwatch-dashboards.yaml"] = provisioning.config_maps(boards, language)
+    found["kubernetes/shardwatch-dashboards.yaml"] = provisioning.config_maps(dashboards, language)
     found["kubernetes/kustomization.yaml"] = provisioning.kustomization("shardwatch-dashboards.yaml")
     return found
 
@@ -46,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.thresholds:
-            tuned.tune(load(arguments.thresholds))  # before the first board is imported
+            active_tuning.set_(load(arguments.thresholds))  # before the first board is imported
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     except (OSError, UnicodeDecodeError) as error:
         print(f"dashboards: {arguments.thresholds} cannot be read: {error}", file=sys.stderr)
         return 2
-    except BoardError as error:
+    except DashboardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1
     return _made(arguments)
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--traces",
         metavar="URL",
-        default=TRACES,
+        default=JAEGER_URL,
         help="Jaeger, for links from replicas to traces; '' for none (%(default)s)",
     )
     return parser
@@ -90,7 +92,7 @@ def _made(arguments: argparse.Namespace) -> int:
             for one in languages
             for path, text in files(one, arguments.traces).items()
         }
-    except BoardError as error:
+    except DashboardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class BoardError(ValueError):
+class DashboardError(ValueError):
     """A board or panel that would be wrong in Grafana; the message names it."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from alerts.panel_ids import Board
+from alerts.panel_ids import DashboardUid
 from alerts.text import Language, Text
-from dashboards.errors import BoardError
+from dashboards.errors import DashboardError
 
 Json = dict[str, Any]
 
@@ -72,19 +72,19 @@ def provider(language: Language) -> str:
 
 def environment() -> str:
     """Give the settings of Grafana that make Fleet its home."""
-    path = f"{BOARDS_PATH}/{Board.FLEET.value}.json"
+    path = f"{BOARDS_PATH}/{DashboardUid.FLEET.value}.json"
     return f"{_HEADER}GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH={path}\n"
 
 
-def config_maps(boards: Mapping[str, Json], language: Language) -> str:
+def config_maps(dashboards: Mapping[str, Json], language: Language) -> str:
     """Give one ConfigMap a board, which the sidecar of Grafana's chart picks up by its label.
 
     ``kubectl apply`` keeps a copy of each in an annotation of at most 256 KiB: all boards in one would be refused.
     """
-    return _HEADER + "---\n".join(_config_map(name, board, language) for name, board in boards.items())
+    return _HEADER + "---\n".join(_config_map(name, dashboard, language) for name, dashboard in dashboards.items())
 
 
-def _config_map(name: str, board: Json, language: Language) -> str:
+def _config_map(name: str, dashboard: Json, language: Language) -> str:
     uid = name.removesuffix(".json")
     made = yaml.safe_dump(
         {
@@ -95,12 +95,12 @@ def _config_map(name: str, board: Json, language: Language) -> str:
                 "labels": {"app.kubernetes.io/name": "shardwatch", "grafana_dashboard": "1"},
                 "annotations": {"grafana_folder": FOLDER.in_(language)},
             },
-            "data": {name: json.dumps(board, ensure_ascii=False, separators=(",", ":"))},
+            "data": {name: json.dumps(dashboard, ensure_ascii=False, separators=(",", ":"))},
         },
         sort_keys=False, allow_unicode=True, width=1_000_000,
     )  # fmt: skip
     if len(made.encode()) > MOST_CONFIG_MAP:
-        raise BoardError(f"{uid}: its ConfigMap has {len(made.encode())} bytes; kubectl takes {MOST_CONFIG_MAP}")
+        raise DashboardError(f"{uid}: its ConfigMap has {len(made.encode())} bytes; kubectl takes {MOST_CONFIG_MAP}")
     return made
 
 

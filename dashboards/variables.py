@@ -1,6 +1,6 @@
 """The variables of every board, and selectors that obey them.
 
-``seen`` adds a matcher for each variable whose label the metric has, so that no panel can forget one.  ``or_dead`` is
+``selected`` adds a matcher for each variable whose label the metric has, so that no panel can forget one.  ``with_exporter_down`` is
 how a single figure says that nobody measures it.
 """
 
@@ -27,19 +27,19 @@ from exporter.promql import (
 )
 
 VARIABLES = ("job", "instance", "model", "replica", "gpu")
-WINDOW = "$__rate_interval"
+RATE_INTERVAL = "$__rate_interval"
 RANGE = "$__range"
-LATELY = recordings.WINDOW  # of the daemon's windows, the one that the rules read too
+EXPORTER_WINDOW = recordings.WINDOW  # of the daemon's windows, the one that the rules read too
 NODE = recordings.NODE
-DEAD = -9999.0  # no figure of the catalogue can be this
+EXPORTER_DOWN = -9999.0  # no figure of the catalogue can be this
 # The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
-FROM = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
+RANGE_START = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
 RANGE_SECONDS = Expr(body="$__range_s", labels=frozenset(), unit=None, scalar=True)
-WINDOW_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset(), unit=None, scalar=True)
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+RATE_INTERVAL_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset(), unit=None, scalar=True)
+DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def _asked(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matcher]:
+def _matchers(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matcher]:
     """Give the matchers of the variables, and the given ones beside them: none takes a variable's place."""
     own = labels_of(metric)
     chosen: dict[str, Matcher] = {name: regex(f"${name}") for name in VARIABLES if name in own}
@@ -49,24 +49,24 @@ def _asked(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matche
     return chosen
 
 
-def seen(metric: Metric | Known, **more: Matcher) -> Expr:
+def selected(metric: Metric | Known, **more: Matcher) -> Expr:
     """Select what the variables choose, and the given matchers."""
-    return select(metric, **_asked(metric, more))
+    return select(metric, **_matchers(metric, more))
 
 
-def seen_buckets(metric: Metric, **more: Matcher) -> Expr:
+def selected_buckets(metric: Metric, **more: Matcher) -> Expr:
     """Select a histogram's buckets."""
-    return buckets(metric, **_asked(metric, more))
+    return buckets(metric, **_matchers(metric, more))
 
 
-def seen_count(metric: Metric, **more: Matcher) -> Expr:
+def selected_count(metric: Metric, **more: Matcher) -> Expr:
     """Select a histogram's number of observations."""
-    return observations(metric, **_asked(metric, more))
+    return observations(metric, **_matchers(metric, more))
 
 
-def seen_sum(metric: Metric, **more: Matcher) -> Expr:
+def selected_sum(metric: Metric, **more: Matcher) -> Expr:
     """Select the sum of a histogram's observations."""
-    return total(metric, **_asked(metric, more))
+    return total(metric, **_matchers(metric, more))
 
 
 def targets() -> Expr:
@@ -75,27 +75,27 @@ def targets() -> Expr:
     With the job variable on All, ``up`` alone would be that of every job: kept are targets that showed Shardwatch's
     page within the last day.
     """
-    known = over_time("present", seen(m.SHARDWATCH_BUILD_INFO), "1d")
-    return both(seen(UP), known, on=NODE)
+    known = over_time("present", selected(m.SHARDWATCH_BUILD_INFO), "1d")
+    return both(selected(UP), known, on=NODE)
 
 
-def or_dead(expr: Expr) -> Expr:
-    """Add the value ``DEAD`` while every chosen exporter is dead; the panel shows it in words."""
-    dead = max_by(targets()).equals(0) + DEAD
+def with_exporter_down(expr: Expr) -> Expr:
+    """Add the value ``EXPORTER_DOWN`` while every chosen exporter is dead; the panel shows it in words."""
+    dead = max_by(targets()).equals(0) + EXPORTER_DOWN
     return expr | (dead if expr.unit is None else dead.as_unit(expr.unit, per_second=expr.per_second))
 
 
-def owned_lately(expr: Expr) -> Expr:
+def by_recent_replica(expr: Expr) -> Expr:
     """Give a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
-    joined = binary("*", over_time("max", seen(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), bring=())
+    joined = binary("*", over_time("max", selected(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), bring=())
     return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined
 
 
-def owned(expr: Expr) -> Expr:
+def by_replica(expr: Expr) -> Expr:
     """Give a card's figure for each replica that uses it, with the replica's labels.
 
     The fact stands on the left: a card of several replicas is then no error, as it would be with group_left the other
     way round.  ``expr`` must have one series a card.
     """
-    joined = binary("*", seen(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), bring=())
+    joined = binary("*", selected(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), bring=())
     return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined

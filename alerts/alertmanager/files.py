@@ -9,7 +9,7 @@ from typing import Any
 from alerts.alertmanager.channels import Made, Version
 from alerts.alertmanager.inhibition import inhibitions
 from alerts.alertmanager.messages import templates
-from alerts.alertmanager.plan import NOBODY, WATCHDOG, Plan
+from alerts.alertmanager.plan import NOBODY, WATCHDOG, NotificationPlan
 from alerts.alertmanager.routes import inhibit_rule, intervals, routing
 from alerts.render import dump
 from alerts.rule import Alert, Group
@@ -23,7 +23,7 @@ _HEADER = """\
 """
 
 
-def files(groups: Iterable[Group], plan: Plan, languages: Iterable[Language]) -> Mapping[Path, str]:
+def files(groups: Iterable[Group], plan: NotificationPlan, languages: Iterable[Language]) -> Mapping[Path, str]:
     """Give every file's content by its path below the output folder."""
     configuration = _header(plan) + dump(
         _configuration(tuple(alert for group in groups for alert in group.alerts()), plan)
@@ -35,7 +35,7 @@ def files(groups: Iterable[Group], plan: Plan, languages: Iterable[Language]) ->
     }
 
 
-def _header(plan: Plan) -> str:
+def _header(plan: NotificationPlan) -> str:
     wants = "; ".join(f"{_named(need.version)} for {need.feature}" for need in plan.needs())
     needs = f"Needs Alertmanager {_named(plan.floor)} or newer"
     return _HEADER.format(needs=f"{needs}: {wants}." if wants else f"{needs}.")
@@ -45,7 +45,7 @@ def _named(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _configuration(alerts: tuple[Alert, ...], plan: Plan) -> dict[str, Any]:
+def _configuration(alerts: tuple[Alert, ...], plan: NotificationPlan) -> dict[str, Any]:
     spans = list(intervals(plan))
     return {
         "templates": [TEMPLATES],
@@ -56,7 +56,7 @@ def _configuration(alerts: tuple[Alert, ...], plan: Plan) -> dict[str, Any]:
     }
 
 
-def _receivers(plan: Plan) -> Mapping[str, tuple[Made, ...]]:
+def _receivers(plan: NotificationPlan) -> Mapping[str, tuple[Made, ...]]:
     """Give the receivers that a route names; the watchdog's is a copy that tells of no recovery."""
     told = {*plan.routes.values(), *(name for team in plan.teams for name in team.told.values())}
     used = {name: channels for name, channels in plan.receivers.items() if name in told}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from alerts.alertmanager.plan import PACES, TOLD, Pace, Span, Times
+from alerts.alertmanager.plan import DEFAULT_TIMINGS, NOTIFIED, NotificationTiming, Span, Times
 from alerts.rule import Severity
 from alerts.yaml_reader import Reading
 from exporter.config.document import Node
@@ -58,7 +58,7 @@ def _severity(reading: Reading, node: Node, path: str) -> Severity | None:
     if node.text == Severity.NONE.value:
         reading.wrong(path, "the watchdog never rests", node)
         return Severity.NONE
-    return reading.word(node, path, {severity.value: severity for severity in TOLD})
+    return reading.word(node, path, {severity.value: severity for severity in NOTIFIED})
 
 
 def _span(reading: Reading, node: Node, path: str) -> Span:
@@ -84,18 +84,18 @@ def _days(reading: Reading, node: Node, path: str) -> str:
     return found
 
 
-def paces(reading: Reading, node: Node | None) -> Mapping[Severity, Pace]:
+def timings(reading: Reading, node: Node | None) -> Mapping[Severity, NotificationTiming]:
     """Read ``timing``: what is not named keeps its default."""
-    entries = reading.keys(node, "timing", tuple(severity.value for severity in TOLD))
+    entries = reading.keys(node, "timing", tuple(severity.value for severity in NOTIFIED))
     return {
         severity: _pace(reading, entries[severity.value], f"timing.{severity.value}", default)
         if severity.value in entries
         else default
-        for severity, default in PACES.items()
+        for severity, default in DEFAULT_TIMINGS.items()
     }
 
 
-def _pace(reading: Reading, node: Node, path: str, default: Pace) -> Pace:
+def _pace(reading: Reading, node: Node, path: str, default: NotificationTiming) -> NotificationTiming:
     entries = reading.keys(node, path, ("wait", "interval", "repeat"))
     given = {key: reading.text(child, f"{path}.{key}") for key, child in entries.items()}
     seconds = {"wait": 0, "interval": 0, "repeat": 0}
@@ -107,7 +107,7 @@ def _pace(reading: Reading, node: Node, path: str, default: Pace) -> Pace:
             seconds[key] = int(match[1]) * _UNITS[match[2]]
     if seconds["repeat"] < seconds["interval"]:
         reading.wrong(path, "repeats more often than it looks; repeat must not be shorter than interval", node)
-    return Pace(
+    return NotificationTiming(
         given.get("wait", default.wait),
         given.get("interval", default.interval),
         given.get("repeat", default.repeat),

@@ -85,7 +85,7 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
 
     fed = {a.name for a in alerts if a.component is not Component.MONITORING}
     cards = about("uuid", but={"GpuLost"})
-    stopped = ("EngineDown", "EngineFrozen", "EngineWedged")
+    stopped = ("EngineDown", "EngineFrozen", "EngineNoTokens")
     engines = {*about("replica", but={*stopped, *_WHY_AN_ENGINE_ENDS})} - set(about("uuid"))
     engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
     yield _rule("a card that is gone has no other troubles", ("GpuLost",), cards, CARD)
@@ -95,21 +95,23 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     yield replace(
         down, above=Severity.WARNING, ends=True, below=_below(Severity.WARNING), targets=tuple(sorted(engines))
     )
-    yield _rule("a model that nobody serves breaks all its promises", ("ModelUnserved",), _burns(alerts), MODEL)
+    yield _rule("a model that nobody serves breaks all its promises", ("ModelHasNoReplica",), _burns(alerts), MODEL)
     feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_WHY_THE_DAEMON_ENDS}))
     every = fed & set(about("job", but={"ShardwatchAbsent"}))
     yield replace(_rule("without the daemon its figures are old", ("ShardwatchDown",), feeds, NODE), ends=True)
     yield replace(_rule("no daemon at all", ("ShardwatchAbsent",), every, ("job",)), ends=True)
-    yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("CardDataStale", "SourceStale"), NODE)
-    yield _rule("a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountFell",), NODE)
+    yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("GpuDataStale", "SourceStale"), NODE)
+    yield _rule(
+        "a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountDecreased",), NODE
+    )
     yield _rule("a pool without a backend", ("GatewayPoolDown",), about("pool", but={"GatewayPoolDown"}), POOL)
     links = ("GpuFabricProblem", "GpuNvlinkDown", "GpuNvlinkErrors")
     yield _rule("a switch that failed takes the links of all cards with it", ("GpuNvswitchFatal",), links, NODE)
     yield _rule("a row that cannot be replaced", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), CARD)
     uneven = ("GroupUtilizationUneven",)
-    explained = ("GroupTalksOverPcie", "RanksUneven", "GpuStraggler")
+    explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
     yield _rule("why the cards of a group are unevenly busy", explained, uneven, REPLICA)
-    yield _rule("why the replicas of a model are uneven", ("ReplicaForgotten",), ("ReplicasUneven",), MODEL)
+    yield _rule("why the replicas of a model are uneven", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
 
 
 def _below(severity: Severity) -> tuple[Severity, ...]:

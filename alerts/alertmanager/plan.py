@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from alerts.alertmanager.channels import OLDEST, Made, Need, Version
 from alerts.rule import Severity
 
-TOLD = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that reach people
+NOTIFIED = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that reach people
 WATCHDOG, NOBODY = "watchdog", "nobody"  # receivers that are made here
 TAKEN = (WATCHDOG, NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class NotificationTiming:
     """How long to wait for more of a group, between messages about changes, and before repeating; Go durations."""
 
     wait: str
@@ -22,10 +22,10 @@ class Pace:
     repeat: str
 
 
-PACES: Mapping[Severity, Pace] = {
-    Severity.CRITICAL: Pace("10s", "1m", "4h"),
-    Severity.WARNING: Pace("30s", "5m", "12h"),
-    Severity.INFO: Pace("5m", "1h", "24h"),
+DEFAULT_TIMINGS: Mapping[Severity, NotificationTiming] = {
+    Severity.CRITICAL: NotificationTiming("10s", "1m", "4h"),
+    Severity.WARNING: NotificationTiming("30s", "5m", "12h"),
+    Severity.INFO: NotificationTiming("5m", "1h", "24h"),
 }
 
 
@@ -58,7 +58,7 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NotificationPlan:
     """Everything that the user decides about notifications."""
 
     receivers: Mapping[str, tuple[Made, ...]]
@@ -66,7 +66,7 @@ class Plan:
     watchdog: str = ""
     teams: tuple[Team, ...] = ()
     times: Times = field(default_factory=Times)
-    paces: Mapping[Severity, Pace] = field(default_factory=lambda: dict(PACES))
+    timings: Mapping[Severity, NotificationTiming] = field(default_factory=lambda: dict(DEFAULT_TIMINGS))
 
     def needs(self) -> tuple[Need, ...]:
         """Give what needs more than the oldest Alertmanager, each once."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from alerts.alertmanager import hours
 from alerts.alertmanager.channels import CHANNELS, SECRETS, Made, fault
-from alerts.alertmanager.plan import TAKEN, TOLD, WATCHDOG, Plan, Team
+from alerts.alertmanager.plan import NOTIFIED, TAKEN, WATCHDOG, NotificationPlan, Team
 from alerts.rule import Component, Severity
 from alerts.yaml_reader import Reading, read_whole
 from exporter.config.document import Node, key_path
@@ -19,28 +19,28 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,40}\Z")
 _LABEL = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
-def load(path: str) -> Plan:
+def load(path: str) -> NotificationPlan:
     """Read a file; raises SettingsError with every problem, OSError when it cannot be read."""
     with open(path, encoding="utf-8") as file:
         return read(file.read(), path)
 
 
-def read(text: str, origin: str = "receivers") -> Plan:
+def read(text: str, origin: str = "receivers") -> NotificationPlan:
     """Read the YAML text; raises SettingsError with every problem at once."""
     return read_whole(text, origin, _plan)
 
 
-def _plan(reading: Reading, root: Node) -> Plan:
+def _plan(reading: Reading, root: Node) -> NotificationPlan:
     top = reading.keys(root, "", ("receivers", "routes", "teams", "times", "timing"))
     receivers = _receivers(reading, top.get("receivers"), root)
     routes, watchdog = _routes(reading, top.get("routes"), receivers, root)
-    return Plan(
+    return NotificationPlan(
         receivers=receivers,
         routes=routes,
         watchdog=watchdog,
         teams=_teams(reading, top.get("teams"), receivers),
         times=hours.times(reading, top.get("times")),
-        paces=hours.paces(reading, top.get("timing")),
+        timings=hours.timings(reading, top.get("timing")),
     )
 
 
@@ -121,7 +121,7 @@ def _unknown(key: str, known: frozenset[str]) -> str:
 def _routes(
     reading: Reading, node: Node | None, receivers: Mapping[str, object], root: Node
 ) -> tuple[Mapping[Severity, str], str]:
-    known = tuple(severity.value for severity in TOLD)
+    known = tuple(severity.value for severity in NOTIFIED)
     entries = reading.keys(node, "routes", (*known, WATCHDOG))
     for severity in known:
         if severity not in entries:
@@ -146,7 +146,7 @@ def _teams(reading: Reading, node: Node | None, receivers: Mapping[str, object])
 
 
 def _team(reading: Reading, path: str, node: Node, receivers: Mapping[str, object]) -> Team:
-    entries = reading.keys(node, path, ("match", *(severity.value for severity in TOLD)))
+    entries = reading.keys(node, path, ("match", *(severity.value for severity in NOTIFIED)))
     match = {
         label: _values(reading, label, child, f"{path}.match.{label}")
         for label, child in reading.keys(entries.get("match"), f"{path}.match").items()

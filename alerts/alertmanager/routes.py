@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alerts.alertmanager.inhibition import Inhibition
-from alerts.alertmanager.plan import NOBODY, TOLD, WATCHDOG, Pace, Plan, Span, Team
+from alerts.alertmanager.plan import NOBODY, NOTIFIED, WATCHDOG, NotificationPlan, NotificationTiming, Span, Team
 from alerts.rule import Severity
 
 BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
@@ -23,22 +23,22 @@ _GROUPS: Mapping[Severity, tuple[str, ...]] = {
 }
 # Every 50 s: Alertmanager looks once an interval and repeats only when ``repeat`` is over by then, so that both at a
 # minute would be every other minute.
-_HEARTBEAT = Pace("0s", "50s", "45s")
+_HEARTBEAT = NotificationTiming("0s", "50s", "45s")
 
 
-def routing(plan: Plan) -> dict[str, Any]:
+def routing(plan: NotificationPlan) -> dict[str, Any]:
     """Give Alertmanager's ``route``."""
     root = plan.routes[Severity.WARNING]
-    routes = [_watchdog(plan), *(_severity(plan, severity) for severity in TOLD)]
+    routes = [_watchdog(plan), *(_severity(plan, severity) for severity in NOTIFIED)]
     return {
         "receiver": root,
-        **_pace(plan.paces[Severity.WARNING]),
+        **_pace(plan.timings[Severity.WARNING]),
         "group_by": ["alertname", "cluster", "job"],
         "routes": routes,
     }
 
 
-def _watchdog(plan: Plan) -> dict[str, Any]:
+def _watchdog(plan: NotificationPlan) -> dict[str, Any]:
     return {
         "receiver": WATCHDOG if plan.watchdog else NOBODY,
         "matchers": ['alertname="Watchdog"', f'severity="{Severity.NONE.value}"'],
@@ -47,14 +47,14 @@ def _watchdog(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _severity(plan: Plan, severity: Severity) -> dict[str, Any]:
+def _severity(plan: NotificationPlan, severity: Severity) -> dict[str, Any]:
     times = _times(plan, severity)
     teams = [_team(team, severity, times) for team in plan.teams if severity in team.told]
     return {
         "receiver": plan.routes[severity],
         "matchers": [f'severity="{severity.value}"'],
         "group_by": list(_GROUPS[severity]),
-        **_pace(plan.paces[severity]),
+        **_pace(plan.timings[severity]),
         **times,
         **({"routes": teams} if teams else {}),
     }
@@ -80,11 +80,11 @@ def quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _pace(pace: Pace) -> dict[str, str]:
+def _pace(pace: NotificationTiming) -> dict[str, str]:
     return {"group_wait": pace.wait, "group_interval": pace.interval, "repeat_interval": pace.repeat}
 
 
-def _times(plan: Plan, severity: Severity) -> dict[str, list[str]]:
+def _times(plan: NotificationPlan, severity: Severity) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     if severity in plan.times.muted_then:
         found["mute_time_intervals"] = [MAINTENANCE]
@@ -93,7 +93,7 @@ def _times(plan: Plan, severity: Severity) -> dict[str, list[str]]:
     return found
 
 
-def intervals(plan: Plan) -> Iterator[dict[str, Any]]:
+def intervals(plan: NotificationPlan) -> Iterator[dict[str, Any]]:
     """Yield Alertmanager's ``time_intervals``."""
     for name, spans in ((BUSINESS_HOURS, plan.times.business_hours), (MAINTENANCE, plan.times.maintenance)):
         if spans:

@@ -7,40 +7,40 @@ old schema, which ``normalise`` repairs.
 
 from __future__ import annotations
 
+from dashboards.panels.annotations import Annotation
 from dashboards.panels.factories import (
     alert_list,
-    bars,
+    bar_gauge,
     column,
-    dial,
-    heat,
-    history,
-    lines,
+    gauge,
+    heatmap,
     series,
     stat,
+    state_timeline,
+    status_history,
     table,
-    text,
-    timeline,
+    text_panel,
+    time_series,
 )
-from dashboards.panels.notes import Note
-from dashboards.panels.record import Cell, Drill, Panel, Shown, State
+from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, ValueMapping
 
 __all__ = [
+    "Annotation",
     "Cell",
-    "Drill",
-    "Note",
+    "DrillDown",
+    "NumberFormat",
     "Panel",
-    "Shown",
-    "State",
+    "ValueMapping",
     "alert_list",
-    "bars",
+    "bar_gauge",
     "column",
-    "dial",
-    "heat",
-    "history",
-    "lines",
+    "gauge",
+    "heatmap",
     "series",
     "stat",
+    "state_timeline",
+    "status_history",
     "table",
-    "text",
-    "timeline",
+    "text_panel",
+    "time_series",
 ]

@@ -1,7 +1,7 @@
 """The factories that boards call; queries are given as functions, so that whatever is wrong names the panel.
 
 A metric that vanished from the catalogue, a label that was dropped, two units that do not agree: each stops the build
-with ``BoardError``, whose message begins with the panel's title.
+with ``DashboardError``, whose message begins with the panel's title.
 """
 
 from __future__ import annotations
@@ -12,270 +12,295 @@ from dataclasses import dataclass
 from alerts import panel_ids
 from alerts.text import Text
 from alerts.thresholds import Threshold
-from dashboards.errors import BoardError
-from dashboards.no_data_text import Needs
-from dashboards.panels.record import Cell, Drill, Kind, Panel, Series, Shown, State
-from dashboards.variables import or_dead
+from dashboards.errors import DashboardError
+from dashboards.no_data_text import Requires
+from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, PanelKind, Series, ValueMapping
+from dashboards.variables import with_exporter_down
 from exporter.errors import ShardwatchError
 from exporter.promql import Expr, max_by, sum_by
 
-Ask = Callable[[], Expr]
+MakeExpr = Callable[[], Expr]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Query:
     """A series whose query has not been made yet."""
 
-    ask: Ask
+    make_expr: MakeExpr
     legend: Text
-    limit: Threshold | None = None
-    shown: Shown | None = None
-    states: tuple[State, ...] = ()
+    threshold: Threshold | None = None
+    number_format: NumberFormat | None = None
+    value_mappings: tuple[ValueMapping, ...] = ()
     cell: Cell = Cell.PLAIN
-    most: float | None = None
+    max_value: float | None = None
     dashed: bool = False
-    needs: tuple[Needs, ...] = ()
+    requires: tuple[Requires, ...] = ()
     summed: bool = False
     decimals: int | None = None
 
 
 def series(
-    ask: Ask, legend: Text | str, *, shown: Shown | None = None, dashed: bool = False, needs: tuple[Needs, ...] = ()
-) -> Asked:
+    make_expr: MakeExpr,
+    legend: Text | str,
+    *,
+    number_format: NumberFormat | None = None,
+    dashed: bool = False,
+    requires: tuple[Requires, ...] = (),
+) -> Query:
     """Give one query and the name of its series, ``{{label}}`` templates included.
 
-    ``dashed`` draws a limit rather than a figure.  ``needs`` are beyond the panel's.
+    ``dashed`` draws a limit rather than a figure.  ``requires`` are beyond the panel's.
     """
-    named = legend if isinstance(legend, Text) else Text(legend, legend)
-    return Asked(ask=ask, legend=named, shown=shown, dashed=dashed, needs=needs)
+    panel_id = legend if isinstance(legend, Text) else Text(legend, legend)
+    return Query(make_expr=make_expr, legend=panel_id, number_format=number_format, dashed=dashed, requires=requires)
 
 
 def column(
-    ask: Ask,
+    make_expr: MakeExpr,
     title: Text,
     *,
     cell: Cell = Cell.PLAIN,
-    limit: Threshold | None = None,
-    shown: Shown | None = None,
-    states: tuple[State, ...] = (),
-    most: float | None = None,
-    needs: tuple[Needs, ...] = (),
+    threshold: Threshold | None = None,
+    number_format: NumberFormat | None = None,
+    value_mappings: tuple[ValueMapping, ...] = (),
+    max_value: float | None = None,
+    requires: tuple[Requires, ...] = (),
     summed: bool = False,
     decimals: int | None = None,
-) -> Asked:
+) -> Query:
     """Give one column of a table; the query is brought to the table's rows by the largest value, or the sum.
 
     A trend (``Cell.TREND``) is a small curve over the chosen time; all other cells are of now.
     """
-    return Asked(
-        ask=ask,
+    return Query(
+        make_expr=make_expr,
         legend=title,
         cell=cell,
-        limit=limit,
-        shown=shown,
-        states=states,
-        most=most,
-        needs=needs,
+        threshold=threshold,
+        number_format=number_format,
+        value_mappings=value_mappings,
+        max_value=max_value,
+        requires=requires,
         summed=summed,
         decimals=decimals,
     )
 
 
-def _make(kind: Kind, title: Text, shows: Text, asked: tuple[Asked, ...], bring: Callable[[Asked, Expr], Expr],
-          *, named: panel_ids.Panel | None = None, rows: tuple[str, ...] = (), **more: object) -> Panel:  # fmt: skip
+def _make(kind: PanelKind, title: Text, description: Text, queries: tuple[Query, ...], bring: Callable[[Query, Expr], Expr],
+          *, panel_id: panel_ids.PanelId | None = None, rows: tuple[str, ...] = (), **more: object) -> Panel:  # fmt: skip
     made = []
-    for one in asked:
+    for one in queries:
         try:
-            expr = bring(one, one.ask())
+            expr = bring(one, one.make_expr())
         except (ShardwatchError, AttributeError, KeyError) as error:
-            raise BoardError(f"{title.en}: {error}") from error
+            raise DashboardError(f"{title.en}: {error}") from error
         made.append(
             Series(
-                expr=expr, legend=one.legend, limit=one.limit, shown=one.shown, states=one.states, cell=one.cell,
-                most=one.most, dashed=one.dashed, needs=one.needs, decimals=one.decimals,
+                expr=expr, legend=one.legend, threshold=one.threshold, number_format=one.number_format, value_mappings=one.value_mappings, cell=one.cell,
+                max_value=one.max_value, dashed=one.dashed, requires=one.requires, decimals=one.decimals,
             )
         )  # fmt: skip
-    number = named.number if named is not None else None
-    return Panel(kind=kind, title=title, shows=shows, series=tuple(made), number=number, rows=rows, **more)  # type: ignore[arg-type]
+    number = panel_id.number if panel_id is not None else None
+    given = {
+        "kind": kind,
+        "title": title,
+        "description": description,
+        "series": tuple(made),
+        "number": number,
+        "rows": rows,
+    }
+    return Panel(**given, **more)  # type: ignore[arg-type]
 
 
-def _as_is(_one: Asked, expr: Expr) -> Expr:
+def _as_is(_one: Query, expr: Expr) -> Expr:
     return expr
 
 
 def stat(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    needs: tuple[Needs, ...] = (),
-    limit: Threshold | None = None,
-    states: tuple[State, ...] = (),
+    description: Text,
+    *queries: Query,
+    requires: tuple[Requires, ...] = (),
+    threshold: Threshold | None = None,
+    value_mappings: tuple[ValueMapping, ...] = (),
     width: int = 4,
     height: int = 4,
     decimals: int | None = None,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
     """One figure now, large; says so when the exporters are dead."""
     return _make(
-        Kind.STAT, title, shows, asked, lambda _one, expr: or_dead(expr),
-        needs=needs, limit=limit, states=states, width=width, height=height, decimals=decimals, named=named, drill=drill,
+        PanelKind.STAT, title, description, queries, lambda _one, expr: with_exporter_down(expr),
+        requires=requires, threshold=threshold, value_mappings=value_mappings, width=width, height=height, decimals=decimals, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
-def lines(
+def time_series(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    needs: tuple[Needs, ...] = (),
-    limit: Threshold | None = None,
-    least: float | None = 0,
-    most: float | None = None,
+    description: Text,
+    *queries: Query,
+    requires: tuple[Requires, ...] = (),
+    threshold: Threshold | None = None,
+    min_value: float | None = 0,
+    max_value: float | None = None,
     stacked: bool = False,
     width: int = 8,
     height: int = 8,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
     traces: str = "",
 ) -> Panel:
     """Curves over time; thresholds are lines.  ``traces`` is the label that names the service to look for."""
     return _make(
-        Kind.LINES, title, shows, asked, _as_is,
-        needs=needs, limit=limit, least=least, most=most, stacked=stacked, width=width, height=height, named=named,
-        drill=drill, traces=traces,
+        PanelKind.TIME_SERIES, title, description, queries, _as_is,
+        requires=requires, threshold=threshold, min_value=min_value, max_value=max_value, stacked=stacked, width=width, height=height, panel_id=panel_id,
+        drill_down=drill_down, traces=traces,
     )  # fmt: skip
 
 
-def bars(
+def bar_gauge(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    needs: tuple[Needs, ...] = (),
-    limit: Threshold | None = None,
-    least: float | None = 0,
-    most: float | None = None,
+    description: Text,
+    *queries: Query,
+    requires: tuple[Requires, ...] = (),
+    threshold: Threshold | None = None,
+    min_value: float | None = 0,
+    max_value: float | None = None,
     width: int = 8,
     height: int = 7,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
     """Draw one bar a series, side by side: the one that differs stands out."""
     return _make(
-        Kind.BARS, title, shows, asked, _as_is,
-        needs=needs, limit=limit, least=least, most=most, width=width, height=height, named=named, drill=drill,
+        PanelKind.BAR_GAUGE, title, description, queries, _as_is,
+        requires=requires, threshold=threshold, min_value=min_value, max_value=max_value, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
-def dial(
+def gauge(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    least: float,
-    most: float,
-    needs: tuple[Needs, ...] = (),
-    limit: Threshold | None = None,
+    description: Text,
+    *queries: Query,
+    min_value: float,
+    max_value: float,
+    requires: tuple[Requires, ...] = (),
+    threshold: Threshold | None = None,
     width: int = 4,
     height: int = 4,
-    named: panel_ids.Panel | None = None,
+    panel_id: panel_ids.PanelId | None = None,
 ) -> Panel:
     """One figure between two bounds; says so when the exporters are dead."""
     return _make(
-        Kind.DIAL, title, shows, asked, lambda _one, expr: or_dead(expr),
-        least=least, most=most, needs=needs, limit=limit, width=width, height=height, named=named,
+        PanelKind.GAUGE, title, description, queries, lambda _one, expr: with_exporter_down(expr),
+        min_value=min_value, max_value=max_value, requires=requires, threshold=threshold, width=width, height=height, panel_id=panel_id,
     )  # fmt: skip
 
 
-def heat(
+def heatmap(
     title: Text,
-    shows: Text,
-    ask: Ask,
+    description: Text,
+    make_expr: MakeExpr,
     *,
-    needs: tuple[Needs, ...] = (),
+    requires: tuple[Requires, ...] = (),
     width: int = 8,
     height: int = 8,
-    named: panel_ids.Panel | None = None,
+    panel_id: panel_ids.PanelId | None = None,
 ) -> Panel:
     """Where observations lie over time: rates of a histogram's buckets, which must carry ``le`` and nothing else."""
-    one = (series(ask, "{{le}}"),)
-    return _make(Kind.HEAT, title, shows, one, _buckets, needs=needs, width=width, height=height, named=named)
+    one = (series(make_expr, "{{le}}"),)
+    return _make(
+        PanelKind.HEATMAP,
+        title,
+        description,
+        one,
+        _buckets,
+        requires=requires,
+        width=width,
+        height=height,
+        panel_id=panel_id,
+    )
 
 
-def _buckets(_one: Asked, expr: Expr) -> Expr:
+def _buckets(_one: Query, expr: Expr) -> Expr:
     if expr.labels != frozenset({"le"}):
-        raise BoardError("a heat map takes buckets summed by le")
+        raise DashboardError("a heat map takes buckets summed by le")
     return expr
 
 
-def timeline(
+def state_timeline(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    states: tuple[State, ...],
-    needs: tuple[Needs, ...] = (),
+    description: Text,
+    *queries: Query,
+    value_mappings: tuple[ValueMapping, ...],
+    requires: tuple[Requires, ...] = (),
     width: int = 12,
     height: int = 8,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
     """Named states over time, one strip a series."""
     return _make(
-        Kind.TIMELINE, title, shows, asked, _as_is,
-        states=states, needs=needs, width=width, height=height, named=named, drill=drill,
+        PanelKind.STATE_TIMELINE, title, description, queries, _as_is,
+        value_mappings=value_mappings, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
-def history(
+def status_history(
     title: Text,
-    shows: Text,
-    *asked: Asked,
-    limit: Threshold | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    states: tuple[State, ...] = (),
-    needs: tuple[Needs, ...] = (),
+    description: Text,
+    *queries: Query,
+    threshold: Threshold | None = None,
+    min_value: float | None = None,
+    max_value: float | None = None,
+    value_mappings: tuple[ValueMapping, ...] = (),
+    requires: tuple[Requires, ...] = (),
     width: int = 12,
     height: int = 8,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
     """Draw a coloured cell for each series and moment: a heat map whose rows have names."""
     return _make(
-        Kind.HISTORY, title, shows, asked, _as_is,
-        limit=limit, least=least, most=most, states=states, needs=needs, width=width, height=height, named=named, drill=drill,
+        PanelKind.STATUS_HISTORY, title, description, queries, _as_is,
+        threshold=threshold, min_value=min_value, max_value=max_value, value_mappings=value_mappings, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
 def table(
     title: Text,
-    shows: Text,
-    *columns: Asked,
+    description: Text,
+    *columns: Query,
     rows: tuple[str, ...],
     sort: tuple[str, ...] = (),
-    needs: tuple[Needs, ...] = (),
+    requires: tuple[Requires, ...] = (),
     width: int = 24,
     height: int = 9,
-    named: panel_ids.Panel | None = None,
-    drill: tuple[Drill, ...] = (),
+    panel_id: panel_ids.PanelId | None = None,
+    drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
     """Give a row for each combination of labels and a column for each query.
 
     Only the first column must have data: a card that lacks a signal keeps its row, with an empty cell.
     """
 
-    def bring(one: Asked, expr: Expr) -> Expr:
+    def bring(one: Query, expr: Expr) -> Expr:
         return (sum_by if one.summed else max_by)(expr, *rows)
 
     return _make(
-        Kind.TABLE, title, shows, columns, bring,
-        rows=rows, sort=sort, needs=needs, width=width, height=height, named=named, drill=drill,
+        PanelKind.TABLE, title, description, columns, bring,
+        rows=rows, sort=sort, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
-def text(title: Text, shows: Text, content: Text, *, width: int = 24, height: int = 3) -> Panel:
+def text_panel(title: Text, description: Text, content: Text, *, width: int = 24, height: int = 3) -> Panel:
     """Words that help to read the board; Markdown."""
-    return Panel(kind=Kind.TEXT, title=title, shows=shows, content=content, width=width, height=height)
+    return Panel(
+        kind=PanelKind.TEXT, title=title, description=description, content=content, width=width, height=height
+    )
 
 
-def alert_list(title: Text, shows: Text, *, width: int = 8, height: int = 8) -> Panel:
+def alert_list(title: Text, description: Text, *, width: int = 8, height: int = 8) -> Panel:
     """List the alerts that fire or are pending, as Grafana knows them."""
-    return Panel(kind=Kind.ALERTS, title=title, shows=shows, width=width, height=height)
+    return Panel(kind=PanelKind.ALERTS, title=title, description=description, width=width, height=height)

@@ -32,7 +32,7 @@ def plain(thing: object) -> Json:
     return data
 
 
-def board(data: Json) -> Json:
+def dashboard(data: Json) -> Json:
     """Repair a whole board."""
     kept = {key: data[key] for key in _BOARD if key in data}
     kept["schemaVersion"] = SCHEMA

@@ -6,9 +6,9 @@ from string import ascii_uppercase
 from typing import Any
 
 from alerts.text import Language
-from dashboards.errors import BoardError
-from dashboards.panels.paint import label_name, link, mappings, steps
-from dashboards.panels.record import Cell, Colour, Drill, Panel, Series
+from dashboards.errors import DashboardError
+from dashboards.panels.field_config import label_name, link, mappings, steps
+from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, Series
 
 Json = dict[str, Any]
 
@@ -27,7 +27,7 @@ def options(panel: Panel, language: Language) -> Json:
     columns = {one.legend.en: one.legend.in_(language) for one in panel.series}
     for name in panel.sort:
         if name not in columns:
-            raise BoardError(f"{panel.title.en}: sorted by a column {name!r} that it does not have")
+            raise DashboardError(f"{panel.title.en}: sorted by a column {name!r} that it does not have")
     sort = [(columns[name], True) for name in panel.sort]
     sort = sort or [(label_name(label, language), False) for label in panel.rows[:2]]
     return {
@@ -51,7 +51,7 @@ def defaults(panel: Panel, language: Language) -> Json:
 def overrides(panel: Panel, language: Language) -> list[Json]:
     """Give each column its look: figures, then links, then labels."""
     found = [_column(one, language) for one in panel.series if one.cell is not Cell.FACT]
-    found += [_row_link(panel.drill, label, language) for label in panel.rows if _leads(panel.drill, label)]
+    found += [_row_link(panel.drill_down, label, language) for label in panel.rows if _leads(panel.drill_down, label)]
     return found + [_label(label, language) for label in panel.rows]
 
 
@@ -75,7 +75,7 @@ def arrange(panel: Panel, language: Language) -> list[Json]:
         figures[value] = one.legend.in_(language)
     names = labels | figures
     if len(set(names.values())) != len(names):
-        raise BoardError(f"{panel.title.en}: two columns with one name")
+        raise DashboardError(f"{panel.title.en}: two columns with one name")
     order = {name: place for place, name in enumerate(names)}
     arranged = {"excludeByName": hidden, "indexByName": order, "renameByName": names, "includeByName": {}}
     return [*trends, {"id": "merge", "options": {}}, {"id": "organize", "options": arranged}]
@@ -85,12 +85,12 @@ def _trend(ref: str) -> Json:
     return {"id": "timeSeriesTable", "filter": {"id": "byRefId", "options": ref}, "options": {}}
 
 
-def _leads(drills: tuple[Drill, ...], label: str) -> bool:
-    return any(label == drill.carry[-1] for drill in drills)
+def _leads(drills: tuple[DrillDown, ...], label: str) -> bool:
+    return any(label == drill_down.labels[-1] for drill_down in drills)
 
 
-def _row_link(drills: tuple[Drill, ...], label: str, language: Language) -> Json:
-    links = [link(drill, language, table=True) for drill in drills if drill.carry[-1] == label]
+def _row_link(drills: tuple[DrillDown, ...], label: str, language: Language) -> Json:
+    links = [link(drill_down, language, table=True) for drill_down in drills if drill_down.labels[-1] == label]
     name = label_name(label, language)
     return {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": links}]}
 
@@ -111,14 +111,14 @@ def _column(series: Series, language: Language) -> Json:
     properties: list[Json] = [
         {"id": "unit", "value": series.unit},
         {"id": "custom.cellOptions", "value": _cell(series.cell)},
-        {"id": "thresholds", "value": {"mode": "absolute", "steps": steps(series.limit)}},
-        {"id": "mappings", "value": mappings(series.states, language, no_value="–", dead=False)},
+        {"id": "thresholds", "value": {"mode": "absolute", "steps": steps(series.threshold)}},
+        {"id": "mappings", "value": mappings(series.value_mappings, language, no_value="–", dead=False)},
     ]
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
         properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column make watts a hair
-    if series.most is not None:
-        properties.append({"id": "max", "value": series.most})
+    if series.max_value is not None:
+        properties.append({"id": "max", "value": series.max_value})
     if series.decimals is not None:
         properties.append({"id": "decimals", "value": series.decimals})
     return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": properties}
@@ -141,4 +141,4 @@ def _curve(series: Series) -> list[Json]:
         {"id": "noValue", "value": "–"},
         {"id": "min", "value": 0},
     ]
-    return found if series.most is None else [*found, {"id": "max", "value": series.most}]
+    return found if series.max_value is None else [*found, {"id": "max", "value": series.max_value}]

@@ -24,7 +24,7 @@ class Readers:
 READERS = {
     "1m": Readers(dashboards=("Imbalance",)),
     "5m": Readers(
-        alerts=("GatewayUneven", "RequestsFail"), dashboards=("Efficiency", "Fleet", "Imbalance", "Replica")
+        alerts=("GatewayUneven", "HighErrorRatio"), dashboards=("Efficiency", "Fleet", "Imbalance", "Replica")
     ),
 }
 # Some figures are shown of the longest window only, to keep series few, and those who read them name this one.

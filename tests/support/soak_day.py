@@ -129,7 +129,7 @@ class Replay:
         answer = prometheus.get(
             "/api/v1/query_range", query=str(alert.expr), start=self.begin, end=self.end, step=self.step
         )  # fmt: skip
-        held = seconds(alert.lasting)
+        held = seconds(alert.for_)
         for series in answer["data"]["result"]:
             since = last = None
             for at, _ in series["values"]:

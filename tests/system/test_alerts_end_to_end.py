@@ -208,7 +208,7 @@ def test_a_full_card_that_is_not_the_first_is_named(field, tell):
     assert full["labels"]["severity"] == "warning"
     at, _, uneven = field.told("GroupMemoryUneven", "/tickets", "oom", replica="chat-b")
     tell("memory uneven in the group, to ticket", at - fault)
-    at, _, failing = field.told("RequestsFail", "/tickets", "oom", replica="chat-b", severity="warning")
+    at, _, failing = field.told("HighErrorRatio", "/tickets", "oom", replica="chat-b", severity="warning")
     tell("requests that fail, to ticket", at - fault)
     field.over("GpuMemoryFull", "/tickets", "oom", gpu="5")
     field.over("GroupMemoryUneven", "/tickets", "oom", replica="chat-b")
@@ -216,12 +216,12 @@ def test_a_full_card_that_is_not_the_first_is_named(field, tell):
 
 
 def test_cards_that_talk_over_pcie_are_told_with_their_replica(field, tell):
-    at, message, slow = field.told("GroupTalksOverPcie", "/tickets", "pcie", replica="chat")
+    at, message, slow = field.told("ReplicaUsesPcie", "/tickets", "pcie", replica="chat")
     tell("start of eight cards over PCIe to ticket", at - field.started["pcie"])
     assert slow["labels"]["severity"] == "warning"
     assert not _told_of(field, "GroupUtilizationUneven", job="pcie"), "the cause silences its effect"
     field.restart("pcie", "--scenario", "mixed")  # the known cure: four cards with NVLink
-    field.over("GroupTalksOverPcie", "/tickets", "pcie", replica="chat")
+    field.over("ReplicaUsesPcie", "/tickets", "pcie", replica="chat")
 
 
 def test_a_scheduler_that_prefers_its_first_ranks_is_told(field, tell):

@@ -17,7 +17,7 @@ import pytest
 from alerts.text import Language
 from dashboards.preview import __main__ as command
 from dashboards.preview import ask, drawing, plan, programs, recording
-from tests.support.board_queries import LANGUAGES, UIDS, board, panels
+from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
 
 WINDOW = plan.Window(start=1_000_000.0, end=1_000_600.0, scrape=2.0)
 
@@ -31,7 +31,7 @@ def made(uid="shardwatch-node", language="en", *, chosen=None, width=1600, unfol
 def test_every_query_of_a_board_is_asked_once_and_nothing_is_left_to_fill_in(uid, language):
     asked = [(one.panel, one.ref) for one in made(uid, language).requests]
     written = [
-        (one["id"], target["refId"]) for one in panels(board(uid, language)) for target in one.get("targets", ())
+        (one["id"], target["refId"]) for one in panels(dashboard(uid, language)) for target in one.get("targets", ())
     ]
     assert sorted(asked) == sorted(written)
     assert not [one.expr for one in made(uid, language).requests if re.search(r"\$(?!\d)", one.expr)]
@@ -131,8 +131,8 @@ def test_a_variable_without_a_value_is_refused_before_anything_is_recorded(monke
 
 
 def test_all_nodes_stand_on_the_fleets_board_and_one_on_a_board_of_cards():
-    assert plan.takes_all(board("shardwatch-fleet"), "instance")
-    assert not plan.takes_all(board("shardwatch-node"), "instance")
+    assert plan.takes_all(dashboard("shardwatch-fleet"), "instance")
+    assert not plan.takes_all(dashboard("shardwatch-node"), "instance")
 
 
 def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, tmp_path):

@@ -33,11 +33,11 @@ def test_the_same_replay_tells_of_a_lost_card_and_of_cards_that_idle(folder):
     }
     fired, _ = soak_day.replayed(folder, days, hours=2.25, read=60)
     names = {name for name, _ in fired}
-    assert {"GpuLost", "EngineFrozen", "CardIdleHoldsMemory"} <= names, fired
+    assert {"GpuLost", "EngineFrozen", "GpuMemoryHeldIdle"} <= names, fired
     ((lost, at),) = fired["GpuLost", "critical"]
     assert (lost["gpu"], lost["instance"]) == ("6", "n1:9853")
     assert 3600 < at <= 3600 + 240
     assert {labels["replica"] for labels, _ in fired["EngineFrozen", "critical"]} == {"chat-b"}
-    assert {labels["gpu"] for labels, _ in fired["CardIdleHoldsMemory", "info"]} == {str(gpu) for gpu in range(8)}
+    assert {labels["gpu"] for labels, _ in fired["GpuMemoryHeldIdle", "info"]} == {str(gpu) for gpu in range(8)}
     idle = {name for (name, _), found in fired.items() for labels, _ in found if labels.get("instance") == "n2:9853"}
-    assert idle == {"CardIdleHoldsMemory"}, "an idle node is a note about money, and nothing else"
+    assert idle == {"GpuMemoryHeldIdle"}, "an idle node is a note about money, and nothing else"

@@ -49,7 +49,7 @@ def test_what_explains_another_alert_fires_no_later_than_it():
         for source in (alert for name in one.sources for alert in named[name]):
             for target in (alert for name in one.targets for alert in named[name]):
                 judged += 1
-                if seconds(source.lasting) > seconds(target.lasting):
+                if seconds(source.for_) > seconds(target.for_):
                     late.append((source.identity, target.identity))
     assert not late
     assert judged > 30
@@ -66,21 +66,21 @@ POSTED = {
     "heat of another card": ({"alertname": "GpuHot", "severity": "warning", **OTHER}, True),
     "heat of that card elsewhere": ({"alertname": "GpuHot", "severity": "warning", **CARD, "instance": "n2"}, True),
     "frozen": ({"alertname": "EngineFrozen", "severity": "critical", **REPLICA}, True),
-    "failing because frozen": ({"alertname": "RequestsFail", "severity": "critical", "window": "5m", **REPLICA}, False),
-    "failing elsewhere": ({"alertname": "RequestsFail", "severity": "critical", "window": "5m", **REPLICA, "replica": "b"}, True),
-    "failing elsewhere, milder": ({"alertname": "RequestsFail", "severity": "warning", "window": "5m", **REPLICA, "replica": "b"}, False),
+    "failing because frozen": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA}, False),
+    "failing elsewhere": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA, "replica": "b"}, True),
+    "failing elsewhere, milder": ({"alertname": "HighErrorRatio", "severity": "warning", "window": "5m", **REPLICA, "replica": "b"}, False),
     "an expired certificate": ({"alertname": "CertificateExpires", "severity": "warning", **REPLICA}, True),
     "daemon down": ({"alertname": "ShardwatchDown", "severity": "critical", "job": "j", "instance": "n9"}, True),
     "card lost where the daemon is down": ({"alertname": "GpuLost", "severity": "critical", **CARD, "instance": "n9"}, False),
     "engine down where the daemon is down": ({"alertname": "EngineDown", "severity": "critical", **REPLICA, "instance": "n9"}, False),
     "the daemon restarts": ({"alertname": "ShardwatchRestarting", "severity": "warning", "job": "j", "instance": "n9"}, True),
     "Prometheus on that machine": ({"alertname": "RulesFail", "severity": "warning", "job": "prometheus", "instance": "n9"}, True),
-    "fast burn": ({"alertname": "FirstTokenBudgetBurn", "severity": "critical", "window": "1h", "job": "j", "model": "m", "class": "c", "objective": "first_token"}, True),
-    "slow burn": ({"alertname": "FirstTokenBudgetBurn", "severity": "warning", "window": "3d", "job": "j", "model": "m", "class": "c", "objective": "first_token"}, False),
-    "burn of another model": ({"alertname": "FirstTokenBudgetBurn", "severity": "warning", "window": "3d", "job": "j", "model": "n", "class": "c", "objective": "first_token"}, True),
-    "over PCIe": ({"alertname": "GroupTalksOverPcie", "severity": "warning", "job": "j", "instance": "n1", "replica": "p"}, True),
+    "fast burn": ({"alertname": "TtftSloBurn", "severity": "critical", "window": "1h", "job": "j", "model": "m", "class": "c", "objective": "first_token"}, True),
+    "slow burn": ({"alertname": "TtftSloBurn", "severity": "warning", "window": "3d", "job": "j", "model": "m", "class": "c", "objective": "first_token"}, False),
+    "burn of another model": ({"alertname": "TtftSloBurn", "severity": "warning", "window": "3d", "job": "j", "model": "n", "class": "c", "objective": "first_token"}, True),
+    "over PCIe": ({"alertname": "ReplicaUsesPcie", "severity": "warning", "job": "j", "instance": "n1", "replica": "p"}, True),
     "uneven because of PCIe": ({"alertname": "GroupUtilizationUneven", "severity": "warning", "job": "j", "instance": "n1", "replica": "p"}, False),
-    "forgotten by the gateway": ({"alertname": "ReplicaForgotten", "severity": "warning", **REPLICA, "replica": "f", "model": "f"}, True),
+    "forgotten by the gateway": ({"alertname": "ReplicaNotReceivingTraffic", "severity": "warning", **REPLICA, "replica": "f", "model": "f"}, True),
     "uneven because one is forgotten": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "f"}, False),
     "uneven replicas of another model": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "g"}, True),
     "a switch failed": ({"alertname": "GpuNvswitchFatal", "severity": "critical", "job": "j", "instance": "s", "pci_bus_id": "0000:c1:00", "sxid": "24007"}, True),

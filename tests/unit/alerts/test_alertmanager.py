@@ -11,7 +11,7 @@ import yaml
 
 from alerts import alertmanager
 from alerts.alertmanager import reader
-from alerts.alertmanager.plan import PACES, TOLD
+from alerts.alertmanager.plan import DEFAULT_TIMINGS, NOTIFIED
 from alerts.text import Language
 from exporter.errors import SettingsError
 from tests.support.alertmanager_texts import FULL, MINIMAL, ROBOTS, amtool, made, version, write
@@ -111,7 +111,7 @@ def test_the_watchdog_comes_at_least_every_minute_and_tells_of_no_recovery():
     watchdog = next(one for one in tree["receivers"] if one["name"] == "watchdog")
     assert [one["send_resolved"] for one in watchdog["webhook_configs"]] == [False]
     others = [route for route in tree["route"]["routes"] if route["receiver"] != "watchdog"]
-    assert [route["matchers"] for route in others] == [[f'severity="{one.value}"'] for one in TOLD]
+    assert [route["matchers"] for route in others] == [[f'severity="{one.value}"'] for one in NOTIFIED]
 
 
 def test_hours_hold_for_teams_too_because_alertmanager_hands_them_to_nobody():
@@ -279,4 +279,4 @@ def test_everything_that_the_file_explains_can_be_switched_on():
     text = text.replace("warning: hardware", "warning: operators")
     plan = reader.read(text)
     assert (plan.teams, plan.times.maintenance, plan.times.location) != ((), (), "UTC")
-    assert plan == replace(plan, paces=dict(PACES)), "the paces that it shows are those that are used"
+    assert plan == replace(plan, timings=dict(DEFAULT_TIMINGS)), "the paces that it shows are those that are used"

@@ -14,11 +14,11 @@ import yaml
 
 from alerts import panel_ids
 from alerts.__main__ import BAD_INPUT, DIFFERS, GENERATED, OK, main
-from alerts.objectives import BOUNDS, CLASSES
 from alerts.recordings import WINDOW
-from alerts.registry import full_set, groups
+from alerts.registry import full_series_metrics, groups
 from alerts.render import RESOURCE, RULES, files, runbook_url
 from alerts.rule import Alert, Component, Group, Recording, RuleError, Severity
+from alerts.slo import BOUNDS, CLASSES
 from alerts.text import Language, Text
 from alerts.thresholds import DEFAULTS
 from alerts.tuning import Tuning, load, misfits, read
@@ -43,8 +43,8 @@ def good(**changed):
         "severity": Severity.WARNING,
         "component": Component.GPU,
         "expr": select(m.GPU_UP).equals(0),
-        "lasting": "1m",
-        "panel": panel_ids.FLEET_CARDS,
+        "for_": "1m",
+        "panel": panel_ids.FLEET_GPUS,
         "summary": Text("card {{ $labels.gpu }}", "卡 {{ $labels.gpu }}"),
         "description": Text("{{ $value | humanize }}", "{{ $value | humanize }}"),
     }
@@ -57,9 +57,9 @@ def good(**changed):
         ({"name": "card_lost"}, "CamelCase"),
         ({"severity": Severity.CRITICAL}, "only what users feel"),
         ({"expr": select(m.GPU_ENERGY_JOULES_TOTAL)}, "raw counter"),
-        ({"lasting": "30s"}, "one failed scrape"),
-        ({"lasting": "5 minutes"}, "no duration"),
-        ({"keep": "10s"}, "one failed scrape"),
+        ({"for_": "30s"}, "one failed scrape"),
+        ({"for_": "5 minutes"}, "no duration"),
+        ({"keep_firing_for": "10s"}, "one failed scrape"),
         ({"labels": {"severity": "page"}}, "cannot be set"),
         ({"summary": Text("card {{ $labels.replica }}", "卡 {{ $labels.replica }}")}, "names replica"),
         ({"summary": Text("card {{ $labels.gpu }}", "卡 {{ $labels.uuid }}")}, "other labels in one language"),
@@ -71,7 +71,7 @@ def good(**changed):
         ({"description": Text('{{ query "up" }}', '{{ query "up" }}')}, "allowed are"),
         ({"description": Text("{{ with $labels.replica }}{{ . }}{{ end }}", "{{ . }}")}, "allowed are"),
         (
-            {"description": Text("{{ with $labels.replica }}{{ . }}", "卡"), "sometimes": frozenset({"replica"})},
+            {"description": Text("{{ with $labels.replica }}{{ . }}", "卡"), "optional_labels": frozenset({"replica"})},
             "begins a part about replica",
         ),
         ({"description": Text("{{ $externalLabels.x }}", "{{ $externalLabels.x }}")}, "allowed are"),
@@ -164,14 +164,14 @@ def test_what_alerts_read_by_window_is_what_window_missing_watches():
 
 
 def test_alerts_that_users_need_by_default_read_the_common_set_of_series():
-    full = full_set()
+    full = full_series_metrics()
     lacking = {
         alert.name
         for alert in ALERTS
-        if alert.expr.sources & full and alert.labels.get("objective") != "duration"  # as DurationBudgetBurn
+        if alert.expr.sources & full and alert.labels.get("objective") != "duration"  # as DurationSloBurn
     }
     assert lacking <= {"GpuNvlinkErrors", "GpuPcieReplays"}
-    assert all(alert.full_series for alert in ALERTS if alert.name in lacking | {"DurationBudgetBurn"})
+    assert all(alert.full_series for alert in ALERTS if alert.name in lacking | {"DurationSloBurn"})
 
 
 def test_recordings_stand_before_the_alerts_that_read_them():
@@ -187,7 +187,7 @@ def test_recordings_stand_before_the_alerts_that_read_them():
 
 def test_what_pages_is_a_symptom_and_every_cause_is_a_ticket():
     critical = {alert.name for alert in ALERTS if alert.severity is Severity.CRITICAL}
-    assert {"GpuLost", "EngineDown", "EngineFrozen", "EngineWedged", "AvailabilityBudgetBurn"} <= critical
+    assert {"GpuLost", "EngineDown", "EngineFrozen", "EngineNoTokens", "AvailabilitySloBurn"} <= critical
     assert not [name for name in critical if name.startswith(("GpuXid", "GpuEcc", "GpuHot", "GpuMemory", "Group"))]
     assert {alert.name for alert in ALERTS if alert.severity is Severity.NONE} == {"Watchdog"}
 
@@ -200,20 +200,20 @@ def test_every_text_is_written_in_chinese_too():
 
 
 def test_the_whole_published_table_is_answered():
-    answered = {threshold.published for threshold in DEFAULTS.named().values() if threshold.published}
+    answered = {threshold.published for threshold in DEFAULTS.by_name().values() if threshold.published}
     for row in ("utilisation below 40", "standard deviation", "memory above 85", "P99 above 1", "hit rate below 40",
                 "errors above 1", "highest minus lowest", "temperature above 85"):  # fmt: skip
         assert [text for text in answered if row in text], row
-    for name, threshold in DEFAULTS.named().items():
+    for name, threshold in DEFAULTS.by_name().items():
         assert bool(threshold.published) == bool(threshold.corrected), name
         assert threshold.reason.endswith("."), name
         assert not list(misfits(threshold)), name
 
 
 def test_the_panels_that_alerts_link_to_have_distinct_ids_and_uids():
-    panels = [value for value in vars(panel_ids).values() if isinstance(value, panel_ids.Panel)]
-    assert len({(panel.board, panel.number) for panel in panels}) == len(panels)
-    assert all(len(board.value) <= 40 for board in panel_ids.Board)
+    panels = [value for value in vars(panel_ids).values() if isinstance(value, panel_ids.PanelId)]
+    assert len({(panel.dashboard, panel.number) for panel in panels}) == len(panels)
+    assert all(len(board.value) <= 40 for board in panel_ids.DashboardUid)
 
 
 GOOD = """
@@ -222,7 +222,7 @@ links: {dashboards: "https://grafana.example.org/", runbook: "https://wiki.examp
 thresholds:
   temperature_margin: {warning: 12 celsius, critical: 5 °C, for: 10m}
   error_ratio: {warning: 2%}
-  replica_age: {warning: 2m, critical: 5m, metric: llm_data_age_seconds}
+  replica_data_age: {warning: 2m, critical: 5m, metric: llm_data_age_seconds}
   preemption_rate: {warning: 0.5 per second}
 classes:
   interactive:
@@ -235,10 +235,10 @@ classes:
 def test_a_thresholds_file_changes_what_it_names_and_nothing_else():
     tuning = read(GOOD)
     limits = tuning.thresholds
-    assert (limits.temperature_margin.warning, limits.temperature_margin.lasting) == (12, "10m")
+    assert (limits.temperature_margin.warning, limits.temperature_margin.for_) == (12, "10m")
     assert (limits.error_ratio.warning, limits.error_ratio.critical) == (0.02, 0.05)
-    assert limits.replica_age.warning == 120
-    assert limits.card_memory == DEFAULTS.card_memory
+    assert limits.replica_data_age.warning == 120
+    assert limits.gpu_memory_used == DEFAULTS.gpu_memory_used
     assert [one.name for one in tuning.classes] == ["interactive", "batch", "standard"]
     text = files(groups(tuning), tuning, Language.ENGLISH)[RULES]
     assert "gpu_temperature_margin_celsius[2m]) < 12" in text
@@ -262,12 +262,12 @@ TTFT = "llm_time_to_first_token_seconds"
         ("thresholds: {temperature_margin: {warning: 85%}}", "thresholds.temperature_margin.warning", "wrong unit"),
         ("thresholds: {error_ratio: {warning: 2 celsius}}", "thresholds.error_ratio.warning", "wrong unit"),
         ("thresholds: {preemption_rate: {warning: 3 s}}", "thresholds.preemption_rate.warning", "wrong unit"),
-        ("thresholds: {card_age: {warning: 3 parsecs}}", "thresholds.card_age.warning", "unknown unit"),
-        ("thresholds: {card_age: {warning: many}}", "thresholds.card_age.warning", "is no number"),
+        ("thresholds: {gpu_data_age: {warning: 3 parsecs}}", "thresholds.gpu_data_age.warning", "unknown unit"),
+        ("thresholds: {gpu_data_age: {warning: many}}", "thresholds.gpu_data_age.warning", "is no number"),
         ("thresholds: {utilization_stddev: {critical: 50%}}", "thresholds.utilization_stddev.critical", "cannot exceed 0.5"),
         ("thresholds: {utilization_stddev: {critical: 0.7}}", "thresholds.utilization_stddev.critical", "cannot exceed 0.5"),
         ("thresholds: {replica_imbalance: {warning: 0.5}}", "thresholds.replica_imbalance.warning", "never be crossed"),
-        ("thresholds: {starved_utilization: {critical: 0}}", "thresholds.starved_utilization.critical", "cannot fall below 0"),
+        ("thresholds: {idle_with_queue: {critical: 0}}", "thresholds.idle_with_queue.critical", "cannot fall below 0"),
         ("thresholds: {error_ratio: {warning: 9%}}", "thresholds.error_ratio.warning", "beyond the critical"),
         ("thresholds: {temperature_margin: {critical: 20}}", "thresholds.temperature_margin.warning", "beyond the critical"),
         ("thresholds: {temperture: {warning: 80}}", "thresholds.temperture", "unknown; known:"),
@@ -275,8 +275,8 @@ TTFT = "llm_time_to_first_token_seconds"
         ("thresholds: {busy_utilization: {critical: 0.8}}", "thresholds.busy_utilization.critical", "has one value"),
         ("thresholds: {temperature: {for: 10s}}", "thresholds.temperature.for", "must lie between"),
         ("thresholds: {temperature: {for: soon}}", "thresholds.temperature.for", "no duration"),
-        ("thresholds: {card_age: {metric: gpu_data_age}}", "thresholds.card_age.metric", "no such metric"),
-        ("thresholds: {card_age: {metric: gpu_up}}", "thresholds.card_age.metric", "judges gpu_data_age_seconds"),
+        ("thresholds: {gpu_data_age: {metric: gpu_data_age}}", "thresholds.gpu_data_age.metric", "no such metric"),
+        ("thresholds: {gpu_data_age: {metric: gpu_up}}", "thresholds.gpu_data_age.metric", "judges gpu_data_age_seconds"),
         ("thresholds: [1]", "thresholds", "must be a mapping"),
         ("limits: {}", "limits", "unknown; known:"),
         ('job: "a b"', "job", "no spaces"),
@@ -304,7 +304,7 @@ def test_a_bad_thresholds_file_is_refused_with_the_place_and_the_reason(text, pa
 
 def test_every_problem_of_a_file_is_told_at_once():
     with pytest.raises(SettingsError) as refused:
-        read("thresholds: {temperature: {warning: 1 s}, nope: {}, card_age: {for: 1s}}\njob: 'a b'\nx: 1")
+        read("thresholds: {temperature: {warning: 1 s}, nope: {}, gpu_data_age: {for: 1s}}\njob: 'a b'\nx: 1")
     assert len(refused.value.problems) == 5
 
 
@@ -396,7 +396,7 @@ def test_nothing_newer_than_the_oldest_prometheus_is_used():
 @needs_promtool
 def test_annotations_read_as_written(tmp_path):
     (tmp_path / RULES).write_text(
-        files([group for group in FOUND if group.name == "shardwatch-cards"], Tuning(), Language.ENGLISH)[RULES]
+        files([group for group in FOUND if group.name == "shardwatch-gpu-health"], Tuning(), Language.ENGLISH)[RULES]
     )
     labels = {**alert_cases.MACROS["CARD"], "xid": "79", "severity": "warning", "component": "gpu"}
     case = {
@@ -473,7 +473,7 @@ def test_a_lost_cards_text_names_its_replica_where_it_has_one(owned, language, t
     }  # fmt: skip
     told = [{"exp_labels": labels, "exp_annotations": annotations}]
     judged(
-        tmp_path, "cards", series, language=language,
+        tmp_path, "gpu-health", series, language=language,
         queries=lambda at: {"alert_rule_test": [{"eval_time": at, "alertname": "GpuLost", "exp_alerts": told}]},
     )  # fmt: skip
 
@@ -491,8 +491,8 @@ def test_two_clusters_whose_nodes_have_the_same_names_are_not_mixed_up(tmp_path)
     judged(
         tmp_path, "fleet", series, counted(('ALERTS{alertname="DriverVersionsDiffer",alertstate="firing"}', 1)), 45
     )
-    seen = 'job_model_class_objective:llm_promised_events:rate5m{objective="first_token"} == 2'
-    judged(tmp_path, "objectives", series, counted((seen, 1)), 45)
+    seen = 'job_model_class_objective:llm_slo_events:rate5m{objective="first_token"} == 2'
+    judged(tmp_path, "slo", series, counted((seen, 1)), 45)
 
 
 @needs_promtool
@@ -506,7 +506,10 @@ def test_alerts_keep_the_labels_that_the_operators_targets_carry(tmp_path):
     }
     names = ("GpuXidResetNode", "GpuXidInspect", "GpuLost")
     judged(
-        tmp_path, "cards", series, counted(*((f'ALERTS{{alertname="{name}",team="search"}}', 1) for name in names))
+        tmp_path,
+        "gpu-health",
+        series,
+        counted(*((f'ALERTS{{alertname="{name}",team="search"}}', 1) for name in names)),
     )
 
 

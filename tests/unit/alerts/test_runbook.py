@@ -9,7 +9,7 @@ import promql_parser
 import pytest
 import yaml
 
-from alerts.registry import full_set, groups
+from alerts.registry import full_series_metrics, groups
 from alerts.render import runbook_url
 from alerts.text import Language
 from alerts.thresholds import DEFAULTS
@@ -82,7 +82,7 @@ def test_metrics_alerts_and_thresholds_that_the_runbook_names_exist(language):
         for name in re.findall(
             r"\b(?:gpu|llm|gateway|shardwatch)_[a-z0-9_]+", re.sub(r"\b[a-z_]+:[a-z0-9_:]+", "", piece)
         ):
-            assert name in NAMES or name in DEFAULTS.named(), piece
+            assert name in NAMES or name in DEFAULTS.by_name(), piece
         for name in re.findall(r"\b[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", piece):
             assert name in RECORDED, piece
         if re.fullmatch(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+", piece):
@@ -103,7 +103,10 @@ def steps(language):
 @both
 def test_what_needs_the_full_set_of_series_says_so_where_it_is_named(language):
     named = [
-        (name, step) for step in steps(language) for name in full_set() if re.search(rf"\b{name}(?:_bucket)?\b", step)
+        (name, step)
+        for step in steps(language)
+        for name in full_series_metrics()
+        if re.search(rf"\b{name}(?:_bucket)?\b", step)
     ]
     assert {"gpu_pcie_link_width", "gpu_remapped_rows_total"} <= {name for name, _ in named}
     assert not [(name, step) for name, step in named if "series: full" not in step]
@@ -131,7 +134,7 @@ def test_no_step_asks_for_what_does_not_exist(language):
 @both
 def test_every_corrected_threshold_is_explained(language):
     table = text(language)
-    for name, threshold in DEFAULTS.named().items():
+    for name, threshold in DEFAULTS.by_name().items():
         if threshold.published:
             assert f"`{name}`" in table, name
 

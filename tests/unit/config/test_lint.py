@@ -97,7 +97,7 @@ def test_the_default_windows_need_no_advice():
 
 def test_a_window_that_is_missing_is_named_with_what_it_silences():
     (only,) = told("windows: [1m]")
-    assert only.startswith("windows: without 5m ") and "GatewayUneven and RequestsFail" in only
+    assert only.startswith("windows: without 5m ") and "GatewayUneven and HighErrorRatio" in only
     assert [hint.split()[2] for hint in told("windows: [10s]")] == ["1m", "5m"]
     assert "alert" not in told("windows: [5m]")[0]
 

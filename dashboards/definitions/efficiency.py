@@ -1,0 +1,206 @@
+"""Efficiency: what a token costs in energy and money, and which cards do nothing for it."""
+
+from __future__ import annotations
+
+from alerts import panel_ids as ids
+from alerts.panel_ids import DashboardUid as Uid
+from alerts.text import Text
+from dashboards.dashboard import Dashboard, Row
+from dashboards.definitions.annotations import OF_NODE
+from dashboards.definitions.status import TO_GPU, TO_NODE, TO_REPLICA, status
+from dashboards.no_data_text import Requires
+from dashboards.panels import Cell, NumberFormat, Panel, bar_gauge, column, gauge, series, stat, table, time_series
+from dashboards.thresholds import THRESHOLDS, TOP_N
+from dashboards.variables import EXPORTER_WINDOW, RANGE, RATE_INTERVAL, by_replica, selected
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by, topk
+
+ENGINE = (Requires.ENGINE,)
+TRAFFIC = (Requires.TRAFFIC,)
+PRICE = (Requires.PRICE,)
+GPU_LEGEND = "{{instance}} GPU {{gpu}}"
+
+
+def _idle() -> Expr:
+    return max_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL), "instance", "gpu")
+
+
+_NOW: tuple[Panel, ...] = (
+    stat(
+        Text("Power", "总功率"),
+        Text("Watts that the chosen cards draw.", "所选各卡的总功耗。高而 token 少即在空耗。"),
+        series(lambda: sum_by(selected(m.GPU_POWER_WATTS)), Text("watts", "功率")),
+        width=6,
+    ),
+    stat(
+        Text("Tokens per second", "每秒 token"),
+        Text(
+            "Tokens generated on the chosen nodes. Low beside high power is waste.",
+            "所选节点每秒生成的 token。功率高而此值低即浪费。",
+        ),
+        series(lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL)), Text("tokens", "token")),
+        requires=ENGINE, width=6,
+    ),
+    stat(
+        Text("Tokens per watt-second", "每焦耳 token"),
+        Text(
+            "Generated tokens for one joule of the cards, idle cards included. Falls when cards wait or idle.",
+            "每焦耳生成的 token，含空闲卡。卡等待或空闲时下降。",
+        ),
+        series(
+            lambda: (
+                sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL)) / sum_by(selected(m.GPU_POWER_WATTS))
+            ).as_unit(Unit.NONE),
+            Text("tokens per joule", "token/焦耳"),
+        ),
+        requires=ENGINE, width=6, decimals=3,
+    ),
+    gauge(
+        Text("Idle share of card time", "卡时空闲占比"),
+        Text(
+            "Share of all cards' time in which nothing ran on their replica. Paid for, not used.",
+            "所有卡时间中所属副本无请求的占比。付了钱没用上。",
+        ),
+        series(lambda: avg_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL)), Text("idle", "空闲")),
+        min_value=0, max_value=1, threshold=THRESHOLDS.idle_share, width=6,
+    ),
+)  # fmt: skip
+
+
+_TOKENS: tuple[Panel, ...] = (
+    time_series(
+        Text("Energy per token", "每 token 能耗"),
+        Text(
+            f"Joules of the replica's cards for one generated token, 5 minutes, the {TOP_N} highest. Rises with small batches, waiting "
+            "cards and low clocks; compare replicas of one model.",
+            f"副本各卡生成一个 token 的能耗（5 分钟，最高的 {TOP_N} 个）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
+        ),
+        series(
+            lambda: topk(
+                TOP_N,
+                max_by(selected(m.LLM_ENERGY_JOULES_PER_TOKEN, window=EXPORTER_WINDOW), "instance", "replica").as_unit(Unit.JOULES),
+            ),
+            "{{replica}} {{instance}}",
+        ),
+        requires=TRAFFIC, drill_down=(TO_REPLICA,),
+    ),
+    time_series(
+        Text("Cost of a million tokens", "百万 token 成本"),
+        Text(
+            f"Price of the replica's cards, busy or not, for the time of a million generated tokens, the {TOP_N} highest. Doubles when "
+            "traffic halves.",
+            f"生成百万 token 的时间内该副本各卡的价格（无论忙闲，最高的 {TOP_N} 个）。流量减半则翻倍。",
+        ),
+        series(
+            lambda: topk(
+                TOP_N,
+                max_by(selected(m.LLM_COST_PER_MILLION_TOKENS, window=EXPORTER_WINDOW), "instance", "replica", "currency"),
+            ),
+            "{{replica}} {{instance}} {{currency}}",
+        ),
+        requires=(Requires.PRICE, Requires.TRAFFIC), panel_id=ids.EFFICIENCY_COST, drill_down=(TO_REPLICA,),
+    ),
+    time_series(
+        Text("Tokens by replica", "各副本 token 速率"),
+        Text(
+            f"Generated tokens per second, the {TOP_N} replicas with the most.",
+            f"每秒生成的 token（最多的 {TOP_N} 个副本）。同模型副本相差大即浪费。",
+        ),
+        series(lambda: topk(TOP_N, sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica")),
+            "{{replica}} {{instance}}"),
+        requires=ENGINE, drill_down=(TO_REPLICA,),
+    ),
+)  # fmt: skip
+
+
+_GPUS: tuple[Panel, ...] = (
+    table(
+        Text("Idle cards and what they hold", "空闲卡及其占用"),
+        Text(
+            "Share of time in which nothing ran, and the memory that is still allocated. Idle and full is a model "
+            "that nobody asks; idle and empty can be given away.",
+            "空闲时间占比与仍被占用的显存。空闲且占满：加载了没人用的模型；空闲且空：可以让出。",
+        ),
+        column(_idle, Text("Idle", "空闲"), cell=Cell.BAR, threshold=THRESHOLDS.idle_share, max_value=1),
+        column(
+            lambda: selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), Text("Memory held", "占用显存"),
+            cell=Cell.BAR, max_value=1,
+        ),
+        column(lambda: selected(m.GPU_POWER_WATTS), Text("Power", "功率")),
+        column(lambda: increase(selected(m.GPU_IDLE_SECONDS_TOTAL), RANGE), Text("Idle time", "空闲时长")),
+        rows=("instance", "gpu"), sort=("Idle",), width=12, height=10, panel_id=ids.EFFICIENCY_IDLE, drill_down=(TO_GPU,),
+    ),
+    time_series(
+        Text("Idle share by card", "各卡空闲占比"),
+        Text(f"Share of time in which nothing ran, the {TOP_N} idlest. Flat at 100 % for an hour is no pause.",
+          f"空闲时间占比（最闲的 {TOP_N} 张）。一小时都在 100 % 就不是间歇。"),
+        series(lambda: topk(TOP_N, _idle()), GPU_LEGEND),
+        threshold=THRESHOLDS.idle_share, max_value=1, width=12, height=10, drill_down=(TO_GPU,),
+    ),
+    time_series(
+        Text("Power by replica", "各副本功率"),
+        Text(f"Watts of a replica's cards, the {TOP_N} highest. High power with few tokens is spinning.",
+          f"副本各卡功率之和（最高的 {TOP_N} 个）。功率高而 token 少即空转。"),
+        series(lambda: topk(TOP_N, sum_by(by_replica(selected(m.GPU_POWER_WATTS)), "instance", "replica")), "{{replica}} {{instance}}"),
+        requires=ENGINE, stacked=True, drill_down=(TO_REPLICA,),
+    ),
+    bar_gauge(
+        Text("Energy in the chosen time", "所选时间内的能耗"),
+        Text(f"Joules by node, from the cards' own counters; the {TOP_N} highest.", f"各节点的能耗（焦耳，最高的 {TOP_N} 个），取自卡的计数器。同型节点相差大则需查。"),
+        series(lambda: topk(TOP_N, sum_by(increase(selected(m.GPU_ENERGY_JOULES_TOTAL), RANGE), "instance")), "{{instance}}"),
+        height=8, drill_down=(TO_NODE,),
+    ),
+    bar_gauge(
+        Text("Price of an hour", "每小时价格"),
+        Text(f"What the chosen cards cost an hour, by node, from costs.gpu_hour; the {TOP_N} dearest.",
+          f"所选各卡每小时的价格（按节点，最高的 {TOP_N} 个），来自 costs.gpu_hour。"),
+        series(
+            lambda: topk(TOP_N, sum_by(selected(m.GPU_PRICE_PER_HOUR), "instance", "currency")), "{{instance}} {{currency}}"
+        ),
+        requires=PRICE, height=8, drill_down=(TO_NODE,),
+    ),
+)  # fmt: skip
+
+
+_FULL: tuple[Panel, ...] = (
+    time_series(
+        Text("Tokens per joule by replica", "各副本每焦耳 token"),
+        Text(f"As the daemon measures it, 5 minutes, the {TOP_N} highest; 0 while only idling.", f"守护进程计算（5 分钟，最高的 {TOP_N} 个）；只空转时为 0。"),
+        series(
+            lambda: topk(
+                TOP_N,
+                max_by(selected(m.LLM_GENERATION_TOKENS_PER_JOULE, window=EXPORTER_WINDOW), "instance", "replica").as_unit(Unit.NONE),
+            ),
+            "{{replica}} {{instance}}", number_format=NumberFormat.COUNT,
+        ),
+        requires=(Requires.FULL, Requires.TRAFFIC), width=12,
+    ),
+    bar_gauge(
+        Text("Price of idle time", "空闲花费"),
+        Text(f"What idle seconds cost in the chosen time, at the price in force; the {TOP_N} dearest cards.", f"所选时间内空闲的花费（按当时价格，最高的 {TOP_N} 张卡）。"),
+        series(
+            lambda: topk(TOP_N, sum_by(increase(selected(m.GPU_IDLE_COST_TOTAL), RANGE), "instance", "gpu", "currency")),
+            f"{GPU_LEGEND} {{{{currency}}}}",
+        ),
+        requires=(Requires.FULL, Requires.PRICE), width=12, height=8,
+    ),
+)  # fmt: skip
+
+
+EFFICIENCY = Dashboard(
+    uid=Uid.EFFICIENCY,
+    title=Text("Shardwatch / Efficiency", "Shardwatch / 效率"),
+    description=Text(
+        "What a token costs in energy and money, and which cards do nothing for it.",
+        "一个 token 花多少能源与钱，哪些卡在白耗。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Now", "当前"), panels=_NOW),
+        Row(title=Text("Tokens", "token"), panels=_TOKENS),
+        Row(title=Text("Cards", "卡"), panels=_GPUS),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+    ),
+    annotations=OF_NODE,
+)

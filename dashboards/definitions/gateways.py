@@ -1,0 +1,109 @@
+"""Gateways: how they spread requests over backends, and which replica each backend is; a part of the board Imbalance."""
+
+from __future__ import annotations
+
+from alerts import panel_ids as ids
+from alerts.text import Text
+from dashboards.definitions.status import TO_REPLICA, UP
+from dashboards.no_data_text import Requires
+from dashboards.panels import Cell, NumberFormat, Panel, column, series, stat, table, time_series
+from dashboards.thresholds import ANY_WARNING, THRESHOLDS
+from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, selected
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
+
+GATEWAY = (Requires.GATEWAY, Requires.TRAFFIC)
+AT_ONCE = "1m"  # the daemon's shorter window: who is sent nothing shows while it happens
+BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
+
+
+def _named(expr: Expr) -> Expr:
+    """Give a backend's figure with the replica that it is, where that is known."""
+    facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
+    known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, bring=("replica",))
+    assert expr.unit is not None
+    return known.as_unit(expr.unit, per_second=expr.per_second) | unless(expr, facts, on=BACKEND)
+
+
+GATEWAYS: tuple[Panel, ...] = (
+    time_series(
+        Text("Share of requests by backend", "各后端请求占比"),
+        Text(
+            "Share of the pool's requests that each backend was sent in a minute. Uneven shares on purpose are weights.",
+            "1 分钟内各后端分到的请求占比。有意的不均是权重。",
+        ),
+        series(
+            lambda: max_by(selected(m.GATEWAY_REQUEST_SHARE_RATIO, window=AT_ONCE), "gateway", "pool", "backend"),
+            "{{pool}} {{backend}}",
+        ),
+        requires=GATEWAY, max_value=1, panel_id=ids.IMBALANCE_GATEWAY,
+    ),
+    table(
+        Text("Gateways", "网关"),
+        Text(
+            "Whether each gateway's page is read, how old its figures are, how long it takes to answer, and its "
+            "restarts in the chosen time. A slow answer is a gateway short of CPU.",
+            "各网关页面是否可读、数据年龄、应答耗时，及所选时间内的重启。应答慢说明网关缺 CPU。",
+        ),
+        column(lambda: selected(m.GATEWAY_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
+        column(lambda: selected(m.GATEWAY_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, threshold=THRESHOLDS.replica_data_age),
+        column(lambda: selected(m.GATEWAY_SCRAPE_DURATION_SECONDS), Text("Answered in", "应答耗时")),
+        column(
+            lambda: increase(selected(m.GATEWAY_RESTARTS_TOTAL), RANGE), Text("Restarts", "重启"), cell=Cell.COLOUR,
+            threshold=ANY_WARNING, decimals=0,
+        ),
+        rows=("instance", "gateway"), requires=(Requires.GATEWAY,), width=12, height=7, panel_id=ids.IMBALANCE_GATEWAYS,
+    ),
+    table(
+        Text("Pools of the gateways", "网关后端池"),
+        Text(
+            "What clients asked of each pool and got: requests, those answered 5xx by a backend or by the gateway "
+            "itself, in work, and waiting for a backend. Errors here and none at the backends are the gateway's own.",
+            "客户端对各池的请求与结果：请求、由后端或网关返回的 5xx、处理中、等待后端。此处有错误而后端没有，就是网关自己的错误。",
+        ),
+        column(lambda: rate(selected(m.GATEWAY_POOL_REQUESTS_TOTAL), RATE_INTERVAL), Text("Requests", "请求"), number_format=NumberFormat.REQUESTS),
+        column(lambda: rate(selected(m.GATEWAY_POOL_ERRORS_TOTAL), RATE_INTERVAL), Text("Errors", "错误"), number_format=NumberFormat.REQUESTS),
+        column(lambda: selected(m.GATEWAY_POOL_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: selected(m.GATEWAY_POOL_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
+        rows=("instance", "gateway", "pool"), requires=(Requires.GATEWAY,), width=12, height=7, panel_id=ids.IMBALANCE_POOLS,
+    ),
+    table(
+        Text("Backends of the gateways", "网关后端"),
+        Text(
+            "What each gateway holds of its backends, and which replica each is. A backend that is down while its "
+            "replica is up has a broken path; errors here and none in the engine lie between.",
+            "网关眼中的后端及其对应副本。后端下线而副本在线：路径有问题；此处有错误而引擎没有：问题在两者之间。",
+        ),
+        column(lambda: _named(selected(m.GATEWAY_BACKEND_UP)), Text("Up", "在线"), cell=Cell.COLOUR, value_mappings=UP),
+        column(lambda: _named(selected(m.GATEWAY_REQUESTS_ACTIVE)), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: _named(selected(m.GATEWAY_REQUESTS_QUEUED)), Text("Queued", "排队"), cell=Cell.BAR),
+        column(
+            lambda: _named(rate(selected(m.GATEWAY_REQUESTS_TOTAL), RATE_INTERVAL)), Text("Requests", "请求"), number_format=NumberFormat.REQUESTS,
+        ),
+        column(lambda: _named(rate(selected(m.GATEWAY_ERRORS_TOTAL), RATE_INTERVAL)), Text("Errors", "错误"), number_format=NumberFormat.REQUESTS),
+        rows=("instance", "gateway", "pool", "backend", "replica"), requires=(Requires.GATEWAY,), width=24, height=7,
+        drill_down=(TO_REPLICA,), panel_id=ids.IMBALANCE_BACKENDS,
+    ),
+    time_series(
+        Text("Waiting in the gateways' pools", "网关后端池的排队"),
+        Text(
+            "Requests that have no backend yet, by pool. A queue here with free replicas is the gateway's limit, not "
+            "the engines'.",
+            "尚未分到后端的请求（按池）。此处排队而副本空闲，是网关的限制而非引擎。",
+        ),
+        series(lambda: max_by(selected(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
+        requires=(Requires.GATEWAY,), width=16, height=7,
+    ),
+    stat(
+        Text("Busiest backend over mean", "最忙后端/均值"),
+        Text(
+            "Requests sent to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
+            "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
+        ),
+        series(
+            lambda: max_by(selected(m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO, window=EXPORTER_WINDOW), "pool"), "{{pool}}",
+            number_format=NumberFormat.FACTOR,
+        ),
+        requires=(Requires.REPLICAS, *GATEWAY), threshold=THRESHOLDS.gateway_imbalance, width=8, height=7, decimals=2, panel_id=ids.IMBALANCE_BUSIEST,
+    ),
+)  # fmt: skip

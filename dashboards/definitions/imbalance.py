@@ -1,0 +1,252 @@
+"""Imbalance: how uneven the load is, and in which layer it arises: gateway, scheduler or hardware."""
+
+from __future__ import annotations
+
+from alerts import panel_ids as ids
+from alerts.panel_ids import DashboardUid as Uid
+from alerts.text import Text
+from dashboards.dashboard import Dashboard, Row
+from dashboards.definitions.annotations import OF_BALANCE
+from dashboards.definitions.gateways import GATEWAYS
+from dashboards.definitions.status import TO_GPU, TO_REPLICA, status
+from dashboards.no_data_text import Requires
+from dashboards.panels import NumberFormat, Panel, bar_gauge, series, stat, status_history, time_series
+from dashboards.thresholds import THRESHOLDS
+from dashboards.variables import by_replica, selected
+from exporter.catalog import metrics as m
+from exporter.promql import Expr, avg_by, binary, both, max_by, regex, sum_by
+
+ENGINE = (Requires.ENGINE,)
+SEVERAL = (Requires.REPLICAS, Requires.TRAFFIC)
+RANKS = (Requires.RANKS, Requires.TRAFFIC)
+TRAFFIC = (Requires.TRAFFIC, Requires.ENGINE)
+WORTH_A_LOOK = 0.1  # below this coefficient of variation the shares are those of noise
+
+
+_LAYERS: tuple[Panel, ...] = (
+    stat(
+        Text("Between replicas", "副本之间"),
+        Text(
+            "Running requests on the busiest replica over the mean. High: the gateway does not spread.",
+            "最忙副本的运行请求与均值之比。偏高：网关分配不均。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_REPLICA_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running"), "model"),
+            "{{model}}", number_format=NumberFormat.FACTOR,
+        ),
+        requires=SEVERAL, threshold=THRESHOLDS.replica_imbalance, width=8, height=5, decimals=2,
+    ),
+    stat(
+        Text("Between ranks", "rank 之间"),
+        Text(
+            "Running requests on the busiest rank over the mean. High: the engine's scheduler prefers some ranks.",
+            "最忙 rank 的运行请求与均值之比。偏高：引擎调度器偏向部分 rank。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running"), "replica"),
+            "{{replica}}", number_format=NumberFormat.FACTOR,
+        ),
+        requires=RANKS, threshold=THRESHOLDS.rank_imbalance, width=8, height=5, decimals=2,
+    ),
+    stat(
+        Text("Between cards", "卡之间"),
+        Text(
+            "Highest minus lowest utilisation inside a replica. High with even ranks: the hardware, or a worker.",
+            "同一副本内最高与最低利用率之差。rank 均衡而此值高：硬件或 worker 的问题。",
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "group"), "{{group}}",
+        ),
+        requires=ENGINE, threshold=THRESHOLDS.utilization_spread, width=8, height=5,
+    ),
+    time_series(
+        Text("In which layer the unevenness lies", "不均衡出在哪一层"),
+        Text(
+            "Shares of a model's unevenness in power: between replicas (gateway), between ranks (scheduler), "
+            "between cards of a rank (hardware). Adds up to 100 %. Empty while the model is even "
+            "within 10 %: then there is nothing to explain.",
+            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。模型不均衡在 10 % 以内时为空：没有什么可解释的。",
+        ),
+        series(
+            lambda: both(
+                max_by(selected(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
+                max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > WORTH_A_LOOK,
+                on=("model",),
+            ),
+            "{{model}} {{layer}}",
+        ),
+        requires=(Requires.UNEVEN,), max_value=1, width=12,
+    ),
+    time_series(
+        Text("How uneven a model is", "模型有多不均衡"),
+        Text(
+            "Standard deviation over mean between all cards of the model (request load: between ranks). Below a "
+            "few percent the layer beside it does not matter.",
+            "模型全部卡（请求负载：全部 rank）的标准差与均值之比。低于百分之几时，不必在意左侧的层。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION), "model", "signal"),
+            "{{model}} {{signal}}",
+        ),
+        requires=ENGINE, width=12,
+    ),
+)  # fmt: skip
+
+
+def _deviation(expr: Expr) -> Expr:
+    """Give each card's figure over the mean of its replica, less one."""
+    each = max_by(by_replica(expr), "instance", "replica", "gpu")
+    return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), bring=()) - 1
+
+
+_GPUS: tuple[Panel, ...] = (
+    bar_gauge(
+        Text("Utilisation, card by card", "各卡利用率"),
+        Text(
+            "The field's 'card 0' pattern at a glance: bars that fall from the first card to the last are a "
+            "scheduler that prefers its first ranks, or cards that talk over PCIe.",
+            "一眼看出“0 号卡”现象：从第一张到最后一张依次下降，是调度器偏向前面的 rank，或卡间走 PCIe。",
+        ),
+        series(lambda: max_by(selected(m.GPU_UTILIZATION_RATIO), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
+        max_value=1, width=8, height=9, drill_down=(TO_GPU,),
+    ),
+    status_history(
+        Text("Deviation inside the group: utilisation", "组内偏差：利用率"),
+        Text(
+            "Each card's utilisation against the mean of its replica, at each moment. Yellow is even; a row "
+            "that stays blue (below) or red (above) is the card that differs.",
+            "各卡利用率相对副本均值的偏差。黄色为均衡；持续偏蓝（低）或偏红（高）的一行就是不同的那张卡。",
+        ),
+        series(lambda: _deviation(selected(m.GPU_UTILIZATION_RATIO)), "{{instance}} GPU {{gpu}}"),
+        requires=TRAFFIC, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
+    ),
+    status_history(
+        Text("Deviation inside the group: power", "组内偏差：功率"),
+        Text(
+            "Power follows real work, so it finds the straggler that utilisation hides: a waiting card shows full "
+            "utilisation and little power.",
+            "功率反映真实工作量，能发现利用率掩盖的拖后腿者：等待中的卡利用率满、功率低。",
+        ),
+        series(lambda: _deviation(selected(m.GPU_POWER_WATTS)), "{{instance}} GPU {{gpu}}"),
+        requires=ENGINE, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
+    ),
+    time_series(
+        Text("Utilisation inside the groups: spread", "组内利用率差"),
+        Text(
+            "Highest minus lowest utilisation of each replica's cards. Above the line somebody waits.",
+            "每个副本内最高与最低利用率之差。越过线即有卡在等。",
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance", "group"), "{{group}} {{instance}}"
+        ),
+        requires=ENGINE, threshold=THRESHOLDS.utilization_spread, max_value=1, panel_id=ids.IMBALANCE_GPUS,
+    ),
+    time_series(
+        Text("Utilisation inside the groups: deviation", "组内利用率标准差"),
+        Text(
+            "Standard deviation of utilisation inside each replica; it cannot exceed 50 %.",
+            "每个副本内利用率的标准差；不会超过 50 %。",
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_UTILIZATION_STDDEV_RATIO, scope="replica"), "instance", "group"), "{{group}} {{instance}}"
+        ),
+        requires=ENGINE, threshold=THRESHOLDS.utilization_stddev, max_value=0.5,
+    ),
+    time_series(
+        Text("Memory inside the groups", "组内显存不均"),
+        Text(
+            "Fullest card over the mean of its replica. Shards are equal: a climb is a leak or a second tenant.",
+            "最满的卡与副本均值之比。分片大小相同：上升即泄漏或有第二个租户。",
+        ),
+        series(
+            lambda: max_by(
+                selected(m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO, scope="replica", signal="memory_used"), "instance", "group"
+            ),
+            "{{group}} {{instance}}", number_format=NumberFormat.FACTOR,
+        ),
+        requires=ENGINE, threshold=THRESHOLDS.memory_skew, min_value=1, panel_id=ids.IMBALANCE_MEMORY,
+    ),
+)  # fmt: skip
+
+
+_ENGINES: tuple[Panel, ...] = (
+    time_series(
+        Text("Load by rank", "各 rank 负载"),
+        Text(
+            "Running and waiting requests of each rank. Lines that stay apart are the scheduler's doing.",
+            "各 rank 的运行与排队请求。长期分离的线是调度器造成的。",
+        ),
+        series(
+            lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"),
+            Text("{{replica}} {{instance}} {{rank}} running", "{{replica}} {{instance}} {{rank}} 运行"),
+        ),
+        series(
+            lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica", "rank"),
+            Text("{{replica}} {{instance}} {{rank}} waiting", "{{replica}} {{instance}} {{rank}} 排队"),
+        ),
+        requires=ENGINE, panel_id=ids.IMBALANCE_RANKS, drill_down=(TO_REPLICA,),
+    ),
+    time_series(
+        Text("Load by replica", "各副本负载"),
+        Text(
+            "Requests running and waiting by replica. Replicas of one model should lie together.",
+            "各副本运行与排队请求之和。同一模型的副本应聚在一起。",
+        ),
+        series(
+            lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica")
+            + sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"),
+            "{{replica}} {{instance}}",
+        ),
+        requires=ENGINE, panel_id=ids.IMBALANCE_REPLICAS, drill_down=(TO_REPLICA,),
+    ),
+)  # fmt: skip
+
+
+_FULL: tuple[Panel, ...] = (
+    status_history(
+        Text("Deviation from the group's median", "相对组中位数的偏差"),
+        Text(
+            "As the daemon measures it, by signal: 0 is the median, -20 % a fifth below.",
+            "守护进程按信号计算：0 为中位数，-20 % 即低五分之一。",
+        ),
+        series(
+            lambda: max_by(
+                selected(m.GPU_GROUP_DEVIATION_RATIO, signal=regex("utilization|power|clock_sm")),
+                "group", "gpu", "signal",
+            ),
+            "{{group}} GPU {{gpu}} {{signal}}",
+        ),
+        requires=(Requires.FULL, Requires.ENGINE), min_value=-0.3, max_value=0.3, width=12, height=10,
+    ),
+    time_series(
+        Text("Coefficient of variation by signal", "各信号变异系数"),
+        Text(
+            "Standard deviation over mean inside each group, every signal. The signal that leaves the bundle "
+            "names the trouble.",
+            "组内各信号的标准差与均值之比。脱离其余的那个信号指出问题所在。",
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_IMBALANCE_COEFFICIENT_OF_VARIATION, scope="replica"), "group", "signal"),
+            "{{group}} {{signal}}",
+        ),
+        requires=(Requires.FULL, Requires.ENGINE), width=12, height=10,
+    ),
+)  # fmt: skip
+
+
+IMBALANCE = Dashboard(
+    uid=Uid.IMBALANCE,
+    title=Text("Shardwatch / Imbalance", "Shardwatch / 不均衡"),
+    description=Text(
+        "How uneven is the load, and who makes it so: the gateway, the engine's scheduler, or a card?",
+        "负载有多不均衡，是谁造成的：网关、引擎调度器，还是某张卡？",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("In which layer", "在哪一层"), panels=_LAYERS),
+        Row(title=Text("Cards", "卡"), panels=_GPUS),
+        Row(title=Text("Ranks, replicas, gateway", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAYS)),
+        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+    ),
+    annotations=OF_BALANCE,
+)

@@ -1,0 +1,323 @@
+"""Replica: what its users feel, what it waits for, and which of its cards is different."""
+
+from __future__ import annotations
+
+from alerts import panel_ids as ids
+from alerts.panel_ids import DashboardUid as Uid
+from alerts.text import Text
+from dashboards.dashboard import Dashboard, Row
+from dashboards.definitions.annotations import OF_NODE
+from dashboards.definitions.latency import WHICH, curves, spread_out
+from dashboards.definitions.replica_details import MORE
+from dashboards.definitions.status import REPLICA_STATES, STRAGGLER, UP, status
+from dashboards.no_data_text import Requires
+from dashboards.panels import (
+    Cell,
+    DrillDown,
+    NumberFormat,
+    Panel,
+    bar_gauge,
+    column,
+    heatmap,
+    series,
+    stat,
+    state_timeline,
+    table,
+    time_series,
+)
+from dashboards.thresholds import THRESHOLDS
+from dashboards.variables import EXPORTER_WINDOW, RATE_INTERVAL, by_recent_replica, by_replica, selected
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.promql import Expr, max_by, min_by, rate, regex, sum_by, until
+
+ENGINE = (Requires.ENGINE,)
+TRAFFIC = (Requires.TRAFFIC,)
+
+
+def replica_state() -> Expr:
+    """Give 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
+    up = min_by(selected(m.LLM_UP), "instance", "replica")
+    return up + max_by(selected(m.LLM_FROZEN), "instance", "replica") | up
+
+
+def _ending() -> Expr:
+    """Give 4 for a replica whose certificate ends soon."""
+    left = max_by(until(selected(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), "instance", "replica")
+    return ((left < THRESHOLDS.certificate_remaining.warning) * 0 + 4).as_unit(Unit.NONE)
+
+
+_HEALTH: tuple[Panel, ...] = (
+    state_timeline(
+        Text("Replica up and moving", "副本是否在线"),
+        Text(
+            "Up while the engine's page can be read and something moves. Frozen: requests run and nothing moves, mostly "
+            "because a card is gone that the others wait for. A strip of its own: a rank on a Ray node that stands "
+            "still, or a TLS certificate that ends soon.",
+            "引擎页面可读且有进展即正常。冻结：有请求但毫无进展，多半是某张卡没了而其他卡在等它。另有条带：Ray 节点上停滞的 rank、即将到期的 TLS 证书。",
+        ),
+        series(replica_state, WHICH),
+        series(
+            lambda: max_by(selected(m.LLM_RANK_STALE_INFO), "instance", "replica", "rank") + 2,
+            f"{WHICH} {{{{rank}}}}", requires=(Requires.RAY, Requires.TROUBLE),
+        ),
+        series(_ending, Text(f"{WHICH} certificate", f"{WHICH} 证书"), requires=(Requires.TLS, Requires.TROUBLE)),
+        value_mappings=REPLICA_STATES, requires=ENGINE, width=8, height=6, panel_id=ids.REPLICA_HEALTH,
+    ),
+    time_series(
+        Text("Failed requests", "失败请求占比"),
+        Text(
+            "Failed over finished requests of one minute and five. Server and engine errors; clients' mistakes do "
+            "not count. Above 1 % somebody notices.",
+            "1 分钟与 5 分钟窗口的失败占比。只计服务端与引擎错误。高于 1 % 用户就会察觉。",
+        ),
+        series(lambda: max_by(selected(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{WHICH} {{{{window}}}}"),
+        requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, height=6, panel_id=ids.REPLICA_ERRORS, traces="replica",
+    ),
+    time_series(
+        Text("Finished requests by outcome", "完成的请求（按结果）"),
+        Text(
+            "Requests per second. A rise of abort is clients that give up; of error, the engine.",
+            "每秒完成的请求。abort 上升是客户端放弃，error 上升是引擎出错。",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.LLM_REQUESTS_TOTAL), RATE_INTERVAL), "instance", "replica", "outcome"),
+            f"{WHICH} {{{{outcome}}}}", number_format=NumberFormat.REQUESTS,
+        ),
+        requires=ENGINE, height=6,
+    ),
+)  # fmt: skip
+
+
+_LATENCY: tuple[Panel, ...] = (
+    time_series(
+        Text("Time to first token", "首 token 时间"),
+        Text(
+            "Arrival to first token, queue and prefill included; p50, p95, p99 and mean. If p50 is well and p99 "
+            "is not, a part of the requests waits; if all rise, the replica is full or slow.",
+            "从到达到首 token，含排队与预填充；p50、p95、p99 与平均。p50 正常而 p99 高：部分请求在等；全部上升：副本已满或变慢。",
+        ),
+        *curves(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
+        requires=TRAFFIC, threshold=THRESHOLDS.first_token, width=8, height=9, panel_id=ids.REPLICA_FIRST_TOKEN,
+            traces="replica",
+    ),
+    heatmap(
+        Text("Time to first token, all requests", "首 token 时间分布"),
+        Text(
+            "Where requests lie, by bucket, per second. Two bands mean two kinds of requests (cached and not, "
+            "say); a band that climbs is a queue.",
+            "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
+        ),
+        lambda: spread_out(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
+        requires=TRAFFIC, width=8, height=9,
+    ),
+    time_series(
+        Text("Time between tokens", "token 间隔"),
+        Text(
+            "Time between engine steps of a request; with speculative decoding a step yields several tokens. "
+            "Spikes of p99 are long prefills or preemptions; a level that rose is a slow card or a big batch.",
+            "请求相邻引擎步的间隔；投机解码时一步产生多个 token。p99 尖峰是长预填充或抢占；整体抬高是慢卡或大批次。",
+        ),
+        *curves(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
+        requires=TRAFFIC, width=8, height=9, panel_id=ids.REPLICA_TOKEN,
+    ),
+    heatmap(
+        Text("Time between tokens, all steps", "token 间隔分布"),
+        Text(
+            "Where the steps lie, by bucket, per second. A second band above the first is interrupted decoding.",
+            "各区间每秒的步数。上方出现第二条带即解码被打断。",
+        ),
+        lambda: spread_out(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
+        requires=TRAFFIC, width=12,
+    ),
+    time_series(
+        Text("Request duration, quantiles of 5 minutes", "请求总时长（5 分钟分位）"),
+        Text(
+            "Arrival to last token. It depends on the length of answers above all: read it beside the two above, "
+            "not alone.",
+            "从到达到最后一个 token。主要取决于回答长度：应与上面两项一起看。",
+        ),
+        series(
+            lambda: max_by(
+                selected(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window=EXPORTER_WINDOW), "instance", "replica", "quantile"
+            ),
+            f"{WHICH} q{{{{quantile}}}}",
+        ),
+        requires=TRAFFIC, width=12, panel_id=ids.REPLICA_DURATION, traces="replica",
+    ),
+)  # fmt: skip
+
+
+_QUEUE: tuple[Panel, ...] = (
+    time_series(
+        Text("Requests running and waiting", "运行与排队的请求"),
+        Text(
+            "Waiting requests with a full KV cache mean too little memory; waiting with an empty one means that "
+            "the engine does not take them: it hangs or its limit of sequences is reached.",
+            "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
+        ),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{WHICH} waiting", f"{WHICH} 排队")),
+        requires=ENGINE, panel_id=ids.REPLICA_QUEUE,
+    ),
+    time_series(
+        Text("KV cache in use", "KV 缓存使用率"),
+        Text(
+            "Share of the KV cache that live requests hold, by rank. Full is well used; full with requests "
+            "waiting is what they wait for.",
+            "在途请求占用的 KV 缓存比例，按 rank。满是用得好；满且有排队就是在等它。",
+        ),
+        series(
+            lambda: max_by(selected(m.LLM_KV_CACHE_USAGE_RATIO), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"
+        ),
+        requires=ENGINE, threshold=THRESHOLDS.kv_cache_use, max_value=1, panel_id=ids.REPLICA_CACHE,
+    ),
+    time_series(
+        Text("Preemptions", "抢占"),
+        Text(
+            "Running requests set back per second because the KV cache was full; each computes its tokens again. "
+            "Anything above zero for minutes is felt at the tail.",
+            "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
+        ),
+        series(lambda: sum_by(rate(selected(m.LLM_PREEMPTIONS_TOTAL), RATE_INTERVAL), "instance", "replica"), WHICH),
+        requires=ENGINE, threshold=THRESHOLDS.preemption_rate, panel_id=ids.REPLICA_PREEMPTIONS,
+    ),
+    time_series(
+        Text("Prefix-cache hit rate", "前缀缓存命中率"),
+        Text(
+            "Tokens found over tokens looked up, of 5 minutes. It belongs to the workload: a fall against its own "
+            "past is trouble (routing, prompts, evictions), a low level is not.",
+            "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
+        ),
+        series(lambda: max_by(selected(m.LLM_KV_CACHE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "replica"), WHICH),
+        requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=6, panel_id=ids.REPLICA_HITS,
+    ),
+    table(
+        Text("KV cache, tokens free of all", "KV 缓存：空闲/总量"),
+        Text(
+            "Tokens that requests can still take, and all that the cache can hold. Fewer in all than usual: the engine "
+            "started with less memory.",
+            "请求还能占用的 token 数与总容量。总量比平时少：引擎启动时可用显存变少。",
+        ),
+        column(lambda: selected(m.LLM_KV_CACHE_CAPACITY_TOKENS), Text("In all", "总量"), summed=True),
+        column(lambda: selected(m.LLM_KV_CACHE_FREE_TOKENS), Text("Free", "空闲"), summed=True),
+        rows=("instance", "replica"), requires=ENGINE, width=8, height=8,
+    ),
+    stat(
+        Text("Sequences that still fit", "还能容纳的序列"),
+        Text(
+            "Sequences of the recent mean length that fit into the free tokens; at 0 the next one waits.",
+            "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
+        ),
+        series(lambda: sum_by(selected(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), WHICH),
+        requires=TRAFFIC, width=5, height=8, decimals=0,
+    ),
+    stat(
+        Text("Time until the cache is full", "缓存写满还需"),
+        Text(
+            "At the growth of the last minute. Minutes mean a queue soon; no value while it does not grow.",
+            "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
+        ),
+        series(lambda: min_by(selected(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), WHICH),
+        requires=(Requires.PRESSURE, Requires.TRAFFIC), width=5, height=8,
+    ),
+)  # fmt: skip
+
+
+GPU_LABELS = ("instance", "replica", "rank", "gpu")
+_GPUS: tuple[Panel, ...] = (
+    table(
+        Text("Its cards side by side", "所属各卡对比"),
+        Text(
+            "The cards of the chosen replicas. They work in step: the one that differs from its neighbours in "
+            "clock, power, margin or memory is the one that the others wait for.",
+            "所选副本的卡。它们同步工作：频率、功率、余量或显存与邻居不同的那张，就是大家在等的那张。",
+        ),
+        column(lambda: by_recent_replica(selected(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
+        column(lambda: by_replica(selected(m.GPU_UTILIZATION_RATIO)), Text("Utilisation", "利用率"), cell=Cell.BAR, max_value=1),
+        column(
+            lambda: by_replica(selected(m.GPU_SM_ACTIVE_RATIO)), Text("SM work", "SM 工作"), cell=Cell.BAR, max_value=1,
+            requires=(Requires.SUPPORT,),
+        ),
+        column(
+            lambda: by_replica(selected(m.GPU_POWER_WATTS)) / by_replica(selected(m.GPU_POWER_LIMIT_WATTS)),
+            Text("Power of limit", "功率/上限"), cell=Cell.BAR, max_value=1,
+        ),
+        column(lambda: by_replica(selected(m.GPU_CLOCK_HERTZ, domain="sm")), Text("SM clock", "SM 频率")),
+        column(
+            lambda: by_replica(selected(m.GPU_TEMPERATURE_MARGIN_CELSIUS)), Text("Margin", "温度余量"),
+            cell=Cell.COLOUR, threshold=THRESHOLDS.temperature_margin,
+        ),
+        column(
+            lambda: by_replica(selected(m.GPU_MEMORY_USED_BYTES)) / by_replica(selected(m.GPU_MEMORY_TOTAL_BYTES)),
+            Text("Memory", "显存"), cell=Cell.BAR, threshold=THRESHOLDS.gpu_memory_used, max_value=1,
+        ),
+        rows=GPU_LABELS, requires=ENGINE, width=17, height=10, drill_down=(DrillDown(Uid.GPU_HEALTH, ("instance", "gpu")),),
+    ),
+    state_timeline(
+        Text("Straggler and cause", "拖后腿的卡与原因"),
+        Text(
+            "The card that the others of its replica wait for, and why: thermal, power_brake, power_cap, clock_lock, "
+            "other_tenant, pcie, nvlink, memory_pressure. The strip of each replica says whether its cards could be "
+            "compared at all.",
+            "同副本其他卡在等的那张卡及原因：thermal、power_brake、power_cap、clock_lock、other_tenant、pcie、nvlink、memory_pressure。每个副本的条带说明其卡能否比较。",
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_STRAGGLER), "instance", "replica", "gpu", "cause"),
+            "{{replica}} GPU {{gpu}} {{cause}}", requires=(Requires.STRAGGLER,),
+        ),
+        series(
+            lambda: max_by(selected(m.GPU_STRAGGLER_JUDGED, scope="replica", group=regex("$replica")), "instance", "group") + 10,
+            "{{group}} {{instance}}",
+        ),
+        value_mappings=STRAGGLER, requires=(Requires.GROUPS, Requires.ENGINE), width=7, height=10, panel_id=ids.REPLICA_STRAGGLER,
+    ),
+    bar_gauge(
+        Text("Requests by rank", "各 rank 的请求"),
+        Text(
+            "Running requests of each data-parallel rank. Uneven bars are the engine's scheduler.",
+            "各数据并行 rank 的运行请求数。不均匀即引擎调度器的问题。",
+        ),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
+        requires=ENGINE, width=8, height=7,
+    ),
+    time_series(
+        Text("Tokens", "token 速率"),
+        Text(
+            "Prompt and generated tokens per second. Prompts that rise while generation falls are long prefills.",
+            "每秒提示与生成的 token。提示上升而生成下降是长预填充所致。",
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.LLM_PROMPT_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica"),
+            Text(f"{WHICH} prompt", f"{WHICH} 提示"),
+        ),
+        series(
+            lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica"),
+            Text(f"{WHICH} generated", f"{WHICH} 生成"),
+        ),
+        requires=ENGINE, width=16, height=7, panel_id=ids.REPLICA_TOKENS,
+    ),
+)  # fmt: skip
+
+
+REPLICA = Dashboard(
+    uid=Uid.REPLICA,
+    title=Text("Shardwatch / Replica", "Shardwatch / 副本"),
+    description=Text(
+        "What users of a replica feel, what it waits for, and which of its cards is different.",
+        "副本的用户感受如何、它在等什么、哪张卡不一样。",
+    ),
+    rows=(
+        status(),
+        Row(title=Text("Health", "健康"), panels=_HEALTH),
+        Row(title=Text("Latency", "延迟"), panels=_LATENCY),
+        Row(title=Text("Queue and KV cache", "排队与 KV 缓存"), panels=_QUEUE),
+        Row(title=Text("Its cards and ranks", "所属的卡与 rank"), panels=_GPUS),
+        Row(
+            title=Text("Stages and what limits them; mostly series: full", "各阶段与测量限制（多数需 series: full）"),
+            panels=MORE,
+            collapsed=True,
+        ),
+    ),
+    annotations=OF_NODE,
+)

@@ -1,0 +1,34 @@
+"""Why the others wait for a card, as one number a card: a table's cell can then say the cause in words."""
+
+from __future__ import annotations
+
+from alerts.text import Text
+from dashboards.panels import ValueMapping
+from dashboards.panels.panel import Colour
+from dashboards.variables import selected
+from exporter.catalog import metrics as m
+from exporter.model.straggler import Cause
+from exporter.promql import Expr
+
+_WORDS = {
+    Cause.POWER_BRAKE: Text("power brake", "功率制动"),
+    Cause.THERMAL: Text("too hot", "过热"),
+    Cause.POWER_CAP: Text("power cap", "功率上限"),
+    Cause.CLOCK_LOCK: Text("clock locked", "频率被锁"),
+    Cause.OTHER_TENANT: Text("other tenant", "其他租户"),
+    Cause.PCIE: Text("PCIe", "PCIe"),
+    Cause.NVLINK: Text("NVLink", "NVLink"),
+    Cause.MEMORY_PRESSURE: Text("memory full", "显存将满"),
+    Cause.UNKNOWN: Text("slow: unknown", "慢：原因不明"),
+}
+CAUSES = tuple(ValueMapping(place, _WORDS[cause], Colour.CRITICAL) for place, cause in enumerate(Cause, 1))
+
+
+def cause() -> Expr:
+    """Give the place of the cause in ``CAUSES`` for each card that the others wait for."""
+    found: Expr | None = None
+    for place, one in enumerate(Cause, 1):
+        waited = selected(m.GPU_STRAGGLER, cause=one.value) * place
+        found = waited if found is None else found | waited
+    assert found is not None  # there are causes
+    return found

@@ -1,0 +1,256 @@
+"""From typed panels to grafanalib's objects, in one language."""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+from typing import Any
+
+from grafanalib import core
+
+from alerts.text import Language
+from alerts.thresholds import Threshold
+from dashboards.panels import grafanalib_types, tables
+from dashboards.panels.field_config import link, mappings, steps
+from dashboards.panels.panel import Cell, Colour, Panel, PanelKind, Series
+from dashboards.trace_links import trace_link
+from dashboards.variables import DATA_SOURCE
+
+Json = dict[str, Any]
+
+_NOW = {
+    PanelKind.STAT,
+    PanelKind.BAR_GAUGE,
+    PanelKind.GAUGE,
+    PanelKind.TABLE,
+}  # a dead series must not be shown as its last value
+_REDUCE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+_TOOLTIP: Json = {"mode": "multi", "sort": "desc", "hideZeros": False}
+
+
+def draw(panel: Panel, language: Language) -> core.Panel:
+    """Give grafanalib's object of a panel; the grid position comes later."""
+    given: core.Panel = _DRAWERS[panel.kind](panel, language)
+    return given
+
+
+def _words(panel: Panel, language: Language) -> Json:
+    return {
+        "title": panel.title.in_(language),
+        "description": panel.description.in_(language),
+        "maxDataPoints": None,  # grafanalib's 100 would hide spikes on a long time range
+        "id": panel.number,
+    }
+
+
+def _base(panel: Panel, language: Language) -> Json:
+    targets = [_target(panel, place, one, language) for place, one in enumerate(panel.series)]
+    return _words(panel, language) | {"dataSource": DATA_SOURCE, "targets": targets}
+
+
+def _target(panel: Panel, place: int, series: Series, language: Language) -> core.Target:
+    trend = series.cell is Cell.TREND
+    form = (
+        "time_series"
+        if trend
+        else {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}.get(panel.kind, "time_series")
+    )
+    return core.Target(
+        expr=str(series.expr),
+        legendFormat=series.legend.in_(language),
+        refId=ascii_uppercase[place],
+        instant=panel.kind in _NOW and not trend,
+        format=form,
+        intervalFactor=1,
+        datasource=DATA_SOURCE,
+    )
+
+
+def _defaults(panel: Panel, language: Language, *, colour: str = "thresholds") -> Json:
+    no_value = panel.no_value.in_(language)
+    dead = panel.kind in {PanelKind.STAT, PanelKind.GAUGE}
+    return {
+        "color": {"mode": colour},
+        "unit": panel.series[0].unit,
+        "min": panel.min_value,
+        "max": panel.max_value,
+        "decimals": panel.decimals,
+        "noValue": panel.no_data.in_(language),
+        "mappings": mappings(panel.value_mappings, language, no_value=no_value, dead=dead),
+        "thresholds": {"mode": "absolute", "steps": steps(panel.threshold)},
+        "links": [
+            *(link(drill_down, language, table=False) for drill_down in panel.drill_down),
+            *((trace_link(panel.traces, language),) if panel.traces else ()),
+        ],
+    }
+
+
+def _stat(panel: Panel, language: Language) -> core.Panel:
+    several = len(panel.series) > 1 or "{{" in panel.series[0].legend.en
+    return core.Stat(
+        **_base(panel, language),
+        graphMode="none",
+        colorMode="background_solid" if panel.value_mappings or panel.threshold else "value",
+        textMode="value_and_name" if several else "value",
+        reduceCalc="lastNotNull",
+        noValue=panel.no_value.in_(language),
+        format=panel.series[0].unit,
+        extraJson={
+            "fieldConfig": {"defaults": _defaults(panel, language)},
+            "options": {"wideLayout": True, "showPercentChange": False, "percentChangeColorMode": "standard"},
+        },
+    )
+
+
+def _lines(panel: Panel, language: Language) -> core.Panel:
+    defaults = _defaults(panel, language, colour="palette-classic")  # by name, some of eight cards share a colour
+    style = {"mode": "dashed" if panel.threshold is not None else "off"}
+    defaults["custom"] = {"thresholdsStyle": style, "stacking": {"mode": "normal" if panel.stacked else "none"}}
+    if panel.threshold is not None and panel.max_value is None:
+        defaults["custom"]["axisSoftMax"] = _above(panel.threshold)
+    overrides = [_limit_line(place) for place, one in enumerate(panel.series) if one.dashed]
+    return core.TimeSeries(
+        **_base(panel, language),
+        unit=panel.series[0].unit,
+        fillOpacity=30 if panel.stacked else 0,
+        stacking={"mode": "normal" if panel.stacked else "none", "group": "A"},
+        legendCalcs=["lastNotNull", "max"] if panel.width >= _WIDE else [],  # in a list each series takes a line then
+        legendDisplayMode="table" if panel.width >= _WIDE else "list",
+        legendPlacement="right" if panel.width >= _WIDE else "bottom",
+        overrides=overrides,
+        showPoints="never",
+        extraJson={
+            "fieldConfig": {"defaults": defaults},
+            "options": {"tooltip": _TOOLTIP, "legend": {"showLegend": True}},
+        },
+    )
+
+
+_WIDE = 12
+_THICKEST = 56  # pixels of a bar with its name: a node alone would fill the panel with one bar
+_MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's pixels
+
+
+def _above(threshold: Threshold) -> float:
+    """Give an axis' end at which the thresholds are in sight: an axis of zeros alone would end at 100, or 10000 %."""
+    return round(max(value for _, value in threshold.tiers()) * 1.2, 6)
+
+
+def _limit_line(place: int) -> Json:
+    properties = [
+        {"id": "custom.lineStyle", "value": {"dash": [8, 8], "fill": "dash"}},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": Colour.OFF.value}},
+    ]
+    return {"matcher": {"id": "byFrameRefID", "options": ascii_uppercase[place]}, "properties": properties}
+
+
+def _bars(panel: Panel, language: Language) -> core.Panel:
+    options: Json = {
+        "displayMode": "basic", "valueMode": "color", "namePlacement": "auto", "showUnfilled": True, "sizing": "manual",
+        "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": _THICKEST, "orientation": "horizontal",
+        "reduceOptions": _REDUCE, "legend": _no_legend(),
+    }  # fmt: skip
+    return grafanalib_types.BarGauge(
+        **_base(panel, language), kind=panel.kind.value, options=options, defaults=_defaults(panel, language)
+    )
+
+
+def _no_legend() -> Json:
+    return {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []}
+
+
+def _dial(panel: Panel, language: Language) -> core.Panel:
+    options: Json = {
+        "orientation": "auto", "showThresholdLabels": False, "showThresholdMarkers": True, "sizing": "auto",
+        "minVizWidth": 75, "minVizHeight": 75, "reduceOptions": _REDUCE,
+    }  # fmt: skip
+    return grafanalib_types.Gauge(
+        **_base(panel, language), kind=panel.kind.value, options=options, defaults=_defaults(panel, language)
+    )
+
+
+def _heat(panel: Panel, language: Language) -> core.Panel:
+    options: Json = {
+        "calculate": False, "cellGap": 1, "cellRadius": 0, "showValue": "never",
+        "cellValues": {"unit": "cps"},
+        "color": {
+            "mode": "scheme", "scheme": "Viridis", "scale": "exponential", "exponent": 0.5, "steps": 64,
+            "reverse": False, "fill": Colour.PLAIN.value,
+        },
+        "exemplars": {"color": Colour.WARNING.value},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "s"},
+    }  # fmt: skip
+    defaults: Json = {"custom": {"scaleDistribution": {"type": "linear"}}, "noValue": panel.no_data.in_(language)}
+    return grafanalib_types.Heatmap(
+        **_base(panel, language), kind=panel.kind.value, options=options, defaults=defaults | {"unit": "cps"}
+    )
+
+
+def _timeline(panel: Panel, language: Language) -> core.Panel:
+    return core.StateTimeline(
+        **_base(panel, language),
+        showValue="never",
+        mergeValues=True,
+        extraJson={
+            "fieldConfig": {"defaults": _defaults(panel, language)},
+            "options": {"legend": {"showLegend": True, "calcs": []}, "tooltip": _TOOLTIP, "alignValue": "left"},
+        },
+    )
+
+
+def _history(panel: Panel, language: Language) -> core.Panel:
+    options: Json = {
+        "rowHeight": 0.9, "colWidth": 0.95, "showValue": "never", "tooltip": _TOOLTIP,
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+    }  # fmt: skip
+    defaults = _defaults(panel, language) | {"custom": {"fillOpacity": 85, "lineWidth": 0}}
+    if panel.threshold is None and not panel.value_mappings:
+        defaults["color"] = {"mode": "continuous-BlYlRd"}
+    base = _base(panel, language) | {"maxDataPoints": _MOST_CELLS}
+    return grafanalib_types.StatusHistory(**base, kind=panel.kind.value, options=options, defaults=defaults)
+
+
+def _table(panel: Panel, language: Language) -> core.Panel:
+    base = _base(panel, language) | {"transformations": tables.arrange(panel, language)}
+    if any(one.cell is Cell.TREND for one in panel.series):
+        base["maxDataPoints"] = tables.TREND_POINTS
+    return grafanalib_types.Table(
+        **base,
+        kind=panel.kind.value,
+        options=tables.options(panel, language),
+        defaults=tables.defaults(panel, language),
+        overrides=tables.overrides(panel, language),
+    )
+
+
+def _text(panel: Panel, language: Language) -> core.Panel:
+    content = panel.content.in_(language) if panel.content is not None else ""
+    base = _words(panel, language)
+    return core.Text(**base, content=content, mode="markdown")
+
+
+def _alerts(panel: Panel, language: Language) -> core.Panel:
+    options: Json = {
+        "viewMode": "list", "groupMode": "default", "groupBy": [], "maxItems": 20, "sortOrder": 3, "alertName": "",
+        "dashboardAlerts": False, "alertInstanceLabelFilter": "", "showInactiveAlerts": False,
+        "stateFilter": {"firing": True, "pending": True, "error": True, "noData": False, "normal": False},
+    }  # fmt: skip
+    base = _words(panel, language)
+    return grafanalib_types.AlertList(**base, kind=panel.kind.value, options=options)
+
+
+_DRAWERS = {
+    PanelKind.STAT: _stat,
+    PanelKind.TIME_SERIES: _lines,
+    PanelKind.BAR_GAUGE: _bars,
+    PanelKind.GAUGE: _dial,
+    PanelKind.HEATMAP: _heat,
+    PanelKind.STATE_TIMELINE: _timeline,
+    PanelKind.STATUS_HISTORY: _history,
+    PanelKind.TABLE: _table,
+    PanelKind.TEXT: _text,
+    PanelKind.ALERTS: _alerts,
+}

@@ -1,0 +1,123 @@
+"""Pieces of a panel's field configuration: threshold steps, named values, links; as Grafana's JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from alerts.text import Language, Text
+from alerts.thresholds import Threshold
+from dashboards.no_data_text import EXPORTER_DOWN_TEXT
+from dashboards.panels.panel import Colour, DrillDown, ValueMapping
+from dashboards.variables import EXPORTER_DOWN, VARIABLES
+
+Json = dict[str, Any]
+
+LABELS: dict[str, Text] = {
+    "instance": Text("Node", "节点"),
+    "gpu": Text("Card", "卡"),
+    "replica": Text("Replica", "副本"),
+    "model": Text("Model", "模型"),
+    "engine": Text("Engine", "引擎"),
+    "rank": Text("Rank", "Rank"),
+    "signal": Text("Signal", "信号"),
+    "reason": Text("Reason", "原因"),
+    "source": Text("Source", "数据源"),
+    "gateway": Text("Gateway", "网关"),
+    "pool": Text("Pool", "后端池"),
+    "backend": Text("Backend", "后端"),
+    "version": Text("Version", "版本"),
+    "driver_version": Text("Driver", "驱动"),
+    "cuda_version": Text("CUDA", "CUDA"),
+    "action": Text("Action", "动作"),
+    "xid": Text("XID", "XID"),
+    "cause": Text("Cause", "原因"),
+    "profile": Text("Profile", "配置"),
+    "gpu_instance": Text("GPU instance", "GPU 实例"),
+    "compute_instance": Text("Compute instance", "计算实例"),
+    "currency": Text("Currency", "货币"),
+    "path": Text("Path", "路径"),
+    "peer_gpu": Text("Other card", "对端卡"),
+    "p2p": Text("Peer access", "对等访问"),
+    "name": Text("Name", "型号"),
+    "serial": Text("Serial", "序列号"),
+    "pci_bus_id": Text("PCI address", "PCI 地址"),
+    "vbios_version": Text("VBIOS", "VBIOS"),
+    "numa_node": Text("NUMA node", "NUMA 节点"),
+    "sxid": Text("SXid", "SXid"),
+    "severity": Text("Severity", "严重程度"),
+    "remote": Text("Other end", "对端"),
+    "type": Text("Type", "类型"),
+    "dialect": Text("Metric names", "指标前缀"),
+    "class": Text("Class", "类别"),
+    "meaning": Text("Meaning", "含义"),
+    "problem": Text("Problem", "问题"),
+    "image": Text("Image", "镜像"),
+    "digest": Text("Digest", "摘要"),
+}
+
+
+def label_name(label: str, language: Language) -> str:
+    """Give a label's heading in a table."""
+    return LABELS[label].in_(language)
+
+
+def steps(threshold: Threshold | None) -> list[Json]:
+    """Give threshold steps, the lowest first; without a threshold nothing is judged."""
+    if threshold is None:
+        return [_step(Colour.PLAIN, None)]
+    tiers = dict(threshold.tiers())
+    warning, critical = tiers["warning"], tiers.get("critical")
+    if threshold.above:
+        found = [_step(Colour.GOOD, None), _step(Colour.WARNING, warning)]
+        return found if critical is None else [*found, _step(Colour.CRITICAL, critical)]
+    if critical is None:
+        return [_step(Colour.WARNING, None), _step(Colour.GOOD, warning)]
+    return [_step(Colour.CRITICAL, None), _step(Colour.WARNING, critical), _step(Colour.GOOD, warning)]
+
+
+def _step(colour: Colour, value: float | None) -> Json:
+    return {"color": colour.value, "value": value}
+
+
+def mappings(
+    value_mappings: tuple[ValueMapping, ...], language: Language, *, no_value: str, dead: bool
+) -> list[Json]:
+    """Name values; what is not a number is the panel's no-value text, and ``EXPORTER_DOWN`` a dead exporter."""
+    panel_id = (
+        [*value_mappings, ValueMapping(EXPORTER_DOWN, EXPORTER_DOWN_TEXT, Colour.CRITICAL)]
+        if dead
+        else list(value_mappings)
+    )
+    options = {
+        f"{state.value:g}": {"text": state.text.in_(language), "color": state.colour.value, "index": place}
+        for place, state in enumerate(panel_id)
+    }
+    special = {"match": "null+nan", "result": {"text": no_value, "color": Colour.OFF.value, "index": len(panel_id)}}
+    found: list[Json] = [{"type": "value", "options": options}] if options else []
+    return [*found, {"type": "special", "options": special}]
+
+
+def link(drill_down: DrillDown, language: Language, *, table: bool) -> Json:
+    """Link to another board with time and variables kept, and the series' labels as variables."""
+    parts = ["${__url_time_range}", "${datasource:queryparam}"]
+    for name in VARIABLES:
+        if name not in drill_down.labels:
+            parts.append(f"${{{name}:queryparam}}")
+        elif table:
+            parts.append(f"var-{name}=${{__data.fields[{json.dumps(label_name(name, language))}]:percentencode}}")
+        else:
+            parts.append(f"var-{name}=${{__field.labels.{name}:percentencode}}")
+    title = LINK_TITLES[drill_down.to.name].in_(language)
+    return {"title": title, "url": f"/d/{drill_down.to.value}?{'&'.join(parts)}", "targetBlank": False}
+
+
+LINK_TITLES: dict[str, Text] = {
+    "FLEET": Text("Open Fleet", "打开集群总览"),
+    "NODE": Text("Open the node", "打开节点"),
+    "REPLICA": Text("Open the replica", "打开副本"),
+    "IMBALANCE": Text("Open Imbalance", "打开不均衡"),
+    "EFFICIENCY": Text("Open Efficiency", "打开效率"),
+    "GPU_HEALTH": Text("Open the card's health", "打开卡的健康"),
+    "SELF": Text("Open Shardwatch itself", "打开 Shardwatch 自身"),
+}

@@ -1,0 +1,48 @@
+"""Links from a figure of a replica to the traces of its requests, in Jaeger's search.
+
+A replica finds its traces because both have one name: the engine's ``OTEL_SERVICE_NAME`` is the replica's name in the
+daemon's configuration.  Where Jaeger is, only whoever runs it knows: ``python -m dashboards --traces URL``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alerts.text import Language, Text
+
+Json = dict[str, Any]
+
+JAEGER_URL = "http://localhost:16686"  # as compose/compose.yaml publishes it
+_TITLE = Text("Traces of its requests (Jaeger)", "查看请求链路（Jaeger）")
+
+
+def trace_link(label: str, language: Language) -> Json:
+    """Link to the traces of the service that this label of the series names, in the time that the board shows.
+
+    Grafana counts in milliseconds and Jaeger in microseconds, hence the zeros.
+    """
+    service = f"service=${{__field.labels.{label}:percentencode}}"
+    span = "lookback=custom&start=${__from}000&end=${__to}000"
+    url = f"{JAEGER_URL}/search?{service}&{span}&limit=50"
+    return {"title": _TITLE.in_(language), "url": url, "targetBlank": True}
+
+
+def with_jaeger_url(dashboard: Json, traces: str) -> Json:
+    """Give the board with its links to traces led to another address, or without them where that is empty."""
+    return {name: _redirected(value, traces.rstrip("/")) for name, value in dashboard.items()}
+
+
+def _redirected(value: Any, traces: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _redirected(inner, traces) for name, inner in value.items()}
+    if isinstance(value, list):
+        kept = [one for one in value if traces or not _is_link(one)]
+        return [
+            {**one, "url": traces + one["url"][len(JAEGER_URL) :]} if _is_link(one) else _redirected(one, traces)
+            for one in kept
+        ]
+    return value
+
+
+def _is_link(value: Any) -> bool:
+    return isinstance(value, dict) and str(value.get("url", "")).startswith(f"{JAEGER_URL}/search?")

@@ -1,0 +1,209 @@
+"""Every query of every board, run by a real Prometheus over daemons on simulated nodes: well, in trouble, idle, dead."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from dashboards.definitions import DASHBOARDS
+from dashboards.no_data_text import Requires
+from dashboards.panels.panel import Cell, PanelKind
+from dashboards.variables import EXPORTER_DOWN
+from tests.support.dashboard_queries import filled
+from tests.support.live_prometheus import scraping
+from tests.support.tools import tool
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+ALWAYS = {Requires.RULES}
+NODE = ALWAYS | {Requires.ENGINE, Requires.NVLINK, Requires.GATEWAY, Requires.PRICE, Requires.SUPPORT}
+BUSY = NODE | {Requires.TRAFFIC}
+JOBS = {
+    "healthy": ("healthy", "full", BUSY | {Requires.FULL, Requires.REPLICAS, Requires.GROUPS}),
+    "brake": ("brake", "common", BUSY | {Requires.GROUPS, Requires.REPLICAS, Requires.STRAGGLER}),
+    "skew": ("skew", "common", BUSY | {Requires.RANKS}),
+    "lost": ("hang", "common", NODE | {Requires.XID}),
+    "idle": ("idle", "common", NODE | {Requires.GROUPS}),
+    "engines": ("engines", "full", ALWAYS | {Requires.ENGINE, Requires.TRAFFIC, Requires.FULL, Requires.KIND}),
+}
+NEVER_HERE = {
+    Requires.TROUBLE,
+    Requires.PRESSURE,
+    Requires.FANS,
+    Requires.MIG,
+    Requires.ABSENT,
+    Requires.IMAGE,
+    Requires.TLS,
+    Requires.RAY,
+    Requires.BATCH,
+    Requires.NEWER,
+    Requires.OLDER,
+    Requires.C2C,
+    Requires.SXID,
+    Requires.READ,
+}  # no job promises these
+MAY_BE_EMPTY = {"rank"}  # labels of which an empty value is a fact; Prometheus drops them
+SCRAPED_SECONDS = 45
+
+
+@dataclass
+class Answers:
+    """What Prometheus said: by job, and per (board, panel, place of the series)."""
+
+    of: dict = field(default_factory=dict)
+    dead: dict = field(default_factory=dict)
+    absent_card: list = field(default_factory=list)
+    marks: dict = field(default_factory=dict)
+
+
+def every_series():
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            for place, one in enumerate(panel.series):
+                yield (dashboard.uid.value, panel.title.en, place), panel, one
+
+
+def ask(prometheus, panel, one, job):
+    expr = filled(str(one.expr), job=job)
+    instant = (
+        panel.kind in {PanelKind.STAT, PanelKind.BAR_GAUGE, PanelKind.GAUGE, PanelKind.TABLE}
+        and one.cell is not Cell.TREND
+    )
+    return prometheus.now(expr) if instant else prometheus.lately(expr)
+
+
+@pytest.fixture(scope="module")
+def answers():
+    tool("haproxy")
+    found = Answers()
+    with scraping({job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}) as (prometheus, kill):
+        deadline = time.monotonic() + 30
+        while len(prometheus.now("up == 1")) < len(JOBS) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        time.sleep(SCRAPED_SECONDS)
+        for job in JOBS:
+            found.of[job] = {key: ask(prometheus, panel, one, job) for key, panel, one in every_series()}
+            notes = {note.name.en: str(note.expr) for dashboard in DASHBOARDS for note in dashboard.annotations}
+            found.marks[job] = {name: prometheus.lately(filled(expr, job=job)) for name, expr in notes.items()}
+        found.absent_card = prometheus.now('gpu_up{job="lost"} == 0')
+        kill("idle")
+        time.sleep(20)  # until rates over 15 s have nothing left
+        found.dead = {key: ask(prometheus, panel, one, "idle") for key, panel, one in every_series()}
+    return found
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_panel_has_data_wherever_what_it_needs_is_there(answers, job):
+    provided = JOBS[job][2]
+    empty = [
+        key for key, panel, one in every_series()
+        if {*panel.requires, *one.requires} <= provided and not answers.of[job][key]
+    ]  # fmt: skip
+    assert empty == []
+
+
+def test_what_has_data_nowhere_says_what_trouble_it_waits_for(answers):
+    mute = [
+        key for key, panel, one in every_series()
+        if not any(answers.of[job][key] for job in JOBS) and not {*panel.requires, *one.requires} & NEVER_HERE
+    ]  # fmt: skip
+    assert mute == []
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_value_is_a_number_and_not_infinite(answers, job):
+    odd = []
+    for key, panel, one in every_series():
+        ratio_of_nothing = Requires.TRAFFIC in {*panel.requires, *one.requires}
+        for _labels, values in answers.of[job][key]:
+            numbers = [float(value) for value in values]
+            if any(math.isinf(value) for value in numbers) or (
+                not ratio_of_nothing and any(map(math.isnan, numbers))
+            ):
+                odd.append((key, numbers))
+    assert odd == []
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_series_carries_the_labels_that_its_legend_names(answers, job):
+    wrong = []
+    for key, panel, one in every_series():
+        named = set(re.findall(r"\{\{(\w+)\}\}", one.legend.en)) | set(panel.rows)
+        for labels, _ in answers.of[job][key]:
+            if not named - MAY_BE_EMPTY <= set(labels):
+                wrong.append((key, named, labels))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_no_panel_draws_one_series_twice(answers, job):
+    """Two series with one legend cannot be told apart."""
+    twice = []
+    for key, panel, one in every_series():
+        named = re.findall(r"\{\{(\w+)\}\}", one.legend.en)
+        if panel.kind in {PanelKind.TABLE, PanelKind.HEATMAP}:
+            continue
+        legends = [tuple(labels.get(name, "") for name in named) for labels, _ in answers.of[job][key]]
+        if len(set(legends)) != len(legends):
+            twice.append((key, legends))
+    assert twice == []
+
+
+def test_marks_are_read_from_what_daemons_really_show(answers):
+    for job in JOBS:
+        (started,) = answers.marks[job]["Shardwatch starts"]
+        labels, values = started
+        assert labels["version"] and 0 < time.time() - float(values[-1]) / 1000 < 3600, job
+        assert answers.marks[job]["Configuration loaded"]
+        assert not answers.marks[job]["Engine restarts"] and not answers.marks[job]["Gateway restarts"], job
+    lost = {labels["xid"] for labels, _ in answers.marks["lost"]["XID events"]}
+    assert "79" in lost and not answers.marks["healthy"]["XID events"]
+
+
+def test_a_lost_card_shows_on_the_boards(answers):
+    assert len(answers.absent_card) == 1
+    lost = answers.of["lost"]["shardwatch-node", "Cards lost", 0]
+    assert [values for _, values in lost] == [["1"]]
+    states = answers.of["lost"]["shardwatch-node", "Cards side by side", 0]
+    assert sorted(values for _, values in states) == [["0"]] + [["1"]] * 7
+    frozen = answers.of["lost"]["shardwatch-fleet", "Replicas frozen", 0]
+    assert [values for _, values in frozen] == [["1"]]
+
+
+def test_the_card_that_others_wait_for_is_named_with_its_cause(answers):
+    (shown,) = answers.of["brake"]["shardwatch-fleet", "Cards that others wait for", 0]
+    labels, values = shown
+    assert labels["gpu"] == "1" and labels["cause"] == "power_brake" and values == ["1"]
+    held = answers.of["brake"]["shardwatch-node", "Throttle timeline", 0]
+    assert sorted(labels["gpu"] for labels, values in held if values[-1] == "1") == ["1"]
+
+
+def test_a_dead_exporter_is_said_by_every_single_figure(answers):
+    """``exporter dead`` must not look like ``no traffic``; only what is not of that exporter may go on."""
+    silent = []
+    for key, panel, _ in every_series():
+        if panel.kind in {PanelKind.STAT, PanelKind.GAUGE} and panel.title.en not in {
+            "Exporters dead",
+            "Alerts firing",
+        }:
+            values = [value for _, values in answers.dead[key] for value in values]
+            if [float(value) for value in values] != [EXPORTER_DOWN]:
+                silent.append((key, values))
+    assert silent == []
+    counted = answers.dead["shardwatch-fleet", "Exporters dead", 0]
+    assert [values for _, values in counted] == [["1"]]
+
+
+def test_a_dead_exporters_figures_do_not_stand_as_if_it_lived(answers):
+    stale = []
+    for key, panel, one in every_series():
+        if panel.kind in {PanelKind.BAR_GAUGE, PanelKind.TABLE} and "shardwatch_build_info" not in str(one.expr):
+            of_prometheus = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+            alive = one.cell is not Cell.TREND and not one.expr.sources & of_prometheus
+            if alive and "$__range" not in str(one.expr) and "rate" not in str(one.expr) and answers.dead[key]:
+                stale.append(key)
+    assert stale == []

@@ -1,0 +1,167 @@
+"""What is marked over the curves: that restarts are found, each once, and nothing that is none."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from alerts.text import Language
+from dashboards.dashboard import Row
+from dashboards.errors import DashboardError
+from dashboards.panels import Annotation
+from dashboards.panels.panel import Colour
+from dashboards.variables import selected
+from exporter.catalog import metrics as m
+from exporter.promql import max_by, since
+from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, marks
+from tests.support.dashboard_samples import T, panel, small
+
+STEP = 60  # seconds between two points of an annotation's query, at its finest
+EVERY = 5  # seconds between two scrapes
+TARGET = 'job="shardwatch",instance="node1:9853"'
+TOKENS = f'llm_generation_tokens_total{{{TARGET},replica="chat",engine="vllm",model="llama",rank=""}}'
+EVENTS = {"XID events", "NVSwitch errors", "Shardwatch starts"}
+DAEMON = EVENTS | {"Firing alerts"}
+# What each board marks; on the fleet's, restarts wait to be switched on.
+MARKED = {
+    "shardwatch-fleet": EVENTS | {"Firing critical alerts", "Engine restarts"},
+    "shardwatch-node": DAEMON | {"Engine restarts"},
+    "shardwatch-replica": DAEMON | {"Engine restarts"},
+    "shardwatch-imbalance": DAEMON | {"Engine restarts", "Gateway restarts"},
+    "shardwatch-efficiency": DAEMON | {"Engine restarts"},
+    "shardwatch-card-health": DAEMON | {"Engine restarts"},
+    "shardwatch-self": DAEMON | {"Engine restarts", "Configuration loaded"},
+}
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_a_board_marks_what_explains_its_jumps(uid):
+    assert set(marks(uid)) == MARKED[uid]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_mark_is_grafanas_own_annotation_of_the_chosen_data_source(language):
+    for uid in UIDS:
+        for one in dashboard(uid, language)["annotations"]["list"]:
+            assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert one["iconColor"].startswith("#") and one["titleFormat"] and one["textFormat"]
+            assert one["enable"] is (
+                uid != "shardwatch-fleet" or "tart" not in one["name"] and "启" not in one["name"]
+            )
+            assert ("$__from" in one["target"]["expr"]) is one["useValueForTime"], "old moments would stand outside"
+
+
+def test_the_variables_choose_what_is_marked():
+    for uid in UIDS:
+        for name, expr in marks(uid).items():
+            assert 'instance=~"$instance' in expr and 'job=~"$job' in expr, name
+
+
+# ---------------------------------------------------------------------- by a real Prometheus
+
+
+def filled(name, uid, start=0, step=STEP):
+    values = {"$__interval": f"{step}s", "$__rate_interval": f"{step + EVERY}s", "$__from": str(start * 1000)}
+    expr = marks(uid)[name]
+    for macro, value in values.items():
+        expr = expr.replace(macro, value)
+    return re.sub(r'=~"\$\w+\|?"', '=~".*"', expr)
+
+
+def marked(promtool, tmp_path, expr, series, minutes):
+    """Ask at these minutes; give {minute: [(labels, value)]}, as promtool's complaints tell it."""
+    asked = [
+        {"expr": expr, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{impossible='x'}", "value": minute}]}
+        for minute in minutes
+    ]
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": f"{EVERY}s", "input_series": given, "promql_expr_test": asked}
+    path = tmp_path / "marks.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
+    said = done.stdout + done.stderr
+    found = {}
+    for minute, got in re.findall(r"time: (\S+),\s+exp:.*?got:\s*(.*?)(?=\n\s*expr:|\n\n|\Z)", said, re.DOTALL):
+        if got.strip() != "nil":
+            found[minute] = got.split("\n")[0].strip()
+    assert len(re.findall(r"time: ", said)) == len(minutes), said
+    return found
+
+
+def rising(start, samples):
+    return f"{start}+10x{samples - 1}"
+
+
+def test_an_engine_that_was_away_for_minutes_is_marked_once_when_it_counts_again(promtool, tmp_path):
+    away = {TOKENS: f"{rising(1000, 36)} _x60 {rising(5, 120)}"}  # 3 min, 5 min away, 10 min
+    found = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-replica"), away, range(1, 19))
+    assert list(found) == ["8m"] or list(found) == ["9m"], found
+    assert 'replica="chat"' in next(iter(found.values()))
+
+
+def test_an_engine_that_came_back_between_two_scrapes_is_marked_too_and_each_time(promtool, tmp_path):
+    twice = {TOKENS: f"{rising(1000, 30)} {rising(5, 60)} {rising(3, 60)}"}  # after 2.5 and 7.5 min
+    found = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-node"), twice, range(1, 13))
+    assert list(found) == ["3m", "8m"], found
+
+
+def test_a_restart_is_found_also_where_a_month_is_shown_in_steps_of_hours(promtool, tmp_path):
+    once = {TOKENS: f"{rising(1000, 360)} {rising(5, 1440)}"}  # after half an hour
+    expr = filled("Engine restarts", "shardwatch-replica", step=7200)
+    assert list(marked(promtool, tmp_path, expr, once, [120])) == ["2h"]
+
+
+def test_a_daemons_restart_is_no_engines_restart_and_stands_where_it_began(promtool, tmp_path):
+    series = {
+        TOKENS: f"{rising(1000, 36)} _x12 {rising(1480, 60)}",
+        f"process_start_time_seconds{{{TARGET}}}": "-86400x35 _x12 190x60",
+        f'shardwatch_build_info{{{TARGET},version="1.2.3",python_version="3.11"}}': "1x35 _x12 1x60",
+        'process_start_time_seconds{job="vllm",instance="node1:8000"}': "100x120",
+    }
+    assert marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-self"), series, range(1, 9)) == {}
+    found = marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 1), series, range(1, 9))
+    assert list(found) == ["4m", "5m", "6m", "7m", "8m"], "one moment, at whatever step it is asked for"
+    assert all('version="1.2.3"' in one and "190000" in one.replace("1.9E+05", "190000") for one in found.values())
+    assert marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 200), series, range(1, 9)) == {}
+
+
+def test_the_newest_xid_is_marked_also_where_it_was_the_first_of_its_code(promtool, tmp_path):
+    name = f'gpu_xid_last_timestamp_seconds{{{TARGET},gpu="3",uuid="GPU-3",xid="94",source="kernel_log"}}'
+    found = marked(promtool, tmp_path, filled("XID events", "shardwatch-node", 1), {name: "_x30 150x60"}, range(1, 7))
+    assert list(found) == ["3m", "4m", "5m", "6m"]
+    assert all('xid="94"' in one for one in found.values())
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def note(expr, **more):
+    given = {"title": T("{{gpu}}", "{{gpu}}"), "text": "{{instance}}"} | more
+    return Annotation(name=T("Lost", "丢失"), expr=expr, colour=Colour.WARNING, **given)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: note(max_by(selected(m.GPU_UP), "gpu")), "names 'instance'"),
+        (lambda: note(selected(m.GPU_ENERGY_JOULES_TOTAL)), "is no moment"),
+        (lambda: note(selected(m.GPU_UP), timed=True), "is no moment"),
+        (
+            lambda: note(since(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS)), title=T("{{gpu}}", "{{rank}}")),
+            "names 'rank'",
+        ),
+    ],
+)
+def test_a_mark_that_would_say_nothing_is_refused(made, why):
+    with pytest.raises(DashboardError, match=why):
+        made()
+
+
+def test_two_kinds_of_marks_with_one_name_are_refused():
+    one = note(selected(m.GPU_UP))
+    row = Row(title=T("One", "一"), panels=(panel(),))
+    with pytest.raises(DashboardError, match="two kinds of marks are called 'Lost'"):
+        small(row, annotations=(one, one)).render(Language.ENGLISH)

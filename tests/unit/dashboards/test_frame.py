@@ -1,0 +1,95 @@
+"""What every board and every panel must have: variables, words, ids that alerts link to, colours where alerts change."""
+
+from __future__ import annotations
+
+import pytest
+
+from alerts import panel_ids as ids
+from alerts.thresholds import DEFAULTS
+from dashboards.definitions import DASHBOARDS
+from dashboards.no_data_text import NO_VALUE, Requires
+from exporter.catalog import CATALOG
+from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_a_board_has_the_fixed_frame(uid):
+    data = dashboard(uid)
+    assert data["schemaVersion"] == 42 and data["id"] is None and data["uid"] == uid and len(uid) <= 40
+    assert data["editable"] is False and data["refresh"] == "30s" and data["graphTooltip"] == 1
+    assert [one["name"] for one in data["templating"]["list"]] == [
+        "datasource", "job", "instance", "model", "replica", "gpu",
+    ]  # fmt: skip
+    (link,) = data["links"]
+    assert link["keepTime"] and link["includeVars"] and link["tags"] == data["tags"]
+    visible = [one for one in data["panels"] if one["type"] != "row"]
+    assert 10 <= len(visible) <= 25
+
+
+def test_every_panel_that_an_alert_links_to_is_there():
+    wanted = {(one.dashboard.value, one.number) for one in vars(ids).values() if isinstance(one, ids.PanelId)}
+    there = {(uid, one["id"]) for uid in UIDS for one in panels(dashboard(uid))}
+    assert len(wanted) > 25
+    assert wanted <= there
+
+
+@pytest.mark.parametrize("uid", UIDS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_panel_says_what_it_shows_and_what_no_data_means(uid, language):
+    for one in panels(dashboard(uid, language)):
+        assert one["title"].strip() and one["description"].strip(), one["title"]
+        if one.get("targets"):
+            assert one["fieldConfig"]["defaults"]["noValue"], one["title"]
+        for target in one.get("targets", ()):
+            assert target["legendFormat"] and target["instant"] is not target["range"], one["title"]
+
+
+def test_no_panel_draws_grafanas_own_red_line_at_80():
+    for uid in UIDS:
+        for one in panels(dashboard(uid)):
+            steps = one.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
+            assert steps == [] or steps[0]["value"] is None, one["title"]
+            assert 80 not in [step["value"] for step in steps], one["title"]
+
+
+def test_a_figure_that_needs_the_full_set_says_so_and_is_hidden():
+    common = {metric.name for metric in CATALOG if metric.series.value == "common"}
+    for one in DASHBOARDS:
+        for row in one.rows:
+            for shown in row.panels:
+                for given in shown.series:
+                    ours = {name for name in given.expr.sources if name in {metric.name for metric in CATALOG}}
+                    if ours - common:
+                        assert Requires.FULL in shown.requires and row.collapsed, shown.title.en
+                if Requires.FULL in shown.requires:
+                    assert shown.requires[0] is Requires.FULL and row.collapsed, shown.title.en
+
+
+def test_the_three_kinds_of_nothing_look_different():
+    fleet = {one["title"]: one for one in panels(dashboard("shardwatch-fleet"))}
+    defaults = fleet["TTFT within target"]["fieldConfig"]["defaults"]
+    dead, nothing = defaults["mappings"]
+    assert dead["options"]["-9999"]["text"] == "exporter dead"
+    assert nothing["options"]["result"]["text"] == defaults["noValue"] == "no traffic"
+    first_token = next(
+        one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Time to first token"
+    )
+    said = first_token["fieldConfig"]["defaults"]["noValue"]
+    assert said.startswith("no traffic") and "exporter is dead" in said
+    assert (
+        len({text.en for text in NO_VALUE.values()}) == len({text.zh for text in NO_VALUE.values()}) == len(Requires)
+    )
+
+
+def test_the_colours_change_where_the_alerts_do():
+    node = {one["id"]: one for one in panels(dashboard("shardwatch-node"))}
+    steps = node[ids.NODE_MEMORY.number]["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert [step["value"] for step in steps] == [
+        None,
+        DEFAULTS.gpu_memory_used.warning,
+        DEFAULTS.gpu_memory_used.critical,
+    ]
+    below = node[ids.NODE_TEMPERATURE.number]["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    margin = DEFAULTS.temperature_margin
+    assert [step["value"] for step in below] == [None, margin.critical, margin.warning]
+    assert steps[0]["color"] == below[-1]["color"] != steps[-1]["color"] == below[0]["color"]

@@ -1,0 +1,110 @@
+"""The boards' queries and links against the catalogue: nothing is asked that nobody exposes, nothing exposed is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import promql_parser
+import pytest
+
+from alerts.registry import groups
+from alerts.tuning import Tuning
+from dashboards.trace_links import JAEGER_URL
+from exporter.catalog import CATALOG
+from exporter.catalog.spec import Kind, Series
+from tests.support.dashboard_queries import UIDS, dashboard, filled, marks, panels, queries
+from tests.unit.dashboards.test_lint import selectors
+
+FOREIGN = {  # of Prometheus itself, and of every process
+    "up", "scrape_duration_seconds", "scrape_samples_scraped", "process_cpu_seconds_total", "process_open_fds",
+    "process_resident_memory_bytes", "process_start_time_seconds",
+}  # fmt: skip
+# Rows that no board asks for, and why nobody misses them there.
+ON_NO_BOARD = {
+    "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
+    "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
+    "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
+    "gpu_bar1_memory_free_bytes": "the size less what is used",
+    "gpu_traffic_bytes_per_second": "the same bytes as the counters of the node's traffic panel",
+    "llm_scrape_duration_seconds": "shardwatch_source_poll_duration_seconds has it beside all other sources",
+    "llm_requests_swapped": "only engines of 2024 and before swap; preemptions stand for it",
+    "llm_request_rate": "boards take the rate of llm_requests_total over the chosen time",
+    "llm_generation_token_rate": "boards take the rate of llm_generation_tokens_total over the chosen time",
+    "llm_aborted_requests_total": "llm_requests_total has them as an outcome",
+    "llm_kv_cache_used_tokens": "the capacity less what is free, and both are shown",
+}
+
+
+def exposed():
+    """Give every sample name of the catalogue with its labels, and what Prometheus itself adds."""
+    found = {name: {"job", "instance"} for name in FOREIGN}
+    found["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
+    for group in groups(Tuning()):
+        found |= {one.name: set(one.known.labels) for one in group.recordings()}
+    for metric in CATALOG:
+        labels = {"job", "instance", *metric.all_labels}
+        if metric.kind is Kind.HISTOGRAM:
+            found |= {
+                f"{metric.name}_bucket": labels | {"le"},
+                f"{metric.name}_sum": labels,
+                f"{metric.name}_count": labels,
+            }
+        else:
+            found[metric.name] = labels
+    return found
+
+
+def everything(uid):
+    """Give each query of a board, those of its marks included, with its selectors."""
+    for expr in [*(one.expr for one in queries(uid)), *marks(uid).values()]:
+        promql_parser.parse(filled(expr))
+        yield expr, [selector for selector, _ in selectors(expr)]
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_every_query_asks_for_what_is_exposed(uid):
+    known = exposed()
+    for expr, found in everything(uid):
+        for selector in found:
+            assert selector.name in known, f"{expr}: {selector.name}"
+            asked = {matcher.name for matcher in selector.matchers.matchers}
+            assert asked <= known[selector.name], f"{expr}: {asked - known[selector.name]}"
+
+
+def test_every_row_of_the_catalogue_is_on_a_board_or_says_why_not():
+    asked = {selector.name for uid in UIDS for _, found in everything(uid) for selector in found}
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} | asked
+    hidden = {metric.name: metric for metric in CATALOG if metric.name not in shown}
+    assert set(hidden) == set(ON_NO_BOARD)
+    assert {metric.series for metric in hidden.values()} == {Series.FULL}, "what everybody has, everybody must see"
+    assert all(len(why) > 20 for why in ON_NO_BOARD.values())
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_the_links_lead_to_boards_and_carry_every_variable(uid):
+    found = 0
+    for one in panels(dashboard(uid)):
+        config = one.get("fieldConfig", {"defaults": {}, "overrides": []})
+        given = list(config["defaults"].get("links", ()))
+        for override in config["overrides"]:
+            given += [link for prop in override["properties"] if prop["id"] == "links" for link in prop["value"]]
+        for link in given:
+            found += 1
+            path, _, query = link["url"].partition("?")
+            if path == f"{JAEGER_URL}/search":
+                continue  # of another program: see test_trace_links.py
+            assert path.removeprefix("/d/") in UIDS
+            assert query.startswith("${__url_time_range}&${datasource:queryparam}")
+            for name in ("job", "instance", "model", "replica", "gpu"):
+                assert f"${{{name}:queryparam}}" in query or f"var-{name}=${{__" in query, link["url"]
+    assert found >= 2
+
+
+def test_the_way_leads_from_the_fleet_over_the_node_to_the_card():
+    nodes = next(one for one in panels(dashboard("shardwatch-fleet")) if one["title"] == "Nodes, the worst first")
+    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "Cards side by side")
+    owners = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "Who uses which card")
+    assert "/d/shardwatch-node?" in json.dumps(nodes)
+    assert 'var-gpu=${__data.fields[\\"Card\\"]:percentencode}' in json.dumps(cards).replace('\\\\\\"', '\\"')
+    assert "/d/shardwatch-replica?" in json.dumps(owners)

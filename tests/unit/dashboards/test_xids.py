@@ -1,0 +1,90 @@
+"""Errors on Node and Card health: what an alert tells of is there, also the first XID of a code; what to do agrees."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from exporter.model.xid_catalog import CATALOGUE, FATAL, Class
+from tests.support.dashboard_promtool import answered
+from tests.support.dashboard_queries import LANGUAGES, dashboard, filled, panels
+
+CARD = 'job="shardwatch",instance="n1:9853",gpu="3",uuid="GPU-3"'
+NODE_TITLES = {"en": "XIDs in the chosen time", "zh": "所选时间内的 XID"}
+CARD_TITLES = {"en": "XIDs by card", "zh": "XID（按卡）"}
+
+
+def events(xid):
+    return f'gpu_xid_events_total{{{CARD},xid="{xid}",source="nvml+kernel_log"}}'
+
+
+def last(xid):
+    return f'gpu_xid_last_timestamp_seconds{{{CARD},xid="{xid}",source="nvml+kernel_log"}}'
+
+
+def panel(uid, title, language):
+    return next(one for one in panels(dashboard(uid, language)) if one["title"] == title)
+
+
+def counted(promtool, tmp_path, series, language="en", minute=4):
+    """Give {xid: events} of the node's table, in the two minutes before."""
+    (target,) = panel("shardwatch-node", NODE_TITLES[language], language)["targets"]
+    found = answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute)
+    return {labels["xid"]: value for labels, value in found}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_first_event_of_a_code_stands_in_the_nodes_table(promtool, tmp_path, language):
+    first = {events(94): "_x36 1x20", last(94): "_x36 180x20"}
+    assert counted(promtool, tmp_path, first, language) == {"94": 1}
+
+
+def test_several_first_events_and_those_of_a_code_that_stood_at_zero_are_counted(promtool, tmp_path):
+    series = {
+        events(31): "_x36 3x20", last(31): "_x36 180x20",
+        events(79): "0x30 1x30", last(79): "_x30 150x30",
+        events(48): "0x60",
+    }  # fmt: skip
+    found = counted(promtool, tmp_path, series)
+    assert found == {"31": 3, "79": pytest.approx(1, rel=0.2)}
+
+
+def test_an_event_before_the_daemons_start_that_the_kernel_log_still_holds_is_there(promtool, tmp_path):
+    assert counted(promtool, tmp_path, {last(63): "_x40 130x20"}) == {"63": 1}
+
+
+def test_what_happened_before_the_chosen_time_is_not_there(promtool, tmp_path):
+    old = {events(94): "1x120", last(94): "10x120", events(13): "_x90 1x30", last(13): "_x90 20x30"}
+    assert counted(promtool, tmp_path, old, minute=8) == {}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_first_event_of_a_code_is_a_cell_of_card_health_at_its_moment_alone(promtool, tmp_path, language):
+    (target,) = panel("shardwatch-card-health", CARD_TITLES[language], language)["targets"]
+    series = {events(94): "_x36 1x60", last(94): "_x36 180x60"}
+    cells = {
+        minute: answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute) for minute in (2, 3, 4, 6)
+    }
+    shown = {minute: [(labels["xid"], value) for labels, value in found] for minute, found in cells.items()}
+    assert shown == {2: [], 3: [("94", 1)], 4: [("94", 0)], 6: []}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_both_boards_name_the_same_codes_as_those_that_take_a_card_out_of_use(language):
+    said = panel("shardwatch-node", NODE_TITLES[language], language)["description"]
+    assert {int(code) for code in re.findall(r"\d+", said)} == FATAL
+    said = panel("shardwatch-card-health", CARD_TITLES[language], language)["description"]
+    codes = [int(one) for one in re.findall(r"\d+", said)]
+    of_programs = {code for code in codes if CATALOGUE[code].kind is Class.APPLICATION}
+    assert set(codes) - of_programs == FATAL and of_programs == {13, 31, 94}
+    assert codes.index(min(of_programs)) > max(codes.index(code) for code in FATAL), "programs' errors come last"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_uncorrected_errors_stand_beside_the_card_for_as_long_as_their_alert_fires(promtool, tmp_path, language):
+    titles = {"en": "Cards and what is wrong with them", "zh": "各卡及其问题"}
+    expr = panel("shardwatch-card-health", titles[language], language)["targets"][1]["expr"]
+    errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'
+    found = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
+    assert [(labels["gpu"], value) for labels, value in found] == [("3", 3)], "long before the chosen time"
