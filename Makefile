@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo stack preview test lint generate lock bench dist clean
+# Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
+JOBS ?= $(shell expr $$(nproc) + 1)
+
+.PHONY: demo stack preview check test static lint generate lock bench bench-peers dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -16,12 +19,19 @@ stack: $(VENV)/.run
 preview: $(VENV)/.run
 	$(BIN)/python -m dashboards.preview $(ARGS)
 
-test: $(VENV)/.test
-	$(BIN)/ruff check .
+# What a developer runs before each commit: everything but the tests that start processes.
+check: static
+	$(BIN)/pytest -n auto --dist loadgroup tests/unit
+
+# Everything.  ARGS picks: ARGS='tests/component -k nvml'.
+test: static
+	$(BIN)/pytest -p tests.support.cpu_time -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+static: $(VENV)/.test
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format .
@@ -49,6 +59,10 @@ lock: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench
+
+# Beside other exporters, as far as they are installed; the figures of one run are comparable.
+bench-peers: $(VENV)/.test
+	$(BIN)/python -m tests.bench.peers
 
 # The same tree gives the same bytes: times in the archives are those of the newest commit.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)

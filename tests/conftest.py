@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite."""
+"""Fixtures of the whole suite, and how it is divided among the workers of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ import pathlib
 import pytest
 import yaml
 
-from tests.support.tools import tool
+from tests.support import examples
+from tests.support.tools import built_once, tool
 
 TESTS = pathlib.Path(__file__).parent
+SLOWEST_FIRST = ("system", "component", "contract", "unit")
+
+examples.register()
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files anew; the diff is the review"
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Start with the directories that take longest, so that no worker ends with one of them."""
+    items.sort(key=lambda item: SLOWEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item):
+    """Keep a file's tests, which share its fixtures, in one worker; those marked ``spread`` go to whoever is free."""
+    if not any(item.iter_markers("spread")) and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
 
 
 @pytest.fixture
@@ -35,6 +52,14 @@ def golden(request):
 @pytest.fixture
 def promtool() -> str:
     return tool("promtool")
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """Compile the C library that stands in for the driver's, and return the folder that holds it."""
+    from tests.support.nvml_node import build
+
+    return built_once(tmp_path_factory, "nvml", lambda folder: build(tool("cc"), folder))
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"])

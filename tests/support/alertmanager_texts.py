@@ -11,7 +11,7 @@ from alerts.alertmanager.files import CONFIGURATION, TEMPLATES
 from alerts.registry import groups
 from alerts.text import Language
 from alerts.tuning import Tuning
-from tests.support import servers
+from tests.support.tools import tool
 
 MINIMAL = """
 receivers:
@@ -74,13 +74,13 @@ def write(place, text=None, language=Language.ENGLISH):
 
 
 def amtool(*arguments):
-    done = subprocess.run([servers.program("amtool"), *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def version():
-    done = subprocess.run([servers.program("amtool"), "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([tool("amtool"), "--version"], capture_output=True, text=True, timeout=60)
     found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
     return int(found[1]), int(found[2])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from compose.native.child import running
 from compose.native.servers import ROOT, SERVES
 from tests.support import servers
+from tests.support.tools import tool
 
 NODE = Path(__file__).parent / "live_node.py"
 RULES = ROOT / "alerts" / "generated" / "en" / "rules.yaml"
@@ -41,7 +42,7 @@ def scraping(targets):
 
     Gives the Prometheus, and a function that ends the daemon of a job.
     """
-    servers.program("prometheus")
+    tool("prometheus")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(servers.scratch()))
         daemons = {job: stack.enter_context(_daemon(job, *each, folder)) for job, each in targets.items()}

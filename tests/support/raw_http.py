@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from exporter.http.server.listener import Listener, Request, Response, ServerLimits
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 PAGE = b"# HELP up Whether it is.\nup 1\n" * 100
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -28,7 +28,7 @@ def echo(request: Request) -> Response:
 def serving(handler=page, **limits) -> Iterator[Listener]:
     listener = Listener("127.0.0.1", 0, handler, ServerLimits(**limits))
     listener.start()
-    assert wait_until(lambda: listener._selector is not None)  # from here on the descriptors can be counted
+    until(lambda: listener._selector is not None)  # from here on the descriptors can be counted
     try:
         yield listener
     finally:

@@ -1,7 +1,7 @@
 """Real servers for tests, each a context: Prometheus, Alertmanager, a receiver of webhooks, the daemon's demo.
 
 All listen on free loopback ports and end with their context; ``make stack`` starts them by the same code,
-``compose.native``.  A program that is missing fails where CI=true and skips elsewhere: ``program("prometheus")``.
+``compose.native``.  A program that is missing fails where CI=true and skips elsewhere: ``tool("prometheus")``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import os
 import queue
-import shutil
 import sys
 import tempfile
 import threading
@@ -22,23 +20,9 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from compose.native import servers as native
 from compose.native.child import running
-
-# Debian calls it by the longer name, upstream by the shorter.
-NAMES = {"alertmanager": ("prometheus-alertmanager", "alertmanager")}
-
-
-def program(name):
-    """Give the program's path; skips the test where it is missing, and fails it in CI."""
-    for candidate in NAMES.get(name, (name,)):
-        if found := shutil.which(candidate):
-            return found
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{name} is missing, and CI must have it")
-    pytest.skip(f"{name} is not installed")
+from tests.support.tools import tool
 
 
 @dataclass
@@ -68,7 +52,7 @@ class Server:
 @contextlib.contextmanager
 def prometheus(config, *, folder, arguments=()):
     """Run Prometheus on a configuration (a mapping; ``rule_files`` as given), data and log below ``folder``."""
-    program("prometheus")
+    tool("prometheus")
     with native.prometheus(Path(folder), config, data="data", arguments=arguments) as child:
         yield Server(child.url)
 
@@ -76,7 +60,7 @@ def prometheus(config, *, folder, arguments=()):
 @contextlib.contextmanager
 def alertmanager(config_file, *, folder, arguments=()):
     """Run Alertmanager alone (no cluster) on a configuration file; templates are found beside it."""
-    program("alertmanager")
+    tool("alertmanager")
     with native.alertmanager(Path(folder), Path(config_file), arguments=arguments) as child:
         yield Server(child.url)
 

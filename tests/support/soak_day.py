@@ -21,6 +21,7 @@ from alerts.registry import groups
 from alerts.rule import Alert, Recording, seconds
 from alerts.tuning import Tuning
 from tests.support import servers
+from tests.support.tools import tool
 from tests.support.virtual_node import UNIX_START as BEGIN
 from tests.support.virtual_node import VirtualNode
 
@@ -165,7 +166,7 @@ class Replay:
             done |= ready
 
     def _promtool(self, *arguments):
-        command = [servers.program("promtool"), "tsdb", "create-blocks-from", "--quiet", *arguments]
+        command = [tool("promtool"), "tsdb", "create-blocks-from", "--quiet", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

@@ -175,6 +175,11 @@ class VirtualNode:
             self.publisher.turn()
             yield self.clock.now
 
+    def live_until(self, seconds):
+        """Read everything each second until so many after the start."""
+        for _ in self.live(seconds):
+            pass
+
     def page(self):
         """Return the metrics page of this moment."""
         page = self._renderer.render(self.publisher.snapshot)

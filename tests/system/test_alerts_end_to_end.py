@@ -20,6 +20,7 @@ from alerts.registry import groups
 from alerts.text import Language
 from alerts.tuning import Tuning
 from tests.support import compressed, servers
+from tests.support.tools import tool
 
 PACE = 30  # rules run this many times as fast
 PATIENCE = 110.0  # seconds for a message to come
@@ -85,7 +86,7 @@ class Field:
 @pytest.fixture(scope="module")
 def field():
     for name in ("prometheus", "alertmanager"):
-        servers.program(name)
+        tool(name)
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(servers.scratch())
         inbox = stack.enter_context(servers.webhook())

@@ -20,7 +20,7 @@ from tests.support.endpoint_probe import refused_port
 from tests.support.fault_matrix import OPENMETRICS, cards, configure, programs
 from tests.support.hostile import Hostile
 from tests.support.page_figures import Figures, strictly
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -126,9 +126,7 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
         )
         try:
             wanted = {"hangs": "dns", "hangs-too": "dns", "unknown": "dns", "moves": "", "well": ""}
-            assert wait_until(
-                lambda: (page := page_of(app)) and {name: page.reason(name) for name in wanted} == wanted, 10
-            )
+            until(lambda: (page := page_of(app)) and {name: page.reason(name) for name in wanted} == wanted, 10)
             for _ in range(10):
                 time.sleep(0.2)
                 resolving = [t.name for t in threading.enumerate() if t.name.startswith("resolve-hangs")]
@@ -209,7 +207,7 @@ def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_a
         app.discovery.saw_processes(found)
         names = [engine.name for engine in app.pollers.replicas]
         assert len(set(names)) == len(names)
-        assert wait_until(lambda: (page := page_of(app)) and page.all("llm_up", replica=name) == [1.0])
+        until(lambda: (page := page_of(app)) and page.all("llm_up", replica=name) == [1.0])
         urls = {poller._fetcher._target.url for poller in app.pollers.replicas.values() if poller.state.name == name}
         assert urls == {one.url("living")}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from exporter.render.exposition import MAX_SERIES
+from tests.support.examples import examples
 from tests.support.fault_matrix import Rig
 from tests.support.page_figures import Figures, promtool_is_content, strictly
 from tests.support.rig_engines import CAPTURES, Engine
@@ -133,7 +134,7 @@ def test_p20_our_page_parses_strictly_whatever_ten_thousand_pages_of_engines_say
             promtool_is_content(promtool, page)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@examples(150, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     st.lists(
         st.lists(

@@ -25,7 +25,7 @@ from exporter.runtime.app import App, Driver
 from tests.support.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs
 from tests.support.hostile import Hostile, Peer, fault
 from tests.support.page_figures import HEALTH, Figures, strictly
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 STOP = 2.0 + 3.0  # seconds: what is promised, and what a machine with other work may add
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
@@ -131,7 +131,7 @@ def test_p2_a_killed_daemon_takes_its_worker_along_and_a_new_one_binds_at_once(s
         assert client.recv(100)
         os.kill(program.pid, signal.SIGKILL)
         program.process.wait(10)
-        assert wait_until(lambda: not any(map(alive, workers)), 1.0 + 1.5)
+        until(lambda: not any(map(alive, workers)), 1.0 + 1.5)
         text = config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{program.port}")
         config.write_text(text)
         again = start(config, cards(tmp_path))
@@ -240,7 +240,7 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         monkeypatch.setattr(place, name, broken)
 
     try:
-        assert wait_until(whole)
+        until(whole)
         (poller,) = app.pollers.replicas.values()
         before = page()
         loops = {
@@ -253,11 +253,9 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         assert set(loops) <= before.labels("shardwatch_loop_restarts_total", "loop")
         for loop, inject in loops.items():
             inject()
-            assert wait_until(
-                lambda loop=loop: (seen := page()) and seen.one("shardwatch_loop_restarts_total", loop=loop) >= 1.0
-            ), loop
+            until(lambda loop=loop: (seen := page()) and seen.one("shardwatch_loop_restarts_total", loop=loop) >= 1.0)
         after = None
-        assert wait_until(lambda: (seen := whole()) and seen.at > time.time() - 1 and seen)
+        until(lambda: (seen := whole()) and seen.at > time.time() - 1 and seen)
         after = whole()
         assert after
         stamps = [seen.one(STAMP, source="engine:a") for seen in (before, after)]
@@ -280,7 +278,7 @@ def test_p15_liveness_is_200_and_readiness_tells_the_truth_while_everything_hang
     program = start(configure(tmp_path, engines, extra="gpu: {deadline: 500ms}\n"), cards(tmp_path))
     program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0] and page.all("gpu_up") == [1.0, 1.0])
     # The page is out before the sources of XIDs have been heard, and readiness waits for those as well.
-    assert wait_until(lambda: program.get("/-/ready") == (200, "2 of 2 cards and 2 of 2 replicas answer\n"))
+    until(lambda: program.get("/-/ready") == (200, "2 of 2 cards and 2 of 2 replicas answer\n"))
     cards(tmp_path, calls=BLOCK)
     server.state["turned"] = 1
     page = program.wait_for(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import servers, soak_day
+from tests.support.tools import tool
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture
 def folder():
     for name in ("prometheus", "promtool"):
-        servers.program(name)
+        tool(name)
     with servers.scratch() as place:
         yield place
 

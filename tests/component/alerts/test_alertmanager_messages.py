@@ -16,6 +16,7 @@ from alerts.text import Language
 from alerts.tuning import Tuning
 from tests.support import servers
 from tests.support.alertmanager_texts import FULL, ROBOTS, amtool, made, message, version, write
+from tests.support.tools import tool
 
 
 def rendered(place, text, data, language=Language.ENGLISH, kind="text"):
@@ -174,7 +175,7 @@ def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_
         )
         configuration = write(tmp_path, text)
         if version() < (0, 32):
-            command = [servers.program("amtool"), "check-config", str(configuration)]
+            command = [tool("amtool"), "check-config", str(configuration)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             assert done.returncode != 0
             assert "field payload not found" in done.stdout + done.stderr

@@ -20,7 +20,7 @@ from exporter.driver.nvml.gpu import Shared
 from exporter.driver.worker import gpu_thread, main
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 PATIENCE = 20.0
 
@@ -92,7 +92,7 @@ def talk(tmp_path):
     yield start
     for one in opened:
         one.process.kill()
-        assert wait_until(lambda: one.process.exit_code() is not None, PATIENCE)
+        until(lambda: one.process.exit_code() is not None, PATIENCE)
         one.process.close()
         one.process._child.wait()
 
@@ -273,7 +273,7 @@ def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path, plan):
         time.sleep(0.3)
         parent.kill()
         # The promise is one second; the rest is for a machine that does other things.
-        assert wait_until(lambda: gone(pid), 5.0)
+        until(lambda: gone(pid), 5.0)
 
 
 def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_path, monkeypatch):
@@ -290,7 +290,7 @@ def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_p
             messages.extend(child.receive())
             return any(isinstance(message, protocol.Initialised) for message in messages)
 
-        assert wait_until(initialised, PATIENCE)
+        until(initialised, PATIENCE)
     finally:
         child.kill()
         child._child.wait()
@@ -311,11 +311,9 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     thread = gpu_thread.GpuThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
 
     def read(cycle):
-        assert wait_until(lambda: not thread.working, PATIENCE)
+        until(lambda: not thread.working, PATIENCE)
         thread.ask(cycle)
-        assert wait_until(
-            lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle, PATIENCE
-        )
+        until(lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle, PATIENCE)
         return sent[-1].reading
 
     read(1)

@@ -24,7 +24,7 @@ from tests.support.raw_http import (
     split_head,
     to_the_end,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 # -- deadlines
 
@@ -87,7 +87,7 @@ def test_slow_readers_are_cut_off_and_share_one_page():
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert wait_until(lambda: listener.timed_out == 20)
+        until(lambda: listener.timed_out == 20)
         assert peak < 2 << 20, "the page was copied for its readers"
         with pytest.raises(ConnectionResetError):  # what the kernel still had queued is dropped, not offered on
             while slow[0].recv(65536):
@@ -100,7 +100,7 @@ def test_a_client_that_never_closes_after_its_last_answer_is_dropped():
         with connect(listener) as sock:
             sock.sendall(GET_CLOSE)
             assert to_the_end(sock).endswith(PAGE)
-            assert wait_until(lambda: descriptors() == before + 1), "the client's own is left"
+            until(lambda: descriptors() == before + 1)  # the client's own is left
         assert listener.timed_out == 0
 
 
@@ -111,7 +111,7 @@ def test_500_mute_clients_keep_no_scrape_out():
     threads, before = threading.active_count(), descriptors()
     with serving(header_seconds=2.0, backlog=1024) as listener, contextlib.ExitStack() as stack:
         mute = [stack.enter_context(connect(listener)) for _ in range(500)]
-        assert wait_until(lambda: listener.accepted == 500)
+        until(lambda: listener.accepted == 500)
         for _ in range(5):
             assert ask(listener, GET_CLOSE)[2] == PAGE
         assert threading.active_count() == threads + 1
@@ -119,7 +119,7 @@ def test_500_mute_clients_keep_no_scrape_out():
         answers = [to_the_end(sock) for sock in mute]
         told = [split_head(answer) for answer in answers if answer]
         assert len(told) == listener.refused
-        assert wait_until(lambda: listener.refused + listener.timed_out == 500)
+        until(lambda: listener.refused + listener.timed_out == 500)
         for status, headers in told:
             assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert listener.accepted == 505
@@ -130,7 +130,7 @@ def test_clients_that_drip_their_header_keep_no_scrape_out():
         drip = [stack.enter_context(connect(listener)) for _ in range(8)]
         for sock in drip:
             sock.sendall(b"GET /met")
-        assert wait_until(lambda: listener.accepted == 8)
+        until(lambda: listener.accepted == 8)
         assert ask(listener, GET_CLOSE)[0] == 200
         assert split_head(to_the_end(drip[0]))[0] == 503, "the one that we waited for longest"
 
@@ -158,7 +158,7 @@ def test_a_newcomer_is_turned_away_while_all_places_are_being_written_to():
             assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
             assert listener.refused == 1
             first.close()
-            assert wait_until(lambda: ask(listener, GET_CLOSE.replace(b"GET", b"HEAD"))[0] == 200)
+            until(lambda: ask(listener, GET_CLOSE.replace(b"GET", b"HEAD"))[0] == 200)
 
 
 def test_a_client_that_is_turned_away_with_its_request_unread_gets_no_reset():

@@ -31,7 +31,7 @@ from tests.support.raw_http import (
     serving,
     to_the_end,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 # -- clients that vanish, descriptors, inheritance
 
@@ -47,7 +47,7 @@ def test_a_client_that_vanishes_in_the_middle_of_its_answer_leaves_nothing_behin
             sock.recv(100)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-        assert wait_until(lambda: descriptors() == before)
+        until(lambda: descriptors() == before)
         assert listener.errors == listener.timed_out == 0
     assert caplog.records == []
 
@@ -57,7 +57,7 @@ def test_scrapes_leave_no_descriptor_behind():
         before = descriptors()
         for _ in range(200):
             assert ask(listener, GET_CLOSE)[0] == 200
-        assert wait_until(lambda: descriptors() == before)
+        until(lambda: descriptors() == before)
 
 
 def test_no_child_inherits_a_socket():
@@ -187,10 +187,10 @@ def test_a_loop_that_fails_starts_again_and_says_so(caplog):
         lost.sendall(GET)
         assert one_answer(lost)[0] == 200
         assert to_the_end(lost) == b""
-        assert wait_until(lambda: listener.loop_restarts >= 2)
+        until(lambda: listener.loop_restarts >= 2)
         assert not listener.alive, "it restarts, but does not turn"
         failing.clear()
-        assert wait_until(lambda: listener.alive)
+        until(lambda: listener.alive)
         assert ask(listener, GET_CLOSE)[0] == 200
         assert listener.errors == 0
     assert caplog.text.count("event=listener_restarted") == 1
@@ -302,7 +302,7 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
     with serving(later) as listener, connect(listener) as sock, connect(listener) as gone:
         sock.sendall(slow + GET)  # the second one waits behind the first
         gone.sendall(slow)
-        assert wait_until(lambda: len(given) == 2)
+        until(lambda: len(given) == 2)
         before = descriptors()
         assert ask(listener, GET_CLOSE)[2] == PAGE
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -311,7 +311,7 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
             answer.give(Response(status=200, content_type="text/plain", body=b"at last"))
         assert one_answer(sock)[2] == b"at last"
         assert one_answer(sock)[2] == PAGE
-        assert wait_until(lambda: descriptors() == before - 2), "the client's end, and ours"
+        until(lambda: descriptors() == before - 2)  # the client's end, and ours
         assert listener.errors == listener.timed_out == 0
 
 
@@ -325,7 +325,7 @@ def test_stopping_waits_for_no_answer_of_another_threads():
     given: list[DeferredResponse] = []
     with serving(lambda _: given.append(DeferredResponse()) or given[-1]) as listener, connect(listener) as sock:
         sock.sendall(GET)
-        assert wait_until(lambda: bool(given))
+        until(lambda: bool(given))
         listener.stop()
         assert to_the_end(sock) == b""
         given[0].give(page(None))  # nobody is there any more

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 import yaml
 from hypothesis import given
-from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from exporter.config import settings
@@ -25,6 +24,7 @@ from exporter.config.settings import (
     Window,
 )
 from exporter.errors import SettingsError
+from tests.support.examples import examples
 from tests.support.settings_texts import BAD, CONFIGS, FULL, GOOD, GOOD_BASE, engine, parse
 
 
@@ -244,7 +244,7 @@ def test_durations_have_units(text, seconds):
 
 
 @given(st.integers(min_value=10_000, max_value=3_600_000))
-@profile(max_examples=100, deadline=None)
+@examples(100)
 def test_a_canonical_duration_reads_back_as_itself(milliseconds):
     label = format_duration(milliseconds / 1000)
     assert parse(f"windows: [{label}]").windows == (Window(label=label, seconds=milliseconds / 1000),)

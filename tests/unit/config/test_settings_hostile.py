@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given
-from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from exporter.config import settings
@@ -14,6 +13,7 @@ from exporter.config.environment import variables
 from exporter.config.parsers import identity
 from exporter.config.settings import SECTION
 from exporter.errors import SettingsError
+from tests.support.examples import examples
 from tests.support.settings_texts import CANARY, FULL, GOOD_BASE, engine, parse, places, refused, with_canary
 
 # --- secrets ----------------------------------------------------------------------------------------------------
@@ -118,13 +118,13 @@ def test_what_breaks_a_yaml_library_is_a_problem_like_any_other(text, each_loade
 @example("<<: *x")
 @example("\ud800")
 @example("engines: [{url: 'http://[v1.x]/'}, {url: 'http://\u2100/'}, {url: 'http://h:٣/'}]")
-@profile(max_examples=150, deadline=None)
+@examples(150)
 def test_no_text_raises_anything_else(text):
     survives(text)
 
 
 @given(st.text(alphabet=" \n\t:-[]{}&*!|>'\"%@`#,?<ae01.~\\", max_size=60))
-@profile(max_examples=300, deadline=None)
+@examples(300)
 def test_no_text_of_yaml_signs_raises_anything_else(text):
     survives(text)
 
@@ -147,12 +147,12 @@ values = st.recursive(
 
 
 @given(path=st.sampled_from(list(places(yaml.safe_load(FULL)))), value=values)
-@profile(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(250, suppress_health_check=[HealthCheck.too_slow])
 def test_no_value_in_the_place_of_another_raises_anything_else(path, value):
     survives(with_canary(path, value))
 
 
 @given(start=st.integers(0, len(FULL)), length=st.integers(0, 40), instead=st.text(max_size=6))
-@profile(max_examples=250, deadline=None)
+@examples(250)
 def test_no_damage_to_a_good_file_raises_anything_else(start, length, instead):
     survives(FULL[:start] + instead + FULL[start + length :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.capacity import LEAST_FINISHED, Usage, full_in, mean_length, room
@@ -142,7 +142,6 @@ def test_the_first_rank_to_be_full_decides():
     assert found.full_in == pytest.approx(0.5 / 0.05 * 6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=65), st.floats(0.1, 10))
 def test_the_time_is_never_negative_and_scales_with_the_pace(levels, factor):
     step = WINDOW / (len(levels) - 1)

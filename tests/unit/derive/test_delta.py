@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.delta import FINISHED, RESPONSES, advance
@@ -285,7 +285,6 @@ increments = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(increments)
 def test_sums_only_grow_and_never_exceed_the_truth(steps):
     """Every restart loses at most what was counted after the last page; nothing is ever invented."""

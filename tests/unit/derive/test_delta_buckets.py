@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.delta import advance
@@ -97,7 +97,6 @@ def test_stages_whose_ranks_did_not_change_are_not_added_again():
     assert summed({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.one_of(st.floats(), st.integers(-5, 1000).map(float)), min_size=4, max_size=4), max_size=12)
 )
@@ -111,7 +110,6 @@ def test_whatever_buckets_a_page_holds_accumulated_buckets_only_grow(pages):
             last = now.counts
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.dictionaries(

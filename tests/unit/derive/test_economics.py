@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.config.settings import CostSettings, parse
@@ -97,7 +97,6 @@ def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
     assert economics.portions(owners) == {"a": {"GPU-0000": 1.0, "GPU-0001": 0.5}, "b": {"GPU-0001": 0.5}}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.sampled_from(("", "0", "1")))))
 def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
     found = economics.portions([own(name, index, rank=rank)[0] for name, index, rank in triples])
@@ -227,7 +226,6 @@ def test_new_windows_leave_idle_time_alone():
     assert found.idle_seconds == {"GPU-0000": 10.0}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 700)), min_size=1, max_size=20), st.integers(0, 19))
 def test_a_meter_adds_up_what_was_drawn_whatever_restarts(steps, restart):
     at, raw, drawn = 0.0, 1e9, 0.0

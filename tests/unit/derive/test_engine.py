@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.delta import advance
@@ -122,7 +122,6 @@ def test_a_flapping_source_keeps_only_its_good_pages():
     assert answers(readings)["1m"].generation_token_rate == 10
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.5, 200), st.integers(0, 5000), st.booleans(), st.booleans()),
@@ -221,7 +220,6 @@ def test_a_side_that_left_the_page_has_no_say_in_the_errors():
 counts = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
 
 
-@settings(deadline=None)
 @given(counts, counts)
 def test_an_error_ratio_is_a_ratio(first, more):
     before, after = requests(0, *first), requests(5, *(a + b for a, b in zip(first, more)))
@@ -412,7 +410,6 @@ def test_replica_rates_come_from_the_first_window_that_two_have():
 levels = st.one_of(st.just(0.0), st.floats(1e-9, 1e6))
 
 
-@settings(deadline=None)
 @given(st.lists(levels, min_size=2, max_size=8), st.randoms())
 def test_maximum_over_mean_lies_between_one_and_the_number_of_ranks(values, random):
     ranks = {str(i): {RUNNING: value} for i, value in enumerate(values)}

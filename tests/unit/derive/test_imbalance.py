@@ -6,7 +6,7 @@ from math import nan, sqrt
 from statistics import pstdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.imbalance import SIGNALS, groups
@@ -166,7 +166,6 @@ def test_a_number_that_is_none_spoils_nothing():
 ratios = st.lists(st.floats(0, 1), min_size=2, max_size=16)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_order_of_cards_and_owners_does_not_matter(data):
     cards = [
@@ -180,7 +179,6 @@ def test_the_order_of_cards_and_owners_does_not_matter(data):
     assert groups(data.draw(st.permutations(cards)), data.draw(st.permutations(owners))) == groups(cards, owners)
 
 
-@settings(deadline=None)
 @given(ratios)
 def test_a_ratio_never_deviates_by_more_than_one_half(values):
     for row in groups(used(*values), owns("a", *range(len(values)))):
@@ -188,7 +186,6 @@ def test_a_ratio_never_deviates_by_more_than_one_half(values):
         assert 0 <= row.spreads[USE].spread <= 1
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1e12), st.integers(2, 16))
 def test_equal_cards_are_exactly_balanced(value, count):
     row = groups(used(*[value] * count), owns("a", *range(count)))[0]
@@ -198,7 +195,6 @@ def test_equal_cards_are_exactly_balanced(value, count):
     assert spread.max_to_mean == (1.0 if value else None)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1000), min_size=2, max_size=12), st.floats(0.01, 1e6))
 def test_scaled_signals_keep_their_ratios_and_scale_their_spreads(values, factor):
     plain = groups(used(*values), [])[0]
@@ -211,7 +207,6 @@ def test_scaled_signals_keep_their_ratios_and_scale_their_spreads(values, factor
     assert scaled.deviations[USE] == pytest.approx(plain.deviations[USE], rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(ratios, min_size=1, max_size=4), st.floats(0.1, 10))
 def test_the_node_ignores_how_far_its_groups_are_apart(teams, shift):
     def node(offsets):

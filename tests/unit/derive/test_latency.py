@@ -6,7 +6,7 @@ from itertools import accumulate
 from math import isclose, isnan, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.latency import latency
@@ -133,7 +133,6 @@ def two_states(draw):
     return bounds, old, [a + b for a, b in zip(old, more)]
 
 
-@settings(deadline=None)
 @given(two_states(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_quantiles_equal_promql_over_the_same_differences(states, quantiles):
     bounds, old, new = states
@@ -147,7 +146,6 @@ def test_quantiles_equal_promql_over_the_same_differences(states, quantiles):
             assert isclose(answer.quantiles[q], expected, rel_tol=1e-12, abs_tol=1e-12)
 
 
-@settings(deadline=None)
 @given(two_states())
 def test_quantiles_never_fall_with_q_and_stay_inside_the_bounds(states):
     bounds, _, new = states

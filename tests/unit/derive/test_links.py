@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.links import JUDGED_AFTER, LinkWatch, PcieWatch, fabric_problems, nvlinks_down
@@ -23,6 +23,7 @@ from exporter.model import (
     Signal,
     SourceStatus,
 )
+from tests.support.examples import examples
 
 SWITCHED = CardTopology(links={0: LinkEnd(kind="switch")})
 
@@ -104,7 +105,7 @@ def test_cards_that_are_gone_are_forgotten():
     assert watch.judge([link(100.0)]) == {}, "it starts anew"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0, 1), st.integers(1, 6), st.sampled_from([4, 8, 16]))))
 def test_whatever_happens_a_verdict_needs_work_all_the_time_and_agrees_with_it(steps):
     at, history, watch = 0.0, [], PcieWatch()
@@ -186,7 +187,7 @@ def test_instances_of_a_divided_card_have_no_links_of_their_own():
     assert "GPU-3" not in nvlinks_down([*cards, replace(part, facts=replace(part.facts, instance=cut))])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, 18), st.integers(0, 18), st.booleans(), st.booleans()), max_size=8))
 def test_never_fewer_are_down_than_are_seen_down_and_never_more_than_a_card_could_have(cards):
     made = [
@@ -231,7 +232,7 @@ def test_the_health_bits_of_a_fabric_have_names(signals, expected):
     assert fabric_problems(card(**signals).reading) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 16))
 def test_any_health_bits_give_distinct_words(health, state):
     found = fabric_problems(card(fabric_health=health, fabric_state=state).reading)

@@ -8,7 +8,7 @@ from functools import cache
 from math import isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.imbalance import SIGNALS
@@ -139,7 +139,6 @@ numbers = st.just(0.0) | st.floats(1e-9, 1e12) | st.floats(0.1, 1)
 nested = st.lists(st.lists(st.lists(numbers, max_size=4), max_size=3), max_size=4)
 
 
-@settings(deadline=None)
 @given(nested)
 def test_shares_add_to_one_and_none_is_negative(values):
     found = decompose(values)
@@ -169,7 +168,6 @@ def exactly(values):
     return total / len(every) / mean**2, {layer: term / total for layer, term in terms.items()}
 
 
-@settings(deadline=None)
 @given(nested)
 def test_terms_and_coefficient_are_those_of_exact_arithmetic(values):
     found = decompose(values)
@@ -182,7 +180,6 @@ def test_terms_and_coefficient_are_those_of_exact_arithmetic(values):
                 assert found[1].get(layer, 0.0) == pytest.approx(float(share), rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_order_of_replicas_ranks_and_cards_does_not_matter(data):
     values = data.draw(nested)
@@ -197,7 +194,6 @@ def test_the_order_of_replicas_ranks_and_cards_does_not_matter(data):
         assert a[1] == pytest.approx(b[1])
 
 
-@settings(deadline=None)
 @given(nested, st.floats(1e-6, 1e6))
 def test_the_unit_of_a_signal_does_not_matter(values, factor):
     scaled = [[[value * factor for value in rank] for rank in team] for team in values]
@@ -208,28 +204,24 @@ def test_the_unit_of_a_signal_does_not_matter(values, factor):
         assert a[1] == pytest.approx(b[1], rel=1e-6, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_replica_has_no_share_between_replicas(team):
     found = decompose([team])
     assert found is None or REPLICA not in found[1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_rank_has_no_share_between_ranks(teams):
     found = decompose([[rank] for rank in teams])
     assert found is None or RANK not in found[1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_card_has_no_share_between_cards(teams):
     found = decompose([[[value] for value in ranks] for ranks in teams])
     assert found is None or CARD not in found[1]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1e300), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_equal_cards_have_no_shares(value, replicas, ranks, cards):
     found = decompose([[[value] * cards] * ranks] * replicas)
@@ -245,7 +237,6 @@ def test_the_largest_numbers_there_are_overflow_nothing():
     assert decompose([[[1.7e308, 1.7e308]], [[0.0, 0.0]]]) == (1.0, {REPLICA: 1.0, CARD: 0.0})
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_order_of_cards_replicas_and_owners_does_not_matter(data):
     cards = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.replicas import Endpoint, owners
 from exporter.model import CardState
 from exporter.model.process import Listener, Process, ProcessTable
 from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared
+from tests.support.examples import examples
 from tests.support.owned_cards import card, rows
 
 
@@ -65,7 +66,7 @@ ENDPOINTS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     cards=st.lists(
         st.builds(card, st.integers(0, 3), NUMBERS, NUMBERS, known=st.booleans(), read=st.booleans()), max_size=4

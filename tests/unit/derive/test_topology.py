@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.catalog.topology import TOPOLOGY
@@ -26,6 +26,7 @@ from exporter.model import (
 )
 from exporter.model.topology import CAPABILITIES, PCI_PATHS, STATUSES
 from tests.support.builders import replica
+from tests.support.examples import examples
 
 SWITCH = LinkEnd(kind="switch")
 
@@ -244,7 +245,7 @@ def any_cards(draw):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_cards(), st.lists(st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.sampled_from(["", "0"]))))
 def test_paths_are_symmetric_and_groups_never_better_than_their_pairs(cards, owned):
     owners = [Ownership(uuid=f"GPU-{index}", replica=name, rank=rank) for index, name, rank in owned]

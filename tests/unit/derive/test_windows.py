@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.delta import Totals
@@ -84,7 +84,6 @@ def test_windows_share_their_entries():
     assert sum(any(entry is other for other in short) for entry in long) >= 10
 
 
-@settings(deadline=None)
 @given(
     st.floats(1.0, 7200.0),
     st.lists(st.floats(0.01, 400.0), min_size=1, max_size=400),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.engines.parse.incremental import DeltaReader
 from exporter.engines.parse.layout import Values
 from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
+from tests.support.examples import examples
 
 
 def wanted(name: str) -> bool:
@@ -47,7 +48,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.tuples(KINDS, NUMBERS), min_size=1, max_size=90), STEPS)
 def test_a_page_read_by_its_places_means_what_a_fresh_reader_finds(start, steps):
     lines = [(kind, number, value) for number, (kind, value) in enumerate(start)]

@@ -6,7 +6,7 @@ import math
 import pathlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +18,7 @@ from exporter.engines.parse.text import (
     PageReader,
 )
 from exporter.errors import PageError
+from tests.support.examples import examples
 
 CAPTURES = sorted((pathlib.Path(__file__).parents[2] / "captures").glob("*.prom"))
 
@@ -227,7 +228,7 @@ def test_any_labels_and_numbers_survive_a_round_trip(samples):
         assert as_dict(reader.read(page.encode())) == samples
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.binary(max_size=60) | st.just(b'a{x="1"} 1'), max_size=12))
 def test_no_bytes_whatsoever_raise_anything_but_a_page_error(lines):
     reader = PageReader(lambda name: True)

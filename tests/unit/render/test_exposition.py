@@ -6,7 +6,7 @@ import math
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -18,6 +18,7 @@ from exporter.model import EngineReading, Histogram, Latency, Quantity, Stage, W
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from exporter.sources import process_metrics
 from tests.support.builders import card, replica, snapshot
+from tests.support.examples import examples
 
 
 def metric(**changes):
@@ -147,7 +148,7 @@ def test_kept_texts_of_labels_that_come_and_go_are_forgotten():
     assert kept < 700 * 40
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.text(max_size=40), st.text(st.characters(), max_size=40))
 def test_any_label_value_survives_both_formats(name, model):
     snap = snapshot(replicas=(busy_replica(name=name, model=model),))

@@ -22,7 +22,7 @@ from tests.support.builders import Clock
 from tests.support.fault_matrix import programs
 from tests.support.hostile import FAULTS, Hostile
 from tests.support.page_figures import Figures
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 # ---------------------------------------------------------------------- watchers
 
@@ -66,14 +66,14 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
     write(path, "127.0.0.1:1")
     caplog.set_level(logging.INFO)
     one = watch(f", file_sd: ['{path}']")
-    assert wait_until(lambda: found(one) == ["127.0.0.1:1"] and status(one, "file_sd").up)
+    until(lambda: found(one) == ["127.0.0.1:1"] and status(one, "file_sd").up)
     path.write_text('[{"targets"')
-    assert wait_until(lambda: status(one, "file_sd").reason == "malformed")
+    until(lambda: status(one, "file_sd").reason == "malformed")
     time.sleep(0.5)
     assert status(one, "file_sd").failures == {"malformed": 1}
     assert found(one) == ["127.0.0.1:1"]
     write(path, "127.0.0.1:2")
-    assert wait_until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
+    until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
     said = [line.split()[1:4] for line in caplog.messages if "state=" in line]
     down = ["source=discovery:file_sd", "state=down", "reason=malformed"]
     assert said == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
@@ -82,7 +82,7 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
 def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
     write(tmp_path / "a.json", "127.0.0.1:1", "what is this")
     one = watch(f", file_sd: ['{tmp_path}/*.json']")
-    assert wait_until(lambda: status(one, "file_sd").up)
+    until(lambda: status(one, "file_sd").up)
     time.sleep(0.3)
     assert [line for line in caplog.messages if "left_out" in line] == [
         'event=discovery_warning source=discovery:file_sd msg="left_out=1: targets that are no HOST:PORT, or too many"'
@@ -93,7 +93,7 @@ def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
     write(tmp_path / "a.json", "127.0.0.1:1")
     write(tmp_path / "ray.json", "127.0.0.1:2", "127.0.0.1:44217")
     one = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
-    assert wait_until(lambda: found(one) == ["127.0.0.1:1", "127.0.0.1:2"])
+    until(lambda: found(one) == ["127.0.0.1:1", "127.0.0.1:2"])
     assert one.loop_restarts == {"discovery": 0}
     thread = one._watchers["ray"].polling._thread
     gone = one._watchers["file_sd"].polling
@@ -112,7 +112,7 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
     write(tmp_path / "a.json", "127.0.0.1:1")
     clock, go_on = Clock(), threading.Event()
     one = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
-    assert wait_until(lambda: status(one, "file_sd").up)
+    until(lambda: status(one, "file_sd").up)
     hanging, look = threading.Event(), FileSd.look
 
     def hang(self):
@@ -163,9 +163,9 @@ def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(FileSd, "look", buggy)
         one = watch(f", file_sd: ['{tmp_path}/a.json']")
-        assert wait_until(lambda: len(looks) >= 2)
-        assert wait_until(lambda: status(one, "file_sd").reason == "internal")
-    assert wait_until(lambda: status(one, "file_sd").up)
+        until(lambda: len(looks) >= 2)
+        until(lambda: status(one, "file_sd").reason == "internal")
+    until(lambda: status(one, "file_sd").up)
     assert one.loop_restarts["discovery"] >= 2
 
 
@@ -189,13 +189,13 @@ def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch
             f", kubernetes: {{enabled: true, interval: 1s, url: '{url}', bearer_token_file: '{tmp_path}/token'}}",
             environ={"NODE_NAME": "n1"},
         )
-        assert wait_until(lambda: found(one) == ["chat-0", "chat-1"])
+        until(lambda: found(one) == ["chat-0", "chat-1"])
         assert status(one, "kubernetes").up
         body[0] = b"nonsense"
-        assert wait_until(lambda: status(one, "kubernetes").reason == "malformed")
+        until(lambda: status(one, "kubernetes").reason == "malformed")
         assert found(one) == ["chat-0", "chat-1"]
         body[0] = json.dumps({"kind": "PodList", "items": [*good, pod("chat-2", server.port, "/living/2")]}).encode()
-        assert wait_until(lambda: found(one) == ["chat-0", "chat-1", "chat-2"])
+        until(lambda: found(one) == ["chat-0", "chat-1", "chat-2"])
         assert len(server.heads("no-such")) == 1
         assert all(b"Authorization" not in head for head in server.heads("living"))
 
@@ -281,11 +281,11 @@ def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp
     threads = set(threading.enumerate())
     app.start()
     try:
-        assert wait_until(lambda: set(replicas()) == {"127.0.0.1:1", "127.0.0.1:2"})
+        until(lambda: set(replicas()) == {"127.0.0.1:1", "127.0.0.1:2"})
         stays = replicas()["127.0.0.1:2"]
         now[0] = settings(", file_sd: [b.json]")
         assert app.reload().ok
-        assert wait_until(lambda: "127.0.0.1:3" in replicas())
+        until(lambda: "127.0.0.1:3" in replicas())
         assert replicas()["127.0.0.1:2"] is stays
         now[0] = settings("")
         assert app.reload().ok

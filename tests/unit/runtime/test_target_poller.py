@@ -16,7 +16,7 @@ from exporter.runtime.poll.target_poller import PagePoller
 from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
-from tests.support.waiting import wait_until
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)
@@ -154,14 +154,14 @@ def test_a_poller_that_waits_for_long_follows_another_interval_at_once_and_is_ne
     pages = Pages(b"a")
     one, _ = letters(pages, time.monotonic, interval=600.0)
     one.start(time.monotonic())
-    assert wait_until(lambda: one.state.seen == 1)
+    until(lambda: one.state.seen == 1)
     begun = time.monotonic()
     one.follow(Plan(0.02), None, begun)
-    assert wait_until(lambda: one.state.seen >= 5)
+    until(lambda: one.state.seen >= 5)
     one.follow(Plan(600.0), None, time.monotonic())
     one.follow(Plan(0.03), None, time.monotonic())
     seen = one.state.seen
-    assert wait_until(lambda: one.state.seen >= seen + 3)
+    until(lambda: one.state.seen >= seen + 3)
     one.stop()
     one.join(5.0)
     assert pages.closed == 1 and one.state.status.skipped < 100
@@ -180,10 +180,10 @@ def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
     pages = Pages(b"a", b"!")
     one, _ = letters(pages, time.monotonic, interval=0.02)
     one.start(time.monotonic())
-    assert wait_until(lambda: one.state.status.failures.get("internal", 0) >= 2)
+    until(lambda: one.state.status.failures.get("internal", 0) >= 2)
     assert (one.state.reading, one.state.status.reason, one.state.seen) == (None, "internal", 1)
     pages.pages = [b"b"]
-    assert wait_until(lambda: one.state.seen >= 2)
+    until(lambda: one.state.seen >= 2)
     one.stop()
     one.join(5.0)
     assert one.loop_restarts == one.state.status.failures["internal"]

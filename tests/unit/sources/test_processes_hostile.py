@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from exporter.sources.processes import procfs
 from exporter.sources.processes.table import listening_engines, read_processes
+from tests.support.examples import examples
 from tests.support.fake_proc import FakeProc, bare_metal
 
 
@@ -146,7 +147,7 @@ def test_files_that_vanish_at_any_moment_never_raise(node: FakeProc, monkeypatch
     assert 0 < complete < 600
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stat=st.binary(max_size=200),
     cmdline=st.binary(max_size=300),
