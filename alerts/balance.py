@@ -18,9 +18,9 @@ from exporter.catalog import metrics as m
 from exporter.promql import (
     Expr,
     aggregate,
+    and_on,
     avg_by,
     binary,
-    both,
     count_by,
     label_replace,
     max_by,
@@ -80,12 +80,12 @@ def _spread() -> Expr:
 def _pcie(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.utilization_spread
     # Many good nodes have no NVLink at all; what is wrong is that the group suffers from it.
-    suffers = both(_spread() > limit.warning, _demand(), on=_GROUP)
+    suffers = and_on(_spread() > limit.warning, _demand(), on=_GROUP)
     return Alert(
         name="ReplicaUsesPcie",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=both(select(m.LLM_CARDS_OVER_PCIE).equals(1), suffers, on=_GROUP),
+        expr=and_on(select(m.LLM_CARDS_OVER_PCIE).equals(1), suffers, on=_GROUP),
         for_=limit.for_,
         keep_firing_for="5m",
         panel=NODE_OVER_PCIE,
@@ -111,7 +111,7 @@ def _gpus(tuning: Tuning) -> Alert:
         name="GroupUtilizationUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=both(_spread() > limit.warning, _demand(), on=_GROUP),
+        expr=and_on(_spread() > limit.warning, _demand(), on=_GROUP),
         for_=limit.for_,
         keep_firing_for="5m",
         panel=IMBALANCE_GPUS,
@@ -138,7 +138,7 @@ def _memory(tuning: Tuning) -> Alert:
         name="GroupMemoryUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=both(skew > limit.warning, served, on=_GROUP),
+        expr=and_on(skew > limit.warning, served, on=_GROUP),
         for_=limit.for_,
         panel=IMBALANCE_MEMORY,
         summary=Text(
@@ -162,7 +162,7 @@ def _ranks(tuning: Tuning) -> Alert:
 
     def skew(signal: str, load: Expr) -> Expr:
         ratio = over_time("avg", select(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal=signal), "5m")
-        return both(ratio > limits.rank_imbalance.warning, over_time("avg", load, "5m") >= floor, on=REPLICA)
+        return and_on(ratio > limits.rank_imbalance.warning, over_time("avg", load, "5m") >= floor, on=REPLICA)
 
     uneven = skew("requests_running", select(RUNNING.known)) | skew("requests_waiting", select(WAITING.known))
     return Alert(
@@ -193,16 +193,16 @@ def _replicas(tuning: Tuning) -> Alert:
     ratio = max_by(load, *MODEL) / mean
     # Who is given a trickle is a canary as long as no more replicas are than are not, and those are even.  A replica
     # that is given nothing is none.
-    trickle = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, bring=())
+    trickle = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, group_left=())
     rest = unless(load, trickle, on=REPLICA)
     most = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
-    even = both(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, most, on=MODEL)
+    even = and_on(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, most, on=MODEL)
     uneven = unless(ratio > limits.replica_imbalance.warning, even, on=MODEL)
     return Alert(
         name="ReplicasUneven",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(uneven, mean >= limits.balance_requests.warning, on=MODEL),
+        expr=and_on(uneven, mean >= limits.balance_requests.warning, on=MODEL),
         for_=limits.replica_imbalance.for_,
         keep_firing_for="5m",
         panel=IMBALANCE_REPLICAS,
@@ -228,12 +228,12 @@ def _not_receiving_traffic(tuning: Tuning) -> Alert:
     written = select(GENERATED.known)
     used = (written.offset("1h") > 0) | (written.offset("1d") > 0)  # a reserve that nobody ever asked is none's fault
     siblings = avg_by(over_time("avg", select(RUNNING.known), "10m") > 0, "job", "model") >= floor
-    spare = both(both(idle, select(m.LLM_UP).equals(1), on=REPLICA), used, on=REPLICA)
+    spare = and_on(and_on(idle, select(m.LLM_UP).equals(1), on=REPLICA), used, on=REPLICA)
     return Alert(
         name="ReplicaNotReceivingTraffic",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(spare, siblings, on=("job", "model")),
+        expr=and_on(spare, siblings, on=("job", "model")),
         for_="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(

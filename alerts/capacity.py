@@ -17,10 +17,10 @@ from exporter.catalog import metrics as m
 from exporter.promql import (
     UP,
     Expr,
-    Known,
+    ExternalMetric,
     aggregate,
+    and_on,
     binary,
-    both,
     over_time,
     select,
     sum_by,
@@ -30,8 +30,8 @@ from exporter.promql import (
 
 MEMORY = "6h"
 _PLACE = (*NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
-_REPLICA_ALERTS = Known(name="ALERTS", labels=ALERTS_LABELS | set(REPLICA))
-_MODEL_ALERTS = Known(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(MODEL))
+_REPLICA_ALERTS = ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(REPLICA))
+_MODEL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(MODEL))
 
 # How many replicas its model had up while this one ran requests, and 0 while it ran none.  The least of half an hour:
 # a rollout that starts the new replica first has one too many for minutes, and loses nothing when the old one ends.
@@ -44,7 +44,7 @@ SERVING = Recording(
         binary(">", select(RUNNING.known), 0, boolean=True),
         over_time("min", select(UP_BY_MODEL.known), "30m"),
         on=MODEL,
-        bring=(),
+        group_left=(),
     ),
 )
 # The same of every replica that was read within ``MEMORY``, as it was read last: looked up once, and not by each alert.
@@ -60,7 +60,7 @@ USED = Recording(
     level=MODEL,
     noun="llm_requests_running",
     operations="max3m",
-    expr=both(
+    expr=and_on(
         over_time("max", select(RUNNING_BY_MODEL.known), "3m"), sum_by(select(RUNNING.known), *MODEL), on=MODEL
     ),
 )
@@ -87,14 +87,14 @@ def _down(tuning: Tuning) -> tuple[Alert, ...]:
     down = now < limits.engine_down.warning
     alone = unless(select(m.LLM_UP, model=without_value("")) < limits.engine_down.warning, _siblings(), on=MODEL)
     served = _served_last()
-    last_of_model = both(down, unless(served, _siblings(), on=MODEL), on=_PLACE)
+    last_of_model = and_on(down, unless(served, _siblings(), on=MODEL), on=_PLACE)
     loading = limits.engine_loading
-    long = both(
+    long = and_on(
         over_time("max", now, loading.for_) < loading.warning,
         now.offset(loading.for_) < loading.warning,
         on=REPLICA,
     )
-    pages = alone | last_of_model | both(long, served, on=_PLACE)
+    pages = alone | last_of_model | and_on(long, served, on=_PLACE)
     return (
         _engine_down(tuning, Severity.CRITICAL, pages),
         _engine_down(tuning, Severity.WARNING, down),
@@ -138,7 +138,7 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
 
 def _gone(before: Expr) -> Expr:
     """Keep replicas that are on the page no more, although their node's daemon answers."""
-    return both(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=NODE)
+    return and_on(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=NODE)
 
 
 def _vanished(tuning: Tuning) -> tuple[Alert, ...]:
@@ -149,7 +149,7 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
     gone = _gone(_served_last())
     # Pods get new names when they are replaced, so what counts is whether the model has as many replicas as then.
     now = sum_by(select(m.LLM_UP), *MODEL)
-    fewer = binary(">", gone, now, on=MODEL, bring=()) | unless(gone, now, on=MODEL)
+    fewer = binary(">", gone, now, on=MODEL, group_left=()) | unless(gone, now, on=MODEL)
     # Judged when it goes: if its model shrinks hours later on purpose, that is no news of this one.
     just = over_time("last", select(SERVING.known), "30m")
     told = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
@@ -160,7 +160,7 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
-        expr=both(fewer, known, on=_PLACE),
+        expr=and_on(fewer, known, on=_PLACE),
         for_=for_,
         panel=REPLICA_HEALTH,
         summary=Text(
@@ -207,11 +207,11 @@ def _gone_from_page() -> Alert:
 def _model_has_no_replica() -> Alert:
     # Where Shardwatch itself is down nothing is known, so such a node neither accuses nor acquits.
     had = select(LATELY.known)
-    watched = sum_by(both(had, select(UP).equals(1), on=NODE), *MODEL)
-    unknown = sum_by(both(had, select(UP).equals(0), on=NODE), *MODEL)
+    watched = sum_by(and_on(had, select(UP).equals(1), on=NODE), *MODEL)
+    unknown = sum_by(and_on(had, select(UP).equals(0), on=NODE), *MODEL)
     told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelHasNoReplica", alertstate="firing"), by=MODEL)
     used = over_time("last", select(USED.known), "1d") > 0
-    served = unless(both(used, watched | told, on=MODEL), unknown, on=MODEL)
+    served = unless(and_on(used, watched | told, on=MODEL), unknown, on=MODEL)
     return Alert(
         name="ModelHasNoReplica",
         severity=Severity.CRITICAL,

@@ -8,9 +8,9 @@ from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import TARGET, UP, Known, absent, changes, increase, select
+from exporter.promql import TARGET, UP, ExternalMetric, absent, changes, increase, select
 
-_PROCESS_START = Known(name="process_start_time_seconds", labels=TARGET)
+_PROCESS_START = ExternalMetric(name="process_start_time_seconds", labels=TARGET)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:

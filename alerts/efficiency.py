@@ -9,7 +9,7 @@ from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import aggregate, both, over_time, rate, select, unless
+from exporter.promql import aggregate, and_on, over_time, rate, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -31,7 +31,7 @@ def _memory_held_idle(tuning: Tuning) -> Alert:
         name="GpuMemoryHeldIdle",
         severity=Severity.INFO,
         component=Component.GPU,
-        expr=both(idle, held, on=CARD),
+        expr=and_on(idle, held, on=CARD),
         for_=limits.idle_share.for_,
         panel=EFFICIENCY_IDLE,
         summary=Text(
@@ -56,7 +56,7 @@ def _low_utilization(tuning: Tuning) -> Alert:
         name="UtilizationLow",
         severity=Severity.INFO,
         component=Component.ENGINE,
-        expr=unless(both(used, running, on=REPLICA), waiting, on=REPLICA),
+        expr=unless(and_on(used, running, on=REPLICA), waiting, on=REPLICA),
         for_=limit.for_,
         panel=NODE_UTILIZATION,
         summary=Text(
@@ -85,7 +85,7 @@ def _cost_increased(tuning: Tuning) -> Alert:
         name="TokenCostIncreased",
         severity=Severity.INFO,
         component=Component.ENGINE,
-        expr=both(ratio > limit.warning, served, on=REPLICA),
+        expr=and_on(ratio > limit.warning, served, on=REPLICA),
         for_=limit.for_,
         panel=EFFICIENCY_COST,
         summary=Text(

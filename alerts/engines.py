@@ -16,7 +16,7 @@ from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, aggregate, both, increase, observations, over_time, resets, select, unless
+from exporter.promql import Expr, aggregate, and_on, increase, observations, over_time, resets, select, unless
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
@@ -63,7 +63,7 @@ def _still(window: str) -> Expr:
     already = select(RUNNING.known).offset(window) > 0
     no_output = token_rate(m.LLM_GENERATION_TOKENS_TOTAL, window).equals(0)
     no_input = token_rate(m.LLM_PROMPT_TOKENS_TOTAL, window).equals(0)
-    return both(both(both(busy, already, on=REPLICA), no_output, on=REPLICA), no_input, on=REPLICA)
+    return and_on(and_on(and_on(busy, already, on=REPLICA), no_output, on=REPLICA), no_input, on=REPLICA)
 
 
 def _no_tokens() -> Alert:
@@ -75,7 +75,7 @@ def _no_tokens() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
-        expr=both(_still("5m"), judged.equals(0), on=REPLICA) | unless(_still("20m"), judged, on=REPLICA),
+        expr=and_on(_still("5m"), judged.equals(0), on=REPLICA) | unless(_still("20m"), judged, on=REPLICA),
         for_="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
@@ -102,7 +102,7 @@ def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.ENGINE,
-            expr=both(idle < value, waiting, on=REPLICA),
+            expr=and_on(idle < value, waiting, on=REPLICA),
             for_=limit.for_,
             keep_firing_for="3m",
             panel=REPLICA_QUEUE,
@@ -133,7 +133,7 @@ def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.ENGINE,
-            expr=both(used > value, waiting, on=REPLICA),
+            expr=and_on(used > value, waiting, on=REPLICA),
             for_=limit.for_,
             keep_firing_for="5m",
             panel=REPLICA_CACHE,
@@ -181,13 +181,13 @@ def _hit_rate_dropped(tuning: Tuning) -> Alert:
     # The same half hour of yesterday, because prompts follow the day; an hour ago while there is no yesterday.
     now = select(HIT_RATIO.known)
     past = now.offset("1d") | now.offset("1h")
-    collapsed = both(now / past < limits.hit_rate_of_past.warning, past > limits.past_hit_rate.warning, on=REPLICA)
+    collapsed = and_on(now / past < limits.hit_rate_of_past.warning, past > limits.past_hit_rate.warning, on=REPLICA)
     asked = token_rate(m.LLM_PREFIX_CACHE_QUERIES_TOTAL, "30m") > limits.hit_rate_lookups.warning
     return Alert(
         name="PrefixCacheHitRateDropped",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=both(collapsed, asked, on=REPLICA),
+        expr=and_on(collapsed, asked, on=REPLICA),
         for_=limits.hit_rate_of_past.for_,
         panel=REPLICA_HITS,
         summary=Text(
@@ -212,7 +212,7 @@ def _saturated(tuning: Tuning) -> Alert:
         name="LatencyBeyondBuckets",
         severity=Severity.WARNING,
         component=Component.ENGINE,
-        expr=both(beyond > limits.saturated_share.warning, seen, on=REPLICA),
+        expr=and_on(beyond > limits.saturated_share.warning, seen, on=REPLICA),
         for_=limits.saturated_share.for_,
         panel=REPLICA_FIRST_TOKEN,
         summary=Text(

@@ -18,8 +18,8 @@ from exporter.catalog.spec import Metric
 from exporter.promql import (
     Expr,
     aggregate,
+    and_on,
     binary,
-    both,
     buckets,
     count_by,
     histogram_quantile,
@@ -121,7 +121,7 @@ def _drivers() -> Alert:
     engines, drivers = select(m.LLM_ENGINE_INFO), select(m.GPU_DRIVER_INFO)
     # On whatever labels the targets carry, not on job and instance alone: two clusters may have nodes of one name.
     own = sorted(engines.labels ^ drivers.labels)
-    by_model = binary("*", engines, drivers, ignoring=own, bring=versions)
+    by_model = binary("*", engines, drivers, ignoring=own, group_left=versions)
     return Alert(
         name="DriverVersionsDiffer",
         severity=Severity.WARNING,
@@ -167,7 +167,7 @@ def _engine_versions() -> Alert:
 def _count_decreased() -> Alert:
     now = select(GPUS.known)
     most = over_time("max", now, "7d")
-    none = both(unless(most, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE)
+    none = and_on(unless(most, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE)
     return Alert(
         name="GpuCountDecreased",
         severity=Severity.WARNING,

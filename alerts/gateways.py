@@ -8,11 +8,11 @@ from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, Known, both, count_by, increase, max_by, rate, select, sum_by, unless
+from exporter.promql import Expr, ExternalMetric, and_on, count_by, increase, max_by, rate, select, sum_by, unless
 
 # Several daemons may read one gateway, and a pool that is down for all of them is down once.
 _SHARED = ("job", "gateway", "kind", "pool")
-_POOL_ALERTS = Known(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(_SHARED))
+_POOL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(_SHARED))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -57,7 +57,7 @@ def _pool_down() -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GATEWAY,
-        expr=both(down, asked, on=_SHARED) | both(down, of_gateway, on=("job", "gateway")) | uncounted,
+        expr=and_on(down, asked, on=_SHARED) | and_on(down, of_gateway, on=("job", "gateway")) | uncounted,
         for_="1m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
@@ -79,7 +79,7 @@ def _backend_down() -> Alert:
         name="GatewayBackendDown",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
+        expr=and_on(up.equals(0), max_by(up, *POOL).equals(1), on=POOL),
         for_="5m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
@@ -106,7 +106,7 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.REQUEST,
-            expr=both(failed / served > value, enough, on=POOL),
+            expr=and_on(failed / served > value, enough, on=POOL),
             for_=limits.error_ratio.for_,
             keep_firing_for="3m",
             panel=IMBALANCE_POOLS,
@@ -135,7 +135,7 @@ def _uneven(tuning: Tuning) -> Alert:
         name="GatewayUneven",
         severity=Severity.WARNING,
         component=Component.GATEWAY,
-        expr=both(uneven, enough, on=POOL),
+        expr=and_on(uneven, enough, on=POOL),
         for_=limits.gateway_imbalance.for_,
         keep_firing_for="5m",
         panel=IMBALANCE_BUSIEST,

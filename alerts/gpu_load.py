@@ -9,7 +9,7 @@ from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.promql import Expr, Matcher, aggregate, both, over_time, rate, regex, select, unless
+from exporter.promql import Expr, Matcher, aggregate, and_on, over_time, rate, regex, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -91,7 +91,7 @@ def _thermal_throttling(tuning: Tuning) -> Alert:
         name="GpuThermalThrottling",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=both(heat > limit.warning, _busy(tuning), on=CARD),
+        expr=and_on(heat > limit.warning, _busy(tuning), on=CARD),
         for_=limit.for_,
         keep_firing_for="5m",
         panel=NODE_THROTTLE,

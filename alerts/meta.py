@@ -8,24 +8,24 @@ from __future__ import annotations
 from alerts.rule import Alert, Component, Group, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
-from exporter.catalog.spec import Kind, Unit
-from exporter.promql import TARGET, Expr, Known, increase, select, vector
+from exporter.catalog.spec import MetricKind, Unit
+from exporter.promql import TARGET, Expr, ExternalMetric, increase, select, vector
 
-_RULE_FAILURES = Known(
-    name="prometheus_rule_evaluation_failures_total", labels=TARGET | {"rule_group"}, kind=Kind.COUNTER
+_RULE_FAILURES = ExternalMetric(
+    name="prometheus_rule_evaluation_failures_total", labels=TARGET | {"rule_group"}, kind=MetricKind.COUNTER
 )
 _SENT = TARGET | {"alertmanager"}
-_SEND_ERRORS = Known(name="prometheus_notifications_errors_total", labels=_SENT, kind=Kind.COUNTER)
-_ALERTMANAGERS = Known(name="prometheus_notifications_alertmanagers_discovered", labels=TARGET)
-_PROMETHEUS_LOADED = Known(name="prometheus_config_last_reload_successful", labels=TARGET)
+_SEND_ERRORS = ExternalMetric(name="prometheus_notifications_errors_total", labels=_SENT, kind=MetricKind.COUNTER)
+_ALERTMANAGERS = ExternalMetric(name="prometheus_notifications_alertmanagers_discovered", labels=TARGET)
+_PROMETHEUS_LOADED = ExternalMetric(name="prometheus_config_last_reload_successful", labels=TARGET)
 _GROUP_TOOK, _GROUP_INTERVAL = (
-    Known(name=f"prometheus_rule_group_{what}_seconds", labels=TARGET | {"rule_group"}, unit=Unit.SECONDS)
+    ExternalMetric(name=f"prometheus_rule_group_{what}_seconds", labels=TARGET | {"rule_group"}, unit=Unit.SECONDS)
     for what in ("last_duration", "interval")
 )
-_NOTIFY_FAILURES = Known(
-    name="alertmanager_notifications_failed_total", labels=TARGET | {"integration"}, kind=Kind.COUNTER
+_NOTIFY_FAILURES = ExternalMetric(
+    name="alertmanager_notifications_failed_total", labels=TARGET | {"integration"}, kind=MetricKind.COUNTER
 )
-_ALERTMANAGER_LOADED = Known(name="alertmanager_config_last_reload_successful", labels=TARGET)
+_ALERTMANAGER_LOADED = ExternalMetric(name="alertmanager_config_last_reload_successful", labels=TARGET)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:

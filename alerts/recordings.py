@@ -10,7 +10,7 @@ from exporter.catalog.spec import Metric, Unit
 from exporter.promql import (
     TARGET,
     Expr,
-    Known,
+    ExternalMetric,
     aggregate,
     binary,
     no_regex,
@@ -49,12 +49,12 @@ def with_replica(cards: Expr, alert: str) -> Expr:
     now = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
     recent = aggregate("max", over_time("last", select(m.GPU_REPLICA_INFO), "10m"), without=("rank",))
     own = select(
-        Known(name="ALERTS", labels=ALERTS_LABELS | set(CARD) | REPLICA_INFO),
+        ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(CARD) | REPLICA_INFO),
         alertname=alert,
         replica=without_value(""),
     )
     owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=CARD)
-    owned = binary("*", owners, cards, on=CARD, bring=())
+    owned = binary("*", owners, cards, on=CARD, group_left=())
     return replace(owned | unless(cards, owners, on=CARD), labels=cards.labels, unit=cards.unit)
 
 
@@ -69,7 +69,7 @@ def token_rate(metric: Metric, window: str = "5m") -> Expr:
 
 
 _UTILIZATION = binary(
-    "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=CARD, bring=()
+    "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=CARD, group_left=()
 ).as_unit(Unit.RATIO)  # fmt: skip
 
 RUNNING = Recording(

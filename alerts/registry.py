@@ -8,7 +8,7 @@ from alerts import capacity, daemon, efficiency, fleet, gateways, gpu_health, gp
 from alerts.rule import Alert, Group, RuleError
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 
 SUBJECTS = (daemon, gpu_health, gpu_load, replicas, capacity, requests, gateways, efficiency, fleet, meta)
 
@@ -42,7 +42,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
 
 def full_series_metrics() -> frozenset[str]:
     """Name the families that exist only with ``series: full``."""
-    return frozenset(metric.name for metric in CATALOG if metric.series is Series.FULL)
+    return frozenset(metric.name for metric in CATALOG if metric.series is SeriesSet.FULL)
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:

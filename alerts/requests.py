@@ -19,11 +19,11 @@ from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.promql import (
     Expr,
-    Known,
+    ExternalMetric,
     Match,
     aggregate,
+    and_on,
     binary,
-    both,
     buckets,
     no_regex,
     observations,
@@ -49,10 +49,10 @@ BURNS = (
 
 
 EVENTS, BROKEN = (
-    Known(name=f"job_model_class_objective:{noun}:rate5m", labels=frozenset(LEVEL), per_second=True)
+    ExternalMetric(name=f"job_model_class_objective:{noun}:rate5m", labels=frozenset(LEVEL), per_second=True)
     for noun in ("llm_slo_events", "llm_slo_bad_events")
 )
-BUDGET = Known(name="class_objective:llm_error_budget:ratio", labels=frozenset(_OBJECTIVE), unit=Unit.RATIO)
+BUDGET = ExternalMetric(name="class_objective:llm_error_budget:ratio", labels=frozenset(_OBJECTIVE), unit=Unit.RATIO)
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
@@ -124,7 +124,7 @@ def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
         these = regex("|".join(engines))
         seen = rate(observations(latency.metric, engine=these, model=models), "5m")
         quick = rate(buckets(latency.metric, le=bound, engine=these, model=models), "5m")
-        judged = both(seen, quick, on=REPLICA)
+        judged = and_on(seen, quick, on=REPLICA)
         slow = binary("-", seen, quick, ignoring=("le",))  # clusters may have nodes of one name
         events = judged if events is None else events | judged
         bad = slow if bad is None else bad | slow
@@ -145,7 +145,7 @@ def _budgets(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
                 )
 
 
-def _added_up(known: Known, window: str) -> Expr:
+def _added_up(known: ExternalMetric, window: str) -> Expr:
     return select(known) if window == "5m" else over_time("sum", select(known), window)
 
 
@@ -155,7 +155,7 @@ def _burn(window: str) -> Recording:
         level=LEVEL,
         noun="llm_error_budget_burn",
         operations=f"ratio_rate{window}",
-        expr=binary("/", share, select(BUDGET), on=_OBJECTIVE, bring=()),
+        expr=binary("/", share, select(BUDGET), on=_OBJECTIVE, group_left=()),
     )
 
 
@@ -214,7 +214,7 @@ def _alert(
         severity=severity,
         symptom=True,
         component=Component.REQUEST,
-        expr=both(both(over_long, over_short, on=LEVEL), enough, on=LEVEL),
+        expr=and_on(and_on(over_long, over_short, on=LEVEL), enough, on=LEVEL),
         for_=for_,
         keep_firing_for="5m" if severity is Severity.CRITICAL else "30m",
         labels={"window": long},
@@ -301,7 +301,7 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
             severity=Severity(tier),
             symptom=True,
             component=Component.REQUEST,
-            expr=both(select(m.LLM_ERROR_RATIO, window=WINDOW) > value, enough, on=REPLICA),
+            expr=and_on(select(m.LLM_ERROR_RATIO, window=WINDOW) > value, enough, on=REPLICA),
             for_=limits.error_ratio.for_,
             keep_firing_for="3m",
             panel=REPLICA_ERRORS,

@@ -14,7 +14,7 @@ from enum import Enum
 from alerts.panel_ids import PanelId
 from alerts.text import Language, Text
 from exporter.errors import ShardwatchError
-from exporter.promql import Expr, Known
+from exporter.promql import Expr, ExternalMetric
 
 
 class RuleError(ShardwatchError):
@@ -196,10 +196,10 @@ class Recording:
         return f"{'_'.join(self.level)}:{self.noun}:{self.operations}"
 
     @property
-    def known(self) -> Known:
+    def known(self) -> ExternalMetric:
         """The recorded family, for queries that read it."""
         labels = self.expr.labels | set(self.labels)
-        return Known(name=self.name, labels=labels, unit=self.expr.unit, per_second=self.expr.per_second)
+        return ExternalMetric(name=self.name, labels=labels, unit=self.expr.unit, per_second=self.expr.per_second)
 
 
 Rule = Alert | Recording

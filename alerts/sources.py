@@ -20,7 +20,7 @@ from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.promql import (
     aggregate,
-    both,
+    and_on,
     increase,
     max_by,
     rate,
@@ -135,7 +135,7 @@ def _gpu_data_stale(tuning: Tuning) -> Alert:
         name="GpuDataStale",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=both(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=CARD),
+        expr=and_on(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=CARD),
         for_=limit.for_,
         panel=SELF_GPU_AGES,
         summary=Text(
@@ -157,7 +157,7 @@ def _source_stale(tuning: Tuning) -> Alert:
         name="SourceStale",
         severity=Severity.WARNING,
         component=Component.EXPORTER,
-        expr=both(
+        expr=and_on(
             age > limit.warning,
             select(m.SHARDWATCH_SOURCE_UP).equals(1),
             on=("job", "instance", "source"),
@@ -264,10 +264,10 @@ def window_missing(tuning: Tuning) -> Alert:
     """Give the alert about figures that stand on the page over other windows than the one that rules read."""
     limit = tuning.thresholds.gateway_requests.warning
     # Only under demand: a longer window still shows the figure when there was nothing within this one.
-    serves = both(select(FINISHED.known) > 0, select(m.LLM_ERROR_RATIO), on=REPLICA)
+    serves = and_on(select(FINISHED.known) > 0, select(m.LLM_ERROR_RATIO), on=REPLICA)
     engines = unless(serves, select(m.LLM_ERROR_RATIO, window=WINDOW), on=REPLICA)
     imbalance = m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO
-    sends = both(rate(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") > limit, select(imbalance), on=POOL)
+    sends = and_on(rate(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "5m") > limit, select(imbalance), on=POOL)
     gateways = unless(sends, select(imbalance, window=WINDOW), on=POOL)
     return Alert(
         name="WindowMissing",

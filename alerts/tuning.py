@@ -25,7 +25,7 @@ from alerts.thresholds import DEFAULTS, Threshold, Thresholds
 from alerts.units import Mistake, quantity, span
 from alerts.yaml_reader import Reading, read_whole
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind, Metric, Unit
+from exporter.catalog.spec import Metric, MetricKind, Unit
 from exporter.config.document import Node
 
 MAX_CLASSES = 20
@@ -189,7 +189,7 @@ def _latency(reading: Reading, path: str, node: Node) -> Latency | None:
     if len(entries) < 3:
         return None
     metric = _metric(reading, f"{path}.metric", entries["metric"])
-    if metric is not None and metric.kind is not Kind.HISTOGRAM:
+    if metric is not None and metric.kind is not MetricKind.HISTOGRAM:
         reading.wrong(f"{path}.metric", f"{metric.name} is no histogram: shares need buckets", entries["metric"])
         metric = None
     objective = _quantity(reading, f"{path}.objective", entries["objective"], Unit.RATIO)

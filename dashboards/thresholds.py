@@ -16,7 +16,7 @@ from dashboards import active_tuning
 from dashboards.errors import DashboardError
 from dashboards.variables import RATE_INTERVAL, selected_buckets, selected_count
 from exporter.catalog.spec import Unit
-from exporter.promql import Expr, Known, Match, both, clamp_max, no_regex, rate, regex, sum_by
+from exporter.promql import Expr, ExternalMetric, Match, and_on, clamp_max, no_regex, rate, regex, sum_by
 
 THRESHOLDS = active_tuning.get().thresholds
 TOP_N = 20  # curves or bars of the fleet's nodes and replicas at once: of a thousand nobody reads any
@@ -33,12 +33,12 @@ BURN_RATE = Threshold(
 )  # fmt: skip
 
 
-def burn_rate(window: str) -> Known:
+def burn_rate(window: str) -> ExternalMetric:
     """Give the recording rule that says how fast an error budget is burnt over a window, 1 being allowed."""
     if window not in WINDOWS:
         raise DashboardError(f"no rule records the burn over {window}; there are {', '.join(WINDOWS)}")
     name = f"{'_'.join(LEVEL)}:llm_error_budget_burn:ratio_rate{window}"
-    return Known(name=name, labels=frozenset(LEVEL), unit=Unit.RATIO)
+    return ExternalMetric(name=name, labels=frozenset(LEVEL), unit=Unit.RATIO)
 
 
 def has_slo(kind: str) -> bool:
@@ -69,7 +69,7 @@ def attainment(kind: str, *labels: str, window: str = RATE_INTERVAL) -> Expr:
             these = regex("|".join(engines))
             good = rate(selected_buckets(latency.metric, engine=these, le=bound, model=models), window)
             selected = rate(selected_count(latency.metric, engine=these, model=models), window)
-            judged = both(selected, good, on=REPLICA)
+            judged = and_on(selected, good, on=REPLICA)
             within = good if within is None else within | good
             every = judged if every is None else every | judged
     if within is None or every is None:

@@ -12,10 +12,10 @@ from exporter.catalog.spec import Metric
 from exporter.promql import (
     UP,
     Expr,
-    Known,
+    ExternalMetric,
     Matcher,
+    and_on,
     binary,
-    both,
     buckets,
     labels_of,
     max_by,
@@ -39,7 +39,7 @@ RATE_INTERVAL_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset()
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def _matchers(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Matcher]:
+def _matchers(metric: Metric | ExternalMetric, more: dict[str, Matcher]) -> dict[str, Matcher]:
     """Give the matchers of the variables, and the given ones beside them: none takes a variable's place."""
     own = labels_of(metric)
     chosen: dict[str, Matcher] = {name: regex(f"${name}") for name in VARIABLES if name in own}
@@ -49,7 +49,7 @@ def _matchers(metric: Metric | Known, more: dict[str, Matcher]) -> dict[str, Mat
     return chosen
 
 
-def selected(metric: Metric | Known, **more: Matcher) -> Expr:
+def selected(metric: Metric | ExternalMetric, **more: Matcher) -> Expr:
     """Select what the variables choose, and the given matchers."""
     return select(metric, **_matchers(metric, more))
 
@@ -76,7 +76,7 @@ def targets() -> Expr:
     page within the last day.
     """
     known = over_time("present", selected(m.SHARDWATCH_BUILD_INFO), "1d")
-    return both(selected(UP), known, on=NODE)
+    return and_on(selected(UP), known, on=NODE)
 
 
 def with_exporter_down(expr: Expr) -> Expr:
@@ -87,7 +87,9 @@ def with_exporter_down(expr: Expr) -> Expr:
 
 def by_recent_replica(expr: Expr) -> Expr:
     """Give a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
-    joined = binary("*", over_time("max", selected(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), bring=())
+    joined = binary(
+        "*", over_time("max", selected(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), group_left=()
+    )
     return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined
 
 
@@ -97,5 +99,5 @@ def by_replica(expr: Expr) -> Expr:
     The fact stands on the left: a card of several replicas is then no error, as it would be with group_left the other
     way round.  ``expr`` must have one series a card.
     """
-    joined = binary("*", selected(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), bring=())
+    joined = binary("*", selected(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), group_left=())
     return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined

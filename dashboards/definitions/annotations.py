@@ -14,7 +14,7 @@ from exporter.promql import (
     ALERTS,
     TARGET,
     Expr,
-    Known,
+    ExternalMetric,
     count_by,
     increase,
     join,
@@ -24,7 +24,7 @@ from exporter.promql import (
     select,
 )
 
-STARTED = Known(name="process_start_time_seconds", labels=TARGET, unit=Unit.SECONDS)
+STARTED = ExternalMetric(name="process_start_time_seconds", labels=TARGET, unit=Unit.SECONDS)
 _STEP = "$__interval"
 _GAP = "1h"  # an engine that is away for longer was not restarted but set up anew
 
@@ -76,7 +76,7 @@ ENGINE = Annotation(
 )  # fmt: skip
 DAEMON = Annotation(
     name=Text("Shardwatch starts", "Shardwatch 启动"),
-    expr=_moment(join(selected(STARTED), selected(m.SHARDWATCH_BUILD_INFO), on=NODE, bring=("version",)).as_unit(Unit.SECONDS)),
+    expr=_moment(join(selected(STARTED), selected(m.SHARDWATCH_BUILD_INFO), on=NODE, group_left=("version",)).as_unit(Unit.SECONDS)),
     colour=Colour.OFF, title=Text("Shardwatch {{version}} started", "Shardwatch {{version}} 已启动"), text="{{instance}}", timed=True,
 )  # fmt: skip
 CONFIGURED = Annotation(

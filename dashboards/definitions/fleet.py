@@ -107,7 +107,7 @@ def _differing() -> Expr:
     """
     versions, model = ("driver_version", "cuda_version"), ("job", "model")
     engines = selected(m.LLM_ENGINE_INFO, version=without_value(""))
-    served = join(selected(m.LLM_ENGINE_INFO), selected(m.GPU_DRIVER_INFO), on=NODE, bring=versions)
+    served = join(selected(m.LLM_ENGINE_INFO), selected(m.GPU_DRIVER_INFO), on=NODE, group_left=versions)
     none = count_by(selected(m.GPU_UP)) * 0
     found = (
         count_by(count_by(count_by(grafanalib_types, *whose, *names), *whose) > 1)
@@ -119,7 +119,7 @@ def _differing() -> Expr:
 
 def _slower() -> Expr:
     panel_id, slower = selected(m.GPU_STRAGGLER), selected(m.GPU_STRAGGLER_SLOWDOWN_RATIO)
-    return binary("*", panel_id, slower, on=(*NODE, "uuid", "replica"), bring=()).as_unit(Unit.RATIO)
+    return binary("*", panel_id, slower, on=(*NODE, "uuid", "replica"), group_left=()).as_unit(Unit.RATIO)
 
 
 def _tokens() -> Expr:

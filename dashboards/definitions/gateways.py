@@ -20,7 +20,7 @@ BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
 def _named(expr: Expr) -> Expr:
     """Give a backend's figure with the replica that it is, where that is known."""
     facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
-    known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, bring=("replica",))
+    known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, group_left=("replica",))
     assert expr.unit is not None
     return known.as_unit(expr.unit, per_second=expr.per_second) | unless(expr, facts, on=BACKEND)
 

@@ -26,7 +26,7 @@ from dashboards.panels.panel import Colour
 from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING, THRESHOLDS
 from dashboards.variables import RANGE, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, both, increase, max_by, over_time, since, without_value
+from exporter.promql import Expr, and_on, increase, max_by, over_time, since, without_value
 
 GPU_LEGEND = "{{instance}} GPU {{gpu}}"
 XID = (Requires.XID,)
@@ -187,7 +187,7 @@ _MEMORY: tuple[Panel, ...] = (
 
 def _fallen() -> Expr:
     each, worst = selected(m.GPU_NVLINK_UP), over_time("min", selected(m.GPU_NVLINK_UP), RANGE)
-    return max_by(both(each, worst < 1, on=("instance", "gpu", "link")), "instance", "gpu", "link")
+    return max_by(and_on(each, worst < 1, on=("instance", "gpu", "link")), "instance", "gpu", "link")
 
 
 FULL = (Requires.FULL, Requires.SUPPORT)

@@ -14,7 +14,7 @@ from dashboards.panels import NumberFormat, Panel, bar_gauge, series, stat, stat
 from dashboards.thresholds import THRESHOLDS
 from dashboards.variables import by_replica, selected
 from exporter.catalog import metrics as m
-from exporter.promql import Expr, avg_by, binary, both, max_by, regex, sum_by
+from exporter.promql import Expr, and_on, avg_by, binary, max_by, regex, sum_by
 
 ENGINE = (Requires.ENGINE,)
 SEVERAL = (Requires.REPLICAS, Requires.TRAFFIC)
@@ -68,7 +68,7 @@ _LAYERS: tuple[Panel, ...] = (
             "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。模型不均衡在 10 % 以内时为空：没有什么可解释的。",
         ),
         series(
-            lambda: both(
+            lambda: and_on(
                 max_by(selected(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
                 max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > WORTH_A_LOOK,
                 on=("model",),
@@ -96,7 +96,7 @@ _LAYERS: tuple[Panel, ...] = (
 def _deviation(expr: Expr) -> Expr:
     """Give each card's figure over the mean of its replica, less one."""
     each = max_by(by_replica(expr), "instance", "replica", "gpu")
-    return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), bring=()) - 1
+    return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), group_left=()) - 1
 
 
 _GPUS: tuple[Panel, ...] = (

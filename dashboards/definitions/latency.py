@@ -10,7 +10,7 @@ from dashboards.panels import series
 from dashboards.panels.factories import Query
 from dashboards.variables import RATE_INTERVAL, selected_buckets, selected_count, selected_sum
 from exporter.catalog.spec import Metric, Unit
-from exporter.promql import Expr, both, histogram_quantile, rate, sum_by
+from exporter.promql import Expr, and_on, histogram_quantile, rate, sum_by
 
 WHOSE = ("instance", "replica")
 WHICH = "{{replica}} {{instance}}"  # many nodes call a replica alike
@@ -29,7 +29,7 @@ def curves(metric: Metric) -> tuple[Query, ...]:
 def spread_out(metric: Metric) -> Expr:
     """Give all buckets of all chosen replicas, while there is anything in them."""
     some = sum_by(rate(selected_count(metric), RATE_INTERVAL)) > 0
-    return both(sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le"), some, on=())
+    return and_on(sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le"), some, on=())
 
 
 def _quantile(metric: Metric, share: float) -> Expr:

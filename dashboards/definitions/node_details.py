@@ -24,7 +24,7 @@ def _peers() -> Expr:
     facts = select(m.GPU_INFO, job=regex("$job"), instance=regex("$instance"))  # the other card may not be chosen
     peer = label_replace(label_replace(facts, "peer", "$1", "uuid", "(.+)"), "peer_gpu", "$1", "gpu", "(.+)")
     index = max_by(peer, *NODE, "peer", "peer_gpu")
-    return join(selected(m.GPU_PEER_PATH_INFO), index, on=(*NODE, "peer"), bring=("peer_gpu",))
+    return join(selected(m.GPU_PEER_PATH_INFO), index, on=(*NODE, "peer"), group_left=("peer_gpu",))
 
 
 _WORK: tuple[Panel, ...] = (

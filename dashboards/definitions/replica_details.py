@@ -23,12 +23,12 @@ FULL = (Requires.FULL, Requires.TRAFFIC)
 def _behind() -> Expr:
     clocks = max_by(by_replica(selected(m.GPU_CLOCK_HERTZ, domain="sm")), "instance", "replica", "gpu")
     fastest = max_by(clocks, "instance", "replica")
-    return binary("/", clocks, fastest, on=("instance", "replica"), bring=())
+    return binary("/", clocks, fastest, on=("instance", "replica"), group_left=())
 
 
 def _restarts() -> Expr:
     counted = max_by(increase(selected(m.LLM_RESTARTS_TOTAL), RANGE), *NODE, "replica")
-    return binary("*", selected(m.LLM_ENGINE_DIALECT_INFO), counted, on=(*NODE, "replica"), bring=())
+    return binary("*", selected(m.LLM_ENGINE_DIALECT_INFO), counted, on=(*NODE, "replica"), group_left=())
 
 
 _STAGES = (

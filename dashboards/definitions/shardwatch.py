@@ -25,12 +25,12 @@ from dashboards.panels.panel import Colour
 from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING, THRESHOLDS, TOP_N
 from dashboards.variables import NODE, RANGE, RATE_INTERVAL, selected, targets
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Kind, Unit
+from exporter.catalog.spec import MetricKind, Unit
 from exporter.promql import (
     Expr,
-    Known,
+    ExternalMetric,
+    and_on,
     binary,
-    both,
     increase,
     max_by,
     no_regex,
@@ -45,11 +45,11 @@ from exporter.promql.selectors import TARGET
 
 TROUBLE = (Requires.TROUBLE,)
 FULL = (Requires.FULL,)
-SCRAPE = Known(name="scrape_duration_seconds", labels=TARGET, unit=Unit.SECONDS)
-CPU = Known(name="process_cpu_seconds_total", labels=TARGET, kind=Kind.COUNTER, unit=Unit.SECONDS)
-MEMORY = Known(name="process_resident_memory_bytes", labels=TARGET, unit=Unit.BYTES)
-FILES = Known(name="process_open_fds", labels=TARGET)
-SAMPLES = Known(name="scrape_samples_scraped", labels=TARGET)
+SCRAPE = ExternalMetric(name="scrape_duration_seconds", labels=TARGET, unit=Unit.SECONDS)
+CPU = ExternalMetric(name="process_cpu_seconds_total", labels=TARGET, kind=MetricKind.COUNTER, unit=Unit.SECONDS)
+MEMORY = ExternalMetric(name="process_resident_memory_bytes", labels=TARGET, unit=Unit.BYTES)
+FILES = ExternalMetric(name="process_open_fds", labels=TARGET)
+SAMPLES = ExternalMetric(name="scrape_samples_scraped", labels=TARGET)
 RELOADED = (
     ValueMapping(0, Text("refused", "被拒绝"), Colour.CRITICAL),
     ValueMapping(1, Text("good", "成功"), Colour.GOOD),
@@ -64,27 +64,27 @@ HOW_TO_READ = Text(
 )
 
 
-def ours(metric: Known) -> Expr:
+def ours(metric: ExternalMetric) -> Expr:
     """Give what every process tells of itself, of the daemons alone: with all jobs chosen there are strangers' too."""
     build = max_by(selected(m.SHARDWATCH_BUILD_INFO), *NODE)
-    figure = selected(metric) if metric.kind is Kind.GAUGE else rate(selected(metric), RATE_INTERVAL)
-    return both(figure, build, on=NODE)
+    figure = selected(metric) if metric.kind is MetricKind.GAUGE else rate(selected(metric), RATE_INTERVAL)
+    return and_on(figure, build, on=NODE)
 
 
 def _last_read() -> Expr:
     ago = since(max_by(selected(m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS), *NODE, "source"))
     down = selected(m.SHARDWATCH_SOURCE_DOWN_INFO)
-    return binary("*", down, ago, on=(*NODE, "source"), bring=()).as_unit(Unit.SECONDS)
+    return binary("*", down, ago, on=(*NODE, "source"), group_left=()).as_unit(Unit.SECONDS)
 
 
 def _loaded() -> Expr:
     at = since(max_by(selected(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS), *NODE))
-    return binary("*", selected(m.SHARDWATCH_BUILD_INFO), at, on=NODE, bring=()).as_unit(Unit.SECONDS)
+    return binary("*", selected(m.SHARDWATCH_BUILD_INFO), at, on=NODE, group_left=()).as_unit(Unit.SECONDS)
 
 
 def _hung() -> Expr:
     each, ever = selected(m.SHARDWATCH_SOURCE_HUNG), over_time("max", selected(m.SHARDWATCH_SOURCE_HUNG), RANGE)
-    return max_by(both(each, ever > 0, on=(*NODE, "source")), "instance", "source")
+    return max_by(and_on(each, ever > 0, on=(*NODE, "source")), "instance", "source")
 
 
 _SOURCES: tuple[Panel, ...] = (

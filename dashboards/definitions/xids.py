@@ -10,7 +10,7 @@ from dashboards.variables import NODE, RANGE, RANGE_SECONDS, RATE_INTERVAL, RATE
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model.xid_catalog import FATAL
-from exporter.promql import Expr, binary, both, increase, max_by, since, sum_by, unless
+from exporter.promql import Expr, and_on, binary, increase, max_by, since, sum_by, unless
 
 BY = ("instance", "gpu", "xid")
 RESETTING = ", ".join(str(code) for code in sorted(FATAL))  # for texts: after these the card is of no use
@@ -24,7 +24,7 @@ def counted() -> Expr:
     """
     events = selected(m.GPU_XID_EVENTS_TOTAL)
     lately = since(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS)) < RANGE_SECONDS
-    young = both(unless(events, events.offset(RANGE)) > 0, lately, on=(*NODE, "uuid", "xid", "source"))
+    young = and_on(unless(events, events.offset(RANGE)) > 0, lately, on=(*NODE, "uuid", "xid", "source"))
     rose = increase(events, RANGE) > 0
     return sum_by(young | rose, *BY) | (max_by(lately, *BY) * 0 + 1).as_unit(Unit.NONE)
 
@@ -37,11 +37,11 @@ def fresh() -> Expr:
     ago = since(max_by(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *BY))
     rose = max_by(increase(selected(m.GPU_XID_EVENTS_TOTAL), RATE_INTERVAL), *BY) > 0
     just_now = binary("<", ago * 1000, RATE_INTERVAL_MILLISECONDS, boolean=True)
-    return both(rose | just_now, ago < RANGE_SECONDS, on=BY)
+    return and_on(rose | just_now, ago < RANGE_SECONDS, on=BY)
 
 
 def ago() -> Expr:
     """Give how long ago each code was seen last, with what to do about it."""
     newest = max_by(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *NODE, "uuid", "xid")
-    said = binary("*", selected(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), bring=())
+    said = binary("*", selected(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), group_left=())
     return said.as_unit(Unit.SECONDS)

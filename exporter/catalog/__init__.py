@@ -14,20 +14,20 @@ from exporter.catalog.gateways import GATEWAYS
 from exporter.catalog.groups import UNEVENNESS
 from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
-from exporter.catalog.localisation import LOCALISATION
 from exporter.catalog.mig import MIG
 from exporter.catalog.own_health import OWN_HEALTH
 from exporter.catalog.spec import Metric
 from exporter.catalog.straggler import STRAGGLER
 from exporter.catalog.sxids import SXIDS
 from exporter.catalog.topology import TOPOLOGY
+from exporter.catalog.variance import VARIANCE
 from exporter.catalog.work import WORK
 from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
     *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *UNEVENNESS, *STRAGGLER,
-    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_KINDS, *CAPACITY, *LOCALISATION, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
+    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_KINDS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

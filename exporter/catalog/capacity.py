@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from exporter.catalog.spec import REPLICA, Kind, Metric, Read, Row, Series, Unit
-from exporter.model import CacheRoom, Snapshot
+from exporter.catalog.spec import REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.model import KvCacheHeadroom, Snapshot
 
-Of = Callable[[CacheRoom], Mapping[str, float]]
+Of = Callable[[KvCacheHeadroom], Mapping[str, float]]
 
 
-def _summed(value: Of) -> Read:
+def _summed(value: Of) -> ReadSamples:
     """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
-            if replica.room is not None and value(replica.room):
-                yield (*replica.labels, ""), sum(value(replica.room).values())
+            if replica.headroom is not None and value(replica.headroom):
+                yield (*replica.labels, ""), sum(value(replica.headroom).values())
 
     return read
 
 
-def _full_in(snapshot: Snapshot) -> Iterator[Row]:
+def _full_in(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
-        if replica.room is not None and replica.room.full_in is not None:
-            yield replica.labels, replica.room.full_in
+        if replica.headroom is not None and replica.headroom.full_in is not None:
+            yield replica.labels, replica.headroom.full_in
 
 
-def _metric(noun: str, unit: Unit, value: Of, help_: str, series: Series = Series.COMMON) -> Metric:
+def _metric(noun: str, unit: Unit, value: Of, help_: str, series: SeriesSet = SeriesSet.COMMON) -> Metric:
     return Metric(
         subject=REPLICA,
         noun=noun,
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=unit,
         labels=("rank",),
         help=f"{help_} Shown is the sum over the ranks, with an empty rank.",
@@ -46,7 +46,7 @@ CAPACITY = (
         Unit.TOKENS,
         lambda room: room.used,
         "Tokens of KV cache that live requests hold: usage times capacity, both as the engine says them.",
-        Series.FULL,
+        SeriesSet.FULL,
     ),
     _metric(
         "kv_cache_free",
@@ -64,7 +64,7 @@ CAPACITY = (
     Metric(
         subject=REPLICA,
         noun="kv_cache_time_to_full",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         help="Seconds until the KV cache of the first rank is full and requests begin to queue, if it goes on "
         "growing as during the shortest window; 0 when full, absent while it does not grow.",

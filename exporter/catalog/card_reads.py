@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from exporter.catalog.spec import CARD, Kind, Labels, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import CARD, Labels, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Signal, Snapshot
 
 Which = Mapping[tuple[str, ...], Signal]  # the label values that tell the signals of one family apart
@@ -18,10 +18,10 @@ def words(by_label: Which) -> str:
     return ", ".join("/".join(values) for values in by_label)
 
 
-def signal(which: Signal) -> Read:
+def signal(which: Signal) -> ReadSamples:
     """Read one signal, one row a card."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
             if card.reading is not None and which in card.reading.signals:
                 yield card.labels, card.reading.signals[which]
@@ -29,10 +29,10 @@ def signal(which: Signal) -> Read:
     return read
 
 
-def signals(by_label: Which) -> Read:
+def signals(by_label: Which) -> ReadSamples:
     """Read several signals as one family."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
             if card.reading is not None:
                 found = card.reading.signals
@@ -50,15 +50,26 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
             yield card.labels, card.reading
 
 
-def gauge(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
+def gauge(
+    noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
+) -> Metric:
     """Make a row about cards that may rise and fall; ``labels`` come after the card's."""
     return Metric(
-        subject=CARD, noun=noun, kind=Kind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
+        subject=CARD, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
     )
 
 
-def counter(noun: str, unit: Unit, read: Read, help_: str, *labels: str, series: Series = Series.COMMON) -> Metric:
+def counter(
+    noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
+) -> Metric:
     """Make a row about cards that only rises, or starts anew."""
     return Metric(
-        subject=CARD, noun=noun, kind=Kind.COUNTER, unit=unit, labels=labels, help=help_, series=series, read=read
+        subject=CARD,
+        noun=noun,
+        kind=MetricKind.COUNTER,
+        unit=unit,
+        labels=labels,
+        help=help_,
+        series=series,
+        read=read,
     )

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals, words
-from exporter.catalog.spec import CARD, NODE, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import CARD, NODE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
 
 
-def _info(snapshot: Snapshot) -> Iterator[Row]:
+def _info(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         facts = card.facts
         numa = "" if facts.numa_node is None else str(facts.numa_node)
         yield (*card.labels, facts.name, facts.pci_bus_id, facts.serial, facts.vbios_version, numa), 1.0
 
 
-def _driver(snapshot: Snapshot) -> Iterator[Row]:
+def _driver(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.driver is not None:
         yield (snapshot.driver.driver_version, snapshot.driver.nvml_version, snapshot.driver.cuda_version), 1.0
 
 
-def _up(snapshot: Snapshot) -> Iterator[Row]:
+def _up(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         yield card.labels, 1.0 if card.reading is not None else 0.0
 
 
-def _age(snapshot: Snapshot) -> Iterator[Row]:
+def _age(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         if card.last_read_at is not None:
             yield card.labels, max(0.0, snapshot.at - card.last_read_at)
 
 
-def _missing(*, unsupported: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _missing(*, unsupported: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for labels, reading in readings(snapshot):
             for absent, reason in reading.missing.items():
                 if reason is not Missing.UNSUPPORTED or (unsupported and not _replaced(absent, reading)):
@@ -49,12 +49,12 @@ def _replaced(absent: Signal, reading: CardReading) -> bool:
     return absent in _OF_RETIRING and Signal.ROW_REMAP_PENDING in reading.signals
 
 
-def _replica(snapshot: Snapshot) -> Iterator[Row]:
+def _replica(snapshot: Snapshot) -> Iterator[Sample]:
     known = {replica.name: replica.labels for replica in snapshot.replicas}
     cards = {card.facts.uuid: card.labels for card in snapshot.cards}
-    for owner in snapshot.owners:
-        if owner.uuid in cards and owner.replica in known:
-            yield (*cards[owner.uuid], *known[owner.replica], owner.rank), 1.0
+    for assignment in snapshot.assignments:
+        if assignment.uuid in cards and assignment.replica in known:
+            yield (*cards[assignment.uuid], *known[assignment.replica], assignment.rank), 1.0
 
 
 # Reasons that cost speed against somebody's will; being idle, or clocks that an administrator set, do not.
@@ -63,15 +63,15 @@ _HARMFUL = frozenset(
 )
 
 
-def _events(snapshot: Snapshot) -> Iterator[Row]:
+def _events(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for reason, active in reading.clock_events.items():
             if reason in _HARMFUL:
                 yield (*labels, reason), float(active)
 
 
-def _event_seconds(*, harmful_only: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _event_seconds(*, harmful_only: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for labels, reading in readings(snapshot):
             for reason, seconds in reading.clock_event_seconds.items():
                 if not harmful_only or reason in _HARMFUL:
@@ -92,7 +92,7 @@ _ACTIONS = (
 )
 
 
-def _recovery(snapshot: Snapshot) -> Iterator[Row]:
+def _recovery(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         number = reading.signals.get(Signal.RECOVERY_ACTION)
         if number is not None:
@@ -138,7 +138,7 @@ IDENTITY = (
     Metric(
         subject=CARD,
         noun="",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("name", "pci_bus_id", "serial", "vbios_version", "numa_node"),
         help="Facts of a card; join on uuid, since the index may change between boots.",
         read=_info,
@@ -146,7 +146,7 @@ IDENTITY = (
     Metric(
         subject=NODE,
         noun="driver",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("driver_version", "nvml_version", "cuda_version"),
         help="Versions of this node's GPU driver stack.",
         read=_driver,
@@ -156,7 +156,7 @@ IDENTITY = (
     Metric(
         subject=CARD,
         noun="signal_missing",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("signal", "reason"),
         help="Why a signal of a card that answers is absent: no_permission, mig, error, invalid, starting, "
         "unverified, busy (another card's call holds it up), slow (no time for it, as the card takes so long to "
@@ -167,7 +167,7 @@ IDENTITY = (
     Metric(
         subject=CARD,
         noun="replica",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("replica", "engine", "model", "rank"),
         help="Which replica uses the card; rank is empty when it is not known.",
         read=_replica,
@@ -187,28 +187,28 @@ WORK = (
         Unit.RATIO,
         signal(Signal.MEMORY_ACTIVITY),
         "Share of time in which device memory was read or written; not bandwidth. See gpu_dram_active_ratio.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "encoder_utilization",
         Unit.RATIO,
         signal(Signal.ENCODER_UTILIZATION),
         "Share of time in which the video encoder was busy.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "decoder_utilization",
         Unit.RATIO,
         signal(Signal.DECODER_UTILIZATION),
         "Share of time in which the video decoder was busy.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "processes",
         Unit.NONE,
         signal(Signal.PROCESSES),
         "Processes that hold a compute context on the card.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )
 
@@ -220,14 +220,14 @@ MEMORY = (
         Unit.BYTES,
         signal(Signal.MEMORY_FREE),
         "Device memory that can still be allocated.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "memory_reserved",
         Unit.BYTES,
         signal(Signal.MEMORY_RESERVED),
         "Device memory that the driver and firmware keep for themselves.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_total",
@@ -235,21 +235,21 @@ MEMORY = (
         signal(Signal.BAR1_TOTAL),
         "Window over PCIe through which CPU and other devices reach device memory (BAR1); smaller than the memory "
         "where the machine's firmware grants no more.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_used",
         Unit.BYTES,
         signal(Signal.BAR1_USED),
         "Part of that window (BAR1) that is mapped.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_free",
         Unit.BYTES,
         signal(Signal.BAR1_FREE),
         "Part of that window (BAR1) that can still be mapped.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )
 
@@ -268,7 +268,7 @@ HEAT_AND_POWER = (
         "Temperature at which the card slows down, shuts down, or leaves its rated range: "
         f"{words(_TEMPERATURE_LIMITS)}.",
         "limit",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "temperature_margin",
@@ -286,7 +286,7 @@ HEAT_AND_POWER = (
         Unit.RATIO,
         signal(Signal.FAN_SPEED),
         "Intended fan speed over its maximum, mean over the fans; absent on passive cards.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )
 
@@ -294,7 +294,7 @@ CLOCKS = (
     Metric(
         subject=CARD,
         noun="clock",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.HERTZ,
         labels=("domain",),
         help=f"Clock now, by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
@@ -307,12 +307,12 @@ CLOCKS = (
         signals(_CLOCK_LIMITS),
         "Highest clock that the card may reach, by domain.",
         "domain",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     Metric(
         subject=CARD,
         noun="clock_event_active",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("reason",),
         help=f"1 while the driver holds the clocks down for this reason: {', '.join(sorted(_HARMFUL))}. Being idle "
         "and clocks set on purpose are left out.",
@@ -321,7 +321,7 @@ CLOCKS = (
     Metric(
         subject=CARD,
         noun="clock_event",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
         labels=("reason",),
         help="Time for which the driver held the clocks down for this reason; harmless reasons are in the full set.",
@@ -333,7 +333,7 @@ CLOCKS = (
         Unit.NONE,
         signal(Signal.PERFORMANCE_STATE),
         "P-state: 0 is full performance, 15 the least.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )
 
@@ -341,7 +341,7 @@ HEALTH = (
     Metric(
         subject=CARD,
         noun="ecc_errors",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=("error", "scope"),
         help="ECC memory errors; volatile since the driver was loaded, aggregate for the card's life (full set).",
         read=signals(_ECC_VOLATILE),
@@ -353,7 +353,7 @@ HEALTH = (
         signals(_REMAPPED),
         "Memory rows replaced by spare ones, by what caused it.",
         "cause",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "row_remap_pending",
@@ -373,7 +373,7 @@ HEALTH = (
         signals(_RETIRED),
         "Memory pages taken out of use (cards before Ampere), by cause.",
         "cause",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "recovery_action",

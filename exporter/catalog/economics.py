@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from exporter.catalog.spec import CARD, REPLICA, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Economics, Snapshot
 
 ByWindow = Callable[[Economics], Mapping[tuple[str, str], float]]
 ByCard = Callable[[Economics], Mapping[str, float]]
 
 
-def _replicas(value: ByWindow, *, currency: bool = False, longest: bool = False) -> Read:
+def _replicas(value: ByWindow, *, currency: bool = False, longest: bool = False) -> ReadSamples:
     """Read a figure of every window, or of each replica's longest one: windows ascend."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         labels = {replica.name: replica.labels for replica in snapshot.replicas}
         more = (snapshot.economics.currency,) if currency else ()
         found = value(snapshot.economics)
@@ -26,8 +26,8 @@ def _replicas(value: ByWindow, *, currency: bool = False, longest: bool = False)
     return read
 
 
-def _cards(value: ByCard, *, currency: bool = False) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _cards(value: ByCard, *, currency: bool = False) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         found = value(snapshot.economics)
         more = (snapshot.economics.currency,) if currency else ()
         for card in snapshot.cards:
@@ -41,7 +41,7 @@ ECONOMICS = (
     Metric(
         subject=REPLICA,
         noun="energy_joules_per_token",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("window",),
         help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own "
         "counters, without the host. A card of several replicas is split evenly between them. The common set has the "
@@ -52,16 +52,16 @@ ECONOMICS = (
     Metric(
         subject=REPLICA,
         noun="generation_tokens_per_joule",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("window",),
         help="Tokens generated over energy that the replica's cards drew, in the longest window; 0 when only idling.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_replicas(lambda figures: figures.tokens_per_joule, longest=True),
     ),
     Metric(
         subject=REPLICA,
         noun="cost_per_million_tokens",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("window", "currency"),
         help="Price of the replica's cards, busy or not, for the time of a million generated tokens at the window's "
         "rate; absent without tokens, and when a card has no price in costs.gpu_hour. A card of several replicas is "
@@ -72,7 +72,7 @@ ECONOMICS = (
     Metric(
         subject=CARD,
         noun="price_per_hour",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("currency",),
         help="Price of an hour of the card, from costs.gpu_hour of the configuration.",
         read=_cards(lambda figures: figures.prices, currency=True),
@@ -80,7 +80,7 @@ ECONOMICS = (
     Metric(
         subject=CARD,
         noun="idle",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
         help="Time in which nothing ran on the replica (or rank) that uses the card, or in which no replica was "
         "known to use it and its utilisation was 0; judged at each reading, since the daemon's start.",
@@ -89,10 +89,10 @@ ECONOMICS = (
     Metric(
         subject=CARD,
         noun="idle_cost",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=("currency",),
         help="Price of the card's idle seconds, at the price that was in force.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_cards(lambda figures: figures.idle_cost, currency=True),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-from exporter.catalog.spec import MODEL, REPLICA, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import MODEL, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import COMMON_STAGES, ReplicaState, Snapshot, Stage, WindowFigures
 
 _STAGES = tuple(Stage)
@@ -29,8 +29,8 @@ def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigu
                     break
 
 
-def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _windowed(value: Callable[[WindowFigures], float | None]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica, label, figures in _windows(snapshot):
             number = value(figures)
             if number is not None:
@@ -43,8 +43,8 @@ def _windowed(value: Callable[[WindowFigures], float | None]) -> Read:
 _RARE = 0.99
 
 
-def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
         for replica, label, figures in _windows(snapshot):
             most = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
@@ -64,8 +64,8 @@ def _quantile_label(quantile: float) -> str:
     return repr(quantile)  # all its digits: two quantiles must not become one series
 
 
-def _observations(stages: tuple[Stage, ...]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _observations(stages: tuple[Stage, ...]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica, label, figures in _windows(snapshot):
             for stage in stages:
                 latency = figures.latency.get(stage)
@@ -75,24 +75,24 @@ def _observations(stages: tuple[Stage, ...]) -> Read:
     return read
 
 
-def _above_top(stages: tuple[Stage, ...], windows: Windows) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _above_top(stages: tuple[Stage, ...], windows: Windows) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica, label, figures in windows(snapshot):
             for stage in stages:
                 latency = figures.latency.get(stage)
-                if latency is not None and latency.above_top_bucket is not None:
-                    yield (*replica.labels, stage.value, label), latency.above_top_bucket
+                if latency is not None and latency.overflow_ratio is not None:
+                    yield (*replica.labels, stage.value, label), latency.overflow_ratio
 
     return read
 
 
-def _rank_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+def _rank_imbalance(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         for signal, value in replica.rank_imbalance.items():
             yield (*replica.labels, signal), value
 
 
-def _replica_imbalance(snapshot: Snapshot) -> Iterator[Row]:
+def _replica_imbalance(snapshot: Snapshot) -> Iterator[Sample]:
     yield from snapshot.replica_imbalance.items()
 
 
@@ -101,13 +101,13 @@ def _figure(
     value: Callable[[WindowFigures], float | None],
     help_: str,
     unit: Unit = Unit.NONE,
-    series: Series = Series.COMMON,
+    series: SeriesSet = SeriesSet.COMMON,
 ) -> Metric:
     """Declare one number of every window."""
     return Metric(
         subject=REPLICA,
         noun=noun,
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=unit,
         labels=("window",),
         help=help_,
@@ -130,7 +130,7 @@ LATENCY = (
     Metric(
         subject=REPLICA,
         noun="latency_quantile",
-        kind=Kind.SUMMARY,
+        kind=MetricKind.SUMMARY,
         unit=Unit.SECONDS,
         labels=("stage", "quantile", "window"),
         help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
@@ -142,16 +142,16 @@ LATENCY = (
     Metric(
         subject=REPLICA,
         noun="latency_observations",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("stage", "window"),
         help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_observations(_STAGES),
     ),
     Metric(
         subject=REPLICA,
         noun="latency_above_top_bucket",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("stage", "window"),
         help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off. "
@@ -172,13 +172,13 @@ RATES = (
         "request_rate",
         lambda figures: figures.request_rate,
         "Requests finished per second during the window.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _figure(
         "generation_token_rate",
         lambda figures: figures.generation_token_rate,
         "Tokens generated per second during the window.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )
 
@@ -186,7 +186,7 @@ UNEVENNESS = (
     Metric(
         subject=REPLICA,
         noun="rank_imbalance_max_to_mean",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
         help="Highest over mean of a signal between the replica's data-parallel ranks: 1 is balanced. The engine's "
@@ -196,7 +196,7 @@ UNEVENNESS = (
     Metric(
         subject=MODEL,
         noun="replica_imbalance_max_to_mean",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
         help="Highest over mean of a signal between the replicas of one model on this node: 1 is balanced. The "

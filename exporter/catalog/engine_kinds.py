@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.engines import histogram_of, numbers_by_rank, numbers_summed
-from exporter.catalog.spec import REPLICA, Kind, Metric, Row, Series, Unit
+from exporter.catalog.spec import REPLICA, Metric, MetricKind, Sample, SeriesSet, Unit
 from exporter.model import Quantity, Snapshot, Stage
 
 
-def _dialect(snapshot: Snapshot) -> Iterator[Row]:
+def _dialect(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None and replica.reading.name_style:
             yield (*replica.labels, replica.reading.name_style), 1.0
 
 
-def _missing(snapshot: Snapshot) -> Iterator[Row]:
+def _missing(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for signal, reason in replica.reading.missing.items():
                 yield (*replica.labels, signal, reason), 1.0
 
 
-def _stale(snapshot: Snapshot) -> Iterator[Row]:
+def _stale(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for rank in sorted(replica.reading.stale_ranks):
                 yield (*replica.labels, rank), 1.0
 
 
-def _proxies(snapshot: Snapshot) -> Iterator[Row]:
+def _proxies(snapshot: Snapshot) -> Iterator[Sample]:
     states = (("healthy", Quantity.PROXIES_HEALTHY), ("unhealthy", Quantity.PROXIES_UNHEALTHY))
     for replica in snapshot.replicas:
         if replica.reading is not None:
@@ -43,10 +43,10 @@ def _duration(stage: Stage, noun: str, help_: str) -> Metric:
     return Metric(
         subject=REPLICA,
         noun=noun,
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         unit=Unit.SECONDS,
         help=f"{help_} The engine's own buckets.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read_histogram=histogram_of(stage),
     )
 
@@ -55,16 +55,16 @@ ENGINE_KINDS = (
     Metric(
         subject=REPLICA,
         noun="engine_dialect",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("dialect",),
         help="How the engine's metric names begin on its page, such as vllm:, ray_vllm_ or sglang_.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_dialect,
     ),
     Metric(
         subject=REPLICA,
         noun="signal_missing",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("signal", "reason"),
         help="What this kind of engine never gives, and why; nothing is wrong where these figures are absent.",
         read=_missing,
@@ -72,7 +72,7 @@ ENGINE_KINDS = (
     Metric(
         subject=REPLICA,
         noun="rank_stale",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("rank",),
         help="A rank on a Ray node's page whose figures stand still while others move: its replica is gone or hangs. "
         "Its load is left out.",
@@ -81,7 +81,7 @@ ENGINE_KINDS = (
     Metric(
         subject=REPLICA,
         noun="proxies",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("state",),
         help="Proxies that take requests in for Ray Serve, in the whole cluster as its controller sees them; those "
         "that start or drain are in neither state.",
@@ -90,10 +90,10 @@ ENGINE_KINDS = (
     Metric(
         subject=REPLICA,
         noun="aborted_requests",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=("rank",),
         help="Requests given up before their end, of engines that count them; they are in llm_requests_total too.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=numbers_summed(Quantity.REQUESTS_ABORTED),
         read_full=numbers_by_rank(Quantity.REQUESTS_ABORTED),
     ),

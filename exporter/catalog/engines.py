@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 from exporter.catalog.spec import (
     REPLICA,
-    HistogramRow,
-    Kind,
+    HistogramSample,
     Metric,
-    Read,
-    ReadHistogram,
-    Row,
-    Series,
+    MetricKind,
+    ReadHistograms,
+    ReadSamples,
+    Sample,
+    SeriesSet,
     Unit,
 )
 from exporter.model import Quantity, ReplicaState, Snapshot, Stage
@@ -22,10 +22,10 @@ from exporter.model import Quantity, ReplicaState, Snapshot, Stage
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
-def numbers_by_rank(quantity: Quantity) -> Read:
+def numbers_by_rank(quantity: Quantity) -> ReadSamples:
     """Read a quantity of every rank."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
                 for rank, numbers in replica.reading.ranks.items():
@@ -35,24 +35,24 @@ def numbers_by_rank(quantity: Quantity) -> Read:
     return read
 
 
-def numbers_summed(quantity: Quantity) -> Read:
+def numbers_summed(quantity: Quantity) -> ReadSamples:
     """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series.
 
     A counter that a rank left behind stays in the sum, which must not fall while the engine lives.
     """
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
                 found = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
                 if found:
-                    yield (*replica.labels, ""), sum(found) + replica.carried.get(quantity, 0.0)
+                    yield (*replica.labels, ""), sum(found) + replica.departed_quantities.get(quantity, 0.0)
 
     return read
 
 
-def _replica(value: Callable[[Snapshot, ReplicaState], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _replica(value: Callable[[Snapshot, ReplicaState], float | None]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
             number = value(snapshot, replica)
             if number is not None:
@@ -85,13 +85,13 @@ def _certificate(_: Snapshot, replica: ReplicaState) -> float | None:
     return replica.certificate_expires
 
 
-def _engine_info(snapshot: Snapshot) -> Iterator[Row]:
+def _engine_info(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             yield (*replica.labels, replica.reading.version), 1.0
 
 
-def _finished(snapshot: Snapshot) -> Iterator[Row]:
+def _finished(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             outcomes: dict[str, float] = {}
@@ -99,20 +99,20 @@ def _finished(snapshot: Snapshot) -> Iterator[Row]:
                 for outcome, count in by_outcome.items():
                     outcomes[outcome] = outcomes.get(outcome, 0.0) + count
             for outcome, count in outcomes.items():
-                yield (*replica.labels, outcome), count + replica.carried_finished.get(outcome, 0.0)
+                yield (*replica.labels, outcome), count + replica.departed_finished.get(outcome, 0.0)
 
 
-def _responses(snapshot: Snapshot) -> Iterator[Row]:
+def _responses(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for status, count in replica.reading.responses.items():
                 yield (*replica.labels, status), count
 
 
-def histogram_of(stage: Stage) -> ReadHistogram:
+def histogram_of(stage: Stage) -> ReadHistograms:
     """Read a latency's buckets, summed over the ranks."""
 
-    def read(snapshot: Snapshot) -> Iterator[HistogramRow]:
+    def read(snapshot: Snapshot) -> Iterator[HistogramSample]:
         for replica in snapshot.replicas:
             if replica.reading is not None and stage in replica.histograms:
                 yield replica.labels, replica.histograms[stage]
@@ -122,12 +122,12 @@ def histogram_of(stage: Stage) -> ReadHistogram:
 
 def _metric(
     noun: str,
-    kind: Kind,
-    read: Read,
+    kind: MetricKind,
+    read: ReadSamples,
     help_: str,
     *labels: str,
     unit: Unit = Unit.NONE,
-    series: Series = Series.COMMON,
+    series: SeriesSet = SeriesSet.COMMON,
 ) -> Metric:
     return Metric(
         subject=REPLICA, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
@@ -139,7 +139,7 @@ def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.N
     return Metric(
         subject=REPLICA,
         noun=noun,
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         unit=unit,
         labels=("rank",),
         help=f"{help_} The common set shows the sum over the ranks, gone ones included, with an empty rank.",
@@ -152,92 +152,92 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
     return Metric(
         subject=REPLICA,
         noun=noun,
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         unit=Unit.SECONDS,
         help=f"{help_} The engine's own buckets, summed over its ranks, gone ones included.",
-        series=Series.COMMON if stage in COMMON_HISTOGRAMS else Series.FULL,
+        series=SeriesSet.COMMON if stage in COMMON_HISTOGRAMS else SeriesSet.FULL,
         read_histogram=histogram_of(stage),
     )
 
 
 HEALTH = (
-    _metric("up", Kind.GAUGE, _replica(_up), "1 while the engine's page is read and understood, else 0."),
+    _metric("up", MetricKind.GAUGE, _replica(_up), "1 while the engine's page is read and understood, else 0."),
     _metric(
         "scrape_duration",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _replica(_duration),
         "How long the last exchange with the engine took; slow answers under load are normal.",
         unit=Unit.SECONDS,
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _metric(
         "data_age",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _replica(_age),
         "Age of the replica's newest reading when this page was made.",
         unit=Unit.SECONDS,
     ),
     _metric(
         "frozen",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _replica(_frozen),
         "1 when requests are running and no counter has moved for 20 seconds (60 with SGLang and behind Ray), or "
         "none of a rank that runs some; absent while that is not known.",
     ),
     _metric(
         "restarts",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _replica(_restarts),
         "Restarts of the engine that the daemon saw.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _metric(
         "certificate_expiry_timestamp",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _replica(_certificate),
         "Unix time at which the engine's TLS certificate ends; absent over plain HTTP.",
         unit=Unit.SECONDS,
     ),
-    _metric("engine", Kind.INFO, _engine_info, "The engine's version, empty when it does not say.", "version"),
+    _metric("engine", MetricKind.INFO, _engine_info, "The engine's version, empty when it does not say.", "version"),
 )
 
 LOAD = (
     _metric(
         "requests_running",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         numbers_by_rank(Quantity.REQUESTS_RUNNING),
         "Requests in the running batch.",
         "rank",
     ),
     _metric(
         "requests_waiting",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         numbers_by_rank(Quantity.REQUESTS_WAITING),
         "Requests that wait for the scheduler.",
         "rank",
     ),
     _metric(
         "requests_swapped",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         numbers_by_rank(Quantity.REQUESTS_SWAPPED),
         "Requests swapped out to host memory (old engines).",
         "rank",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _metric(
         "requests",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _finished,
         "Finished requests by outcome. Clients that go away are counted by few engines.",
         "outcome",
     ),
     _metric(
         "responses",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _responses,
         "HTTP answers of the inference paths by status class. A stream that fails after its head stays 2xx.",
         "status",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _rank_counter(
         "prompt",
@@ -252,7 +252,7 @@ LOAD = (
 KV_CACHE = (
     _metric(
         "kv_cache_usage",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         numbers_by_rank(Quantity.KV_CACHE_USAGE),
         "Share of the KV cache that live requests hold; cached blocks that could be evicted count as free.",
         "rank",
@@ -261,7 +261,7 @@ KV_CACHE = (
     Metric(
         subject=REPLICA,
         noun="kv_cache_capacity",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.TOKENS,
         labels=("rank",),
         help="Tokens that the KV cache can hold. The common set of series shows the sum over the ranks, with an "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from exporter.catalog.spec import BACKEND, GATEWAY, POOL, Kind, Metric, Read, Row, Subject, Unit
-from exporter.model import GatewayState, Load, Snapshot
+from exporter.catalog.spec import BACKEND, GATEWAY, POOL, Metric, MetricKind, ReadSamples, Sample, Subject, Unit
+from exporter.model import BackendLoad, GatewayState, Snapshot
 
 
-def _gateway(value: Callable[[Snapshot, GatewayState], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _gateway(value: Callable[[Snapshot, GatewayState], float | None]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for gateway in snapshot.gateways:
             number = value(snapshot, gateway)
             if number is not None:
@@ -22,8 +22,8 @@ def _age(snapshot: Snapshot, gateway: GatewayState) -> float | None:
     return None if gateway.last_read_at is None else max(0.0, snapshot.at - gateway.last_read_at)
 
 
-def _of_backend(value: Callable[[Load], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _of_backend(value: Callable[[BackendLoad], float | None]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for gateway in snapshot.gateways:
             if gateway.reading is not None:
                 for key, load in gateway.reading.backends.items():
@@ -34,8 +34,8 @@ def _of_backend(value: Callable[[Load], float | None]) -> Read:
     return read
 
 
-def _of_pool(value: Callable[[Load], float | None]) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _of_pool(value: Callable[[BackendLoad], float | None]) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for gateway in snapshot.gateways:
             if gateway.reading is not None:
                 for pool, load in gateway.reading.pools.items():
@@ -46,32 +46,32 @@ def _of_pool(value: Callable[[Load], float | None]) -> Read:
     return read
 
 
-def _up(load: Load) -> float | None:
+def _up(load: BackendLoad) -> float | None:
     return None if load.up is None else float(load.up)
 
 
-def _shares(snapshot: Snapshot) -> Iterator[Row]:
+def _shares(snapshot: Snapshot) -> Iterator[Sample]:
     for gateway in snapshot.gateways:
         for label, figures in gateway.windows.items():
             for key, share in figures.shares.items():
                 yield (*gateway.labels, *key, label), share
 
 
-def _imbalance(snapshot: Snapshot) -> Iterator[Row]:
+def _imbalance(snapshot: Snapshot) -> Iterator[Sample]:
     for gateway in snapshot.gateways:
         for label, figures in gateway.windows.items():
             for pool, ratio in figures.imbalance.items():
                 yield (*gateway.labels, pool, label), ratio
 
 
-def _replicas(snapshot: Snapshot) -> Iterator[Row]:
+def _replicas(snapshot: Snapshot) -> Iterator[Sample]:
     for gateway in snapshot.gateways:
         for key, replica in gateway.replicas.items():
             yield (*gateway.labels, *key, replica), 1.0
 
 
 def _metric(
-    subject: Subject, noun: str, kind: Kind, read: Read, help_: str, *labels: str, unit: Unit = Unit.NONE
+    subject: Subject, noun: str, kind: MetricKind, read: ReadSamples, help_: str, *labels: str, unit: Unit = Unit.NONE
 ) -> Metric:
     return Metric(subject=subject, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, read=read)
 
@@ -80,14 +80,14 @@ HEALTH = (
     _metric(
         GATEWAY,
         "up",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _gateway(lambda _, g: float(g.reading is not None)),
         "1 while the gateway's page is read and understood, else 0.",
     ),
     _metric(
         GATEWAY,
         "data_age",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _gateway(_age),
         "Age of the gateway's newest reading when this page was made.",
         unit=Unit.SECONDS,
@@ -95,7 +95,7 @@ HEALTH = (
     _metric(
         GATEWAY,
         "scrape_duration",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _gateway(lambda _, g: g.status.duration),
         "How long the last exchange with the gateway took.",
         unit=Unit.SECONDS,
@@ -103,7 +103,7 @@ HEALTH = (
     _metric(
         GATEWAY,
         "restarts",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _gateway(lambda _, g: float(g.restarts)),
         "Restarts of the gateway that its counters have shown since the daemon started.",
     ),
@@ -113,7 +113,7 @@ BACKENDS = (
     _metric(
         BACKEND,
         "requests",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _of_backend(lambda load: load.requests),
         "Requests that the gateway sent to the backend; a retry counts again. Absent where the gateway counts none "
         "by backend: nginx without VTS, Envoy without per-endpoint statistics.",
@@ -121,35 +121,35 @@ BACKENDS = (
     _metric(
         BACKEND,
         "errors",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _of_backend(lambda load: load.errors),
         "Requests that failed at the backend: answers 5xx, and answers that never came.",
     ),
     _metric(
         BACKEND,
         "requests_active",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _of_backend(lambda load: load.active),
         "Requests that the backend is working on, as the gateway sees it.",
     ),
     _metric(
         BACKEND,
         "requests_queued",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _of_backend(lambda load: load.queued),
         "Requests that wait for this backend; of model-aware routers that say it, inside its engine.",
     ),
     _metric(
         BACKEND,
         "backend_up",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _of_backend(_up),
         "1 while the gateway holds the backend fit for new requests; draining and maintenance are 0.",
     ),
     _metric(
         BACKEND,
         "backend_replica",
-        Kind.INFO,
+        MetricKind.INFO,
         _replicas,
         "Which replica the backend is: the one polled at its address, else the one of its name.",
         "replica",
@@ -157,7 +157,7 @@ BACKENDS = (
     _metric(
         BACKEND,
         "request_share",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _shares,
         "Share of the pool's requests that the backend was sent during the window; absent without requests.",
         "window",
@@ -169,7 +169,7 @@ POOLS = (
     _metric(
         POOL,
         "backend_imbalance_max_to_mean",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _imbalance,
         "Highest over mean of the requests sent to the pool's backends during the window: 1 is even. Weights are "
         "not taken out; backends that are down and were sent nothing are left out.",
@@ -179,7 +179,7 @@ POOLS = (
     _metric(
         POOL,
         "pool_requests",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _of_pool(lambda load: load.requests),
         "Requests of the whole pool, or of the whole gateway where the pool is empty. nginx counts the requests for "
         "its own status page too.",
@@ -187,21 +187,21 @@ POOLS = (
     _metric(
         POOL,
         "pool_errors",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _of_pool(lambda load: load.errors),
         "Requests of the whole pool that were answered 5xx, by a backend or by the gateway itself.",
     ),
     _metric(
         POOL,
         "pool_requests_active",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _of_pool(lambda load: load.active),
         "Requests in work in the whole pool.",
     ),
     _metric(
         POOL,
         "pool_requests_queued",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _of_pool(lambda load: load.queued),
         "Requests that wait in the pool and have no backend yet.",
     ),

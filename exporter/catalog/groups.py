@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.card_reads import gauge
-from exporter.catalog.spec import GROUP, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import GROUP, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Signal, Snapshot, Spread
 
 
-def _spread(attribute: str, signal: Signal | None = None) -> Read:
+def _spread(attribute: str, signal: Signal | None = None) -> ReadSamples:
     """Read one figure of unevenness: of one signal, or of every signal with the signal as last label."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for group in snapshot.imbalance:
             chosen = group.spreads if signal is None else {s: v for s, v in group.spreads.items() if s is signal}
             for which, spread in chosen.items():
@@ -25,7 +25,7 @@ def _spread(attribute: str, signal: Signal | None = None) -> Read:
     return read
 
 
-def _deviation(snapshot: Snapshot) -> Iterator[Row]:
+def _deviation(snapshot: Snapshot) -> Iterator[Sample]:
     labels = {card.facts.uuid: card.labels for card in snapshot.cards}
     for group in snapshot.imbalance:
         if group.scope == "replica":
@@ -38,7 +38,7 @@ UNEVENNESS = (
     Metric(
         subject=GROUP,
         noun="utilization_stddev",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         help="Population standard deviation of utilisation inside the group; scope node pools the groups, each "
         "around its own mean. It cannot exceed 0.5.",
@@ -47,7 +47,7 @@ UNEVENNESS = (
     Metric(
         subject=GROUP,
         noun="utilization_spread",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         help="Highest minus lowest utilisation inside the group; scope node shows the widest group.",
         read=_spread("spread", Signal.UTILIZATION),
@@ -55,16 +55,16 @@ UNEVENNESS = (
     Metric(
         subject=GROUP,
         noun="imbalance_coefficient_of_variation",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("signal",),
         help="Standard deviation over mean of a signal; scope node takes each card against its own group's mean.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_spread("coefficient_of_variation"),
     ),
     Metric(
         subject=GROUP,
         noun="imbalance_max_to_mean",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
         help="Highest over mean of a signal inside the group: 1 is balanced; scope node shows the widest group.",
@@ -77,6 +77,6 @@ UNEVENNESS = (
         "The card's signal against its group's median: 0 is the median, -0.2 a fifth below.",
         "group",
         "signal",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import REPLICA, Kind, Metric, Row
+from exporter.catalog.spec import REPLICA, Metric, MetricKind, Sample
 from exporter.model import Snapshot
 
 
-def _images(snapshot: Snapshot) -> Iterator[Row]:
+def _images(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.image and replica.reading is not None:
             image, _, digest = replica.image.partition("@")
@@ -19,7 +19,7 @@ IMAGES: tuple[Metric, ...] = (
     Metric(
         subject=REPLICA,
         noun="image",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("image", "digest"),
         help="The container image of a replica, where Kubernetes, a file_sd list or the configuration says it; "
         "the digest is empty when only the name is known.",

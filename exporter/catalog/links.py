@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.card_reads import counter, gauge, readings, signal
-from exporter.catalog.spec import CARD, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import CARD, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import LinkHealth, Signal, Snapshot
 
 
-def _nvlink_up(snapshot: Snapshot) -> Iterator[Row]:
+def _nvlink_up(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for link, state in reading.nvlink_up.items():
             yield (*labels, str(link)), float(state)
 
 
-def _nvlinks(*, active: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _nvlinks(*, active: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for labels, reading in readings(snapshot):
             # With a link that was not read the count would look like one that is gone.
             if reading.nvlink_up and Signal.NVLINK_STATE not in reading.missing:
@@ -26,8 +26,8 @@ def _nvlinks(*, active: bool) -> Read:
     return read
 
 
-def _health(attribute: str) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _health(attribute: str) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
             health = snapshot.topology.links.get(card.facts.uuid)
             value = getattr(health, attribute) if health is not None and card.reading is not None else None
@@ -38,7 +38,7 @@ def _health(attribute: str) -> Read:
     return read
 
 
-def _remotes(snapshot: Snapshot) -> Iterator[Row]:
+def _remotes(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         if card.reading is not None and card.topology is not None:
             kinds = [end.kind for end in card.topology.links.values()]
@@ -46,13 +46,13 @@ def _remotes(snapshot: Snapshot) -> Iterator[Row]:
                 yield (*card.labels, kind), float(kinds.count(kind))
 
 
-def _bit_errors(snapshot: Snapshot) -> Iterator[Row]:
+def _bit_errors(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for kind, ratio in reading.nvlink_bit_errors.items():
             yield (*labels, kind), ratio
 
 
-def _fabric_problems(snapshot: Snapshot) -> Iterator[Row]:
+def _fabric_problems(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         health = snapshot.topology.links.get(card.facts.uuid)
         if health is not None and card.reading is not None:
@@ -60,13 +60,13 @@ def _fabric_problems(snapshot: Snapshot) -> Iterator[Row]:
                 yield (*card.labels, problem), 1.0
 
 
-def _nvlink_errors(snapshot: Snapshot) -> Iterator[Row]:
+def _nvlink_errors(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for kind, count in reading.nvlink_errors.items():
             yield (*labels, kind), count
 
 
-def _c2c_errors(snapshot: Snapshot) -> Iterator[Row]:
+def _c2c_errors(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for kind, count in reading.c2c_errors.items():
             yield (*labels, kind), count
@@ -78,28 +78,28 @@ LINKS = (
         Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION),
         "PCIe generation of the link now; an idle card lowers it: gpu_pcie_link_degraded judges it under load.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_generation_max",
         Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION_MAX),
         "PCIe generation that card and slot can reach together.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_width",
         Unit.NONE,
         signal(Signal.PCIE_LINK_WIDTH),
         "PCIe lanes of the link now.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_width_max",
         Unit.NONE,
         signal(Signal.PCIE_LINK_WIDTH_MAX),
         "PCIe lanes that card and slot can reach together.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     counter("pcie_transmit", Unit.BYTES, signal(Signal.PCIE_TRANSMIT), "Bytes the card sent over PCIe."),
     counter("pcie_receive", Unit.BYTES, signal(Signal.PCIE_RECEIVE), "Bytes the card received over PCIe."),
@@ -115,9 +115,9 @@ LINKS = (
         Unit.NONE,
         signal(Signal.PCIE_REPLAYS),
         "PCIe packets that had to be sent again.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
-    gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=Series.FULL),
+    gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=SeriesSet.FULL),
     gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "NVLinks of the card that are active."),
     gauge(
         "nvlink_links_down",
@@ -132,14 +132,14 @@ LINKS = (
         _remotes,
         "NVLinks by what is at their other end: gpu, switch, npu, unknown.",
         "remote",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "nvlink_links",
         Unit.NONE,
         _nvlinks(active=False),
         "NVLinks of the card, active or not.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     counter("nvlink_transmit", Unit.BYTES, signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks."),
     counter("nvlink_receive", Unit.BYTES, signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks."),
@@ -149,7 +149,7 @@ LINKS = (
         _nvlink_errors,
         "NVLink errors over all links, by type.",
         "type",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "nvlink_bit_error",
@@ -158,19 +158,19 @@ LINKS = (
         "Share of bits that arrive wrong on the card's worst NVLink (NVLink 5): raw on the wire, effective after "
         "correction, symbol for symbols after correction.",
         "type",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "fabric_state",
         Unit.NONE,
         signal(Signal.FABRIC_STATE),
         "NVSwitch fabric: 1 not started, 2 in progress, 3 completed.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     Metric(
         subject=CARD,
         noun="fabric_problem",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("problem",),
         help="What keeps the card from using the NVSwitch fabric fully: not_started, in_progress, failed, "
         "degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition_assigned, "
@@ -183,14 +183,14 @@ LINKS = (
         Unit.NONE,
         signal(Signal.C2C_LINKS),
         "Links to a processor on the same module; absent on cards without.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "c2c_active_links",
         Unit.NONE,
         signal(Signal.C2C_LINKS_ACTIVE),
         "Links to a processor on the same module that are active.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     counter(
         "c2c_errors",
@@ -199,6 +199,6 @@ LINKS = (
         "Errors of the link to a processor on the same module that has most of them, by type: crc, replay, "
         "replay_back_to_back; absent on cards without such links.",
         "type",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, Kind, Metric, Row
+from exporter.catalog.spec import CARD, Metric, MetricKind, Sample
 from exporter.model import Snapshot
 
 
-def _instances(snapshot: Snapshot) -> Iterator[Row]:
+def _instances(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         part = card.facts.instance
         if part is not None:
@@ -20,7 +20,7 @@ MIG = (
     Metric(
         subject=CARD,
         noun="mig",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("parent_uuid", "profile", "gpu_instance", "compute_instance"),
         help="An instance of a divided card, a card of its own here; gpu is the parent's index and its place.",
         read=_instances,

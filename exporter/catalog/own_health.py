@@ -6,14 +6,14 @@ import platform
 from collections.abc import Callable, Iterator
 
 from exporter import __version__
-from exporter.catalog.spec import DAEMON, SOURCE, Kind, Metric, Read, Row, Series, Unit
+from exporter.catalog.spec import DAEMON, SOURCE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Snapshot, SourceStatus
 
 
-def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> Read:
+def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> ReadSamples:
     """Read a number of every source; without ``cards``, of those whose health no ``gpu_*`` row tells."""
 
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for status in snapshot.sources:
             number = value(status)
             if number is not None and (cards or not status.source.startswith("gpu:")):
@@ -26,65 +26,65 @@ def _health(noun: str, value: Callable[[SourceStatus], float | None], help_: str
     return Metric(
         subject=SOURCE,
         noun=noun,
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=unit,
         help=f"{help_} Not of cards (gpu:…): gpu_up and gpu_data_age_seconds tell them.",
         read=_source(value, cards=False),
     )
 
 
-def _failures(snapshot: Snapshot) -> Iterator[Row]:
+def _failures(snapshot: Snapshot) -> Iterator[Sample]:
     for status in snapshot.sources:
         for reason, count in status.failures.items():
             yield (status.source, reason), float(count)
 
 
-def _down(snapshot: Snapshot) -> Iterator[Row]:
+def _down(snapshot: Snapshot) -> Iterator[Sample]:
     for status in snapshot.sources:
         if not status.up and status.reason:
             yield (status.source, status.reason), 1.0
 
 
-def _oddities(snapshot: Snapshot) -> Iterator[Row]:
+def _oddities(snapshot: Snapshot) -> Iterator[Sample]:
     for (source, reason), count in snapshot.daemon.parse_warnings.items():
         yield (source, reason), float(count)
 
 
-def _unassigned(snapshot: Snapshot) -> Iterator[Row]:
+def _unassigned(snapshot: Snapshot) -> Iterator[Sample]:
     for replica, reason in snapshot.daemon.unassigned.items():
         yield (replica, reason), 1.0
 
 
-def _build(_: Snapshot) -> Iterator[Row]:
+def _build(_: Snapshot) -> Iterator[Sample]:
     yield (__version__, platform.python_version()), 1.0
 
 
-def _reload(snapshot: Snapshot) -> Iterator[Row]:
+def _reload(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.config_reload_successful)
 
 
-def _reload_time(snapshot: Snapshot) -> Iterator[Row]:
-    if snapshot.daemon.config_reload_wall is not None:
-        yield (), snapshot.daemon.config_reload_wall
+def _reload_time(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.daemon.config_reload_unix_time is not None:
+        yield (), snapshot.daemon.config_reload_unix_time
 
 
-def _loops(snapshot: Snapshot) -> Iterator[Row]:
+def _loops(snapshot: Snapshot) -> Iterator[Sample]:
     for loop, count in snapshot.daemon.loop_restarts.items():
         yield (loop,), float(count)
 
 
-def _dropped(snapshot: Snapshot) -> Iterator[Row]:
+def _dropped(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.dropped_series)
 
 
 def _metric(
     noun: str,
-    kind: Kind,
-    read: Read,
+    kind: MetricKind,
+    read: ReadSamples,
     help_: str,
     *labels: str,
     unit: Unit = Unit.NONE,
-    series: Series = Series.COMMON,
+    series: SeriesSet = SeriesSet.COMMON,
 ) -> Metric:
     return Metric(
         subject=SOURCE, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
@@ -95,44 +95,44 @@ SOURCES = (
     _health("source_up", lambda s: float(s.up), "1 while the source is read successfully."),
     _metric(
         "source_down",
-        Kind.INFO,
+        MetricKind.INFO,
         _down,
         "Why a source is down now: refused, timeout, lost, hung, library and so on.",
         "reason",
     ),
     _metric(
         "source_poll_duration",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         _source(lambda s: s.duration),
         "How long the last attempt to read the source took.",
         unit=Unit.SECONDS,
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     _health(
         "source_last_success_timestamp",
-        lambda s: s.last_success_wall,
+        lambda s: s.last_success_unix_time,
         "Unix time of the newest successful reading.",
         Unit.SECONDS,
     ),
-    _metric("source_failures", Kind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
+    _metric("source_failures", MetricKind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
     _metric(
         "source_polls_skipped",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _source(lambda s: float(s.skipped)),
         "Polls that were not started because the previous one was still running.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     Metric(
         subject=SOURCE,
         noun="source_hung",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while a call to the source does not return. Cards (gpu:…) are in the full set only.",
         read=_source(lambda s: float(s.hung), cards=False),
         read_full=_source(lambda s: float(s.hung)),
     ),
     _metric(
         "source_oddities",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         _oddities,
         "Lines and numbers of the source's pages that were left out, by reason: unreadable, duplicate, bad_number.",
         "reason",
@@ -143,7 +143,7 @@ SELF = (
     Metric(
         subject=DAEMON,
         noun="build",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("version", "python_version"),
         help="The daemon's version.",
         read=_build,
@@ -151,14 +151,14 @@ SELF = (
     Metric(
         subject=DAEMON,
         noun="config_last_reload_successful",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 unless the newest attempt to reload the configuration was refused; the old one goes on then.",
         read=_reload,
     ),
     Metric(
         subject=DAEMON,
         noun="config_last_reload_success_timestamp",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         help="Unix time at which the configuration in use was loaded.",
         read=_reload_time,
@@ -166,7 +166,7 @@ SELF = (
     Metric(
         subject=DAEMON,
         noun="replica_unassigned",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("replica", "reason"),
         help="A replica for which no card was found, and why.",
         read=_unassigned,
@@ -174,7 +174,7 @@ SELF = (
     Metric(
         subject=DAEMON,
         noun="loop_restarts",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=("loop",),
         help="Unexpected errors that a loop of the daemon survived; each is a bug worth a report.",
         read=_loops,
@@ -182,7 +182,7 @@ SELF = (
     Metric(
         subject=DAEMON,
         noun="dropped_series",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="Series left out of the page because it would exceed its hard cap, or because they were not finite.",
         read=_dropped,
     ),

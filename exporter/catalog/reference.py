@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind, Metric, Series
+from exporter.catalog.spec import Metric, MetricKind, SeriesSet
 
 _INTRODUCTION = """\
 # Metrics
@@ -65,8 +65,8 @@ def _sections() -> Iterator[str]:
 
 def _row(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    kind = "gauge, always 1" if metric.kind is Kind.INFO else metric.kind.value
+    kind = "gauge, always 1" if metric.kind is MetricKind.INFO else metric.kind.value
     shown = metric.series.value
-    if metric.series is Series.COMMON and metric.read_full is not None:
+    if metric.series is SeriesSet.COMMON and metric.read_full is not None:
         shown = "common, more in full"
     return f"| `{metric.name}` | {kind} | {labels} | {shown} | {metric.help.replace('|', chr(92) + '|')} |"

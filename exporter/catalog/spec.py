@@ -15,13 +15,13 @@ from exporter.errors import CatalogError
 from exporter.model import Histogram, Snapshot
 
 Labels = tuple[str, ...]
-Row = tuple[Labels, float]
-HistogramRow = tuple[Labels, Histogram]
-Read = Callable[[Snapshot], Iterable[Row]]
-ReadHistogram = Callable[[Snapshot], Iterable[HistogramRow]]
+Sample = tuple[Labels, float]
+HistogramSample = tuple[Labels, Histogram]
+ReadSamples = Callable[[Snapshot], Iterable[Sample]]
+ReadHistograms = Callable[[Snapshot], Iterable[HistogramSample]]
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """The type that ``# TYPE`` says."""
 
     GAUGE = "gauge"
@@ -45,7 +45,7 @@ class Unit(Enum):
     TOKENS = "tokens"
 
 
-class Series(Enum):
+class SeriesSet(Enum):
     """In which set of series a row stands; see ``series`` in the configuration."""
 
     COMMON = "common"
@@ -84,20 +84,20 @@ class Metric:
 
     subject: Subject
     noun: str
-    kind: Kind
+    kind: MetricKind
     help: str
     unit: Unit = Unit.NONE
     labels: Labels = ()
-    series: Series = Series.COMMON
-    read: Read | None = None
-    read_full: Read | None = None
-    read_histogram: ReadHistogram | None = None
+    series: SeriesSet = SeriesSet.COMMON
+    read: ReadSamples | None = None
+    read_full: ReadSamples | None = None
+    read_histogram: ReadHistograms | None = None
 
     def __post_init__(self) -> None:
         """Refuse a malformed row while importing, so that it cannot ship."""
         if not _NAME.match(self.name):
             raise CatalogError(f"{self.name!r} is no metric name")
-        if (self.read_histogram is not None) != (self.kind is Kind.HISTOGRAM) or (
+        if (self.read_histogram is not None) != (self.kind is MetricKind.HISTOGRAM) or (
             (self.read is None) == (self.read_histogram is None)
         ):
             raise CatalogError(f"{self.name}: exactly one reading function, and it must fit the kind")
@@ -105,7 +105,7 @@ class Metric:
             raise CatalogError(f"{self.name}: the help text is a sentence")
         if len(set(self.all_labels)) != len(self.all_labels) or "le" in self.all_labels:
             raise CatalogError(f"{self.name}: labels {self.all_labels} are not distinct")
-        if ("quantile" in self.all_labels) != (self.kind is Kind.SUMMARY):
+        if ("quantile" in self.all_labels) != (self.kind is MetricKind.SUMMARY):
             raise CatalogError(f"{self.name}: the label quantile belongs to summaries, and they to it")
 
     @property
@@ -116,10 +116,10 @@ class Metric:
     @property
     def family(self) -> str:
         """The family's name in OpenMetrics: without ``_total``."""
-        end = "info" if self.kind is Kind.INFO else ""
+        end = "info" if self.kind is MetricKind.INFO else ""
         return "_".join(part for part in (self.subject.prefix, self.noun, self.unit.value, end) if part)
 
     @property
     def name(self) -> str:
         """The name that samples carry and that queries use (for histograms: without ``_bucket``)."""
-        return self.family + ("_total" if self.kind is Kind.COUNTER else "")
+        return self.family + ("_total" if self.kind is MetricKind.COUNTER else "")

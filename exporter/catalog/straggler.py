@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, GROUP, Kind, Metric, Row, Unit
+from exporter.catalog.spec import CARD, GROUP, Metric, MetricKind, Sample, Unit
 from exporter.model import Snapshot, Straggler
 
 
@@ -15,18 +15,18 @@ def _found(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], Straggler]]:
             yield labels[one.uuid], one
 
 
-def _stragglers(snapshot: Snapshot) -> Iterator[Row]:
+def _stragglers(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, one in _found(snapshot):
         yield (*labels, one.replica, one.cause.value), 1.0
 
 
-def _slowdowns(snapshot: Snapshot) -> Iterator[Row]:
+def _slowdowns(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, one in _found(snapshot):
         if one.slowdown is not None:
             yield (*labels, one.replica), one.slowdown
 
 
-def _judged(snapshot: Snapshot) -> Iterator[Row]:
+def _judged(snapshot: Snapshot) -> Iterator[Sample]:
     for replica, judged in snapshot.stragglers.judged.items():
         yield ("replica", replica), float(judged)
 
@@ -35,7 +35,7 @@ STRAGGLER = (
     Metric(
         subject=CARD,
         noun="straggler",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("replica", "cause"),
         help="1 on the card that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
         "clock_lock, other_tenant, pcie, nvlink, memory_pressure, unknown. Judged on work (SM, tensor and memory "
@@ -46,7 +46,7 @@ STRAGGLER = (
     Metric(
         subject=CARD,
         noun="straggler_slowdown",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("replica",),
         help="Time that the straggler needs for the same work, over the median of the other cards of its group; a "
@@ -56,7 +56,7 @@ STRAGGLER = (
     Metric(
         subject=GROUP,
         noun="straggler_judged",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 while the cards of the replica can be compared, so that no gpu_straggler means that there is none; 0 "
         "while they idle, do not work in step, or say too little. Absent for a replica without two cards in step.",
         read=_judged,

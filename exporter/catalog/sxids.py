@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import NODE, Kind, Metric, Row, Unit
+from exporter.catalog.spec import NODE, Metric, MetricKind, Sample, Unit
 from exporter.model import Snapshot
 
 _LABELS = ("pci_bus_id", "sxid", "severity")
@@ -14,21 +14,21 @@ _ABOUT = (
 )
 
 
-def _counts(snapshot: Snapshot) -> Iterator[Row]:
+def _counts(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.sxids:
         yield one.labels, float(one.count)
 
 
-def _last(snapshot: Snapshot) -> Iterator[Row]:
+def _last(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.sxids:
-        yield one.labels, one.last_wall
+        yield one.labels, one.last_unix_time
 
 
 SXIDS = (
     Metric(
         subject=NODE,
         noun="nvswitch_sxid_events",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=_LABELS,
         help="SXid errors of NVSwitches since the daemon's start, by the switch's place on the bus; the daemon's log "
         "says which link it was. sxid other holds what is beyond 16 codes of a switch, pci_bus_id other what is "
@@ -38,7 +38,7 @@ SXIDS = (
     Metric(
         subject=NODE,
         noun="nvswitch_sxid_last_timestamp",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         labels=_LABELS,
         help="Unix time of the newest SXid error of the switch and code, also of one before the daemon's start that "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, REPLICA, Kind, Metric, Read, Row, Series
+from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet
 from exporter.model import GroupPaths, Snapshot
 
 
-def _paths(snapshot: Snapshot) -> Iterator[Row]:
+def _paths(snapshot: Snapshot) -> Iterator[Sample]:
     labels = {card.facts.uuid: card.labels for card in snapshot.cards}
     shown: set[tuple[str, str, str, str]] = set()
     for path in snapshot.topology.paths:
@@ -24,14 +24,14 @@ def _groups(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str, str], GroupPat
             yield labels[group.replica], group
 
 
-def _worst(snapshot: Snapshot) -> Iterator[Row]:
+def _worst(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, group in _groups(snapshot):
         if group.worst:
             yield (*labels, group.worst), 1.0
 
 
-def _flag(attribute: str) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
+def _flag(attribute: str) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
         for labels, group in _groups(snapshot):
             value: bool | None = getattr(group, attribute)
             if value is not None:
@@ -45,19 +45,19 @@ TOPOLOGY = (
     Metric(
         subject=CARD,
         noun="peer_path",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("peer", "path", "p2p"),
         help="How the card reaches another one (peer: its uuid) now, in the words of nvidia-smi topo -m: NV# over "
         "that many NVLinks, PIX over one PCIe switch, PXB over several, PHB over a host bridge, NODE over several of "
         "one NUMA node, SYS between sockets. p2p: what the driver lets the two do (read, write, nvlink, atomics, "
         "pci), or why nothing. The way back has a row of its own only where it differs.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
         read=_paths,
     ),
     Metric(
         subject=REPLICA,
         noun="card_path",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("path",),
         help="Slowest path between two cards of the replica that work together (of one rank, where ranks are known), "
         "in the words of nvidia-smi topo -m. Absent with one card, or when a pair is not known.",
@@ -66,7 +66,7 @@ TOPOLOGY = (
     Metric(
         subject=REPLICA,
         noun="cards_over_pcie",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 when two cards of the replica that work together have no active NVLink between them and talk over "
         "PCIe, 0 when all have.",
         read=_flag("over_pcie"),
@@ -74,7 +74,7 @@ TOPOLOGY = (
     Metric(
         subject=REPLICA,
         noun="cards_cross_sockets",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         help="1 when two cards of the replica that work together stand behind different sockets (NUMA nodes). With "
         "NVLink between them that costs little; over PCIe it is the slowest path there is.",
         read=_flag("cross_sockets"),

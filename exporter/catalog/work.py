@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exporter.catalog.card_reads import gauge, readings, signal
-from exporter.catalog.spec import Row, Series, Unit
+from exporter.catalog.spec import Sample, SeriesSet, Unit
 from exporter.model import Signal, Snapshot
 
 
-def _pipes(snapshot: Snapshot) -> Iterator[Row]:
+def _pipes(snapshot: Snapshot) -> Iterator[Sample]:
     for card in snapshot.cards:
         if card.reading is not None:
             for pipe, share in card.reading.pipe_active.items():
@@ -17,7 +17,7 @@ def _pipes(snapshot: Snapshot) -> Iterator[Row]:
                     yield (*card.labels, pipe), share
 
 
-def _traffic(snapshot: Snapshot) -> Iterator[Row]:
+def _traffic(snapshot: Snapshot) -> Iterator[Sample]:
     for labels, reading in readings(snapshot):
         for (link, direction), rate in reading.traffic.items():
             yield (*labels, link, direction), rate
@@ -35,7 +35,7 @@ WORK = (
         Unit.RATIO,
         signal(Signal.SM_OCCUPANCY),
         "Warps that were active since the previous cycle, over the most that the card holds.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "tensor_active",
@@ -54,7 +54,7 @@ WORK = (
         Unit.RATIO,
         signal(Signal.GRAPHICS_ACTIVE),
         "Share of time since the previous cycle in which any compute or graphics work was on the card.",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "pipe_active",
@@ -63,7 +63,7 @@ WORK = (
         "Share of time since the previous cycle in which the processors did this kind of arithmetic; a "
         "kind is shown from its first use on.",
         "pipe",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
     gauge(
         "traffic_bytes_per_second",
@@ -72,6 +72,6 @@ WORK = (
         "Bytes per second since the previous cycle, as the card's own counters have them; link is pcie or nvlink.",
         "link",
         "direction",
-        series=Series.FULL,
+        series=SeriesSet.FULL,
     ),
 )

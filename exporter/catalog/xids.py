@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, Kind, Labels, Metric, Row, Unit
+from exporter.catalog.spec import CARD, Labels, Metric, MetricKind, Sample, Unit
 from exporter.model import Snapshot
 from exporter.model.xid_catalog import RESETTING, describe
 
@@ -14,12 +14,12 @@ _SOURCE = (
 )
 
 
-def _counts(snapshot: Snapshot) -> Iterator[Row]:
+def _counts(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.xids:
         yield one.labels, float(one.count)
 
 
-def _all_counts(snapshot: Snapshot) -> Iterator[Row]:
+def _all_counts(snapshot: Snapshot) -> Iterator[Sample]:
     """Give the counts, and of each known card 0 for whatever needs a reset and has not come."""
     seen: dict[Labels, set[int | None]] = {}
     for one in snapshot.xids:
@@ -31,15 +31,15 @@ def _all_counts(snapshot: Snapshot) -> Iterator[Row]:
             yield (gpu, uuid, str(code), source), 0.0
 
 
-def _last(snapshot: Snapshot) -> Iterator[Row]:
+def _last(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.xids:
-        if one.last_wall is not None:
-            yield one.labels, one.last_wall
+        if one.last_unix_time is not None:
+            yield one.labels, one.last_unix_time
 
 
-def _actions(snapshot: Snapshot) -> Iterator[Row]:
+def _actions(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.xids:
-        if one.last_wall is not None and one.xid is not None:
+        if one.last_unix_time is not None and one.xid is not None:
             known = describe(one.xid)
             yield (*one.card, str(one.xid), known.kind.value, known.action, known.meaning), 1.0
 
@@ -48,7 +48,7 @@ XIDS = (
     Metric(
         subject=CARD,
         noun="xid_events",
-        kind=Kind.COUNTER,
+        kind=MetricKind.COUNTER,
         labels=("xid", "source"),
         help="XID errors since the daemon's start, each counted once although two sources may report it. Codes that "
         "leave a card useless are there from the start, in the full set all that ask for a reset of card or node; "
@@ -60,7 +60,7 @@ XIDS = (
     Metric(
         subject=CARD,
         noun="xid_last_timestamp",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         labels=("xid", "source"),
         help="Unix time of the newest XID error of the code, also of one before the daemon's start that the kernel "
@@ -70,7 +70,7 @@ XIDS = (
     Metric(
         subject=CARD,
         noun="xid_action",
-        kind=Kind.INFO,
+        kind=MetricKind.INFO,
         labels=("xid", "class", "action", "meaning"),
         help="What to do about an XID code that was seen: class application, reset_card, reset_node, inspect, "
         "informational or unknown; the action after NVIDIA's XID catalogue; and what it means.",

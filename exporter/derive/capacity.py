@@ -20,32 +20,34 @@ from dataclasses import dataclass
 from math import floor, fsum
 from operator import mul
 
-from exporter.derive.delta import FINISHED, Totals
-from exporter.model import CacheRoom, EngineReading, Quantity, WindowFigures
+from exporter.derive.delta import FINISHED, ReplicaTotals
+from exporter.model import EngineReading, KvCacheHeadroom, Quantity, WindowFigures
 
-LEAST_FINISHED = 10  # requests; a mean of fewer is an anecdote
-LEAST_SAMPLES = 5
-LEAST_GROWTH = 0.01  # of the cache, over the window
+MIN_FINISHED = 10  # requests; a mean of fewer is an anecdote
+MIN_SAMPLES = 5
+MIN_GROWTH = 0.01  # of the cache, over the window
 _REJECTED = "rejected"  # an outcome of requests that never held a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class KvCacheUsage:
     """How full the KV cache of each rank was at one time; ratios."""
 
     at: float
     ranks: Mapping[str, float]
 
 
-def usage(reading: EngineReading) -> Usage:
+def kv_cache_usage(reading: EngineReading) -> KvCacheUsage:
     """Take the usage out of a reading."""
     name = Quantity.KV_CACHE_USAGE
-    return Usage(at=reading.at, ranks={rank: said[name] for rank, said in reading.ranks.items() if name in said})
+    return KvCacheUsage(
+        at=reading.at, ranks={rank: said[name] for rank, said in reading.ranks.items() if name in said}
+    )
 
 
-def room(
-    reading: EngineReading, windows: Mapping[str, WindowFigures], recent: Sequence[Usage], window: float
-) -> CacheRoom:
+def headroom(
+    reading: EngineReading, windows: Mapping[str, WindowFigures], recent: Sequence[KvCacheUsage], window: float
+) -> KvCacheHeadroom:
     """Give what is left.  ``recent``: usage of the last ``window`` seconds, oldest first, this reading's last."""
     used: dict[str, float] = {}
     free: dict[str, float] = {}
@@ -59,10 +61,10 @@ def room(
     ahead = times_ahead(recent)
     times = [full_in(recent, rank, window, ahead) for rank in (recent[-1].ranks if recent else ())]
     known = [seconds for seconds in times if seconds is not None]
-    return CacheRoom(used=used, free=free, sequences=fit, full_in=min(known, default=None))
+    return KvCacheHeadroom(used=used, free=free, sequences=fit, full_in=min(known, default=None))
 
 
-def mean_length(base: Totals, latest: Totals) -> float | None:
+def mean_length(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:
     """Give the mean tokens of the requests that finished between the two, prompt and answer; None for too few.
 
     Rejected requests are none: they never held a token.
@@ -76,7 +78,7 @@ def mean_length(base: Totals, latest: Totals) -> float | None:
         total - base.finished.get(outcome, 0.0) for outcome, total in latest.finished.items() if outcome != _REJECTED
     )
     tokens = sum(latest.quantities[name] - base.quantities.get(name, 0.0) for name in names)
-    if finished < LEAST_FINISHED or tokens <= 0:
+    if finished < MIN_FINISHED or tokens <= 0:
         return None
     return max(1.0, tokens / finished)
 
@@ -87,7 +89,7 @@ def _recent_length(windows: Mapping[str, WindowFigures]) -> float | None:
     return max(known, key=lambda figures: figures.seconds).request_tokens if known else None
 
 
-def full_in(recent: Sequence[Usage], rank: str, window: float, ahead: Sequence[float] = ()) -> float | None:
+def full_in(recent: Sequence[KvCacheUsage], rank: str, window: float, ahead: Sequence[float] = ()) -> float | None:
     """Give the seconds until the rank's cache is full at its present growth; 0 when it is full.
 
     None while it does not grow, and while the samples cover less than half of the window.  ``ahead``: what
@@ -102,15 +104,15 @@ def full_in(recent: Sequence[Usage], rank: str, window: float, ahead: Sequence[f
     if len(levels) < len(recent):
         recent, ahead = [sample for sample in recent if rank in sample.ranks], ()
     covered = recent[-1].at - recent[0].at
-    if len(recent) < LEAST_SAMPLES or covered < window / 2:
+    if len(recent) < MIN_SAMPLES or covered < window / 2:
         return None
     # A line of least squares.  The times add up to 0, so the levels need not.
     ahead = ahead or times_ahead(recent)
     slope = fsum(map(mul, ahead, levels)) / fsum(map(mul, ahead, ahead))
-    return (1 - level) / slope if slope * covered >= LEAST_GROWTH else None
+    return (1 - level) / slope if slope * covered >= MIN_GROWTH else None
 
 
-def times_ahead(recent: Sequence[Usage]) -> Sequence[float]:
+def times_ahead(recent: Sequence[KvCacheUsage]) -> Sequence[float]:
     """Give the seconds by which each sample is ahead of the mean of all; the times are distinct."""
     middle = fsum(sample.at for sample in recent) / len(recent) if recent else 0.0
     return [sample.at - middle for sample in recent]

@@ -20,7 +20,7 @@ _LONGEST = 600.0  # seconds between two readings beyond which their difference s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CounterSample:
     """The counters of a reading that the next one is compared with.  None: not read."""
 
     at: float
@@ -58,7 +58,7 @@ class CardEvidence:
     replicas: int = 1  # that use the card
 
 
-def counted(reading: CardReading, before: Counted | None = None) -> Counted:
+def sample_counters(reading: CardReading, before: CounterSample | None = None) -> CounterSample:
     """Keep of a reading what the next one will be compared with; ``before``: what was kept of the one before.
 
     Errors on links are read every few readings only.  Their rate is that between two reads, and stands until the
@@ -73,7 +73,7 @@ def counted(reading: CardReading, before: Counted | None = None) -> Counted:
         rate = before.error_rate
     else:
         rate = _rate(errors, before.nvlink_errors, _between(errors_at, before.errors_at))
-    return Counted(
+    return CounterSample(
         at=reading.at,
         pcie=(signals.get(Signal.PCIE_TRANSMIT), signals.get(Signal.PCIE_RECEIVE)),
         nvlink=(signals.get(Signal.NVLINK_TRANSMIT), signals.get(Signal.NVLINK_RECEIVE)),
@@ -84,8 +84,8 @@ def counted(reading: CardReading, before: Counted | None = None) -> Counted:
     )
 
 
-def evidence(
-    uuid: str, reading: CardReading, now: Counted, before: Counted | None, replicas: int = 1
+def collect_evidence(
+    uuid: str, reading: CardReading, now: CounterSample, before: CounterSample | None, replicas: int = 1
 ) -> CardEvidence:
     """Collect what a reading says.
 

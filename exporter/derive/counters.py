@@ -28,7 +28,7 @@ class RankCounters:
     histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)
 
 
-NOTHING = RankCounters()
+NO_COUNTERS = RankCounters()
 MAX_NAMES = 64  # outcomes of a rank, or status classes, that are remembered; engines have a handful
 
 
@@ -37,7 +37,7 @@ MAX_NAMES = 64  # outcomes of a rank, or status classes, that are remembered; en
 _HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number", "too_many_label_sets"))
 
 
-def hiding(reading: EngineReading) -> bool:
+def has_unreadable_numbers(reading: EngineReading) -> bool:
     """Say whether the page held numbers that could not be read."""
     return not _HIDING.isdisjoint(reading.parse_warnings)
 
@@ -47,8 +47,10 @@ def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[s
     histograms: dict[str, dict[Stage, Histogram]] = {}
     for stage, by_rank in reading.histograms.items():
         for rank, histogram in by_rank.items():
-            same = known.get(rank, NOTHING).histograms.get(stage) is histogram  # most do not change in a second
-            sound = histogram if same else _sound(histogram)
+            is_unchanged = (
+                known.get(rank, NO_COUNTERS).histograms.get(stage) is histogram
+            )  # most do not change in a second
+            sound = histogram if is_unchanged else _sound(histogram)
             if sound is not None:
                 histograms.setdefault(rank, {})[stage] = sound
     names = dict.fromkeys((*reading.ranks, *reading.finished, *histograms))
@@ -66,15 +68,15 @@ def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[s
     }
 
 
-def with_no_hits(reading: EngineReading, known: Mapping[str, RankCounters]) -> EngineReading:
+def with_zero_hits(reading: EngineReading, known: Mapping[str, RankCounters]) -> EngineReading:
     """Put 0 for hits in the prefix cache where a rank counts queries and has never shown any."""
     queries, hits = Quantity.PREFIX_CACHE_QUERIES, Quantity.PREFIX_CACHE_HITS
-    if not reading.hits_from_first or not reading.complete or hiding(reading):
+    if not reading.hits_from_first or not reading.complete or has_unreadable_numbers(reading):
         return reading
     added = {
         rank: {**numbers, hits: 0.0}
         for rank, numbers in reading.ranks.items()
-        if queries in numbers and hits not in numbers and not known.get(rank, NOTHING).quantities.get(hits)
+        if queries in numbers and hits not in numbers and not known.get(rank, NO_COUNTERS).quantities.get(hits)
     }
     return replace(reading, ranks={**reading.ranks, **added}) if added else reading
 
@@ -96,14 +98,14 @@ def _sound(histogram: Histogram) -> Histogram | None:
     return Histogram(bounds=histogram.bounds, counts=tuple(accumulate(counts, max)), sum=histogram.sum)
 
 
-def any_fell(before: Mapping[_Key, float], now: Mapping[_Key, float]) -> bool:
+def any_decreased(before: Mapping[_Key, float], now: Mapping[_Key, float]) -> bool:
     """Say whether any counter is lower than it was."""
     return any(value < before.get(key, 0.0) for key, value in now.items())
 
 
-def fell(before: RankCounters, now: RankCounters) -> bool:
+def has_decreased(before: RankCounters, now: RankCounters) -> bool:
     """Say whether any counter or bucket of the rank is lower than it was."""
-    if any_fell(before.quantities, now.quantities) or any_fell(before.finished, now.finished):
+    if any_decreased(before.quantities, now.quantities) or any_decreased(before.finished, now.finished):
         return True
     for stage, histogram in now.histograms.items():
         known = before.histograms.get(stage)
@@ -116,7 +118,7 @@ def fell(before: RankCounters, now: RankCounters) -> bool:
     return False
 
 
-def same(before: RankCounters, now: RankCounters) -> bool:
+def is_unchanged(before: RankCounters, now: RankCounters) -> bool:
     """Say whether nothing that the rank shows has moved."""
     if any(before.quantities.get(name) != value for name, value in now.quantities.items()):
         return False

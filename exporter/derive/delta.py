@@ -14,8 +14,8 @@ from operator import add, sub
 from typing import TypeVar
 
 from exporter.derive import counters
-from exporter.derive.counters import MAX_NAMES, NOTHING, RankCounters, same
-from exporter.derive.departed_ranks import Carried, carry
+from exporter.derive.counters import MAX_NAMES, NO_COUNTERS, RankCounters, is_unchanged
+from exporter.derive.departed_ranks import DepartedTotals, merge
 from exporter.derive.ranks import common_bounds, on_bounds
 from exporter.derive.restarts import Raw, Step, compare, first, raw
 from exporter.model import EMPTY, EngineReading, Quantity, Stage
@@ -24,7 +24,7 @@ _Key = TypeVar("_Key")
 
 FINISHED = "finished"
 RESPONSES = "responses"
-KEEP = 300.0  # seconds
+RETENTION = 300.0  # seconds
 _NOBODY: frozenset[str] = frozenset()  # one for all: a window keeps 65 of them, and each would take 216 bytes
 
 
@@ -40,7 +40,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class ReplicaTotals:
     """Increases since the first reading of a replica; every number only grows, across restarts too.
 
     A counter that is not on the newest page keeps its sum here, so that a window that starts at such a page is
@@ -63,22 +63,22 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What ``advance`` must be handed back next time: the sums, and the raw values they were made of."""
+class ReplicaCounters:
+    """What ``update`` must be handed back next time: the sums, and the raw values they were made of."""
 
-    totals: Totals
+    totals: ReplicaTotals
     raw: Raw
     busy: frozenset[str]  # ranks that the newest page said to be running requests
     idle: bool  # it said that nothing is running
     moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
 
 
-def advance(
-    progress: Progress | None,
+def update(
+    progress: ReplicaCounters | None,
     reading: EngineReading,
     stages: Collection[Stage] = tuple(Stage),
-    keep: float = KEEP,
-) -> Progress | None:
+    keep: float = RETENTION,
+) -> ReplicaCounters | None:
     """Add what grew between the last reading and this one; None until the first complete reading.
 
     A page that was cut off, and a reading not younger than the last one, change nothing.  ``stages``: whose
@@ -91,7 +91,7 @@ def advance(
         progress = _beginning(reading, page)
     step = compare(progress.raw, page, reading.at, keep)
     moved = _moved(progress, reading, step)
-    return Progress(
+    return ReplicaCounters(
         totals=_sum_up(progress, reading, step, stages, moved),
         raw=step.after,
         busy=_busy(reading),
@@ -100,19 +100,19 @@ def advance(
     )
 
 
-def with_no_hits(progress: Progress | None, reading: EngineReading) -> EngineReading:
+def with_zero_hits(progress: ReplicaCounters | None, reading: EngineReading) -> EngineReading:
     """Give the reading with 0 where the engine begins to count hits in its prefix cache only when there is one."""
-    return counters.with_no_hits(reading, progress.raw.ranks if progress is not None else EMPTY)
+    return counters.with_zero_hits(reading, progress.raw.ranks if progress is not None else EMPTY)
 
 
-def carried(progress: Progress | None, reading: EngineReading) -> Carried:
+def departed_totals(progress: ReplicaCounters | None, reading: EngineReading) -> DepartedTotals:
     """Give what sums over the ranks need beside the newest page, which may be one that was cut off."""
     if progress is None:
-        return Carried(quantities=EMPTY, finished=EMPTY, histograms=reading.histograms)
-    return carry(progress.raw.gone, progress.raw.ranks, reading)
+        return DepartedTotals(quantities=EMPTY, finished=EMPTY, histograms=reading.histograms)
+    return merge(progress.raw.gone, progress.raw.ranks, reading)
 
 
-def followed(progress: Progress, before: Collection[Stage], now: Collection[Stage]) -> Progress:
+def with_stages(progress: ReplicaCounters, before: Collection[Stage], now: Collection[Stage]) -> ReplicaCounters:
     """Give the progress with other stages followed: new ones count from the next page, those left out are forgotten.
 
     What a stage that was not followed had observed so far must not look as if it had happened since.
@@ -131,10 +131,10 @@ def followed(progress: Progress, before: Collection[Stage], now: Collection[Stag
     )
 
 
-def _beginning(reading: EngineReading, page: Raw) -> Progress:
+def _beginning(reading: EngineReading, page: Raw) -> ReplicaCounters:
     at = reading.at
-    return Progress(
-        totals=Totals(at=at, first_at=at, moved_at=at),
+    return ReplicaCounters(
+        totals=ReplicaTotals(at=at, first_at=at, moved_at=at),
         raw=first(page),
         busy=_busy(reading),
         idle=False,
@@ -156,14 +156,14 @@ def _idle(reading: EngineReading) -> bool:
     return bool(known) and max(known) <= 0
 
 
-def _moved(progress: Progress, reading: EngineReading, step: Step) -> Mapping[str, float]:
+def _moved(progress: ReplicaCounters, reading: EngineReading, step: Step) -> Mapping[str, float]:
     """Say when each rank moved last.  On a page that relays, ranks that are gone keep their last figures."""
     if len(step.page) < 2 or reading.relayed:
         return EMPTY
     busy = _busy(reading) & progress.busy  # work that was not there at the last page has had no time to move anything
     return {
         rank: progress.moved.get(rank, reading.at)
-        if rank in busy and same(step.before.get(rank, NOTHING), now)
+        if rank in busy and is_unchanged(step.before.get(rank, NO_COUNTERS), now)
         else reading.at
         for rank, now in step.page.items()
         if Quantity.GENERATION_TOKENS in now.quantities
@@ -174,14 +174,14 @@ def _moved(progress: Progress, reading: EngineReading, step: Step) -> Mapping[st
 
 
 def _sum_up(
-    progress: Progress,
+    progress: ReplicaCounters,
     reading: EngineReading,
     step: Step,
     stages: Collection[Stage],
     moved: Mapping[str, float],
-) -> Totals:
+) -> ReplicaTotals:
     totals = progress.totals
-    pairs = [(step.before.get(rank, NOTHING), now) for rank, now in step.page.items()]
+    pairs = [(step.before.get(rank, NO_COUNTERS), now) for rank, now in step.page.items()]
     quantities = _grown(totals.quantities, [(old.quantities, new.quantities) for old, new in pairs])
     finished = _grown(totals.finished, [(old.finished, new.finished) for old, new in pairs])
     if len(finished) > MAX_NAMES:
@@ -202,7 +202,7 @@ def _sum_up(
         and histograms is totals.histograms
         and not _moved_elsewhere(step, stages)
     )
-    return Totals(
+    return ReplicaTotals(
         at=reading.at,
         finished=finished,
         responses=responses,
@@ -222,7 +222,7 @@ def _sum_up(
 def _moved_elsewhere(step: Step, stages: Collection[Stage]) -> bool:
     """Say whether a stage that is not followed over the windows has observed something: that is progress too."""
     for rank, now in step.page.items():
-        before = step.before.get(rank, NOTHING).histograms
+        before = step.before.get(rank, NO_COUNTERS).histograms
         for stage, histogram in now.histograms.items():
             if stage not in stages:
                 old = before.get(stage)
@@ -262,7 +262,7 @@ def _only(sums: Mapping[_Key, float], names: Collection[_Key]) -> Mapping[_Key, 
 
 
 def _grown_histograms(
-    totals: Totals, at: float, step: Step, stages: Collection[Stage]
+    totals: ReplicaTotals, at: float, step: Step, stages: Collection[Stage]
 ) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
     for stage in stages:
@@ -281,10 +281,10 @@ def _grown_histograms(
             begun[stage] = at
         else:
             grown[stage] = _with_increases(old, stage, step)
-    same = grown.keys() == totals.histograms.keys() and all(
+    is_unchanged = grown.keys() == totals.histograms.keys() and all(
         histogram is totals.histograms[stage] for stage, histogram in grown.items()
     )
-    return (totals.histograms if same else grown), (totals.begun if begun == totals.begun else begun)
+    return (totals.histograms if is_unchanged else grown), (totals.begun if begun == totals.begun else begun)
 
 
 def _no_observations(edges: tuple[float, ...]) -> Buckets:
@@ -298,7 +298,7 @@ def _with_increases(total: Buckets, stage: Stage, step: Step) -> Buckets:
         histogram = now.histograms.get(stage)
         if histogram is None:
             continue
-        known = step.before.get(rank, NOTHING).histograms.get(stage)
+        known = step.before.get(rank, NO_COUNTERS).histograms.get(stage)
         if known is None:
             counts = map(add, counts, on_bounds(edges, histogram))
         elif known is histogram:

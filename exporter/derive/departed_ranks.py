@@ -1,9 +1,9 @@
 """Ranks that a page shows no more: remembered for a while, then by name alone, while what they counted stays counted.
 
 A rank may be missing for a page, or for good: Ray starts a replica under a new name, a server grows smaller.  Its raw
-counters are kept until no window reaches back to it, of at most ``MAX_GONE`` ranks.  After that ``left`` holds them,
-added up, so that sums over the ranks go on from where they were: a sum that fell would be read as a reset, and the
-whole life of the other ranks as new.  They begin anew only when the whole engine does.
+counters are kept until no window reaches back to it, of at most ``MAX_DEPARTED`` ranks.  After that ``left`` holds
+them, added up, so that sums over the ranks go on from where they were: a sum that fell would be read as a reset, and
+the whole life of the other ranks as new.  They begin anew only when the whole engine does.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from exporter.derive.counters import NOTHING, RankCounters, by_rank, newest
+from exporter.derive.counters import NO_COUNTERS, RankCounters, by_rank, newest
 from exporter.derive.ranks import sum_over_ranks
 from exporter.model import EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _Key = TypeVar("_Key")
 
-MAX_GONE = 64  # ranks whose raw counters are kept, of some 20 kB each
-MAX_FORGOTTEN = 256  # names of others
+MAX_DEPARTED = 64  # ranks whose raw counters are kept, of some 20 kB each
+MAX_EXPIRED = 256  # names of others
 _LEFT = "\0"  # stands for a rank where histograms are added up; no rank's name has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class DepartedRanks:
     """Who is not on the newest page.
 
     ``since``: remembered rank → when a page lacked it first.  ``forgotten``: names, the oldest first; should such a
@@ -34,13 +34,15 @@ class Gone:
 
     since: Mapping[str, float] = field(default_factory=lambda: EMPTY)
     forgotten: Mapping[str, None] = field(default_factory=lambda: EMPTY)
-    left: RankCounters = NOTHING
+    left: RankCounters = NO_COUNTERS
 
 
-NOBODY = Gone()
+NONE = DepartedRanks()
 
 
-def take_back(gone: Gone, page: Mapping[str, RankCounters]) -> tuple[Gone, Mapping[str, RankCounters]]:
+def restore(
+    gone: DepartedRanks, page: Mapping[str, RankCounters]
+) -> tuple[DepartedRanks, Mapping[str, RankCounters]]:
     """Give who is still gone, and the counters of those forgotten that are on the page again."""
     back = {rank: page[rank] for rank in gone.forgotten if rank in page}
     if not back:
@@ -49,36 +51,36 @@ def take_back(gone: Gone, page: Mapping[str, RankCounters]) -> tuple[Gone, Mappi
     for counters in back.values():
         left = _plus(left, counters, -1.0)
     forgotten = {rank: None for rank in gone.forgotten if rank not in back}
-    return Gone(since=gone.since, forgotten=forgotten, left=left), back
+    return DepartedRanks(since=gone.since, forgotten=forgotten, left=left), back
 
 
-def leave(gone: Gone, lives: Mapping[str, RankCounters]) -> Gone:
+def retire(gone: DepartedRanks, lives: Mapping[str, RankCounters]) -> DepartedRanks:
     """Keep what ranks counted that have begun anew alone."""
     left = gone.left
     for counters in lives.values():
         left = _plus(left, counters, 1.0)
-    return gone if left is gone.left else Gone(since=gone.since, forgotten=gone.forgotten, left=left)
+    return gone if left is gone.left else DepartedRanks(since=gone.since, forgotten=gone.forgotten, left=left)
 
 
-def forget(
-    gone: Gone, known: Mapping[str, RankCounters], page: Mapping[str, RankCounters], at: float, keep: float
-) -> tuple[Gone, Mapping[str, RankCounters]]:
+def expire(
+    gone: DepartedRanks, known: Mapping[str, RankCounters], page: Mapping[str, RankCounters], at: float, keep: float
+) -> tuple[DepartedRanks, Mapping[str, RankCounters]]:
     """Give who is gone now, and the ranks still remembered: those on the page, and others for ``keep`` seconds."""
     if len(known) == len(page):  # the page's ranks are among the known ones
-        return (Gone(forgotten=gone.forgotten, left=gone.left) if gone.since else gone), known
+        return (DepartedRanks(forgotten=gone.forgotten, left=gone.left) if gone.since else gone), known
     since = {rank: gone.since.get(rank, at) for rank in known if rank not in page}
     oldest = sorted(since, key=since.__getitem__)
-    too_many = len(oldest) - MAX_GONE
+    too_many = len(oldest) - MAX_DEPARTED
     dropped = [rank for place, rank in enumerate(oldest) if place < too_many or at - since[rank] >= keep]
     if not dropped:
-        return Gone(since=since, forgotten=gone.forgotten, left=gone.left), known
+        return DepartedRanks(since=since, forgotten=gone.forgotten, left=gone.left), known
     left = gone.left
     for rank in dropped:
         left = _plus(left, known[rank], 1.0)
         del since[rank]
-    names = [*gone.forgotten, *dropped][-MAX_FORGOTTEN:]
+    names = [*gone.forgotten, *dropped][-MAX_EXPIRED:]
     remembered = {rank: counters for rank, counters in known.items() if rank in page or rank in since}
-    return Gone(since=since, forgotten=dict.fromkeys(names), left=left), remembered
+    return DepartedRanks(since=since, forgotten=dict.fromkeys(names), left=left), remembered
 
 
 def _plus(left: RankCounters, counters: RankCounters, sign: float) -> RankCounters:
@@ -108,7 +110,7 @@ def _negative(histogram: Histogram) -> Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class DepartedTotals:
     """What sums over the ranks need so that they do not fall when a page lacks some.
 
     ``quantities`` and ``finished``: counted by ranks of which the page does not show it.
@@ -120,10 +122,10 @@ class Carried:
     histograms: Mapping[Stage, Mapping[str, Histogram]]
 
 
-def carry(gone: Gone, known: Mapping[str, RankCounters], reading: EngineReading) -> Carried:
+def merge(gone: DepartedRanks, known: Mapping[str, RankCounters], reading: EngineReading) -> DepartedTotals:
     """Give what the ``known`` ranks, and those forgotten, had counted beside what the page shows."""
     if gone.forgotten and not reading.complete:
-        gone, _ = take_back(gone, by_rank(reading, known))  # who is back stands on the page as well
+        gone, _ = restore(gone, by_rank(reading, known))  # who is back stands on the page as well
     quantities, finished = dict(gone.left.quantities), dict(gone.left.finished)
     for rank, counters in known.items():
         numbers, outcomes = reading.ranks.get(rank, EMPTY), reading.finished.get(rank, EMPTY)
@@ -131,7 +133,7 @@ def carry(gone: Gone, known: Mapping[str, RankCounters], reading: EngineReading)
             _add_lacking(quantities, counters.quantities, numbers)
         if not reading.complete or not counters.finished.keys() <= outcomes.keys():
             _add_lacking(finished, counters.finished, outcomes)
-    return Carried(
+    return DepartedTotals(
         quantities=quantities or EMPTY, finished=finished or EMPTY, histograms=_histograms(gone, known, reading)
     )
 
@@ -145,7 +147,7 @@ def _add_lacking(sums: dict[_Key, float], known: Mapping[_Key, float], shown: Ma
 
 
 def _histograms(
-    gone: Gone, known: Mapping[str, RankCounters], reading: EngineReading
+    gone: DepartedRanks, known: Mapping[str, RankCounters], reading: EngineReading
 ) -> Mapping[Stage, Mapping[str, Histogram]]:
     """Give the page's histograms, and of the same stages those of ranks that the page lacks.
 
@@ -153,7 +155,9 @@ def _histograms(
     take from them, for ever, the bounds that it lacks.
     """
     shown = reading.histograms
-    if gone.left is NOTHING and sum(map(len, shown.values())) == sum([len(one.histograms) for one in known.values()]):
+    if gone.left is NO_COUNTERS and sum(map(len, shown.values())) == sum(
+        [len(one.histograms) for one in known.values()]
+    ):
         return shown
     found = {}
     for stage, on_page in shown.items():

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from exporter.model import CardState, EngineReading, Ownership, Quantity, Signal
+from exporter.model import CardState, EngineReading, GpuAssignment, Quantity, Signal
 
 HOUR = 3600.0
-MOST_WATTS = 10_000.0  # no card draws as much: a counter that says so jumped
+MAX_WATTS = 10_000.0  # no card draws as much: a counter that says so jumped
 
 
 class Costs(Protocol):
@@ -45,7 +45,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class EnergyMeter:
     """The energy of one card between its two newest readings, joules since ``begun`` whatever the driver restarts."""
 
     begun: float
@@ -54,18 +54,18 @@ class Energy:
     now: tuple[float, float]
 
 
-def metered(known: Energy | None, at: float, raw: float) -> Energy:
+def update_meter(known: EnergyMeter | None, at: float, raw: float) -> EnergyMeter:
     """Take the next reading of an energy counter.  A counter that fell began at 0; one that jumped begins anew."""
     if known is not None and at <= known.now[0]:
         return known
     if known is not None:
         drawn = raw - known.raw if raw >= known.raw else raw
-        if drawn <= MOST_WATTS * (at - known.now[0]):
-            return Energy(begun=known.begun, raw=raw, before=known.now, now=(at, known.now[1] + drawn))
-    return Energy(begun=at, raw=raw, before=(at, 0.0), now=(at, 0.0))
+        if drawn <= MAX_WATTS * (at - known.now[0]):
+            return EnergyMeter(begun=known.begun, raw=raw, before=known.now, now=(at, known.now[1] + drawn))
+    return EnergyMeter(begun=at, raw=raw, before=(at, 0.0), now=(at, 0.0))
 
 
-def joules_at(energy: Energy, at: float) -> float | None:
+def joules_at(energy: EnergyMeter, at: float) -> float | None:
     """Give the joules at an instant between the two newest readings, on a straight line; None outside."""
     (begin, low), (end, high) = energy.before, energy.now
     if not begin <= at <= end:
@@ -73,13 +73,13 @@ def joules_at(energy: Energy, at: float) -> float | None:
     return high if begin == end else low + (high - low) * (at - begin) / (end - begin)
 
 
-def portions(owners: Iterable[Ownership]) -> dict[str, dict[str, float]]:
+def gpu_shares(assignments: Iterable[GpuAssignment]) -> dict[str, dict[str, float]]:
     """Give, by replica, its cards and its portion of each: an even split between the replicas of a card."""
     users: dict[str, list[str]] = {}
-    for owner in owners:
-        names = users.setdefault(owner.uuid, [])
-        if owner.replica not in names:
-            names.append(owner.replica)
+    for assignment in assignments:
+        names = users.setdefault(assignment.uuid, [])
+        if assignment.replica not in names:
+            names.append(assignment.replica)
     found: dict[str, dict[str, float]] = {}
     for uuid, names in users.items():
         for name in names:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, isfinite
 
 from exporter.derive.capacity import mean_length
-from exporter.derive.delta import FINISHED, RESPONSES, Buckets, Totals
+from exporter.derive.delta import FINISHED, RESPONSES, Buckets, ReplicaTotals
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.latency import Latencies
 from exporter.derive.windows import History
@@ -21,8 +21,8 @@ _REQUEST_RATE = "request_rate"
 _OF_CLIENTS = frozenset({"invalid", "abort", "rejected"})
 
 
-def figures(
-    history: History[Totals], quantiles: Sequence[float], reading: EngineReading | None = None
+def window_figures(
+    history: History[ReplicaTotals], quantiles: Sequence[float], reading: EngineReading | None = None
 ) -> Mapping[str, WindowFigures]:
     """Give the figures by window label; a window that covers no time yet is left out.
 
@@ -43,7 +43,11 @@ def figures(
 
 
 def _window(
-    history: History[Totals], label: str, base: Totals, latest: Totals, quantiles: Sequence[float]
+    history: History[ReplicaTotals],
+    label: str,
+    base: ReplicaTotals,
+    latest: ReplicaTotals,
+    quantiles: Sequence[float],
 ) -> WindowFigures:
     seconds = latest.at - base.at
     queries = _increase(base, latest, Quantity.PREFIX_CACHE_QUERIES)
@@ -67,7 +71,7 @@ def _window(
     )
 
 
-def _increase(base: Totals, latest: Totals, name: Quantity) -> float | None:
+def _increase(base: ReplicaTotals, latest: ReplicaTotals, name: Quantity) -> float | None:
     if name not in latest.quantities or name.value in latest.withdrawn:
         return None
     return latest.quantities[name] - base.quantities.get(name, 0.0)
@@ -77,7 +81,9 @@ def _increases(base: Mapping[str, float], latest: Mapping[str, float]) -> dict[s
     return {name: total - base.get(name, 0.0) for name, total in latest.items()}
 
 
-def _latencies(history: History[Totals], label: str, latest: Totals, quantiles: Sequence[float]) -> Latencies:
+def _latencies(
+    history: History[ReplicaTotals], label: str, latest: ReplicaTotals, quantiles: Sequence[float]
+) -> Latencies:
     found: dict[Stage, tuple[Buckets | None, Buckets]] = {}
     for stage, histogram in latest.histograms.items():
         if stage.value in latest.withdrawn:
@@ -89,7 +95,7 @@ def _latencies(history: History[Totals], label: str, latest: Totals, quantiles: 
     return Latencies(found, quantiles)
 
 
-def _error_ratio(base: Totals, latest: Totals) -> float | None:
+def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:
     """Divide the failures that either side saw by the requests that either side saw.
 
     The HTTP side misses streams that failed after their headers, the engine's side misses requests that never
@@ -106,7 +112,7 @@ def _error_ratio(base: Totals, latest: Totals) -> float | None:
     return max(failed, finished.get("error", 0.0)) / total if total > 0 else None
 
 
-def generated(totals: Totals | None) -> tuple[float, float] | None:
+def generated_tokens(totals: ReplicaTotals | None) -> tuple[float, float] | None:
     """Give when, and how many tokens had been generated since the first reading; None when the page does not say."""
     name = Quantity.GENERATION_TOKENS
     if totals is None or name not in totals.quantities or name.value in totals.withdrawn:
@@ -114,7 +120,7 @@ def generated(totals: Totals | None) -> tuple[float, float] | None:
     return totals.at, totals.quantities[name]
 
 
-def frozen(reading: EngineReading, totals: Totals | None, now: float) -> bool | None:
+def is_frozen(reading: EngineReading, totals: ReplicaTotals | None, now: float) -> bool | None:
     """Say whether requests are running while no counter has moved for ``reading.frozen_after`` seconds.
 
     Where several ranks count for themselves, one that runs requests and stands still is enough: its requests wait

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from exporter.derive.assignment import Endpoint
 from exporter.derive.engine import max_to_mean
-from exporter.derive.replicas import Endpoint
 from exporter.derive.windows import History
 from exporter.model import EMPTY, Backend, GatewayFigures, GatewayReading
 
@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"(?:[a-z0-9+]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s:/@\[\]]+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class GatewayTotals:
     """What every backend was sent since the gateway was first read."""
 
     at: float
@@ -35,10 +35,10 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class GatewayCounters:
     """The sums, and the counters they go on from."""
 
-    totals: Totals
+    totals: GatewayTotals
     counters: Mapping[Backend, float]
     pools: Mapping[str, float]
     cut: frozenset[str]
@@ -47,7 +47,7 @@ class Progress:
     restarts: int = 0
 
 
-def advance(progress: Progress | None, reading: GatewayReading) -> Progress | None:
+def update(progress: GatewayCounters | None, reading: GatewayReading) -> GatewayCounters | None:
     """Add what the page shows to the sums; a page cut off in the middle is no base for anything."""
     if not reading.complete:
         return progress
@@ -56,8 +56,8 @@ def advance(progress: Progress | None, reading: GatewayReading) -> Progress | No
     shown = [key for key in reading.backends if _counts(key, reading)]
     restarted = progress is not None and _restarted(progress, reading, now, pools)
     sent = dict.fromkeys(shown, 0.0) if progress is None else _sent(progress, reading, now, restarted=restarted)
-    return Progress(
-        totals=Totals(at=reading.at, sent=_bounded({key: sent[key] for key in shown}, sent)),
+    return GatewayCounters(
+        totals=GatewayTotals(at=reading.at, sent=_bounded({key: sent[key] for key in shown}, sent)),
         counters=_bounded(now, EMPTY if progress is None or restarted else progress.counters),
         pools=pools,
         cut=reading.cut,
@@ -68,7 +68,7 @@ def advance(progress: Progress | None, reading: GatewayReading) -> Progress | No
 
 
 def _sent(
-    progress: Progress, reading: GatewayReading, now: Mapping[Backend, float], *, restarted: bool
+    progress: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], *, restarted: bool
 ) -> dict[Backend, float]:
     sent = dict(progress.totals.sent)
     seconds = max(0.0, reading.at - progress.totals.at)
@@ -93,7 +93,7 @@ def _bounded(present: Mapping[Backend, float], all_: Mapping[Backend, float]) ->
 
 
 def _restarted(
-    progress: Progress, reading: GatewayReading, now: Mapping[Backend, float], pools: Mapping[str, float]
+    progress: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], pools: Mapping[str, float]
 ) -> bool:
     if progress.started is not None and reading.started is not None:
         return abs(reading.started - progress.started) > _CLOCK_STEP
@@ -104,7 +104,7 @@ def _restarted(
     )
 
 
-def figures(history: History[Totals], reading: GatewayReading) -> Mapping[str, GatewayFigures]:
+def window_figures(history: History[GatewayTotals], reading: GatewayReading) -> Mapping[str, GatewayFigures]:
     """Give the figures by window label; a window that covers no time yet is left out."""
     found: dict[str, GatewayFigures] = {}
     latest = history.latest
@@ -115,7 +115,7 @@ def figures(history: History[Totals], reading: GatewayReading) -> Mapping[str, G
     return found
 
 
-def _window(base: Totals, latest: Totals, reading: GatewayReading) -> GatewayFigures:
+def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading) -> GatewayFigures:
     pools: dict[str, dict[Backend, float]] = {}
     for key, total in latest.sent.items():
         if key[0] not in reading.cut:
@@ -143,7 +143,7 @@ def _counts(key: Backend, reading: GatewayReading) -> bool:
 # ---------------------------------------------------------------------------------------- who a backend is
 
 
-def match(
+def match_backends(
     backends: Sequence[Backend], places: Sequence[Endpoint], here: Callable[[str], bool] = lambda _: False
 ) -> Mapping[Backend, str]:
     """Say which replica a backend is: the one polled at its address, else the one of its name.

@@ -10,19 +10,23 @@ from collections.abc import Collection, Iterable, Mapping
 
 from exporter.model import EMPTY, CardState, Missing, Signal
 
-Seats = Mapping[str, frozenset[int]]  # UUID of a card or instance → pids; cards on which nobody sits are left out
+GpuProcesses = Mapping[
+    str, frozenset[int]
+]  # UUID of a card or instance → pids; cards on which nobody sits are left out
 
 # These pass, and what is true of the card goes on meanwhile; of the rest, none says that anybody sits there.
 _SILENT = frozenset({Missing.ERROR, Missing.INVALID, Missing.STARTING, Missing.BUSY, Missing.SLOW, Missing.CRASHED})
 
 
-def seats(cards: Iterable[CardState], before: Seats = EMPTY, gone: Collection[int] = ()) -> Seats:
+def gpu_processes(
+    cards: Iterable[CardState], before: GpuProcesses = EMPTY, gone: Collection[int] = ()
+) -> GpuProcesses:
     """Give who sits where.  ``before``: the same at the last time; ``gone``: pids known to be no more."""
     found = {card.facts.uuid: _sitting(card, before, gone) for card in cards}
     return {uuid: pids for uuid, pids in found.items() if pids}
 
 
-def _sitting(card: CardState, before: Seats, gone: Collection[int]) -> frozenset[int]:
+def _sitting(card: CardState, before: GpuProcesses, gone: Collection[int]) -> frozenset[int]:
     reading = card.reading
     if reading is not None and reading.processes is not None:
         return frozenset(process.pid for process in reading.processes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
 
-from exporter.model import EMPTY, CardState, GroupImbalance, Ownership, Signal, Spread
+from exporter.model import EMPTY, CardState, GpuAssignment, GroupImbalance, Signal, Spread
 
 REPLICA = "replica"
 NODE = "node"
@@ -35,7 +35,7 @@ class _Part:
     mean: float
 
 
-def groups(cards: Sequence[CardState], owners: Sequence[Ownership]) -> tuple[GroupImbalance, ...]:
+def group_imbalances(cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> tuple[GroupImbalance, ...]:
     """Give one row per replica with at least two cards that were read, then one for the node.
 
     A card of two replicas counts in both.  Cards of no replica are left out of the node as soon as any ownership
@@ -44,9 +44,9 @@ def groups(cards: Sequence[CardState], owners: Sequence[Ownership]) -> tuple[Gro
     present = {card.facts.uuid for card in cards}
     read = {card.facts.uuid: card.reading.signals for card in cards if card.reading is not None}
     members: dict[str, set[str]] = {}
-    for owner in owners:
-        if owner.uuid in present:
-            members.setdefault(owner.replica, set()).add(owner.uuid)
+    for assignment in assignments:
+        if assignment.uuid in present:
+            members.setdefault(assignment.replica, set()).add(assignment.uuid)
     teams = {
         replica: {uuid: read[uuid] for uuid in sorted(uuids) if uuid in read}
         for replica, uuids in sorted(members.items())

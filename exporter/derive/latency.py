@@ -1,7 +1,7 @@
 """Quantiles of the observations between two states of a histogram, equal to PromQL's histogram_quantile.
 
 Linear inside a bucket; the first bucket starts at 0; a quantile in the +Inf bucket is the last finite bound, and
-``above_top_bucket`` says how many observations hide there.  Quantiles are never averaged, only computed from
+``overflow_ratio`` says how many observations hide there.  Quantiles are never averaged, only computed from
 buckets that were summed first.
 """
 
@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from exporter.model import EMPTY, Latency, Stage
+from exporter.model import EMPTY, LatencySummary, Stage
 
 # Counts that differ by less than this share of their sum are one count written twice: PromQL's own tolerance.
 _TOLERANCE = 1e-12
@@ -27,7 +27,7 @@ class Cumulative(Protocol):
     def counts(self) -> Sequence[float]: ...  # noqa: D102
 
 
-class Latencies(Mapping[Stage, Latency]):
+class Latencies(Mapping[Stage, LatencySummary]):
     """The latencies between two states of each stage's histogram, each made when it is first asked for.
 
     Quantiles are most of the work of a window, and a page shows those of fewer stages than an engine has.  A stage
@@ -42,9 +42,9 @@ class Latencies(Mapping[Stage, Latency]):
         """``states``: what ``latency`` takes as base and latest; nobody writes to them any more."""
         self._states = states
         self._quantiles = quantiles
-        self._made: dict[Stage, Latency | None] = {}
+        self._made: dict[Stage, LatencySummary | None] = {}
 
-    def __getitem__(self, stage: Stage) -> Latency:
+    def __getitem__(self, stage: Stage) -> LatencySummary:
         """Give the latency of a stage; raise KeyError."""
         if stage not in self._made:
             self._made[stage] = latency(*self._states[stage], self._quantiles)
@@ -62,7 +62,7 @@ class Latencies(Mapping[Stage, Latency]):
         return sum(1 for _ in self)
 
 
-def latency(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[float]) -> Latency | None:
+def latency(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[float]) -> LatencySummary | None:
     """Give the quantiles (each 0 to 1) of what was observed after ``base``; no base means since nothing.
 
     No observations: no quantiles.  None when the two have different bounds or no finite bound.
@@ -74,16 +74,16 @@ def latency(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[flo
     rising = _rising(latest.counts, old)
     observations = rising[-1]
     if observations <= 0:
-        return Latency(quantiles=EMPTY, observations=0.0, above_top_bucket=None)
+        return LatencySummary(quantiles=EMPTY, observations=0.0, overflow_ratio=None)
     found = {}
     for quantile in quantiles:
         value = _quantile(quantile * observations, bounds, rising)
         if value is not None:
             found[quantile] = value
-    return Latency(
+    return LatencySummary(
         quantiles=found,
         observations=observations,
-        above_top_bucket=(observations - rising[-2]) / observations,
+        overflow_ratio=(observations - rising[-2]) / observations,
     )
 
 

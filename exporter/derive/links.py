@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.derive.topology import active_links, group_paths, peer_paths
-from exporter.model import EMPTY, CardReading, CardState, LinkHealth, Missing, Ownership, Signal, Topology
+from exporter.model import EMPTY, CardReading, CardState, GpuAssignment, LinkHealth, Missing, Signal, Topology
 
 JUDGED_AFTER = 30.0  # seconds of work
 WORKING = 0.10  # share of time; below that a card may save power on its link
@@ -131,7 +131,7 @@ class _Work:
     best_at: float | None = None
 
 
-class PcieWatch:
+class PcieLinkTracker:
     """Follows each card's work and PCIe link from reading to reading; forgets cards that are no longer listed."""
 
     def __init__(self) -> None:
@@ -193,24 +193,24 @@ def _link_states(reading: CardReading) -> tuple[Mapping[int, bool], Missing | No
     return reading.nvlink_up, reading.missing.get(Signal.NVLINK_STATE)
 
 
-class LinkWatch:
+class TopologyTracker:
     """Makes the page's topology, snapshot by snapshot.  Paths are made anew only when what they stand on changed."""
 
     def __init__(self) -> None:
-        self._pcie = PcieWatch()
+        self._pcie = PcieLinkTracker()
         self._fitted: dict[str, int] = {}  # uuid → the most NVLinks that the card ever showed
         self._stands_on: object = None
         self._made = Topology()
 
-    def look(self, cards: Sequence[CardState], owners: Sequence[Ownership]) -> Topology:
+    def look(self, cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Topology:
         """Give paths, groups and the health of links; to be called once for each snapshot, in its order."""
         stands_on = [
             [(card.facts, card.topology, card.reading and _link_states(card.reading)) for card in cards],
-            tuple(owners),
+            tuple(assignments),
         ]
         if stands_on != self._stands_on:
             paths = peer_paths(cards)
-            self._made = Topology(paths=tuple(paths.values()), groups=group_paths(cards, owners, paths))
+            self._made = Topology(paths=tuple(paths.values()), groups=group_paths(cards, assignments, paths))
             self._stands_on = stands_on
         degraded, down = self._pcie.judge(cards), nvlinks_down(cards, self._fitted)
         self._fitted = {card.facts.uuid: max(self._fitted.get(card.facts.uuid, 0), _shown(card)) for card in cards}

@@ -8,7 +8,7 @@ from operator import add, is_
 from exporter.model import EMPTY, Histogram, Stage
 
 
-def summed(
+def sum_stages(
     stages: Mapping[Stage, Mapping[str, Histogram]],
     before: Mapping[Stage, Mapping[str, Histogram]] = EMPTY,
     known: Mapping[Stage, Histogram] = EMPTY,

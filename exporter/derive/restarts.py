@@ -17,19 +17,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from exporter.derive.counters import (
-    NOTHING,
+    NO_COUNTERS,
     RankCounters,
-    any_fell,
+    any_decreased,
     assume,
     by_rank,
-    fell,
-    hiding,
+    has_decreased,
+    has_unreadable_numbers,
     merged,
     newest,
     remember,
     valid,
 )
-from exporter.derive.departed_ranks import NOBODY, Gone, forget, leave, take_back
+from exporter.derive.departed_ranks import NONE, DepartedRanks, expire, restore, retire
 from exporter.model import EMPTY, EngineReading
 
 
@@ -41,8 +41,8 @@ class Raw:
     responses: Mapping[str, float]
     process_start: float | None  # wall
     created: Mapping[str, float]  # rank → wall
-    hiding: bool  # numbers on the page could not be read
-    gone: Gone = NOBODY
+    has_unreadable_numbers: bool  # numbers on the page could not be read
+    gone: DepartedRanks = NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def raw(reading: EngineReading, known: Mapping[str, RankCounters]) -> Raw:
         responses=valid(reading.responses),
         process_start=reading.process_start,
         created=valid(reading.created),
-        hiding=hiding(reading),
+        has_unreadable_numbers=has_unreadable_numbers(reading),
     )
 
 
@@ -78,26 +78,28 @@ def compare(known: Raw, page: Raw, at: float, keep: float) -> Step:
     ):
         return _all_anew(page)
     # By rank: one that joins, or restarts alone, must not add the lifetime of all the others to the window.
-    reset = renewed | {rank for rank, now in page.ranks.items() if fell(known.ranks.get(rank, NOTHING), now)}
-    responses_fell = any_fell(known.responses, page.responses)
+    reset = renewed | {
+        rank for rank, now in page.ranks.items() if has_decreased(known.ranks.get(rank, NO_COUNTERS), now)
+    }
+    responses_fell = any_decreased(known.responses, page.responses)
     if (reset or responses_fell) and not _goes_on(known, page, reset):
         return _all_anew(page)
     before, gone = known.ranks, known.gone
     if reset:
-        gone = leave(gone, {rank: before[rank] for rank in reset if rank in before})
+        gone = retire(gone, {rank: before[rank] for rank in reset if rank in before})
         before = {rank: counters for rank, counters in before.items() if rank not in reset}
     if gone.forgotten:
-        gone, back = take_back(gone, page.ranks)
+        gone, back = restore(gone, page.ranks)
         before = {**before, **back}
     responses_before = EMPTY if responses_fell else known.responses
-    if known.hiding:
+    if known.has_unreadable_numbers:
         assumed = {
-            rank: assume(before.get(rank, NOTHING), now) for rank, now in page.ranks.items() if rank not in reset
+            rank: assume(before.get(rank, NO_COUNTERS), now) for rank, now in page.ranks.items() if rank not in reset
         }
         before = {**before, **assumed}
         responses_before = EMPTY if responses_fell else merged(page.responses, responses_before)
-    ranks = {**before, **{rank: remember(before.get(rank, NOTHING), now) for rank, now in page.ranks.items()}}
-    gone, remembered = forget(gone, ranks, page.ranks, at, keep)
+    ranks = {**before, **{rank: remember(before.get(rank, NO_COUNTERS), now) for rank, now in page.ranks.items()}}
+    gone, remembered = expire(gone, ranks, page.ranks, at, keep)
     return Step(
         before=before,
         page=page.ranks,
@@ -113,7 +115,7 @@ def _after(
     page: Raw,
     ranks: Mapping[str, RankCounters],
     responses_before: Mapping[str, float],
-    gone: Gone,
+    gone: DepartedRanks,
 ) -> Raw:
     created = merged(known.created, page.created)
     if created is not page.created:
@@ -123,7 +125,7 @@ def _after(
         responses=newest(responses_before, page.responses),
         process_start=known.process_start if page.process_start is None else page.process_start,
         created=created,
-        hiding=page.hiding,
+        has_unreadable_numbers=page.has_unreadable_numbers,
         gone=gone,
     )
 
@@ -136,7 +138,7 @@ def _all_anew(page: Raw) -> Step:
 
 def first(page: Raw) -> Raw:
     """Give what stands in for the past before the first page: the page itself, so that nothing has grown."""
-    return replace(page, hiding=False)
+    return replace(page, has_unreadable_numbers=False)
 
 
 def _new_process(old: float | None, new: float | None) -> bool:
@@ -151,11 +153,11 @@ def _renamed(known: Raw, page: Raw) -> bool:
     some = False
     for rank, now in page.ranks.items():
         if now.quantities or now.histograms:
-            old = known.ranks.get(rank, NOTHING)
+            old = known.ranks.get(rank, NO_COUNTERS)
             if old.quantities or old.histograms or rank in known.gone.forgotten:
                 return False
             some = True
-    hidden = known.hiding or page.hiding
+    hidden = known.has_unreadable_numbers or page.has_unreadable_numbers
     return some and not hidden and any(old.quantities or old.histograms for old in known.ranks.values())
 
 

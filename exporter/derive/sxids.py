@@ -25,12 +25,12 @@ _Inner = TypeVar("_Inner")
 @dataclass(slots=True)
 class _Tally:
     count: int = 0
-    last_wall: float = 0.0
+    last_unix_time: float = 0.0
     began: dict[int | None, float] = field(default_factory=dict)  # link → when its burst began
 
     def take(self, report: SxidReport) -> bool:
         """Count a report; say whether it is an event of its own."""
-        self.last_wall = max(self.last_wall, report.wall)
+        self.last_unix_time = max(self.last_unix_time, report.unix_time)
         if report.old or report.at - self.began.get(report.link, float("-inf")) < BURST:
             return False
         if len(self.began) >= _MAX_LINKS:
@@ -40,7 +40,7 @@ class _Tally:
         return True
 
 
-class SxidBook:
+class SxidCounters:
     """Every switch's SXids.  Not locked: the owner sees to that."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class SxidBook:
         """Give all counts by place, code and severity."""
         if self._shown is None:
             self._shown = tuple(
-                SxidCount(labels=(pci, sxid, severity), count=tally.count, last_wall=tally.last_wall)
+                SxidCount(labels=(pci, sxid, severity), count=tally.count, last_unix_time=tally.last_unix_time)
                 for pci, codes in sorted(self._switches.items())
                 for sxid, severities in sorted(codes.items())
                 for severity, tally in sorted(severities.items())

@@ -15,7 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from exporter.model import CardState, CardTopology, GroupPaths, LinkEnd, Missing, Ownership, Peer, PeerPath, Signal
+from exporter.model import (
+    CardState,
+    CardTopology,
+    GpuAssignment,
+    GroupPaths,
+    LinkEnd,
+    Missing,
+    Peer,
+    PeerPath,
+    Signal,
+)
 from exporter.model.topology import PCI_PATHS
 
 _FARTHEST = "SYS"
@@ -126,13 +136,15 @@ def badness(path: str) -> int:
     return -int(path[2:])
 
 
-def group_paths(cards: Sequence[CardState], owners: Sequence[Ownership], paths: Paths) -> tuple[GroupPaths, ...]:
+def group_paths(
+    cards: Sequence[CardState], assignments: Sequence[GpuAssignment], paths: Paths
+) -> tuple[GroupPaths, ...]:
     """Give one row per replica in which at least two cards work together, by name; order of input does not matter."""
     by_uuid = {card.facts.uuid: card for card in cards}
     teams: dict[str, dict[str, set[str]]] = {}
-    for owner in owners:
-        if owner.uuid in by_uuid:
-            teams.setdefault(owner.replica, {}).setdefault(owner.rank, set()).add(owner.uuid)
+    for assignment in assignments:
+        if assignment.uuid in by_uuid:
+            teams.setdefault(assignment.replica, {}).setdefault(assignment.rank, set()).add(assignment.uuid)
     found = []
     for replica, ranks in sorted(teams.items()):
         pairs = {pair for uuids in ranks.values() for pair in combinations(sorted(uuids), 2)}

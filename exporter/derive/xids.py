@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from exporter.model import BUS, KERNEL_LOG, WHOLE, CardState, Part, XidCount, XidReport, canonical_pci
+from exporter.model import BUS, KERNEL_LOG, WHOLE_GPU, CardState, InstanceId, XidCount, XidReport, canonical_pci
 
 WINDOW = 10.0  # seconds
 BURST = 5.0  # seconds from the line before
@@ -48,7 +48,7 @@ class _Event:
 @dataclass(slots=True)
 class _Tally:
     count: int = 0
-    last_wall: float | None = None
+    last_unix_time: float | None = None
     burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first line and its newest
     open: deque[_Event] = field(default_factory=deque)
 
@@ -112,8 +112,8 @@ class _Tally:
     def absorb(self, other: _Tally) -> None:
         """Take over what was counted before the card was known."""
         self.count += other.count
-        walls = [wall for wall in (self.last_wall, other.last_wall) if wall is not None]
-        self.last_wall = max(walls, default=None)
+        walls = [wall for wall in (self.last_unix_time, other.last_unix_time) if wall is not None]
+        self.last_unix_time = max(walls, default=None)
         self.burst = max(self.burst, other.burst)
         self.open = deque(sorted([*self.open, *other.open], key=lambda event: event.at), maxlen=MAX_OPEN)
 
@@ -129,10 +129,10 @@ class _Card:
 
     @property
     def seen(self) -> bool:
-        return any(tally.last_wall is not None for tally in self.tallies.values())
+        return any(tally.last_unix_time is not None for tally in self.tallies.values())
 
 
-class XidBook:
+class XidCounters:
     """Every card's XIDs.  Not locked: the owner sees to that."""
 
     def __init__(self, always: Collection[int], kept: Collection[int] = ()) -> None:
@@ -213,14 +213,16 @@ class XidBook:
         tally = card.tallies.setdefault(self._code(card, report.xid), _Tally())
         new = 0 if report.old else tally.take(report.source, report.times, report.at, self._kin(card, report.xid))
         if report.old or new:
-            tally.last_wall = report.wall if tally.last_wall is None else max(tally.last_wall, report.wall)
+            tally.last_unix_time = (
+                report.unix_time if tally.last_unix_time is None else max(tally.last_unix_time, report.unix_time)
+            )
         return new
 
     def _card(self, report: XidReport) -> _Card | None:
         uuid = report.uuid or self._by_pci.get(report.pci) or self._names.get(report.pci)
         if not uuid:
             uuid = f"unknown-{report.pci}" if report.pci else "unknown"
-        uuid = self._part(uuid, report.part) or uuid
+        uuid = self._part(uuid, report.instance) or uuid
         card = self._cards.get(uuid)
         if card is None and uuid in self._parts and len(self._cards) < MAX_CARDS:
             card = self._cards[uuid] = self._made_part(uuid)
@@ -231,9 +233,9 @@ class XidBook:
             card = self._cards[uuid] = _Card(uuid, "", {}, present=False)
         return card
 
-    def _part(self, uuid: str, part: Part) -> str:
+    def _part(self, uuid: str, part: InstanceId) -> str:
         """Give the UUID of an instance of a card; "" where it is not known, or not which of several it is."""
-        if part == WHOLE:
+        if part == WHOLE_GPU:
             return ""
         found = []
         for one, state in self._parts.items():
@@ -280,6 +282,6 @@ class XidBook:
                     labels=(card.index, card.uuid, shown, listening),
                     xid=code if code != OTHER else None,
                     count=tally.count,
-                    last_wall=tally.last_wall,
+                    last_unix_time=tally.last_unix_time,
                     whole=card.present and not card.parent,
                 )

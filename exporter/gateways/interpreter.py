@@ -11,7 +11,7 @@ from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
 from exporter.gateways.compile import CompiledGateway, compile_layout
 from exporter.gateways.gateway import Gateway, Measure
-from exporter.model import Backend, GatewayReading, Load
+from exporter.model import Backend, BackendLoad, GatewayReading
 
 _OFF = -1.0  # what several routers write for "not measured": missing, without a warning
 
@@ -63,9 +63,9 @@ class GatewayInterpreter:
         )
 
 
-def _load(values: Mapping[str, float | bool]) -> Load:
+def _load(values: Mapping[str, float | bool]) -> BackendLoad:
     up = values.get("up")
-    return Load(
+    return BackendLoad(
         requests=values.get("requests"),
         errors=values.get("errors"),
         active=values.get("active"),

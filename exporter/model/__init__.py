@@ -2,7 +2,7 @@
 
 Units are base units everywhere (seconds, bytes, ratios 0 to 1, hertz, watts, joules, degrees Celsius): whoever
 reads a source converts once, and nobody downstream scales.  Times called ``at`` are ``time.monotonic()`` seconds,
-which all processes of one machine share; only times called ``wall`` are Unix time, and only people read those.
+which all processes of one machine share; only times called ``…unix_time`` are Unix time, and only people read those.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from exporter.model.card import (
 from exporter.model.engine import (
     COMMON_STAGES,
     COUNTERS,
-    CacheRoom,
     EngineReading,
     Histogram,
-    Latency,
+    KvCacheHeadroom,
+    LatencySummary,
     Quantity,
     ReplicaState,
     Stage,
@@ -31,19 +31,19 @@ from exporter.model.engine import (
 )
 from exporter.model.gateway import (
     Backend,
+    BackendLoad,
     GatewayFigures,
     GatewayReading,
     GatewayState,
-    Load,
 )
 from exporter.model.node import (
     DaemonState,
     Economics,
+    GpuAssignment,
     GroupImbalance,
-    Localisation,
-    Ownership,
     Snapshot,
     Spread,
+    VarianceBreakdown,
 )
 from exporter.model.source import (
     EMPTY,
@@ -76,8 +76,8 @@ from exporter.model.xid import (
     BUS,
     KERNEL_LOG,
     NVML,
-    WHOLE,
-    Part,
+    WHOLE_GPU,
+    InstanceId,
     XidCount,
     XidReport,
     canonical_pci,
@@ -94,9 +94,9 @@ __all__ = [
     "NON_FATAL",
     "NVML",
     "UNRATED",
-    "WHOLE",
+    "WHOLE_GPU",
     "Backend",
-    "CacheRoom",
+    "BackendLoad",
     "CardFacts",
     "CardProcess",
     "CardReading",
@@ -110,19 +110,18 @@ __all__ = [
     "GatewayFigures",
     "GatewayReading",
     "GatewayState",
+    "GpuAssignment",
     "GroupImbalance",
     "GroupPaths",
     "Histogram",
-    "Latency",
+    "InstanceId",
+    "KvCacheHeadroom",
+    "LatencySummary",
     "LinkEnd",
     "LinkHealth",
-    "Load",
-    "Localisation",
     "MigInstance",
     "Missing",
     "Outcome",
-    "Ownership",
-    "Part",
     "Peer",
     "PeerPath",
     "Quantity",
@@ -137,6 +136,7 @@ __all__ = [
     "SxidCount",
     "SxidReport",
     "Topology",
+    "VarianceBreakdown",
     "WindowFigures",
     "XidCount",
     "XidReport",

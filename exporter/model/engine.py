@@ -99,12 +99,12 @@ class EngineReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
+class LatencySummary:
     """A latency over one window: quantiles by q, how many observations, and how far the buckets can be trusted."""
 
     quantiles: Mapping[float, float]  # q → seconds; absent when no observations
     observations: float
-    above_top_bucket: float | None  # share of observations beyond the last finite bound
+    overflow_ratio: float | None  # share of observations beyond the last finite bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class WindowFigures:
 
     seconds: float  # time really covered; may be less than the window after a start
     hit_ratio: float | None = None
-    latency: Mapping[Stage, Latency] = field(default_factory=lambda: EMPTY)
+    latency: Mapping[Stage, LatencySummary] = field(default_factory=lambda: EMPTY)
     error_ratio: float | None = None
     request_rate: float | None = None  # finished requests per second
     generation_token_rate: float | None = None
@@ -122,7 +122,7 @@ class WindowFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheRoom:
+class KvCacheHeadroom:
     """What is left of a replica's KV cache, by rank as far as the engine says it."""
 
     used: Mapping[str, float]  # tokens
@@ -147,9 +147,9 @@ class ReplicaState:
     rank_imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # signal → max ÷ mean
     restarts: int = 0
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
-    room: CacheRoom | None = None
+    headroom: KvCacheHeadroom | None = None
     image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
     # Counted by ranks that the page does not show, so that sums over the ranks do not fall when one is missing.
-    carried: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
-    carried_finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # outcome → requests
-    generated: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)
+    departed_quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
+    departed_finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # outcome → requests
+    generated_tokens: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

@@ -11,7 +11,7 @@ Backend = tuple[str, str]  # (pool, backend) as the gateway names them; the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BackendLoad:
     """What a gateway counts for one backend, or for a whole pool.  None: it does not say."""
 
     requests: float | None = None  # counter; retries count again
@@ -28,8 +28,8 @@ class GatewayReading:
 
     at: float
     gateway: str  # the kind: haproxy, nginx, envoy, …
-    backends: Mapping[Backend, Load]
-    pools: Mapping[str, Load] = field(default_factory=lambda: EMPTY)
+    backends: Mapping[Backend, BackendLoad]
+    pools: Mapping[str, BackendLoad] = field(default_factory=lambda: EMPTY)
     cut: frozenset[str] = frozenset()  # pools with backends beyond the cap: shares would be wrong
     started: float | None = None  # wall; a change is a restart
     uptime: float | None = None  # seconds; a fall is a restart

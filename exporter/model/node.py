@@ -16,7 +16,7 @@ from exporter.model.xid import XidCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class GpuAssignment:
     """Which replica uses a card; at most one row per (card, replica, rank)."""
 
     uuid: str
@@ -45,7 +45,7 @@ class GroupImbalance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Localisation:
+class VarianceBreakdown:
     """At which layer the unevenness of one signal of one model arises; no shares when nothing is uneven."""
 
     model: str
@@ -72,7 +72,7 @@ class DaemonState:
     """The daemon about itself."""
 
     config_reload_successful: bool = True
-    config_reload_wall: float | None = None
+    config_reload_unix_time: float | None = None
     loop_restarts: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
     parse_warnings: Mapping[tuple[str, str], int] = field(default_factory=lambda: EMPTY)  # (source, reason) → lines
@@ -84,15 +84,15 @@ class Snapshot:
     """Everything that one page shows, immutable once made; the publisher holds the newest."""
 
     at: float
-    wall: float
+    unix_time: float
     driver: DriverFacts | None = None
     cards: tuple[CardState, ...] = ()
     replicas: tuple[ReplicaState, ...] = ()
     gateways: tuple[GatewayState, ...] = ()
-    owners: tuple[Ownership, ...] = ()
+    assignments: tuple[GpuAssignment, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
     replica_imbalance: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (model, signal)
-    localisation: tuple[Localisation, ...] = ()
+    variance_breakdowns: tuple[VarianceBreakdown, ...] = ()
     economics: Economics = field(default_factory=Economics)
     stragglers: Stragglers = field(default_factory=Stragglers)
     topology: Topology = field(default_factory=Topology)

@@ -20,7 +20,7 @@ class SourceStatus:
     hung: bool = False
     duration: float | None = None  # seconds of the last finished attempt
     last_success: float | None = None  # monotonic
-    last_success_wall: float | None = None
+    last_success_unix_time: float | None = None
     failures: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # reason → count since start
     skipped: int = 0  # polls not started because the previous one was still running
 

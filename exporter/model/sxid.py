@@ -13,7 +13,7 @@ class SxidReport:
     """One line of the kernel log about one error of the switch at ``pci`` (canonical, see ``canonical_pci``).
 
     ``link``: the switch's own number of the NVLink it is about; None where the line names none.  ``old``: it happened
-    before this daemon could count; ``wall`` says when.
+    before this daemon could count; ``unix_time`` says when.
     """
 
     pci: str
@@ -21,7 +21,7 @@ class SxidReport:
     severity: str
     link: int | None
     at: float  # monotonic
-    wall: float  # Unix time
+    unix_time: float  # Unix time
     old: bool = False
 
 
@@ -31,4 +31,4 @@ class SxidCount:
 
     labels: tuple[str, str, str]  # pci_bus_id, sxid, severity
     count: int  # events since the daemon's start
-    last_wall: float  # Unix time of the newest, also of one before the start
+    last_unix_time: float  # Unix time of the newest, also of one before the start

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 NVML, KERNEL_LOG, BUS = "nvml", "kernel_log", "bus"
 
 # Which instance of a divided card (MIG): ids of GPU instance and compute instance, None for the whole of either.
-Part = tuple[int | None, int | None]
-WHOLE: Part = (None, None)
+InstanceId = tuple[int | None, int | None]
+WHOLE_GPU: InstanceId = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +18,17 @@ class XidReport:
     """``times`` reports by one source of one code on one card.
 
     The card is known by ``uuid``, or by ``pci`` (canonical: ``0000:65:00``, see ``canonical_pci``), or not at all.
-    ``part``: the instance of that card that it befell.  ``old``: it happened before this daemon could count; ``wall``
-    says when.
+    ``instance``: the instance of that card that it befell.  ``old``: it happened before this daemon could count;
+    ``unix_time`` says when.
     """
 
     xid: int
     source: str
     at: float  # monotonic
-    wall: float  # Unix time
+    unix_time: float  # Unix time
     uuid: str = ""
     pci: str = ""
-    part: Part = WHOLE
+    instance: InstanceId = WHOLE_GPU
     times: int = 1
     old: bool = False
 
@@ -40,7 +40,7 @@ class XidCount:
     labels: tuple[str, str, str, str]  # gpu, uuid, xid, source
     xid: int | None
     count: int  # events since the daemon's start
-    last_wall: float | None  # Unix time of the newest, also of one before the start; None: never seen
+    last_unix_time: float | None  # Unix time of the newest, also of one before the start; None: never seen
     whole: bool = False  # of a known card as a whole: no instance, and no place on the bus without a card
 
     @property

@@ -138,14 +138,14 @@ def binary(
     *,
     on: Iterable[str] | None = None,
     ignoring: Iterable[str] | None = None,
-    bring: Iterable[str] | None = None,
+    group_left: Iterable[str] | None = None,
     boolean: bool = False,
 ) -> Expr:
     """Join two expressions; see the module for what is refused."""
     if not isinstance(right, Expr):
         right = number(right)
     rank = _RANKS[operator]
-    clause, labels = _matching(operator, left, right, on=on, ignoring=ignoring, bring=bring)
+    clause, labels = _matching(operator, left, right, on=on, ignoring=ignoring, group_left=group_left)
     unit, per_second = _unit(operator, left, right)
     if boolean:
         operator, unit, per_second = f"{operator} bool", Unit.NONE, False
@@ -169,7 +169,7 @@ def _matching(
     *,
     on: Iterable[str] | None,
     ignoring: Iterable[str] | None,
-    bring: Iterable[str] | None,
+    group_left: Iterable[str] | None,
 ) -> tuple[str, frozenset[str]]:
     if left.scalar or right.scalar:
         if on is not None or ignoring is not None or operator in _SETS:
@@ -186,8 +186,8 @@ def _matching(
         check(names, right.labels, str(right))
     clause = f" {'on' if on is not None else 'ignoring'} ({', '.join(names)})"
     kept = left.labels
-    if bring is not None:
-        brought = tuple(bring)
+    if group_left is not None:
+        brought = tuple(group_left)
         check(brought, right.labels, str(right))
         clause += f" group_left ({', '.join(brought)})" if brought else " group_left ()"
         kept = left.labels | set(brought)

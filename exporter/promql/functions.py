@@ -189,11 +189,11 @@ def unless(left: Expr, right: Expr, *, on: Iterable[str] | None = None) -> Expr:
     return binary("unless", left, right, on=on)
 
 
-def both(left: Expr, right: Expr, *, on: Iterable[str]) -> Expr:
+def and_on(left: Expr, right: Expr, *, on: Iterable[str]) -> Expr:
     """Keep the left series that have a partner by these labels: a gate."""
     return binary("and", left, right, on=on)
 
 
-def join(left: Expr, info: Expr, *, on: Iterable[str], bring: Iterable[str]) -> Expr:
+def join(left: Expr, info: Expr, *, on: Iterable[str], group_left: Iterable[str]) -> Expr:
     """Copy labels of an info metric onto every series that agrees with it on ``on``."""
-    return binary("*", left, info, on=on, bring=bring)
+    return binary("*", left, info, on=on, group_left=group_left)

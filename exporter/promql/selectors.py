@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.catalog.spec import Kind, Metric, Unit
+from exporter.catalog.spec import Metric, MetricKind, Unit
 from exporter.errors import QueryError
 from exporter.promql.expression import Expr, check
 
@@ -13,7 +13,7 @@ TARGET = frozenset({"job", "instance"})  # Prometheus puts them on every series 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ExternalMetric:
     """A family that somebody else declares: a recording rule, or what Prometheus itself exposes.
 
     ``labels`` are all of them, ``job`` and ``instance`` included where the series have them.
@@ -21,13 +21,13 @@ class Known:
 
     name: str
     labels: frozenset[str]
-    kind: Kind = Kind.GAUGE
+    kind: MetricKind = MetricKind.GAUGE
     unit: Unit | None = Unit.NONE
     per_second: bool = False
 
 
-UP = Known(name="up", labels=TARGET)
-ALERTS = Known(name="ALERTS", labels=TARGET | {"alertname", "alertstate", "severity", "component"})
+UP = ExternalMetric(name="up", labels=TARGET)
+ALERTS = ExternalMetric(name="ALERTS", labels=TARGET | {"alertname", "alertstate", "severity", "component"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +56,49 @@ def no_regex(value: str) -> Match:
 Matcher = str | Match | tuple["str | Match", ...]  # several: all must hold
 
 
-def select(metric: Metric | Known, **matchers: Matcher) -> Expr:
+def select(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
     """Give the family's series that match; a plain string matches by equality, a tuple holds several matchers.
 
     Raises QueryError for a label that the family does not have, and for histograms: use ``buckets``, ``observations``
     or ``total``.
     """
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         raise QueryError(f"{metric.name} is a histogram: select its buckets, observations or total")
     return _selector(metric, metric.name, frozenset(), metric.unit, matchers)
 
 
-def buckets(metric: Metric | Known, **matchers: Matcher) -> Expr:
+def buckets(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
     """Give the cumulative bucket counters of a histogram; they carry ``le``."""
     return _selector(_histogram(metric), f"{metric.name}_bucket", frozenset({"le"}), Unit.NONE, matchers)
 
 
-def observations(metric: Metric | Known, **matchers: Matcher) -> Expr:
+def observations(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
     """Give the counter of a histogram's observations."""
     return _selector(_histogram(metric), f"{metric.name}_count", frozenset(), Unit.NONE, matchers)
 
 
-def total(metric: Metric | Known, **matchers: Matcher) -> Expr:
+def total(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
     """Give the sum of a histogram's observations, a counter in the histogram's unit."""
     return _selector(_histogram(metric), f"{metric.name}_sum", frozenset(), metric.unit, matchers)
 
 
-def _histogram(metric: Metric | Known) -> Metric | Known:
-    if metric.kind is not Kind.HISTOGRAM:
+def _histogram(metric: Metric | ExternalMetric) -> Metric | ExternalMetric:
+    if metric.kind is not MetricKind.HISTOGRAM:
         raise QueryError(f"{metric.name} is no histogram")
     return metric
 
 
-def labels_of(metric: Metric | Known) -> frozenset[str]:
+def labels_of(metric: Metric | ExternalMetric) -> frozenset[str]:
     """Give every label that the family's series have in Prometheus."""
-    return metric.labels if isinstance(metric, Known) else frozenset(metric.all_labels) | TARGET
+    return metric.labels if isinstance(metric, ExternalMetric) else frozenset(metric.all_labels) | TARGET
 
 
 def _selector(
-    metric: Metric | Known, name: str, more: frozenset[str], unit: Unit | None, matchers: Mapping[str, Matcher]
+    metric: Metric | ExternalMetric,
+    name: str,
+    more: frozenset[str],
+    unit: Unit | None,
+    matchers: Mapping[str, Matcher],
 ) -> Expr:
     labels = labels_of(metric) | more
     check(matchers, labels, name)
@@ -108,9 +112,9 @@ def _selector(
         body=name + ("{" + ",".join(shown) + "}" if shown else ""),
         labels=labels,
         unit=unit,
-        per_second=isinstance(metric, Known) and metric.per_second,
+        per_second=isinstance(metric, ExternalMetric) and metric.per_second,
         sources=frozenset({metric.name}),
-        counter=metric.kind in {Kind.COUNTER, Kind.HISTOGRAM},
+        counter=metric.kind in {MetricKind.COUNTER, MetricKind.HISTOGRAM},
         selector=True,
         pinned=frozenset(label for label, value in matchers.items() if isinstance(value, str)),
     )

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from exporter.model import EMPTY, Snapshot
-from exporter.render.pages import TOO_OLD
+from exporter.render.pages import MAX_AGE
 
 if TYPE_CHECKING:
-    from exporter.render.dcgm.query import Wanted
-    from exporter.render.dcgm.rates import RateBook, Rates
+    from exporter.render.dcgm.query import PageQuery
+    from exporter.render.dcgm.rates import Rates, RateTracker
     from exporter.render.dcgm.recent import Recent, XidWindow
 
 
@@ -43,11 +43,11 @@ class DcgmPages:
         self._lock = threading.Lock()
         self._newest: tuple[Snapshot, float] | None = None
         self._asked_at = float("-inf")
-        self._book: RateBook | None = None
+        self._book: RateTracker | None = None
         self._rates: Rates = EMPTY
         self._window: XidWindow | None = None
         self._recent: Recent = EMPTY
-        self._bodies: dict[tuple[Wanted, bool], bytes] = {}
+        self._bodies: dict[tuple[PageQuery, bool], bytes] = {}
 
     def publish(self, snapshot: Snapshot) -> None:
         """Make a snapshot the newest one."""
@@ -58,11 +58,11 @@ class DcgmPages:
             if self._book is not None:
                 self._follow(now)
 
-    def page(self, wanted: Wanted, *, gzip: bool) -> bytes | None:
+    def page(self, wanted: PageQuery, *, gzip: bool) -> bytes | None:
         """Give the newest page in this form; None when there is none yet or the newest is too old to be shown."""
         now = self._clock()
         with self._lock:
-            if self._newest is None or now - self._newest[1] > TOO_OLD:
+            if self._newest is None or now - self._newest[1] > MAX_AGE:
                 return None
             self._asked_at = now
             if self._book is None:
@@ -71,10 +71,10 @@ class DcgmPages:
             return self._render(wanted, gzip=gzip) if body is None else body
 
     def _begin(self) -> None:
-        from exporter.render.dcgm.rates import RateBook  # noqa: PLC0415 - most nodes have no dashboard of DCGM
+        from exporter.render.dcgm.rates import RateTracker  # noqa: PLC0415 - most nodes have no dashboard of DCGM
         from exporter.render.dcgm.recent import XidWindow  # noqa: PLC0415
 
-        self._book, self._window = RateBook(), XidWindow()
+        self._book, self._window = RateTracker(), XidWindow()
         self._follow(self._asked_at)
 
     def _follow(self, now: float) -> None:
@@ -84,12 +84,12 @@ class DcgmPages:
         if now - self._asked_at <= IDLE_TTL:
             self._rates = self._book.take(self._newest[0].cards)
             newest = self._newest[0]
-            self._recent = self._window.take(newest.xids, newest.at, newest.wall)
+            self._recent = self._window.take(newest.xids, newest.at, newest.unix_time)
         else:
             self._book, self._rates = None, EMPTY
             self._window, self._recent = None, EMPTY
 
-    def _render(self, wanted: Wanted, *, gzip: bool) -> bytes:
+    def _render(self, wanted: PageQuery, *, gzip: bool) -> bytes:
         assert self._newest is not None
         body = self._bodies.get((wanted, False))
         if body is None:

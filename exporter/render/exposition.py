@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import HistogramRow, Kind, Labels, Metric, Row, Series
+from exporter.catalog.spec import HistogramSample, Labels, Metric, MetricKind, Sample, SeriesSet
 from exporter.model import Snapshot
 
 MAX_SERIES = 10_000
@@ -37,7 +37,7 @@ def _escape_help(text: str, *, quotes: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RenderedPage:
     """A page's body and what did not make it onto the page."""
 
     body: bytes
@@ -49,17 +49,17 @@ class ExpositionRenderer:
     """Renders pages of one format; owned by one thread (or guarded by its owner)."""
 
     def __init__(
-        self, *, openmetrics: bool, series: Series = Series.COMMON, catalog: Sequence[Metric] = CATALOG
+        self, *, openmetrics: bool, series: SeriesSet = SeriesSet.COMMON, catalog: Sequence[Metric] = CATALOG
     ) -> None:
         self._families = [
-            _Family(metric, full=series is Series.FULL, openmetrics=openmetrics)
+            _Family(metric, full=series is SeriesSet.FULL, openmetrics=openmetrics)
             for metric in catalog
-            if series is Series.FULL or metric.series is Series.COMMON
+            if series is SeriesSet.FULL or metric.series is SeriesSet.COMMON
         ]
         self._openmetrics = openmetrics
         self._pages = 0
 
-    def render(self, snapshot: Snapshot, extra: str = "") -> Page:
+    def render(self, snapshot: Snapshot, extra: str = "") -> RenderedPage:
         """Render a page; ``extra`` is text of families from elsewhere, already in this collector's format."""
         self._pages += 1
         forget = self._pages % _FORGET_EVERY == 0
@@ -78,7 +78,7 @@ class ExpositionRenderer:
             out.append(extra)
         if self._openmetrics:
             out.append("# EOF\n")
-        return Page("".join(out).encode("utf-8"), count, dropped)
+        return RenderedPage("".join(out).encode("utf-8"), count, dropped)
 
 
 class _Family:
@@ -88,10 +88,10 @@ class _Family:
         self._metric = metric
         self._openmetrics = openmetrics
         self._read = metric.read_full if full and metric.read_full is not None else metric.read
-        kind = "gauge" if metric.kind is Kind.INFO else metric.kind.value
+        kind = "gauge" if metric.kind is MetricKind.INFO else metric.kind.value
         title = metric.family if openmetrics else metric.name
         self.head = f"# HELP {title} {_escape_help(metric.help, quotes=openmetrics)}\n# TYPE {title} {kind}\n"
-        if openmetrics and metric.unit.value and metric.kind is not Kind.INFO:
+        if openmetrics and metric.unit.value and metric.kind is not MetricKind.INFO:
             self.head += f"# UNIT {title} {metric.unit.value}\n"
         self._texts: dict[Labels, str] = {}
         self._buckets: dict[tuple[Labels, tuple[float, ...]], tuple[list[str], str, str]] = {}
@@ -108,7 +108,7 @@ class _Family:
         assert self._read is not None  # by Metric's own check
         return self._samples(self._read(snapshot), room)
 
-    def _samples(self, rows: Iterable[Row], room: int) -> tuple[list[str], int]:
+    def _samples(self, rows: Iterable[Sample], room: int) -> tuple[list[str], int]:
         texts = self._texts
         found = dict(rows)  # equal labels would be one series twice: the last one stands
         lines = []
@@ -126,7 +126,7 @@ class _Family:
             del lines[room:]
         return lines, lost
 
-    def _histograms(self, rows: Iterable[HistogramRow], room: int) -> tuple[list[str], int]:
+    def _histograms(self, rows: Iterable[HistogramSample], room: int) -> tuple[list[str], int]:
         lines: list[str] = []
         lost = 0
         for labels, histogram in dict(rows).items():

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.model import Snapshot
 from exporter.render.exposition import ExpositionRenderer
 
-TOO_OLD = 15.0  # seconds; a snapshot is published every few
+MAX_AGE = 15.0  # seconds; a snapshot is published every few
 
 PageFormat = tuple[bool, bool]  # (OpenMetrics, gzip)
 
@@ -37,7 +37,7 @@ class PageStore:
     def __init__(
         self,
         *,
-        series: Series = Series.COMMON,
+        series: SeriesSet = SeriesSet.COMMON,
         process_metrics: Callable[[bool], str] = lambda _: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,12 +50,12 @@ class PageStore:
         self.dropped = 0
 
     @staticmethod
-    def _make(series: Series) -> dict[bool, ExpositionRenderer]:
+    def _make(series: SeriesSet) -> dict[bool, ExpositionRenderer]:
         return {
             openmetrics: ExpositionRenderer(openmetrics=openmetrics, series=series) for openmetrics in (False, True)
         }
 
-    def use(self, series: Series) -> None:
+    def use(self, series: SeriesSet) -> None:
         """Change the set of series from the next snapshot on."""
         renderers = self._make(series)
         with self._lock:
@@ -68,7 +68,7 @@ class PageStore:
     def page(self, *, openmetrics: bool, gzip: bool) -> bytes | None:
         """Return the newest snapshot in this format, None before the first or when it is too old."""
         newest = self._newest
-        if newest is None or self._clock() - newest.at > TOO_OLD:
+        if newest is None or self._clock() - newest.at > MAX_AGE:
             return None
         body = newest.bodies.get((openmetrics, gzip))
         if body is None:

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind, Metric, Series
+from exporter.catalog.spec import Metric, MetricKind, SeriesSet
 from exporter.model import Snapshot
 
 
@@ -22,13 +22,13 @@ class SnapshotCollector(Collector):
         self,
         newest: Callable[[], Snapshot | None],
         *,
-        series: Series = Series.COMMON,
+        series: SeriesSet = SeriesSet.COMMON,
         catalog: Sequence[Metric] = CATALOG,
     ) -> None:
         """``newest`` returns the snapshot to show; None shows nothing."""
         self._newest = newest
-        self._full = series is Series.FULL
-        self._catalog = [metric for metric in catalog if self._full or metric.series is Series.COMMON]
+        self._full = series is SeriesSet.FULL
+        self._catalog = [metric for metric in catalog if self._full or metric.series is SeriesSet.COMMON]
 
     def collect(self) -> Iterator[Family]:
         """Yield one family per metric that has samples."""
@@ -36,7 +36,7 @@ class SnapshotCollector(Collector):
         if snapshot is None:
             return
         for metric in self._catalog:
-            kind = "gauge" if metric.kind is Kind.INFO else metric.kind.value
+            kind = "gauge" if metric.kind is MetricKind.INFO else metric.kind.value
             family = Family(metric.family, metric.help, kind)
             self._fill(family, metric, snapshot)
             if family.samples:

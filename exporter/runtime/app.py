@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.config.lint import config_lint
 from exporter.config.settings import EngineSettings, Settings
-from exporter.derive.replicas import Assignment
+from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.listener import Listener
 from exporter.http.server.routes import routes
 from exporter.logs import log_event, log_exception
-from exporter.model import CardState, Economics, Outcome, Ownership, ReplicaState, Snapshot
+from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPages
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import Placement
@@ -70,7 +70,7 @@ class App:
         self._reloading = threading.Lock()
         self._stopping = False
         self.pages = PageStore(
-            series=Series(settings.series), process_metrics=process_metrics.exposition, clock=clock
+            series=SeriesSet(settings.series), process_metrics=process_metrics.exposition, clock=clock
         )
         self.dcgm = DcgmPages(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
@@ -186,7 +186,7 @@ class App:
         self._alive()
 
     def _economy(
-        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]
+        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[GpuAssignment]
     ) -> Economics:
         settings = self.settings
         windows = tuple((window.label, window.seconds) for window in settings.windows)
@@ -289,7 +289,7 @@ class App:
         if self.cards is not None:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:
-            self.pages.use(Series(settings.series))
+            self.pages.use(SeriesSet(settings.series))
         self._watch_kernel()
         self.discovery.adopt(settings.discovery)
         self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)

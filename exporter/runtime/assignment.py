@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from exporter.derive.gpu_processes import Seats, seats
-from exporter.derive.replicas import Assignment, Endpoint, owners
+from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
+from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
 from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
@@ -55,7 +55,7 @@ class Placement:
         self._assignment = Assignment()
         self._under_way: float | None = None  # since when
         self._voice = Transitions(logger, SOURCE, clock)
-        self._seats: Seats = EMPTY  # written by ``notice`` alone, which another thread calls
+        self._seats: GpuProcesses = EMPTY  # written by ``notice`` alone, which another thread calls
         self._gone: frozenset[int] = frozenset()  # pids that the last look did not find
         self._nudge = threading.Event()
         self._stopping = False
@@ -102,20 +102,20 @@ class Placement:
         if self._found is not None:
             self._found(listening_engines())
         cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
-        sitting = seats(cards, self._seats, self._gone)
+        sitting = gpu_processes(cards, self._seats, self._gone)
         # Configured replicas are looked up as well: their cards are known, their cards' ranks are not.
         table = self._read_table(sitting, endpoints) if endpoints else None
-        assignment = owners(cards, endpoints, table, sitting)
+        assignment = assign_gpus(cards, endpoints, table, sitting)
         self.looked = True
         if assignment != self._assignment:
             self._assignment = assignment
             unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
             log_event(
-                logger, logging.INFO, "assignment_changed", assigned=len(assignment.owners), unassigned=unassigned
+                logger, logging.INFO, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned
             )
             self._changed()
 
-    def _read_table(self, sitting: Seats, endpoints: Sequence[Endpoint]) -> ProcessTable:
+    def _read_table(self, sitting: GpuProcesses, endpoints: Sequence[Endpoint]) -> ProcessTable:
         pids = frozenset[int]().union(*sitting.values())
         table = read_processes(pids, {endpoint.port for endpoint in endpoints})
         self._gone = pids - table.processes.keys()
@@ -123,7 +123,7 @@ class Placement:
 
     def notice(self, cards: Sequence[CardState]) -> None:
         """Look at once if other processes sit on the cards than last time, or the same ones on other cards."""
-        sitting = seats(cards, self._seats, self._gone)
+        sitting = gpu_processes(cards, self._seats, self._gone)
         if sitting != self._seats:
             self._seats = sitting
             self._nudge.set()

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.derive import economics
-from exporter.derive.economics import HOUR, Consumed, Costs, Energy
+from exporter.derive.economics import HOUR, Consumed, Costs, EnergyMeter
 from exporter.derive.windows import History
-from exporter.model import CardState, Economics, EngineReading, Ownership, ReplicaState, Signal
+from exporter.model import CardState, Economics, EngineReading, GpuAssignment, ReplicaState, Signal
 
 Windows = tuple[tuple[str, float], ...]  # label and length
 _Parts = tuple[tuple[str, float, float], ...]  # uuid, portion, when its energy began to be counted
@@ -39,7 +39,7 @@ class _Account:
         self.history: History[Consumed] = History(windows)
         self._waiting: tuple[float, float] | None = None
 
-    def take(self, generated: tuple[float, float], meters: Mapping[str, Energy]) -> None:
+    def take(self, generated: tuple[float, float], meters: Mapping[str, EnergyMeter]) -> None:
         """Book the tokens that waited as soon as the energy up to their instant is known."""
         self._book(meters)
         latest = self.history.latest
@@ -47,7 +47,7 @@ class _Account:
             self._waiting = generated
             self._book(meters)
 
-    def _book(self, meters: Mapping[str, Energy]) -> None:
+    def _book(self, meters: Mapping[str, EnergyMeter]) -> None:
         if self._waiting is None:
             return
         at, tokens = self._waiting
@@ -66,10 +66,10 @@ class Ledger:
 
     def __init__(self) -> None:
         self._windows: Windows = ()
-        self._meters: dict[str, Energy] = {}
+        self._meters: dict[str, EnergyMeter] = {}
         self._accounts: dict[str, _Account] = {}
         self._idle: dict[str, _Idle] = {}
-        self._owners: Sequence[Ownership] = ()
+        self._assignments: Sequence[GpuAssignment] = ()
         self._portions: dict[str, dict[str, float]] = {}
         self._users: dict[str, list[tuple[str, str]]] = {}  # uuid → (replica, rank)
 
@@ -77,7 +77,7 @@ class Ledger:
         self,
         cards: Sequence[CardState],
         replicas: Sequence[ReplicaState],
-        owners: Sequence[Ownership],
+        assignments: Sequence[GpuAssignment],
         *,
         windows: Windows,
         costs: Costs,
@@ -90,8 +90,8 @@ class Ledger:
             self._windows = windows
             for known in self._accounts.values():
                 known.history = known.history.over(windows)
-        if owners is not self._owners:
-            self._adopt(owners)
+        if assignments is not self._assignments:
+            self._adopt(assignments)
         currency = costs.currency or ""
         prices = {
             card.facts.uuid: costs.gpu_hour[card.facts.name]
@@ -110,12 +110,12 @@ class Ledger:
             idle_cost={uuid: known.cost for uuid, known in idle.items() if uuid in prices},
         )
 
-    def _adopt(self, owners: Sequence[Ownership]) -> None:
-        self._owners = owners
-        self._portions = economics.portions(owners)
+    def _adopt(self, assignments: Sequence[GpuAssignment]) -> None:
+        self._assignments = assignments
+        self._portions = economics.gpu_shares(assignments)
         self._users = {}
-        for owner in owners:
-            self._users.setdefault(owner.uuid, []).append((owner.replica, owner.rank))
+        for assignment in assignments:
+            self._users.setdefault(assignment.uuid, []).append((assignment.replica, assignment.rank))
 
     # ------------------------------------------------------------------ energy and tokens
 
@@ -127,7 +127,7 @@ class Ledger:
             if card.reading is not None and raw is not None:
                 uuid = card.facts.uuid
                 shown.add(uuid)
-                self._meters[uuid] = economics.metered(self._meters.get(uuid), card.reading.at, raw)
+                self._meters[uuid] = economics.update_meter(self._meters.get(uuid), card.reading.at, raw)
         present = {card.facts.uuid for card in cards}
         self._meters = {uuid: meter for uuid, meter in self._meters.items() if uuid in present}
         return shown
@@ -145,9 +145,9 @@ class Ledger:
                 continue
             kept[replica.name] = account
             # Both sides must be read now: otherwise the figures would stand still and be old.
-            if replica.generated is None or not self._portions[replica.name].keys() <= shown:
+            if replica.generated_tokens is None or not self._portions[replica.name].keys() <= shown:
                 continue
-            account.take(replica.generated, self._meters)
+            account.take(replica.generated_tokens, self._meters)
             for label, joules, tokens in _consumed(account.history):
                 if tokens > 0:
                     per_token[replica.name, label] = joules / tokens
@@ -165,7 +165,7 @@ class Ledger:
         account = self._accounts.get(replica.name)
         if account is not None and account.parts == parts:
             latest = account.history.latest
-            if latest is None or replica.generated is None or replica.generated[1] >= latest.tokens:
+            if latest is None or replica.generated_tokens is None or replica.generated_tokens[1] >= latest.tokens:
                 return account
         return _Account(parts, self._windows)
 

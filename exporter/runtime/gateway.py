@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from exporter.derive import gateway as derive
-from exporter.derive.replicas import Endpoint
+from exporter.derive.assignment import Endpoint
 from exporter.derive.windows import History
 from exporter.errors import PageError
 from exporter.gateways.detect import recognise
@@ -46,8 +46,8 @@ class Gateway:
         self._polling = polling
         self._places, self._here = places, here
         self._interpreter: GatewayInterpreter | None = None
-        self._progress: derive.Progress | None = None
-        self._history: History[derive.Totals] = History(plan.windows)
+        self._progress: derive.GatewayCounters | None = None
+        self._history: History[derive.GatewayTotals] = History(plan.windows)
 
     def unread(self) -> GatewayState:
         """Give the state before the first poll."""
@@ -77,7 +77,7 @@ class Gateway:
 
     def take(self, before: GatewayState, reading: GatewayReading, page: Fetched) -> GatewayState:
         """Give the state after a page that was understood."""
-        self._progress = derive.advance(self._progress, reading)
+        self._progress = derive.update(self._progress, reading)
         if self._progress is not None:
             self._history.add(self._progress.totals)
         restarts = self._progress.restarts if self._progress is not None else 0
@@ -89,8 +89,8 @@ class Gateway:
             status=self._polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
-            windows=derive.figures(self._history, reading),
-            replicas=derive.match(list(reading.backends), self._places(), self._here),
+            windows=derive.window_figures(self._history, reading),
+            replicas=derive.match_backends(list(reading.backends), self._places(), self._here),
             restarts=restarts,
         )
 

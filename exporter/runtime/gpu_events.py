@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from exporter.derive.sxids import SxidBook
-from exporter.derive.xids import XidBook
+from exporter.derive.sxids import SxidCounters
+from exporter.derive.xids import XidCounters
 from exporter.driver import protocol
 from exporter.driver.daemon.source import DRIVER_DOWN
 from exporter.errors import SourceError
@@ -109,7 +109,7 @@ class Events:
         """Hold nothing yet.  ``driver``: there is a card source whose events are handed in."""
         self._changed, self._clock, self._wall = changed, clock, wall
         self._lock = threading.Lock()
-        self._book, self._switches = XidBook(FATAL, RESETTING), SxidBook()
+        self._book, self._switches = XidCounters(FATAL, RESETTING), SxidCounters()
         self._shown: tuple[XidCount, ...] = ()
         self._stale = True
         self._listened: set[str] = set()  # sources that were listened to at least once
@@ -158,9 +158,9 @@ class Events:
                 xid=message.xid,
                 source=NVML,
                 at=at,
-                wall=wall,
+                unix_time=wall,
                 uuid=message.uuid,
-                part=(message.gpu_instance, message.compute_instance),
+                instance=(message.gpu_instance, message.compute_instance),
                 times=message.times,
             )
             self._report(report)
@@ -200,9 +200,9 @@ class Events:
                     xid=said.xid,
                     source=source,
                     at=now,
-                    wall=entry.wall,
+                    unix_time=entry.wall,
                     pci=said.pci,
-                    part=said.part,
+                    instance=said.part,
                     old=entry.old,
                 )
                 self._report(report, said.detail)
@@ -268,7 +268,7 @@ class Events:
 
     def _switch_report(self, said: SxidLine, at: float, wall: float, *, old: bool) -> None:
         report = SxidReport(
-            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, wall=wall, old=old
+            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, unix_time=wall, old=old
         )
         with self._lock:
             new = self._switches.add(report)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from exporter.derive.assignment import Assignment
 from exporter.derive.engine import replica_imbalance
-from exporter.derive.imbalance import groups
-from exporter.derive.links import LinkWatch
-from exporter.derive.localisation import localise
-from exporter.derive.replicas import Assignment
+from exporter.derive.imbalance import group_imbalances
+from exporter.derive.links import TopologyTracker
+from exporter.derive.variance import variance_breakdowns
 from exporter.logs import log_exception
 from exporter.model import (
     CardState,
@@ -25,8 +25,8 @@ from exporter.model import (
     DriverFacts,
     Economics,
     GatewayState,
+    GpuAssignment,
     Outcome,
-    Ownership,
     ReplicaState,
     Snapshot,
     SourceStatus,
@@ -37,7 +37,7 @@ from exporter.model import (
 
 logger = logging.getLogger(__name__)
 
-Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[Ownership]], Economics]
+Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[GpuAssignment]], Economics]
 
 HEARTBEAT = 5.0  # seconds between pages when nothing is new
 TOGETHER = 0.02  # seconds that the first news waits for the rest of its kind
@@ -104,7 +104,7 @@ class Publisher:
         publish: Callable[[Snapshot], None],
         notice: Callable[[Sequence[CardState]], None] = lambda _: None,
         economy: Economy = lambda *_: Economics(),
-        stragglers: Callable[[Sequence[CardState], Sequence[Ownership]], Stragglers] = lambda *_: Stragglers(),
+        stragglers: Callable[[Sequence[CardState], Sequence[GpuAssignment]], Stragglers] = lambda *_: Stragglers(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
         dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -124,7 +124,7 @@ class Publisher:
         self._xids, self._sxids = xids, sxids
         self._publish, self._notice = publish, notice
         self._loop_restarts, self._dropped = loop_restarts, dropped
-        self._links = LinkWatch()
+        self._links = TopologyTracker()
         self._clock, self._wall = clock, wall
         self._news, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -150,18 +150,18 @@ class Publisher:
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
         return Snapshot(
             at=now,
-            wall=self._wall(),
+            unix_time=self._wall(),
             driver=view.driver if view is not None else None,
             cards=cards,
             replicas=replicas,
             gateways=gateways,
-            owners=assignment.owners,
-            imbalance=groups(cards, assignment.owners),
+            assignments=assignment.gpus,
+            imbalance=group_imbalances(cards, assignment.gpus),
             replica_imbalance=replica_imbalance(replicas),
-            localisation=localise(cards, replicas, assignment.owners),
-            economics=self._economy(cards, replicas, assignment.owners),
-            stragglers=self._stragglers(cards, assignment.owners),
-            topology=self._links.look(cards, assignment.owners),
+            variance_breakdowns=variance_breakdowns(cards, replicas, assignment.gpus),
+            economics=self._economy(cards, replicas, assignment.gpus),
+            stragglers=self._stragglers(cards, assignment.gpus),
+            topology=self._links.look(cards, assignment.gpus),
             xids=self._xids(cards),
             sxids=self._sxids(),
             sources=(*statuses, *heard, *others),
@@ -186,7 +186,7 @@ class Publisher:
         restarts["gateways"] = sum(source.loop_restarts for source in gateways)
         return DaemonState(
             config_reload_successful=self.reload_successful,
-            config_reload_wall=self.reload_wall,
+            config_reload_unix_time=self.reload_wall,
             loop_restarts=restarts,
             dropped_series=self._dropped(),
             parse_warnings={

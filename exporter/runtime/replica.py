@@ -19,9 +19,9 @@ from exporter.errors import PageError, SourceError
 from exporter.logs import log_event
 from exporter.model import (
     EMPTY,
-    CacheRoom,
     EngineReading,
     Histogram,
+    KvCacheHeadroom,
     ReplicaState,
     SourceStatus,
     Stage,
@@ -70,10 +70,10 @@ class Replica:
         self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
         self._interpreter: EngineInterpreter | None = None
-        self._progress: delta.Progress | None = None
+        self._progress: delta.ReplicaCounters | None = None
         self._added: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # what the state's histograms are the sums of
-        self._history: History[delta.Totals] = History(plan.windows)
-        self._usage: History[capacity.Usage] = History(plan.windows[:1])
+        self._history: History[delta.ReplicaTotals] = History(plan.windows)
+        self._usage: History[capacity.KvCacheUsage] = History(plan.windows[:1])
         self._frozen_said, self._ration = False, Ration(clock)  # what the log said last, whatever was shown since
 
     def unread(self) -> ReplicaState:
@@ -96,7 +96,7 @@ class Replica:
             self._history = self._history.over(plan.windows)
             self._usage = self._usage.over(plan.windows[:1])
         if plan.stages != old.stages and self._progress is not None:
-            self._progress = delta.followed(self._progress, old.stages, plan.stages)
+            self._progress = delta.with_stages(self._progress, old.stages, plan.stages)
 
     # ------------------------------------------------------------------ one page
 
@@ -173,9 +173,9 @@ class Replica:
         if before.labels[2] not in ("", known):
             self._begin_anew()
         restarts = self._progress.totals.restarts if self._progress else 0
-        reading = delta.with_no_hits(self._progress, reading)
-        longest = max((seconds for _, seconds in self.plan.windows), default=delta.KEEP)
-        self._progress = delta.advance(self._progress, reading, self.plan.stages, longest)
+        reading = delta.with_zero_hits(self._progress, reading)
+        longest = max((seconds for _, seconds in self.plan.windows), default=delta.RETENTION)
+        self._progress = delta.update(self._progress, reading, self.plan.stages, longest)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
             self._history.add(totals)
@@ -186,12 +186,12 @@ class Replica:
             renamed = self._asked_anew(reading)
             if renamed.model != reading.model:
                 return self.take(before, renamed, page)  # as the first page of another model
-        frozen = engine.frozen(reading, totals, now)
+        frozen = engine.is_frozen(reading, totals, now)
         if frozen is not None and frozen != self._frozen_said and self._ration.take():
             self._say_frozen(frozen=frozen)
-        windows = engine.figures(self._history, self.plan.quantiles, reading)
+        windows = engine.window_figures(self._history, self.plan.quantiles, reading)
         shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
-        carried = delta.carried(self._progress, reading)
+        carried = delta.departed_totals(self._progress, reading)
         added, self._added = self._added, carried.histograms
         return ReplicaState(
             name=self.plan.name,
@@ -200,16 +200,16 @@ class Replica:
             status=self._polling.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
-            histograms=ranks.summed(carried.histograms, added, before.histograms),
-            carried=carried.quantities,
-            carried_finished=carried.finished,
+            histograms=ranks.sum_stages(carried.histograms, added, before.histograms),
+            departed_quantities=carried.quantities,
+            departed_finished=carried.finished,
             windows=windows,
             frozen=frozen,
             rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
             restarts=totals.restarts if totals else before.restarts,
             certificate_expires=page.certificate_expires,
-            room=self._room(reading, windows),
-            generated=engine.generated(totals),
+            headroom=self._room(reading, windows),
+            generated_tokens=engine.generated_tokens(totals),
             image=self.plan.image,
         )  # fmt: skip
 
@@ -221,11 +221,11 @@ class Replica:
         else:
             log_event(logger, logging.INFO, "recovered", source=self._polling.source)
 
-    def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> CacheRoom:
-        self._usage.add(capacity.usage(reading))
+    def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> KvCacheHeadroom:
+        self._usage.add(capacity.kv_cache_usage(reading))
         window = self.plan.windows[0] if self.plan.windows else ("", 0.0)
         recent = self._usage.within(window[0]) if self.plan.windows else ()
-        return capacity.room(reading, windows, recent, window[1])
+        return capacity.headroom(reading, windows, recent, window[1])
 
     def withdrawn(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
         """Give the state without what only a fresh page may show."""
@@ -235,12 +235,12 @@ class Replica:
             reading=None,
             windows=EMPTY,
             histograms=EMPTY,
-            carried=EMPTY,
-            carried_finished=EMPTY,
+            departed_quantities=EMPTY,
+            departed_finished=EMPTY,
             frozen=None,
             rank_imbalance=EMPTY,
-            room=None,
-            generated=None,
+            headroom=None,
+            generated_tokens=None,
         )
 
     # ------------------------------------------------------------------ the engine's version

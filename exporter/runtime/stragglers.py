@@ -17,11 +17,11 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from exporter.derive.card_evidence import CardEvidence, Counted, counted, evidence
+from exporter.derive.card_evidence import CardEvidence, CounterSample, collect_evidence, sample_counters
 from exporter.derive.slow_card_cause import median
 from exporter.derive.straggler import Judgement, Suspicion, judge
 from exporter.logs import log_event
-from exporter.model import CardReading, CardState, Cause, Ownership, Straggler, Stragglers
+from exporter.model import CardReading, CardState, Cause, GpuAssignment, Straggler, Stragglers
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +51,17 @@ class StragglerWatch:
     """Makes the verdicts of each snapshot, and remembers what the next one needs."""
 
     def __init__(self) -> None:
-        self._owners: Sequence[Ownership] | None = None
+        self._assignments: Sequence[GpuAssignment] | None = None
         self._groups: dict[_Group, frozenset[str]] = {}
         self._users: dict[str, int] = {}  # uuid → replicas on it
         self._cases: dict[_Group, _Case] = {}
         self._evidence: dict[str, CardEvidence] = {}
-        self._read: dict[str, tuple[CardReading, Counted]] = {}  # uuid → its newest reading, and its counters
+        self._read: dict[str, tuple[CardReading, CounterSample]] = {}  # uuid → its newest reading, and its counters
 
-    def look(self, cards: Sequence[CardState], owners: Sequence[Ownership]) -> Stragglers:
+    def look(self, cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
         """Judge the groups; to be called once for each snapshot, in its order."""
-        if owners is not self._owners:
-            self._adopt(owners)
+        if assignments is not self._assignments:
+            self._adopt(assignments)
         fresh = self._take(cards)
         present = {card.facts.uuid for card in cards}
         judged: dict[str, bool] = {}
@@ -82,23 +82,23 @@ class StragglerWatch:
         self._cases = cases
         return Stragglers(judged=judged, found=tuple(sorted(found, key=lambda one: (one.replica, one.uuid))))
 
-    def _adopt(self, owners: Sequence[Ownership]) -> None:
+    def _adopt(self, assignments: Sequence[GpuAssignment]) -> None:
         """Form the groups: cards with the same ranks of a replica; all of its cards where no rank is known."""
         ranks: dict[tuple[str, str], set[str]] = {}
-        for owner in owners:
-            ranks.setdefault((owner.replica, owner.uuid), set()).add(owner.rank)
+        for assignment in assignments:
+            ranks.setdefault((assignment.replica, assignment.uuid), set()).add(assignment.rank)
         groups: dict[_Group, set[str]] = {}
         users: Counter[str] = Counter()
         for (replica, uuid), names in sorted(ranks.items()):
             groups.setdefault((replica, frozenset(names)), set()).add(uuid)
             users[uuid] += 1
         self._groups = {key: frozenset(uuids) for key, uuids in groups.items() if len(uuids) > 1}
-        self._users, self._owners, self._evidence = dict(users), owners, {}
+        self._users, self._assignments, self._evidence = dict(users), assignments, {}
 
     def _take(self, cards: Sequence[CardState]) -> set[str]:
         """Collect the evidence of every card that was read anew; forget the cards that are gone."""
         wanted = frozenset[str]().union(*self._groups.values())
-        read: dict[str, tuple[CardReading, Counted]] = {}
+        read: dict[str, tuple[CardReading, CounterSample]] = {}
         kept: dict[str, CardEvidence] = {}
         fresh = set()
         for card in cards:
@@ -110,8 +110,8 @@ class StragglerWatch:
             if before is not None and before[0] is reading and known is not None:
                 read[uuid], kept[uuid] = before, known
                 continue
-            now = counted(reading, before[1] if before else None)
-            kept[uuid] = evidence(uuid, reading, now, before[1] if before else None, self._users[uuid])
+            now = sample_counters(reading, before[1] if before else None)
+            kept[uuid] = collect_evidence(uuid, reading, now, before[1] if before else None, self._users[uuid])
             read[uuid] = (reading, now)
             fresh.add(uuid)
         self._read, self._evidence = read, kept

@@ -11,7 +11,7 @@ import argparse
 import gc
 import os
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.errors import EndpointError
 from exporter.model import Snapshot
 from exporter.render.exposition import ExpositionRenderer
@@ -51,13 +51,15 @@ def main() -> None:
         name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
     )
     poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
-    renderer = ExpositionRenderer(openmetrics=True, series=Series.FULL)
+    renderer = ExpositionRenderer(openmetrics=True, series=SeriesSet.FULL)
     sizes: list[float] = []
     for poll in range(polls):
         now += 1.0
         poller.poll()
         if poll % 10 == 0:
-            renderer.render(Snapshot(at=now, wall=now, replicas=(poller.view(now),), sources=(poller.state.status,)))
+            renderer.render(
+                Snapshot(at=now, unix_time=now, replicas=(poller.view(now),), sources=(poller.state.status,))
+            )
         if poll % (polls // 10) == polls // 10 - 1:
             gc.collect()
             sizes.append(memory_mib([os.getpid()], "Rss"))

@@ -17,8 +17,8 @@ from itertools import accumulate
 
 import pytest
 
-from exporter.derive.delta import advance
-from exporter.derive.engine import figures
+from exporter.derive.delta import update
+from exporter.derive.engine import window_figures
 from exporter.derive.windows import History
 from exporter.model import EngineReading, Histogram, Quantity, Stage
 
@@ -114,9 +114,9 @@ def questions(found, label: str, length: float) -> Iterator[tuple[str, float]]:
             yield f"count({theirs} == {theirs}) or vector(0)", 0.0  # NaN equals nothing
     total = f'sum(rate(latency_bucket{{le="+Inf"}}{reach}))'
     yield close(f"{total} * {length!r}", answer.observations), 1.0
-    if answer.above_top_bucket is not None:
+    if answer.overflow_ratio is not None:
         below = f'sum(rate(latency_bucket{{le="{BOUNDS[-1]}"}}{reach}))'
-        yield f"abs(1 - {below} / {total} - {answer.above_top_bucket!r}) <= bool 1e-9", 1.0
+        yield f"abs(1 - {below} / {total} - {answer.overflow_ratio!r}) <= bool 1e-9", 1.0
     hits, queries = (f"sum(rate({name.value}{reach}))" for name in (COUNTERS[2], COUNTERS[1]))
     if found[label].hit_ratio is not None:
         yield close(f"{hits} / {queries}", found[label].hit_ratio), 1.0
@@ -131,9 +131,9 @@ def cases(readings: list[EngineReading | None]) -> list[dict[str, object]]:
     for number, reading in enumerate(readings):
         if reading is None:
             continue
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         history.add(progress.totals)
-        found = figures(history, QUANTILES)
+        found = window_figures(history, QUANTILES)
         for label, length in WINDOWS:
             first = number - int(length / STEP)
             if first < 0 or readings[first] is None:
@@ -168,9 +168,9 @@ def test_the_replay_crosses_what_it_claims_to_cross():
     progress, history, empty, ratios = None, History(WINDOWS), 0, set()
     for reading in replay(1):
         if reading is not None:
-            progress = advance(progress, reading)
+            progress = update(progress, reading)
             history.add(progress.totals)
-            for found in figures(history, QUANTILES).values():
+            for found in window_figures(history, QUANTILES).values():
                 empty += not found.latency[Stage.REQUEST].quantiles
                 ratios.add(found.hit_ratio)
     assert progress.totals.restarts == 2
@@ -183,9 +183,9 @@ def test_a_number_that_is_one_part_in_a_hundred_thousand_off_is_noticed(tmp_path
     readings = list(replay(1))[:15]
     progress, history = None, History(WINDOWS)
     for reading in readings[:13]:
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         history.add(progress.totals)
-    ours = figures(history, [0.5])["1m"].latency[Stage.REQUEST].quantiles[0.5]
+    ours = window_figures(history, [0.5])["1m"].latency[Stage.REQUEST].quantiles[0.5]
     theirs = "histogram_quantile(0.5, sum by (le) (increase(latency_bucket[60001ms])))"
 
     def ask(value):

@@ -12,16 +12,15 @@ from dataclasses import replace
 import pytest
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.derive.engine import replica_imbalance
-from exporter.derive.imbalance import groups
-from exporter.derive.links import LinkWatch
-from exporter.derive.localisation import localise
+from exporter.derive.imbalance import group_imbalances
+from exporter.derive.links import TopologyTracker
+from exporter.derive.variance import variance_breakdowns
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import (
-    CacheRoom,
     CardFacts,
     CardReading,
     CardState,
@@ -29,10 +28,11 @@ from exporter.model import (
     DaemonState,
     Economics,
     EngineReading,
+    GpuAssignment,
+    KvCacheHeadroom,
     LinkHealth,
     MigInstance,
     Missing,
-    Ownership,
     Signal,
     Snapshot,
     SourceStatus,
@@ -71,7 +71,7 @@ RECORDINGS = recordings()
 
 
 def rendered(snapshot: Snapshot) -> str:
-    page = ExpositionRenderer(openmetrics=False, series=Series.FULL).render(snapshot)
+    page = ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(snapshot)
     assert page.dropped == 0
     # Twelve digits, and nothing below 1e-12: the rest may differ between mathematical libraries.
     return VALUE.sub(_rounded, VOLATILE.sub("", page.body.decode()))
@@ -101,10 +101,10 @@ def page_of_recording(stem: str) -> str:
     )
     snapshot = Snapshot(
         at=clock.now,
-        wall=1.7e9,
+        unix_time=1.7e9,
         replicas=(state,),
         replica_imbalance=replica_imbalance([state]),
-        localisation=localise((), [state], ()),
+        variance_breakdowns=variance_breakdowns((), [state], ()),
         sources=(state.status,),
         daemon=daemon,
     )
@@ -142,18 +142,18 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
         )
         for (_, card), reading in zip(opened, readings, strict=True)
     )
-    owners = tuple(Ownership(uuid=card.facts.uuid, replica="chat") for card in cards)
+    assignments = tuple(GpuAssignment(uuid=card.facts.uuid, replica="chat") for card in cards)
     return rendered(
         Snapshot(
             at=clock.now + 0.5,
-            wall=1.7e9,
+            unix_time=1.7e9,
             driver=facts,
             cards=cards,
-            owners=owners,
+            assignments=assignments,
             replicas=(replica("chat"),),
-            imbalance=groups(cards, owners),
-            localisation=localise(cards, (replica("chat"),), owners),
-            topology=LinkWatch().look(cards, owners),
+            imbalance=group_imbalances(cards, assignments),
+            variance_breakdowns=variance_breakdowns(cards, (replica("chat"),), assignments),
+            topology=TopologyTracker().look(cards, assignments),
             sources=tuple(card.status for card in cards),
             daemon=DaemonState(unassigned={"other": "no_processes"}),
         )
@@ -197,7 +197,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         frozen=True,
         image="vllm/vllm-openai:v0.11.0@sha256:" + 64 * "0",
         windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
-        room=CacheRoom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
+        headroom=KvCacheHeadroom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
     )
     economics = Economics(
         currency="USD",
@@ -210,7 +210,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
     )
     snapshot = Snapshot(
         at=1001.0,
-        wall=1.7e9,
+        unix_time=1.7e9,
         cards=cards,
         replicas=(lapsed, replace(replica("b", up=False), status=down)),
         sources=(SourceStatus(source="driver", up=True), cards[0].status, down),
@@ -225,18 +225,20 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         ),
         xids=(
             XidCount(
-                labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_wall=1.69e9, whole=True
+                labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_unix_time=1.69e9, whole=True
             ),
-            XidCount(labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_wall=None, whole=True),
+            XidCount(
+                labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_unix_time=None, whole=True
+            ),
         ),
         sxids=(
-            SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_wall=1.69e9),
-            SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_wall=1.69e9),
+            SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_unix_time=1.69e9),
+            SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_unix_time=1.69e9),
         ),
         daemon=DaemonState(
             parse_warnings={("engine:a", "duplicate"): 2},
             config_reload_successful=False,
-            config_reload_wall=1.6e9,
+            config_reload_unix_time=1.6e9,
             loop_restarts={"publisher": 1},
             dropped_series=7,
         ),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind
+from exporter.catalog.spec import MetricKind
 from tests.support import stack_files
 
 OTEL = stack_files.COMPOSE / "otel"
@@ -122,8 +122,8 @@ def test_the_service_gives_every_variable_that_the_configuration_asks_for():
 @pytest.mark.parametrize("rename", RENAMES, ids=lambda one: f"{one['include']}-{one['new_name']}")
 def test_what_is_renamed_exists_and_its_new_name_is_a_convention(rename):
     metric, convention = CATALOGUE[rename["include"]], CONVENTIONS[rename["new_name"]]
-    kinds = {"counter": Kind.COUNTER, "histogram": Kind.HISTOGRAM}
-    assert metric.kind is kinds.get(convention.instrument, Kind.GAUGE)
+    kinds = {"counter": MetricKind.COUNTER, "histogram": MetricKind.HISTOGRAM}
+    assert metric.kind is kinds.get(convention.instrument, MetricKind.GAUGE)
     for operation in rename.get("operations", ()):
         if operation["action"] == "update_label":
             assert operation["label"] in metric.all_labels
@@ -176,7 +176,7 @@ def test_every_statement_meets_something():
 
 def test_what_is_kept_of_a_scrape_is_what_is_renamed():
     keep, drop = METRICS["receivers"]["prometheus"]["config"]["scrape_configs"][0]["metric_relabel_configs"]
-    suffixes = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+    suffixes = {MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count")}
     renamed = {one["include"] for one in RENAMES}
     for metric in CATALOG:
         for series in (metric.name + suffix for suffix in suffixes.get(metric.kind, ("",))):

@@ -18,7 +18,7 @@ from alerts.registry import groups
 from alerts.rule import Alert, Group
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind, Metric
+from exporter.catalog.spec import Metric, MetricKind
 
 TABLES = Path(__file__).parents[1] / "rules" / "alerts"
 TARGET = {"job": "shardwatch", "instance": "n1:9853"}
@@ -112,7 +112,7 @@ def declared(name: str) -> set[str]:
         return FOREIGN[name] | set(TARGET)
     by_name: dict[str, Metric] = {metric.name: metric for metric in CATALOG}
     base = re.sub(r"_(bucket|count|sum)\Z", "", name)
-    if name not in by_name and base in by_name and by_name[base].kind is Kind.HISTOGRAM:
+    if name not in by_name and base in by_name and by_name[base].kind is MetricKind.HISTOGRAM:
         return {*by_name[base].all_labels, *TARGET, *(("le",) if name.endswith("_bucket") else ())}
     assert name in by_name, f"{name}: no such metric"
     return {*by_name[name].all_labels, *TARGET}

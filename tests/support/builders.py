@@ -53,4 +53,4 @@ def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str 
 
 
 def snapshot(**parts) -> Snapshot:
-    return Snapshot(at=1001.0, wall=1.7e9, **parts)
+    return Snapshot(at=1001.0, unix_time=1.7e9, **parts)

@@ -1,10 +1,10 @@
-"""Readings of one replica made of few counters, and what ``advance`` makes of a row of them."""
+"""Readings of one replica made of few counters, and what ``update`` makes of a row of them."""
 
 from __future__ import annotations
 
 from array import array
 
-from exporter.derive.delta import Buckets, Progress, advance
+from exporter.derive.delta import Buckets, ReplicaCounters, update
 from exporter.model import EngineReading, Histogram, Quantity, Stage
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
@@ -25,10 +25,10 @@ def page(at: float, ranks=None, **fields) -> EngineReading:
     return EngineReading(at=at, engine="vllm", ranks={"0": {}} if ranks is None else ranks, **fields)
 
 
-def run(*readings: EngineReading) -> Progress:
+def run(*readings: EngineReading) -> ReplicaCounters:
     progress = None
     for reading in readings:
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
     assert progress is not None
     return progress
 

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.model import DriverFacts, Signal, XidCount
 from exporter.render.dcgm.page import render
-from exporter.render.dcgm.query import understood
+from exporter.render.dcgm.query import parse_query
 from tests.support.builders import card, snapshot
 
 ALL = {signal.value: float(place) for place, signal in enumerate(Signal, start=1)}
@@ -83,7 +83,10 @@ def moved(at, index=0, **counters):
 
 def xid(index, code, count=0, wall=None):
     return XidCount(
-        labels=(str(index), f"GPU-{index:04d}", str(code or "other"), "nvml"), xid=code, count=count, last_wall=wall
+        labels=(str(index), f"GPU-{index:04d}", str(code or "other"), "nvml"),
+        xid=code,
+        count=count,
+        last_unix_time=wall,
     )
 
 
@@ -106,7 +109,7 @@ RECENT = {"GPU-0001": {13: 2, 48: 1}}
 
 
 def page(query="", shot=FULL, rates=RATES, recent=RECENT):
-    return render(shot, understood(query), hostname="node-1", rates=rates, recent=recent)
+    return render(shot, parse_query(query), hostname="node-1", rates=rates, recent=recent)
 
 
 def families(text):

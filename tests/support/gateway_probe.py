@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from exporter.derive.replicas import Endpoint
+from exporter.derive.assignment import Endpoint
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
 from exporter.model import DaemonState, Snapshot
@@ -68,7 +68,7 @@ def read(kind: str, page: str):
 def rendered(*states, parse_warnings=None):
     snapshot = Snapshot(
         at=1070.0,
-        wall=1.7e9,
+        unix_time=1.7e9,
         gateways=states,
         sources=tuple(state.status for state in states),
         daemon=DaemonState(parse_warnings=parse_warnings or {}),

@@ -10,8 +10,8 @@ import ctypes
 import json
 from types import SimpleNamespace
 
-from exporter.catalog.spec import Series
-from exporter.derive.links import LinkWatch
+from exporter.catalog.spec import SeriesSet
+from exporter.derive.links import TopologyTracker
 from exporter.driver.nvml.arrays import VALUE_OF_TYPE
 from exporter.driver.nvml.errors import NOT_SUPPORTED
 from exporter.driver.nvml.gpu import GpuReader
@@ -156,9 +156,13 @@ def page(document):
         cards.append(_state(card, reading, str(card.index), joined.get(card.uuid)))
         cards += [_state(part, read, f"{card.index}:{part.instance.number}") for part, read in instances]
     snapshot = Snapshot(
-        at=clock.now + 0.5, wall=1.7e9, driver=facts, cards=tuple(cards), topology=LinkWatch().look(tuple(cards), ())
+        at=clock.now + 0.5,
+        unix_time=1.7e9,
+        driver=facts,
+        cards=tuple(cards),
+        topology=TopologyTracker().look(tuple(cards), ()),
     )
-    return ExpositionRenderer(openmetrics=False, series=Series.FULL).render(snapshot).body.decode()
+    return ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(snapshot).body.decode()
 
 
 def _state(facts, reading, index, joined=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from exporter.derive.replicas import Assignment, Endpoint, owners
+from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
 from exporter.sources.processes.table import read_processes
 from tests.support.fake_proc import FakeProc
@@ -33,13 +33,13 @@ def endpoint(replica: str, port: int, host: str = "127.0.0.1", gpus: tuple[int |
 
 
 def rows(result: Assignment) -> list[tuple[str, str, str]]:
-    return [(one.uuid, one.replica, one.rank) for one in result.owners]
+    return [(one.uuid, one.replica, one.rank) for one in result.gpus]
 
 
 def assign(node: FakeProc, cards: Sequence[CardState], *endpoints: Endpoint) -> Assignment:
     pids = [one.pid for state in cards if state.reading for one in state.reading.processes or ()]
     table = read_processes(pids, [one.port for one in endpoints], root=str(node.root))
-    return owners(cards, endpoints, table)
+    return assign_gpus(cards, endpoints, table)
 
 
 def vllm(node: FakeProc, first: int, parent: int, port: int, workers: int = 2, **where: Any) -> list[int]:

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 
 from exporter.config.settings import CostSettings
-from exporter.derive.replicas import Assignment
-from exporter.model import CardFacts, CardReading, CardState, DriverFacts, Ownership, Signal, SourceStatus
+from exporter.derive.assignment import Assignment
+from exporter.model import CardFacts, CardReading, CardState, DriverFacts, GpuAssignment, Signal, SourceStatus
 from exporter.runtime.costs import Ledger
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaPlan, replica_poller
@@ -87,25 +87,25 @@ class Lab:
         self.clock = Clock(BEGIN)
         self.ledger = Ledger()
         self.costs = costs or CostSettings()
-        self.owners = tuple(self._owners())
+        self.assignments = tuple(self._assignments())
         self.pollers = [self._poller(replica.spec.name) for replica in self.world.replicas]
         self.snapshot = None
         self.publisher = Publisher(
             cards=Cards(self.world, self.clock) if cards else None,
             replicas=lambda: self.pollers,
-            assignment=lambda: Assignment(owners=self.owners),
+            assignment=lambda: Assignment(gpus=self.assignments),
             publish=lambda snapshot: setattr(self, "snapshot", snapshot),
             economy=lambda *said: self.ledger.account(*said, windows=WINDOWS, costs=self.costs),
             clock=self.clock,
             wall=lambda: 1.7e9,
         )
 
-    def _owners(self):
+    def _assignments(self):
         for replica in self.world.scenario.replicas:
             several = len(replica.ranks) > 1
             for number, group in enumerate(replica.ranks):
                 for index in group:
-                    yield Ownership(uuid=uuid(index), replica=replica.name, rank=str(number) if several else "")
+                    yield GpuAssignment(uuid=uuid(index), replica=replica.name, rank=str(number) if several else "")
 
     def _poller(self, name):
         plan = ReplicaPlan(name=name, kind="vllm", interval=5.0, windows=WINDOWS, quantiles=(0.5,))

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.config.settings import CostSettings
-from exporter.derive.replicas import Assignment
+from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.registry import place
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
-from exporter.model import CardState, Ownership, SourceStatus
+from exporter.model import CardState, GpuAssignment, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import Ledger
 from exporter.runtime.gateway import GatewayPlan, gateway_poller
@@ -101,7 +101,7 @@ class Gpus:
             facts=facts,
             status=SourceStatus(
                 source=f"gpu:{facts.uuid}", up=not lost, reason="lost" if lost else "", last_success=at,
-                last_success_wall=self._unix_now(),
+                last_success_unix_time=self._unix_now(),
             ),
             reading=reading,
             last_read_at=at,
@@ -114,7 +114,7 @@ class VirtualNode:
     """A scenario as the daemon sees it.  ``fault_at``, ``fault_until``: seconds after the start."""
 
     def __init__(
-        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, interval=30.0, series=Series.FULL
+        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, interval=30.0, series=SeriesSet.FULL
     ):
         self.clock = _Plan.clock = Clock(0.0)
         plan = _Plan(
@@ -154,7 +154,7 @@ class VirtualNode:
             for number, group in enumerate(replica.ranks):
                 rank = str(number) if len(replica.ranks) > 1 else ""
                 for index in group:
-                    yield Ownership(uuid=self.gpus.uuids[index], replica=replica.name, rank=rank)
+                    yield GpuAssignment(uuid=self.gpus.uuids[index], replica=replica.name, rank=rank)
 
     def _poller(self, replica, interval):
         name, kind = replica.spec.name, replica.spec.engine

@@ -23,7 +23,7 @@ from compose.fleet.nodes import Nodes, Originals
 from compose.fleet.template import MOST_NODES, template
 from compose.fleet.usage import get
 from compose.native import servers
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from tests.support import builders
 from tests.support.tools import tool
@@ -285,7 +285,7 @@ def test_the_global_tier_counts_the_cards_of_every_region(regional, tmp_path):
 # ---------------------------------------------------------------------- what is bounded
 
 
-@pytest.mark.parametrize("which", [Series.COMMON, Series.FULL])
+@pytest.mark.parametrize("which", [SeriesSet.COMMON, SeriesSet.FULL])
 def test_a_huge_node_stays_within_the_hard_cap_and_says_what_it_left_out(which):
     signals = dict.fromkeys(("utilization", "power", "temperature_gpu", "memory_used"), 0.5)
     node = builders.snapshot(

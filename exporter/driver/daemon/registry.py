@@ -31,7 +31,7 @@ class _Card:
     awaited: bool = False  # no answer yet since the driver was initialised
     duration: float | None = None
     last_success: float | None = None
-    last_success_wall: float | None = None
+    last_success_unix_time: float | None = None
     failures: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
     links: set[int] = field(default_factory=set)  # NVLinks that were up at least once
@@ -76,7 +76,7 @@ def _show(card: _Card, reading: CardReading, wall: float) -> None:
     card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
     card.seen_at = reading.at
     card.pipes |= {pipe for pipe, share in reading.pipe_active.items() if share > 0 and pipe not in card.pipes}
-    card.last_success, card.last_success_wall = reading.at, wall
+    card.last_success, card.last_success_unix_time = reading.at, wall
     for why in reading.missing.values():
         if why in {Missing.ERROR, Missing.INVALID}:
             card.failures[f"signal_{why.value}"] += 1
@@ -316,7 +316,7 @@ class CardRegistry:
             hung=reason == "hung",
             duration=card.duration,
             last_success=card.last_success,
-            last_success_wall=card.last_success_wall,
+            last_success_unix_time=card.last_success_unix_time,
             failures=dict(card.failures),
             skipped=card.skipped,
         )

@@ -146,7 +146,7 @@ class CardSource:
                 reason=self._down,
                 hung=self._down == "hung" or self._beside.any(self._deadline) or self._lingers(now),
                 last_success=self._success[0] if self._success else None,
-                last_success_wall=self._success[1] if self._success else None,
+                last_success_unix_time=self._success[1] if self._success else None,
                 failures=dict(self._failures),
             )
             cards = self._book.view(now, freshness, self._down)

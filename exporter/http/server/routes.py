@@ -19,7 +19,7 @@ from exporter.http.server.request import plain
 from exporter.model import Outcome
 
 if TYPE_CHECKING:
-    from exporter.render.dcgm.query import Wanted
+    from exporter.render.dcgm.query import PageQuery
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -47,7 +47,7 @@ class Pages(Protocol):
 class DcgmForms(Protocol):
     """Where ready pages under DCGM's names come from."""
 
-    def page(self, wanted: Wanted, *, gzip: bool) -> bytes | None:
+    def page(self, wanted: PageQuery, *, gzip: bool) -> bytes | None:
         """Give the newest page; None while there is none, or when it is too old to be shown."""
 
 
@@ -148,11 +148,11 @@ def _no_page() -> Response:
 
 def _dcgm(request: Request, pages: DcgmForms) -> Response:
     """Answer in text 0.0.4 whatever the client prefers: these names are not OpenMetrics'."""
-    from exporter.render.dcgm.query import QueryRefusedError, understood  # noqa: PLC0415 - most nodes never need the tables
+    from exporter.render.dcgm.query import InvalidQueryError, parse_query  # noqa: PLC0415 - most nodes never need the tables
 
     try:
-        wanted = understood(request.query)
-    except QueryRefusedError as refused:
+        wanted = parse_query(request.query)
+    except InvalidQueryError as refused:
         return plain(400, str(refused))
     packed = _form("", request.headers.get("accept-encoding", "")).gzip
     body = pages.page(wanted, gzip=packed)

@@ -25,14 +25,14 @@ from exporter.render.dcgm.value import (
     CardView,
     event_mask,
     event_time,
-    mebibytes,
+    integer,
     nvlink_errors,
     nvlink_kibibytes,
     pipe,
     policy_time,
     real,
+    to_mib,
     used_share,
-    whole,
 )
 
 _MEGA = 1e-6
@@ -48,42 +48,42 @@ def _nvlink_thousands(card: CardView) -> int | None:
 
 
 _DEFAULT = (
-    gauge("DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs in MHz.", whole(Signal.CLOCK_SM, _MEGA)),
-    gauge("DCGM_FI_DEV_MEM_CLOCK", "Clock of the memory in MHz.", whole(Signal.CLOCK_MEMORY, _MEGA)),
+    gauge("DCGM_FI_DEV_SM_CLOCK", "Clock of the SMs in MHz.", integer(Signal.CLOCK_SM, _MEGA)),
+    gauge("DCGM_FI_DEV_MEM_CLOCK", "Clock of the memory in MHz.", integer(Signal.CLOCK_MEMORY, _MEGA)),
     gauge(
-        "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of the memory in degrees Celsius.", whole(Signal.TEMPERATURE_MEMORY)
+        "DCGM_FI_DEV_MEMORY_TEMP", "Temperature of the memory in degrees Celsius.", integer(Signal.TEMPERATURE_MEMORY)
     ),
-    gauge("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU in degrees Celsius.", whole(Signal.TEMPERATURE_GPU)),
+    gauge("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU in degrees Celsius.", integer(Signal.TEMPERATURE_GPU)),
     gauge("DCGM_FI_DEV_POWER_USAGE", "Power drawn by the board in watts.", real(Signal.POWER)),
     counter(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         "Energy used since the driver was loaded, in millijoules.",
-        whole(Signal.ENERGY, _MILLI),
+        integer(Signal.ENERGY, _MILLI),
     ),
-    counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Packets that PCIe had to send again.", whole(Signal.PCIE_REPLAYS)),
+    counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Packets that PCIe had to send again.", integer(Signal.PCIE_REPLAYS)),
     gauge(
         "DCGM_FI_DEV_GPU_UTIL",
         "Time in which a kernel was resident, in percent.",
-        whole(Signal.UTILIZATION, _PERCENT),
+        integer(Signal.UTILIZATION, _PERCENT),
     ),
     gauge(
         "DCGM_FI_DEV_MEM_COPY_UTIL",
         "Time in which the memory was read or written, in percent.",
-        whole(Signal.MEMORY_ACTIVITY, _PERCENT),
+        integer(Signal.MEMORY_ACTIVITY, _PERCENT),
     ),
     gauge(
-        "DCGM_FI_DEV_ENC_UTIL", "Use of the video encoder in percent.", whole(Signal.ENCODER_UTILIZATION, _PERCENT)
+        "DCGM_FI_DEV_ENC_UTIL", "Use of the video encoder in percent.", integer(Signal.ENCODER_UTILIZATION, _PERCENT)
     ),
     gauge(
-        "DCGM_FI_DEV_DEC_UTIL", "Use of the video decoder in percent.", whole(Signal.DECODER_UTILIZATION, _PERCENT)
+        "DCGM_FI_DEV_DEC_UTIL", "Use of the video decoder in percent.", integer(Signal.DECODER_UTILIZATION, _PERCENT)
     ),
     last_error("DCGM_FI_DEV_XID_ERRORS"),
-    gauge("DCGM_FI_DEV_FB_FREE", "Memory that is free, in MiB.", mebibytes(Signal.MEMORY_FREE)),
-    gauge("DCGM_FI_DEV_FB_USED", "Memory in use, in MiB.", mebibytes(Signal.MEMORY_USED)),
+    gauge("DCGM_FI_DEV_FB_FREE", "Memory that is free, in MiB.", to_mib(Signal.MEMORY_FREE)),
+    gauge("DCGM_FI_DEV_FB_USED", "Memory in use, in MiB.", to_mib(Signal.MEMORY_USED)),
     gauge(
         "DCGM_FI_DEV_FB_RESERVED",
         "Memory that the driver keeps for itself, in MiB.",
-        mebibytes(Signal.MEMORY_RESERVED),
+        to_mib(Signal.MEMORY_RESERVED),
     ),
     gauge(
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
@@ -94,15 +94,17 @@ _DEFAULT = (
     counter(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
         "Memory rows replaced after an uncorrectable error.",
-        whole(Signal.REMAPPED_ROWS_UNCORRECTABLE),
+        integer(Signal.REMAPPED_ROWS_UNCORRECTABLE),
     ),
     counter(
         "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
         "Memory rows replaced after correctable errors.",
-        whole(Signal.REMAPPED_ROWS_CORRECTABLE),
+        integer(Signal.REMAPPED_ROWS_CORRECTABLE),
     ),
     gauge(
-        "DCGM_FI_DEV_ROW_REMAP_FAILURE", "1 when a memory row could not be replaced.", whole(Signal.ROW_REMAP_FAILED)
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+        "1 when a memory row could not be replaced.",
+        integer(Signal.ROW_REMAP_FAILED),
     ),
     gauge(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
@@ -119,20 +121,22 @@ _DEFAULT = (
 )
 
 _MORE = (
-    gauge("DCGM_FI_DEV_FB_TOTAL", "All of the memory, in MiB.", mebibytes(Signal.MEMORY_TOTAL)),
+    gauge("DCGM_FI_DEV_FB_TOTAL", "All of the memory, in MiB.", to_mib(Signal.MEMORY_TOTAL)),
     gauge("DCGM_FI_DEV_FB_USED_PERCENT", "Share of the usable memory in use, 0 to 1.", used_share),
-    gauge("DCGM_FI_DEV_BAR1_TOTAL", "Window onto the memory over PCIe, in MiB.", mebibytes(Signal.BAR1_TOTAL)),
-    gauge("DCGM_FI_DEV_BAR1_USED", "Mapped part of that window, in MiB.", mebibytes(Signal.BAR1_USED)),
-    gauge("DCGM_FI_DEV_BAR1_FREE", "Free part of that window, in MiB.", mebibytes(Signal.BAR1_FREE)),
-    gauge("DCGM_FI_DEV_VIDEO_CLOCK", "Clock of the video engines in MHz.", whole(Signal.CLOCK_VIDEO, _MEGA)),
-    gauge("DCGM_FI_DEV_MAX_SM_CLOCK", "Highest clock of the SMs in MHz.", whole(Signal.CLOCK_MAX_SM, _MEGA)),
-    gauge("DCGM_FI_DEV_MAX_MEM_CLOCK", "Highest clock of the memory in MHz.", whole(Signal.CLOCK_MAX_MEMORY, _MEGA)),
+    gauge("DCGM_FI_DEV_BAR1_TOTAL", "Window onto the memory over PCIe, in MiB.", to_mib(Signal.BAR1_TOTAL)),
+    gauge("DCGM_FI_DEV_BAR1_USED", "Mapped part of that window, in MiB.", to_mib(Signal.BAR1_USED)),
+    gauge("DCGM_FI_DEV_BAR1_FREE", "Free part of that window, in MiB.", to_mib(Signal.BAR1_FREE)),
+    gauge("DCGM_FI_DEV_VIDEO_CLOCK", "Clock of the video engines in MHz.", integer(Signal.CLOCK_VIDEO, _MEGA)),
+    gauge("DCGM_FI_DEV_MAX_SM_CLOCK", "Highest clock of the SMs in MHz.", integer(Signal.CLOCK_MAX_SM, _MEGA)),
+    gauge(
+        "DCGM_FI_DEV_MAX_MEM_CLOCK", "Highest clock of the memory in MHz.", integer(Signal.CLOCK_MAX_MEMORY, _MEGA)
+    ),
     gauge(
         "DCGM_FI_DEV_MAX_VIDEO_CLOCK",
         "Highest clock of the video engines in MHz.",
-        whole(Signal.CLOCK_MAX_VIDEO, _MEGA),
+        integer(Signal.CLOCK_MAX_VIDEO, _MEGA),
     ),
-    gauge("DCGM_FI_DEV_PSTATE", "Performance state, 0 for the fastest.", whole(Signal.PERFORMANCE_STATE)),
+    gauge("DCGM_FI_DEV_PSTATE", "Performance state, 0 for the fastest.", integer(Signal.PERFORMANCE_STATE)),
     gauge("DCGM_FI_DEV_POWER_USAGE_INSTANT", "Power drawn at one instant, in watts.", real(Signal.POWER_INSTANT)),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Power limit asked for, in watts.", real(Signal.POWER_LIMIT_REQUESTED)),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", "Least power limit, in watts.", real(Signal.POWER_LIMIT_MIN)),
@@ -142,29 +146,29 @@ _MORE = (
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_LIMIT",
         "Degrees Celsius left before the clocks are slowed down.",
-        whole(Signal.TEMPERATURE_MARGIN),
+        integer(Signal.TEMPERATURE_MARGIN),
     ),
     gauge(
         "DCGM_FI_DEV_SLOWDOWN_TEMP",
         "Temperature at which the clocks are slowed down, in degrees Celsius.",
-        whole(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
+        integer(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
     ),
     gauge(
         "DCGM_FI_DEV_SHUTDOWN_TEMP",
         "Temperature at which the GPU shuts down, in degrees Celsius.",
-        whole(Signal.TEMPERATURE_LIMIT_SHUTDOWN),
+        integer(Signal.TEMPERATURE_LIMIT_SHUTDOWN),
     ),
     gauge(
         "DCGM_FI_DEV_GPU_MAX_OP_TEMP",
         "Highest temperature that the GPU is rated for, in degrees Celsius.",
-        whole(Signal.TEMPERATURE_LIMIT_GPU_MAX),
+        integer(Signal.TEMPERATURE_LIMIT_GPU_MAX),
     ),
     gauge(
         "DCGM_FI_DEV_MEM_MAX_OP_TEMP",
         "Highest temperature that the memory is rated for, in degrees Celsius.",
-        whole(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
+        integer(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
     ),
-    gauge("DCGM_FI_DEV_FAN_SPEED", "Speed of the fans in percent.", whole(Signal.FAN_SPEED, _PERCENT)),
+    gauge("DCGM_FI_DEV_FAN_SPEED", "Speed of the fans in percent.", integer(Signal.FAN_SPEED, _PERCENT)),
     EVENT_REASONS,
     gauge(
         "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
@@ -190,12 +194,12 @@ _MORE = (
     counter(
         "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         "NVLink flow-control units with a wrong checksum.",
-        whole(Signal.NVLINK_CRC_FLIT),
+        integer(Signal.NVLINK_CRC_FLIT),
     ),
     counter(
         "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
         "NVLink data with a wrong checksum.",
-        whole(Signal.NVLINK_CRC_DATA),
+        integer(Signal.NVLINK_CRC_DATA),
     ),
     counter(
         "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
@@ -210,29 +214,29 @@ _MORE = (
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_CRC", "NVLink packets with a wrong checksum.", nvlink_errors("crc")),
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_REPLAY", "Packets that NVLinks had to send again.", nvlink_errors("replay")),
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", "Recoveries of NVLinks.", nvlink_errors("recovery")),
-    counter("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "Bytes sent over all NVLinks.", whole(Signal.NVLINK_TRANSMIT)),
-    counter("DCGM_FI_DEV_NVLINK_COUNT_RX_BYTES", "Bytes received over all NVLinks.", whole(Signal.NVLINK_RECEIVE)),
+    counter("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "Bytes sent over all NVLinks.", integer(Signal.NVLINK_TRANSMIT)),
+    counter("DCGM_FI_DEV_NVLINK_COUNT_RX_BYTES", "Bytes received over all NVLinks.", integer(Signal.NVLINK_RECEIVE)),
     *ECC_ERRORS,
     counter(
         "DCGM_FI_DEV_RETIRED_SBE",
         "Memory pages retired after single-bit errors.",
-        whole(Signal.RETIRED_PAGES_SINGLE_BIT),
+        integer(Signal.RETIRED_PAGES_SINGLE_BIT),
     ),
     counter(
         "DCGM_FI_DEV_RETIRED_DBE",
         "Memory pages retired after double-bit errors.",
-        whole(Signal.RETIRED_PAGES_DOUBLE_BIT),
+        integer(Signal.RETIRED_PAGES_DOUBLE_BIT),
     ),
     gauge(
         "DCGM_FI_DEV_RETIRED_PENDING",
         "1 when a memory page waits for a reset to be retired.",
-        whole(Signal.RETIRED_PAGES_PENDING),
+        integer(Signal.RETIRED_PAGES_PENDING),
     ),
     ROW_REMAP_PENDING,
     gauge(
         "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
         "What the driver asks for: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
-        whole(Signal.RECOVERY_ACTION),
+        integer(Signal.RECOVERY_ACTION),
     ),
     gauge("DCGM_FI_PROF_SM_ACTIVE", "Share of cycles in which an SM had work.", real(Signal.SM_ACTIVE)),
     gauge("DCGM_FI_PROF_SM_OCCUPANCY", "Share of the warps that SMs could hold.", real(Signal.SM_OCCUPANCY)),

@@ -25,13 +25,13 @@ from exporter.render.dcgm.value import (
     CardView,
     event_time,
     full_joules,
+    integer,
     nvlink_errors,
     nvlink_kibibytes,
     pipe,
     policy_time,
     real,
     used_share,
-    whole,
 )
 
 
@@ -41,13 +41,13 @@ def _nvlink_bytes(card: CardView) -> int | None:
 
 
 _DEFAULT = (
-    gauge("DCGM_FI_DEV_SM_CLOCK_HERTZ", "Clock of the SMs.", whole(Signal.CLOCK_SM)),
-    gauge("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", "Clock of the memory.", whole(Signal.CLOCK_MEMORY)),
-    gauge("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "Temperature of the memory.", whole(Signal.TEMPERATURE_MEMORY)),
-    gauge("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "Temperature of the GPU.", whole(Signal.TEMPERATURE_GPU)),
+    gauge("DCGM_FI_DEV_SM_CLOCK_HERTZ", "Clock of the SMs.", integer(Signal.CLOCK_SM)),
+    gauge("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", "Clock of the memory.", integer(Signal.CLOCK_MEMORY)),
+    gauge("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "Temperature of the memory.", integer(Signal.TEMPERATURE_MEMORY)),
+    gauge("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "Temperature of the GPU.", integer(Signal.TEMPERATURE_GPU)),
     gauge("DCGM_FI_DEV_BOARD_POWER_WATTS", "Power drawn by the board.", real(Signal.POWER)),
     counter("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "Energy used since the driver was loaded.", full_joules),
-    counter("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "Packets that PCIe had to send again.", whole(Signal.PCIE_REPLAYS)),
+    counter("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "Packets that PCIe had to send again.", integer(Signal.PCIE_REPLAYS)),
     gauge("DCGM_FI_DEV_GPU_UTIL_RATIO", "Share of time in which a kernel was resident.", real(Signal.UTILIZATION)),
     gauge(
         "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
@@ -57,10 +57,12 @@ _DEFAULT = (
     gauge("DCGM_FI_DEV_ENC_UTIL_RATIO", "Use of the video encoder.", real(Signal.ENCODER_UTILIZATION)),
     gauge("DCGM_FI_DEV_DEC_UTIL_RATIO", "Use of the video decoder.", real(Signal.DECODER_UTILIZATION)),
     last_error("DCGM_FI_DEV_XID_ERROR"),
-    gauge("DCGM_FI_DEV_FB_FREE_BYTES", "Memory that is free.", whole(Signal.MEMORY_FREE)),
-    gauge("DCGM_FI_DEV_FB_USED_BYTES", "Memory in use.", whole(Signal.MEMORY_USED)),
-    gauge("DCGM_FI_DEV_FB_RESERVED_BYTES", "Memory that the driver keeps for itself.", whole(Signal.MEMORY_RESERVED)),
-    gauge("DCGM_FI_DEV_FB_CAPACITY_BYTES", "All of the memory.", whole(Signal.MEMORY_TOTAL)),
+    gauge("DCGM_FI_DEV_FB_FREE_BYTES", "Memory that is free.", integer(Signal.MEMORY_FREE)),
+    gauge("DCGM_FI_DEV_FB_USED_BYTES", "Memory in use.", integer(Signal.MEMORY_USED)),
+    gauge(
+        "DCGM_FI_DEV_FB_RESERVED_BYTES", "Memory that the driver keeps for itself.", integer(Signal.MEMORY_RESERVED)
+    ),
+    gauge("DCGM_FI_DEV_FB_CAPACITY_BYTES", "All of the memory.", integer(Signal.MEMORY_TOTAL)),
     gauge(
         "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
         "Data over all NVLinks, both directions.",
@@ -70,15 +72,15 @@ _DEFAULT = (
     counter(
         "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
         "Memory rows replaced after an uncorrectable error.",
-        whole(Signal.REMAPPED_ROWS_UNCORRECTABLE),
+        integer(Signal.REMAPPED_ROWS_UNCORRECTABLE),
     ),
     counter(
         "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL",
         "Memory rows replaced after correctable errors.",
-        whole(Signal.REMAPPED_ROWS_CORRECTABLE),
+        integer(Signal.REMAPPED_ROWS_CORRECTABLE),
     ),
     gauge(
-        "DCGM_FI_DEV_ROW_REMAP_FAILED", "1 when a memory row could not be replaced.", whole(Signal.ROW_REMAP_FAILED)
+        "DCGM_FI_DEV_ROW_REMAP_FAILED", "1 when a memory row could not be replaced.", integer(Signal.ROW_REMAP_FAILED)
     ),
     gauge(
         "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
@@ -98,14 +100,16 @@ _DEFAULT = (
 
 _MORE = (
     gauge("DCGM_FI_DEV_FB_USED_RATIO", "Share of the usable memory in use.", used_share),
-    gauge("DCGM_FI_DEV_BAR1_CAPACITY_BYTES", "Window onto the memory over PCIe.", whole(Signal.BAR1_TOTAL)),
-    gauge("DCGM_FI_DEV_BAR1_USED_BYTES", "Mapped part of that window.", whole(Signal.BAR1_USED)),
-    gauge("DCGM_FI_DEV_BAR1_FREE_BYTES", "Free part of that window.", whole(Signal.BAR1_FREE)),
-    gauge("DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", "Clock of the video engines.", whole(Signal.CLOCK_VIDEO)),
-    gauge("DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ", "Highest clock of the SMs.", whole(Signal.CLOCK_MAX_SM)),
-    gauge("DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ", "Highest clock of the memory.", whole(Signal.CLOCK_MAX_MEMORY)),
-    gauge("DCGM_FI_DEV_VIDEO_MAX_CLOCK_HERTZ", "Highest clock of the video engines.", whole(Signal.CLOCK_MAX_VIDEO)),
-    gauge("DCGM_FI_DEV_GPU_PSTATE", "Performance state, 0 for the fastest.", whole(Signal.PERFORMANCE_STATE)),
+    gauge("DCGM_FI_DEV_BAR1_CAPACITY_BYTES", "Window onto the memory over PCIe.", integer(Signal.BAR1_TOTAL)),
+    gauge("DCGM_FI_DEV_BAR1_USED_BYTES", "Mapped part of that window.", integer(Signal.BAR1_USED)),
+    gauge("DCGM_FI_DEV_BAR1_FREE_BYTES", "Free part of that window.", integer(Signal.BAR1_FREE)),
+    gauge("DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", "Clock of the video engines.", integer(Signal.CLOCK_VIDEO)),
+    gauge("DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ", "Highest clock of the SMs.", integer(Signal.CLOCK_MAX_SM)),
+    gauge("DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ", "Highest clock of the memory.", integer(Signal.CLOCK_MAX_MEMORY)),
+    gauge(
+        "DCGM_FI_DEV_VIDEO_MAX_CLOCK_HERTZ", "Highest clock of the video engines.", integer(Signal.CLOCK_MAX_VIDEO)
+    ),
+    gauge("DCGM_FI_DEV_GPU_PSTATE", "Performance state, 0 for the fastest.", integer(Signal.PERFORMANCE_STATE)),
     gauge("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "Power drawn at one instant.", real(Signal.POWER_INSTANT)),
     gauge(
         "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", "Power limit asked for.", real(Signal.POWER_LIMIT_REQUESTED)
@@ -117,27 +121,27 @@ _MORE = (
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS",
         "Degrees left before the clocks are slowed down.",
-        whole(Signal.TEMPERATURE_MARGIN),
+        integer(Signal.TEMPERATURE_MARGIN),
     ),
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_SLOWDOWN_CELSIUS",
         "Temperature at which the clocks are slowed down.",
-        whole(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
+        integer(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
     ),
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_SHUTDOWN_CELSIUS",
         "Temperature at which the GPU shuts down.",
-        whole(Signal.TEMPERATURE_LIMIT_SHUTDOWN),
+        integer(Signal.TEMPERATURE_LIMIT_SHUTDOWN),
     ),
     gauge(
         "DCGM_FI_DEV_GPU_MAX_OP_TEMP_CELSIUS",
         "Highest temperature that the GPU is rated for.",
-        whole(Signal.TEMPERATURE_LIMIT_GPU_MAX),
+        integer(Signal.TEMPERATURE_LIMIT_GPU_MAX),
     ),
     gauge(
         "DCGM_FI_DEV_MEMORY_MAX_OP_TEMP_CELSIUS",
         "Highest temperature that the memory is rated for.",
-        whole(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
+        integer(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
     ),
     gauge("DCGM_FI_DEV_FAN_SPEED_RATIO", "Speed of the fans.", real(Signal.FAN_SPEED)),
     EVENT_REASONS,
@@ -160,12 +164,12 @@ _MORE = (
     counter(
         "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL",
         "NVLink flow-control units with a wrong checksum.",
-        whole(Signal.NVLINK_CRC_FLIT),
+        integer(Signal.NVLINK_CRC_FLIT),
     ),
     counter(
         "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_TOTAL",
         "NVLink data with a wrong checksum.",
-        whole(Signal.NVLINK_CRC_DATA),
+        integer(Signal.NVLINK_CRC_DATA),
     ),
     counter(
         "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL", "Packets that NVLinks had to send again.", nvlink_errors("replay")
@@ -174,31 +178,31 @@ _MORE = (
     counter("DCGM_FI_DEV_NVLINK_CRC_ERROR_TOTAL", "NVLink packets with a wrong checksum.", nvlink_errors("crc")),
     counter("DCGM_FI_DEV_NVLINK_REPLAY_TOTAL", "Packets that NVLinks had to send again.", nvlink_errors("replay")),
     counter("DCGM_FI_DEV_NVLINK_RECOVERY_TOTAL", "Recoveries of NVLinks.", nvlink_errors("recovery")),
-    counter("DCGM_FI_DEV_NVLINK_TX_BYTES_TOTAL", "Bytes sent over all NVLinks.", whole(Signal.NVLINK_TRANSMIT)),
-    counter("DCGM_FI_DEV_NVLINK_RX_BYTES_TOTAL", "Bytes received over all NVLinks.", whole(Signal.NVLINK_RECEIVE)),
-    counter("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL", "Bytes sent over PCIe.", whole(Signal.PCIE_TRANSMIT)),
-    counter("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL", "Bytes received over PCIe.", whole(Signal.PCIE_RECEIVE)),
+    counter("DCGM_FI_DEV_NVLINK_TX_BYTES_TOTAL", "Bytes sent over all NVLinks.", integer(Signal.NVLINK_TRANSMIT)),
+    counter("DCGM_FI_DEV_NVLINK_RX_BYTES_TOTAL", "Bytes received over all NVLinks.", integer(Signal.NVLINK_RECEIVE)),
+    counter("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL", "Bytes sent over PCIe.", integer(Signal.PCIE_TRANSMIT)),
+    counter("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL", "Bytes received over PCIe.", integer(Signal.PCIE_RECEIVE)),
     *ECC_ERRORS,
     counter(
         "DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL",
         "Memory pages retired after single-bit errors.",
-        whole(Signal.RETIRED_PAGES_SINGLE_BIT),
+        integer(Signal.RETIRED_PAGES_SINGLE_BIT),
     ),
     counter(
         "DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL",
         "Memory pages retired after double-bit errors.",
-        whole(Signal.RETIRED_PAGES_DOUBLE_BIT),
+        integer(Signal.RETIRED_PAGES_DOUBLE_BIT),
     ),
     gauge(
         "DCGM_FI_DEV_PAGE_RETIRED_PENDING",
         "1 when a memory page waits for a reset to be retired.",
-        whole(Signal.RETIRED_PAGES_PENDING),
+        integer(Signal.RETIRED_PAGES_PENDING),
     ),
     ROW_REMAP_PENDING,
     gauge(
         "DCGM_FI_DEV_GPU_RECOVERY_ACTION",
         "What the driver asks for: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
-        whole(Signal.RECOVERY_ACTION),
+        integer(Signal.RECOVERY_ACTION),
     ),
     gauge("DCGM_FI_PROF_SM_UTIL_RATIO", "Share of cycles in which an SM had work.", real(Signal.SM_ACTIVE)),
     gauge("DCGM_FI_PROF_SM_OCCUPANCY_RATIO", "Share of the warps that SMs could hold.", real(Signal.SM_OCCUPANCY)),

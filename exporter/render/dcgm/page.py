@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
-from exporter.render.dcgm.query import Wanted
+from exporter.render.dcgm.query import PageQuery
 from exporter.render.dcgm.rates import Rates
 from exporter.render.dcgm.recent import Recent
-from exporter.render.dcgm.row import Row
+from exporter.render.dcgm.row import DcgmRow
 from exporter.render.dcgm.value import CardView
 from exporter.render.exposition import escape_label
 
 NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
 
 
-def render(snapshot: Snapshot, wanted: Wanted, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
+def render(snapshot: Snapshot, wanted: PageQuery, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
     """Render the page; of a card without a fresh reading only its XIDs are on it, which may say why."""
     driver = snapshot.driver.driver_version if snapshot.driver is not None else ""
     xids = _by_card(snapshot)
@@ -52,7 +52,7 @@ def _by_card(snapshot: Snapshot) -> dict[str, tuple[XidCount, ...]]:
     return {uuid: tuple(counts) for uuid, counts in found.items()}
 
 
-def _lines(row: Row, labels: str, card: CardView) -> Iterator[str]:
+def _lines(row: DcgmRow, labels: str, card: CardView) -> Iterator[str]:
     if row.value is not None:
         value = row.value(card)
         if value is not None:
@@ -62,7 +62,7 @@ def _lines(row: Row, labels: str, card: CardView) -> Iterator[str]:
             yield f"{row.name}{{{labels},{_written(more)}}} {number}\n"
 
 
-def _labels(facts: CardFacts, part: MigInstance | None, wanted: Wanted, hostname: str, driver: str) -> str:
+def _labels(facts: CardFacts, part: MigInstance | None, wanted: PageQuery, hostname: str, driver: str) -> str:
     pairs = [
         ("gpu", str(facts.index)),
         ("UUID", facts.uuid),

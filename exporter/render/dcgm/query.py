@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from exporter.render.dcgm.legacy import LEGACY
 from exporter.render.dcgm.modern import MODERN
-from exporter.render.dcgm.row import Dialect, Row
+from exporter.render.dcgm.row import DcgmRow, Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"legacy": LEGACY, "4.9": MODERN}
 _WORDS: Mapping[str, tuple[str, ...]] = {  # the first one is taken where nothing is said
@@ -22,12 +22,12 @@ _WORDS: Mapping[str, tuple[str, ...]] = {  # the first one is taken where nothin
 }
 
 
-class QueryRefusedError(ValueError):
+class InvalidQueryError(ValueError):
     """A question that cannot be answered; the message names what can, and repeats nothing of the question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PageQuery:
     """One page as somebody wants it."""
 
     dialect: str
@@ -40,7 +40,7 @@ class Wanted:
         return DIALECTS[self.dialect]
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[DcgmRow, ...]:
         """The rows of the page."""
         return self.names.default + (self.names.more if self.fields == "all" else ())
 
@@ -52,7 +52,7 @@ class Wanted:
         return (self.names.hostname_label if self.hostname == "default" else self.hostname,)
 
 
-def understood(query: str) -> Wanted:
+def parse_query(query: str) -> PageQuery:
     """Read a query string.  Raises QueryRefusedError."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=len(_WORDS))
@@ -61,9 +61,9 @@ def understood(query: str) -> Wanted:
     given = dict(pairs)
     if len(given) != len(pairs) or not given.keys() <= _WORDS.keys():
         known = ", ".join(f"{name}={'|'.join(words)}" for name, words in _WORDS.items())
-        raise QueryRefusedError(f"the parameters of this page are, each at most once: {known}")
+        raise InvalidQueryError(f"the parameters of this page are, each at most once: {known}")
     for name, word in given.items():
         if word not in _WORDS[name]:
-            raise QueryRefusedError(f"{name} is one of: {', '.join(_WORDS[name])}")
+            raise InvalidQueryError(f"{name} is one of: {', '.join(_WORDS[name])}")
     chosen = {name: given.get(name, words[0]) for name, words in _WORDS.items()}
-    return Wanted(dialect=chosen["dialect"], hostname=chosen["hostname"], fields=chosen["fields"])
+    return PageQuery(dialect=chosen["dialect"], hostname=chosen["hostname"], fields=chosen["fields"])

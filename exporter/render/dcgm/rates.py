@@ -24,7 +24,7 @@ class _Count:
     bytes: Mapping[Signal, float]
 
 
-class RateBook:
+class RateTracker:
     """Follows the byte counters of all cards; owned by one thread, or guarded by its owner."""
 
     def __init__(self) -> None:

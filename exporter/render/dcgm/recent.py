@@ -29,7 +29,11 @@ class XidWindow:
         """Note the counts at ``at`` (monotonic; ``wall`` the same in Unix time) and give those of the window."""
         shown = {(one.labels[1], one.xid): one for one in xids if one.xid is not None and one.count}
         if self._counts is None:
-            ages = {key: max(0.0, wall - one.last_wall) for key, one in shown.items() if one.last_wall is not None}
+            ages = {
+                key: max(0.0, wall - one.last_unix_time)
+                for key, one in shown.items()
+                if one.last_unix_time is not None
+            }
             self._rises.extend(sorted((at - age, key, 1) for key, age in ages.items()))
         else:
             risen = {key: one.count - self._counts.get(key, 0) for key, one in shown.items()}

@@ -8,7 +8,7 @@ from exporter.render.dcgm.value import Split, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DcgmRow:
     """One family of a dialect; exactly one of ``value`` and ``split``."""
 
     name: str
@@ -24,15 +24,15 @@ class Dialect:
 
     hostname_label: str
     driver_label: str
-    default: tuple[Row, ...]  # what DCGM's exporter shows unless told otherwise, as far as we have it
-    more: tuple[Row, ...]  # what people commonly switch on
+    default: tuple[DcgmRow, ...]  # what DCGM's exporter shows unless told otherwise, as far as we have it
+    more: tuple[DcgmRow, ...]  # what people commonly switch on
 
 
-def gauge(name: str, help_: str, value: Value) -> Row:
+def gauge(name: str, help_: str, value: Value) -> DcgmRow:
     """Make a row that may fall."""
-    return Row(name=name, kind="gauge", help=help_, value=value)
+    return DcgmRow(name=name, kind="gauge", help=help_, value=value)
 
 
-def counter(name: str, help_: str, value: Value) -> Row:
+def counter(name: str, help_: str, value: Value) -> DcgmRow:
     """Make a row that only rises."""
-    return Row(name=name, kind="counter", help=help_, value=value)
+    return DcgmRow(name=name, kind="counter", help=help_, value=value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from exporter.model import Signal
-from exporter.render.dcgm.row import Row, counter, gauge
+from exporter.render.dcgm.row import DcgmRow, counter, gauge
 from exporter.render.dcgm.value import (
     event_mask,
     event_time,
     fabric_manager,
+    integer,
     last_xid,
     traffic,
-    whole,
     xid_totals,
     xid_window,
 )
@@ -55,15 +55,15 @@ NVLINK_RATES = (
 )
 
 PCIE_LINK = (
-    gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "PCIe generation now.", whole(Signal.PCIE_LINK_GENERATION)),
-    gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "PCIe lanes now.", whole(Signal.PCIE_LINK_WIDTH)),
-    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "Highest PCIe generation.", whole(Signal.PCIE_LINK_GENERATION_MAX)),
-    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "Most PCIe lanes.", whole(Signal.PCIE_LINK_WIDTH_MAX)),
+    gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "PCIe generation now.", integer(Signal.PCIE_LINK_GENERATION)),
+    gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "PCIe lanes now.", integer(Signal.PCIE_LINK_WIDTH)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "Highest PCIe generation.", integer(Signal.PCIE_LINK_GENERATION_MAX)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "Most PCIe lanes.", integer(Signal.PCIE_LINK_WIDTH_MAX)),
 )
 
 EVENT_REASONS = gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Mask of what holds the clocks down now.", event_mask)
 
-EVENT_TIMES: tuple[Row, ...] = tuple(
+EVENT_TIMES: tuple[DcgmRow, ...] = tuple(
     counter(
         f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{word}_NS", f"Nanoseconds with clocks {what}.", event_time(reason, _NANO)
     )
@@ -80,29 +80,29 @@ ECC_ERRORS = (
     counter(
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         "Corrected memory errors since the driver was loaded.",
-        whole(Signal.ECC_CORRECTED_VOLATILE),
+        integer(Signal.ECC_CORRECTED_VOLATILE),
     ),
     counter(
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
         "Uncorrected memory errors since the driver was loaded.",
-        whole(Signal.ECC_UNCORRECTED_VOLATILE),
+        integer(Signal.ECC_UNCORRECTED_VOLATILE),
     ),
     counter(
         "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
         "Corrected memory errors of the card's life.",
-        whole(Signal.ECC_CORRECTED_AGGREGATE),
+        integer(Signal.ECC_CORRECTED_AGGREGATE),
     ),
     counter(
         "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
         "Uncorrected memory errors of the card's life.",
-        whole(Signal.ECC_UNCORRECTED_AGGREGATE),
+        integer(Signal.ECC_UNCORRECTED_AGGREGATE),
     ),
 )
 
 ROW_REMAP_PENDING = gauge(
     "DCGM_FI_DEV_ROW_REMAP_PENDING",
     "1 when a memory row waits for a reset to be replaced.",
-    whole(Signal.ROW_REMAP_PENDING),
+    integer(Signal.ROW_REMAP_PENDING),
 )
 
 FABRIC_MANAGER = gauge(
@@ -115,19 +115,19 @@ FABRIC_MANAGER = gauge(
 VGPU_LICENSE = gauge(
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
     "1 when the vGPU of a virtual machine is licensed.",
-    whole(Signal.VGPU_LICENSED),
+    integer(Signal.VGPU_LICENSED),
 )
 
 FABRIC_HEALTH = (
     gauge(
         "DCGM_FI_DEV_FABRIC_HEALTH_MASK",
         "What ails the NVSwitch fabric, as the driver's mask of two-bit fields.",
-        whole(Signal.FABRIC_HEALTH),
+        integer(Signal.FABRIC_HEALTH),
     ),
     gauge(
         "DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY",
         "Health of the NVSwitch fabric: 1 healthy, 2 unhealthy, 3 limited capacity.",
-        whole(Signal.FABRIC_SUMMARY),
+        integer(Signal.FABRIC_SUMMARY),
     ),
 )
 
@@ -139,14 +139,14 @@ POLICIES = (
     ("RELIABILITY_VIOLATION", "RELIABILITY_THROTTLE", "to keep the voltage reliable", "reliability"),
 )
 
-XID_TOTALS = Row(
+XID_TOTALS = DcgmRow(
     name="DCGM_EXP_XID_ERRORS_TOTAL",
     kind="counter",
     help="Errors that the driver reported, by XID, since the daemon started.",
     split=xid_totals,
 )
 
-XID_WINDOW = Row(
+XID_WINDOW = DcgmRow(
     name="DCGM_EXP_XID_ERRORS_COUNT",
     kind="gauge",
     help="Errors that the driver reported in the last five minutes, by XID.",
@@ -154,8 +154,8 @@ XID_WINDOW = Row(
 )
 
 
-def last_error(name: str) -> Row:
+def last_error(name: str) -> DcgmRow:
     """Make the row that shows the newest XID."""
-    return Row(
+    return DcgmRow(
         name=name, kind="gauge", help="Newest XID since the daemon started, 0 before the first.", split=last_xid
     )

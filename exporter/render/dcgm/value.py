@@ -34,26 +34,26 @@ class CardView:
 
 
 Value = Callable[[CardView], "int | float | None"]
-Labels = tuple[tuple[str, str], ...]  # behind those of every row
-Split = Callable[[CardView], Iterable[tuple[Labels, int]]]
+LabelPairs = tuple[tuple[str, str], ...]  # behind those of every row
+Split = Callable[[CardView], Iterable[tuple[LabelPairs, int]]]
 
 
-def nearest(number: float) -> int | None:
+def round_half(number: float) -> int | None:
     """Round to the nearest integer, halves up."""
     return floor(number + 0.5) if isfinite(number) else None
 
 
-def whole(signal: Signal, factor: float = 1.0) -> Value:
+def integer(signal: Signal, factor: float = 1.0) -> Value:
     """Give a signal times ``factor`` as the nearest integer."""
 
     def read(card: CardView) -> int | None:
         number = card.reading.signals.get(signal)
-        return None if number is None else nearest(number * factor)
+        return None if number is None else round_half(number * factor)
 
     return read
 
 
-def mebibytes(signal: Signal) -> Value:
+def to_mib(signal: Signal) -> Value:
     """Give bytes as whole MiB, rounded down."""
 
     def read(card: CardView) -> int | None:
@@ -66,7 +66,7 @@ def mebibytes(signal: Signal) -> Value:
 def full_joules(card: CardView) -> int | None:
     """Give whole joules, rounded down from the driver's millijoules."""
     number = card.reading.signals.get(Signal.ENERGY)
-    millijoules = None if number is None else nearest(number * 1000)
+    millijoules = None if number is None else round_half(number * 1000)
     return None if millijoules is None else millijoules // 1000
 
 
@@ -101,7 +101,7 @@ def policy_time(policy: str, factor: float) -> Value:
 def _time(seconds: float | None, factor: float) -> int | float | None:
     if seconds is None or not isfinite(seconds):
         return None
-    return float(seconds) if factor == 1.0 else nearest(seconds * factor)
+    return float(seconds) if factor == 1.0 else round_half(seconds * factor)
 
 
 def event_mask(card: CardView) -> int | None:
@@ -117,7 +117,7 @@ def nvlink_errors(kind: str) -> Value:
 
     def read(card: CardView) -> int | None:
         count = card.reading.nvlink_errors.get(kind)
-        return None if count is None else nearest(count)
+        return None if count is None else round_half(count)
 
     return read
 
@@ -137,7 +137,7 @@ def traffic(link: str, direction: str, counter: Signal) -> Value:
 
     def read(card: CardView) -> int | None:
         number = card.reading.traffic.get((link, direction), card.rates.get(counter))
-        return None if number is None else nearest(number)
+        return None if number is None else round_half(number)
 
     return read
 
@@ -160,25 +160,25 @@ def fabric_manager(card: CardView) -> int | None:
     return None if state is None or state not in {1.0, 2.0} else int(state)
 
 
-def last_xid(card: CardView) -> Iterator[tuple[Labels, int]]:
+def last_xid(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
     """Give the newest XID since the daemon's start, 0 before the first; nothing where its code is not known."""
     if card.xids is None:
         return
-    seen = [(one.last_wall or 0.0, one.xid) for one in card.xids if one.count]
+    seen = [(one.last_unix_time or 0.0, one.xid) for one in card.xids if one.count]
     code = max(seen, key=lambda pair: pair[0])[1] if seen else 0
     if code is not None:
         meaning = describe(code).meaning if code else "No Error"
         yield (("err_code", str(code)), ("err_msg", meaning)), code
 
 
-def xid_totals(card: CardView) -> Iterator[tuple[Labels, int]]:
+def xid_totals(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
     """Give the events by code, as soon as there was one."""
     for one in card.xids or ():
         if one.count and one.xid is not None:
             yield (("xid", str(one.xid)),), one.count
 
 
-def xid_window(card: CardView) -> Iterator[tuple[Labels, int]]:
+def xid_window(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
     """Give the events of the window by code; 0 without a code when there are none, as DCGM's exporter does."""
     if card.xids is None:
         return

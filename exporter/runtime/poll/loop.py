@@ -124,7 +124,7 @@ class Polling:
             reason="",
             duration=duration,
             last_success=self._clock(),
-            last_success_wall=self._wall(),
+            last_success_unix_time=self._wall(),
             skipped=self._skipped(),
         )
         return self.status

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from exporter.config import parsers
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
-from exporter.derive.replicas import Endpoint as Place
+from exporter.derive.assignment import Endpoint as Place
 from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, Stage
 from exporter.runtime.poll.loop import staggered

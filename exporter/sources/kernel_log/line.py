@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from exporter.model import WHOLE, Part, canonical_pci
+from exporter.model import WHOLE_GPU, InstanceId, canonical_pci
 from exporter.sources.kernel_log.switch_line import MARK, SxidLine, read_switch_line
 
 MAX_LINE = 4096  # characters; the kernel's own are shorter
@@ -47,7 +47,7 @@ class XidLine:
 
     pci: str
     xid: int
-    part: Part = WHOLE
+    part: InstanceId = WHOLE_GPU
     detail: str = ""
     inferred: bool = False
 
@@ -103,11 +103,11 @@ class LineReader:
         )
 
 
-def _part(text: str) -> Part:
+def _part(text: str) -> InstanceId:
     """Read which instances stand behind the place on the bus."""
     found = _PART.match(text)
     if found is None:
-        return WHOLE
+        return WHOLE_GPU
     return int(found[1]), int(found[2]) if found[2] else None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
-from exporter.model import CardState, Cause, Ownership, Signal, SourceStatus
+from exporter.model import CardState, Cause, GpuAssignment, Signal, SourceStatus
 from exporter.runtime.stragglers import StragglerWatch
 from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
@@ -33,8 +33,8 @@ class Lab:
         facts, count = initialise(driver)
         opened = [open_card(driver, index) for index in range(count)]
         self.readers = [(card, GpuReader(driver, calls, card, facts.driver_version)) for calls, card in opened]
-        self.owners = tuple(
-            Ownership(
+        self.assignments = tuple(
+            GpuAssignment(
                 uuid=opened[index][1].uuid, replica=spec.name, rank=str(rank) if ranks and len(spec.ranks) > 1 else ""
             )
             for spec in replicas
@@ -48,7 +48,7 @@ class Lab:
         for second in range(seconds):
             self.clock.tick(1.0)
             cards = [self._read(card, reader, slow=second % 5 == 0) for card, reader in self.readers]
-            found = self.watch.look(cards, self.owners)
+            found = self.watch.look(cards, self.assignments)
             places = {card.facts.uuid: card.facts.index for card in cards}
             yield {(places[one.uuid], one.cause) for one in found.found}, found
 

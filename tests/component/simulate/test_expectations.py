@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.simulate.scenarios import SCENARIOS, find
 from tests.support.virtual_node import VirtualNode
 
@@ -29,7 +29,7 @@ def holds(expr, page):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_every_symptom_shows_in_the_default_series_when_it_should_and_not_before_the_fault(scenario):
     assert scenario.expect, "whoever starts the demo must be told what to watch"
-    node = VirtualNode(scenario.name, interval=1.0, series=Series.COMMON)
+    node = VirtualNode(scenario.name, interval=1.0, series=SeriesSet.COMMON)
     fault = max((fault.at for fault in scenario.faults), default=0.0)
     if scenario.faults:
         node.live_until(fault)

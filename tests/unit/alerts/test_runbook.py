@@ -15,7 +15,7 @@ from alerts.text import Language
 from alerts.thresholds import DEFAULTS
 from alerts.tuning import Tuning, read
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind
+from exporter.catalog.spec import MetricKind
 from exporter.model import Stage
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,10 @@ FOUND = groups(Tuning())
 ALERTS = {alert.name: alert for group in FOUND for alert in group.alerts()}
 RECORDED = {recording.name for group in FOUND for recording in group.recordings()}
 HISTOGRAMS = {
-    f"{metric.name}_{part}" for metric in CATALOG if metric.kind is Kind.HISTOGRAM for part in ("bucket", "count")
+    f"{metric.name}_{part}"
+    for metric in CATALOG
+    if metric.kind is MetricKind.HISTOGRAM
+    for part in ("bucket", "count")
 }
 NAMES = {metric.name for metric in CATALOG} | HISTOGRAMS | {"prometheus_rule_group_last_duration_seconds"}
 LINES = {

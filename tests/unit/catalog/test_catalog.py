@@ -6,7 +6,7 @@ import pathlib
 
 from exporter.catalog import CATALOG
 from exporter.catalog.reference import names, reference
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 
 EXPORTER = pathlib.Path(__file__).parents[3] / "exporter"
 
@@ -51,4 +51,4 @@ def test_health_is_always_in_the_common_set():
         "shardwatch_source_up",
         "gpu_replica_info",
     }
-    assert health <= {metric.name for metric in CATALOG if metric.series is Series.COMMON}
+    assert health <= {metric.name for metric in CATALOG if metric.series is SeriesSet.COMMON}

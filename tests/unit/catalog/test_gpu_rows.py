@@ -16,7 +16,7 @@ def rows(metric: Metric, *cards: CardState) -> list[tuple[str, ...]]:
     """Give the labels behind those of the subject."""
     sources = tuple(one.status for one in cards)
     read = metric.read_full or metric.read
-    return [labels for labels, _ in read(Snapshot(at=1.0, wall=1.0, cards=cards, sources=sources))]
+    return [labels for labels, _ in read(Snapshot(at=1.0, unix_time=1.0, cards=cards, sources=sources))]
 
 
 def without(why: Missing, **signals: float) -> CardState:

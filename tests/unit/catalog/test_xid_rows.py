@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from exporter.catalog import metrics
-from exporter.derive.xids import MAX_CODES, XidBook
+from exporter.derive.xids import MAX_CODES, XidCounters
 from exporter.model import KERNEL_LOG, NVML, CardFacts, MigInstance, Snapshot, XidReport
 from exporter.model.xid_catalog import CATALOGUE, FATAL, RESETTING
 from tests.support.builders import card
@@ -25,11 +25,11 @@ def part(index: int):
 
 
 def seen(code, at=1.0, **where):
-    return XidReport(xid=code, source=NVML if "uuid" in where else KERNEL_LOG, at=at, wall=1.7e9 + at, **where)
+    return XidReport(xid=code, source=NVML if "uuid" in where else KERNEL_LOG, at=at, unix_time=1.7e9 + at, **where)
 
 
 def book(*cards, reports=()):
-    made = XidBook(FATAL, RESETTING)
+    made = XidCounters(FATAL, RESETTING)
     made.learn(cards)
     for report in reports:
         made.add(report)
@@ -41,7 +41,7 @@ def rows(made, *, full):
     metric = metrics.GPU_XID_EVENTS_TOTAL
     read = metric.read_full if full else metric.read
     found = {}
-    given = list(read(Snapshot(at=1.0, wall=1.0, xids=made.counts("nvml"))))
+    given = list(read(Snapshot(at=1.0, unix_time=1.0, xids=made.counts("nvml"))))
     assert len({labels for labels, _ in given}) == len(given), "no series twice"
     for (_, uuid, xid, source), count in given:
         assert source == "nvml"

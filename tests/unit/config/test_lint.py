@@ -11,12 +11,12 @@ import pytest
 
 from alerts.registry import groups
 from alerts.tuning import Tuning
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.cli.main import main
 from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, config_lint
 from exporter.config.settings import Settings, parse
 from exporter.derive.windows import History
-from exporter.model import Economics, Latency, Stage, WindowFigures
+from exporter.model import Economics, LatencySummary, Stage, WindowFigures
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.app import App
 from tests.support.builders import replica, snapshot
@@ -33,14 +33,14 @@ class Sums:
 
 def of_the_longest_window_only(series):
     """The rows that show a replica's longer window and not its shorter one, though both have figures."""
-    latency = Latency(quantiles={0.99: 1.0}, observations=9.0, above_top_bucket=0.5)
+    latency = LatencySummary(quantiles={0.99: 1.0}, observations=9.0, overflow_ratio=0.5)
     both = {label: WindowFigures(seconds=60.0, latency=dict.fromkeys(Stage, latency)) for label in ("1m", "5m")}
     numbers = {("a", "1m"): 1.0, ("a", "5m"): 2.0}
     economics = Economics(
         currency="USD", joules_per_token=numbers, tokens_per_joule=numbers, cost_per_million=numbers
     )
     node = snapshot(replicas=(replica("a", windows=both),), economics=economics)
-    text = ExpositionRenderer(openmetrics=False, series=Series(series)).render(node).body.decode()
+    text = ExpositionRenderer(openmetrics=False, series=SeriesSet(series)).render(node).body.decode()
     shown = {label: {metric for metric, window in READ.findall(text) if window == label} for label in ("1m", "5m")}
     return shown["5m"] - shown["1m"]
 

@@ -12,7 +12,7 @@ from alerts.registry import groups
 from alerts.tuning import Tuning
 from dashboards.trace_links import JAEGER_URL
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import Kind, Series
+from exporter.catalog.spec import MetricKind, SeriesSet
 from tests.support.dashboard_queries import UIDS, dashboard, filled, marks, panels, queries
 from tests.unit.dashboards.test_lint import selectors
 
@@ -44,7 +44,7 @@ def exposed():
         found |= {one.name: set(one.known.labels) for one in group.recordings()}
     for metric in CATALOG:
         labels = {"job", "instance", *metric.all_labels}
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             found |= {
                 f"{metric.name}_bucket": labels | {"le"},
                 f"{metric.name}_sum": labels,
@@ -77,7 +77,7 @@ def test_every_row_of_the_catalogue_is_on_a_board_or_says_why_not():
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} | asked
     hidden = {metric.name: metric for metric in CATALOG if metric.name not in shown}
     assert set(hidden) == set(ON_NO_BOARD)
-    assert {metric.series for metric in hidden.values()} == {Series.FULL}, "what everybody has, everybody must see"
+    assert {metric.series for metric in hidden.values()} == {SeriesSet.FULL}, "what everybody has, everybody must see"
     assert all(len(why) > 20 for why in ON_NO_BOARD.values())
 
 

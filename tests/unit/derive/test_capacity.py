@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.capacity import LEAST_FINISHED, Usage, full_in, mean_length, room
-from exporter.derive.delta import FINISHED, Totals
+from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headroom, mean_length
+from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, Quantity, WindowFigures
 from exporter.runtime.replica import ReplicaPlan, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
@@ -35,12 +35,12 @@ def reading(**ranks):
 
 def recent(*levels, step=6.0, rank="0"):
     start = 60.0 - step * (len(levels) - 1)
-    return [Usage(at=start + step * number, ranks={rank: level}) for number, level in enumerate(levels)]
+    return [KvCacheUsage(at=start + step * number, ranks={rank: level}) for number, level in enumerate(levels)]
 
 
 def totals(at, *, prompt=0.0, generated=0.0, withdrawn=(), **finished):
     quantities = {Quantity.PROMPT_TOKENS: prompt, Quantity.GENERATION_TOKENS: generated}
-    return Totals(
+    return ReplicaTotals(
         at=at, first_at=0.0, moved_at=at, quantities=quantities, finished=finished, withdrawn=frozenset(withdrawn)
     )
 
@@ -49,13 +49,13 @@ def totals(at, *, prompt=0.0, generated=0.0, withdrawn=(), **finished):
 
 
 def test_used_and_free_are_usage_times_capacity_by_rank():
-    found = room(reading(a=(0.75, 1000.0), b=(0.0, 500.0)), {}, [], WINDOW)
+    found = headroom(reading(a=(0.75, 1000.0), b=(0.0, 500.0)), {}, [], WINDOW)
     assert found.used == {"a": 750.0, "b": 0.0}
     assert found.free == {"a": 250.0, "b": 500.0}
 
 
 def test_what_the_engine_does_not_say_is_absent():
-    found = room(reading(a=(0.5, None), b=(None, 1000.0), c=(0.0, 0.0)), {}, [], WINDOW)
+    found = headroom(reading(a=(0.5, None), b=(None, 1000.0), c=(0.0, 0.0)), {}, [], WINDOW)
     assert (found.used, found.free, found.sequences, found.full_in) == ({}, {}, {}, None)
 
 
@@ -65,12 +65,12 @@ def test_whole_sequences_of_the_mean_length_fit_and_the_longest_window_says_how_
         "5m": WindowFigures(seconds=300.0, request_tokens=90.0),
         "10m": WindowFigures(seconds=310.0),
     }
-    found = room(reading(a=(0.5, 1000.0), b=(0.95, 1000.0)), windows, [], WINDOW)
+    found = headroom(reading(a=(0.5, 1000.0), b=(0.95, 1000.0)), windows, [], WINDOW)
     assert found.sequences == {"a": 5.0, "b": 0.0}
 
 
 def test_without_a_recent_length_no_number_of_sequences_is_known():
-    found = room(reading(a=(0.5, 1000.0)), {"1m": WindowFigures(seconds=60.0)}, [], WINDOW)
+    found = headroom(reading(a=(0.5, 1000.0)), {"1m": WindowFigures(seconds=60.0)}, [], WINDOW)
     assert found.free == {"a": 500.0}
     assert found.sequences == {}
 
@@ -82,9 +82,9 @@ def test_the_mean_length_is_prompt_and_answer_over_finished_requests_but_not_ove
 
 
 def test_too_few_requests_have_no_mean_length():
-    base, latest = totals(0.0), totals(60.0, prompt=900.0, generated=90.0, stop=LEAST_FINISHED - 1.0)
+    base, latest = totals(0.0), totals(60.0, prompt=900.0, generated=90.0, stop=MIN_FINISHED - 1.0)
     assert mean_length(base, latest) is None
-    assert mean_length(base, replace(latest, finished={"stop": float(LEAST_FINISHED)})) == pytest.approx(99.0)
+    assert mean_length(base, replace(latest, finished={"stop": float(MIN_FINISHED)})) == pytest.approx(99.0)
     assert mean_length(base, totals(60.0, stop=50.0)) is None
     assert mean_length(base, totals(60.0, generated=5.0, stop=50.0)) == 1.0  # no request is shorter
 
@@ -130,15 +130,16 @@ def test_a_young_history_says_nothing_yet():
 
 
 def test_a_rank_that_left_the_page_is_not_extended():
-    samples = [*recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6), Usage(at=61.0, ranks={})]
+    samples = [*recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6), KvCacheUsage(at=61.0, ranks={})]
     assert full_in(samples, "0", WINDOW) is None
 
 
 def test_the_first_rank_to_be_full_decides():
     samples = [
-        Usage(at=6.0 * number, ranks={"a": 0.05 * number, "b": 0.02 * number, "c": 0.9}) for number in range(11)
+        KvCacheUsage(at=6.0 * number, ranks={"a": 0.05 * number, "b": 0.02 * number, "c": 0.9})
+        for number in range(11)
     ]
-    found = room(reading(a=(0.5, None), b=(0.2, None), c=(0.9, None)), {}, samples, WINDOW)
+    found = headroom(reading(a=(0.5, None), b=(0.2, None), c=(0.9, None)), {}, samples, WINDOW)
     assert found.full_in == pytest.approx(0.5 / 0.05 * 6)
 
 
@@ -176,9 +177,9 @@ def test_a_cache_that_fills_from_page_to_page_says_when_it_will_be_full():
     for _ in range(13):
         one.poll()
         clock.tick(5.0)
-    room = one.state.room
-    assert room.used == {"0": pytest.approx(0.24 * 16000)}
-    assert room.full_in == pytest.approx(0.76 / 0.02 * 5)
+    headroom = one.state.headroom
+    assert headroom.used == {"0": pytest.approx(0.24 * 16000)}
+    assert headroom.full_in == pytest.approx(0.76 / 0.02 * 5)
 
 
 def test_a_replica_that_stops_answering_has_no_room_and_its_past_is_kept():
@@ -187,9 +188,9 @@ def test_a_replica_that_stops_answering_has_no_room_and_its_past_is_kept():
     for _ in range(11):
         one.poll()
         clock.tick(5.0)
-    assert (one.state.room, one.state.generated) == (None, None)
+    assert (one.state.headroom, one.state.generated_tokens) == (None, None)
     one.poll()
-    assert one.state.room.full_in == pytest.approx(0.78 / 0.02 * 5)
+    assert one.state.headroom.full_in == pytest.approx(0.78 / 0.02 * 5)
 
 
 def test_another_model_on_the_port_begins_a_new_past():
@@ -199,7 +200,7 @@ def test_another_model_on_the_port_begins_a_new_past():
         one.poll()
         clock.tick(5.0)
     assert one.state.labels[2] == "n"
-    assert one.state.room.full_in is None
+    assert one.state.headroom.full_in is None
 
 
 def test_tokens_that_left_the_page_are_no_longer_counted():
@@ -207,14 +208,14 @@ def test_tokens_that_left_the_page_are_no_longer_counted():
     counted = page(0.1) + b'vllm:generation_tokens_total{engine="0",model_name="m"} 7\n'
     one = poller([counted, counted.replace(b" 7\n", b" 19\n"), page(0.1)], clock)
     one.poll()
-    assert one.state.generated == (clock.now, 0.0)
+    assert one.state.generated_tokens == (clock.now, 0.0)
     clock.tick(5.0)
     one.poll()
-    assert one.state.generated == (clock.now, 12.0)
+    assert one.state.generated_tokens == (clock.now, 12.0)
     one.poll()
     clock.tick(5.0)
     one.poll()
-    assert one.state.generated is None
+    assert one.state.generated_tokens is None
 
 
 def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
@@ -224,7 +225,7 @@ def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
     one.polling.begin()
     clock.tick(60.0)
     view = one.view(clock())
-    assert (view.reading, view.room, view.generated) == (None, None, None)
+    assert (view.reading, view.headroom, view.generated_tokens) == (None, None, None)
 
 
 def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
@@ -234,8 +235,8 @@ def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
     state = lab.live(90.0).replicas[0]
     for number, rank in enumerate(lab.world.replicas[0].ranks):
         capacity = rank.blocks * 16
-        assert state.room.used[str(number)] + state.room.free[str(number)] == pytest.approx(capacity)
-        assert state.room.used[str(number)] == pytest.approx(rank.report.kv_usage * capacity)
+        assert state.headroom.used[str(number)] + state.headroom.free[str(number)] == pytest.approx(capacity)
+        assert state.headroom.used[str(number)] == pytest.approx(rank.report.kv_usage * capacity)
         length = state.windows["5m"].request_tokens
         assert 900 < length < 9000
-        assert state.room.sequences[str(number)] == state.room.free[str(number)] // length
+        assert state.headroom.sequences[str(number)] == state.headroom.free[str(number)] // length

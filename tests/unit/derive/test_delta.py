@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.delta import FINISHED, RESPONSES, advance
+from exporter.derive.delta import FINISHED, RESPONSES, update
 from exporter.model import Quantity, Stage
 from tests.support.counted_pages import GEN, PROMPT, TTFT, histogram, page, run, stages, tokens
 
@@ -185,14 +185,14 @@ def test_a_new_process_forgets_what_the_old_one_counted():
 
 def test_a_page_that_was_cut_off_changes_nothing():
     first = run(tokens(0, 100))
-    assert advance(first, tokens(1, 5, complete=False)) is first
-    assert advance(None, tokens(1, 5, complete=False)) is None
+    assert update(first, tokens(1, 5, complete=False)) is first
+    assert update(None, tokens(1, 5, complete=False)) is None
 
 
 def test_time_that_stands_or_runs_back_changes_nothing():
     first = run(tokens(10, 100))
-    assert advance(first, tokens(10, 200)) is first
-    assert advance(first, tokens(3, 200)) is first
+    assert update(first, tokens(10, 200)) is first
+    assert update(first, tokens(3, 200)) is first
 
 
 def test_a_name_lost_in_an_upgrade_is_withdrawn_not_zero():
@@ -266,7 +266,7 @@ def test_a_stage_that_no_window_follows_moves_an_engine_too():
 def test_an_idle_engine_keeps_sharing_its_sums():
     still = {"histograms": {TTFT: {"0": histogram(1, 2, 3, 4)}}, "finished": {"0": {"stop": 1.0}}}
     progress = run(tokens(0, 5), tokens(1, 9, **still), tokens(2, 9, **still))
-    later = advance(progress, tokens(3, 9, **still))
+    later = update(progress, tokens(3, 9, **still))
     assert later.totals.moved_at == 1
     assert later.totals.finished is progress.totals.finished
     assert later.totals.quantities is progress.totals.quantities
@@ -301,7 +301,7 @@ def test_sums_only_grow_and_never_exceed_the_truth(steps):
         fields = {"process_start": start, "complete": event != "half"}
         values = raw if event in ("page", "restart", "silent restart") else [0.0, 0.0]
         reading = tokens(at, raw[0], **fields) if event == "rank gone" else tokens(at, *values, **fields)
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         total = progress.totals.quantities[GEN]
         assert seen <= total <= truth
         assert total >= sum(progress.totals.rank_generation.values())  # ranks that are gone for long are left out

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.delta import advance
-from exporter.derive.ranks import common_bounds, sum_over_ranks, summed
+from exporter.derive.delta import update
+from exporter.derive.ranks import common_bounds, sum_over_ranks, sum_stages
 from exporter.model import Histogram, Stage
 from tests.support.counted_pages import BOUNDS, TTFT, buckets, histogram, page, run, stages
 
@@ -88,13 +88,13 @@ def test_ranks_are_summed_on_common_bounds():
 def test_stages_whose_ranks_did_not_change_are_not_added_again():
     one, two, more = histogram(1, 2, 3, 4), histogram(2, 2, 2, 2), histogram(3, 3, 3, 3)
     before = {TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": one}}
-    known = summed(before)
+    known = sum_stages(before)
     assert known[TTFT].counts == (3, 4, 5, 6)
-    later = summed({TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
+    later = sum_stages({TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
     assert later[TTFT] is known[TTFT]
     assert later[Stage.QUEUE] == more
-    assert summed({TTFT: {"0": one}}, before, known)[TTFT] == one
-    assert summed({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
+    assert sum_stages({TTFT: {"0": one}}, before, known)[TTFT] == one
+    assert sum_stages({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
 
 
 @given(
@@ -103,7 +103,7 @@ def test_stages_whose_ranks_did_not_change_are_not_added_again():
 def test_whatever_buckets_a_page_holds_accumulated_buckets_only_grow(pages):
     progress, last = None, (0.0,) * 4
     for at, counts in enumerate(pages):
-        progress = advance(progress, stages(at, Histogram(bounds=BOUNDS, counts=tuple(counts))))
+        progress = update(progress, stages(at, Histogram(bounds=BOUNDS, counts=tuple(counts))))
         now = progress.totals.histograms.get(TTFT)
         if now is not None:
             assert all(new >= old for new, old in zip(now.counts, last))
@@ -123,7 +123,7 @@ def test_ranks_and_bounds_may_come_and_go_without_a_crash_or_a_loss(pages):
     progress, last = None, None
     for at, ranks in enumerate(pages):
         found = {r: histogram(*[n] * (len(b) + 1), bounds=tuple(sorted(b))) for r, (b, n) in ranks.items()}
-        progress = advance(progress, page(at, histograms={TTFT: found}))
+        progress = update(progress, page(at, histograms={TTFT: found}))
         now = progress.totals.histograms.get(TTFT)
         if now is not None and last is not None and progress.totals.begun.get(TTFT) != at:
             assert now.bounds == last.bounds

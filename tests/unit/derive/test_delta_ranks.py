@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from exporter.catalog.engines import numbers_summed
 from exporter.derive.counters import MAX_NAMES
-from exporter.derive.delta import KEEP, advance, carried
-from exporter.derive.departed_ranks import MAX_FORGOTTEN, MAX_GONE
+from exporter.derive.delta import RETENTION, departed_totals, update
+from exporter.derive.departed_ranks import MAX_DEPARTED, MAX_EXPIRED
 from exporter.derive.ranks import sum_over_ranks
 from exporter.model import ReplicaState, SourceStatus
 from tests.support.builders import Clock, snapshot
@@ -26,7 +26,7 @@ def shown(progress, reading):
         status=SourceStatus(source="engine:a", up=True),
         reading=reading,
         last_read_at=reading.at,
-        carried=carried(progress, reading).quantities,
+        departed_quantities=departed_totals(progress, reading).quantities,
     )
     return next((value for _, value in numbers_summed(GEN)(snapshot(replicas=(state,)))), None)
 
@@ -45,9 +45,9 @@ def test_ranks_that_are_others_on_every_page_do_not_pile_up_and_all_count():
     pages = [named(at, ranks, created=dict.fromkeys(ranks, 1.0)) for at, ranks in enumerate(names)]
     progress = run(*pages)
     raw, totals = progress.raw, progress.totals
-    assert len(raw.ranks) == 21 + MAX_GONE
-    assert len(raw.gone.forgotten) == MAX_FORGOTTEN
-    assert len(totals.rank_generation) <= 21 + MAX_GONE
+    assert len(raw.ranks) == 21 + MAX_DEPARTED
+    assert len(raw.gone.forgotten) == MAX_EXPIRED
+    assert len(totals.rank_generation) <= 21 + MAX_DEPARTED
     assert raw.created.keys() == raw.ranks.keys()
     assert totals.quantities[GEN] == 99 * 20 * 5
     assert totals.histograms[TTFT].counts[-1] == 99 * 20 * 5
@@ -69,9 +69,9 @@ def test_names_that_are_others_on_every_page_do_not_pile_up(what):
 
 def test_a_rank_is_remembered_for_as_long_as_a_window_reaches_back():
     both = tokens(0, 100, 1000)
-    pages = [tokens(at, 100) for at in (1, KEEP)]
+    pages = [tokens(at, 100) for at in (1, RETENTION)]
     assert set(run(both, *pages).raw.ranks) == {"0", "1"}
-    progress = run(both, *pages, tokens(KEEP + 1, 100))
+    progress = run(both, *pages, tokens(RETENTION + 1, 100))
     assert set(progress.raw.ranks) == {"0"}
     assert progress.totals.rank_generation.keys() == {"0"}
 
@@ -86,23 +86,28 @@ def test_a_replica_remembers_ranks_for_its_longest_window():
     clock = Clock()
     bodies = [body(100, 1e6), *[body(100)] * 4, body(100, 1e6 + 50)]
     one = poller(bodies, clock, windows=(("1m", 60.0), ("1h", 3600.0)))
-    state = polled(one, clock, len(bodies), step=2 * KEEP)
-    assert state.windows["1h"].generation_token_rate == pytest.approx(50 / (10 * KEEP))
+    state = polled(one, clock, len(bodies), step=2 * RETENTION)
+    assert state.windows["1h"].generation_token_rate == pytest.approx(50 / (10 * RETENTION))
 
 
 def test_time_without_any_page_makes_nobody_forgotten():
-    progress = run(tokens(0, 100, 1000), tokens(10 * KEEP, 100), tokens(10 * KEEP + 1, 100, 1007))
+    progress = run(tokens(0, 100, 1000), tokens(10 * RETENTION, 100), tokens(10 * RETENTION + 1, 100, 1007))
     assert progress.totals.quantities[GEN] == 7
 
 
 def test_what_a_forgotten_rank_counts_while_it_is_away_is_not_guessed():
-    pages = [tokens(0, 100, 1e9), tokens(1, 100), tokens(KEEP + 1, 100), tokens(KEEP + 2, 100, 1e9 + 50)]
+    pages = [tokens(0, 100, 1e9), tokens(1, 100), tokens(RETENTION + 1, 100), tokens(RETENTION + 2, 100, 1e9 + 50)]
     assert run(*pages).totals.quantities[GEN] == 0
-    assert run(*pages, tokens(KEEP + 3, 100, 1e9 + 53)).totals.quantities[GEN] == 3
+    assert run(*pages, tokens(RETENTION + 3, 100, 1e9 + 53)).totals.quantities[GEN] == 3
 
 
 def test_a_forgotten_rank_that_comes_back_alone_is_no_other_engine():
-    pages = [tokens(0, 100, 1e9), tokens(1, 100), tokens(KEEP + 1, 100), page(KEEP + 2, {"1": {GEN: 1e9 + 50}})]
+    pages = [
+        tokens(0, 100, 1e9),
+        tokens(1, 100),
+        tokens(RETENTION + 1, 100),
+        page(RETENTION + 2, {"1": {GEN: 1e9 + 50}}),
+    ]
     totals = run(*pages).totals
     assert (totals.restarts, totals.quantities[GEN]) == (0, 0)
 
@@ -113,7 +118,7 @@ def test_a_rank_that_is_gone_for_good_takes_no_bounds_from_the_others():
     def two(at, **ranks):
         return page(at, {rank: {GEN: 1.0} for rank in ranks}, histograms={TTFT: ranks})
 
-    pages = [two(0, a=wide, b=narrow), two(1, a=wide), two(KEEP + 1, a=wide), two(KEEP + 2, a=wide)]
+    pages = [two(0, a=wide, b=narrow), two(1, a=wide), two(RETENTION + 1, a=wide), two(RETENTION + 2, a=wide)]
     assert run(*pages[:2]).totals.histograms[TTFT].bounds == (0.5,)
     assert run(*pages).totals.histograms[TTFT].bounds == wide.bounds
 
@@ -187,8 +192,8 @@ def test_ranks_that_never_counted_anything_do_not_make_one_restart_several():
 
 def test_a_rank_that_is_gone_for_long_hides_no_restart_of_the_others():
     both = {"0": 1000.0, "1": 1000.0}
-    pages = [tokens(0, 50, 50, created=both), *(tokens(at, 50, created={"0": 1000.0}) for at in (1, KEEP + 1))]
-    again = tokens(KEEP + 2, 60, responses={"2xx": 3.0}, created={"0": 2000.0})
+    pages = [tokens(0, 50, 50, created=both), *(tokens(at, 50, created={"0": 1000.0}) for at in (1, RETENTION + 1))]
+    again = tokens(RETENTION + 2, 60, responses={"2xx": 3.0}, created={"0": 2000.0})
     progress = run(*pages, again)
     assert (progress.totals.quantities[GEN], progress.totals.restarts) == (60, 1)
     assert progress.raw.created == {"0": 2000.0}
@@ -200,7 +205,7 @@ def test_a_rank_that_is_gone_for_long_hides_no_restart_of_the_others():
 def sums(*pages):
     found, progress = [], None
     for reading in pages:
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         found.append(shown(progress, reading))
     return found
 
@@ -209,12 +214,12 @@ def test_a_sum_does_not_fall_while_a_rank_is_missing_nor_once_it_is_forgotten():
     pages = [
         tokens(0, 100, 200),
         tokens(1, 101),
-        tokens(KEEP, 102),
-        tokens(KEEP + 1, 103),
-        tokens(KEEP + 2, 104, 207),
+        tokens(RETENTION, 102),
+        tokens(RETENTION + 1, 103),
+        tokens(RETENTION + 2, 104, 207),
     ]
     assert sums(*pages) == [300, 301, 302, 303, 304]
-    assert sums(*pages[:3], tokens(KEEP + 0.5, 103, 207)) == [300, 301, 302, 310]
+    assert sums(*pages[:3], tokens(RETENTION + 0.5, 103, 207)) == [300, 301, 302, 310]
 
 
 def test_a_sum_does_not_fall_when_one_rank_begins_anew_alone():
@@ -228,8 +233,8 @@ def test_a_sum_begins_anew_with_the_engine():
 def test_half_a_page_makes_no_sum_fall():
     renewed = tokens(1, 101, 5, complete=False)
     assert sums(tokens(0, 100, 200), renewed, tokens(2, 102, 6)) == [300, 301, 308]
-    back = tokens(KEEP + 2, 100, 207, complete=False)
-    assert sums(tokens(0, 100, 200), tokens(1, 100), tokens(KEEP + 1, 100), back) == [300] * 4
+    back = tokens(RETENTION + 2, 100, 207, complete=False)
+    assert sums(tokens(0, 100, 200), tokens(1, 100), tokens(RETENTION + 1, 100), back) == [300] * 4
     half = tokens(1, 101, complete=False)
     assert sums(tokens(0, 100, 200), half, tokens(2, 102, 201)) == [300, 301, 303]
 
@@ -241,7 +246,7 @@ def test_what_no_rank_shows_is_absent_and_no_sum():
 def test_outcomes_of_a_missing_rank_stay_in_their_sums():
     both = page(0, finished={"0": {"stop": 5.0}, "1": {"stop": 7.0, "error": 2.0}})
     one = page(1, finished={"0": {"stop": 6.0}})
-    assert carried(run(both, one), one).finished == {"stop": 7.0, "error": 2.0}
+    assert departed_totals(run(both, one), one).finished == {"stop": 7.0, "error": 2.0}
 
 
 def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_forgotten():
@@ -250,12 +255,12 @@ def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_forgotten(
         return page(at, ranks, histograms={TTFT: {str(rank): found for rank, found in enumerate(by_rank)}})
 
     one, other, more = histogram(1, 2, 3, 4), histogram(10, 20, 30, 40), histogram(10, 20, 30, 45)
-    pages = [two(0, one, other), two(1, one), two(KEEP + 1, one), two(KEEP + 2, one, more)]
+    pages = [two(0, one, other), two(1, one), two(RETENTION + 1, one), two(RETENTION + 2, one, more)]
     for count in range(1, 5):
         progress = run(*pages[:count])
-        assert sum_over_ranks(carried(progress, pages[count - 1]).histograms[TTFT]).counts == (11, 22, 33, 44)
-    last = two(KEEP + 3, one, histogram(10, 20, 30, 49))
-    assert sum_over_ranks(carried(run(*pages, last), last).histograms[TTFT]).counts == (11, 22, 33, 48)
+        assert sum_over_ranks(departed_totals(progress, pages[count - 1]).histograms[TTFT]).counts == (11, 22, 33, 44)
+    last = two(RETENTION + 3, one, histogram(10, 20, 30, 49))
+    assert sum_over_ranks(departed_totals(run(*pages, last), last).histograms[TTFT]).counts == (11, 22, 33, 48)
 
 
 def test_forgotten_ranks_take_no_bounds_from_what_is_shown():
@@ -264,20 +269,20 @@ def test_forgotten_ranks_take_no_bounds_from_what_is_shown():
     def ranks(at, **found):
         return page(at, {rank: {GEN: 1.0} for rank in found}, histograms={TTFT: found})
 
-    pages = [ranks(0, a=wide, b=narrow), ranks(1, a=wide), ranks(KEEP + 1, a=wide)]
-    assert sum_over_ranks(carried(run(*pages), pages[-1]).histograms[TTFT]) == wide
+    pages = [ranks(0, a=wide, b=narrow), ranks(1, a=wide), ranks(RETENTION + 1, a=wide)]
+    assert sum_over_ranks(departed_totals(run(*pages), pages[-1]).histograms[TTFT]) == wide
 
 
 def test_while_everybody_is_there_nothing_is_carried_or_copied():
     pages = [named(at, ["0", "1"], 5.0 + at) for at in range(3)]
-    found = carried(run(*pages), pages[-1])
+    found = departed_totals(run(*pages), pages[-1])
     assert (found.quantities, found.finished) == ({}, {})
     assert found.histograms is pages[-1].histograms
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from([1.0, 5.0, KEEP / 2, KEEP]),  # seconds to the next page
+        st.sampled_from([1.0, 5.0, RETENTION / 2, RETENTION]),  # seconds to the next page
         st.lists(st.integers(0, 1000), min_size=3, max_size=3),  # what each rank generates
         st.sampled_from([(), (), (1,), (2,), (1, 2)]),  # who is missing; rank 0 is always there
         st.sampled_from([None, None, 1, 2]),  # who begins anew, alone
@@ -297,7 +302,7 @@ def test_sums_never_fall_and_never_exceed_what_was_really_counted(pages):
         raw = [value + more for value, more in zip(raw, [grown[0] + 1, *grown[1:]])]
         truth += sum(grown) + 1
         reading = page(at, {str(rank): {GEN: raw[rank]} for rank in range(3) if rank not in missing}, complete=whole)
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         total = shown(progress, reading)
         assert last <= total <= truth
         if whole:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.config.settings import CostSettings, parse
 from exporter.derive import economics
-from exporter.model import EngineReading, Ownership, Quantity, WindowFigures
+from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
 from exporter.runtime.app import App
 from exporter.runtime.costs import Ledger
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
@@ -22,7 +22,7 @@ FREE = CostSettings()
 
 
 def own(name, *indexes, rank=""):
-    return [Ownership(uuid=f"GPU-{index:04d}", replica=name, rank=rank) for index in indexes]
+    return [GpuAssignment(uuid=f"GPU-{index:04d}", replica=name, rank=rank) for index in indexes]
 
 
 def serving(name="a", *, rate=None, running=1.0, generated=None, **ranks):
@@ -30,17 +30,17 @@ def serving(name="a", *, rate=None, running=1.0, generated=None, **ranks):
     windows = {} if rate is None else {"1m": WindowFigures(seconds=60.0, generation_token_rate=rate)}
     numbers = {rank: {Quantity.REQUESTS_RUNNING: number} for rank, number in (ranks or {"0": running}).items()}
     reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks=numbers)
-    return replica(name, reading=reading, windows=windows, generated=generated)
+    return replica(name, reading=reading, windows=windows, generated_tokens=generated)
 
 
 class Books:
     """A ledger, fed by hand: cards with energy and tokens of one replica."""
 
-    def __init__(self, *owners, costs=FREE):
-        self.ledger, self.owners, self.costs = Ledger(), tuple(owners), costs
+    def __init__(self, *assignments, costs=FREE):
+        self.ledger, self.assignments, self.costs = Ledger(), tuple(assignments), costs
 
     def book(self, cards, *replicas):
-        return self.ledger.account(cards, replicas, self.owners, windows=WINDOWS, costs=self.costs)
+        return self.ledger.account(cards, replicas, self.assignments, windows=WINDOWS, costs=self.costs)
 
     def run(self, seconds, *, watts=(100.0,), rate=50.0, late=0.4, start=1000.0, energy=5e8, life=0.0):
         """Read cards each second and tokens every five, ``late`` after the cards; give the last figures."""
@@ -93,13 +93,13 @@ def test_a_lost_card_is_paid_for_all_the_same():
 
 
 def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
-    owners = own("a", 0, 1, rank="0") + own("a", 0, rank="1") + own("b", 1)
-    assert economics.portions(owners) == {"a": {"GPU-0000": 1.0, "GPU-0001": 0.5}, "b": {"GPU-0001": 0.5}}
+    assignments = own("a", 0, 1, rank="0") + own("a", 0, rank="1") + own("b", 1)
+    assert economics.gpu_shares(assignments) == {"a": {"GPU-0000": 1.0, "GPU-0001": 0.5}, "b": {"GPU-0001": 0.5}}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.sampled_from(("", "0", "1")))))
 def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
-    found = economics.portions([own(name, index, rank=rank)[0] for name, index, rank in triples])
+    found = economics.gpu_shares([own(name, index, rank=rank)[0] for name, index, rank in triples])
     sums = {}
     for portion in found.values():
         for uuid_, share in portion.items():
@@ -179,7 +179,7 @@ def test_a_replica_that_does_not_answer_shows_no_old_figures():
 def test_other_cards_begin_a_new_account():
     books = Books(*own("a", 0))
     books.run(30, watts=(100.0, 900.0))
-    books.owners = tuple(own("a", 1))
+    books.assignments = tuple(own("a", 1))
     assert books.run(4, watts=(100.0, 900.0), start=1031.0).joules_per_token == {}
     assert books.run(30, watts=(100.0, 900.0), start=1036.0).joules_per_token["a", "5m"] == pytest.approx(18.0)
 
@@ -206,7 +206,7 @@ def test_new_windows_begin_with_what_the_old_accounts_kept():
     before = books.run(30)
     serves = serving(generated=(1030.4, 1520.0))
     cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
-    found = books.ledger.account(cards, [serves], books.owners, windows=(("2m", 120.0),), costs=FREE)
+    found = books.ledger.account(cards, [serves], books.assignments, windows=(("2m", 120.0),), costs=FREE)
     assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
 
 
@@ -229,11 +229,11 @@ def test_new_windows_leave_idle_time_alone():
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 700)), min_size=1, max_size=20), st.integers(0, 19))
 def test_a_meter_adds_up_what_was_drawn_whatever_restarts(steps, restart):
     at, raw, drawn = 0.0, 1e9, 0.0
-    meter = economics.metered(None, at, raw)
+    meter = economics.update_meter(None, at, raw)
     for number, (seconds, watts) in enumerate(steps):
         at, drawn = at + seconds, drawn + watts * seconds
         raw = watts * seconds if number == restart else raw + watts * seconds
-        meter = economics.metered(meter, at, raw)
+        meter = economics.update_meter(meter, at, raw)
     assert meter.begun == 0.0
     assert meter.now[1] == pytest.approx(drawn, rel=1e-6, abs=1e-3)
     assert economics.joules_at(meter, at + 1.0) is None
@@ -352,11 +352,11 @@ def test_a_replica_without_clients_idles_all_the_time():
 
 def test_the_daemon_prices_cards_by_its_configuration_and_keeps_accounts_over_its_windows():
     text = "gpu: {enabled: false}\nwindows: [2m]\ncosts: {currency: EUR, gpu_hour: {card: 3.5}}"
-    economy, owners = App(parse(text, "test", {})).publisher._economy, tuple(own("a", 0))
+    economy, assignments = App(parse(text, "test", {})).publisher._economy, tuple(own("a", 0))
     for second in range(0, 20, 5):
         at = 1000.0 + second
         serves = serving(generated=(at, 50.0 * second))
-        found = economy([card(0, at=at, energy=5e8 + 100.0 * second)], [serves], owners)
+        found = economy([card(0, at=at, energy=5e8 + 100.0 * second)], [serves], assignments)
     assert (found.currency, found.prices) == ("EUR", {"GPU-0000": 3.5})
     assert found.joules_per_token == {("a", "2m"): pytest.approx(2.0)}
 

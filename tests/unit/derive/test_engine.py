@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.delta import advance
-from exporter.derive.engine import LIFETIME, figures, frozen, rank_imbalance, replica_imbalance
+from exporter.derive.delta import update
+from exporter.derive.engine import LIFETIME, is_frozen, rank_imbalance, replica_imbalance, window_figures
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.windows import History
 from exporter.model import EngineReading, Histogram, Quantity, ReplicaState, SourceStatus, Stage, WindowFigures
@@ -32,14 +32,14 @@ def replay(readings, windows=WINDOWS):
     """Give the history and the progress after all readings."""
     history, progress = History(windows), None
     for reading in readings:
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         if progress is not None:
             history.add(progress.totals)
     return history, progress
 
 
 def answers(readings, windows=WINDOWS, **fields):
-    return figures(replay(readings, windows)[0], QUANTILES, **fields)
+    return window_figures(replay(readings, windows)[0], QUANTILES, **fields)
 
 
 def requests(at, stop=0.0, error=None, ok=None, bad=None, **fields):
@@ -61,7 +61,7 @@ def test_rates_are_per_second_over_the_time_really_covered():
 
 def test_a_first_reading_has_no_figures():
     assert answers([page(0, {GEN: 1e9})]) == {}
-    assert figures(History(WINDOWS), QUANTILES) == {}
+    assert window_figures(History(WINDOWS), QUANTILES) == {}
 
 
 def test_windows_see_only_their_own_time():
@@ -138,9 +138,9 @@ def test_rates_are_never_negative_and_never_above_the_truth(steps):
         truth.append((at, life))
         if not read:
             continue
-        progress = advance(progress, page(at, {GEN: raw}))
+        progress = update(progress, page(at, {GEN: raw}))
         history.add(progress.totals)
-        for label, found in figures(history, QUANTILES).items():
+        for label, found in window_figures(history, QUANTILES).items():
             began = dict(truth)[history.base(label).at]
             assert 0 <= found.generation_token_rate * found.seconds <= (life - began) * (1 + 1e-9)
             assert 0 < found.seconds <= dict(WINDOWS)[label]
@@ -183,7 +183,7 @@ def test_bucket_edges_that_change_and_change_back_do_not_mix_the_two_lives():
 
 def test_an_idle_stage_says_that_nothing_was_observed():
     found = answers([stage(0, (5, 5, 5)), stage(5, (5, 5, 5))])["1m"].latency[TTFT]
-    assert (found.observations, found.quantiles, found.above_top_bucket) == (0, {}, None)
+    assert (found.observations, found.quantiles, found.overflow_ratio) == (0, {}, None)
 
 
 # ── Errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +282,7 @@ def test_the_average_of_a_life_stands_beside_the_windows():
 
 def frozen_after(readings, now=None):
     _, progress = replay(readings)
-    return frozen(readings[-1], progress.totals, readings[-1].at if now is None else now)
+    return is_frozen(readings[-1], progress.totals, readings[-1].at if now is None else now)
 
 
 def test_work_without_movement_is_frozen_after_twenty_seconds():
@@ -337,7 +337,7 @@ def test_the_first_request_after_an_idle_hour_is_not_frozen():
 
 def test_without_the_gauge_or_without_fresh_pages_freezing_is_not_known():
     assert frozen_after([page(at, {GEN: 50}) for at in (0, 60)]) is None
-    assert frozen(page(0, {RUNNING: 1}), None, 0.0) is None
+    assert is_frozen(page(0, {RUNNING: 1}), None, 0.0) is None
     assert frozen_after([page(at, {RUNNING: 1, GEN: at}) for at in (0, 5)], now=30.0) is None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.derive.gateway import MAX_REMEMBERED, advance, figures, match
-from exporter.derive.replicas import Endpoint
+from exporter.derive.assignment import Endpoint
+from exporter.derive.gateway import MAX_REMEMBERED, match_backends, update, window_figures
 from exporter.derive.windows import History
-from exporter.model import GatewayReading, Load
+from exporter.model import BackendLoad, GatewayReading
 
 WINDOW = "1m"
 
@@ -15,16 +15,19 @@ WINDOW = "1m"
 def said(at, /, *, pool="p", **backends):
     """A page of one pool: each backend's requests, or all that is known of it; ``_name`` is a field of the page."""
     fields = {name[1:]: backends.pop(name) for name in list(backends) if name.startswith("_")}
-    loads = {(pool, name): load if isinstance(load, Load) else Load(requests=load) for name, load in backends.items()}
+    loads = {
+        (pool, name): load if isinstance(load, BackendLoad) else BackendLoad(requests=load)
+        for name, load in backends.items()
+    }
     return GatewayReading(at=at, gateway="haproxy", backends=loads, **fields)
 
 
 def windows(*readings):
     progress, history = None, History([(WINDOW, 60.0)])
     for reading in readings:
-        progress = advance(progress, reading)
+        progress = update(progress, reading)
         history.add(progress.totals)
-    return progress, figures(history, readings[-1]).get(WINDOW)
+    return progress, window_figures(history, readings[-1]).get(WINDOW)
 
 
 def shares(*readings):
@@ -33,7 +36,7 @@ def shares(*readings):
 
 def test_a_backend_that_is_up_and_gets_nothing_is_unevenness_and_one_that_is_down_is_none():
     def spread(up):
-        idle = Load(requests=0.0, up=up)
+        idle = BackendLoad(requests=0.0, up=up)
         return windows(said(0, a=0, b=0, c=idle), said(10, a=30, b=30, c=idle))[1].imbalance
 
     assert spread(up=True) == spread(up=None) == {"p": pytest.approx(1.5)}
@@ -41,7 +44,7 @@ def test_a_backend_that_is_up_and_gets_nothing_is_unevenness_and_one_that_is_dow
 
 
 def test_a_backend_that_went_down_after_it_was_sent_something_still_counts():
-    gone = Load(requests=30.0, up=False)
+    gone = BackendLoad(requests=30.0, up=False)
     assert windows(said(0, a=0, b=0), said(10, a=10, b=gone))[1].imbalance == {"p": pytest.approx(1.5)}
 
 
@@ -60,7 +63,7 @@ def test_an_uptime_that_falls_is_a_restart_and_one_that_grows_is_none_whatever_c
 
 
 def test_requests_of_a_gateway_that_says_only_rates_are_rate_by_time():
-    rates = [said(at, a=Load(rate=2.0), b=Load(rate=6.0)) for at in (0, 10, 30)]
+    rates = [said(at, a=BackendLoad(rate=2.0), b=BackendLoad(rate=6.0)) for at in (0, 10, 30)]
     progress, found = windows(*rates)
     assert progress.totals.sent == {("p", "a"): 60.0, ("p", "b"): 180.0}
     assert found.shares == {("p", "a"): 0.25, ("p", "b"): 0.75}
@@ -76,19 +79,19 @@ def test_a_pool_of_which_some_backends_were_left_out_has_no_shares_and_a_new_fac
 def test_of_backends_that_are_gone_the_oldest_are_forgotten_first():
     progress = None
     for number in range(MAX_REMEMBERED + 10):
-        progress = advance(progress, said(float(number), **{f"b{number}": 5.0}))
+        progress = update(progress, said(float(number), **{f"b{number}": 5.0}))
     kept = {name for _, name in progress.totals.sent}
     assert len(kept) == len(progress.counters) == MAX_REMEMBERED
     assert kept == {f"b{number}" for number in range(10, MAX_REMEMBERED + 10)}
 
 
 def test_half_a_page_changes_nothing():
-    progress = advance(None, said(0, a=10))
-    assert advance(progress, said(10, a=99, _complete=False)) is progress
+    progress = update(None, said(0, a=10))
+    assert update(progress, said(10, a=99, _complete=False)) is progress
 
 
 def test_a_name_decides_only_where_nobody_is_at_the_address():
     two = [Endpoint(replica=name, host="node-7", port=8000, gpus=None) for name in ("node-7:8000", "other")]
     named = [Endpoint(replica="node-7:8000", host="far.example", port=9000, gpus=None)]
-    assert match([("p", "node-7:8000")], two) == {}
-    assert match([("p", "node-7:8000")], named) == {("p", "node-7:8000"): "node-7:8000"}
+    assert match_backends([("p", "node-7:8000")], two) == {}
+    assert match_backends([("p", "node-7:8000")], named) == {("p", "node-7:8000"): "node-7:8000"}

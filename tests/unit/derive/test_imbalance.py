@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.imbalance import SIGNALS, groups
-from exporter.model import CardFacts, CardReading, CardState, Ownership, Signal, SourceStatus
+from exporter.derive.imbalance import SIGNALS, group_imbalances
+from exporter.model import CardFacts, CardReading, CardState, GpuAssignment, Signal, SourceStatus
 
 USE = Signal.UTILIZATION
 POWER = Signal.POWER
@@ -45,12 +45,12 @@ def used(*values) -> list[CardState]:
     return [card(index, {USE: value}) for index, value in enumerate(values)]
 
 
-def owns(replica: str, *indexes: int, rank: str = "") -> list[Ownership]:
-    return [Ownership(uuid=f"GPU-{index}", replica=replica, rank=rank) for index in indexes]
+def owns(replica: str, *indexes: int, rank: str = "") -> list[GpuAssignment]:
+    return [GpuAssignment(uuid=f"GPU-{index}", replica=replica, rank=rank) for index in indexes]
 
 
-def by_group(cards, owners):
-    return {row.group: row for row in groups(cards, owners)}
+def by_group(cards, assignments):
+    return {row.group: row for row in group_imbalances(cards, assignments)}
 
 
 def test_a_group_is_measured_with_the_population_standard_deviation():
@@ -98,14 +98,14 @@ def test_the_node_pools_the_deviations_inside_its_groups():
 
 
 def test_without_any_ownership_all_cards_are_one_group():
-    (node,) = groups(used(0.2, 0.6), [])
+    (node,) = group_imbalances(used(0.2, 0.6), [])
     assert (node.scope, node.group) == ("node", "")
     assert node.spreads[USE].stddev == pytest.approx(0.2)
     assert node.deviations[USE] == pytest.approx({"GPU-0": -0.5, "GPU-1": 0.5})
 
 
 def test_owners_of_unknown_cards_are_no_ownership():
-    (node,) = groups(used(0.2, 0.6), owns("ghost", 7, 8))
+    (node,) = group_imbalances(used(0.2, 0.6), owns("ghost", 7, 8))
     assert node.spreads[USE].stddev == pytest.approx(0.2)
 
 
@@ -122,25 +122,25 @@ def test_a_card_of_two_replicas_counts_in_both():
 
 
 def test_two_ranks_of_one_replica_on_a_card_count_it_once():
-    once = groups(used(0.2, 0.8), owns("a", 0, 1))
-    assert groups(used(0.2, 0.8), owns("a", 0, 1, rank="0") + owns("a", 0, rank="1")) == once
+    once = group_imbalances(used(0.2, 0.8), owns("a", 0, 1))
+    assert group_imbalances(used(0.2, 0.8), owns("a", 0, 1, rank="0") + owns("a", 0, rank="1")) == once
 
 
 def test_a_lost_card_leaves_its_group_to_the_others():
     rows = by_group([*used(0.5, 0.5), lost(2)], owns("a", 0, 1, 2))
     assert rows["a"].deviations[USE].keys() == {"GPU-0", "GPU-1"}
-    assert groups([*used(0.5), lost(1)], owns("a", 0, 1)) == ()
-    assert groups([lost(0), lost(1)], []) == ()
+    assert group_imbalances([*used(0.5), lost(1)], owns("a", 0, 1)) == ()
+    assert group_imbalances([lost(0), lost(1)], []) == ()
 
 
 def test_empty_and_single_give_nothing():
-    assert groups([], []) == ()
-    assert groups(used(0.5), []) == ()
-    assert groups(used(0.5), owns("a", 0)) == ()
+    assert group_imbalances([], []) == ()
+    assert group_imbalances(used(0.5), []) == ()
+    assert group_imbalances(used(0.5), owns("a", 0)) == ()
 
 
 def test_one_card_replicas_have_no_row_but_a_balanced_node():
-    (node,) = groups(used(0.1, 0.9), owns("a", 0) + owns("b", 1))
+    (node,) = group_imbalances(used(0.1, 0.9), owns("a", 0) + owns("b", 1))
     assert node.scope == "node"
     assert node.spreads[USE].stddev == 0.0
 
@@ -175,20 +175,22 @@ def test_the_order_of_cards_and_owners_does_not_matter(data):
         for index in range(data.draw(st.integers(0, 6)))
     ]
     pair = st.tuples(st.integers(0, 6), st.sampled_from("abc"))
-    owners = [Ownership(uuid=f"GPU-{i}", replica=r) for i, r in data.draw(st.lists(pair, max_size=10))]
-    assert groups(data.draw(st.permutations(cards)), data.draw(st.permutations(owners))) == groups(cards, owners)
+    assignments = [GpuAssignment(uuid=f"GPU-{i}", replica=r) for i, r in data.draw(st.lists(pair, max_size=10))]
+    assert group_imbalances(
+        data.draw(st.permutations(cards)), data.draw(st.permutations(assignments))
+    ) == group_imbalances(cards, assignments)
 
 
 @given(ratios)
 def test_a_ratio_never_deviates_by_more_than_one_half(values):
-    for row in groups(used(*values), owns("a", *range(len(values)))):
+    for row in group_imbalances(used(*values), owns("a", *range(len(values)))):
         assert 0 <= row.spreads[USE].stddev <= 0.5 + 1e-12
         assert 0 <= row.spreads[USE].spread <= 1
 
 
 @given(st.floats(0, 1e12), st.integers(2, 16))
 def test_equal_cards_are_exactly_balanced(value, count):
-    row = groups(used(*[value] * count), owns("a", *range(count)))[0]
+    row = group_imbalances(used(*[value] * count), owns("a", *range(count)))[0]
     spread = row.spreads[USE]
     assert (spread.stddev, spread.spread) == (0.0, 0.0)
     assert set(row.deviations.get(USE, {}).values()) <= {0.0}
@@ -197,8 +199,8 @@ def test_equal_cards_are_exactly_balanced(value, count):
 
 @given(st.lists(st.floats(0.001, 1000), min_size=2, max_size=12), st.floats(0.01, 1e6))
 def test_scaled_signals_keep_their_ratios_and_scale_their_spreads(values, factor):
-    plain = groups(used(*values), [])[0]
-    scaled = groups(used(*(value * factor for value in values)), [])[0]
+    plain = group_imbalances(used(*values), [])[0]
+    scaled = group_imbalances(used(*(value * factor for value in values)), [])[0]
     a, b = plain.spreads[USE], scaled.spreads[USE]
     assert b.stddev == pytest.approx(a.stddev * factor, rel=1e-6, abs=1e-9 * factor * max(values))
     assert b.spread == pytest.approx(a.spread * factor, rel=1e-6, abs=1e-9 * factor * max(values))
@@ -211,11 +213,11 @@ def test_scaled_signals_keep_their_ratios_and_scale_their_spreads(values, factor
 def test_the_node_ignores_how_far_its_groups_are_apart(teams, shift):
     def node(offsets):
         values = [value + offset for team, offset in zip(teams, offsets) for value in team]
-        owners, start = [], 0
+        assignments, start = [], 0
         for number, team in enumerate(teams):
-            owners += owns(str(number), *range(start, start + len(team)))
+            assignments += owns(str(number), *range(start, start + len(team)))
             start += len(team)
-        return by_group(used(*values), owners)[""].spreads[USE]
+        return by_group(used(*values), assignments)[""].spreads[USE]
 
     near, far = node([0.0] * len(teams)), node([shift * number for number in range(len(teams))])
     assert far.stddev == pytest.approx(near.stddev, abs=1e-9)

@@ -40,7 +40,7 @@ def test_a_first_bound_at_or_below_zero_is_itself_the_answer():
 def test_a_quantile_beyond_the_top_bucket_is_the_last_finite_bound_and_the_share_says_so():
     answer = latency(None, histogram([1, 30], [1, 23, 100]), QUANTILES)
     assert answer.quantiles == dict.fromkeys(QUANTILES, 30.0)
-    assert answer.above_top_bucket == pytest.approx(0.77)
+    assert answer.overflow_ratio == pytest.approx(0.77)
     assert answer.observations == 100
 
 
@@ -48,7 +48,7 @@ def test_only_what_was_observed_after_the_base_counts():
     answer = latency(histogram([1, 2], [100, 100, 100]), histogram([1, 2], [100, 110, 110]), [0.5])
     assert answer.quantiles == {0.5: 1.5}
     assert answer.observations == 10
-    assert answer.above_top_bucket == 0.0
+    assert answer.overflow_ratio == 0.0
 
 
 def test_without_observations_there_are_no_quantiles():
@@ -56,7 +56,7 @@ def test_without_observations_there_are_no_quantiles():
     for answer in (latency(same, same, QUANTILES), latency(None, histogram([1], [0, 0]), QUANTILES)):
         assert answer.quantiles == {}
         assert answer.observations == 0
-        assert answer.above_top_bucket is None
+        assert answer.overflow_ratio is None
 
 
 def test_a_single_observation_is_enough():
@@ -153,4 +153,4 @@ def test_quantiles_never_fall_with_q_and_stay_inside_the_bounds(states):
     values = [answer.quantiles[q] for q in QUANTILES if q in answer.quantiles]
     assert values == sorted(values)
     assert all(min(0.0, bounds[0]) <= value <= bounds[-1] for value in values)
-    assert answer.above_top_bucket is None or 0 <= answer.above_top_bucket <= 1
+    assert answer.overflow_ratio is None or 0 <= answer.overflow_ratio <= 1

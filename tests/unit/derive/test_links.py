@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.links import JUDGED_AFTER, LinkWatch, PcieWatch, fabric_problems, nvlinks_down
+from exporter.derive.links import JUDGED_AFTER, PcieLinkTracker, TopologyTracker, fabric_problems, nvlinks_down
 from exporter.driver.nvml.probes import bit_error_ratio
 from exporter.model import (
     CardFacts,
     CardReading,
     CardState,
     CardTopology,
+    GpuAssignment,
     LinkEnd,
     MigInstance,
     Missing,
-    Ownership,
     Peer,
     Signal,
     SourceStatus,
@@ -52,7 +52,7 @@ def link(at, *, busy=0.5, generation=5, width=16, **more):
 
 
 def judged(*cards):
-    watch = PcieWatch()
+    watch = PcieLinkTracker()
     return [watch.judge([one]).get("GPU-0") for one in cards]
 
 
@@ -99,7 +99,7 @@ def test_a_card_that_was_away_or_a_link_that_cannot_be_compared_is_not_judged():
 
 
 def test_cards_that_are_gone_are_forgotten():
-    watch = PcieWatch()
+    watch = PcieLinkTracker()
     watch.judge([link(0.0)])
     watch.judge([])
     assert watch.judge([link(100.0)]) == {}, "it starts anew"
@@ -108,7 +108,7 @@ def test_cards_that_are_gone_are_forgotten():
 @examples(100)
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0, 1), st.integers(1, 6), st.sampled_from([4, 8, 16]))))
 def test_whatever_happens_a_verdict_needs_work_all_the_time_and_agrees_with_it(steps):
-    at, history, watch = 0.0, [], PcieWatch()
+    at, history, watch = 0.0, [], PcieLinkTracker()
     for gap, busy, generation, width in steps:
         at += gap
         history.append((at, busy, generation >= 5 and width >= 16))
@@ -160,7 +160,7 @@ def test_cards_that_cannot_be_judged_are_left_out():
 
 
 def test_a_link_that_was_not_read_this_time_is_not_down():
-    watch = LinkWatch()
+    watch = TopologyTracker()
     watch.look([card(i, up=18) for i in range(4)], ())
     partly = [card(i, up=18) for i in range(3)] + [card(3, up=(16, 1))]
     assert watch.look(partly, ()).links["GPU-3"].nvlinks_down == 1, "one down, one not read"
@@ -171,7 +171,7 @@ def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_
     others = [card(i, up=18) for i in range(3)]
     assert nvlinks_down([*others, card(3, up=17, missing=partly)])["GPU-3"] == 0
     assert nvlinks_down([*others, card(3, up=(15, 2), missing=partly)])["GPU-3"] == 2
-    watch = LinkWatch()
+    watch = TopologyTracker()
     watch.look([*others, card(3, up=17, missing=partly)], ())
     assert watch.look([*others, card(3, up=17, missing=partly)], ()).links["GPU-3"].nvlinks_down == 0
     assert watch.look([*others, card(3, up=15)], ()).links["GPU-3"].nvlinks_down == 3
@@ -263,12 +263,15 @@ def test_paths_are_made_anew_only_when_something_changed():
             for i in range(2)
         ]
 
-    watch, owners = LinkWatch(), [Ownership(uuid="GPU-0", replica="r"), Ownership(uuid="GPU-1", replica="r")]
-    first = watch.look(pair(18), owners)
+    watch, assignments = (
+        TopologyTracker(),
+        [GpuAssignment(uuid="GPU-0", replica="r"), GpuAssignment(uuid="GPU-1", replica="r")],
+    )
+    first = watch.look(pair(18), assignments)
     assert first.groups[0].worst == "NV18" and first.links["GPU-0"].nvlinks_down == 0
-    again = watch.look(pair(18), owners)
+    again = watch.look(pair(18), assignments)
     assert again.paths is first.paths
-    fewer = watch.look(pair((17, 1)), owners)
+    fewer = watch.look(pair((17, 1)), assignments)
     assert fewer.groups[0].worst == "NV17" and fewer.links["GPU-0"].nvlinks_down == 1
     assert watch.look(pair((17, 1)), ()).groups == ()
     assert watch.look([], ()).links == {}

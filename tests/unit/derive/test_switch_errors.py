@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.catalog.sxids import SXIDS
 from exporter.derive import sxids
-from exporter.derive.sxids import SxidBook
+from exporter.derive.sxids import SxidCounters
 from exporter.model import Snapshot, SxidReport
 from exporter.runtime.gpu_events import Events
 from exporter.sources.kernel_log.line import MAX_DETAIL, LineReader, XidLine
@@ -90,7 +90,7 @@ def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
 
 
 def report(sxid=12028, at=100.0, *, pci=PLACE, severity="non_fatal", link=32, old=False):
-    return SxidReport(pci=pci, sxid=sxid, severity=severity, link=link, at=at, wall=1e9 + at, old=old)
+    return SxidReport(pci=pci, sxid=sxid, severity=severity, link=link, at=at, unix_time=1e9 + at, old=old)
 
 
 def rows(book):
@@ -98,12 +98,12 @@ def rows(book):
 
 
 def test_nothing_is_there_before_the_first():
-    book = SxidBook()
+    book = SxidCounters()
     assert book.counts() == () and book.counts() is book.counts()
 
 
 def test_each_switch_code_and_severity_is_counted_by_itself():
-    book = SxidBook()
+    book = SxidCounters()
     for one in (report(), report(severity="fatal"), report(20001), report(pci="0000:c2:00"), report(at=200.0)):
         assert book.add(one)
     assert rows(book) == {
@@ -115,29 +115,29 @@ def test_each_switch_code_and_severity_is_counted_by_itself():
 
 
 def test_a_line_that_two_daemons_wrote_into_one_file_is_one_event():
-    book = SxidBook()
+    book = SxidCounters()
     assert [book.add(report(at=at)) for at in (100.0, 100.0, 100.9, 101.0)] == [True, False, False, True]
     assert rows(book) == {(PLACE, "12028", "non_fatal"): 2}
 
 
 def test_an_error_of_several_links_at_once_is_several_events():
-    book = SxidBook()
+    book = SxidCounters()
     assert [book.add(report(link=link)) for link in (44, 45, 46, None)] == [True] * 4
     assert rows(book) == {(PLACE, "12028", "non_fatal"): 4}
 
 
 def test_what_happened_before_the_start_is_seen_and_not_counted():
-    book = SxidBook()
+    book = SxidCounters()
     assert not book.add(report(old=True))
     (one,) = book.counts()
-    assert (one.count, one.last_wall) == (0, 1e9 + 100.0)
+    assert (one.count, one.last_unix_time) == (0, 1e9 + 100.0)
     assert book.add(report(at=50.0))
     (one,) = book.counts()
-    assert (one.count, one.last_wall) == (1, 1e9 + 100.0), "the newest, whatever comes last"
+    assert (one.count, one.last_unix_time) == (1, 1e9 + 100.0), "the newest, whatever comes last"
 
 
 def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
-    book = SxidBook()
+    book = SxidCounters()
     for number in range(1, 1000):
         book.add(report(number, severity="fatal" if number % 2 else "non_fatal"))
         book.add(report(number, pci=f"{number:04x}:00:00"))
@@ -180,7 +180,7 @@ def follow(events, tmp_path):
 
 
 def page(events):
-    snapshot = Snapshot(at=1.0, wall=1.0, sxids=events.switches())
+    snapshot = Snapshot(at=1.0, unix_time=1.0, sxids=events.switches())
     return {(metric.name, *labels): value for metric in SXIDS for labels, value in metric.read(snapshot)}
 
 

@@ -15,9 +15,9 @@ from exporter.model import (
     CardReading,
     CardState,
     CardTopology,
+    GpuAssignment,
     LinkEnd,
     Missing,
-    Ownership,
     Peer,
     Signal,
     Snapshot,
@@ -60,11 +60,11 @@ def words(cards):
 
 
 def together(*indices, name="r", rank=""):
-    return [Ownership(uuid=f"GPU-{index}", replica=name, rank=rank) for index in indices]
+    return [GpuAssignment(uuid=f"GPU-{index}", replica=name, rank=rank) for index in indices]
 
 
-def group(cards, owners):
-    (found,) = group_paths(cards, owners, peer_paths(cards))
+def group(cards, assignments):
+    (found,) = group_paths(cards, assignments, peer_paths(cards))
     return found
 
 
@@ -248,13 +248,13 @@ def any_cards(draw):
 @examples(150)
 @given(any_cards(), st.lists(st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.sampled_from(["", "0"]))))
 def test_paths_are_symmetric_and_groups_never_better_than_their_pairs(cards, owned):
-    owners = [Ownership(uuid=f"GPU-{index}", replica=name, rank=rank) for index, name, rank in owned]
+    assignments = [GpuAssignment(uuid=f"GPU-{index}", replica=name, rank=rank) for index, name, rank in owned]
     paths = peer_paths(cards)
     for (one, other), path in paths.items():
         assert paths[other, one].path == path.path
         assert path.path in PCI_PATHS or int(path.path.removeprefix("NV")) > 0
-    found = group_paths(cards, owners, paths)
-    assert found == group_paths(cards[::-1], owners[::-1], peer_paths(cards[::-1]))
+    found = group_paths(cards, assignments, paths)
+    assert found == group_paths(cards[::-1], assignments[::-1], peer_paths(cards[::-1]))
     for row in found:
         used = [path for path in paths.values() if path.path == row.worst]
         assert not row.worst or used
@@ -272,13 +272,13 @@ def test_paths_are_symmetric_and_groups_never_better_than_their_pairs(cards, own
 def test_rows_name_peer_path_and_access_and_replicas_their_worst_path():
     cards = tuple(switched(range(2), refuse=[0]))
     paths = peer_paths(cards)
-    owners = together(0, 1, name="a")
+    assignments = together(0, 1, name="a")
     seen = Snapshot(
         at=1.0,
-        wall=1.0,
+        unix_time=1.0,
         cards=cards,
         replicas=(replica("a"),),
-        topology=Topology(paths=tuple(paths.values()), groups=group_paths(cards, owners, paths)),
+        topology=Topology(paths=tuple(paths.values()), groups=group_paths(cards, assignments, paths)),
     )
     rows = {metric.name: list(metric.read(seen)) for metric in TOPOLOGY}
     assert rows["gpu_peer_path_info"][0] == (("0", "GPU-0", "GPU-1", "NODE", "read"), 1.0)
@@ -293,7 +293,7 @@ def test_the_way_back_has_a_row_only_where_it_differs():
         card(1, peers={0: ("PHB", {"read": "chipset_not_supported", "nvlink": "not_supported"})}),
         card(2, peers={0: ("PHB", {"read": "ok"})}),
     )
-    seen = Snapshot(at=1.0, wall=1.0, cards=cards, topology=Topology(paths=tuple(peer_paths(cards).values())))
+    seen = Snapshot(at=1.0, unix_time=1.0, cards=cards, topology=Topology(paths=tuple(peer_paths(cards).values())))
     (paths,) = [metric for metric in TOPOLOGY if metric.name == "gpu_peer_path_info"]
     assert [labels[1:] for labels, _ in paths.read(seen)] == [
         ("GPU-0", "GPU-1", "PHB", "read"),

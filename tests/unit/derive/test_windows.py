@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.delta import Totals
+from exporter.derive.delta import ReplicaTotals
 from exporter.derive.windows import History
 
 
-def totals(at: float) -> Totals:
-    return Totals(at=at, first_at=0.0, moved_at=at)
+def totals(at: float) -> ReplicaTotals:
+    return ReplicaTotals(at=at, first_at=0.0, moved_at=at)
 
 
 def filled(windows, times) -> History:

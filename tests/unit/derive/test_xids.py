@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive import xids
-from exporter.derive.xids import WINDOW, XidBook
+from exporter.derive.xids import WINDOW, XidCounters
 from exporter.model import BUS, KERNEL_LOG, NVML, CardFacts, XidReport, canonical_pci
 from tests.support.builders import card
 
@@ -23,17 +23,17 @@ def state(index=0, uuid="GPU-a", pci="00000000:65:00.0"):
 
 @pytest.fixture
 def book():
-    one = XidBook({74, 79})
+    one = XidCounters({74, 79})
     one.learn([state(), state(1, "GPU-b", "00000000:66:00.0")])
     return one
 
 
 def nvml(xid=79, at=100.0, uuid="GPU-a", **more):
-    return XidReport(xid=xid, source=NVML, at=at, wall=1e9 + at, uuid=uuid, **more)
+    return XidReport(xid=xid, source=NVML, at=at, unix_time=1e9 + at, uuid=uuid, **more)
 
 
 def log(xid=79, at=100.0, pci=PCI, source=KERNEL_LOG, **more):
-    return XidReport(xid=xid, source=source, at=at, wall=1e9 + at, pci=pci, **more)
+    return XidReport(xid=xid, source=source, at=at, unix_time=1e9 + at, pci=pci, **more)
 
 
 def count(book, xid=79, uuid="GPU-a"):
@@ -49,7 +49,7 @@ def rows(book):
 def test_fatal_codes_are_there_from_the_start_and_others_when_they_come(book):
     always = {(gpu, uuid, xid): 0 for gpu, uuid in (("0", "GPU-a"), ("1", "GPU-b")) for xid in ("74", "79")}
     assert rows(book) == always
-    assert all(one.last_wall is None for one in book.counts("s"))
+    assert all(one.last_unix_time is None for one in book.counts("s"))
     book.add(nvml(13))
     assert rows(book) == {**always, ("0", "GPU-a", "13"): 1}
 
@@ -98,7 +98,7 @@ def test_the_lines_that_follow_an_event_of_the_driver_add_nothing_to_it(book, li
 
 
 def test_a_burst_that_began_before_the_card_was_known_goes_on_on_the_card():
-    book = XidBook({79})
+    book = XidCounters({79})
     book.add(log(at=100.0))
     book.add(log(at=104.0))
     book.learn([state()])
@@ -130,16 +130,16 @@ def test_the_sentence_that_a_card_is_gone_counts_only_where_no_number_tells_it(b
 def test_an_old_report_moves_the_last_time_and_counts_nothing(book):
     book.add(log(old=True))
     assert count(book) == 0
-    (one,) = [one for one in book.counts("s") if one.last_wall is not None]
-    assert one.last_wall == 1e9 + 100.0
+    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
+    assert one.last_unix_time == 1e9 + 100.0
     assert book.add(nvml(at=101.0)) == 1, "an event now is not the old one again"
 
 
 def test_the_newest_time_stays_whatever_order_reports_come_in(book):
     book.add(nvml(at=200.0))
     book.add(log(at=150.0, old=True))
-    (one,) = [one for one in book.counts("s") if one.last_wall is not None]
-    assert one.last_wall == 1e9 + 200.0
+    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
+    assert one.last_unix_time == 1e9 + 200.0
 
 
 def test_an_index_that_changes_takes_the_counter_along(book):
@@ -157,7 +157,7 @@ def test_a_card_that_left_keeps_its_events_and_loses_its_zeros(book):
 
 
 def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
-    book = XidBook({79})
+    book = XidCounters({79})
     book.add(log())
     book.add(log(xid=13))
     assert rows(book) == {("", f"unknown-{PCI}", "79"): 1, ("", f"unknown-{PCI}", "13"): 1}
@@ -167,7 +167,7 @@ def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
 
 
 def test_the_kernel_log_may_name_a_card_that_the_driver_does_not_list():
-    book = XidBook({79})
+    book = XidCounters({79})
     book.add(log())
     book.named(PCI, "GPU-from-the-log")
     book.named("0000:77:00", "GPU-other")
@@ -186,7 +186,7 @@ def test_a_report_about_nobody_is_kept_as_unknown(book):
 
 
 def test_instances_and_strangers_are_no_cards_of_their_own():
-    book = XidBook({79})
+    book = XidCounters({79})
     book.learn([state(0, "MIG-1"), state(1, "unknown-1", "")])
     assert rows(book) == {}
 
@@ -211,7 +211,7 @@ def test_places_that_nobody_knows_are_bounded_and_counted(book):
 
 
 def test_the_same_cards_again_are_no_news():
-    book = XidBook({79})
+    book = XidCounters({79})
     cards = [state()]
     assert (book.learn(cards), book.learn(cards), book.learn([state(1)])) == (True, False, True)
 
@@ -224,7 +224,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_within_one_window_the_source_that_tells_more_decides(events):
     """Reports in any order within the window: of n by one source and m by the other, max(n, m) count."""
-    book = XidBook({79})
+    book = XidCounters({79})
     book.learn([state()])
     told, first, newest = Counter(), -100.0, -100.0
     for source, tenths, times in sorted(events, key=lambda event: event[1]):
@@ -242,7 +242,7 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
 
 @given(EVENTS, st.integers(1, 50))
 def test_counters_never_fall_and_never_exceed_what_was_told(events, stretch):
-    book = XidBook({79})
+    book = XidCounters({79})
     book.learn([state()])
     before = total = 0
     for place, (source, tenths, times) in enumerate(events):

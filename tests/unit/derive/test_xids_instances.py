@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.derive.xids import MAX_UNKNOWN, WINDOW, XidBook
-from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE, CardFacts, MigInstance, XidReport
+from exporter.derive.xids import MAX_UNKNOWN, WINDOW, XidCounters
+from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE_GPU, CardFacts, MigInstance, XidReport
 from tests.support.builders import card
 
 PCI = "0000:65:00"
@@ -25,17 +25,17 @@ def part(number, gpu, compute=0, *, uuid=None, parent="GPU-a"):
 
 @pytest.fixture
 def book():
-    one = XidBook({79})
+    one = XidCounters({79})
     one.learn([WHOLE_CARD, part(0, 7), part(1, 9), part(2, 9, 1)])
     return one
 
 
-def nvml(xid=94, at=100.0, befell=WHOLE, uuid="GPU-a", **more):
-    return XidReport(xid=xid, source=NVML, at=at, wall=1e9 + at, uuid=uuid, part=befell, **more)
+def nvml(xid=94, at=100.0, befell=WHOLE_GPU, uuid="GPU-a", **more):
+    return XidReport(xid=xid, source=NVML, at=at, unix_time=1e9 + at, uuid=uuid, instance=befell, **more)
 
 
-def log(xid=94, at=100.0, befell=WHOLE, source=KERNEL_LOG, **more):
-    return XidReport(xid=xid, source=source, at=at, wall=1e9 + at, pci=PCI, part=befell, **more)
+def log(xid=94, at=100.0, befell=WHOLE_GPU, source=KERNEL_LOG, **more):
+    return XidReport(xid=xid, source=source, at=at, unix_time=1e9 + at, pci=PCI, instance=befell, **more)
 
 
 def rows(book):
@@ -51,7 +51,7 @@ def rows(book):
         ((9, None), ("0", "GPU-a")),  # one of two
         ((5, 0), ("0", "GPU-a")),  # nobody knows it
         ((7, 3), ("0", "GPU-a")),
-        (WHOLE, ("0", "GPU-a")),
+        (WHOLE_GPU, ("0", "GPU-a")),
     ],
 )
 @pytest.mark.parametrize("tell", [nvml, log])
@@ -91,7 +91,7 @@ def test_errors_of_two_instances_are_two_events(book):
 
 def test_a_reported_old_error_of_an_instance_moves_its_time_only(book):
     assert book.add(log(befell=(7, 0), old=True)) == 0
-    (one,) = [one for one in book.counts("s") if one.last_wall is not None]
+    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
     assert (one.labels[1], one.count) == ("MIG-0", 0)
 
 

@@ -47,7 +47,11 @@ def test_a_fresh_reading_is_shown_with_its_times(book):
     state = card(book)
     assert state.status.up and not state.status.hung
     assert (state.status.source, state.status.duration, state.labels) == ("gpu:GPU-a", 0.5, ("0", "GPU-a"))
-    assert (state.status.last_success, state.status.last_success_wall, state.last_read_at) == (100.0, 5000.0, 100.0)
+    assert (state.status.last_success, state.status.last_success_unix_time, state.last_read_at) == (
+        100.0,
+        5000.0,
+        100.0,
+    )
     assert state.reading.signals[Signal.POWER] == 100.0
 
 
@@ -226,7 +230,7 @@ def test_a_kind_of_arithmetic_is_shown_from_its_first_use_on(book):
     book.read(answer(101.0, pipe_active={"fp32": 0.25, "fp64": 0.0}), 1e9)
     assert set(card(book).pipes) == {"fp32"}
     book.read(answer(102.0, pipe_active={"fp32": 0.0, "fp64": 0.0}), 1e9)
-    rows = metrics.GPU_PIPE_ACTIVE_RATIO.read(Snapshot(at=102.0, wall=1e9, cards=(card(book, now=102.0),)))
+    rows = metrics.GPU_PIPE_ACTIVE_RATIO.read(Snapshot(at=102.0, unix_time=1e9, cards=(card(book, now=102.0),)))
     assert list(rows) == [(("0", "GPU-a", "fp32"), 0.0)]
 
 

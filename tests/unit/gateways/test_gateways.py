@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from exporter.config.settings import GATEWAY_KINDS
-from exporter.derive.gateway import match
-from exporter.derive.replicas import Endpoint
+from exporter.derive.assignment import Endpoint
+from exporter.derive.gateway import match_backends
 from exporter.gateways.detect import recognise
 from exporter.gateways.tables import GATEWAYS, by_kind
-from exporter.model import Load
+from exporter.model import BackendLoad
 from tests.support.builders import Clock
 from tests.support.gateway_probe import (
     CAPTURES,
@@ -42,7 +42,7 @@ def test_haproxy_counts_every_request_and_not_only_fresh_decisions():
     sent = by_backend(state, "requests")
     assert sent == {"vllm-a": 616, "vllm-b": 293, "vllm-c": 91, "vllm-d": 0}  # loadbalanced_total: 256, 136, 56
     assert by_backend(state, "errors") == {"vllm-a": 0, "vllm-b": 8, "vllm-c": 8, "vllm-d": 0}
-    assert state.reading.pools == {"vllm_pool": Load(requests=1000.0, errors=16.0, active=0.0, queued=0.0)}
+    assert state.reading.pools == {"vllm_pool": BackendLoad(requests=1000.0, errors=16.0, active=0.0, queued=0.0)}
 
 
 def test_haproxy_states_are_one_series_each_and_only_one_of_them_counts():
@@ -96,7 +96,7 @@ def test_stub_status_has_a_total_no_backends_and_its_own_scrape_in_the_count():
     state = played(*RECORDINGS["nginx-1.22.1-stub_status"])
     assert state.reading.backends == {}
     # Writing is 1 on the page: that is the scrape itself.
-    assert state.reading.pools == {"": Load(requests=704.0, active=0.0)}
+    assert state.reading.pools == {"": BackendLoad(requests=704.0, active=0.0)}
     assert state.windows["1m"].shares == {}
     assert state.windows["1m"].imbalance == {}
 
@@ -127,8 +127,8 @@ ROUTERS = {
             'vllm:num_requests_running{model_name="m",engine="0",server="http://127.0.0.1:18101"} 900\n'
         ),
         {
-            "http://127.0.0.1:18101": Load(requests=75.0, errors=5.0, active=3.0, up=True),
-            "http://127.0.0.1:18102": Load(active=0.0, up=False),
+            "http://127.0.0.1:18101": BackendLoad(requests=75.0, errors=5.0, active=3.0, up=True),
+            "http://127.0.0.1:18102": BackendLoad(active=0.0, up=False),
         },
         75.0,
     ),
@@ -142,7 +142,7 @@ ROUTERS = {
             'vllm_router_worker_health{worker="http://127.0.0.1:18101"} 1\n'
             'vllm_router_running_requests{worker="http://127.0.0.1:18101"} 4\n'
         ),
-        {"http://127.0.0.1:18101": Load(requests=30.0, errors=2.0, active=4.0, up=True)},
+        {"http://127.0.0.1:18101": BackendLoad(requests=30.0, errors=2.0, active=4.0, up=True)},
         40.0,
     ),
     "sglang_router": (  # 0.1 and 0.2
@@ -152,7 +152,7 @@ ROUTERS = {
             'sgl_router_running_requests{worker="http://127.0.0.1:18101"} 1\n'
             'sgl_router_cache_hits_total{worker="http://127.0.0.1:18101"} 8\n'
         ),
-        {"http://127.0.0.1:18101": Load(requests=9.0, active=1.0)},
+        {"http://127.0.0.1:18101": BackendLoad(requests=9.0, active=1.0)},
         9.0,
     ),
     "sglang_router 0.3": (  # requests only through the circuit breaker
@@ -163,7 +163,7 @@ ROUTERS = {
             'smg_http_inflight_request_age_count{gt="30",le="60"} 7\n'
             'smg_router_requests_total{router_type="http",model="m",endpoint="chat"} 100\n'
         ),
-        {"grpc://127.0.0.1:18101": Load(requests=100.0, errors=10.0, up=False)},
+        {"grpc://127.0.0.1:18101": BackendLoad(requests=100.0, errors=10.0, up=False)},
         100.0,
     ),
     "sglang_router smg": (
@@ -175,7 +175,10 @@ ROUTERS = {
             'smg_worker_requests_active{worker="http://127.0.0.1:18101"} 2\n'
             'smg_http_requests_total{method="POST",path="/v1/completions"} 12\n'
         ),
-        {"http://127.0.0.1:18101": Load(requests=11.0, active=2.0), "http://127.0.0.1:18102": Load(requests=0.0)},
+        {
+            "http://127.0.0.1:18101": BackendLoad(requests=11.0, active=2.0),
+            "http://127.0.0.1:18102": BackendLoad(requests=0.0),
+        },
         12.0,
     ),
     "inference_extension": (  # old names beside new ones
@@ -188,7 +191,7 @@ ROUTERS = {
             'llm_d_epp_request_total{model_name="m"} 11\n'
             'inference_objective_request_total{model_name="m"} 11\n'
         ),
-        {"pod-a": Load(requests=8.0, queued=2.0)},
+        {"pod-a": BackendLoad(requests=8.0, queued=2.0)},
         11.0,
     ),
 }
@@ -267,17 +270,17 @@ def test_a_backend_is_the_replica_at_its_address_or_of_its_name(backend, replica
         Endpoint(replica="c", host="node-7", port=8002, gpus=None),
         Endpoint(replica="d", host="node-7", port=8002, gpus=None),
     ]
-    assert match([("p", backend)], places).get(("p", backend)) == replica
+    assert match_backends([("p", backend)], places).get(("p", backend)) == replica
 
 
 def test_a_backend_at_any_address_of_this_machine_is_the_replica_polled_on_loopback():
     places = [Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)]
     here = {"10.0.0.9", "node-7"}.__contains__
     for backend in ("10.0.0.9:8000", "http://Node-7:8000", "[::1]:8000"):
-        assert match([("p", backend)], places, here) == {("p", backend): "a"}
+        assert match_backends([("p", backend)], places, here) == {("p", backend): "a"}
     for backend in ("10.0.0.8:8000", "10.0.0.9:8001"):
-        assert match([("p", backend)], places, here) == {}
-    assert match([("p", "10.0.0.9:8000")], places) == {}
+        assert match_backends([("p", backend)], places, here) == {}
+    assert match_backends([("p", "10.0.0.9:8000")], places) == {}
 
 
 def test_every_kind_that_can_be_configured_can_be_read_and_the_other_way_round():

@@ -9,7 +9,7 @@ from exporter.gateways.compile import MAX_BACKENDS, backend_name
 from exporter.gateways.detect import recognise
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import GATEWAYS, by_kind
-from exporter.model import Load
+from exporter.model import BackendLoad
 from tests.support.builders import Clock
 from tests.support.gateway_probe import CAPTURES, by_backend, haproxy, polled, poller, read, rendered, shares
 
@@ -72,7 +72,7 @@ def test_pools_beyond_the_cap_are_left_out():
 def test_a_pool_that_was_let_in_keeps_all_its_figures_however_many_come_after_it():
     page = "".join(f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="c{n}"}} {n}\n' for n in range(100))
     page += 'envoy_cluster_upstream_rq_active{envoy_cluster_name="c7"} 3\n'
-    assert read("envoy", page).pools["c7"] == Load(requests=7.0, active=3.0)
+    assert read("envoy", page).pools["c7"] == BackendLoad(requests=7.0, active=3.0)
 
 
 def test_nginx_sums_over_the_codes_beside_the_codes_are_not_counted_again():
@@ -81,7 +81,7 @@ def test_nginx_sums_over_the_codes_beside_the_codes_are_not_counted_again():
         f'nginx_vts_upstream_requests_total{{upstream="u",backend="10.0.0.1:8000",code="{code}"}} {number}\n'
         for code, number in codes.items()
     )
-    assert read("nginx", page).backends == {("u", "10.0.0.1:8000"): Load(requests=100.0, errors=2.0)}
+    assert read("nginx", page).backends == {("u", "10.0.0.1:8000"): BackendLoad(requests=100.0, errors=2.0)}
 
 
 def test_hostile_names_stay_inside_their_label():
@@ -151,7 +151,7 @@ def test_envoys_clusters_text_keeps_ipv6_addresses_and_health_and_drops_the_rest
     )
     reading = read("envoy", text)
     assert reading.backends == {
-        ("p", "[::1]:8000"): Load(requests=5.0, up=False), ('p"q\\', "10.0.0.1:1"): Load(requests=6.0),
+        ("p", "[::1]:8000"): BackendLoad(requests=5.0, up=False), ('p"q\\', "10.0.0.1:1"): BackendLoad(requests=6.0),
     }  # fmt: skip
 
 

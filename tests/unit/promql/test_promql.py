@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.catalog import metrics as m
-from exporter.catalog.spec import Kind, Unit
+from exporter.catalog.spec import MetricKind, Unit
 from exporter.errors import QueryError
 from exporter.promql import (
     TARGET,
     UP,
-    Known,
+    ExternalMetric,
     absent,
     aggregate,
+    and_on,
     avg_by,
     binary,
-    both,
     bottomk,
     buckets,
     changes,
@@ -77,10 +77,10 @@ CARD = ("job", "instance", "gpu", "uuid")
         (lambda: POWER + MEMORY, "watts against bytes"),
         (lambda: UTIL > POWER, "ratio against watts"),
         (lambda: UTIL / select(m.LLM_UP), "can never match"),
-        (lambda: both(UTIL, select(m.LLM_UP), on=("replica",)), "no label 'replica'"),
-        (lambda: both(UTIL, number(1), on=("job",)), "no labels to match"),
+        (lambda: and_on(UTIL, select(m.LLM_UP), on=("replica",)), "no label 'replica'"),
+        (lambda: and_on(UTIL, number(1), on=("job",)), "no labels to match"),
         (lambda: binary("and", UTIL, 1), "no labels to match"),
-        (lambda: join(UTIL, select(m.GPU_REPLICA_INFO), on=CARD, bring=("version",)), "no label 'version'"),
+        (lambda: join(UTIL, select(m.GPU_REPLICA_INFO), on=CARD, group_left=("version",)), "no label 'version'"),
         (lambda: histogram_quantile(0.99, sum_by(rate(buckets(FIRST), "5m"), "model")), "no label 'le'"),
         (lambda: label_replace(UTIL, "a", "$1", "group", "(.+)"), "no label 'group'"),
         (lambda: aggregate("median", UTIL), "no aggregation"),
@@ -105,7 +105,7 @@ def test_labels_and_units_follow_the_query():
     assert tokens.per_second
     assert increase(observations(FIRST), "5m").unit is Unit.NONE
     assert total(FIRST).unit is Unit.SECONDS
-    owned = join(UTIL, select(m.GPU_REPLICA_INFO), on=CARD, bring=("replica", "model"))
+    owned = join(UTIL, select(m.GPU_REPLICA_INFO), on=CARD, group_left=("replica", "model"))
     assert owned.labels == labels_of(m.GPU_UTILIZATION_RATIO) | {"replica", "model"}
     assert count_by(UTIL, "instance").unit is Unit.NONE
     assert since(select(m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS)).unit is Unit.SECONDS
@@ -132,7 +132,7 @@ def test_values_are_quoted():
 
 
 def test_a_family_somebody_else_declares_is_checked_the_same_way():
-    known = Known(name="x_total", labels=TARGET | {"a"}, kind=Kind.COUNTER)
+    known = ExternalMetric(name="x_total", labels=TARGET | {"a"}, kind=MetricKind.COUNTER)
     assert str(increase(select(known, a="1"), "1h")) == 'increase(x_total{a="1"}[1h])'
     with pytest.raises(QueryError, match="no label 'b'"):
         select(known, b="1")

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.http.server.listener import Request
 from exporter.http.server.routes import TEXT, routes
 from exporter.model import Outcome
-from exporter.render.dcgm.query import QueryRefusedError, understood
+from exporter.render.dcgm.query import InvalidQueryError, parse_query
 from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages, hostname
-from exporter.render.pages import TOO_OLD
+from exporter.render.pages import MAX_AGE
 from tests.support import dcgm_contract as contract
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, kinds, moved, samples
@@ -29,8 +29,8 @@ from tests.system.test_end_to_end import Daemon
 
 
 def test_nothing_asked_is_the_legacy_dialect_with_its_default_rows():
-    assert understood("") == understood("dialect=legacy&hostname=default&fields=default")
-    assert understood("dialect=4%2E9") == understood("dialect=4.9")
+    assert parse_query("") == parse_query("dialect=legacy&hostname=default&fields=default")
+    assert parse_query("dialect=4%2E9") == parse_query("dialect=4.9")
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_nothing_asked_is_the_legacy_dialect_with_its_default_rows():
     ],
 )
 def test_a_question_that_is_not_understood_is_refused_with_the_words_that_are(query, says):
-    with pytest.raises(QueryRefusedError, match=re.escape(says)):
-        understood(query)
+    with pytest.raises(InvalidQueryError, match=re.escape(says)):
+        parse_query(query)
 
 
 @given(st.text(max_size=200))
 def test_no_question_breaks_the_reader(query):
     said = ""
     try:
-        wanted = understood(query)
-    except QueryRefusedError as refused:
+        wanted = parse_query(query)
+    except InvalidQueryError as refused:
         said = str(refused)
     else:
         assert wanted.rows
@@ -76,7 +76,7 @@ def store(clock):
 def test_a_page_is_rendered_once_for_each_snapshot_and_form():
     pages = store(Clock())
     pages.publish(FULL)
-    wanted, other = understood(""), understood("dialect=4.9")
+    wanted, other = parse_query(""), parse_query("dialect=4.9")
     first = pages.page(wanted, gzip=False)
     assert pages.page(wanted, gzip=False) is first
     packed = pages.page(wanted, gzip=True)
@@ -90,17 +90,17 @@ def test_a_page_is_rendered_once_for_each_snapshot_and_form():
 def test_there_is_no_page_before_the_first_snapshot_nor_when_the_newest_is_too_old():
     clock = Clock()
     pages = store(clock)
-    assert pages.page(understood(""), gzip=False) is None
+    assert pages.page(parse_query(""), gzip=False) is None
     pages.publish(FULL)
-    assert pages.page(understood(""), gzip=False)
-    clock.tick(TOO_OLD + 0.1)
-    assert pages.page(understood(""), gzip=False) is None
+    assert pages.page(parse_query(""), gzip=False)
+    clock.tick(MAX_AGE + 0.1)
+    assert pages.page(parse_query(""), gzip=False) is None
 
 
 def test_rates_appear_at_the_second_snapshot_after_the_first_question_and_end_when_nobody_asks_any_more():
     clock = Clock()
     pages = store(clock)
-    wanted = understood("dialect=4.9")
+    wanted = parse_query("dialect=4.9")
 
     def publish(seconds):
         clock.tick(seconds)

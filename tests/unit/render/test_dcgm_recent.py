@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.render.dcgm.query import understood
+from exporter.render.dcgm.query import parse_query
 from exporter.render.dcgm.recent import WINDOW, XidWindow
 from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages
 from tests.support.builders import Clock, snapshot
@@ -82,7 +82,7 @@ def test_a_card_that_nobody_listens_to_has_no_window():
 def test_the_window_is_followed_while_somebody_asks():
     clock = Clock()
     pages = DcgmPages(clock=clock, hostname=lambda: "node-1")
-    wanted = understood("fields=all")
+    wanted = parse_query("fields=all")
 
     def publish(seconds, count):
         clock.tick(seconds)

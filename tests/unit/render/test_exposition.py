@@ -12,9 +12,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import CARD, DAEMON, REPLICA, Kind, Metric, Series, Unit
+from exporter.catalog.spec import CARD, DAEMON, REPLICA, Metric, MetricKind, SeriesSet, Unit
 from exporter.errors import CatalogError
-from exporter.model import EngineReading, Histogram, Latency, Quantity, Stage, WindowFigures
+from exporter.model import EngineReading, Histogram, LatencySummary, Quantity, Stage, WindowFigures
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
 from exporter.sources import process_metrics
 from tests.support.builders import card, replica, snapshot
@@ -23,7 +23,7 @@ from tests.support.examples import examples
 
 def metric(**changes):
     values = {
-        "subject": CARD, "noun": "thing", "kind": Kind.GAUGE, "help": "A thing.",
+        "subject": CARD, "noun": "thing", "kind": MetricKind.GAUGE, "help": "A thing.",
         "read": lambda s: [(one.labels, 1.5) for one in s.cards],
     }  # fmt: skip
     return Metric(**{**values, **changes})
@@ -38,7 +38,7 @@ def samples(text, parse):
 
 
 def busy_replica(name="a", model="m"):
-    latency = Latency(quantiles={0.5: 0.1, 0.999: 2.0}, observations=7.0, above_top_bucket=0.0)
+    latency = LatencySummary(quantiles={0.5: 0.1, 0.999: 2.0}, observations=7.0, overflow_ratio=0.0)
     reading = EngineReading(
         at=1000.0,
         engine="vllm",
@@ -62,7 +62,7 @@ def busy_replica(name="a", model="m"):
 SNAPSHOT = snapshot(cards=(card(0, utilization=0.5, power=300.0), card(1, up=False)), replicas=(busy_replica(),))
 
 
-def render(snap=SNAPSHOT, *, openmetrics=False, series=Series.FULL, catalog=CATALOG):
+def render(snap=SNAPSHOT, *, openmetrics=False, series=SeriesSet.FULL, catalog=CATALOG):
     return ExpositionRenderer(openmetrics=openmetrics, series=series, catalog=catalog).render(snap).body.decode()
 
 
@@ -74,7 +74,7 @@ def test_both_formats_say_the_same_and_parse_strictly():
 
 def test_types_and_help_are_what_the_catalogue_says():
     families = {family.name: family for family in parse_openmetrics(render(openmetrics=True))}
-    kinds = {Kind.INFO: "gauge"}
+    kinds = {MetricKind.INFO: "gauge"}
     assert len(families) > 15
     assert families.keys() <= {row.family for row in CATALOG}
     for row in CATALOG:
@@ -100,7 +100,7 @@ def test_histograms_keep_the_engines_buckets():
 
 
 def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
-    common, full = (samples(render(series=which), parse_text) for which in (Series.COMMON, Series.FULL))
+    common, full = (samples(render(series=which), parse_text) for which in (SeriesSet.COMMON, SeriesSet.FULL))
     by_rank = {
         which: {
             dict(labels)["rank"]: value
@@ -125,7 +125,7 @@ def test_the_hard_cap_holds_for_samples_and_for_histograms():
     histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)
     after = metric(
         noun="after",
-        kind=Kind.HISTOGRAM,
+        kind=MetricKind.HISTOGRAM,
         read=None,
         read_histogram=lambda s: [(("0", "u"), histogram)],
         unit=Unit.SECONDS,
@@ -136,7 +136,7 @@ def test_the_hard_cap_holds_for_samples_and_for_histograms():
 
 
 def test_the_same_snapshot_renders_to_the_same_bytes():
-    renderer = ExpositionRenderer(openmetrics=True, series=Series.FULL)
+    renderer = ExpositionRenderer(openmetrics=True, series=SeriesSet.FULL)
     assert renderer.render(SNAPSHOT).body == renderer.render(SNAPSHOT).body == render(openmetrics=True).encode()
 
 
@@ -175,7 +175,7 @@ def test_promtool_finds_nothing_to_complain_about(promtool):
         {"labels": ("gpu",)},
         {"labels": ("le",)},
         {"read": None},
-        {"kind": Kind.HISTOGRAM},
+        {"kind": MetricKind.HISTOGRAM},
         {"read_histogram": lambda s: []},
     ],
 )
@@ -189,15 +189,15 @@ def test_names_are_computed_from_subject_noun_unit_and_kind():
         read = {"read": lambda s: []}
         return Metric(subject=subject, noun=noun, kind=kind, unit=unit, help="X.", **read).name
 
-    assert name(CARD, "energy", Kind.COUNTER, Unit.JOULES) == "gpu_energy_joules_total"
-    assert name(CARD, "", Kind.INFO) == "gpu_info"
-    assert name(DAEMON, "build", Kind.INFO) == "shardwatch_build_info"
-    assert name(REPLICA, "up", Kind.GAUGE) == "llm_up"
+    assert name(CARD, "energy", MetricKind.COUNTER, Unit.JOULES) == "gpu_energy_joules_total"
+    assert name(CARD, "", MetricKind.INFO) == "gpu_info"
+    assert name(DAEMON, "build", MetricKind.INFO) == "shardwatch_build_info"
+    assert name(REPLICA, "up", MetricKind.GAUGE) == "llm_up"
 
 
 def test_quantiles_that_differ_in_the_last_digit_are_series_of_their_own():
     near = (0.99, 0.9900001, 0.9999999)
-    latency = Latency(quantiles=dict.fromkeys(near, 1.0), observations=7.0, above_top_bucket=0.0)
+    latency = LatencySummary(quantiles=dict.fromkeys(near, 1.0), observations=7.0, overflow_ratio=0.0)
     one = replica(windows={"1m": WindowFigures(seconds=60.0, latency={Stage.TIME_TO_FIRST_TOKEN: latency})})
     found = samples(render(snapshot(replicas=(one,))), parse_text)
     shown = {dict(labels)["quantile"] for name, labels in found if name == "llm_latency_quantile_seconds"}

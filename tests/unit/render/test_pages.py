@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 
-from exporter.catalog.spec import Series
-from exporter.render.pages import TOO_OLD, PageStore
+from exporter.catalog.spec import SeriesSet
+from exporter.render.pages import MAX_AGE, PageStore
 from tests.support.builders import Clock, card, snapshot
 
 FORMS = [(openmetrics, packed) for openmetrics in (False, True) for packed in (False, True)]
@@ -45,17 +45,17 @@ def test_a_page_that_is_too_old_is_not_shown():
     clock = Clock()
     store = PageStore(clock=clock)
     store.publish(snapshot())
-    clock.tick(TOO_OLD + 0.1)
+    clock.tick(MAX_AGE + 0.1)
     assert store.page(openmetrics=False, gzip=False) is None
     store.publish(snapshot())
     assert store.page(openmetrics=False, gzip=False) is not None
 
 
 def test_the_set_of_series_can_change_between_editions():
-    store = PageStore(series=Series.COMMON, clock=Clock())
+    store = PageStore(series=SeriesSet.COMMON, clock=Clock())
     one = snapshot(cards=(card(0, encoder_utilization=0.5),))
     store.publish(one)
     assert b"gpu_encoder_utilization_ratio" not in store.page(openmetrics=False, gzip=False)
-    store.use(Series.FULL)
+    store.use(SeriesSet.FULL)
     store.publish(one)
     assert b"gpu_encoder_utilization_ratio" in store.page(openmetrics=False, gzip=False)

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.catalog.spec import Series
+from exporter.catalog.spec import SeriesSet
 from exporter.render.exposition import ExpositionRenderer
 from exporter.render.registry import SnapshotCollector
 from tests.unit.render.test_exposition import SNAPSHOT
@@ -20,7 +20,7 @@ def samples(text):
     }
 
 
-@pytest.mark.parametrize("series", list(Series))
+@pytest.mark.parametrize("series", list(SeriesSet))
 def test_an_embedding_registry_shows_what_the_endpoint_shows(series):
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(lambda: SNAPSHOT, series=series))

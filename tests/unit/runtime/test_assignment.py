@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from exporter.derive.replicas import Endpoint
+from exporter.derive.assignment import Endpoint
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
@@ -104,8 +104,8 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
     one = Placement(cards=lambda: [card(0)], endpoints=lambda: places, clock=lambda: now[0])
     gate.set()
     one.look()
-    owner, before = one.assignment.owners, one.assignment
-    assert [(each.replica, each.uuid) for each in owner] == [("configured", "GPU-0")]
+    assignment, before = one.assignment.gpus, one.assignment
+    assert [(each.replica, each.uuid) for each in assignment] == [("configured", "GPU-0")]
     assert one.statuses() == () and before.unassigned["found"] != "hung"
     gate.clear()
     entered.clear()
@@ -118,7 +118,7 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
         now[0] += 0.1
         (status,) = one.statuses()
         assert (status.source, status.up, status.hung, status.reason) == ("placement", False, True, "hung")
-        assert one.assignment.owners == owner and one.assignment.unassigned == {"found": "hung"}
+        assert one.assignment.gpus == assignment and one.assignment.unassigned == {"found": "hung"}
     finally:
         gate.set()
         one.stop()
@@ -142,7 +142,7 @@ class Held:
         self.cards = list(cards)
         self.placement.notice(self.cards)
         self.placement.look()
-        return [one.uuid for one in self.placement.assignment.owners]
+        return [one.uuid for one in self.placement.assignment.gpus]
 
     def ends(self, pid: int) -> None:
         shutil.rmtree(self.node.root / str(pid))

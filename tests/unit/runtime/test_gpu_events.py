@@ -78,8 +78,8 @@ def test_an_event_of_the_driver_is_counted_and_is_news(events, news):
     news.clear()
     events.on_driver_event(seen())
     assert news
-    (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
-    assert (one.labels, one.count, one.last_wall) == (("0", UUID, "79", "nvml"), 1, 1.7e9 + 1000.0)
+    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
+    assert (one.labels, one.count, one.last_unix_time) == (("0", UUID, "79", "nvml"), 1, 1.7e9 + 1000.0)
     assert len(events.view(CARDS)) == len(FATAL)
 
 
@@ -135,7 +135,7 @@ def test_an_event_on_a_card_that_is_lost_keeps_its_labels(events):
     events.on_driver_event(UP)
     events.view(CARDS)
     events.on_driver_event(seen())
-    found = [one for one in events.view([]) if one.last_wall is not None]
+    found = [one for one in events.view([]) if one.last_unix_time is not None]
     assert [one.labels[:3] for one in found] == [("0", UUID, "79")]
 
 
@@ -255,8 +255,8 @@ def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, cap
     path.write_text("1699999000.5 node kernel: " + line(79))
     events.on_driver_event(UP)
     follow(events, path)
-    (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
-    assert (one.count, one.last_wall) == (0, 1_699_999_000.5)
+    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
+    assert (one.count, one.last_unix_time) == (0, 1_699_999_000.5)
     assert not [text for text in caplog.messages if "event=xid" in text]
 
 
@@ -265,11 +265,11 @@ def test_old_lines_without_a_time_are_left_out(events, tmp_path):
     path.write_text(line(79))
     events.on_driver_event(UP)
     follow(events, path)
-    assert all(one.last_wall is None for one in events.view(CARDS))
+    assert all(one.last_unix_time is None for one in events.view(CARDS))
     with path.open("a") as log:
         log.write(line(79))
     look(events)
-    assert [one.count for one in events.view(CARDS) if one.last_wall is not None] == [1], "a new one is read"
+    assert [one.count for one in events.view(CARDS) if one.last_unix_time is not None] == [1], "a new one is read"
 
 
 def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
@@ -291,8 +291,8 @@ def test_nothing_new_costs_no_new_rows(events):
 def test_a_time_in_the_future_is_taken_as_now(events, clock):
     events.on_driver_event(UP)
     events.on_driver_event(seen(at=1e12))
-    (one,) = [one for one in events.view(CARDS) if one.last_wall is not None]
-    assert one.last_wall == 1.7e9 + clock.now
+    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
+    assert one.last_unix_time == 1.7e9 + clock.now
 
 
 SIMULATED = Driver(module="exporter.simulate.cards")

@@ -6,8 +6,8 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from exporter.derive.replicas import Assignment
-from exporter.model import DriverFacts, GatewayReading, GatewayState, Outcome, Ownership, SourceStatus
+from exporter.derive.assignment import Assignment
+from exporter.model import DriverFacts, GatewayReading, GatewayState, GpuAssignment, Outcome, SourceStatus
 from exporter.runtime.publisher import DEAD_AFTER, PATIENCE, Publisher
 from tests.support.builders import Clock, card, replica
 
@@ -55,11 +55,11 @@ def publisher(cards=None, replicas=(), clock=None, **more):
 
 def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
     cards = Cards(card(0, utilization=0.9), card(1, utilization=0.5))
-    owners = Assignment(
-        owners=tuple(Ownership(uuid=f"GPU-000{i}", replica="a") for i in range(2)), unassigned={"b": "no_processes"}
+    assignment = Assignment(
+        gpus=tuple(GpuAssignment(uuid=f"GPU-000{i}", replica="a") for i in range(2)), unassigned={"b": "no_processes"}
     )
     sources = [Source(replica("a"), duplicate=2), Source(replica("b", up=False))]
-    made, _ = publisher(cards, sources, assignment=lambda: owners)
+    made, _ = publisher(cards, sources, assignment=lambda: assignment)
     snapshot = made.compose()
     assert [status.source for status in snapshot.sources] == [
         "driver",

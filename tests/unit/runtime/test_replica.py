@@ -331,7 +331,7 @@ def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
         "30s": 30.0, "1m": 60.0, "10m": 65.0
     }  # fmt: skip
     assert state.windows["10m"].generation_token_rate == pytest.approx(1300 / 65)
-    assert state.room is not None, "the usage of the shortest window is kept under its new label"
+    assert state.headroom is not None, "the usage of the shortest window is kept under its new label"
 
 
 def test_stages_followed_later_count_from_then_on_and_never_their_life():

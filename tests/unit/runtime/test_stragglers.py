@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.derive.card_evidence import counted, evidence
-from exporter.model import CardProcess, CardReading, Cause, Missing, Ownership, Signal
+from exporter.derive.card_evidence import collect_evidence, sample_counters
+from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missing, Signal
 from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
 from tests.support.builders import card
 
@@ -47,14 +47,16 @@ def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
         nvlink_up={0: True, 1: False, 2: True},
         processes=(CardProcess(pid=7),),
     )
-    found = evidence("GPU-1", second, counted(second, counted(first)), counted(first), 2)
+    found = collect_evidence(
+        "GPU-1", second, sample_counters(second, sample_counters(first)), sample_counters(first), 2
+    )
     assert (found.busy, found.power_share, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
     assert (found.pcie_rate, found.nvlink_error_rate) == (2e9, 2.0)
     assert found.memory_free == pytest.approx(0.15)
     assert found.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
     assert found.processes == frozenset({7})
     own = replace(second, traffic={("pcie", "transmit"): 3e9, ("pcie", "receive"): 1e9})
-    assert evidence("GPU-1", own, counted(own), counted(first)).pcie_rate == 3e9
+    assert collect_evidence("GPU-1", own, sample_counters(own), sample_counters(first)).pcie_rate == 3e9
 
 
 def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
@@ -64,9 +66,9 @@ def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
         reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
         reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
     ):
-        found = evidence("GPU-1", now, counted(now, counted(before)), counted(before))
+        found = collect_evidence("GPU-1", now, sample_counters(now, sample_counters(before)), sample_counters(before))
         assert (found.pcie_rate, found.nvlink_error_rate) == (None, None)
-    assert evidence("GPU-1", now, counted(now), None).pcie_rate is None
+    assert collect_evidence("GPU-1", now, sample_counters(now), None).pcie_rate is None
 
 
 def test_errors_that_are_read_seldom_have_the_rate_between_two_reads_until_the_next():
@@ -74,20 +76,20 @@ def test_errors_that_are_read_seldom_have_the_rate_between_two_reads_until_the_n
     for second in range(45):
         errors = {0: 7.0, 1: 7.0, 2: 407.0, 3: 1407.0, 4: 1407.0}[second // 10]
         read = reading(1000.0 + second, nvlink_errors={"replay": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
-        now = counted(read, before)
-        rates.append(evidence("GPU-1", read, now, before).nvlink_error_rate)
+        now = sample_counters(read, before)
+        rates.append(collect_evidence("GPU-1", read, now, before).nvlink_error_rate)
         before = now
     assert rates == [None] * 10 + [0.0] * 10 + [40.0] * 10 + [100.0] * 10 + [0.0] * 5
     unread = reading(1045.0)
-    assert evidence("GPU-1", unread, counted(unread, before), before).nvlink_error_rate is None
+    assert collect_evidence("GPU-1", unread, sample_counters(unread, before), before).nvlink_error_rate is None
 
 
 def test_links_that_were_not_read_are_neither_active_nor_down():
     partly = reading(1.0, nvlink_up={0: True, 2: False}, missing={Signal.NVLINK_STATE: Missing.ERROR})
-    found = evidence("GPU-1", partly, counted(partly), None)
+    found = collect_evidence("GPU-1", partly, sample_counters(partly), None)
     assert (found.nvlinks, found.nvlinks_down) == (None, 1)
     whole = reading(1.0, nvlink_up={0: True, 2: False})
-    found = evidence("GPU-1", whole, counted(whole), None)
+    found = collect_evidence("GPU-1", whole, sample_counters(whole), None)
     assert (found.nvlinks, found.nvlinks_down) == (1, 1)
 
 
@@ -97,11 +99,11 @@ def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_l
     for rise, active in ((0.3, True), (0.05, False)):
         later = {"sw_power_cap": 5.0 + rise, "sw_thermal_slowdown": 9.0}
         second = reading(1002.0, clock_events=bits, clock_event_seconds=later)
-        found = evidence("GPU-1", second, counted(second), counted(first)).events
+        found = collect_evidence("GPU-1", second, sample_counters(second), sample_counters(first)).events
         assert found == bits | {"sw_power_cap": active}
     unknown = reading(1002.0, clock_event_seconds={"sw_power_cap": 7.0})
-    assert evidence("GPU-1", unknown, counted(unknown), counted(first)).events == {}
-    assert evidence("GPU-1", second, counted(second), None).events == bits
+    assert collect_evidence("GPU-1", unknown, sample_counters(unknown), sample_counters(first)).events == {}
+    assert collect_evidence("GPU-1", second, sample_counters(second), None).events == bits
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_l
 )
 def test_a_pcie_link_of_sixteen_lanes_carries_what_its_generation_allows(generation, gigabytes):
     read = reading(1.0, {Signal.PCIE_LINK_GENERATION: float(generation), Signal.PCIE_LINK_WIDTH: 16.0})
-    found = evidence("GPU-1", read, counted(read), None).pcie_capacity
+    found = collect_evidence("GPU-1", read, sample_counters(read), None).pcie_capacity
     assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
 def test_values_that_cannot_be_are_not_evidence(value):
     odd = reading(1.0, dict.fromkeys(Signal, value))
-    found = evidence("GPU-1", odd, counted(odd), None)
+    found = collect_evidence("GPU-1", odd, sample_counters(odd), None)
     shares = (found.busy, found.dram, found.tensor, found.resident, found.memory_activity)
     assert shares == (None,) * 5
     numbers = [found.clock, found.power_share, found.margin, found.memory_free, found.pcie_capacity]
@@ -136,8 +138,9 @@ class Node:
 
     def __init__(self, *, rank=None, replica="chat", size=4):
         self.watch, self.at, self.size = StragglerWatch(), 1000.0, size
-        self.owners = tuple(
-            Ownership(uuid=f"GPU-{i:04d}", replica=replica, rank="" if rank is None else rank(i)) for i in range(size)
+        self.assignments = tuple(
+            GpuAssignment(uuid=f"GPU-{i:04d}", replica=replica, rank="" if rank is None else rank(i))
+            for i in range(size)
         )
 
     def cards(self, odd, down=()):
@@ -155,7 +158,7 @@ class Node:
     def turn(self, odd=WELL, times=1, step=1.0, down=()):
         for _ in range(times):
             self.at += step
-            found = self.watch.look(self.cards(odd, down), self.owners)
+            found = self.watch.look(self.cards(odd, down), self.assignments)
         return found
 
     def accused(self, *arguments, **more):
@@ -191,7 +194,7 @@ def test_pages_without_new_readings_are_no_cycles():
     node.turn(HOT, 2)
     cards = node.cards(HOT)
     for _ in range(50):
-        assert node.watch.look(cards, node.owners).found == ()
+        assert node.watch.look(cards, node.assignments).found == ()
 
 
 def test_a_group_that_falls_idle_loses_judgement_and_verdict():
@@ -229,7 +232,7 @@ def test_errors_on_links_that_go_on_make_a_verdict_although_they_are_read_every_
     for second in range(60):
         node.at += 1.0
         cards = linked(node, second, nvlink_errors={"replay": 4000.0 * (second // 10)})
-        found.append([(one.uuid, one.cause) for one in node.watch.look(cards, node.owners).found])
+        found.append([(one.uuid, one.cause) for one in node.watch.look(cards, node.assignments).found])
     assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
 
 
@@ -244,8 +247,8 @@ def test_links_whose_state_was_not_read_accuse_nobody(shown):
     node = Node()
     for second in range(30):
         node.at += 1.0
-        assert node.watch.look(linked(node, second, **shown), node.owners).found == ()
-    assert node.watch.look(linked(node, 30), node.owners).judged == {"chat": True}
+        assert node.watch.look(linked(node, second, **shown), node.assignments).found == ()
+    assert node.watch.look(linked(node, 30), node.assignments).judged == {"chat": True}
 
 
 class Unmeasured:
@@ -255,13 +258,13 @@ class Unmeasured:
         self.chance, self.watch, self.lower = random.Random(seed), StragglerWatch(), lower
         self.own = [self.chance.gauss(1.7e9, spread * 1.7e9) for _ in range(size)]
         self.wander = wander
-        self.owners = tuple(Ownership(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
+        self.assignments = tuple(GpuAssignment(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
 
     def accused(self, cycles):
         found = Counter()
         for cycle in range(cycles):
             cards = [self._card(1000.0 + cycle, index, own) for index, own in enumerate(self.own)]
-            verdict = self.watch.look(cards, self.owners)
+            verdict = self.watch.look(cards, self.assignments)
             found.update([one.uuid for one in verdict.found])
         assert verdict.judged == {"chat": True}
         return found
@@ -315,7 +318,7 @@ def test_a_neighbour_that_is_lost_changes_nothing_and_all_lost_say_nothing():
 def test_other_members_are_another_group():
     node = Node()
     node.turn(HOT, 20)
-    node.owners = node.owners[:3]
+    node.assignments = node.assignments[:3]
     assert node.turn(HOT).found == ()
     assert node.accused(HOT, ENTER) == VERDICT
 
@@ -334,10 +337,10 @@ def test_ranks_are_judged_each_for_itself_and_shown_as_one_replica():
 def test_what_is_kept_is_bounded_by_what_there_is_now():
     node = Node()
     for number in range(100):
-        node.owners = tuple(replace(owner, replica=f"r{number}") for owner in node.owners)
+        node.assignments = tuple(replace(assignment, replica=f"r{number}") for assignment in node.assignments)
         node.turn(HOT, 2)
     assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (1, 4, 4)
-    node.watch.look([], node.owners)
+    node.watch.look([], node.assignments)
     assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (0, 0, 0)
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exporter.errors import SourceError
-from exporter.model import WHOLE
+from exporter.model import WHOLE_GPU
 from exporter.sources.kernel_log import journal, kmsg, log, text_log
 from exporter.sources.kernel_log.kmsg import Kmsg
 from exporter.sources.kernel_log.line import MAX_DETAIL, MAX_LINE, LineReader, NameLine, XidLine
@@ -90,12 +90,12 @@ def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
 @pytest.mark.parametrize(
     "inside, part",
     [
-        ("", WHOLE),
+        ("", WHOLE_GPU),
         (" GPU-I:05", (5, None)),
         (" GPU-I:13 GPU-CI:02", (13, 2)),
-        (" GPU-I:x", WHOLE),
-        (" GPU-I:99999999", WHOLE),
-        (" GPU-CI:02", WHOLE),
+        (" GPU-I:x", WHOLE_GPU),
+        (" GPU-I:99999999", WHOLE_GPU),
+        (" GPU-CI:02", WHOLE_GPU),
     ],
 )
 def test_the_instance_that_an_error_befell_is_read(inside, part):

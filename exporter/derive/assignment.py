@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from exporter.derive.gpu_processes import Seats, seats
-from exporter.model import EMPTY, CardState, Missing, Ownership, Signal
+from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
+from exporter.model import EMPTY, CardState, GpuAssignment, Missing, Signal
 from exporter.model.process import Listener, Process, ProcessTable
 
 _DEPTH = 128  # generations; deeper trees are not real
@@ -45,28 +45,29 @@ class Assignment:
     hung (the process table cannot be read), which ``placement`` says.
     """
 
-    owners: tuple[Ownership, ...] = ()
+    gpus: tuple[GpuAssignment, ...] = ()
     unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
     def among(self, replicas: Collection[str]) -> Assignment:
         """Leave out the replicas that are not among these."""
-        if all(one.replica in replicas for one in self.owners) and all(name in replicas for name in self.unassigned):
+        if all(one.replica in replicas for one in self.gpus) and all(name in replicas for name in self.unassigned):
             return self
         return Assignment(
-            owners=tuple(one for one in self.owners if one.replica in replicas),
+            gpus=tuple(one for one in self.gpus if one.replica in replicas),
             unassigned={name: reason for name, reason in self.unassigned.items() if name in replicas},
         )
 
 
-def owners(
+def assign_gpus(
     cards: Sequence[CardState],
     endpoints: Sequence[Endpoint],
     table: ProcessTable | None,
-    sitting: Seats | None = None,
+    sitting: GpuProcesses | None = None,
 ) -> Assignment:
     """Assign cards to replicas; rows are unique, in the order of the cards.
 
-    ``sitting``: who sits on which card, where that is known better than from what the cards say now; see ``seats``.
+    ``sitting``: who sits on which card, where that is known better than from what the
+    cards say now; see ``gpu_processes``.
     """
     configured = {one.replica: _named(cards, one.gpus) for one in endpoints if one.gpus is not None}
     search = _Search(cards, endpoints, table, configured, sitting) if table is not None else None
@@ -91,7 +92,7 @@ def owners(
         if rank or not any(one == uuid and other for one, other in pairs)  # a known rank says more than none
     )
     return Assignment(
-        owners=tuple(Ownership(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in ordered),
+        gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in ordered),
         unassigned=unassigned,
     )
 
@@ -175,12 +176,12 @@ class _Search:
         endpoints: Sequence[Endpoint],
         table: ProcessTable,
         configured: Mapping[str, tuple[frozenset[str], bool]],
-        sitting: Seats | None,
+        sitting: GpuProcesses | None,
     ) -> None:
         self.cards = cards
         self.table = table
         self.forest = _Forest(table)
-        self.users = self._users(seats(cards) if sitting is None else sitting)
+        self.users = self._users(gpu_processes(cards) if sitting is None else sitting)
         self.relayed: set[str] = set()
         self.sockets = {one.replica: self._sockets(one) for one in endpoints}
         self.servers = {name: self._servers(rows) for name, rows in self.sockets.items()}
@@ -225,7 +226,7 @@ class _Search:
             return "no_permission"
         return "no_processes"
 
-    def _users(self, sitting: Seats) -> dict[int, set[str]]:
+    def _users(self, sitting: GpuProcesses) -> dict[int, set[str]]:
         """Collect the GPU processes and their cards, without those that hold a card for others."""
         users: dict[int, set[str]] = defaultdict(set)
         for uuid, pids in sitting.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import MODEL, Kind, Metric, Read, Row, Unit
+from exporter.catalog.spec import MODEL, Metric, MetricKind, ReadSamples, Sample, Unit
 from exporter.model import Quantity, Signal, Snapshot
 
 # The signals that everybody asks for first; the others are in the full set of series.
@@ -20,9 +20,9 @@ _COMMON = frozenset(
 )
 
 
-def _shares(*, full: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for row in snapshot.localisation:
+def _shares(*, full: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
+        for row in snapshot.variance_breakdowns:
             if full or row.signal in _COMMON:
                 for layer, share in row.shares.items():
                     yield (row.model, row.signal, layer), share
@@ -30,20 +30,20 @@ def _shares(*, full: bool) -> Read:
     return read
 
 
-def _variation(*, full: bool) -> Read:
-    def read(snapshot: Snapshot) -> Iterator[Row]:
-        for row in snapshot.localisation:
+def _variation(*, full: bool) -> ReadSamples:
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
+        for row in snapshot.variance_breakdowns:
             if row.coefficient_of_variation is not None and (full or row.signal in _COMMON):
                 yield (row.model, row.signal), row.coefficient_of_variation
 
     return read
 
 
-LOCALISATION = (
+VARIANCE = (
     Metric(
         subject=MODEL,
         noun="imbalance_share",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal", "layer"),
         help="Share of a signal's unevenness that lies at a layer: between replicas (the gateway makes it), between "
@@ -56,7 +56,7 @@ LOCALISATION = (
     Metric(
         subject=MODEL,
         noun="imbalance_coefficient_of_variation",
-        kind=Kind.GAUGE,
+        kind=MetricKind.GAUGE,
         labels=("signal",),
         help="Standard deviation over mean of a signal between all cards of the model on this node (request load: "
         "between all ranks). A share of a small one is no trouble.",

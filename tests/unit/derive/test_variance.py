@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.imbalance import SIGNALS
-from exporter.derive.localisation import CARD, RANK, REPLICA, decompose, localise
-from exporter.model import EngineReading, Ownership, Quantity, WindowFigures
+from exporter.derive.variance import CARD, RANK, REPLICA, variance_breakdown, variance_breakdowns
+from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic, find
 from tests.support.builders import card, replica
 from tests.support.simulated import Lab
 
 
 def own(name, *indexes, rank=""):
-    return [Ownership(uuid=f"GPU-{index:04d}", replica=name, rank=rank) for index in indexes]
+    return [GpuAssignment(uuid=f"GPU-{index:04d}", replica=name, rank=rank) for index in indexes]
 
 
 def used(*values):
     return [card(index, utilization=value) for index, value in enumerate(values)]
 
 
-def rows(cards, replicas, owners):
-    return {(row.model, row.signal): row for row in localise(cards, replicas, owners)}
+def rows(cards, replicas, assignments):
+    return {(row.model, row.signal): row for row in variance_breakdowns(cards, replicas, assignments)}
 
 
 def busy(name, *running, model="m", rates=None):
@@ -50,7 +50,7 @@ def test_the_three_terms_are_those_of_a_nested_analysis_of_variance():
     between_cards = 2 * 0.5**2 + 2 * 1.0**2
     total = sum((value - 5) ** 2 for value in (1, 2, 4, 6, 8, 9))
     assert total == pytest.approx(between_replicas + between_ranks + between_cards)
-    coefficient, shares = decompose(values)
+    coefficient, shares = variance_breakdown(values)
     assert shares == pytest.approx(
         {REPLICA: between_replicas / total, RANK: between_ranks / total, CARD: between_cards / total}
     )
@@ -58,7 +58,7 @@ def test_the_three_terms_are_those_of_a_nested_analysis_of_variance():
 
 
 def test_a_replica_of_four_cards_weighs_twice_as_much_as_one_of_two():
-    _, shares = decompose([[[1.0, 1.0, 1.0, 2.0]], [[4.0, 5.0]]])
+    _, shares = variance_breakdown([[[1.0, 1.0, 1.0, 2.0]], [[4.0, 5.0]]])
     mean = 14 / 6
     between = 4 * (1.25 - mean) ** 2 + 2 * (4.5 - mean) ** 2
     within = 3 * 0.25**2 + 0.75**2 + 2 * 0.5**2
@@ -71,27 +71,27 @@ def test_one_busy_and_one_idle_replica_are_the_gateways_doing():
 
 
 def test_ranks_that_differ_alike_in_every_replica_are_the_schedulers_doing():
-    owners = own("a", 0, rank="0") + own("a", 1, rank="1") + own("b", 2, rank="0") + own("b", 3, rank="1")
-    row = rows(used(0.9, 0.3, 0.9, 0.3), [replica("a"), replica("b")], owners)["m", "utilization"]
+    assignments = own("a", 0, rank="0") + own("a", 1, rank="1") + own("b", 2, rank="0") + own("b", 3, rank="1")
+    row = rows(used(0.9, 0.3, 0.9, 0.3), [replica("a"), replica("b")], assignments)["m", "utilization"]
     assert row.shares == pytest.approx({REPLICA: 0.0, RANK: 1.0})
     assert row.coefficient_of_variation == pytest.approx(0.5)
 
 
 def test_cards_whose_rank_is_not_known_are_one_rank():
-    owners = own("a", 0, 1) + own("a", 2, 3, rank="1")
-    shares = rows(used(0.2, 0.4, 0.8, 0.8), [replica("a")], owners)["m", "utilization"].shares
+    assignments = own("a", 0, 1) + own("a", 2, 3, rank="1")
+    shares = rows(used(0.2, 0.4, 0.8, 0.8), [replica("a")], assignments)["m", "utilization"].shares
     assert shares == pytest.approx({RANK: 0.25 / 0.27, CARD: 0.02 / 0.27})
 
 
 def test_a_card_of_several_replicas_is_left_out():
-    owners = own("a", 0, 1) + own("b", 1, 2)
-    shares = rows(used(0.2, 0.9, 0.4), [replica("a"), replica("b")], owners)["m", "utilization"].shares
+    assignments = own("a", 0, 1) + own("b", 1, 2)
+    shares = rows(used(0.2, 0.9, 0.4), [replica("a"), replica("b")], assignments)["m", "utilization"].shares
     assert shares == pytest.approx({REPLICA: 1.0})
 
 
 def test_a_card_of_several_ranks_is_in_a_rank_of_its_own():
-    owners = own("a", 0, rank="0") + own("a", 1, rank="1") + own("a", 2, 3, rank="0") + own("a", 2, 3, rank="1")
-    shares = rows(used(0.2, 0.4, 0.7, 0.9), [replica("a")], owners)["m", "utilization"].shares
+    assignments = own("a", 0, rank="0") + own("a", 1, rank="1") + own("a", 2, 3, rank="0") + own("a", 2, 3, rank="1")
+    shares = rows(used(0.2, 0.4, 0.7, 0.9), [replica("a")], assignments)["m", "utilization"].shares
     assert shares.keys() == {RANK, CARD}
     assert shares[CARD] == pytest.approx(0.02 / 0.29)
 
@@ -108,8 +108,8 @@ def test_a_lost_card_and_a_number_that_is_none_are_left_to_the_others():
     cards = [*used(0.9, 0.5, float("nan")), card(3, up=False)]
     row = rows(cards, [replica("a")], own("a", 0, 1, 2, 3))["m", "utilization"]
     assert row.coefficient_of_variation == pytest.approx(0.2 / 0.7)
-    assert localise(used(0.9), [replica("a")], own("a", 0)) == ()
-    assert localise([], [], own("ghost", 0)) == ()
+    assert variance_breakdowns(used(0.9), [replica("a")], own("a", 0)) == ()
+    assert variance_breakdowns([], [], own("ghost", 0)) == ()
 
 
 def test_request_load_has_no_layer_of_cards():
@@ -141,7 +141,7 @@ nested = st.lists(st.lists(st.lists(numbers, max_size=4), max_size=3), max_size=
 
 @given(nested)
 def test_shares_add_to_one_and_none_is_negative(values):
-    found = decompose(values)
+    found = variance_breakdown(values)
     if found is not None and found[1]:
         assert sum(found[1].values()) == pytest.approx(1.0)
         assert min(found[1].values()) >= 0.0
@@ -170,7 +170,7 @@ def exactly(values):
 
 @given(nested)
 def test_terms_and_coefficient_are_those_of_exact_arithmetic(values):
-    found = decompose(values)
+    found = variance_breakdown(values)
     assert (found is None) == (sum(len(rank) for ranks in values for rank in ranks) < 2)
     if found is not None and found[0]:
         square, shares = exactly(values)
@@ -187,7 +187,7 @@ def test_the_order_of_replicas_ranks_and_cards_does_not_matter(data):
         [data.draw(st.permutations(rank)) for rank in data.draw(st.permutations(team))]
         for team in data.draw(st.permutations(values))
     ]
-    a, b = decompose(values), decompose(shuffled)
+    a, b = variance_breakdown(values), variance_breakdown(shuffled)
     assert (a is None) == (b is None)
     if a is not None:
         assert a[0] == pytest.approx(b[0])
@@ -197,7 +197,7 @@ def test_the_order_of_replicas_ranks_and_cards_does_not_matter(data):
 @given(nested, st.floats(1e-6, 1e6))
 def test_the_unit_of_a_signal_does_not_matter(values, factor):
     scaled = [[[value * factor for value in rank] for rank in team] for team in values]
-    a, b = decompose(values), decompose(scaled)
+    a, b = variance_breakdown(values), variance_breakdown(scaled)
     assert (a is None) == (b is None)
     if a is not None and a[0] and a[0] > 1e-6 and b[0]:  # nearer to nothing, rounding decides
         assert a[0] == pytest.approx(b[0], rel=1e-6)
@@ -206,35 +206,35 @@ def test_the_unit_of_a_signal_does_not_matter(values, factor):
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_replica_has_no_share_between_replicas(team):
-    found = decompose([team])
+    found = variance_breakdown([team])
     assert found is None or REPLICA not in found[1]
 
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_rank_has_no_share_between_ranks(teams):
-    found = decompose([[rank] for rank in teams])
+    found = variance_breakdown([[rank] for rank in teams])
     assert found is None or RANK not in found[1]
 
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_card_has_no_share_between_cards(teams):
-    found = decompose([[[value] for value in ranks] for ranks in teams])
+    found = variance_breakdown([[[value] for value in ranks] for ranks in teams])
     assert found is None or CARD not in found[1]
 
 
 @given(st.floats(0, 1e300), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_equal_cards_have_no_shares(value, replicas, ranks, cards):
-    found = decompose([[[value] * cards] * ranks] * replicas)
+    found = variance_breakdown([[[value] * cards] * ranks] * replicas)
     if replicas * ranks * cards > 1:
         assert found == ((0.0 if value else None), {})
 
 
 def test_a_difference_that_is_only_rounding_is_none():
-    assert decompose([[[0.1 + 0.2, 0.3]], [[0.3, 0.3]]]) == (0.0, {})
+    assert variance_breakdown([[[0.1 + 0.2, 0.3]], [[0.3, 0.3]]]) == (0.0, {})
 
 
 def test_the_largest_numbers_there_are_overflow_nothing():
-    assert decompose([[[1.7e308, 1.7e308]], [[0.0, 0.0]]]) == (1.0, {REPLICA: 1.0, CARD: 0.0})
+    assert variance_breakdown([[[1.7e308, 1.7e308]], [[0.0, 0.0]]]) == (1.0, {REPLICA: 1.0, CARD: 0.0})
 
 
 @given(st.data())
@@ -245,9 +245,9 @@ def test_the_order_of_cards_replicas_and_owners_does_not_matter(data):
     ]
     replicas = [busy(name, *data.draw(st.lists(numbers, max_size=3))) for name in "abc"]
     triple = st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.sampled_from(("", "0", "1")))
-    owners = [own(name, index, rank=rank)[0] for name, index, rank in data.draw(st.lists(triple, max_size=8))]
-    plain = rows(cards, replicas, owners)
-    mixed = rows(*(data.draw(st.permutations(part)) for part in (cards, replicas, owners)))
+    assignments = [own(name, index, rank=rank)[0] for name, index, rank in data.draw(st.lists(triple, max_size=8))]
+    plain = rows(cards, replicas, assignments)
+    mixed = rows(*(data.draw(st.permutations(part)) for part in (cards, replicas, assignments)))
     assert plain.keys() == mixed.keys()
     for key, row in plain.items():
         assert row.coefficient_of_variation == pytest.approx(mixed[key].coefficient_of_variation)
@@ -289,7 +289,7 @@ def lived(name):
         ),
     }
     snapshot = Lab(scenarios.get(name, name)).live(75.0)
-    return {row.signal: row for row in snapshot.localisation}
+    return {row.signal: row for row in snapshot.variance_breakdowns}
 
 
 @pytest.mark.parametrize("signal", LOAD)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.derive.replicas import Assignment, owners
-from exporter.model import Missing, Ownership
+from exporter.derive.assignment import Assignment, assign_gpus
+from exporter.model import GpuAssignment, Missing
 from exporter.model.process import Listener, Process, ProcessTable
 from exporter.sources.processes.table import read_processes
 from tests.support.fake_proc import FakeProc
@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> FakeProc:
 
 def test_configured_cards_are_taken_by_index_or_uuid_without_looking_at_processes() -> None:
     cards = [card(0), card(1), card(2, read=False)]
-    result = owners(
+    result = assign_gpus(
         cards, [endpoint("a", 1, gpus=(0, "gpu-2")), endpoint("b", 2, host="far.example", gpus=("1",))], None
     )
     assert rows(result) == [("GPU-0", "a", ""), ("GPU-1", "b", ""), ("GPU-2", "a", "")]
@@ -34,13 +34,13 @@ def test_configured_cards_are_taken_by_index_or_uuid_without_looking_at_processe
 
 
 def test_a_configured_card_that_is_not_there_is_said_and_the_others_stay() -> None:
-    result = owners([card(0)], [endpoint("a", 1, gpus=(0, 7))], None)
+    result = assign_gpus([card(0)], [endpoint("a", 1, gpus=(0, 7))], None)
     assert rows(result) == [("GPU-0", "a", "")]
     assert result.unassigned == {"a": "unknown_gpu"}
 
 
 def test_no_cards_means_no_driver_whatever_is_configured() -> None:
-    assert owners([], [endpoint("a", 1, gpus=(0,)), endpoint("b", 2)], None).unassigned == {
+    assert assign_gpus([], [endpoint("a", 1, gpus=(0,)), endpoint("b", 2)], None).unassigned == {
         "a": "no_driver",
         "b": "no_driver",
     }
@@ -235,7 +235,7 @@ def test_a_supervisor_that_holds_the_socket_too_is_not_the_server() -> None:
     }
     listeners = (Listener(port=8000, address="0.0.0.0", netns=7, pids=frozenset((90, 100))),)
     table = ProcessTable(processes=processes, listeners=listeners, home=7, outer=7)
-    assert rows(owners([card(0, 100), card(1, 200)], [endpoint("a", 8000)], table)) == [("GPU-0", "a", "")]
+    assert rows(assign_gpus([card(0, 100), card(1, 200)], [endpoint("a", 8000)], table)) == [("GPU-0", "a", "")]
 
 
 def test_a_socket_opened_by_the_supervisor_belongs_to_its_child(node: FakeProc) -> None:
@@ -307,7 +307,7 @@ def test_every_reason_is_said(node: FakeProc) -> None:
         "a": "no_permission"
     }
     assert assign(node, [card(0, 4242)], asked).unassigned == {"a": "pid_namespace"}
-    assert owners([card(0, *pids)], [asked], None).unassigned == {"a": "no_processes"}
+    assert assign_gpus([card(0, *pids)], [asked], None).unassigned == {"a": "no_processes"}
 
 
 def test_a_listener_that_may_not_be_looked_up_is_a_matter_of_permission() -> None:
@@ -315,13 +315,13 @@ def test_a_listener_that_may_not_be_looked_up_is_a_matter_of_permission() -> Non
     listeners = (Listener(port=8000, address="0.0.0.0", netns=7),)
     for problems, reason in (({"no_permission": 3}, "no_permission"), ({}, "no_processes")):
         table = ProcessTable(processes=processes, listeners=listeners, problems=problems, home=7, outer=7)
-        assert owners([card(0, 100)], [endpoint("a", 8000)], table).unassigned == {"a": reason}
+        assert assign_gpus([card(0, 100)], [endpoint("a", 8000)], table).unassigned == {"a": reason}
 
 
 def test_a_replica_that_is_gone_is_left_out_before_anybody_looks_again() -> None:
-    kept, gone = (Ownership(uuid=f"GPU-{name}", replica=name) for name in ("kept", "gone"))
-    found = Assignment(owners=(kept, gone), unassigned={"lost": "remote", "near": "no_listener"})
-    assert found.among({"kept", "near", "new"}) == Assignment(owners=(kept,), unassigned={"near": "no_listener"})
+    kept, gone = (GpuAssignment(uuid=f"GPU-{name}", replica=name) for name in ("kept", "gone"))
+    found = Assignment(gpus=(kept, gone), unassigned={"lost": "remote", "near": "no_listener"})
+    assert found.among({"kept", "near", "new"}) == Assignment(gpus=(kept,), unassigned={"near": "no_listener"})
     assert found.among({"kept", "gone", "lost", "near"}) is found
 
 
@@ -361,7 +361,7 @@ def test_two_real_servers_own_the_cards_of_their_real_children() -> None:
             ports.append(port)
         cards = [card(0, children[1]), card(1, children[0])]
         endpoints = [endpoint("a", ports[0]), endpoint("b", ports[1])]
-        result = owners(cards, endpoints, read_processes(children, ports))
+        result = assign_gpus(cards, endpoints, read_processes(children, ports))
         for server in (first, second):
             assert server.stdin is not None
             server.stdin.close()

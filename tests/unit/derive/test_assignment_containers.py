@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.derive.replicas import owners
+from exporter.derive.assignment import assign_gpus
 from exporter.sources.processes.table import Listener, Process, ProcessTable
 from tests.support.fake_proc import HOST_ADDRESS, FakeProc
 from tests.support.owned_cards import assign, card, endpoint, rows, vllm
@@ -193,7 +193,7 @@ def test_only_a_network_of_its_own_joins_processes_and_neither_the_daemons_nor_t
         processes=processes, listeners=listeners, home=5, outer=7,
         addresses={space: frozenset(("10.0.0.9",))},
     )  # fmt: skip
-    found = owners([card(0, 200)], [endpoint("a", 8000, host="10.0.0.9")], table)
+    found = assign_gpus([card(0, 200)], [endpoint("a", 8000, host="10.0.0.9")], table)
     assert rows(found) == ([("GPU-0", "a", "")] if joined else [])
 
 

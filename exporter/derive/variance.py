@@ -32,11 +32,11 @@ from exporter.model import (
     EMPTY,
     CardState,
     EngineReading,
-    Localisation,
-    Ownership,
+    GpuAssignment,
     Quantity,
     ReplicaState,
     Signal,
+    VarianceBreakdown,
 )
 
 REPLICA, RANK, CARD = "replica", "rank", "card"
@@ -49,19 +49,19 @@ Nested = Sequence[Sequence[Sequence[float]]]  # replicas of ranks of cards
 _Team = Sequence[Sequence[Sequence[Mapping[Signal, float]]]]
 
 
-def localise(
-    cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[Ownership]
-) -> tuple[Localisation, ...]:
+def variance_breakdowns(
+    cards: Sequence[CardState], replicas: Sequence[ReplicaState], assignments: Sequence[GpuAssignment]
+) -> tuple[VarianceBreakdown, ...]:
     """Give one row per model and signal that at least two cards (or ranks) have; models by name.
 
     Replicas whose model is not known are compared with nobody.  The order of the arguments does not matter.
     """
-    teams = _teams(cards, replicas, owners)
+    teams = _teams(cards, replicas, assignments)
     models: dict[str, list[ReplicaState]] = {}
     for replica in replicas:
         if replica.labels[2]:
             models.setdefault(replica.labels[2], []).append(replica)
-    rows: list[Localisation | None] = []
+    rows: list[VarianceBreakdown | None] = []
     for model in sorted(models):
         if model in teams:
             rows += [_row(model, signal.value, _values(teams[model], signal)) for signal in SIGNALS]
@@ -70,7 +70,7 @@ def localise(
     return tuple(row for row in rows if row is not None)
 
 
-def decompose(values: Nested) -> tuple[float | None, Mapping[str, float]] | None:
+def variance_breakdown(values: Nested) -> tuple[float | None, Mapping[str, float]] | None:
     """Give the coefficient of variation and the shares by layer; None for fewer than two values.
 
     Values are finite.  The coefficient is None when the mean is not above 0.
@@ -118,23 +118,23 @@ def _sums_of_squares(team: Nested, peak: float, mean: float) -> dict[str, float]
     return found
 
 
-def _row(model: str, signal: str, values: Nested) -> Localisation | None:
-    found = decompose(values)
+def _row(model: str, signal: str, values: Nested) -> VarianceBreakdown | None:
+    found = variance_breakdown(values)
     if found is None:
         return None
-    return Localisation(model=model, signal=signal, coefficient_of_variation=found[0], shares=found[1])
+    return VarianceBreakdown(model=model, signal=signal, coefficient_of_variation=found[0], shares=found[1])
 
 
 # ── Who works with whom ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _teams(
-    cards: Sequence[CardState], replicas: Iterable[ReplicaState], owners: Iterable[Ownership]
+    cards: Sequence[CardState], replicas: Iterable[ReplicaState], assignments: Iterable[GpuAssignment]
 ) -> dict[str, _Team]:
     """Nest the signals of every model's cards: replicas of ranks of cards."""
     users: dict[str, dict[str, set[str]]] = {}  # uuid → replica → ranks
-    for owner in owners:
-        users.setdefault(owner.uuid, {}).setdefault(owner.replica, set()).add(owner.rank)
+    for assignment in assignments:
+        users.setdefault(assignment.uuid, {}).setdefault(assignment.replica, set()).add(assignment.rank)
     models = {replica.name: replica.labels[2] for replica in replicas if replica.labels[2]}
     found: dict[str, dict[str, dict[frozenset[str], list[Mapping[Signal, float]]]]] = {}
     for card in cards:

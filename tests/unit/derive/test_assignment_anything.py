@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.replicas import Endpoint, owners
+from exporter.derive.assignment import Endpoint, assign_gpus
 from exporter.model import CardState
 from exporter.model.process import Listener, Process, ProcessTable
 from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared
@@ -77,7 +77,7 @@ ENDPOINTS = st.lists(
 def test_whatever_is_read_every_row_names_a_known_card_and_replica(
     cards: list[CardState], endpoints: list[Endpoint], table: ProcessTable | None
 ) -> None:
-    result = owners(cards, endpoints, table)
+    result = assign_gpus(cards, endpoints, table)
     names = {one.replica for one in endpoints}
     found = rows(result)
     assert {uuid for uuid, _, _ in found} <= {one.facts.uuid for one in cards}
