@@ -47,7 +47,7 @@ class KubernetesSettings:
             fields.file(secret=True),
             "File that holds the token; read again when it changes.",
             default="the service account's",
-            example="files/token",
+            example="/etc/shardwatch/token",
         ),
     )
     tls: TlsSettings = field(
@@ -66,7 +66,9 @@ class HttpSdSettings:
     bearer_token_file: str | None = field(
         default=None,
         metadata=key(
-            fields.file(secret=True), "File that holds the token; read again when it changes.", example="files/token"
+            fields.file(secret=True),
+            "File that holds the token; read again when it changes.",
+            example="/etc/shardwatch/token",
         ),
     )
     basic_auth: BasicAuth | None = field(
@@ -120,7 +122,7 @@ class DiscoverySettings:
         metadata=key(
             fields.file(secret=True),
             "File that holds a token for the dashboard, if it requires one (Ray 2.5x and newer).",
-            example="files/token",
+            example="/etc/shardwatch/token",
         ),
     )
     file_sd: tuple[str, ...] = field(

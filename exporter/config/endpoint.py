@@ -19,7 +19,7 @@ class BasicAuth:
         metadata=key(
             fields.file(secret=True),
             "File that holds the password; read again when it changes.",
-            example="files/password",
+            example="/etc/shardwatch/password",
         )
     )
 
@@ -34,15 +34,18 @@ class TlsSettings:
             fields.file(),
             "Certificate authorities that the endpoint is verified against.",
             default="the system's authorities",
-            example="files/ca.pem",
+            example="/etc/shardwatch/ca.pem",
         ),
     )
     cert_file: str | None = field(
-        default=None, metadata=key(fields.file(), "Client certificate; needs key_file.", example="files/client.pem")
+        default=None,
+        metadata=key(fields.file(), "Client certificate; needs key_file.", example="/etc/shardwatch/client.pem"),
     )
     key_file: str | None = field(
         default=None,
-        metadata=key(fields.file(secret=True), "Key of the client certificate.", example="files/client.key"),
+        metadata=key(
+            fields.file(secret=True), "Key of the client certificate.", example="/etc/shardwatch/client.key"
+        ),
     )
     server_name: str | None = field(
         default=None,

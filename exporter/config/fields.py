@@ -111,7 +111,7 @@ def choice(*words: str) -> Scalar:
             return value
         raise Invalid(did_you_mean(value, words, "unknown value"))
 
-    return Scalar(convert, " \\| ".join(words), {"enum": list(words)})
+    return Scalar(convert, " | ".join(words), {"enum": list(words)})
 
 
 def written_as(

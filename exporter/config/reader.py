@@ -135,7 +135,7 @@ class ListOf:
     def type(self) -> str:
         """What is listed, and how many."""
         few, many = self.min_items, self.max_items
-        count = f"{few or 1} to {many} " if many else f"at least {few} " if few else ""
+        count = (f"{few} to {many} " if few else f"at most {many} ") if many else ""
         return f"list of {count}{self.what}"
 
     def read(self, item: Item, report: Report) -> Any:
@@ -276,6 +276,13 @@ class OneOf:
             "minProperties": 1,
             "maxProperties": 1,
         }
+
+
+def written(reader: Reader, value: Any) -> str:
+    """Return a value as it is written in YAML."""
+    if isinstance(reader, ListOf):
+        return f"[{', '.join(written(reader.item, element) for element in value)}]"
+    return reader.written(value) if isinstance(reader, Scalar) else str(value)
 
 
 def find(node: Node | None, path: str) -> Node | None:

@@ -12,8 +12,21 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
 from exporter.config import suggest
-from exporter.config.document import Node, key_path
-from exporter.config.reader import INVALID, Item, Json, Reader, Report, Scalar, expected, find, join
+from exporter.config.document import Node, key_path, plain
+from exporter.config.reader import (
+    INVALID,
+    Item,
+    Json,
+    ListOf,
+    Reader,
+    Report,
+    Scalar,
+    Table,
+    expected,
+    find,
+    join,
+    written,
+)
 
 UNSET: Final = object()
 _KEY = "key"
@@ -36,6 +49,14 @@ class Key:
     aliases: tuple[str, ...] = ()
     required: bool = False
     hidden: bool = False
+
+    @property
+    def default_words(self) -> str:
+        """The default in words, "" if there is none."""
+        if self.default_text or self.default is UNSET or isinstance(self.reader, Section):
+            return self.default_text
+        is_none = self.default is None or (not self.default and isinstance(self.reader, (ListOf, Table)))
+        return "none" if is_none else written(self.reader, self.default)
 
 
 def key(
@@ -176,10 +197,12 @@ def _schema_of(declared: Key) -> Json:
     schema = declared.reader.schema()
     if not isinstance(declared.reader, Scalar) and "type" in schema:
         schema["type"] = [schema["type"], "null"]  # with all its lines commented out
-    about = [declared.doc] if declared.doc else []
+    about = declared.doc
     if declared.default_text:
-        about.append(f"Default: {declared.default_text}.")
-    return {**({"description": " ".join(about)} if about else {}), **schema}
+        about = f"{about} Default: {declared.default_text}."
+    elif isinstance(declared.reader, Scalar) and declared.default not in (UNSET, None):
+        schema["default"] = plain(declared.default_words)
+    return {**({"description": about} if about else {}), **schema}
 
 
 def _sources(item: Item, name: str, reader: Reader, report: Report) -> list[Item]:

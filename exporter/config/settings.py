@@ -134,7 +134,6 @@ _DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] 
     "url": lambda endpoint: parsers.identity(endpoint.url),
     "name": lambda endpoint: endpoint.name,
 }
-_NAME = key(fields.text("a name"), "Label that names it on the metrics endpoint.", default="HOST:PORT of url")
 _INTERVAL = key(fields.duration(0.2, 600), "How often it is polled.", aliases=("scrape_interval",))
 _TIMEOUT = key(
     fields.duration(0, 600),
@@ -144,7 +143,9 @@ _TIMEOUT = key(
     aliases=("scrape_timeout", "deadline"),
 )
 _TOKEN = key(
-    fields.file(secret=True), "File that holds a bearer token; read again when it changes.", example="files/token"
+    fields.file(secret=True),
+    "File that holds a bearer token; read again when it changes.",
+    example="/etc/shardwatch/token",
 )
 _BASIC_AUTH = key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
 _TLS = key(TLS, "TLS, for https:// URLs.")
@@ -162,11 +163,15 @@ class EngineSettings:
         metadata=key(
             ENDPOINT_URL,
             "Metrics endpoint. The path is /metrics unless another is written.",
-            example="https://127.0.0.1:8000/metrics",
+            example="http://127.0.0.1:8000/metrics",
             aliases=("target", "address", "endpoint"),
         ),
     )
-    name: str = field(metadata={**_NAME})
+    name: str = field(
+        metadata=key(
+            fields.text("a name"), "The label replica of its series.", default="HOST:PORT of url", example="chat-a"
+        )
+    )
     kind: str = field(
         default="auto",
         metadata=key(
@@ -220,11 +225,15 @@ class GatewaySettings:
         metadata=key(
             ENDPOINT_URL,
             "Metrics endpoint. The path is /metrics unless another is written.",
-            example="https://127.0.0.1:8404/metrics",
+            example="http://127.0.0.1:8404/metrics",
             aliases=("target", "address", "endpoint"),
         ),
     )
-    name: str = field(metadata={**_NAME})
+    name: str = field(
+        metadata=key(
+            fields.text("a name"), "The label gateway of its series.", default="HOST:PORT of url", example="edge"
+        )
+    )
     kind: str = field(
         default="auto",
         metadata=key(
