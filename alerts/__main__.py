@@ -62,11 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
-    except (OSError, UnicodeDecodeError) as error:
-        print(
-            f"{arguments.thresholds or ''} {arguments.receivers}: cannot be read: {error}".lstrip(), file=sys.stderr
-        )
-        return BAD_INPUT
     languages = [Language(arguments.language)] if arguments.language else list(Language)
     wanted = generated(tuning, languages, plan)
     if arguments.check:

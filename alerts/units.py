@@ -6,11 +6,7 @@ import re
 from collections.abc import Mapping
 
 from exporter.catalog.spec import Unit
-
-
-class Mistake(ValueError):  # noqa: N818 - a verdict on one value; SettingsError is what leaves the package
-    """A value cannot be used; the message says why and what to write."""
-
+from exporter.config.parsers import Invalid
 
 _QUANTITY = re.compile(r"([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*([A-Za-z%°/ ]*)\Z")
 _SPAN = re.compile(r"[1-9]\d*[smhd]\Z")
@@ -28,36 +24,36 @@ _PER_SECOND = re.compile(r"\s*(?:/s|per second)\Z")
 
 
 def quantity(text: str, unit: Unit, *, per_second: bool = False) -> float:
-    """Read a number in ``unit``; a bare number is taken to be in it.  Mistake for any other unit."""
+    """Return a number in ``unit``; a bare number is taken to be in it.  Raises Invalid for any other unit."""
     match = _QUANTITY.match(text.strip())
     if match is None:
-        raise Mistake(f"is no number; write one in {named(unit, per_second=per_second)}")
+        raise Invalid(f"is not a number; write one in {named(unit, per_second=per_second)}")
     value, written = float(match[1]), match[2].strip()
     rate = _PER_SECOND.search(written) is not None
     bare = _PER_SECOND.sub("", written).strip()
     if not written:
         return value
     if bare not in _UNITS:
-        raise Mistake(f"unknown unit {bare!r}; write {named(unit, per_second=per_second)}")
+        raise Invalid(f"unknown unit; write {named(unit, per_second=per_second)}")
     meant, factor = _UNITS[bare]
     if meant is not unit or rate is not per_second:
         wanted, got = named(unit, per_second=per_second), named(meant, per_second=rate)
-        raise Mistake(f"wrong unit: this is measured in {wanted}, not in {got}")
+        raise Invalid(f"wrong unit: this is measured in {wanted}, not in {got}")
     return value * factor
 
 
 def span(text: str) -> str:
-    """Accept a duration as Prometheus writes it, one number and one unit, from a minute to a week."""
+    """Return a duration as Prometheus writes it, one number and one unit, from a minute to a week."""
     bare = text.strip()
     if not _SPAN.match(bare):
-        raise Mistake("is no duration; write 5m, 90s, 1h or 2d")
+        raise Invalid("is not a duration; write 5m, 90s, 1h or 2d")
     seconds = int(bare[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[bare[-1]]
     if not 60 <= seconds <= 604_800:
-        raise Mistake("must lie between 1m, or one failed scrape fires the alert, and 7d")
+        raise Invalid("must be between 1m (less, and one failed scrape fires the alert) and 7d")
     return bare
 
 
 def named(unit: Unit, *, per_second: bool = False) -> str:
-    """Give the unit's name as messages say it."""
+    """Return the unit's name for messages."""
     word = {Unit.RATIO: "a ratio (0.85 or 85%)", Unit.NONE: "a plain number"}.get(unit, unit.value)
     return f"{word} per second" if per_second else word

@@ -52,9 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"dashboards: {arguments.thresholds} cannot be read: {error}", file=sys.stderr)
-        return 2
     except DashboardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1

@@ -1,179 +1,189 @@
-"""Reads who is to be told from the YAML that a user edits; refused whole, with every problem and its line."""
+"""Who is notified, read from the receivers file that a user edits; refused whole, with every problem and its line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from alerts.alertmanager import hours
-from alerts.alertmanager.channels import CHANNELS, SECRETS, Made, fault
+from alerts.alertmanager.channels import CHANNELS, SECRETS, Channel, Made, fault
 from alerts.alertmanager.plan import NOTIFIED, TAKEN, WATCHDOG, NotificationPlan, Team
 from alerts.rule import Component, Severity
-from alerts.yaml_reader import Reading, read_whole
-from exporter.config.document import Node, key_path
+from exporter.config import fields, loader
+from exporter.config.parsers import Invalid
+from exporter.config.reader import INVALID, ListOf, OneOf, Scalar, Table
+from exporter.config.section import Key, Section, SectionResult
+from exporter.config.suggest import did_you_mean
 
 DEFAULT = str(Path(__file__).parent.parent / "receivers.yaml")
 MAX_RECEIVERS, MAX_TEAMS = 50, 200
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,40}\Z")
-_LABEL = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,40}")
+_LABEL = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def load(path: str) -> NotificationPlan:
-    """Read a file; raises SettingsError with every problem, OSError when it cannot be read."""
-    with open(path, encoding="utf-8") as file:
-        return read(file.read(), path)
+    """Read a file; raises SettingsError with every problem."""
+    found: NotificationPlan = loader.load(SECTION, path)
+    return found
 
 
 def read(text: str, origin: str = "receivers") -> NotificationPlan:
-    """Read the YAML text; raises SettingsError with every problem at once."""
-    return read_whole(text, origin, _plan)
+    """Read the YAML text; raises SettingsError with every problem."""
+    found: NotificationPlan = loader.parse(SECTION, text, origin)
+    return found
 
 
-def _plan(reading: Reading, root: Node) -> NotificationPlan:
-    top = reading.keys(root, "", ("receivers", "routes", "teams", "times", "timing"))
-    receivers = _receivers(reading, top.get("receivers"), root)
-    routes, watchdog = _routes(reading, top.get("routes"), receivers, root)
-    return NotificationPlan(
-        receivers=receivers,
-        routes=routes,
-        watchdog=watchdog,
-        teams=_teams(reading, top.get("teams"), receivers),
-        times=hours.times(reading, top.get("times")),
-        timings=hours.timings(reading, top.get("timing")),
-    )
+def _printable(text: str) -> str:
+    if not text or not text.isprintable():
+        raise Invalid("expected printable text")
+    return text
+
+
+_TEXT = fields.written_as("text", _printable)
 
 
 # ------------------------------------------------------------------ receivers
 
 
-def _receivers(reading: Reading, node: Node | None, root: Node) -> Mapping[str, tuple[Made, ...]]:
-    entries = reading.keys(node, "receivers")
-    if not entries:
-        reading.wrong("receivers", "names nobody; give at least one receiver with one channel", node or root)
-    if len(entries) > MAX_RECEIVERS:
-        reading.wrong("receivers", f"are more than {MAX_RECEIVERS}", node)
-    return {name: _receiver(reading, name, child) for name, child in entries.items()}
+def _channel(channel: Channel) -> Section:
+    ways = " or ".join(" and ".join(sorted(way)) for way in channel.ways)
+
+    def finish(found: SectionResult) -> None:
+        begun = [way for way in channel.ways if any(found.given(key) for key in way)]
+        if len(begun) != 1 or not all(found.given(key) for key in begun[0]):
+            found.refuse("", f"needs {ways}")
+
+    def build(values: dict[str, Any]) -> Made | object:
+        resolved = values.pop("resolved", True)
+        if not any(way <= set(values) for way in channel.ways):
+            return INVALID
+        made = channel.make(values)
+        return Made(made.section, {"send_resolved": resolved, **made.entry}, made.needs)
+
+    keys = {key: Key(reader=_channel_value(key)) for key in sorted(channel.keys)}
+    return Section(keys={**keys, "resolved": Key(reader=fields.boolean())}, build=build, finish=finish, files=SECRETS)
 
 
-def _receiver(reading: Reading, name: str, node: Node) -> tuple[Made, ...]:
-    path = f"receivers.{name}"
-    if not _NAME.match(name) or name in TAKEN:
+def _channel_value(key: str) -> Scalar:
+    def check(text: str) -> str:
+        if why := fault(key, text):
+            raise Invalid(why)
+        return text
+
+    return fields.written_as("text", check)
+
+
+def _check_receiver(name: str) -> None:
+    if not _NAME.fullmatch(name) or name in TAKEN:
         taken = " or ".join(TAKEN)
-        reading.wrong(path, f"a receiver is named by letters, digits, _ and -, and not {taken}", node)
-    channels = reading.items(node, path, "channels, such as - slack: {…}")
-    if not channels and isinstance(node.value, tuple):
-        reading.wrong(path, "has no channel", node)
-    made = [_channel(reading, f"{path}[{number}]", channel) for number, channel in enumerate(channels)]
-    return tuple(one for one in made if one is not None)
+        raise Invalid(f"the name of a receiver has letters, digits, _ and -, and is not {taken}")
 
 
-def _channel(reading: Reading, path: str, node: Node) -> Made | None:
-    entries = reading.keys(node, path)
-    if len(entries) != 1:
-        reading.wrong(path, f"must be one channel; known kinds: {', '.join(CHANNELS)}", node)
-        return None
-    ((kind, inside),) = entries.items()
-    if kind not in CHANNELS:
-        reading.wrong(key_path(path, kind), f"unknown kind; known: {', '.join(CHANNELS)}", inside)
-        return None
-    return _given(reading, f"{path}.{kind}", kind, inside)
+_RECEIVERS = Table(
+    name=_check_receiver,
+    value=ListOf(
+        item=OneOf(
+            variants={kind: _channel(channel) for kind, channel in CHANNELS.items()}, what="kind of channel"
+        ),
+        what="channels, such as - slack: {…}",
+        min_items=1,
+    ),
+    what="a mapping of at least one receiver to its channels",
+    harmless=_NAME,
+    min_items=1,
+    max_items=MAX_RECEIVERS,
+)  # fmt: skip
 
 
-def _given(reading: Reading, path: str, kind: str, node: Node) -> Made | None:
-    channel = CHANNELS[kind]
-    before = len(reading.problems)
-    values: dict[str, str] = {}
-    resolved = True
-    for key, child in reading.keys(node, path).items():
-        where = key_path(path, key)
-        if key == "resolved":
-            resolved = child.value is True
-            if not isinstance(child.value, bool):
-                reading.wrong(where, "must be true or false", child)
-        elif key not in channel.keys:
-            reading.wrong(where, _unknown(key, channel.keys), child)
-        else:
-            values[key] = reading.text(child, where)
-            why = fault(key, values[key]) if values[key] else ""
-            if why:
-                reading.wrong(where, why, child)
-    begun = [way for way in channel.ways if way & set(values)]
-    if len(begun) != 1 or not begun[0] <= set(values):
-        ways = " or ".join(" and ".join(sorted(way)) for way in channel.ways)
-        reading.wrong(path, f"needs {ways}", node)
-    if len(reading.problems) > before:
-        return None
-    made = channel.make(values)
-    return Made(made.section, {"send_resolved": resolved, **made.entry}, made.needs)
+# ------------------------------------------------------------------ who is notified
 
 
-def _unknown(key: str, known: frozenset[str]) -> str:
-    instead = SECRETS.get(key)
-    if instead in known:
-        return f"secrets stand in files: write it into one and give its path as {instead}"
-    return f"unknown; known: {', '.join(sorted(known))}, resolved"
-
-
-# ------------------------------------------------------------------ who is told
-
-
-def _routes(
-    reading: Reading, node: Node | None, receivers: Mapping[str, object], root: Node
-) -> tuple[Mapping[Severity, str], str]:
-    known = tuple(severity.value for severity in NOTIFIED)
-    entries = reading.keys(node, "routes", (*known, WATCHDOG))
-    for severity in known:
-        if severity not in entries:
-            reading.wrong(f"routes.{severity}", "is missing: nobody would be told", node or root)
-    told = {key: _receiver_name(reading, child, f"routes.{key}", receivers) for key, child in entries.items()}
-    watchdog = told.pop(WATCHDOG, "")
-    return {Severity(key): name for key, name in told.items()}, watchdog
-
-
-def _receiver_name(reading: Reading, node: Node, path: str, receivers: Mapping[str, object]) -> str:
-    name = reading.text(node, path)
-    if name and name not in receivers:
-        reading.wrong(path, f"no receiver has this name; there are {', '.join(receivers) or 'none'}", node)
-    return name
-
-
-def _teams(reading: Reading, node: Node | None, receivers: Mapping[str, object]) -> tuple[Team, ...]:
-    entries = reading.items(node, "teams", "teams, each with match and a receiver by severity")
-    if len(entries) > MAX_TEAMS:
-        reading.wrong("teams", f"are more than {MAX_TEAMS}", node)
-    return tuple(_team(reading, f"teams[{number}]", child, receivers) for number, child in enumerate(entries))
-
-
-def _team(reading: Reading, path: str, node: Node, receivers: Mapping[str, object]) -> Team:
-    entries = reading.keys(node, path, ("match", *(severity.value for severity in NOTIFIED)))
-    match = {
-        label: _values(reading, label, child, f"{path}.match.{label}")
-        for label, child in reading.keys(entries.get("match"), f"{path}.match").items()
-    }
-    if not match:
-        reading.wrong(f"{path}.match", "is missing; name labels, such as {component: [gpu]}", node)
-    told = {
-        Severity(key): _receiver_name(reading, child, f"{path}.{key}", receivers)
-        for key, child in entries.items()
-        if key != "match"
-    }
-    if not told:
-        reading.wrong(path, "tells nobody; name a receiver for critical, warning or info", node)
-    return Team(match=match, told=told)
-
-
-def _values(reading: Reading, label: str, node: Node, path: str) -> tuple[str, ...]:
-    children = node.value if isinstance(node.value, tuple) else (node,)
-    values = tuple(reading.text(child, path) for child in children)
-    if not _LABEL.match(label):
-        reading.wrong(path, "is no label name", node)
+def _check_label(label: str) -> None:
+    if not _LABEL.fullmatch(label):
+        raise Invalid("is not the name of a label")
     if label in {"severity", "alertname"}:
-        why = "teams are not chosen by it: severities stand beside match, and alerts have components"
-        reading.wrong(path, why, node)
-    if not values or not all(value and value.isprintable() for value in values):
-        reading.wrong(path, "must be a value or a list of values", node)
-    if label == "component":
-        for child in children:
-            reading.word(child, path, {component.value: component for component in Component})
-    return values
+        raise Invalid("teams are not selected by it: write severities beside match; alerts have components")
+
+
+def _finish_team(found: SectionResult) -> None:
+    if not any(found.given(severity.value) for severity in NOTIFIED):
+        found.refuse("", "notifies nobody; name a receiver for critical, warning or info")
+    known = [component.value for component in Component]
+    for component in (found.known("match") or {}).get("component", ()):
+        if component not in known:
+            found.refuse("match.component", did_you_mean(component, known, "unknown component"))
+
+
+_TEAM = Section(
+    keys={
+        "match": Key(
+            reader=Table(
+                name=_check_label,
+                value=ListOf(item=_TEXT, what="values", min_items=1, single=True),
+                what="a mapping of labels to values, such as {component: [gpu]}",
+                harmless=_LABEL,
+                min_items=1,
+            ),
+            required=True,
+        ),
+        **{severity.value: Key(reader=_TEXT) for severity in NOTIFIED},
+    },
+    build=lambda values: Team(match=values.pop("match"), told={Severity(key): name for key, name in values.items()}),
+    finish=_finish_team,
+)
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each receiver that is named, with the path where it is."""
+    for key, name in values.get("routes", {}).items():
+        yield f"routes.{key}", name
+    for number, team in enumerate(values.get("teams", ())):
+        for severity, name in team.told.items():
+            yield f"teams[{number}].{severity.value}", name
+
+
+def _finish(found: SectionResult) -> None:
+    receivers = found.known("receivers") or {}
+    for path, name in _named(found.values):
+        if name not in receivers and name is not INVALID:
+            found.refuse(path, f"no receiver has this name; there are {', '.join(receivers) or 'none'}")
+
+
+def _plan(values: dict[str, Any]) -> NotificationPlan:
+    routes = dict(values.pop("routes"))
+    watchdog = routes.pop(WATCHDOG, "")
+    return NotificationPlan(
+        receivers=values["receivers"],
+        routes={Severity(key): name for key, name in routes.items()},
+        watchdog=watchdog,
+        **{key: values[key] for key in ("teams", "times") if key in values},
+        **({"timings": values["timing"]} if "timing" in values else {}),
+    )
+
+
+def _unless_invalid(build: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    return lambda values: INVALID if INVALID in values.values() else build(values)
+
+
+SECTION = Section(
+    keys={
+        "receivers": Key(reader=_RECEIVERS, required=True),
+        "routes": Key(
+            reader=Section(
+                keys={
+                    **{severity.value: Key(reader=_TEXT, required=True) for severity in NOTIFIED},
+                    WATCHDOG: Key(reader=_TEXT),
+                },
+                build=dict,
+            ),
+            required=True,
+        ),
+        "teams": Key(reader=ListOf(item=_TEAM, what="teams", max_items=MAX_TEAMS)),
+        "times": Key(reader=hours.TIMES),
+        "timing": Key(reader=hours.TIMING),
+    },
+    build=_unless_invalid(_plan),
+    finish=_finish,
+)

@@ -180,10 +180,10 @@ def file(*, secret: bool = False) -> Scalar:
 
 
 def unsupported(why: str) -> Scalar:
-    """Refuse a key that a later version will read: if it were ignored, it would be believed to work."""
+    """Refuse a key that is not read here but might be expected to: if it were ignored, it would seem to work."""
 
     def convert(_: Item) -> str:
-        raise Invalid(f"is not supported in this version: {why}")
+        raise Invalid(why)
 
     return Scalar(convert)
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from exporter.config.document import Node, key_path, plain
 from exporter.config.parsers import Invalid
+from exporter.config.suggest import did_you_mean
 from exporter.errors import Problem
 
 INVALID: Final = object()
@@ -261,9 +262,8 @@ class OneOf:
             return INVALID
         ((name, node),) = entries.items()
         if name not in self.variants:
-            report.add(
-                item.child(key_path(item.path, ""), node), f"unknown {self.what}; known: {', '.join(self.variants)}"
-            )
+            message = did_you_mean(name, self.variants, f"unknown {self.what}")
+            report.add(item.child(key_path(item.path, ""), node), message)
             return INVALID
         return self.variants[name].read(item.child(join(item.path, name), node), report)
 

@@ -123,7 +123,9 @@ class SectionResult:
     def refuse(self, dotted: str, message: str) -> None:
         """Report a problem with a value below this section; "" is the section itself."""
         path = join(self._item.path, dotted)
-        node = find(self._item.node, dotted) or self._item.node
+        nearest = dotted
+        while (node := find(self._item.node, nearest)) is None:  # what is wrong may be a default, which has no line
+            nearest = nearest.rpartition(".")[0]
         self._report.add(self._report.environment.get(path) or self._item.child(path, node), message)
 
 
@@ -162,7 +164,7 @@ class Section:
         for name, declared in self.keys.items():
             if declared.required and name not in found.values:
                 if not found.is_invalid(name):
-                    report.add(item.child(join(item.path, name), item.node), "is missing; it has no default")
+                    report.add(item.child(join(item.path, name), item.node), "is missing; it is required")
                 found.values[name] = INVALID  # keeps a record comparable with its neighbours; it is never returned
         return self.build(found.values)
 

@@ -443,7 +443,10 @@ class Settings:
     web_config_file: str | None = field(
         default=None,
         metadata=key(
-            fields.unsupported("it serves plain HTTP; remove the key, and put a TLS proxy in front"), hidden=True
+            fields.unsupported(
+                "is not supported in this version, which serves plain HTTP; remove it, and put a TLS proxy in front"
+            ),
+            hidden=True,
         ),
     )
     log: LogSettings = field(

@@ -139,18 +139,18 @@ def test_all_clears_come_unless_a_channel_does_not_want_them():
 @pytest.mark.parametrize(
     "change, path, words",
     [
-        ({"receivers": {}}, "receivers", "names nobody"),
-        ({"receivers": {"people": []}}, "receivers.people", "has no channel"),
+        ({"receivers": {}}, "receivers", "at least one receiver"),
+        ({"receivers": {"people": []}}, "receivers.people", "is empty"),
         (
             {"receivers": {"nobody": [{"webhook": {"url": "http://a/"}}]}},
             "receivers.nobody",
             "not watchdog or nobody",
         ),
-        ({"receivers": {"people": [{"pigeon": {}}]}}, "receivers.people[0].pigeon", "unknown kind"),
+        ({"receivers": {"people": [{"pigeon": {}}]}}, "receivers.people[0].?", "unknown kind"),
         (
             {"receivers": {"people": [{"slack": {"api_url": "https://hooks/x"}}]}},
             "receivers.people[0].slack.api_url",
-            "its path as url_file",
+            "name the file in url_file",
         ),
         (
             {"receivers": {"people": [{"pagerduty": {"routing_key": "abc"}}]}},
@@ -222,7 +222,7 @@ def test_all_clears_come_unless_a_channel_does_not_want_them():
             "receivers.people[0].webhook.resolved",
             "true or false",
         ),
-        ({"routes": {"critical": "people"}}, "routes.warning", "nobody would be told"),
+        ({"routes": {"critical": "people"}}, "routes.warning", "is missing"),
         (
             {"routes": {"critical": "me", "warning": "people", "info": "people"}},
             "routes.critical",
@@ -232,28 +232,28 @@ def test_all_clears_come_unless_a_channel_does_not_want_them():
         (
             {"teams": [{"match": {"component": ["card"]}, "warning": "people"}]},
             "teams[0].match.component",
-            "known: gpu",
+            "expected one of: gpu",
         ),
         (
             {"teams": [{"match": {"severity": "info"}, "warning": "people"}]},
             "teams[0].match.severity",
-            "teams are not chosen by it",
+            "teams are not selected by it",
         ),
-        ({"teams": [{"match": {"team": "a"}}]}, "teams[0]", "tells nobody"),
+        ({"teams": [{"match": {"team": "a"}}]}, "teams[0]", "notifies nobody"),
         ({"times": {"location": "Berlin; rm"}}, "times.location", "time zone"),
         ({"times": {"only_then": ["info"]}}, "times.only_then", "needs business_hours"),
         (
             {"times": {"business_hours": {"days": ["monday"]}, "only_then": ["critical"]}},
             "times.only_then",
-            "does not wait",
+            "cannot wait",
         ),
         ({"times": {"business_hours": {"from": "18:00", "to": "09:00"}}}, "times.business_hours", "after midnight"),
         ({"times": {"business_hours": {"from": "9", "to": "18:00"}}}, "times.business_hours.from", "such as 09:00"),
-        ({"times": {"business_hours": {"days": ["friday:monday"]}}}, "times.business_hours.days", "within a week"),
+        ({"times": {"business_hours": {"days": ["friday:monday"]}}}, "times.business_hours.days[0]", "within a week"),
         ({"times": {"maintenance": [{"days": ["sunday"]}]}}, "times", "need each other"),
         ({"timing": {"warning": {"wait": "soon"}}}, "timing.warning.wait", "30s, 5m"),
         ({"timing": {"info": {"interval": "2h", "repeat": "1h"}}}, "timing.info", "shorter than interval"),
-        ({"colour": "red"}, "colour", "unknown; known: receivers"),
+        ({"colour": "red"}, "?", "expected one of: receivers"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
