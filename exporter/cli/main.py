@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = read()
     _log_to_stderr(settings.log)
     manager = ServiceManager(os.environ)
-    app = App(settings, reread=read, adopted=lambda found: _log_to_stderr(found.log), alive=manager.alive)
+    app = App(settings, reread=read, on_settings=lambda found: _log_to_stderr(found.log), on_snapshot=manager.alive)
     return _serve(app, manager=manager)
 
 
@@ -176,7 +176,7 @@ def _once(arguments: argparse.Namespace) -> int:
         while not _heard_everybody(app) and time.monotonic() < deadline:
             time.sleep(0.05)
         app.publisher.stop()
-        app.publisher.turn()  # ourselves, now that nobody else does
+        app.publisher.publish_once()  # ourselves, now that nobody else does
         page = app.pages.page(openmetrics=False, gzip=False)
     finally:
         app.stop()
@@ -190,7 +190,7 @@ def _once(arguments: argparse.Namespace) -> int:
 def _heard_everybody(app: App) -> bool:
     snapshot = app.publisher.snapshot
     heard = snapshot is not None and not any(status.reason == "starting" for status in snapshot.sources)
-    return heard and app.placement.looked
+    return heard and app.assignments.has_refreshed
 
 
 # ---------------------------------------------------------------------- settings and the log

@@ -20,11 +20,11 @@ from exporter.logs import log_event, log_exception
 from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPages
 from exporter.render.pages import PageStore
-from exporter.runtime.assignment import Placement
-from exporter.runtime.costs import Ledger
-from exporter.runtime.discovery.manager import Discovery
-from exporter.runtime.gpu_events import Events
-from exporter.runtime.poll.manager import Pollers
+from exporter.runtime.assignment import AssignmentWatcher
+from exporter.runtime.costs import CostTracker
+from exporter.runtime.discovery.manager import DiscoveryManager
+from exporter.runtime.gpu_events import GpuEvents
+from exporter.runtime.poll.manager import PollerManager
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.stragglers import StragglerWatch
@@ -52,18 +52,18 @@ class App:
         *,
         driver: Driver | None = None,
         reread: Callable[[], Settings] | None = None,
-        adopted: Callable[[Settings], None] = lambda _: None,
-        alive: Callable[[], None] = lambda: None,
+        on_settings: Callable[[Settings], None] = lambda _: None,
+        on_snapshot: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``reread`` gives the settings anew for a reload, None where they came from nowhere that could change.
+        """``reread`` returns the settings for a reload; None where there is no file to read again.
 
-        ``adopted`` is told the settings that a reload brings; ``alive`` is called after every page that was made.
+        ``on_settings`` is called with the settings of a reload, ``on_snapshot`` after each snapshot is published.
         """
         self.settings = self._begun = settings
-        self._adopted = adopted
-        self._alive = alive
+        self._on_settings = on_settings
+        self._on_snapshot = on_snapshot
         self._reread = reread
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()  # who is polled; never held while the configuration is read
@@ -74,19 +74,19 @@ class App:
         )
         self.dcgm = DcgmPages(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
-        self.events = Events(driver=settings.gpu.enabled, changed=self._news, clock=clock, wall=wall)
-        self.pollers = Pollers(settings, news=self._news, clock=clock, wall=wall)
+        self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, wall=wall)
+        self.pollers = PollerManager(settings, notify=self._notify, clock=clock, wall=wall)
         self.cards = self._make_cards(driver or Driver())
-        self._ledger = Ledger()
-        self.discovery = Discovery(
-            configured=lambda: self.settings.engines, changed=self._rediscovered, clock=clock, wall=wall
+        self._cost_tracker = CostTracker()
+        self.discovery = DiscoveryManager(
+            configured=lambda: self.settings.engines, on_change=self._on_discovery, clock=clock, wall=wall
         )
         self.publisher = self._make_publisher()
-        self.placement = Placement(
+        self.assignments = AssignmentWatcher(
             cards=lambda: self.publisher.snapshot.cards if self.publisher.snapshot else (),
-            endpoints=self.pollers.places,
-            found=self.discovery.saw_processes if settings.discovery.processes else None,
-            changed=self._news,
+            endpoints=self.pollers.endpoints,
+            on_engines=self.discovery.on_processes if settings.discovery.processes else None,
+            on_change=self._notify,
             clock=self._clock,
         )
         self.listener: Listener | None = None
@@ -100,7 +100,7 @@ class App:
             options=driver.options,
             interval=gpu.interval,
             deadline=gpu.deadline,
-            on_update=self._news,
+            on_update=self._notify,
             on_event=self.events.on_driver_event,
             clock=self._clock,
             wall=self._wall,
@@ -112,11 +112,11 @@ class App:
             replicas=lambda: list(self.pollers.replicas.values()),
             assignment=self._assignment,
             gateways=lambda: list(self.pollers.gateways.values()),
-            others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.placement.statuses()],
+            others=lambda: [*self.discovery.statuses, *self.events.statuses, *self.assignments.statuses()],
             xids=self.events.view,
             sxids=self.events.switches,
             publish=self._publish,
-            notice=lambda cards: self.placement.notice(cards),  # noqa: PLW0108 - made after it
+            on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
             economy=self._economy,
             stragglers=StragglerWatch().look,
             loop_restarts=self._loop_restarts,
@@ -150,15 +150,15 @@ class App:
         with self._lock:
             self._apply_engines(self.settings.engines, after=FIRST_POLLS_AFTER)
             self._apply_gateways()
-        self.discovery.adopt(self.settings.discovery)
+        self.discovery.configure(self.settings.discovery)
         self.publisher.start()
-        self.placement.start()
+        self.assignments.start()
 
     def stop(self) -> None:
         """Stop everything within two seconds; what hangs is left behind, the process ends anyway."""
         if self.listener is not None:
             self.listener.stop(0.5)
-        self.placement.stop()
+        self.assignments.stop()
         self.discovery.stop()
         self.events.stop()
         with self._lock:
@@ -175,31 +175,31 @@ class App:
 
     # ------------------------------------------------------------------ what the parts ask for
 
-    def _news(self) -> None:
-        self.publisher.news()
+    def _notify(self) -> None:
+        self.publisher.notify()
 
     def _publish(self, snapshot: Snapshot) -> None:
         if self.pages.age() is not None:  # the first response is not to wait for a library
             process_metrics.load()
         self.pages.publish(snapshot)
         self.dcgm.publish(snapshot)
-        self._alive()
+        self._on_snapshot()
 
     def _economy(
         self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[GpuAssignment]
     ) -> Economics:
         settings = self.settings
         windows = tuple((window.label, window.seconds) for window in settings.windows)
-        return self._ledger.account(cards, replicas, owners, windows=windows, costs=settings.costs)
+        return self._cost_tracker.update(cards, replicas, owners, windows=windows, costs=settings.costs)
 
     def _assignment(self) -> Assignment:
         """Say who sits where, without replicas that have gone since the last look, which may itself hang."""
-        return self.placement.assignment.among({engine.name for engine in self.pollers.replicas})
+        return self.assignments.assignment.among({engine.name for engine in self.pollers.replicas})
 
     def _loop_restarts(self) -> Mapping[str, int]:
         served = self.listener.loop_restarts if self.listener is not None else 0
         cards = self.cards.loop_restarts if self.cards is not None else 0
-        loops = {"listener": served, "placement": self.placement.loop_restarts, "cards": cards}
+        loops = {"listener": served, "placement": self.assignments.loop_restarts, "cards": cards}
         return {**loops, **self.discovery.loop_restarts, **self.events.loop_restarts}
 
     def _watch_kernel(self) -> None:
@@ -216,15 +216,15 @@ class App:
         intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
-        self.publisher.news()
-        self.placement.look_now()
+        self.publisher.notify()
+        self.assignments.refresh_now()
 
     def _apply_gateways(self) -> None:
         """Poll the settings' gateways from now on.  Called with the lock held."""
         self.pollers.watch(self.settings.gateways)
-        self.publisher.news()
+        self.publisher.notify()
 
-    def _rediscovered(self) -> None:
+    def _on_discovery(self) -> None:
         """Poll the engines that are found now, beside those that are configured."""
         with self._lock:
             wanted = (*self.settings.engines, *self.discovery.engines())
@@ -256,7 +256,7 @@ class App:
 
     def _refused(self, error: Exception) -> Outcome:
         self.publisher.reload_successful = False
-        self.publisher.news()
+        self.publisher.notify()
         return Outcome(False, f"refused, the old configuration goes on: {error}")
 
     def _replace(self, settings: Settings) -> str:
@@ -283,7 +283,7 @@ class App:
     def _adopt(self, settings: Settings) -> None:
         """Have every part use these settings.  Called with the lock held."""
         old, self.settings = self.settings, settings
-        self._adopted(settings)
+        self._on_settings(settings)
         known = config_lint(old)
         _say_hints([hint for hint in config_lint(settings) if hint not in known])
         if self.cards is not None:
@@ -291,8 +291,8 @@ class App:
         if settings.series != old.series:
             self.pages.use(SeriesSet(settings.series))
         self._watch_kernel()
-        self.discovery.adopt(settings.discovery)
-        self.placement.discover(self.discovery.saw_processes if settings.discovery.processes else None)
+        self.discovery.configure(settings.discovery)
+        self.assignments.discover(self.discovery.on_processes if settings.discovery.processes else None)
         self.pollers.use(settings)
         self._apply_engines((*settings.engines, *self.discovery.engines()))
         self._apply_gateways()

@@ -1,4 +1,4 @@
-"""Keeps the accounts that economics need: energy and tokens over the windows, and idle time, by card.
+"""Keeps the usages that economics need: energy and tokens over the windows, and idle time, by card.
 
 Owned by the thread that publishes, and fed once per snapshot; not locked.  A replica's energy is taken at the very
 instants at which its tokens were counted, on a straight line between the two readings of each card around it, so
@@ -31,7 +31,7 @@ class _Idle:
     currency: str = ""
 
 
-class _Account:
+class _ReplicaUsage:
     """One replica: its cards, what it consumed, and the newest count of tokens that waits for its energy."""
 
     def __init__(self, parts: _Parts, windows: Windows) -> None:
@@ -39,15 +39,15 @@ class _Account:
         self.history: History[Consumed] = History(windows)
         self._waiting: tuple[float, float] | None = None
 
-    def take(self, generated: tuple[float, float], meters: Mapping[str, EnergyMeter]) -> None:
+    def add(self, generated: tuple[float, float], meters: Mapping[str, EnergyMeter]) -> None:
         """Book the tokens that waited as soon as the energy up to their instant is known."""
-        self._book(meters)
+        self._record(meters)
         latest = self.history.latest
         if latest is None or generated[0] > latest.at:
             self._waiting = generated
-            self._book(meters)
+            self._record(meters)
 
-    def _book(self, meters: Mapping[str, EnergyMeter]) -> None:
+    def _record(self, meters: Mapping[str, EnergyMeter]) -> None:
         if self._waiting is None:
             return
         at, tokens = self._waiting
@@ -61,19 +61,19 @@ class _Account:
         self._waiting = None
 
 
-class Ledger:
+class CostTracker:
     """Makes the economics of each snapshot, and remembers what the next one needs."""
 
     def __init__(self) -> None:
         self._windows: Windows = ()
         self._meters: dict[str, EnergyMeter] = {}
-        self._accounts: dict[str, _Account] = {}
+        self._usages: dict[str, _ReplicaUsage] = {}
         self._idle: dict[str, _Idle] = {}
         self._assignments: Sequence[GpuAssignment] = ()
         self._portions: dict[str, dict[str, float]] = {}
         self._users: dict[str, list[tuple[str, str]]] = {}  # uuid → (replica, rank)
 
-    def account(
+    def update(
         self,
         cards: Sequence[CardState],
         replicas: Sequence[ReplicaState],
@@ -88,7 +88,7 @@ class Ledger:
         """
         if windows != self._windows:
             self._windows = windows
-            for known in self._accounts.values():
+            for known in self._usages.values():
                 known.history = known.history.over(windows)
         if assignments is not self._assignments:
             self._adopt(assignments)
@@ -98,7 +98,7 @@ class Ledger:
             for card in cards
             if currency and card.facts.name in costs.gpu_hour
         }
-        idle = self._book_idle(cards, replicas, prices, currency)
+        idle = self._update_idle(cards, replicas, prices, currency)
         per_token, per_joule = self._energy(replicas, self._read_meters(cards))
         return Economics(
             currency=currency,
@@ -138,36 +138,36 @@ class Ledger:
         """Give joules per token and tokens per joule by (replica, window)."""
         per_token: dict[tuple[str, str], float] = {}
         per_joule: dict[tuple[str, str], float] = {}
-        kept: dict[str, _Account] = {}
+        kept: dict[str, _ReplicaUsage] = {}
         for replica in replicas:
-            account = self._account(replica)
-            if account is None:
+            usage = self._usage_of(replica)
+            if usage is None:
                 continue
-            kept[replica.name] = account
+            kept[replica.name] = usage
             # Both sides must be read now: otherwise the figures would stand still and be old.
             if replica.generated_tokens is None or not self._portions[replica.name].keys() <= shown:
                 continue
-            account.take(replica.generated_tokens, self._meters)
-            for label, joules, tokens in _consumed(account.history):
+            usage.add(replica.generated_tokens, self._meters)
+            for label, joules, tokens in _consumed(usage.history):
                 if tokens > 0:
                     per_token[replica.name, label] = joules / tokens
                 if joules > 0:
                     per_joule[replica.name, label] = tokens / joules
-        self._accounts = kept
+        self._usages = kept
         return per_token, per_joule
 
-    def _account(self, replica: ReplicaState) -> _Account | None:
-        """Find the replica's account: begun anew with other cards or another count, none without energy."""
+    def _usage_of(self, replica: ReplicaState) -> _ReplicaUsage | None:
+        """Find the replica's usage: begun anew with other cards or another count, none without energy."""
         portion = self._portions.get(replica.name)
         if not portion or not portion.keys() <= self._meters.keys():
             return None
         parts = tuple((uuid, share, self._meters[uuid].begun) for uuid, share in portion.items())
-        account = self._accounts.get(replica.name)
-        if account is not None and account.parts == parts:
-            latest = account.history.latest
+        usage = self._usages.get(replica.name)
+        if usage is not None and usage.parts == parts:
+            latest = usage.history.latest
             if latest is None or replica.generated_tokens is None or replica.generated_tokens[1] >= latest.tokens:
-                return account
-        return _Account(parts, self._windows)
+                return usage
+        return _ReplicaUsage(parts, self._windows)
 
     def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[tuple[str, str], float]:
         found: dict[tuple[str, str], float] = {}
@@ -184,7 +184,7 @@ class Ledger:
 
     # ------------------------------------------------------------------ idle time
 
-    def _book_idle(
+    def _update_idle(
         self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], prices: Mapping[str, float], currency: str
     ) -> Mapping[str, _Idle]:
         """Add the time between two readings of a card when it was idle at the second; give the cards read now."""
@@ -211,10 +211,10 @@ class Ledger:
                 known.cost += seconds / HOUR * prices.get(uuid, 0.0)
             known.at = reading.at
             shown[uuid] = known
-        self._forget_time(cards, shown)
+        self._expire(cards, shown)
         return shown
 
-    def _forget_time(self, cards: Sequence[CardState], shown: Mapping[str, _Idle]) -> None:
+    def _expire(self, cards: Sequence[CardState], shown: Mapping[str, _Idle]) -> None:
         """Leave out the time in which a card was not seen, and the cards that are gone for good."""
         present = {card.facts.uuid for card in cards}
         for uuid, known in list(self._idle.items()):

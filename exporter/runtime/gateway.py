@@ -15,14 +15,14 @@ from exporter.gateways.detect import recognise
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
 from exporter.model import EMPTY, GatewayReading, GatewayState, SourceStatus
-from exporter.runtime.poll.loop import Fetched, Fetcher, Polling
-from exporter.runtime.poll.target_poller import PagePoller
+from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
+from exporter.runtime.poll.target_poller import TargetPoller
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayPlan:
+class GatewayConfig:
     """What is asked of a gateway's poller.  Times in seconds; ``windows``: label and length."""
 
     name: str
@@ -36,86 +36,86 @@ class Gateway:
 
     def __init__(
         self,
-        plan: GatewayPlan,
-        polling: Polling,
-        places: Callable[[], Sequence[Endpoint]],
-        here: Callable[[str], bool],
+        config: GatewayConfig,
+        poll_loop: PollLoop,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        is_local: Callable[[str], bool],
     ) -> None:
-        """``places`` where replicas are polled, and ``here``, which hosts are this machine, say who a backend is."""
-        self.plan = plan
-        self._polling = polling
-        self._places, self._here = places, here
+        """``endpoints``, where replicas are polled, and ``is_local`` match backends to replicas."""
+        self.config = config
+        self._poll_loop = poll_loop
+        self._endpoints, self._is_local = endpoints, is_local
         self._interpreter: GatewayInterpreter | None = None
         self._progress: derive.GatewayCounters | None = None
-        self._history: History[derive.GatewayTotals] = History(plan.windows)
+        self._history: History[derive.GatewayTotals] = History(config.windows)
 
-    def unread(self) -> GatewayState:
+    def initial_state(self) -> GatewayState:
         """Give the state before the first poll."""
-        plan = self.plan
-        labels = (plan.name, "" if plan.kind == "auto" else plan.kind)
+        config = self.config
+        labels = (config.name, "" if config.kind == "auto" else config.kind)
         return GatewayState(
-            name=plan.name, labels=labels, status=self._polling.status, reading=None, last_read_at=None
+            name=config.name, labels=labels, status=self._poll_loop.status, reading=None, last_read_at=None
         )
 
-    def follow(self, plan: GatewayPlan, fetcher: Fetcher) -> None:  # noqa: ARG002 - its page says all
-        """Compute what another plan for the same page asks, out of the same past where it reaches."""
-        old, self.plan = self.plan, plan
-        if plan.windows != old.windows:
-            self._history = self._history.over(plan.windows)
+    def reconfigure(self, config: GatewayConfig, fetcher: Fetcher) -> None:  # noqa: ARG002 - its page says all
+        """Compute what another config for the same page asks, out of the same past where it reaches."""
+        old, self.config = self.config, config
+        if config.windows != old.windows:
+            self._history = self._history.over(config.windows)
 
-    def understand(self, body: bytes, at: float) -> GatewayReading:
+    def parse(self, body: bytes, at: float) -> GatewayReading:
         """Read a page; another kind of gateway than before begins anew.  Raises PageError."""
-        auto = self.plan.kind == "auto"
+        auto = self.config.kind == "auto"
         if self._interpreter is None or (auto and not self._interpreter.still_matches(body)):
-            kind = recognise(body) if auto else by_kind(self.plan.kind)
+            kind = recognise(body) if auto else by_kind(self.config.kind)
             if kind is None:
                 message = "the page is of no gateway that is known; set its kind or mend the url"
                 raise PageError("unknown_gateway", message)
             self._interpreter = GatewayInterpreter(kind)
-            self._progress, self._history = None, History(self.plan.windows)
+            self._progress, self._history = None, History(self.config.windows)
         return self._interpreter.read(body, at)
 
-    def take(self, before: GatewayState, reading: GatewayReading, page: Fetched) -> GatewayState:
+    def apply(self, before: GatewayState, reading: GatewayReading, page: Fetched) -> GatewayState:
         """Give the state after a page that was understood."""
         self._progress = derive.update(self._progress, reading)
         if self._progress is not None:
             self._history.add(self._progress.totals)
         restarts = self._progress.restarts if self._progress is not None else 0
         if restarts > before.restarts:
-            self._polling.restarted()
+            self._poll_loop.log_restart()
         return GatewayState(
-            name=self.plan.name,
-            labels=(self.plan.name, reading.gateway),
-            status=self._polling.succeeded(page.duration),
+            name=self.config.name,
+            labels=(self.config.name, reading.gateway),
+            status=self._poll_loop.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
             windows=derive.window_figures(self._history, reading),
-            replicas=derive.match_backends(list(reading.backends), self._places(), self._here),
+            replicas=derive.match_backends(list(reading.backends), self._endpoints(), self._is_local),
             restarts=restarts,
         )
 
-    def withdrawn(self, state: GatewayState, status: SourceStatus) -> GatewayState:
+    def invalidated(self, state: GatewayState, status: SourceStatus) -> GatewayState:
         """Give the state without what only a fresh page may show."""
         return replace(state, status=status, reading=None, windows=EMPTY, replicas=EMPTY)
 
-    def afterwards(self, state: GatewayState) -> None:
+    def after_poll(self, state: GatewayState) -> None:
         """Do nothing: a gateway's page says all that is asked of it."""
 
 
-GatewayPoller = PagePoller[GatewayPlan, GatewayReading, GatewayState]
+GatewayPoller = TargetPoller[GatewayConfig, GatewayReading, GatewayState]
 
 
 def gateway_poller(
-    plan: GatewayPlan,
+    config: GatewayConfig,
     fetcher: Fetcher,
     *,
-    places: Callable[[], Sequence[Endpoint]] = tuple,
-    here: Callable[[str], bool] = lambda _: False,
+    endpoints: Callable[[], Sequence[Endpoint]] = tuple,
+    is_local: Callable[[str], bool] = lambda _: False,
     on_update: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> GatewayPoller:
     """Make what polls one gateway, not started."""
-    polling = Polling(f"gateway:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
-    gateway = Gateway(plan, polling, places, here)
-    return PagePoller(gateway, gateway.unread(), fetcher, polling, on_update=on_update, clock=clock)
+    poll_loop = PollLoop(f"gateway:{config.name}", config.interval, logger=logger, clock=clock, wall=wall)
+    gateway = Gateway(config, poll_loop, endpoints, is_local)
+    return TargetPoller(gateway, gateway.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from exporter.logs import log_event
 from exporter.model import FATAL_SEVERITY, SxidReport, XidReport
 from exporter.model.xid_catalog import Class, describe
-from exporter.runtime.poll.state_logger import QUIET_SECONDS
+from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ MAX_SAID = 256  # codes of cards and switches that are remembered
 _REST = ("", 0)
 
 
-class EventLines:
+class GpuEventLog:
     """Logs the events; any thread may call."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -60,10 +60,10 @@ class EventLines:
         now = self._clock()
         with self._lock:
             if key not in self._said and len(self._said) >= MAX_SAID:
-                self._said = {one: held for one, held in self._said.items() if now - held[0] < QUIET_SECONDS}
+                self._said = {one: held for one, held in self._said.items() if now - held[0] < LOG_PERIOD_SECONDS}
                 key = key if len(self._said) < MAX_SAID else _REST
             said_at, suppressed = self._said.get(key, (float("-inf"), 0))
-            if now - said_at < QUIET_SECONDS:
+            if now - said_at < LOG_PERIOD_SECONDS:
                 self._said[key] = said_at, suppressed + new
                 return None
             self._said[key] = now, 0

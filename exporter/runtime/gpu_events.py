@@ -1,6 +1,6 @@
 """XIDs of cards and SXids of switches: what the driver's events and the kernel log report, held for the page.
 
-The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelWatch`` follows the kernel
+The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelLogLoop`` follows the kernel
 log in a thread of its own; the driver's events are handed in by the card source.
 """
 
@@ -30,9 +30,9 @@ from exporter.model import (
     XidReport,
 )
 from exporter.model.xid_catalog import FATAL, RESETTING
-from exporter.runtime.gpu_event_lines import EventLines
-from exporter.runtime.poll.loop import Polling
-from exporter.runtime.poll.state_logger import Transitions
+from exporter.runtime.gpu_event_lines import GpuEventLog
+from exporter.runtime.poll.loop import PollLoop
+from exporter.runtime.poll.state_logger import StateLogger
 from exporter.sources.kernel_log.line import NameLine
 from exporter.sources.kernel_log.log import Entry, KernelLog
 from exporter.sources.kernel_log.switch_line import SxidLine
@@ -40,74 +40,74 @@ from exporter.sources.kernel_log.switch_line import SxidLine
 logger = logging.getLogger(__name__)
 
 EVERY = 0.5  # seconds between looks into the kernel log
-PATIENCE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
+STARTUP_GRACE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
 
 
-class KernelWatch:
+class KernelLogLoop:
     """Reads the kernel log until stopped and hands over what it says."""
 
     def __init__(
         self,
         path: str | None,
         *,
-        heard: Callable[[Sequence[Entry]], None],
-        settled: Callable[[], None],
+        on_entries: Callable[[Sequence[Entry]], None],
+        on_settled: Callable[[], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """``settled`` is called when it is first known whether the log can be read."""
-        self.polling = Polling(KERNEL_LOG, EVERY, logger=logger, clock=clock, wall=wall)
+        """``on_settled`` is called when it is first known whether the log can be read."""
+        self.poll_loop = PollLoop(KERNEL_LOG, EVERY, logger=logger, clock=clock, wall=wall)
         self.path = path
         self._log = KernelLog(path, clock=clock, wall=wall)
-        self._heard, self._settled = heard, settled
+        self._on_entries, self._on_settled = on_entries, on_settled
         self._clock = clock
         self._overruns = 0
         self._up: bool | None = None
 
     def start(self) -> None:
         """Read from now on, in a thread of its own."""
-        self.polling.start(self._clock(), self.look, self._log.close)
+        self.poll_loop.start(self._clock(), self.refresh, self._log.close)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what has come; the entries are handed over before the verdict that the log can be read."""
-        started = self.polling.begin()
+        started = self.poll_loop.begin()
         try:
             entries = self._log.read()
         except SourceError as error:
-            self.polling.failed(error, started)
+            self.poll_loop.failed(error, started)
         else:
             if entries:
-                self._heard(entries)
-            self.polling.succeeded(self._clock() - started)
+                self._on_entries(entries)
+            self.poll_loop.succeeded(self._clock() - started)
             self._overruns += self._log.overruns
             self._log.overruns = 0
         finally:
-            self.polling.end()
-        if self.polling.status.up is not self._up:
-            self._up = self.polling.status.up
-            self._settled()
+            self.poll_loop.end()
+        if self.poll_loop.status.up is not self._up:
+            self._up = self.poll_loop.status.up
+            self._on_settled()
 
     def status(self, now: float) -> SourceStatus:
         """Give the log's health; what the kernel overwrote before it was read counts as a failure."""
-        status = self.polling.shown(now)
+        status = self.poll_loop.status_at(now)
         if self._overruns:
             status = replace(status, failures={**status.failures, "overrun": self._overruns})
         return status
 
 
-class Events:
+class GpuEvents:
     """All XIDs since the start.  ``view`` and ``statuses`` are the publisher's; any thread may report."""
 
     def __init__(
         self,
         *,
         driver: bool = True,
-        changed: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Hold nothing yet.  ``driver``: there is a card source whose events are handed in."""
-        self._changed, self._clock, self._wall = changed, clock, wall
+        self._on_change, self._clock, self._wall = on_change, clock, wall
         self._lock = threading.Lock()
         self._book, self._switches = XidCounters(FATAL, RESETTING), SxidCounters()
         self._shown: tuple[XidCount, ...] = ()
@@ -116,12 +116,12 @@ class Events:
         self._label = ""
         self._started = clock()
         self._settled = False
-        self._watch: KernelWatch | None = None
+        self._watch: KernelLogLoop | None = None
         self._driver = SourceStatus(source="nvml_events", up=False, reason="starting") if driver else None
         self._driver_known = not driver  # it has said whether it tells of events
         self._driver_failures: Counter[str] = Counter()
-        self._voice = Transitions(logger, "nvml_events", clock)
-        self._lines = EventLines(clock)
+        self._state_logger = StateLogger(logger, "nvml_events", clock)
+        self._lines = GpuEventLog(clock)
 
     # ------------------------------------------------------------------ the sources
 
@@ -131,20 +131,20 @@ class Events:
         if old is not None and enabled and old.path == path:
             return
         if old is not None:
-            old.polling.stop()
+            old.poll_loop.stop()
         self._watch = None
         with self._lock:
             self._listened.discard(KERNEL_LOG)
         if enabled:
-            self._watch = KernelWatch(
-                path, heard=self._heard, settled=self._changed, clock=self._clock, wall=self._wall
+            self._watch = KernelLogLoop(
+                path, on_entries=self._on_log_entries, on_settled=self._on_change, clock=self._clock, wall=self._wall
             )
             self._watch.start()
 
     def stop(self) -> None:
         """Ask the thread to end."""
         if self._watch is not None:
-            self._watch.polling.stop()
+            self._watch.poll_loop.stop()
 
     def on_driver_event(self, message: protocol.XidSeen | protocol.EventSubscription) -> None:
         """Take in what the driver's worker tells."""
@@ -164,7 +164,7 @@ class Events:
                 times=message.times,
             )
             self._report(report)
-        self._changed()
+        self._on_change()
 
     def _listening(self, message: protocol.EventSubscription) -> None:
         if self._driver is None:
@@ -174,15 +174,15 @@ class Events:
         self._driver_known = self._driver_known or reason != DRIVER_DOWN
         if reason and reason != DRIVER_DOWN:
             self._driver_failures[reason] += 1
-            self._voice.down(reason, "XIDs come from the kernel log only, where that can be read")
+            self._state_logger.down(reason, "XIDs come from the kernel log only, where that can be read")
         elif not reason:
-            self._voice.up()
+            self._state_logger.up()
             self._listened.add(NVML)
         self._driver = replace(
             self._driver, up=not reason, reason=reason, hung=reason == "hung", failures=dict(self._driver_failures)
         )
 
-    def _heard(self, entries: Sequence[Entry]) -> None:
+    def _on_log_entries(self, entries: Sequence[Entry]) -> None:
         now = self._clock()
         for entry in entries:
             said = entry.said
@@ -206,7 +206,7 @@ class Events:
                     old=entry.old,
                 )
                 self._report(report, said.detail)
-        self._changed()
+        self._on_change()
 
     # ------------------------------------------------------------------ what the publisher asks for
 
@@ -221,7 +221,7 @@ class Events:
     def loop_restarts(self) -> Mapping[str, int]:
         """Count the unexpected errors that the reading of the kernel log survived."""
         watch = self._watch
-        return {KERNEL_LOG: watch.polling.loop_restarts} if watch is not None else {}
+        return {KERNEL_LOG: watch.poll_loop.loop_restarts} if watch is not None else {}
 
     def view(self, cards: Sequence[CardState]) -> tuple[XidCount, ...]:
         """Give all counts; empty until it is known what can be listened to, because that names the series."""
@@ -245,15 +245,15 @@ class Events:
     def _source(self) -> str:
         """Name what is or was listened to; a source that fails for a while does not rename the series."""
         watch = self._watch
-        if watch is not None and watch.polling.status.up:
+        if watch is not None and watch.poll_loop.status.up:
             self._listened.add(KERNEL_LOG)
         return "+".join(source for source in (NVML, KERNEL_LOG) if source in self._listened)
 
     def _is_settled(self) -> bool:
         if not self._settled:
             watch = self._watch
-            log = watch is None or watch.polling.status.reason != "starting"
-            self._settled = (log and self._driver_known) or self._clock() - self._started >= PATIENCE
+            log = watch is None or watch.poll_loop.status.reason != "starting"
+            self._settled = (log and self._driver_known) or self._clock() - self._started >= STARTUP_GRACE
         return self._settled
 
     # ------------------------------------------------------------------ one report

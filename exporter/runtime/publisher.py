@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[GpuAssignment]], Economics]
 
-HEARTBEAT = 5.0  # seconds between pages when nothing is new
-TOGETHER = 0.02  # seconds that the first news waits for the rest of its kind
+MAX_PERIOD = 5.0  # seconds between pages when nothing is new
+GATHER_SECONDS = 0.02  # seconds that the first news waits for the rest of its kind
 DEAD_AFTER = 30.0  # seconds without a beat: the loop is dead, not slow
-PATIENCE = 5.0  # seconds that readiness waits for sources that have not answered once
+STARTUP_GRACE = 5.0  # seconds that readiness waits for sources that have not answered once
 
 
 class CardsView(Protocol):
@@ -102,7 +102,7 @@ class Publisher:
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
         publish: Callable[[Snapshot], None],
-        notice: Callable[[Sequence[CardState]], None] = lambda _: None,
+        on_cards: Callable[[Sequence[CardState]], None] = lambda _: None,
         economy: Economy = lambda *_: Economics(),
         stragglers: Callable[[Sequence[CardState], Sequence[GpuAssignment]], Stragglers] = lambda *_: Stragglers(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
@@ -110,7 +110,7 @@ class Publisher:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``publish`` is given every snapshot; ``notice`` the cards, for whoever follows their processes.
+        """``publish`` is given every snapshot; ``on_cards`` the cards, for whoever follows their processes.
 
         ``others``: the health of what only leads to engines, and of the sources of ``xids``.  ``economy`` keeps
         accounts: it is called once for each snapshot, in its order.
@@ -122,18 +122,18 @@ class Publisher:
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
-        self._publish, self._notice = publish, notice
+        self._publish, self._on_cards = publish, on_cards
         self._loop_restarts, self._dropped = loop_restarts, dropped
         self._links = TopologyTracker()
         self._clock, self._wall = clock, wall
-        self._news, self._stopping = threading.Event(), threading.Event()
+        self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._restarts = 0
-        self._started_at = self._beat_at = clock()
+        self._started_at = self._cycle_began = clock()
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Say that a source has something new; callable from any thread."""
-        self._news.set()
+        self._wake.set()
 
     def compose(self) -> Snapshot:
         """Join what every source last said."""
@@ -145,7 +145,7 @@ class Publisher:
         replicas = tuple(source.view(now) for source in sources)
         watched = self._gateways()
         gateways = tuple(gateway.view(now) for gateway in watched)
-        heard = [*[replica.status for replica in replicas], *[gateway.status for gateway in gateways]]
+        polled = [*[replica.status for replica in replicas], *[gateway.status for gateway in gateways]]
         assignment = self._assignment()
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
         return Snapshot(
@@ -164,18 +164,18 @@ class Publisher:
             topology=self._links.look(cards, assignment.gpus),
             xids=self._xids(cards),
             sxids=self._sxids(),
-            sources=(*statuses, *heard, *others),
-            daemon=self._daemon(sources, watched, heard, assignment),
+            sources=(*statuses, *polled, *others),
+            daemon=self._daemon(sources, watched, polled, assignment),
         )
 
     def _daemon(
         self,
         replicas: Sequence[Replica],
         gateways: Sequence[Gateway],
-        heard: Sequence[SourceStatus],
+        polled: Sequence[SourceStatus],
         assignment: Assignment,
     ) -> DaemonState:
-        """Tell of the daemon itself; ``heard``: the health of the replicas, then of the gateways."""
+        """Tell of the daemon itself; ``polled``: the health of the replicas, then of the gateways."""
         parse_warnings = [
             *[source.parse_warnings for source in replicas],
             *[source.parse_warnings for source in gateways],
@@ -191,24 +191,24 @@ class Publisher:
             dropped_series=self._dropped(),
             parse_warnings={
                 (status.source, reason): count
-                for status, found in zip(heard, parse_warnings, strict=True)
+                for status, found in zip(polled, parse_warnings, strict=True)
                 for reason, count in found.items()
             },
             unassigned=assignment.unassigned,
         )
 
-    def turn(self) -> None:
+    def publish_once(self) -> None:
         """Publish one snapshot."""
         snapshot = self.compose()
         self.snapshot = snapshot
         self._publish(snapshot)
-        self._notice(snapshot.cards)
+        self._on_cards(snapshot.cards)
 
     # ------------------------------------------------------------------ health
 
     def healthy(self) -> Outcome:
         """Return whether the poll loop runs, whatever the state of GPUs and engines."""
-        age = self._clock() - self._beat_at
+        age = self._clock() - self._cycle_began
         if self._thread is not None and self._thread.is_alive() and age < DEAD_AFTER:
             return Outcome(True, f"poll loop running, last cycle {age:.1f} s ago")
         return Outcome(False, f"poll loop not running, last cycle {age:.1f} s ago; restart the daemon")
@@ -218,7 +218,7 @@ class Publisher:
         snapshot = self.snapshot
         if snapshot is None:
             return Outcome(False, "no snapshot yet")
-        if self._unheard(snapshot) and self._clock() - self._started_at < PATIENCE:
+        if self._is_starting(snapshot) and self._clock() - self._started_at < STARTUP_GRACE:
             return Outcome(False, "the first cycle is not done yet")
         age = self._clock() - snapshot.at
         if age > DEAD_AFTER:
@@ -232,7 +232,7 @@ class Publisher:
         return Outcome(cards + replicas + gateways > 0, f"{sentence} answer")
 
     @staticmethod
-    def _unheard(snapshot: Snapshot) -> bool:
+    def _is_starting(snapshot: Snapshot) -> bool:
         return any(status.reason == "starting" for status in snapshot.sources)
 
     # ------------------------------------------------------------------ the loop
@@ -245,16 +245,16 @@ class Publisher:
     def stop(self, timeout: float = 0.5) -> None:
         """End the loop."""
         self._stopping.set()
-        self._news.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            begun = self._beat_at = self._clock()
-            self._news.clear()
+            begun = self._cycle_began = self._clock()
+            self._wake.clear()
             try:
-                self.turn()
+                self.publish_once()
             except Exception:
                 self._restarts += 1
                 msg = "snapshot build failed"
@@ -263,7 +263,7 @@ class Publisher:
 
     def _pause(self, begun: float) -> None:
         """Wait for news, but keep the distance; while sources are still unheard every piece of news is shown."""
-        starting = self.snapshot is None or self._unheard(self.snapshot)
-        self._news.wait(HEARTBEAT)
-        gap = TOGETHER if starting else max(TOGETHER, begun + self.interval - self._clock())
+        starting = self.snapshot is None or self._is_starting(self.snapshot)
+        self._wake.wait(MAX_PERIOD)
+        gap = GATHER_SECONDS if starting else max(GATHER_SECONDS, begun + self.interval - self._clock())
         self._stopping.wait(gap)

@@ -27,19 +27,19 @@ from exporter.model import (
     Stage,
     WindowFigures,
 )
-from exporter.runtime.poll.loop import Fetched, Fetcher, Polling
-from exporter.runtime.poll.state_logger import Ration
-from exporter.runtime.poll.target_poller import PagePoller
+from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
+from exporter.runtime.poll.state_logger import RateLimiter
+from exporter.runtime.poll.target_poller import TargetPoller
 
 logger = logging.getLogger(__name__)
 
-_VERSION_AGAIN = 600.0
-_VERSION_AGAIN_AFTER_FAILURE = 60.0
-_MAX_VERSION_BYTES = 512 * 1024  # some engines answer with their whole configuration
+_FACTS_PERIOD = 600.0
+_FACTS_RETRY_PERIOD = 60.0
+_MAX_FACTS_BYTES = 512 * 1024  # some engines answer with their whole configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPlan:
+class ReplicaConfig:
     """What is asked of a replica's poller.  Times in seconds.
 
     ``windows``: label and length.  ``stages``: those that are followed over them.
@@ -55,82 +55,88 @@ class ReplicaPlan:
 
 
 class Replica:
-    """What is known of one replica.  Used by the thread that polls it.
+    """The state of one replica between two polls.  Used by the thread that polls it.
 
-    What it knows goes on under another plan for the same page, so that a reload which asks for other figures costs no
-    page and no window.
+    It is kept under another config for the same URL, so that a reload which asks for other figures empties no window.
     """
 
-    def __init__(self, plan: ReplicaPlan, fetcher: Fetcher, polling: Polling, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, config: ReplicaConfig, fetcher: Fetcher, poll_loop: PollLoop, clock: Callable[[], float]
+    ) -> None:
         """``fetcher``: for what the engine says beside its page."""
-        self.plan = plan
+        self.config = config
         self.fetcher = fetcher
-        self._polling = polling
+        self._poll_loop = poll_loop
         self._clock = clock
         self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
         self._interpreter: EngineInterpreter | None = None
         self._progress: delta.ReplicaCounters | None = None
-        self._added: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # what the state's histograms are the sums of
-        self._history: History[delta.ReplicaTotals] = History(plan.windows)
-        self._usage: History[capacity.KvCacheUsage] = History(plan.windows[:1])
-        self._frozen_said, self._ration = False, Ration(clock)  # what the log said last, whatever was shown since
+        self._departed_histograms: Mapping[Stage, Mapping[str, Histogram]] = (
+            EMPTY  # what the state's histograms are the sums of
+        )
+        self._history: History[delta.ReplicaTotals] = History(config.windows)
+        self._usage: History[capacity.KvCacheUsage] = History(config.windows[:1])
+        self._frozen_logged, self._rate_limiter = (
+            False,
+            RateLimiter(clock),
+        )  # what the log said last, whatever was shown since
 
-    def unread(self) -> ReplicaState:
+    def initial_state(self) -> ReplicaState:
         """Give the state before the first poll."""
-        plan = self.plan
+        config = self.config
         return ReplicaState(
-            name=plan.name,
-            kind=plan.kind,
-            labels=(plan.name, "" if plan.kind == "auto" else plan.kind, ""),
-            status=self._polling.status,
+            name=config.name,
+            kind=config.kind,
+            labels=(config.name, "" if config.kind == "auto" else config.kind, ""),
+            status=self._poll_loop.status,
             reading=None,
             last_read_at=None,
-            image=plan.image,
+            image=config.image,
         )
 
-    def follow(self, plan: ReplicaPlan, fetcher: Fetcher) -> None:
-        """Compute what another plan asks, out of the same past where it reaches; name, kind and page are the same."""
-        old, self.plan, self.fetcher = self.plan, plan, fetcher
-        if plan.windows != old.windows:
-            self._history = self._history.over(plan.windows)
-            self._usage = self._usage.over(plan.windows[:1])
-        if plan.stages != old.stages and self._progress is not None:
-            self._progress = delta.with_stages(self._progress, old.stages, plan.stages)
+    def reconfigure(self, config: ReplicaConfig, fetcher: Fetcher) -> None:
+        """Follow another config for the same name, kind and URL, and keep the history that it can use."""
+        old, self.config, self.fetcher = self.config, config, fetcher
+        if config.windows != old.windows:
+            self._history = self._history.over(config.windows)
+            self._usage = self._usage.over(config.windows[:1])
+        if config.stages != old.stages and self._progress is not None:
+            self._progress = delta.with_stages(self._progress, old.stages, config.stages)
 
     # ------------------------------------------------------------------ one page
 
-    def understand(self, body: bytes, at: float) -> EngineReading:
+    def parse(self, body: bytes, at: float) -> EngineReading:
         """Read a page; another engine than before begins anew.  Raises PageError."""
         known = self._interpreter.engine if self._interpreter else None
-        if known is None or (self.plan.kind == "auto" and not still_matches(known, body)):
-            kind = self._kind_on(body)
+        if known is None or (self.config.kind == "auto" and not still_matches(known, body)):
+            kind = self._recognised(body)
             if kind is not known:
-                self._warn_of_others(kind, body)
+                self._warn_of_other_engines(kind, body)
                 self._interpreter = EngineInterpreter(kind)
                 self._reader = PageReader(self._interpreter.wanted)
-                self._begin_anew()
+                self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
         return self._named(self._interpreter.read(self._reader.read(body), at))
 
-    def _kind_on(self, body: bytes) -> Engine:
-        auto = self.plan.kind == "auto"
-        kind = recognise(body) if auto else by_kind(self.plan.kind)
+    def _recognised(self, body: bytes) -> Engine:
+        auto = self.config.kind == "auto"
+        kind = recognise(body) if auto else by_kind(self.config.kind)
         if kind is not None:
             return kind
         if not auto:
-            raise PageError("unsupported_engine", f"this version does not read pages of kind {self.plan.kind} yet")
+            raise PageError("unsupported_engine", f"this version does not read pages of kind {self.config.kind} yet")
         if not holds_samples(body):
             raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
         raise PageError("unknown_engine", "the page is of no engine that is known; set its kind or mend the url")
 
-    def _warn_of_others(self, kind: Engine, body: bytes) -> None:
+    def _warn_of_other_engines(self, kind: Engine, body: bytes) -> None:
         others = [other.kind for other in detect_all(body) if other is not kind and not other.wrapper]
         if others:
             log_event(
                 logger, logging.WARNING, "several_engines", "the page has several engines; one is read",
-                source=self._polling.source, kind=kind.kind, ignored=",".join(others),
+                source=self._poll_loop.source, kind=kind.kind, ignored=",".join(others),
             )  # fmt: skip
 
     def _named(self, reading: EngineReading) -> EngineReading:
@@ -141,7 +147,7 @@ class Replica:
         """
         kind = self._interpreter.engine if self._interpreter else None
         if kind is not None and kind.version_path and not reading.relayed:
-            status = self._polling.status
+            status = self._poll_loop.status
             back = not status.up and status.last_success is not None
             if back:
                 self._version, self._version_due = "", float("-inf")
@@ -151,7 +157,7 @@ class Replica:
             return reading
         return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
 
-    def _asked_anew(self, reading: EngineReading) -> EngineReading:
+    def _refreshed_facts(self, reading: EngineReading) -> EngineReading:
         """Ask another process for the model that its page does not name: one may have taken the place of another."""
         kind = self._interpreter.engine if self._interpreter else None
         if kind is None or not kind.model_key or reading.relayed:
@@ -159,45 +165,45 @@ class Replica:
         self._ask(kind)
         return replace(reading, version=self._version, model=self._model or reading.model)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Forget the past: another engine or another model answers now, and windows must not mix the two."""
         self._progress = None
-        self._history = History(self.plan.windows)
-        self._usage = History(self.plan.windows[:1])
+        self._history = History(self.config.windows)
+        self._usage = History(self.config.windows[:1])
         self._version, self._model, self._version_due = "", "", float("-inf")
 
-    def take(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
+    def apply(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
         """Give the state after a page that was understood."""
         now = self._clock()
         known = "" if reading.several_models else reading.model or before.labels[2]
         if before.labels[2] not in ("", known):
-            self._begin_anew()
+            self._reset()
         restarts = self._progress.totals.restarts if self._progress else 0
         reading = delta.with_zero_hits(self._progress, reading)
-        longest = max((seconds for _, seconds in self.plan.windows), default=delta.RETENTION)
-        self._progress = delta.update(self._progress, reading, self.plan.stages, longest)
+        longest = max((seconds for _, seconds in self.config.windows), default=delta.RETENTION)
+        self._progress = delta.update(self._progress, reading, self.config.stages, longest)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
             self._history.add(totals)
         restarted = totals is not None and totals.restarts != restarts
         if restarted:
-            self._polling.restarted()
+            self._poll_loop.log_restart()
             self._version_due = now
-            renamed = self._asked_anew(reading)
+            renamed = self._refreshed_facts(reading)
             if renamed.model != reading.model:
-                return self.take(before, renamed, page)  # as the first page of another model
+                return self.apply(before, renamed, page)  # as the first page of another model
         frozen = engine.is_frozen(reading, totals, now)
-        if frozen is not None and frozen != self._frozen_said and self._ration.take():
-            self._say_frozen(frozen=frozen)
-        windows = engine.window_figures(self._history, self.plan.quantiles, reading)
-        shortest = windows.get(self.plan.windows[0][0]) if self.plan.windows else None
+        if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.take():
+            self._log_frozen(frozen=frozen)
+        windows = engine.window_figures(self._history, self.config.quantiles, reading)
+        shortest = windows.get(self.config.windows[0][0]) if self.config.windows else None
         carried = delta.departed_totals(self._progress, reading)
-        added, self._added = self._added, carried.histograms
+        added, self._departed_histograms = self._departed_histograms, carried.histograms
         return ReplicaState(
-            name=self.plan.name,
-            kind=self.plan.kind,
-            labels=(self.plan.name, reading.engine, known),
-            status=self._polling.succeeded(page.duration),
+            name=self.config.name,
+            kind=self.config.kind,
+            labels=(self.config.name, reading.engine, known),
+            status=self._poll_loop.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
             histograms=ranks.sum_stages(carried.histograms, added, before.histograms),
@@ -210,24 +216,24 @@ class Replica:
             certificate_expires=page.certificate_expires,
             headroom=self._room(reading, windows),
             generated_tokens=engine.generated_tokens(totals),
-            image=self.plan.image,
+            image=self.config.image,
         )  # fmt: skip
 
-    def _say_frozen(self, *, frozen: bool) -> None:
-        self._frozen_said = frozen
+    def _log_frozen(self, *, frozen: bool) -> None:
+        self._frozen_logged = frozen
         if frozen:
             msg = "requests are running and no counter moves"
-            log_event(logger, logging.WARNING, "frozen", msg, source=self._polling.source)
+            log_event(logger, logging.WARNING, "frozen", msg, source=self._poll_loop.source)
         else:
-            log_event(logger, logging.INFO, "recovered", source=self._polling.source)
+            log_event(logger, logging.INFO, "recovered", source=self._poll_loop.source)
 
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> KvCacheHeadroom:
         self._usage.add(capacity.kv_cache_usage(reading))
-        window = self.plan.windows[0] if self.plan.windows else ("", 0.0)
-        recent = self._usage.within(window[0]) if self.plan.windows else ()
+        window = self.config.windows[0] if self.config.windows else ("", 0.0)
+        recent = self._usage.within(window[0]) if self.config.windows else ()
         return capacity.headroom(reading, windows, recent, window[1])
 
-    def withdrawn(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
+    def invalidated(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
         """Give the state without what only a fresh page may show."""
         return replace(
             state,
@@ -245,7 +251,7 @@ class Replica:
 
     # ------------------------------------------------------------------ the engine's version
 
-    def afterwards(self, state: ReplicaState) -> None:
+    def after_poll(self, state: ReplicaState) -> None:
         """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
         kind = self._interpreter.engine if self._interpreter else None
         reading = state.reading
@@ -259,17 +265,17 @@ class Replica:
         try:
             answer = _facts(self.fetcher.fetch(kind.version_path).body)
             self._version, self._model = _text(answer, "version"), _text(answer, kind.model_key)
-            self._version_due = now + _VERSION_AGAIN
+            self._version_due = now + _FACTS_PERIOD
         except SourceError as error:
-            self._version_due = now + _VERSION_AGAIN_AFTER_FAILURE
-            log_event(logger, logging.DEBUG, "version_unknown", source=self._polling.source, error=str(error))
+            self._version_due = now + _FACTS_RETRY_PERIOD
+            log_event(logger, logging.DEBUG, "version_unknown", source=self._poll_loop.source, error=str(error))
 
 
-ReplicaPoller = PagePoller[ReplicaPlan, EngineReading, ReplicaState]
+ReplicaPoller = TargetPoller[ReplicaConfig, EngineReading, ReplicaState]
 
 
 def replica_poller(
-    plan: ReplicaPlan,
+    config: ReplicaConfig,
     fetcher: Fetcher,
     *,
     on_update: Callable[[], None] = lambda: None,
@@ -277,13 +283,13 @@ def replica_poller(
     wall: Callable[[], float] = time.time,
 ) -> ReplicaPoller:
     """Make what polls one replica, not started."""
-    polling = Polling(f"engine:{plan.name}", plan.interval, logger=logger, clock=clock, wall=wall)
-    replica = Replica(plan, fetcher, polling, clock)
-    return PagePoller(replica, replica.unread(), fetcher, polling, on_update=on_update, clock=clock)
+    poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, wall=wall)
+    replica = Replica(config, fetcher, poll_loop, clock)
+    return TargetPoller(replica, replica.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)
 
 
 def _facts(body: bytes) -> Mapping[str, object]:
-    if len(body) > _MAX_VERSION_BYTES:
+    if len(body) > _MAX_FACTS_BYTES:
         raise PageError("too_large", "the version's answer is too large")
     try:
         answer = json.loads(body)

@@ -19,17 +19,17 @@ _HOSTS_BYTES = 1 << 16
 _MAX_RESOLVED = 512
 
 
-def own_addresses() -> frozenset[str]:
+def local_addresses() -> frozenset[str]:
     """Read the addresses of this machine, or of the daemon's container, without loopback."""
     return procfs.addresses("/proc", "self")
 
 
-def own_name() -> str:
+def local_hostname() -> str:
     """Read the host's name in lower case; "" when it is hidden."""
     return procfs.hostname("/proc")
 
 
-def hosts_lines(path: str = "/etc/hosts") -> str:
+def read_hosts_file(path: str = "/etc/hosts") -> str:
     """Read the beginning of the hosts file; "" without one."""
     try:
         with open(path, "rb") as opened:
@@ -38,15 +38,15 @@ def hosts_lines(path: str = "/etc/hosts") -> str:
         return ""
 
 
-class OwnHost:
+class LocalHost:
     """Says of a host, as it stands in a URL, whether it is this machine.  Safe to ask from many threads."""
 
     def __init__(
         self,
         *,
-        addresses: Callable[[], frozenset[str]] = own_addresses,
-        name: Callable[[], str] = own_name,
-        hosts: Callable[[], str] = hosts_lines,
+        addresses: Callable[[], frozenset[str]] = local_addresses,
+        name: Callable[[], str] = local_hostname,
+        hosts: Callable[[], str] = read_hosts_file,
         known: Callable[[str], Iterable[Address]] = default_resolver.known,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,4 +96,4 @@ def _entries(text: str) -> Iterator[tuple[str, list[str]]]:
             yield words[0], words[1:]
 
 
-is_local_host = OwnHost()
+is_local_host = LocalHost()

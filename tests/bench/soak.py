@@ -15,7 +15,7 @@ from exporter.catalog.spec import SeriesSet
 from exporter.errors import EndpointError
 from exporter.model import Snapshot
 from exporter.render.exposition import ExpositionRenderer
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
 from tests.bench.machine import memory_mib
@@ -47,7 +47,7 @@ def main() -> None:
     def clock() -> float:
         return now
 
-    plan = ReplicaPlan(
+    plan = ReplicaConfig(
         name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
     )
     poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)

@@ -44,7 +44,7 @@ from exporter.model import (
     XidCount,
 )
 from exporter.render.exposition import ExpositionRenderer
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.plan import Plan
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock, card, replica
@@ -84,7 +84,7 @@ def _rounded(line: re.Match[str]) -> str:
 
 def page_of_recording(stem: str) -> str:
     clock = Clock(1000.0)
-    plan = ReplicaPlan(
+    plan = ReplicaConfig(
         name="replica",
         kind="auto",
         interval=5.0,

@@ -7,7 +7,7 @@ import pathlib
 from exporter.engines.detect import recognise
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay
 
 CAPTURES = pathlib.Path(__file__).parents[1] / "captures"
@@ -25,7 +25,7 @@ def interpret(body: bytes, engine=None):
 def poller(pages, clock, **changes):
     values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0),), "quantiles": (0.5,)}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return replica_poller(ReplicaPlan(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
 
 
 def polled(one, clock, times=1, step=10.0):

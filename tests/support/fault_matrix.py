@@ -234,7 +234,7 @@ class Rig:
         self.app = exporter.runtime.app.App(settings, clock=self.clock, wall=wall)
         for engine in settings.engines:
             poller = self.app.pollers.make_replica(engine)
-            poller._fetcher = poller.subject.fetcher = Scripted(engines[engine.name])
+            poller._fetcher = poller.handler.fetcher = Scripted(engines[engine.name])
             self.app.pollers.replicas[engine] = poller
 
     def turn(self, seconds: float = 1.0, publish: bool = True) -> None:
@@ -242,7 +242,7 @@ class Rig:
         for poller in self.app.pollers.replicas.values():
             poller.poll()
         if publish:
-            self.app.publisher.turn()
+            self.app.publisher.publish_once()
 
     def bytes(self, *, openmetrics: bool = False) -> bytes:
         body = self.app.pages.page(openmetrics=openmetrics, gzip=False)

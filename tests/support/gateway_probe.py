@@ -10,7 +10,7 @@ from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
 from exporter.model import DaemonState, Snapshot
 from exporter.render.exposition import ExpositionRenderer
-from exporter.runtime.gateway import GatewayPlan, gateway_poller
+from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
 
@@ -37,7 +37,7 @@ def poller(pages, clock=None, **changes):
     values = {"name": "edge", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0), ("5m", 300.0)), **changes}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return gateway_poller(
-        GatewayPlan(**values), fetcher, places=lambda: PLACES, clock=clock or Clock(), wall=lambda: 1.7e9
+        GatewayConfig(**values), fetcher, endpoints=lambda: PLACES, clock=clock or Clock(), wall=lambda: 1.7e9
     )
 
 

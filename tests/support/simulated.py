@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from exporter.config.settings import CostSettings
 from exporter.derive.assignment import Assignment
 from exporter.model import CardFacts, CardReading, CardState, DriverFacts, GpuAssignment, Signal, SourceStatus
-from exporter.runtime.costs import Ledger
+from exporter.runtime.costs import CostTracker
 from exporter.runtime.publisher import Publisher
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.vllm_page import ProcessFacts, render
 from exporter.simulate.world import World
 from exporter.sources.replay import ReplayedPage
@@ -85,7 +85,7 @@ class Lab:
     def __init__(self, scenario, *, seed=1, node=0, costs=None, cards=True):
         self.world = World(scenario, seed=seed, node=node)
         self.clock = Clock(BEGIN)
-        self.ledger = Ledger()
+        self.cost_tracker = CostTracker()
         self.costs = costs or CostSettings()
         self.assignments = tuple(self._assignments())
         self.pollers = [self._poller(replica.spec.name) for replica in self.world.replicas]
@@ -95,7 +95,7 @@ class Lab:
             replicas=lambda: self.pollers,
             assignment=lambda: Assignment(gpus=self.assignments),
             publish=lambda snapshot: setattr(self, "snapshot", snapshot),
-            economy=lambda *said: self.ledger.account(*said, windows=WINDOWS, costs=self.costs),
+            economy=lambda *said: self.cost_tracker.update(*said, windows=WINDOWS, costs=self.costs),
             clock=self.clock,
             wall=lambda: 1.7e9,
         )
@@ -108,7 +108,7 @@ class Lab:
                     yield GpuAssignment(uuid=uuid(index), replica=replica.name, rank=str(number) if several else "")
 
     def _poller(self, name):
-        plan = ReplicaPlan(name=name, kind="vllm", interval=5.0, windows=WINDOWS, quantiles=(0.5,))
+        plan = ReplicaConfig(name=name, kind="vllm", interval=5.0, windows=WINDOWS, quantiles=(0.5,))
         return replica_poller(plan, Page(self.world, name), clock=self.clock, wall=lambda: 1.7e9)
 
     def live(self, until, *, step=1.0):
@@ -120,5 +120,5 @@ class Lab:
             if elapsed % 5 < step:
                 for poller in self.pollers:
                     poller.turn()
-            self.publisher.turn()
+            self.publisher.publish_once()
         return self.snapshot

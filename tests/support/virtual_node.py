@@ -18,11 +18,11 @@ from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, GpuAssignment, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
-from exporter.runtime.costs import Ledger
-from exporter.runtime.gateway import GatewayPlan, gateway_poller
-from exporter.runtime.gpu_events import Events
+from exporter.runtime.costs import CostTracker
+from exporter.runtime.gateway import GatewayConfig, gateway_poller
+from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.publisher import Publisher
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.runtime.stragglers import StragglerWatch
 from exporter.simulate import cards as simulated_cards
 from exporter.simulate.engine import PAGES
@@ -128,19 +128,19 @@ class VirtualNode:
         gateway = Gateway(plan)
         gateway._world = self.world
         self.gateway = gateway_poller(
-            GatewayPlan(name="edge", kind="auto", interval=interval, windows=WINDOWS),
+            GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
             Page(gateway.page), clock=self.clock, wall=self.unix_now,
         )  # fmt: skip
-        ledger, costs = Ledger(), CostSettings()
+        cost_tracker, costs = CostTracker(), CostSettings()
         self._renderer = ExpositionRenderer(openmetrics=False, series=series)
         self.publisher = Publisher(
             cards=self.gpus,
             replicas=lambda: self.replicas,
             gateways=lambda: [self.gateway],
             assignment=lambda: Assignment(owners=self.owners),
-            xids=Events(clock=self.clock, wall=self.unix_now).view,
+            xids=GpuEvents(clock=self.clock, wall=self.unix_now).view,
             publish=lambda _: None,
-            economy=lambda *said: ledger.account(*said, windows=WINDOWS, costs=costs),
+            economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
             stragglers=StragglerWatch().look,
             clock=self.clock,
             wall=self.unix_now,
@@ -160,7 +160,7 @@ class VirtualNode:
         name, kind = replica.spec.name, replica.spec.engine
         _, render = PAGES[kind]
         page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), self.world.software.engine)
-        plan = ReplicaPlan(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
+        plan = ReplicaConfig(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
         return replica_poller(plan, page, clock=self.clock, wall=self.unix_now)
 
     def live(self, seconds, *, every=1):
@@ -172,7 +172,7 @@ class VirtualNode:
             for poller in self.replicas:
                 poller.turn()
             self.gateway.poll()
-            self.publisher.turn()
+            self.publisher.publish_once()
             yield self.clock.now
 
     def live_until(self, seconds):

@@ -88,8 +88,8 @@ def no_cards_app() -> Iterator[object]:
         app.stop()
         for poller in pollers:
             poller.join(5)
-        assert app.placement._thread is not None
-        app.placement._thread.join(5)
+        assert app.assignments._thread is not None
+        app.assignments._thread.join(5)
 
 
 def page_of(app: App) -> Figures | None:
@@ -110,8 +110,8 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
         return [(socket.AF_INET, (answers.pop(0) if len(answers) > 1 else answers[0], 0))]
 
     shared = resolver.Resolver(look_up)
-    endpoint = exporter.runtime.poll.manager.Endpoint
-    monkeypatch.setattr(exporter.runtime.poll.manager, "Endpoint", lambda target: endpoint(target, resolver=shared))
+    client = exporter.runtime.poll.manager.HttpClient
+    monkeypatch.setattr(exporter.runtime.poll.manager, "HttpClient", lambda target: client(target, resolver=shared))
     monkeypatch.setattr("exporter.runtime.assignment.default_resolver", shared)
     with Hostile() as server:
         url = server.url
@@ -204,7 +204,7 @@ def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_a
         app = no_cards_app([(f"'{name}'", one.url("living"))])
         places = [("127.0.0.1", other.port), ("127.0.0.1", one.port), ("::1", other.port)]
         found = [ListeningEngine(host=host, port=port, pid=1, kind="vllm") for host, port in places]
-        app.discovery.saw_processes(found)
+        app.discovery.on_processes(found)
         names = [engine.name for engine in app.pollers.replicas]
         assert len(set(names)) == len(names)
         until(lambda: (page := page_of(app)) and page.all("llm_up", replica=name) == [1.0])

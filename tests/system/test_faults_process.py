@@ -246,7 +246,7 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         loops = {
             "engines": lambda: raise_once(poller.subject, "understand"),
             "publisher": lambda: raise_once(app.publisher, "compose"),
-            "placement": lambda: (raise_once(app.placement, "look"), app.placement.look_now()),
+            "placement": lambda: (raise_once(app.assignments, "refresh"), app.assignments.refresh_now()),
             "cards": lambda: raise_once(app.cards, "_turn"),
             "listener": lambda: (raise_once(app.listener, "_turn"), page()),
         }
@@ -264,7 +264,7 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
     finally:
         app.stop()
         poller.join(5)
-        app.placement._thread.join(5)
+        app.assignments._thread.join(5)
     assert caplog.text.count("ZeroDivisionError") >= len(loops)
     assert not app.publisher.healthy().ok  # a loop that has ended is not healthy
 
@@ -277,7 +277,7 @@ def test_p15_liveness_is_200_and_readiness_tells_the_truth_while_everything_hang
     engines = [("hung", server.url("turned/hung/silent")), ("gone", server.url("turned/gone/no_answer"))]
     program = start(configure(tmp_path, engines, extra="gpu: {deadline: 500ms}\n"), cards(tmp_path))
     program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0] and page.all("gpu_up") == [1.0, 1.0])
-    # The page is out before the sources of XIDs have been heard, and readiness waits for those as well.
+    # The page is out before the sources of XIDs have been polled, and readiness waits for those as well.
     until(lambda: program.get("/-/ready") == (200, "2 of 2 cards and 2 of 2 replicas answer\n"))
     cards(tmp_path, calls=BLOCK)
     server.state["turned"] = 1

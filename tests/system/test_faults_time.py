@@ -228,7 +228,7 @@ def test_p12_sixteen_engines_in_trouble_for_a_minute_log_less_than_a_line_a_seco
             rig.turn(0.1, publish=False)
     assert rig.clock.now == pytest.approx(1060.0)
     assert len(caplog.records) <= 60
-    rig.app.publisher.turn()
+    rig.app.publisher.publish_once()
     rig.checked()
 
 

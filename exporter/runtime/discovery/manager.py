@@ -1,8 +1,8 @@
-"""Engines that come and go without a restart: what the places of discovery say becomes replicas to poll.
+"""Engines that come and go without a restart: targets of the discovery providers become replicas to poll.
 
-Each place (lists in files and from servers, Ray's, this node's pods) is looked at in a thread of its own, so that a
-hanging disk or API server delays nobody.  Whatever a place says, at most 32 engines are polled because of it, few
-change at a look, and one that is no longer listed stays for a minute (see ``exporter.runtime.discovery.registry``).
+Each provider (lists in files and from servers, Ray's, this node's pods) is refreshed in a thread of its own, so that
+a hung disk or API server delays no other.  Whatever they list, at most 32 engines are polled because of it, few
+change at a refresh, and one that is no longer listed stays for a minute: ``exporter.runtime.discovery.registry``.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ from exporter.http.client.client import HttpClient, Limits, Target
 from exporter.logs import log_event
 from exporter.model import SourceStatus
 from exporter.model.process import ListeningEngine
-from exporter.runtime.discovery.registry import PROCESSES, Book
-from exporter.runtime.poll.loop import Polling
-from exporter.runtime.poll.state_logger import QUIET_SECONDS
+from exporter.runtime.discovery.registry import PROCESSES, TargetRegistry
+from exporter.runtime.poll.loop import PollLoop
+from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 from exporter.runtime.poll.targets import JSON, target
-from exporter.sources.discovery.found import FoundEngine, Place
+from exporter.sources.discovery.found import DiscoveryProvider, FoundEngine
 
 if TYPE_CHECKING:
     from exporter.sources.discovery.kubernetes import Access
 
 logger = logging.getLogger(__name__)
 
-FILES_EVERY = 2.0  # seconds
-LISTS_EVERY = 15.0  # seconds, of what is asked for over HTTP
+FILES_PERIOD = 2.0  # seconds
+LISTS_PERIOD = 15.0  # seconds, of what is asked for over HTTP
 MAX_PROBES = 16  # at one look
-PROBE_AGAIN = 60.0  # seconds; an engine may take minutes to load before it answers
+PROBE_PERIOD = 60.0  # seconds; an engine may take minutes to load before it answers
 # Seconds, reached by doubling: most pods that ask to be scraped are no engines, and never will be.
-PROBE_SELDOM = 600.0
-PROBE_SECONDS = 1.0
+MAX_PROBE_PERIOD = 600.0
+PROBE_TIMEOUT = 1.0
 PROBE_LIMITS = Limits(wire_bytes=2 << 20, body_bytes=2 << 20)  # what describes a whole cluster is larger
 
 
-class Vetting:
+class ProbeFilter:
     """Lets a tentative engine pass once its page is seen to be an engine's; owned by one thread."""
 
     def __init__(self, clock: Callable[[], float], probe: Callable[[str], bool | None]) -> None:
         """``probe`` says whether a page is an engine's, None without an answer."""
         self._clock = clock
         self._probe = probe
-        self._passed: set[str] = set()
+        self._confirmed: set[str] = set()
         self._due: dict[str, float] = {}
         self._wait: dict[str, float] = {}  # seconds until the time after that
 
-    def passed(self, found: Sequence[FoundEngine]) -> list[FoundEngine]:
+    def confirmed(self, found: Sequence[FoundEngine]) -> list[FoundEngine]:
         """Give the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""
         urls = {one.url for one in found if one.tentative}
-        self._passed &= urls
+        self._confirmed &= urls
         self._due = {url: due for url, due in self._due.items() if url in urls}
         self._wait = {url: wait for url, wait in self._wait.items() if url in urls}
         now = self._clock()
-        waiting = sorted(urls - self._passed, key=lambda url: (self._due.get(url, float("-inf")), url))
+        waiting = sorted(urls - self._confirmed, key=lambda url: (self._due.get(url, float("-inf")), url))
         for url in [one for one in waiting if self._due.get(one, now) <= now][:MAX_PROBES]:
             verdict = self._probe(url)
             if verdict:
-                self._passed.add(url)
-            wait = PROBE_AGAIN if verdict is None else self._wait.get(url, PROBE_AGAIN)
-            self._due[url], self._wait[url] = self._clock() + wait, min(2 * wait, PROBE_SELDOM)
-        return [one for one in found if not one.tentative or one.url in self._passed]
+                self._confirmed.add(url)
+            wait = PROBE_PERIOD if verdict is None else self._wait.get(url, PROBE_PERIOD)
+            self._due[url], self._wait[url] = self._clock() + wait, min(2 * wait, MAX_PROBE_PERIOD)
+        return [one for one in found if not one.tentative or one.url in self._confirmed]
 
 
-def is_engines_page(url: str, *, unverified: bool = False) -> bool | None:
+def probe_engine(url: str, *, unverified: bool = False) -> bool | None:
     """Read a page once, within a second, and say whether it is an engine's; None when there is none to read.
 
     ``unverified``: whatever certificate it shows.
     """
-    target = Target(url=url, timeout=PROBE_SECONDS, insecure_skip_verify=unverified)
+    target = Target(url=url, timeout=PROBE_TIMEOUT, insecure_skip_verify=unverified)
     endpoint = HttpClient(target, PROBE_LIMITS)
     try:
         return recognise(endpoint.fetch().body) is not None
@@ -86,190 +86,193 @@ def is_engines_page(url: str, *, unverified: bool = False) -> bool | None:
         endpoint.close()
 
 
-class _Watcher:
-    """Looks at one place until stopped, and says what it lists."""
+class _ProviderLoop:
+    """Looks at one provider until stopped, and says what it lists."""
 
     def __init__(
         self,
-        place: Place,
+        provider: DiscoveryProvider,
         interval: float,
         *,
-        plan: object,
-        report: Callable[[_Watcher, Sequence[FoundEngine]], None],
+        config: object,
+        report: Callable[[_ProviderLoop, Sequence[FoundEngine]], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """``plan``: what it was made from; another plan needs another watcher."""
-        self.place = place
-        self.plan = plan
-        self.polling = Polling(f"discovery:{place.name}", interval, logger=logger, clock=clock, wall=wall)
+        """``config``: what it was made from; another config needs another loop."""
+        self.provider = provider
+        self.config = config
+        self.poll_loop = PollLoop(f"discovery:{provider.name}", interval, logger=logger, clock=clock, wall=wall)
         self._report = report
         self._clock = clock
-        self._vetting = Vetting(clock, is_engines_page)
+        self._probe_filter = ProbeFilter(clock, probe_engine)
         self._problem: SourceError | None = None
-        self._remarked = ("", float("-inf"))
+        self._last_warning = ("", float("-inf"))
 
     def start(self) -> None:
         """Look from now on, in a thread of its own."""
-        self.polling.start(self._clock(), self.look, self.place.close)
+        self.poll_loop.start(self._clock(), self.refresh, self.provider.close)
 
     def status(self, now: float) -> SourceStatus:
-        """Give the place's health; one whose disk hangs is down."""
-        return self.polling.shown(now)
+        """Give the provider's health; one whose disk hangs is down."""
+        return self.poll_loop.status_at(now)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Look once; the engines come before the verdict, so that who waits for the verdict has them."""
-        started = self.polling.begin()
+        started = self.poll_loop.begin()
         try:
-            seen = self.place.look()
+            seen = self.provider.refresh()
         finally:
-            self.polling.end()
-        self._report(self, self._vetting.passed(seen.found))
+            self.poll_loop.end()
+        self._report(self, self._probe_filter.confirmed(seen.found))
         if seen.problem is None:
-            self.polling.succeeded(self._clock() - started)
+            self.poll_loop.succeeded(self._clock() - started)
         elif seen.problem is not self._problem:  # a file that is still as bad is not another failure
-            self.polling.failed(seen.problem, started)
+            self.poll_loop.failed(seen.problem, started)
         self._problem = seen.problem
-        said, at = self._remarked
-        if seen.remark != said and self._clock() - at >= QUIET_SECONDS:
-            self._remarked = seen.remark, self._clock()
-            if seen.remark:
-                log_event(logger, logging.WARNING, "discovery_warning", seen.remark, source=self.polling.source)
+        said, at = self._last_warning
+        if seen.warning != said and self._clock() - at >= LOG_PERIOD_SECONDS:
+            self._last_warning = seen.warning, self._clock()
+            if seen.warning:
+                log_event(logger, logging.WARNING, "discovery_warning", seen.warning, source=self.poll_loop.source)
 
 
-class Discovery:
-    """The places that the settings name, and the engines they list."""
+class DiscoveryManager:
+    """The providers that the settings name, and the engines they list."""
 
     def __init__(
         self,
         *,
         configured: Callable[[], Sequence[EngineSettings]],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Prepare only.  ``changed`` is called, with no lock held, when ``engines`` may have changed."""
+        """Prepare only.  ``on_change`` is called, with no lock held, when ``engines`` may have changed."""
         self._configured = configured
-        self._changed = changed
+        self._on_change = on_change
         self._clock, self._wall = clock, wall
         self._environ = environ
         self._lock = threading.Lock()
-        self._book = Book(clock=clock)
-        self._watchers: dict[str, _Watcher] = {}
-        self._vetting = Vetting(clock, partial(is_engines_page, unverified=True))  # of processes, by who sees them
+        self._registry = TargetRegistry(clock=clock)
+        self._loops: dict[str, _ProviderLoop] = {}
+        self._probe_filter = ProbeFilter(
+            clock, partial(probe_engine, unverified=True)
+        )  # of processes, by who sees them
 
     @property
     def statuses(self) -> list[SourceStatus]:
-        """Give the health of every place that is looked at."""
+        """Give the health of every provider that is looked at."""
         now = self._clock()
-        return [watcher.status(now) for watcher in list(self._watchers.values())]
+        return [loop.status(now) for loop in list(self._loops.values())]
 
     @property
     def loop_restarts(self) -> Mapping[str, int]:
         """Count the unexpected errors that the looking survived; empty where nothing is looked at."""
-        watchers = list(self._watchers.values())
-        return {"discovery": sum(watcher.polling.loop_restarts for watcher in watchers)} if watchers else {}
+        loops = list(self._loops.values())
+        return {"discovery": sum(loop.poll_loop.loop_restarts for loop in loops)} if loops else {}
 
-    def adopt(self, settings: DiscoverySettings) -> None:
-        """Look at the places of these settings from now on; one that stays as it was goes on."""
-        plans: dict[str, object] = {}
+    def configure(self, settings: DiscoverySettings) -> None:
+        """Look at the providers of these settings from now on; one that stays as it was goes on."""
+        configs: dict[str, object] = {}
         if settings.ray:
-            plans["ray"] = (
+            configs["ray"] = (
                 (settings.ray_url, settings.ray_bearer_token_file) if settings.ray_url else settings.ray_file
             )
         if settings.file_sd:
-            plans["file_sd"] = settings.file_sd
+            configs["file_sd"] = settings.file_sd
         if settings.http_sd:
-            plans["http_sd"] = settings.http_sd
+            configs["http_sd"] = settings.http_sd
         if settings.kubernetes.enabled:
-            plans["kubernetes"] = settings.kubernetes
-        old = self._watchers
-        kept = {name: watcher for name, watcher in old.items() if plans.get(name) == watcher.plan}
-        made = {name: self._watcher(name, plan, settings) for name, plan in plans.items() if name not in kept}
+            configs["kubernetes"] = settings.kubernetes
+        old = self._loops
+        kept = {name: loop for name, loop in old.items() if configs.get(name) == loop.config}
+        new = configs.keys() - kept.keys()
+        made = {name: self._provider_loop(name, configs[name], settings) for name in new}
         with self._lock:
-            self._watchers = {name: kept.get(name) or made[name] for name in plans}
-            for name in old.keys() - plans.keys():
-                self._book.drop(name)
+            self._loops = {name: kept.get(name) or made[name] for name in configs}
+            for name in old.keys() - configs.keys():
+                self._registry.remove(name)
             if not settings.processes:
-                self._book.drop(PROCESSES)
-        for name, watcher in old.items():
+                self._registry.remove(PROCESSES)
+        for name, loop in old.items():
             if name not in kept:
-                watcher.polling.stop()
-        for watcher in made.values():
-            watcher.start()
+                loop.poll_loop.stop()
+        for loop in made.values():
+            loop.start()
 
     def stop(self) -> None:
         """Ask the threads to end; one may be stuck in a read, so nobody waits for it."""
         with self._lock:
-            watchers, self._watchers = self._watchers, {}
-        for watcher in watchers.values():
-            watcher.polling.stop()
+            loops, self._loops = self._loops, {}
+        for loop in loops.values():
+            loop.poll_loop.stop()
 
     def engines(self) -> tuple[EngineSettings, ...]:
         """Give what to poll beside the configured engines."""
         with self._lock:
-            return self._book.engines(self._configured())
+            return self._registry.engines(self._configured())
 
-    def saw_processes(self, candidates: Sequence[ListeningEngine]) -> None:
+    def on_processes(self, candidates: Sequence[ListeningEngine]) -> None:
         """Note the engines that run on this node as its process table shows them.  Called by one thread.
 
         It may take a second for each that must be seen first and does not answer.
         """
         pages = {_found(candidate): candidate.kind for candidate in candidates}
-        passed = self._vetting.passed(list(pages))
-        if "dynamo_worker" in {pages[one] for one in passed}:
+        confirmed = self._probe_filter.confirmed(list(pages))
+        if "dynamo_worker" in {pages[one] for one in confirmed}:
             # The frontend counts the same requests once more, and would pass for a busier replica of the same model.
-            passed = [one for one in passed if pages[one] != "dynamo"]
-        self._saw(PROCESSES, passed)
+            confirmed = [one for one in confirmed if pages[one] != "dynamo"]
+        self._update(PROCESSES, confirmed)
 
-    def _saw(self, place: str, found: Sequence[FoundEngine], watcher: _Watcher | None = None) -> None:
+    def _update(self, provider: str, found: Sequence[FoundEngine], loop: _ProviderLoop | None = None) -> None:
         with self._lock:
-            if watcher is not None and self._watchers.get(place) is not watcher:
+            if loop is not None and self._loops.get(provider) is not loop:
                 return  # replaced or stopped while it looked
-            news = self._book.saw(place, found, self._configured())
+            news = self._registry.update(provider, found, self._configured())
         if news:
-            self._changed()
+            self._on_change()
 
-    def _watcher(self, name: str, plan: object, settings: DiscoverySettings) -> _Watcher:
-        """Make the place; what is not configured is not even loaded."""
-        place: Place
-        interval = FILES_EVERY
+    def _provider_loop(self, name: str, config: object, settings: DiscoverySettings) -> _ProviderLoop:
+        """Make the provider; what is not configured is not even loaded."""
+        provider: DiscoveryProvider
+        interval = FILES_PERIOD
         if name == "ray":
-            place, interval = _ray(settings)
+            provider, interval = _ray(settings)
         elif name == "file_sd":
             from exporter.sources.discovery.file_sd import FileSd  # noqa: PLC0415
 
-            place = FileSd(settings.file_sd)
+            provider = FileSd(settings.file_sd)
         elif name == "http_sd":
             from exporter.sources.discovery.http_sd import TIMEOUT, HttpSd  # noqa: PLC0415
 
             lists = [target(one, TIMEOUT, accept=JSON) for one in settings.http_sd]
-            place, interval = HttpSd(lists), LISTS_EVERY
+            provider, interval = HttpSd(lists), LISTS_PERIOD
         else:
             from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
 
-            place = Kubernetes(_access(settings.kubernetes), self._environ)
+            provider = Kubernetes(_access(settings.kubernetes), self._environ)
             interval = settings.kubernetes.interval
-        return _Watcher(
-            place,
+        return _ProviderLoop(
+            provider,
             interval,
-            plan=plan,
-            report=lambda watcher, found: self._saw(name, found, watcher),
+            config=config,
+            report=lambda loop, found: self._update(name, found, loop),
             clock=self._clock,
             wall=self._wall,
         )
 
 
-def _ray(settings: DiscoverySettings) -> tuple[Place, float]:
+def _ray(settings: DiscoverySettings) -> tuple[DiscoveryProvider, float]:
     from exporter.sources.discovery.http_sd import TIMEOUT, HttpList  # noqa: PLC0415
     from exporter.sources.discovery.ray import Ray  # noqa: PLC0415
 
     if settings.ray_url is None:
-        return Ray(settings.ray_file), FILES_EVERY
+        return Ray(settings.ray_file), FILES_PERIOD
     token = settings.ray_bearer_token_file
     asked = Target(url=settings.ray_url, timeout=TIMEOUT, bearer_token_file=token, accept=JSON)
-    return Ray(HttpList(asked)), LISTS_EVERY
+    return Ray(HttpList(asked)), LISTS_PERIOD
 
 
 def _found(candidate: ListeningEngine) -> FoundEngine:

@@ -1,8 +1,8 @@
-"""Which engines were seen where and when, as a bounded set of replicas: each page once, each name once.
+"""The targets of all discovery providers as a bounded set of replicas: each URL once, each name once.
 
-At most 32 engines are polled because somebody lists them, few come and go at a look, and one that is no longer listed
-stays for a minute: lists are rewritten, and flicker.  An engine listed at several places is one replica; a configured
-one wins, then files, lists over HTTP, Ray, pods, processes.
+At most 32 discovered engines are polled, few come and go at a refresh, and one that is no longer listed stays for a
+minute: lists are rewritten, and flicker.  An engine that several providers list is one replica; a configured one
+wins, then files, lists over HTTP, Ray, pods, processes.
 """
 
 from __future__ import annotations
@@ -21,87 +21,87 @@ from exporter.sources.own_host import is_local_host
 
 logger = logging.getLogger(__name__)
 
-MAX_DISCOVERED = 32  # engines, of all places together
-MAX_CHANGES = 8  # at one look, but for a place's first: a list gone mad must not have threads made by the dozen
-FORGET_AFTER = 60.0  # seconds since an engine was last listed
+MAX_DISCOVERED = 32  # engines, of all providers together
+MAX_CHANGES = 8  # at one look, but for a provider's first: a list gone mad must not have threads made by the dozen
+TARGET_TTL = 60.0  # seconds since an engine was last listed
 PROCESSES = "processes"
 
-_PLACES = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # whoever stands first names an engine
+_PROVIDERS = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # whoever stands first names an engine
 
-Spot = tuple[str, int, str]  # host, port, path with its query
+TargetKey = tuple[str, int, str]  # host, port, path with its query
 
 
 @dataclass(slots=True)
-class _Known:
+class _Entry:
     found: FoundEngine
     engine: EngineSettings
-    seen: float
+    last_seen: float
 
 
-class Book:
-    """Which engines were seen at which place, and when last.  Its owner keeps the threads apart."""
+class TargetRegistry:
+    """Which engines were seen at which provider, and when last.  Its owner keeps the threads apart."""
 
     def __init__(
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        here: Callable[[str], bool] = is_local_host,
+        is_local: Callable[[str], bool] = is_local_host,
     ) -> None:
-        """Begin empty.  ``here`` says which hosts are this machine: an engine may be listed by any of its names."""
+        """``is_local`` returns whether a host is this machine: an engine may be listed by any of its names."""
         self._clock = clock
-        self._here = here
-        self._spots_before: set[Spot] = set()
-        self._known: dict[str, dict[Spot, _Known]] = {}
-        self._crowded: set[str] = set()
+        self._is_local = is_local
+        self._configured_keys: set[TargetKey] = set()
+        self._entries: dict[str, dict[TargetKey, _Entry]] = {}
+        self._at_limit: set[str] = set()
 
-    def saw(self, place: str, found: Sequence[FoundEngine], configured: Sequence[EngineSettings]) -> bool:
-        """Note what a place lists now; tell whether ``engines`` may have changed."""
+    def update(self, provider: str, found: Sequence[FoundEngine], configured: Sequence[EngineSettings]) -> bool:
+        """Note what a provider lists now; tell whether ``engines`` may have changed."""
         now = self._clock()
-        moved = self._place_anew()
-        left = MAX_CHANGES if place in self._known else MAX_DISCOVERED
-        budget, crowded = left, False
-        known = self._known.setdefault(place, {})
-        spots, ports = self._spots(configured)
-        moved, self._spots_before = moved or spots != self._spots_before, set(spots)
+        moved = self._rekey()
+        left = MAX_CHANGES if provider in self._entries else MAX_DISCOVERED
+        budget, limit_reached = left, False
+        known = self._entries.setdefault(provider, {})
+        keys, ports = self._keys(configured)
+        moved, self._configured_keys = moved or keys != self._configured_keys, set(keys)
         for one in found:
-            spot = self.spot(one.url)
-            if spot in spots or (place == PROCESSES and spot[:2] in ports):
+            key = self.target_key(one.url)
+            if key in keys or (provider == PROCESSES and key[:2] in ports):
                 continue
-            entry = known.get(spot)
+            entry = known.get(key)
             if entry is not None:
-                entry.seen = now
-            if entry is None and not self._has_room(spot):
-                crowded = True
+                entry.last_seen = now
+            if entry is None and not self._has_capacity(key):
+                limit_reached = True
             elif left and (entry is None or entry.found != one):
-                self._make_way(known, one.name, spot, {self.spot(other.url) for other in found})
-                known[spot] = _Known(one, _settings(one, self._taken(place, spot, configured)), now)
+                self._evict(known, one.name, key, {self.target_key(other.url) for other in found})
+                known[key] = _Entry(one, _settings(one, self._names_in_use(provider, key, configured)), now)
                 left -= 1
-            spots.add(spot)  # a place that lists a page twice means its first entry
-        self._say_if_crowded(place, crowded=crowded)
-        for spot, entry in list(known.items()):
-            if left and now - entry.seen > FORGET_AFTER:
+            keys.add(key)  # a provider that lists a page twice means its first entry
+        self._log_limit(provider, limit_reached=limit_reached)
+        for key, entry in list(known.items()):
+            if left and now - entry.last_seen > TARGET_TTL:
                 log_event(
                     logger, logging.INFO, "target_expired", "it is no longer listed",
-                    source=f"discovery:{place}", target=entry.engine.name,
+                    source=f"discovery:{provider}", target=entry.engine.name,
                 )  # fmt: skip
-                del known[spot]
+                del known[key]
                 left -= 1
         return moved or left < budget
 
-    def drop(self, place: str) -> None:
-        """Forget a place that is no longer looked at."""
-        self._known.pop(place, None)
+    def remove(self, provider: str) -> None:
+        """Forget a provider that is no longer looked at."""
+        self._entries.pop(provider, None)
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
         """Give what to poll beside the configured engines; none is one of them, all names differ from all others."""
-        self._place_anew()
-        spots, ports = self._spots(configured)
+        self._rekey()
+        keys, ports = self._keys(configured)
         names = {engine.name for engine in configured}
         chosen = []
-        for place in _PLACES:
-            for spot, entry in self._known.get(place, {}).items():
+        for provider in _PROVIDERS:
+            for key, entry in self._entries.get(provider, {}).items():
                 # A process says where it listens, not under which path; who names the port means it.
-                if spot in spots or (place == PROCESSES and spot[:2] in ports):
+                if key in keys or (provider == PROCESSES and key[:2] in ports):
                     continue
                 engine = entry.engine
                 if engine.name in names:
@@ -109,55 +109,55 @@ class Book:
                 if engine.name not in names:
                     names.add(engine.name)
                     chosen.append(engine)
-                spots.add(spot)
-                ports.add(spot[:2])
+                keys.add(key)
+                ports.add(key[:2])
         return tuple(chosen)
 
-    def spot(self, url: str) -> Spot:
+    def target_key(self, url: str) -> TargetKey:
         """Make the ways to write one page equal, so that an engine is not polled twice."""
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
-        return "localhost" if self._here(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
+        return "localhost" if self._is_local(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
 
-    def _place_anew(self) -> bool:
+    def _rekey(self) -> bool:
         """Put every engine where its URL leads now, and tell whether one has moved.
 
-        Addresses change owners, and a name may be seen to lead here only after somebody has resolved it.
+        Addresses change owners, and a name may be seen to lead is_local only after somebody has resolved it.
         """
         moved = False
-        for place, known in self._known.items():
-            spots = {self.spot(entry.found.url): entry for entry in known.values()}
-            if spots.keys() != known.keys():
-                self._known[place], moved = spots, True
+        for provider, known in self._entries.items():
+            keys = {self.target_key(entry.found.url): entry for entry in known.values()}
+            if keys.keys() != known.keys():
+                self._entries[provider], moved = keys, True
         return moved
 
-    def _spots(self, engines: Sequence[EngineSettings]) -> tuple[set[Spot], set[tuple[str, int]]]:
-        spots = {self.spot(engine.url) for engine in engines}
-        return spots, {spot[:2] for spot in spots}
+    def _keys(self, engines: Sequence[EngineSettings]) -> tuple[set[TargetKey], set[tuple[str, int]]]:
+        keys = {self.target_key(engine.url) for engine in engines}
+        return keys, {key[:2] for key in keys}
 
-    def _has_room(self, spot: Spot) -> bool:
-        everywhere = {one for known in self._known.values() for one in known}
-        return spot in everywhere or len(everywhere) < MAX_DISCOVERED
+    def _has_capacity(self, key: TargetKey) -> bool:
+        everywhere = {one for known in self._entries.values() for one in known}
+        return key in everywhere or len(everywhere) < MAX_DISCOVERED
 
-    def _say_if_crowded(self, place: str, *, crowded: bool) -> None:
-        if crowded and place not in self._crowded:
+    def _log_limit(self, provider: str, *, limit_reached: bool) -> None:
+        if limit_reached and provider not in self._at_limit:
             log_event(
                 logger, logging.WARNING, "target_limit_reached", "more engines are listed than are polled",
-                source=f"discovery:{place}", limit=MAX_DISCOVERED,
+                source=f"discovery:{provider}", limit=MAX_DISCOVERED,
             )  # fmt: skip
-        (self._crowded.add if crowded else self._crowded.discard)(place)
+        (self._at_limit.add if limit_reached else self._at_limit.discard)(provider)
 
-    def _make_way(self, known: dict[Spot, _Known], name: str, spot: Spot, listed: set[Spot]) -> None:
+    def _evict(self, known: dict[TargetKey, _Entry], name: str, key: TargetKey, listed: set[TargetKey]) -> None:
         """Forget at once who had the name and is listed no more: it has moved, as pods do."""
         for other, entry in list(known.items()):
-            if name and entry.engine.name == name and other != spot and other not in listed:
+            if name and entry.engine.name == name and other != key and other not in listed:
                 del known[other]
 
-    def _taken(self, place: str, spot: Spot, configured: Sequence[EngineSettings]) -> set[str]:
+    def _names_in_use(self, provider: str, key: TargetKey, configured: Sequence[EngineSettings]) -> set[str]:
         """Give the names that another engine has; a process on the same port is the same engine."""
         taken = {engine.name for engine in configured}
-        for where, known in self._known.items():
-            same = spot[:2] if PROCESSES in (place, where) else spot
+        for where, known in self._entries.items():
+            same = key[:2] if PROCESSES in (provider, where) else key
             taken |= {entry.engine.name for other, entry in known.items() if other[: len(same)] != same}
         return taken
 

@@ -1,6 +1,6 @@
-"""What every polled page has in common: a thread of its own, a beat, back-off after failures, and its health.
+"""What every polled page has in common: a thread of its own, a ticker, back-off after failures, and its health.
 
-A source that hangs delays nobody, because nobody shares its thread.  Whoever owns a ``Polling`` says what one turn
+A source that hangs delays nobody, because nobody shares its thread.  Whoever owns a ``PollLoop`` says what one turn
 does; the health that it is handed back stands beside the data that it publishes.
 
 How far polls move apart while a source fails depends on what a failed poll costs.  A refusal, an error status or a
@@ -25,15 +25,15 @@ from typing import Protocol
 from exporter.errors import SourceError
 from exporter.logs import log_event, log_exception
 from exporter.model import SourceStatus
-from exporter.runtime.poll.state_logger import QUIET_SECONDS, Transitions
-from exporter.runtime.poll.ticker import Beat
+from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS, StateLogger
+from exporter.runtime.poll.ticker import Ticker
 
-Do = Callable[[], None]
+Action = Callable[[], None]
 
 _BACK_OFF_AFTER = 5  # failures in a row; a restart of an engine takes minutes and needs no poll a second
 _GAP = 0.003  # seconds between the polls of neighbours; a poll takes one or two thousandths
-_BACK_OFF_MOST = 4.0  # seconds; the spread, one exchange and our next page come on top, and make five
-_BACK_OFF_MOST_AFTER = {"timeout": 10.0} | dict.fromkeys(
+_MAX_BACK_OFF = 4.0  # seconds; the spread, one exchange and our next page come on top, and make five
+_MAX_BACK_OFF_BY_REASON = {"timeout": 10.0} | dict.fromkeys(
     ("too_large", "head_too_large", "too_many_lines", "dns", "internal", "http_401", "http_403", "http_429"), 30.0
 )
 
@@ -59,7 +59,7 @@ class Fetcher(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class Polling:
+class PollLoop:
     """The loop and the health of one source, named like ``engine:chat-a``.  Owned by the one thread that polls it."""
 
     def __init__(
@@ -78,14 +78,14 @@ class Polling:
         self._logger = logger
         self._clock = clock
         self._wall = wall
-        self._voice = Transitions(logger, source, clock)
+        self._state_logger = StateLogger(logger, source, clock)
         self._failures: Counter[str] = Counter()
-        self._failed_in_a_row = 0
-        self._restart_said_at = float("-inf")
-        self._under_way: float | None = None
-        self._beat: Beat | None = None
-        self._asked: tuple[float, float] | None = None  # another interval, and when it begins
-        self._heeded: tuple[float, float] | None = None
+        self._consecutive_failures = 0
+        self._restart_logged_at = float("-inf")
+        self._exchange_began: float | None = None
+        self._ticker: Ticker | None = None
+        self._requested: tuple[float, float] | None = None  # another interval, and when it begins
+        self._applied: tuple[float, float] | None = None
         self._stopping = False
         self._nudge = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,30 +94,32 @@ class Polling:
 
     def begin(self) -> float:
         """Note that an exchange begins, and give the time."""
-        started = self._under_way = self._clock()
-        if self._beat is not None:  # not before a poll has begun, or a shorter one would make the last poll look late
-            self.interval = self._beat.interval
+        started = self._exchange_began = self._clock()
+        if (
+            self._ticker is not None
+        ):  # not before a poll has begun, or a shorter one would make the last poll look late
+            self.interval = self._ticker.interval
         return started
 
     def end(self) -> None:
         """Note that the exchange has come back, whatever it brought."""
-        self._under_way = None
+        self._exchange_began = None
 
-    def late(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Tell whether nothing has come for far too long: the exchange under way hangs, or the loop is dead."""
-        since = self._under_way
+        since = self._exchange_began
         if since is None and self.status.up:
             since = self.status.last_success
         return since is not None and now - since > 2 * self.interval + 5.0
 
-    def shown(self, now: float) -> SourceStatus:
+    def status_at(self, now: float) -> SourceStatus:
         """Give the health as it may be shown at ``now`` where nothing but the health is shown."""
-        return hung(self.status) if self.late(now) else self.status
+        return as_hung(self.status) if self.is_overdue(now) else self.status
 
     def succeeded(self, duration: float) -> SourceStatus:
         """Note a page that was read in ``duration`` seconds and understood."""
-        self._failed_in_a_row = 0
-        self._voice.up()
+        self._consecutive_failures = 0
+        self._state_logger.up()
         self.status = replace(
             self.status,
             up=True,
@@ -132,8 +134,8 @@ class Polling:
     def failed(self, error: SourceError, started: float) -> SourceStatus:
         """Note a poll that brought nothing; ``started``: when it began."""
         self._failures[error.reason] += 1
-        self._failed_in_a_row += 1
-        self._voice.down(error.reason, str(error))
+        self._consecutive_failures += 1
+        self._state_logger.down(error.reason, str(error))
         self.status = replace(
             self.status,
             up=False,
@@ -145,13 +147,13 @@ class Polling:
         return self.status
 
     def _skipped(self) -> int:
-        return self._beat.skipped if self._beat is not None else 0
+        return self._ticker.skipped if self._ticker is not None else 0
 
-    def restarted(self) -> None:
-        """Log a restart, once a minute at most: counters that fall on every page must not flood the log."""
+    def log_restart(self) -> None:
+        """Log a restart, once a minute at max_delay: counters that fall on every page must not flood the log."""
         now = self._clock()
-        if now - self._restart_said_at >= QUIET_SECONDS:
-            self._restart_said_at = now
+        if now - self._restart_logged_at >= LOG_PERIOD_SECONDS:
+            self._restart_logged_at = now
             log_event(self._logger, logging.INFO, "restarted", source=self.source)
 
     # ------------------------------------------------------------------ the loop
@@ -159,8 +161,8 @@ class Polling:
     def start(
         self,
         first: float,
-        turn: Do,
-        close: Do,
+        turn: Action,
+        close: Action,
         *,
         crashed: Callable[[SourceStatus], None] = lambda _: None,
     ) -> None:
@@ -173,9 +175,9 @@ class Polling:
         )
         self._thread.start()
 
-    def again(self, interval: float, first: float) -> None:
+    def reschedule(self, interval: float, first: float) -> None:
         """Poll at ``first`` (monotonic), and every ``interval`` seconds from then on; callable from any thread."""
-        self._asked = (interval, first)
+        self._requested = (interval, first)
         self._nudge.set()
 
     def stop(self) -> None:
@@ -188,9 +190,9 @@ class Polling:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _run(self, first: float, turn: Do, close: Do, crashed: Callable[[SourceStatus], None]) -> None:
-        beat = self._beat = Beat(self.interval, first)
-        while self._waited(beat):
+    def _run(self, first: float, turn: Action, close: Action, crashed: Callable[[SourceStatus], None]) -> None:
+        ticker = self._ticker = Ticker(self.interval, first)
+        while self._waited(ticker):
             try:
                 turn()
             except Exception:
@@ -200,37 +202,37 @@ class Polling:
                 bug = SourceError("internal", "an unexpected error; see the log")
                 crashed(self.failed(bug, self._clock()))
             now = self._clock()
-            beat.advance(now)
+            ticker.advance(now)
             delay = self._back_off()
-            if delay > beat.wait(now):
-                beat.postpone(now, delay)
+            if delay > ticker.wait(now):
+                ticker.postpone(now, delay)
         close()
 
-    def _waited(self, beat: Beat) -> bool:
+    def _waited(self, ticker: Ticker) -> bool:
         """Wait until a poll is due, and say so; False when the loop is to end instead."""
         while True:
-            nudged = self._nudge.wait(beat.wait(self._clock()))
+            nudged = self._nudge.wait(ticker.wait(self._clock()))
             self._nudge.clear()
             if self._stopping:
                 return False
-            asked = self._asked  # set before the nudge, so none is lost
-            if asked is not None and asked is not self._heeded:
-                self._heeded = asked
-                beat.begin_again(*asked)
+            asked = self._requested  # set before the nudge, so none is lost
+            if asked is not None and asked is not self._applied:
+                self._applied = asked
+                ticker.restart(*asked)
             elif not nudged:
                 return True
 
     def _back_off(self) -> float:
-        over = self._failed_in_a_row - _BACK_OFF_AFTER
+        over = self._consecutive_failures - _BACK_OFF_AFTER
         if over < 0:
             return 0.0
-        most = _BACK_OFF_MOST_AFTER.get(self.status.reason, _BACK_OFF_MOST)
+        max_delay = _MAX_BACK_OFF_BY_REASON.get(self.status.reason, _MAX_BACK_OFF)
         # So that sources which fell together spread out.
         spread = 0.9 + 0.2 * (zlib.crc32(self.source.encode()) % 101) / 101
-        return min(most, self.interval * 2.0 ** min(over + 1, 10)) * spread
+        return min(max_delay, self.interval * 2.0 ** min(over + 1, 10)) * spread
 
 
-def hung(status: SourceStatus) -> SourceStatus:
+def as_hung(status: SourceStatus) -> SourceStatus:
     """Give the health of a source whose exchange does not come back."""
     return replace(status, up=False, reason="hung", hung=True)
 

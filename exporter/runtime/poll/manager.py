@@ -12,36 +12,36 @@ from urllib.parse import urlsplit
 
 from exporter.config import parsers
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
-from exporter.derive.assignment import Endpoint as Place
+from exporter.derive.assignment import Endpoint
 from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, Stage
 from exporter.runtime.poll.loop import staggered
-from exporter.runtime.poll.target_poller import PagePoller
+from exporter.runtime.poll.target_poller import TargetPoller
 from exporter.runtime.poll.targets import target
-from exporter.runtime.replica import ReplicaPlan, ReplicaPoller, replica_poller
+from exporter.runtime.replica import ReplicaConfig, ReplicaPoller, replica_poller
 from exporter.sources.own_host import is_local_host
 
 if TYPE_CHECKING:
-    from exporter.runtime.gateway import GatewayPlan, GatewayPoller
+    from exporter.runtime.gateway import GatewayConfig, GatewayPoller
 
 _Settings = TypeVar("_Settings", EngineSettings, GatewaySettings)
-_Poller = TypeVar("_Poller", bound=PagePoller[Any, Any, Any])
+_Poller = TypeVar("_Poller", bound=TargetPoller[Any, Any, Any])
 
 
-class Pollers:
+class PollerManager:
     """Who is polled now.  Both mappings are replaced whole, so that whoever reads them never sees half a change.
 
     Whoever calls ``use``, ``poll``, ``watch`` or ``stop`` sees to it that nobody else does meanwhile.
     """
 
     def __init__(
-        self, settings: Settings, *, news: Callable[[], None], clock: Callable[[], float], wall: Callable[[], float]
+        self, settings: Settings, *, notify: Callable[[], None], clock: Callable[[], float], wall: Callable[[], float]
     ) -> None:
-        """``news`` is called after each poll, in the poller's thread."""
+        """``notify`` is called after each poll, in the poller's thread."""
         self.replicas: dict[EngineSettings, ReplicaPoller] = {}
         self.gateways: dict[GatewaySettings, GatewayPoller] = {}
         self._settings = settings
-        self._news = news
+        self._notify = notify
         self._clock, self._wall = clock, wall
 
     def use(self, settings: Settings) -> None:
@@ -55,9 +55,9 @@ class Pollers:
         for watcher in self.gateways.values():
             watcher.stop()
 
-    def places(self) -> list[Place]:
+    def endpoints(self) -> list[Endpoint]:
         """Give where replicas are polled."""
-        return [_place(engine) for engine in list(self.replicas)]
+        return [_endpoint(engine) for engine in list(self.replicas)]
 
     # ------------------------------------------------------------------ replicas
 
@@ -67,15 +67,17 @@ class Pollers:
         Where an engine is known by name, kind and page, its poller goes on, with all that it has read.
         """
         first = self._clock() + after
-        self.replicas = self._turned(self.replicas, wanted, self.make_replica, self._plan, first)
+        self.replicas = self._replace(self.replicas, wanted, self.make_replica, self._config, first)
 
     def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
         """Make a poller that is not started."""
         fetcher = HttpClient(_target(engine))
-        return replica_poller(self._plan(engine), fetcher, on_update=self._news, clock=self._clock, wall=self._wall)
+        return replica_poller(
+            self._config(engine), fetcher, on_update=self._notify, clock=self._clock, wall=self._wall
+        )
 
-    def _plan(self, engine: EngineSettings) -> ReplicaPlan:
-        return ReplicaPlan(
+    def _config(self, engine: EngineSettings) -> ReplicaConfig:
+        return ReplicaConfig(
             name=engine.name,
             kind=engine.kind,
             interval=engine.interval,
@@ -95,34 +97,34 @@ class Pollers:
         if not (wanted or self.gateways):
             return
         # Few nodes have a gateway; the others need not load what reads one.
-        from exporter.runtime.gateway import GatewayPlan, gateway_poller  # noqa: PLC0415
+        from exporter.runtime.gateway import GatewayConfig, gateway_poller  # noqa: PLC0415
 
-        def plan(gateway: GatewaySettings) -> GatewayPlan:
-            return GatewayPlan(
+        def config(gateway: GatewaySettings) -> GatewayConfig:
+            return GatewayConfig(
                 name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=self._windows()
             )
 
         def make(gateway: GatewaySettings) -> GatewayPoller:
             return gateway_poller(
-                plan(gateway),
+                config(gateway),
                 HttpClient(_target(gateway)),
-                places=self.places,
-                here=is_local_host,
-                on_update=self._news,
+                endpoints=self.endpoints,
+                is_local=is_local_host,
+                on_update=self._notify,
                 clock=self._clock,
                 wall=self._wall,
             )
 
-        self.gateways = self._turned(self.gateways, wanted, make, plan, self._clock())
+        self.gateways = self._replace(self.gateways, wanted, make, config, self._clock())
 
     # ------------------------------------------------------------------ either
 
-    def _turned(
+    def _replace(
         self,
         old: Mapping[_Settings, _Poller],
         wanted: Sequence[_Settings],
         make: Callable[[_Settings], _Poller],
-        plan: Callable[[_Settings], Any],
+        config: Callable[[_Settings], Any],
         first: float,
     ) -> dict[_Settings, _Poller]:
         """Give the pollers of these and no others: those that go on, and those that are made.
@@ -134,8 +136,8 @@ class Pollers:
         now = {one: made[one] if one in made else kept[one][1] for one in wanted}
         for (one, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
             fetcher = None if before is one or _target(before) == _target(one) else HttpClient(_target(one))
-            if fetcher is not None or plan(one) != poller.plan:
-                poller.follow(plan(one), fetcher, first=at)
+            if fetcher is not None or config(one) != poller.config:
+                poller.reconfigure(config(one), fetcher, first=at)
         staying = {id(poller) for poller in now.values()}
         for poller in old.values():
             if id(poller) not in staying:
@@ -152,7 +154,7 @@ class Pollers:
         now = self._clock()
         known = {_identity(made_of): (made_of, poller) for made_of, poller in pollers.items()}
         found = {one: known[_identity(one)] for one in wanted if _identity(one) in known}
-        return {one: pair for one, pair in found.items() if not pair[1].polling.late(now)}
+        return {one: pair for one, pair in found.items() if not pair[1].poll_loop.is_overdue(now)}
 
 
 def _started(
@@ -175,9 +177,9 @@ def _identity(one: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
     return one.name, one.kind, one.url
 
 
-def _place(engine: EngineSettings) -> Place:
+def _endpoint(engine: EngineSettings) -> Endpoint:
     parts = urlsplit(engine.url)
-    return Place(replica=engine.name, host=parts.hostname or "", port=parsers.port_of(parts), gpus=engine.gpus)
+    return Endpoint(replica=engine.name, host=parts.hostname or "", port=parsers.port_of(parts), gpus=engine.gpus)
 
 
 def _target(one: EngineSettings | GatewaySettings) -> Target:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from exporter.logs import log_down, log_up
 
-QUIET_SECONDS = 60.0
+LOG_PERIOD_SECONDS = 60.0
 LINES = 3  # that may be saved up
 
 
-class Ration:
+class RateLimiter:
     """How many lines may be written now: a few at first, and one more for each minute."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -27,7 +27,7 @@ class Ration:
     def take(self) -> bool:
         """Say whether a line may be written, and count it."""
         now = self._clock()
-        self._lines = min(LINES, self._lines + (now - self._at) / QUIET_SECONDS)
+        self._lines = min(LINES, self._lines + (now - self._at) / LOG_PERIOD_SECONDS)
         self._at = now
         if self._lines < 1.0:
             return False
@@ -35,15 +35,15 @@ class Ration:
         return True
 
 
-class Transitions:
-    """The log voice of one source; owned by the thread that reads it."""
+class StateLogger:
+    """The log state_logger of one source; owned by the thread that reads it."""
 
     def __init__(self, logger: logging.Logger, source: str, clock: Callable[[], float]) -> None:
         self._logger = logger
         self._source = source
         self._reason: str | None = None  # "" is up; None before the first verdict
         self._said: str | None = None
-        self._ration = Ration(clock)
+        self._ration = RateLimiter(clock)
         self._suppressed = 0
 
     def up(self) -> None:

@@ -1,6 +1,6 @@
 """One polled page: fetched, understood, and its outcome kept as one immutable state that others read.
 
-What a page means, and what is left to show without one, is its subject's: a replica's or a gateway's.  The poller
+What a page means, and what is left to show without one, is its handler's: a replica's or a gateway's.  The poller
 runs in a thread of its own and nothing else writes what is kept here; ``state`` and ``parse_warnings`` are replaced
 whole.
 """
@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 
 from exporter.errors import SourceError
 from exporter.model import EMPTY, SourceStatus
-from exporter.runtime.poll.loop import Fetched, Fetcher, Polling, hung
+from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop, as_hung
 
 
-class Plan(Protocol):
+class PollConfig(Protocol):
     """What is asked of a poller; ``interval`` in seconds."""
 
     @property
@@ -40,104 +40,104 @@ class State(Protocol):
     def reading(self) -> object | None: ...  # noqa: D102
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
+ConfigT = TypeVar("ConfigT", bound=PollConfig)
 ReadingT = TypeVar("ReadingT", bound=Reading)
 StateT = TypeVar("StateT", bound=State)
 
 
-class Subject(Protocol[PlanT, ReadingT, StateT]):
+class PageHandler(Protocol[ConfigT, ReadingT, StateT]):
     """Whom the pages are about.  Only the thread that polls calls it, but for ``withdrawn``, which any thread may."""
 
     @property
-    def plan(self) -> PlanT:
+    def config(self) -> ConfigT:
         """What it was made for, or followed last."""
 
-    def follow(self, plan: PlanT, fetcher: Fetcher) -> None:
-        """Compute what another plan for the same page asks, from the next page on, without forgetting the past."""
+    def reconfigure(self, config: ConfigT, fetcher: Fetcher) -> None:
+        """Compute what another config for the same page asks, from the next page on, without forgetting the past."""
 
-    def understand(self, body: bytes, at: float) -> ReadingT:
+    def parse(self, body: bytes, at: float) -> ReadingT:
         """Read a page that came at ``at`` (monotonic seconds).  Raises SourceError and nothing else."""
 
-    def take(self, before: StateT, reading: ReadingT, page: Fetched) -> StateT:
+    def apply(self, before: StateT, reading: ReadingT, page: Fetched) -> StateT:
         """Give the state that follows ``before``; notes the success in the health that it shows."""
 
-    def withdrawn(self, state: StateT, status: SourceStatus) -> StateT:
+    def invalidated(self, state: StateT, status: SourceStatus) -> StateT:
         """Give the state without all that only a fresh page may show.  Pure."""
 
-    def afterwards(self, state: StateT) -> None:
+    def after_poll(self, state: StateT) -> None:
         """Do between two polls what nobody should wait for; the state is out already."""
 
 
-class PagePoller(Generic[PlanT, ReadingT, StateT]):
+class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
     """Polls one page until stopped."""
 
     def __init__(
         self,
-        subject: Subject[PlanT, ReadingT, StateT],
+        handler: PageHandler[ConfigT, ReadingT, StateT],
         state: StateT,
         fetcher: Fetcher,
-        polling: Polling,
+        poll_loop: PollLoop,
         *,
         on_update: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         """``state``: before the first poll.  ``on_update`` is called after each poll, in its thread."""
-        self.subject = subject
+        self.handler = handler
         self.state = state
         self.parse_warnings: Mapping[str, int] = EMPTY
-        self.polling = polling
+        self.poll_loop = poll_loop
         self._fetcher = fetcher
-        self._asked = self._followed = (subject.plan, fetcher)
+        self._requested = self._applied = (handler.config, fetcher)
         self._on_update = on_update
         self._clock = clock
 
     @property
-    def plan(self) -> PlanT:
+    def config(self) -> ConfigT:
         """What is asked of it, from the next poll on at the latest."""
-        return self._asked[0]
+        return self._requested[0]
 
-    def follow(self, plan: PlanT, fetcher: Fetcher | None, first: float) -> None:
-        """Do as another plan asks from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
+    def reconfigure(self, config: ConfigT, fetcher: Fetcher | None, first: float) -> None:
+        """Do as another config asks from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
 
         ``fetcher``: another one for the same page, None: as before.  Callable by one thread at a time, whatever the
         poller does; an exchange under way ends as it began.
         """
-        self._asked = (plan, fetcher or self._asked[1])
-        self.polling.again(plan.interval, first)
+        self._requested = (config, fetcher or self._requested[1])
+        self.poll_loop.reschedule(config.interval, first)
 
-    def _follow(self) -> None:
+    def _reconfigure(self) -> None:
         """Heed what was asked since the last poll."""
-        asked = self._asked
-        if asked is self._followed:
+        asked = self._requested
+        if asked is self._applied:
             return
-        self._followed = asked
-        plan, fetcher = asked
-        self.subject.follow(plan, fetcher)
+        self._applied = asked
+        config, fetcher = asked
+        self.handler.reconfigure(config, fetcher)
         if fetcher is not self._fetcher:
             self._fetcher.close()
             self._fetcher = fetcher
 
     def poll(self) -> None:
         """Fetch the page once and replace ``state``; never raises for what the other side does."""
-        self._follow()
-        started = self.polling.begin()
+        self._reconfigure()
+        started = self.poll_loop.begin()
         try:
             page = self._fetcher.fetch()
-            reading = self.subject.understand(page.body, self._clock())
+            reading = self.handler.parse(page.body, self._clock())
         except SourceError as error:
-            self._withdraw(self.polling.failed(error, started))
+            self._invalidate(self.poll_loop.failed(error, started))
         else:
             if reading.parse_warnings:
                 self.parse_warnings = dict(Counter(self.parse_warnings) + Counter(reading.parse_warnings))
-            self.state = self.subject.take(self.state, reading, page)
+            self.state = self.handler.apply(self.state, reading, page)
         finally:
-            self.polling.end()
+            self.poll_loop.end()
         self._on_update()
 
     def turn(self) -> None:
         """Poll, and then do what may take a while."""
         self.poll()
-        self.subject.afterwards(self.state)
+        self.handler.after_poll(self.state)
 
     def view(self, now: float) -> StateT:
         """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back.
@@ -145,26 +145,26 @@ class PagePoller(Generic[PlanT, ReadingT, StateT]):
         An exchange keeps its own deadline; should that ever fail, stale figures must not stay on the page.
         """
         state = self.state
-        if state.reading is None or not self.polling.late(now):
+        if state.reading is None or not self.poll_loop.is_overdue(now):
             return state
-        return self.subject.withdrawn(state, hung(state.status))
+        return self.handler.invalidated(state, as_hung(state.status))
 
-    def _withdraw(self, status: SourceStatus) -> None:
-        self.state = self.subject.withdrawn(self.state, status)
+    def _invalidate(self, status: SourceStatus) -> None:
+        self.state = self.handler.invalidated(self.state, status)
 
     @property
     def loop_restarts(self) -> int:
         """Unexpected errors that the loop survived."""
-        return self.polling.loop_restarts
+        return self.poll_loop.loop_restarts
 
     def start(self, first: float) -> None:
         """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self.polling.start(first, self.turn, lambda: self._fetcher.close(), crashed=self._withdraw)  # noqa: PLW0108 - another one by then
+        self.poll_loop.start(first, self.turn, lambda: self._fetcher.close(), crashed=self._invalidate)  # noqa: PLW0108 - another one by then
 
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange, and closes its connection."""
-        self.polling.stop()
+        self.poll_loop.stop()
 
     def join(self, timeout: float) -> None:
         """Wait for the thread, not for ever."""
-        self.polling.join(timeout)
+        self.poll_loop.join(timeout)

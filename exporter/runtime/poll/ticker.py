@@ -7,7 +7,7 @@ whole intervals skips them: after a suspended minute there is one poll, not sixt
 from __future__ import annotations
 
 
-class Beat:
+class Ticker:
     """The grid of one repeating thing; owned by the thread that follows it."""
 
     def __init__(self, interval: float, first: float) -> None:
@@ -27,7 +27,7 @@ class Beat:
             self.skipped += missed
             self.due += missed * self.interval
 
-    def begin_again(self, interval: float, first: float) -> None:
+    def restart(self, interval: float, first: float) -> None:
         """Follow another grid from ``first`` on; what was skipped stays counted."""
         self.interval, self.due = interval, first
 

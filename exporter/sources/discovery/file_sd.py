@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from exporter.errors import SourceError
-from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen
+from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine
 from exporter.sources.discovery.target_file import TargetFile
 
 MAX_FILES = 64
@@ -26,20 +26,20 @@ class FileSd:
         self._files: dict[str, TargetFile] = {}
         self._folders: dict[str, SourceError] = {}  # what was wrong with a pattern's folder
 
-    def look(self) -> Seen:
+    def refresh(self) -> DiscoveryResult:
         """Look at the files; a bad one keeps its own last good list and costs the others nothing."""
         paths = dict.fromkeys(path for pattern in self._patterns for path in self._matching(pattern))
         self._files = {path: self._files.get(path) or TargetFile(path) for path in islice(paths, MAX_FILES)}
         found: dict[str, FoundEngine] = {}
         for file in self._files.values():
-            file.look()
+            file.refresh()
             for engine in file.found:
                 found.setdefault(engine.url, engine)
         problems = [*self._folders.values(), *[file.problem for file in self._files.values() if file.problem]]
-        return Seen(
+        return DiscoveryResult(
             found=tuple(islice(found.values(), MAX_TARGETS)),
             problem=problems[0] if problems else None,
-            remark=self._remark(len(paths)),
+            warning=self._warning(len(paths)),
         )
 
     def close(self) -> None:
@@ -62,9 +62,9 @@ class FileSd:
         matching = [one for one in names if fnmatch.fnmatchcase(one, name) and not one.startswith(".")]
         return [os.path.join(folder, one) for one in sorted(matching)]
 
-    def _remark(self, files: int) -> str:
-        left_out = sum(file.left_out for file in self._files.values())
-        parts = [f"left_out={left_out}: targets that are no HOST:PORT, or too many"] if left_out else []
+    def _warning(self, files: int) -> str:
+        ignored = sum(file.ignored for file in self._files.values())
+        parts = [f"ignored={ignored}: targets that are no HOST:PORT, or too many"] if ignored else []
         if files > MAX_FILES:
-            parts.append(f"files_left_out={files - MAX_FILES}: at most {MAX_FILES} files are read")
+            parts.append(f"files_ignored={files - MAX_FILES}: at most {MAX_FILES} files are read")
         return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""What a place of discovery says: engines at URLs that are safe to ask, a problem, and a remark for the log.
+"""What a place of discovery says: engines at URLs that are safe to ask, a problem, and a warning for the log.
 
 Whoever writes these lists chooses only where a plain GET without credentials goes.
 """
@@ -34,24 +34,24 @@ class FoundEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class DiscoveryResult:
     """What one look gave.  ``found`` is the last good list where there is a ``problem``.
 
-    ``problem`` is the same object for as long as nothing new was read.  ``remark`` is no failure, yet worth a line.
+    ``problem`` is the same object for as long as nothing new was read.  ``warning`` is no failure, yet worth a line.
     """
 
     found: tuple[FoundEngine, ...] = ()
     problem: SourceError | None = None
-    remark: str = ""
+    warning: str = ""
 
 
-class Place(Protocol):
+class DiscoveryProvider(Protocol):
     """Somewhere engines are declared; ``name`` is a closed word, as in ``discovery:file_sd``."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
 
-    def look(self) -> Seen:
+    def refresh(self) -> DiscoveryResult:
         """Look once, bounded in time and size; never raises for what is found."""
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from exporter.errors import EndpointError, SourceError
 from exporter.http.client.client import HttpClient, Limits, Target
-from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen
+from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine
 from exporter.sources.discovery.target_file import MAX_BYTES, Unusable, parse_list, targets_of
 
 TIMEOUT = 3.0  # seconds, for the whole exchange
@@ -19,21 +19,21 @@ LIMITS = Limits(wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
 
 
 class HttpList:
-    """The engines of one list; ``look`` brings ``found``, ``problem`` and ``left_out`` up to date."""
+    """The engines of one list; ``look`` brings ``found``, ``problem`` and ``ignored`` up to date."""
 
     def __init__(self, target: Target) -> None:
         """``target``: where it is, and as whom to ask."""
         self.found: tuple[FoundEngine, ...] = ()
-        self.left_out = 0  # targets that are no HOST:PORT, or beyond the first thousand
+        self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
         self._endpoint = HttpClient(target, LIMITS)
         self._shown = target.url.partition("?")[0]
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask for the list."""
         try:
             text = self._endpoint.fetch().body.decode("utf-8-sig")
-            found, self.left_out = targets_of(parse_list(text, ".json"))
+            found, self.ignored = targets_of(parse_list(text, ".json"))
             self.found, self.problem = tuple(found), None
         except EndpointError as error:
             self.problem = error  # a failure at every look, for each was an attempt
@@ -58,19 +58,19 @@ class HttpSd:
     def __init__(self, targets: Sequence[Target]) -> None:
         self._lists = [HttpList(target) for target in targets]
 
-    def look(self) -> Seen:
+    def refresh(self) -> DiscoveryResult:
         """Ask for the lists, one after the other; an engine on several counts as on the first."""
         found: dict[str, FoundEngine] = {}
         for one in self._lists:
-            one.look()
+            one.refresh()
             for engine in one.found:
                 found.setdefault(engine.url, engine)
         problems = [one.problem for one in self._lists if one.problem is not None]
-        left_out = sum(one.left_out for one in self._lists)
-        return Seen(
+        ignored = sum(one.ignored for one in self._lists)
+        return DiscoveryResult(
             found=tuple(islice(found.values(), MAX_TARGETS)),
             problem=problems[0] if problems else None,
-            remark=f"left_out={left_out}: targets that are no HOST:PORT, or too many" if left_out else "",
+            warning=f"ignored={ignored}: targets that are no HOST:PORT, or too many" if ignored else "",
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from exporter.errors import EndpointError, SourceError
 from exporter.http.client.client import HttpClient, Target
-from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, Seen, engine_at
+from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine, engine_at
 from exporter.sources.discovery.target_file import Unusable, parse_json
 
 TIMEOUT = 5.0  # seconds, for the whole exchange
@@ -77,23 +77,25 @@ class Kubernetes:
         else:
             self._endpoint = HttpClient(_target(access, base, self._node))
 
-    def look(self) -> Seen:
+    def refresh(self) -> DiscoveryResult:
         """Ask once; without a usable answer the last good list goes on."""
         if self._endpoint is None:
-            return Seen(problem=self._problem)
+            return DiscoveryResult(problem=self._problem)
         try:
             body = self._endpoint.fetch().body
             pods = _pods(body)
         except EndpointError as error:
-            return Seen(found=self._found, problem=error)
+            return DiscoveryResult(found=self._found, problem=error)
         except Unusable as unusable:
-            return Seen(found=self._found, problem=SourceError(unusable.reason, f"the list of pods {unusable}"))
+            return DiscoveryResult(
+                found=self._found, problem=SourceError(unusable.reason, f"the list of pods {unusable}")
+            )
         asking = [pod for pod in pods if _asks(pod, self._node)]
         engines = [_engine(pod) for pod in asking[:MAX_TARGETS]]
         self._found = tuple(engine for engine in engines if engine is not None)
-        left_out = len(asking) - len(self._found)
-        remark = f"left_out={left_out}: pods without an address, or without one usable port" if left_out else ""
-        return Seen(found=self._found, remark=remark)
+        ignored = len(asking) - len(self._found)
+        warning = f"ignored={ignored}: pods without an address, or without one usable port" if ignored else ""
+        return DiscoveryResult(found=self._found, warning=warning)
 
     def close(self) -> None:
         """Give up the connection."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from exporter.sources.discovery.found import FoundEngine, Seen
+from exporter.sources.discovery.found import DiscoveryResult, FoundEngine
 from exporter.sources.discovery.http_sd import HttpList
 from exporter.sources.discovery.target_file import TargetFile
-from exporter.sources.own_host import own_addresses
+from exporter.sources.own_host import local_addresses
 
 _NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without a word on requests
 
@@ -24,19 +24,19 @@ class Ray:
 
     name = "ray"
 
-    def __init__(self, place: str | HttpList, *, addresses: Callable[[], frozenset[str]] = own_addresses) -> None:
+    def __init__(self, place: str | HttpList, *, addresses: Callable[[], frozenset[str]] = local_addresses) -> None:
         """``place``: the file's name, or the dashboard's list."""
         self._list = TargetFile(place) if isinstance(place, str) else place
         self._addresses = addresses
 
-    def look(self) -> Seen:
+    def refresh(self) -> DiscoveryResult:
         """Give the agents of this machine."""
-        self._list.look()
+        self._list.refresh()
         listed = [engine for engine in self._list.found if urlsplit(engine.url).port not in _NO_AGENTS]
         own = self._addresses() if listed else frozenset()
         here = tuple(replace(engine, kind="") for engine in listed if _is_here(engine, own))
-        remark = "" if here or not listed else f"targets={len(listed)}: none is at an address of this machine"
-        return Seen(found=here, problem=self._list.problem, remark=remark)
+        warning = "" if here or not listed else f"targets={len(listed)}: none is at an address of this machine"
+        return DiscoveryResult(found=here, problem=self._list.problem, warning=warning)
 
     def close(self) -> None:
         """Give up the connection, where there is one."""

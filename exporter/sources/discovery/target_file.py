@@ -24,26 +24,26 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class TargetFile:
-    """The engines of one file; ``look`` brings ``found``, ``problem`` and ``left_out`` up to date."""
+    """The engines of one file; ``look`` brings ``found``, ``problem`` and ``ignored`` up to date."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.found: tuple[FoundEngine, ...] = ()
-        self.left_out = 0  # targets that are no HOST:PORT, or beyond the first thousand
+        self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
         self._stamp: _Stamp | None = None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the file if it is another than last time."""
         try:
             status = os.stat(self.path)
             if _stamp(status) == self._stamp:
                 return
             self._stamp, text = _read(self.path, status)
-            found, self.left_out = targets_of(parse_list(text, self.path))
+            found, self.ignored = targets_of(parse_list(text, self.path))
             self.found, self.problem = tuple(found), None
         except FileNotFoundError:
-            self.found, self.left_out, self._stamp = (), 0, None
+            self.found, self.ignored, self._stamp = (), 0, None
             self._note("missing", "there is no such file; it is looked for again and again")
         except (OSError, ValueError) as error:
             self._stamp = None
@@ -162,7 +162,7 @@ def targets_of(document: object) -> tuple[list[FoundEngine], int]:
     if not isinstance(document, list):
         raise Unusable("malformed", "must hold a list of groups with targets and labels; the last good list goes on")
     found: dict[str, FoundEngine] = {}
-    named = left_out = 0
+    named = ignored = 0
     for group in document:
         targets = group.get("targets") if isinstance(group, Mapping) else None
         labels = (group.get("labels") or {}) if isinstance(group, Mapping) else None
@@ -172,7 +172,7 @@ def targets_of(document: object) -> tuple[list[FoundEngine], int]:
             named += 1
             engine = engine_at(target, labels) if named <= MAX_TARGETS else None
             if engine is None:
-                left_out += 1
+                ignored += 1
             else:
                 found.setdefault(engine.url, engine)
-    return list(found.values()), left_out
+    return list(found.values()), ignored

@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from exporter.http.client.client import HttpClient, Target
-from exporter.runtime.gateway import GatewayPlan, gateway_poller
+from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from tests.support.tools import tool
 from tests.support.waiting import until
 from tests.system.test_end_to_end import Daemon
@@ -157,7 +157,7 @@ def haproxy(program, backends, tmp_path):
 
 
 def watch(url, kind="auto"):
-    plan = GatewayPlan(name="edge", kind=kind, interval=5.0, windows=(("1m", 60.0),))
+    plan = GatewayConfig(name="edge", kind=kind, interval=5.0, windows=(("1m", 60.0),))
     return gateway_poller(plan, HttpClient(Target(url=url, timeout=5.0)))
 
 

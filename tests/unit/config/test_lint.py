@@ -174,5 +174,5 @@ def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(capl
         assert app.reload().ok and hints() == []
     finally:
         app.stop()
-    assert app.placement._thread is not None
-    app.placement._thread.join(5.0)
+    assert app.assignments._thread is not None
+    app.assignments._thread.join(5.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headroom, mean_length
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, Quantity, WindowFigures
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
@@ -167,7 +167,7 @@ def page(usage, model="m"):
 
 def poller(pages, clock):
     windows = (("1m", 60.0), ("5m", 300.0))
-    plan = ReplicaPlan(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
+    plan = ReplicaConfig(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
     return replica_poller(plan, Replay(pages), clock=clock, wall=lambda: 1.7e9)
 
 
@@ -222,7 +222,7 @@ def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
     clock = Clock()
     one = poller([page(0.5)], clock)
     one.poll()
-    one.polling.begin()
+    one.poll_loop.begin()
     clock.tick(60.0)
     view = one.view(clock())
     assert (view.reading, view.headroom, view.generated_tokens) == (None, None, None)

@@ -12,7 +12,7 @@ from exporter.config.settings import CostSettings, parse
 from exporter.derive import economics
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
 from exporter.runtime.app import App
-from exporter.runtime.costs import Ledger
+from exporter.runtime.costs import CostTracker
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from tests.support.builders import card, replica
 from tests.support.simulated import BEGIN, WINDOWS, Lab, uuid
@@ -34,13 +34,13 @@ def serving(name="a", *, rate=None, running=1.0, generated=None, **ranks):
 
 
 class Books:
-    """A ledger, fed by hand: cards with energy and tokens of one replica."""
+    """A cost_tracker, fed by hand: cards with energy and tokens of one replica."""
 
     def __init__(self, *assignments, costs=FREE):
-        self.ledger, self.assignments, self.costs = Ledger(), tuple(assignments), costs
+        self.cost_tracker, self.assignments, self.costs = CostTracker(), tuple(assignments), costs
 
     def book(self, cards, *replicas):
-        return self.ledger.account(cards, replicas, self.assignments, windows=WINDOWS, costs=self.costs)
+        return self.cost_tracker.update(cards, replicas, self.assignments, windows=WINDOWS, costs=self.costs)
 
     def run(self, seconds, *, watts=(100.0,), rate=50.0, late=0.4, start=1000.0, energy=5e8, life=0.0):
         """Read cards each second and tokens every five, ``late`` after the cards; give the last figures."""
@@ -206,7 +206,7 @@ def test_new_windows_begin_with_what_the_old_accounts_kept():
     before = books.run(30)
     serves = serving(generated=(1030.4, 1520.0))
     cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
-    found = books.ledger.account(cards, [serves], books.assignments, windows=(("2m", 120.0),), costs=FREE)
+    found = books.cost_tracker.update(cards, [serves], books.assignments, windows=(("2m", 120.0),), costs=FREE)
     assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
 
 
@@ -214,15 +214,15 @@ def test_a_card_that_is_gone_for_good_is_forgotten():
     books = Books(*own("a", 0))
     books.book([card(0, energy=1.0, utilization=0.0)], serving(generated=(1000.0, 1.0)))
     books.book([], serving(generated=(1001.0, 1.0)))
-    ledger = books.ledger
-    assert (ledger._meters, ledger._idle, ledger._accounts) == ({}, {}, {})
+    cost_tracker = books.cost_tracker
+    assert (cost_tracker._meters, cost_tracker._idle, cost_tracker._usages) == ({}, {}, {})
 
 
 def test_new_windows_leave_idle_time_alone():
     books = Books(costs=DOLLARS)
     books.book([card(0, at=1000.0, utilization=0.0)])
     cards = [card(0, at=1010.0, utilization=0.0)]
-    found = books.ledger.account(cards, [], (), windows=(("2m", 120.0),), costs=DOLLARS)
+    found = books.cost_tracker.update(cards, [], (), windows=(("2m", 120.0),), costs=DOLLARS)
     assert found.idle_seconds == {"GPU-0000": 10.0}
 
 

@@ -12,7 +12,7 @@ from exporter.catalog.sxids import SXIDS
 from exporter.derive import sxids
 from exporter.derive.sxids import SxidCounters
 from exporter.model import Snapshot, SxidReport
-from exporter.runtime.gpu_events import Events
+from exporter.runtime.gpu_events import GpuEvents
 from exporter.sources.kernel_log.line import MAX_DETAIL, LineReader, XidLine
 from exporter.sources.kernel_log.switch_line import SxidLine
 from tests.support.builders import Clock
@@ -157,7 +157,7 @@ def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
 @pytest.fixture
 def events():
     clock = Clock(1000.0)
-    return Events(driver=False, clock=clock, wall=lambda: 1.7e9 + clock.now)
+    return GpuEvents(driver=False, clock=clock, wall=lambda: 1.7e9 + clock.now)
 
 
 @pytest.fixture
@@ -165,13 +165,13 @@ def follow(events, tmp_path):
     path = tmp_path / "kern.log"
     path.write_text("")
     events.watch(enabled=True, path=str(path))
-    events._watch.polling.stop()
-    events._watch.polling.join(5.0)
+    events._watch.poll_loop.stop()
+    events._watch.poll_loop.join(5.0)
 
     def add(*lines):
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(f"1795172400.5 node kernel: {line}\n" for line in lines))
-        events._watch.look()
+        events._watch.refresh()
 
     add()
     yield add

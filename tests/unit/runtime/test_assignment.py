@@ -13,7 +13,7 @@ from exporter.derive.assignment import Endpoint
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
-from exporter.runtime.assignment import HANGS, Placement
+from exporter.runtime.assignment import HUNG_AFTER, AssignmentWatcher
 from exporter.sources.processes.table import read_processes
 from tests.support import owned_cards
 from tests.support.fake_proc import FakeProc
@@ -37,7 +37,7 @@ class Looks:
     def __init__(self) -> None:
         self.count = 0
         self.happened = threading.Event()
-        self.placement = Placement(cards=tuple, endpoints=self._endpoints)
+        self.assignments = AssignmentWatcher(cards=tuple, endpoints=self._endpoints)
 
     def _endpoints(self):
         self.count += 1
@@ -52,16 +52,16 @@ class Looks:
 
 def noticed(*steps):
     looks = Looks()
-    looks.placement.start()
+    looks.assignments.start()
     try:
         assert looks.another(), "the first look"
         seen = []
         for cards in steps:
-            looks.placement.notice(cards)
+            looks.assignments.on_cards(cards)
             seen.append(looks.another())
         return seen
     finally:
-        looks.placement.stop()
+        looks.assignments.stop()
 
 
 def test_a_process_that_sits_on_one_more_card_is_looked_up_at_once():
@@ -74,17 +74,17 @@ def test_another_process_on_the_same_card_is_looked_up_at_once():
 
 def test_nothing_is_looked_up_while_nothing_moves():
     looks = Looks()
-    looks.placement.start()
+    looks.assignments.start()
     try:
         assert looks.another()
-        looks.placement.notice([card(0, 7)])
+        looks.assignments.on_cards([card(0, 7)])
         assert looks.another()
         for _ in range(50):
-            looks.placement.notice([card(0, 7)])
+            looks.assignments.on_cards([card(0, 7)])
         assert not looks.happened.wait(0.3)
         assert looks.count == 2
     finally:
-        looks.placement.stop()
+        looks.assignments.stop()
 
 
 def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(monkeypatch, caplog):
@@ -97,13 +97,13 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
         return ProcessTable(processes={})
 
     monkeypatch.setattr(placement_module, "read_processes", read)
-    places = [
+    endpoints = [
         Endpoint(replica="configured", host="127.0.0.1", port=1, gpus=("0",)),
         Endpoint(replica="found", host="127.0.0.1", port=2, gpus=None),
     ]
-    one = Placement(cards=lambda: [card(0)], endpoints=lambda: places, clock=lambda: now[0])
+    one = AssignmentWatcher(cards=lambda: [card(0)], endpoints=lambda: endpoints, clock=lambda: now[0])
     gate.set()
-    one.look()
+    one.refresh()
     assignment, before = one.assignment.gpus, one.assignment
     assert [(each.replica, each.uuid) for each in assignment] == [("configured", "GPU-0")]
     assert one.statuses() == () and before.unassigned["found"] != "hung"
@@ -113,7 +113,7 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
     one.start()
     try:
         assert entered.wait(5.0)
-        now[0] += HANGS
+        now[0] += HUNG_AFTER
         assert one.statuses() == () and one.assignment is before
         now[0] += 0.1
         (status,) = one.statuses()
@@ -136,13 +136,13 @@ class Held:
         monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(folder)))
         self.cards: list[CardState] = []
         place = Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)
-        self.placement = Placement(cards=lambda: self.cards, endpoints=lambda: [place])
+        self.assignments = AssignmentWatcher(cards=lambda: self.cards, endpoints=lambda: [place])
 
     def sees(self, *cards: CardState) -> list[str]:
         self.cards = list(cards)
-        self.placement.notice(self.cards)
-        self.placement.look()
-        return [one.uuid for one in self.placement.assignment.gpus]
+        self.assignments.on_cards(self.cards)
+        self.assignments.refresh()
+        return [one.uuid for one in self.assignments.assignment.gpus]
 
     def ends(self, pid: int) -> None:
         shutil.rmtree(self.node.root / str(pid))
@@ -191,12 +191,12 @@ def test_a_card_that_is_gone_from_the_page_is_nobodys(held):
 
 def test_a_card_that_falls_silent_is_no_reason_to_look_again():
     looks = Looks()
-    looks.placement.start()
+    looks.assignments.start()
     try:
         assert looks.another()
-        looks.placement.notice([card(0, 7), card(1, 8)])
+        looks.assignments.on_cards([card(0, 7), card(1, 8)])
         assert looks.another()
-        looks.placement.notice([card(0, 7), owned_cards.card(1, read=False)])
+        looks.assignments.on_cards([card(0, 7), owned_cards.card(1, read=False)])
         assert not looks.happened.wait(0.3)
     finally:
-        looks.placement.stop()
+        looks.assignments.stop()

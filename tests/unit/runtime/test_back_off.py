@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from exporter.errors import SourceError
-from exporter.runtime.poll.loop import Polling
+from exporter.runtime.poll.loop import PollLoop
 from tests.support.builders import Clock
 
 SLACK = 3.0  # seconds that a machine with other work may add
@@ -23,12 +23,12 @@ DEAR = [
 ]  # fmt: skip
 
 
-def polling(source: str = "engine:a", interval: float = 1.0) -> Polling:
+def polling(source: str = "engine:a", interval: float = 1.0) -> PollLoop:
     clock = Clock()
-    return Polling(source, interval, logger=logging.getLogger("quiet"), clock=clock, wall=lambda: 1.7e9)
+    return PollLoop(source, interval, logger=logging.getLogger("quiet"), clock=clock, wall=lambda: 1.7e9)
 
 
-def failed(one: Polling, reason: str, times: int = 1) -> float:
+def failed(one: PollLoop, reason: str, times: int = 1) -> float:
     for _ in range(times):
         one.failed(SourceError(reason), 0.0)
     return one._back_off()
@@ -83,18 +83,18 @@ def test_a_page_that_is_polled_seldom_anyway_keeps_its_beat() -> None:
 
 @pytest.mark.slow
 def test_the_loop_itself_comes_back_within_seconds_to_an_engine_that_was_down_for_an_hour() -> None:
-    one = Polling("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, wall=time.time)
+    one = PollLoop("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, wall=time.time)
     asked: list[float] = []
-    one._failed_in_a_row = 3600
+    one._consecutive_failures = 3600
 
-    def turn() -> None:
+    def poll_once() -> None:
         asked.append(time.monotonic())
         if len(asked) == 1:
             one.failed(SourceError("http_500"), asked[-1])
         else:
             one.succeeded(0.01)
 
-    one.start(time.monotonic(), turn, lambda: None)
+    one.start(time.monotonic(), poll_once, lambda: None)
     until = time.monotonic() + 20.0
     while len(asked) < 4 and time.monotonic() < until:
         time.sleep(0.02)

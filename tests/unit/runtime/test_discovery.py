@@ -7,8 +7,8 @@ import pytest
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import EngineSettings
 from exporter.runtime.discovery import manager
-from exporter.runtime.discovery.manager import MAX_PROBES, PROBE_AGAIN, Vetting
-from exporter.runtime.discovery.registry import FORGET_AFTER, MAX_CHANGES, MAX_DISCOVERED, Book
+from exporter.runtime.discovery.manager import MAX_PROBES, PROBE_PERIOD, ProbeFilter
+from exporter.runtime.discovery.registry import MAX_CHANGES, MAX_DISCOVERED, TARGET_TTL, TargetRegistry
 from exporter.sources.discovery.found import FoundEngine
 from tests.support.builders import Clock
 from tests.support.hostile import FAULTS, Hostile
@@ -28,152 +28,154 @@ def clock():
 
 
 @pytest.fixture
-def book(clock):
-    return Book(clock=clock, here={"10.0.0.9", "127.0.0.1", "::1"}.__contains__)
+def registry(clock):
+    return TargetRegistry(clock=clock, is_local={"10.0.0.9", "127.0.0.1", "::1"}.__contains__)
 
 
-def names(book, engines=()):
-    return [engine.name for engine in book.engines(engines)]
+def names(registry, engines=()):
+    return [engine.name for engine in registry.engines(engines)]
 
 
-# ---------------------------------------------------------------------- the book
+# ---------------------------------------------------------------------- the registry
 
 
-def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(book):
-    book.saw("processes", [at("127.0.0.1:8000"), at("[::1]:8001")], ())
-    book.saw("kubernetes", [at("10.0.0.9:8000", "pod-0")], ())
-    book.saw("ray", [at("localhost:8002"), at("127.0.0.2:8000")], ())
-    book.saw("file_sd", [at("10.0.0.9:8000", "chat"), at("Localhost.:8001".lower(), "other")], ())
-    assert names(book) == ["chat", "other", "localhost:8002", "127.0.0.2:8000"]
-    assert book.engines(())[0].url == "http://10.0.0.9:8000/metrics"
+def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(registry):
+    registry.update("processes", [at("127.0.0.1:8000"), at("[::1]:8001")], ())
+    registry.update("kubernetes", [at("10.0.0.9:8000", "pod-0")], ())
+    registry.update("ray", [at("localhost:8002"), at("127.0.0.2:8000")], ())
+    registry.update("file_sd", [at("10.0.0.9:8000", "chat"), at("Localhost.:8001".lower(), "other")], ())
+    assert names(registry) == ["chat", "other", "localhost:8002", "127.0.0.2:8000"]
+    assert registry.engines(())[0].url == "http://10.0.0.9:8000/metrics"
 
 
 def test_an_engine_configured_by_a_name_of_this_machine_is_found_once(clock):
     own = {"127.0.0.1", "node-7"}
-    book = Book(clock=clock, here=lambda host: host in own)
+    registry = TargetRegistry(clock=clock, is_local=lambda host: host in own)
     mine = [configured("http://node-7:8000/metrics", "chat"), configured("http://other:8000/metrics", "b")]
-    assert not book.saw("processes", [at("127.0.0.1:8000")], mine) or not book.engines(mine)
-    assert names(book, mine) == []
+    assert not registry.update("processes", [at("127.0.0.1:8000")], mine) or not registry.engines(mine)
+    assert names(registry, mine) == []
 
 
 def test_a_name_that_turns_out_to_lead_here_takes_the_engine_that_was_found_back(clock):
     own = {"127.0.0.1"}
-    book = Book(clock=clock, here=lambda host: host in own)
+    registry = TargetRegistry(clock=clock, is_local=lambda host: host in own)
     mine = [configured("http://chat.example:8000/metrics", "chat")]
     found = [at("127.0.0.1:8000")]
-    assert book.saw("processes", found, mine) and names(book, mine) == ["127.0.0.1:8000"]
-    assert not book.saw("processes", found, mine)
+    assert registry.update("processes", found, mine) and names(registry, mine) == ["127.0.0.1:8000"]
+    assert not registry.update("processes", found, mine)
     own.add("chat.example")
-    assert book.saw("processes", found, mine), "whoever asks must know that the engines are others now"
-    assert names(book, mine) == []
+    assert registry.update("processes", found, mine), "whoever asks must know that the engines are others now"
+    assert names(registry, mine) == []
 
 
 def test_an_address_that_this_machine_gave_up_is_another_machine_s(clock):
     own = {"127.0.0.1", "10.0.0.9"}
-    book = Book(clock=clock, here=lambda host: host in own)
-    book.saw("file_sd", [at("10.0.0.9:8000", "a")], ())
-    book.saw("processes", [at("127.0.0.1:8000")], ())
-    assert names(book) == ["a"]
+    registry = TargetRegistry(clock=clock, is_local=lambda host: host in own)
+    registry.update("file_sd", [at("10.0.0.9:8000", "a")], ())
+    registry.update("processes", [at("127.0.0.1:8000")], ())
+    assert names(registry) == ["a"]
     own.remove("10.0.0.9")
-    assert book.saw("file_sd", [at("10.0.0.9:8000", "a")], ())
-    assert names(book) == ["a", "127.0.0.1:8000"]
-    assert [engine.url for engine in book.engines(())] == [
+    assert registry.update("file_sd", [at("10.0.0.9:8000", "a")], ())
+    assert names(registry) == ["a", "127.0.0.1:8000"]
+    assert [engine.url for engine in registry.engines(())] == [
         "http://10.0.0.9:8000/metrics",
         "http://127.0.0.1:8000/metrics",
     ]
 
 
-def test_a_configured_engine_wins_by_its_page_and_against_processes_by_its_port(book):
+def test_a_configured_engine_wins_by_its_page_and_against_processes_by_its_port(registry):
     mine = [configured("http://127.0.0.1:8000/custom", "mine")]
-    book.saw("processes", [at("127.0.0.1:8000")], mine)
-    assert names(book, mine) == []
-    book.saw("file_sd", [at("127.0.0.1:8000"), FoundEngine(url="http://10.0.0.9:8000/custom", name="same")], mine)
-    assert names(book, mine) == ["127.0.0.1:8000"]
+    registry.update("processes", [at("127.0.0.1:8000")], mine)
+    assert names(registry, mine) == []
+    registry.update(
+        "file_sd", [at("127.0.0.1:8000"), FoundEngine(url="http://10.0.0.9:8000/custom", name="same")], mine
+    )
+    assert names(registry, mine) == ["127.0.0.1:8000"]
     later = [*mine, configured("http://localhost:8000/metrics", "later")]
-    assert names(book, later) == []
+    assert names(registry, later) == []
 
 
-def test_names_are_never_shared_whoever_chose_them(book):
-    book.saw("file_sd", [at("a:1", "chat"), at("b:1", "chat"), at("c:1", "d:1"), at("d:1")], ())
-    assert names(book) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
+def test_names_are_never_shared_whoever_chose_them(registry):
+    registry.update("file_sd", [at("a:1", "chat"), at("b:1", "chat"), at("c:1", "d:1"), at("d:1")], ())
+    assert names(registry) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
     mine = [configured("http://127.0.0.1:1/metrics", "chat"), configured("http://127.0.0.1:2/metrics", "b:1")]
-    assert names(book, mine) == ["http://a:1/metrics", "http://b:1/metrics", "d:1", "http://d:1/metrics"]
-    assert names(book) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
+    assert names(registry, mine) == ["http://a:1/metrics", "http://b:1/metrics", "d:1", "http://d:1/metrics"]
+    assert names(registry) == ["chat", "b:1", "d:1", "http://d:1/metrics"]
 
 
 def test_a_name_does_not_depend_on_whether_the_process_or_the_list_was_seen_first(clock):
     given = []
     for order in (("processes", "file_sd"), ("file_sd", "processes")):
-        book = Book(clock=clock, here={"127.0.0.1", "::1"}.__contains__)
+        registry = TargetRegistry(clock=clock, is_local={"127.0.0.1", "::1"}.__contains__)
         for place in order:
             path = "metrics" if place == "processes" else "m"
-            book.saw(place, [FoundEngine(url=f"http://127.0.0.1:8000/{path}")], ())
-        given.append([(engine.name, engine.url) for engine in book.engines(())])
+            registry.update(place, [FoundEngine(url=f"http://127.0.0.1:8000/{path}")], ())
+        given.append([(engine.name, engine.url) for engine in registry.engines(())])
     assert given == [[("127.0.0.1:8000", "http://127.0.0.1:8000/m")]] * 2
 
 
-def test_the_kind_is_heeded_only_where_there_is_such_a_kind(book):
-    book.saw("file_sd", [at("a:1", kind="vllm"), at("b:1", kind="nonsense"), at("c:1")], ())
-    assert [engine.kind for engine in book.engines(())] == ["vllm", "auto", "auto"]
+def test_the_kind_is_heeded_only_where_there_is_such_a_kind(registry):
+    registry.update("file_sd", [at("a:1", kind="vllm"), at("b:1", kind="nonsense"), at("c:1")], ())
+    assert [engine.kind for engine in registry.engines(())] == ["vllm", "auto", "auto"]
 
 
-def test_one_that_is_listed_no_more_stays_a_minute_and_one_that_flickers_stays(book, clock):
+def test_one_that_is_listed_no_more_stays_a_minute_and_one_that_flickers_stays(registry, clock):
     both = [at("a:1"), at("b:1")]
-    assert book.saw("file_sd", both, ())
-    assert not book.saw("file_sd", both, ())
+    assert registry.update("file_sd", both, ())
+    assert not registry.update("file_sd", both, ())
     for _ in range(3):
-        clock.now += FORGET_AFTER - 1
-        assert not book.saw("file_sd", both[:1], ())
+        clock.now += TARGET_TTL - 1
+        assert not registry.update("file_sd", both[:1], ())
         clock.now += 1
-        assert not book.saw("file_sd", both, ())
-    clock.now += FORGET_AFTER
-    assert not book.saw("file_sd", both[1:], ())
+        assert not registry.update("file_sd", both, ())
+    clock.now += TARGET_TTL
+    assert not registry.update("file_sd", both[1:], ())
     clock.now += 0.1
-    assert book.saw("file_sd", both[1:], ())
-    assert names(book) == ["b:1"]
+    assert registry.update("file_sd", both[1:], ())
+    assert names(registry) == ["b:1"]
 
 
-def test_a_place_that_is_not_heard_of_keeps_its_engines(book, clock):
-    book.saw("file_sd", [at("a:1")], ())
-    clock.now += 10 * FORGET_AFTER
-    book.saw("ray", [], ())
-    assert names(book) == ["a:1"]
-    book.drop("file_sd")
-    assert names(book) == []
+def test_a_place_that_is_not_heard_of_keeps_its_engines(registry, clock):
+    registry.update("file_sd", [at("a:1")], ())
+    clock.now += 10 * TARGET_TTL
+    registry.update("ray", [], ())
+    assert names(registry) == ["a:1"]
+    registry.remove("file_sd")
+    assert names(registry) == []
 
 
-def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than_the_bound(book, clock, caplog):
-    book.saw("file_sd", [at(f"a{n}:1") for n in range(500)], ())
-    assert len(names(book)) == MAX_DISCOVERED
+def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than_the_bound(registry, clock, caplog):
+    registry.update("file_sd", [at(f"a{n}:1") for n in range(500)], ())
+    assert len(names(registry)) == MAX_DISCOVERED
     assert sum("event=target_limit_reached" in line for line in caplog.messages) == 1
     for look in range(200):
-        before = set(names(book))
+        before = set(names(registry))
         clock.now += 2
-        book.saw("file_sd", [at(f"b{look}-{n}:1") for n in range(500)], ())
-        book.saw("ray", [at(f"r{look}-{n}:1") for n in range(500)], ())
-        now = set(names(book))
+        registry.update("file_sd", [at(f"b{look}-{n}:1") for n in range(500)], ())
+        registry.update("ray", [at(f"r{look}-{n}:1") for n in range(500)], ())
+        now = set(names(registry))
         assert len(now) <= MAX_DISCOVERED
         if look:
             assert len(before ^ now) <= 2 * MAX_CHANGES
-    assert len(names(book)) == MAX_DISCOVERED
-    assert all(not name.startswith("a") for name in names(book))
+    assert len(names(registry)) == MAX_DISCOVERED
+    assert all(not name.startswith("a") for name in names(registry))
     assert sum("event=target_limit_reached" in line for line in caplog.messages) == 2
 
 
-def test_a_pod_that_moved_takes_its_name_along_at_once(book, clock):
-    book.saw("kubernetes", [at("10.1.0.1:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
+def test_a_pod_that_moved_takes_its_name_along_at_once(registry, clock):
+    registry.update("kubernetes", [at("10.1.0.1:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
     clock.now += 2
-    assert book.saw("kubernetes", [at("10.1.0.7:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
-    assert {(e.name, e.url) for e in book.engines(())} == {
+    assert registry.update("kubernetes", [at("10.1.0.7:1", "chat-0"), at("10.1.0.2:1", "chat-1")], ())
+    assert {(e.name, e.url) for e in registry.engines(())} == {
         ("chat-0", "http://10.1.0.7:1/metrics"), ("chat-1", "http://10.1.0.2:1/metrics"),
     }  # fmt: skip
 
 
-def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(book):
-    book.saw("file_sd", [at("a:1", "x"), at("b:1", "y")], ())
-    before = book.engines(())
-    assert book.saw("file_sd", [at("a:1", "z", kind="tgi"), at("b:1", "y")], ())
-    after = book.engines(())
+def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(registry):
+    registry.update("file_sd", [at("a:1", "x"), at("b:1", "y")], ())
+    before = registry.engines(())
+    assert registry.update("file_sd", [at("a:1", "z", kind="tgi"), at("b:1", "y")], ())
+    after = registry.engines(())
     assert [(e.name, e.kind) for e in after] == [("z", "tgi"), ("y", "auto")]
     assert after[1] == before[1]
 
@@ -183,27 +185,27 @@ def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(book
 
 def test_a_tentative_engine_passes_once_its_page_is_an_engines(clock):
     asked = []
-    vetting = Vetting(clock, lambda url: asked.append(url) or "good" in url)
+    vetting = ProbeFilter(clock, lambda url: asked.append(url) or "good" in url)
     found = [at("good:1", tentative=True), at("bad:1", tentative=True), at("certain:1")]
-    assert [one.url for one in vetting.passed(found)] == ["http://good:1/metrics", "http://certain:1/metrics"]
-    clock.now += PROBE_AGAIN - 1
-    assert len(vetting.passed(found)) == 2
+    assert [one.url for one in vetting.confirmed(found)] == ["http://good:1/metrics", "http://certain:1/metrics"]
+    clock.now += PROBE_PERIOD - 1
+    assert len(vetting.confirmed(found)) == 2
     assert len(asked) == 2
     clock.now += 1
-    vetting.passed(found)
+    vetting.confirmed(found)
     assert asked[2:] == ["http://bad:1/metrics"]
-    vetting.passed([])
-    vetting.passed(found)
+    vetting.confirmed([])
+    vetting.confirmed(found)
     assert len(asked) == 5  # who was gone proves itself anew
 
 
 def test_a_page_of_something_else_is_looked_at_ever_less_often_and_a_silent_pod_every_minute(clock):
     asked = []
-    vetting = Vetting(clock, lambda url: asked.append((url, clock.now)) or (None if "silent" in url else False))
+    vetting = ProbeFilter(clock, lambda url: asked.append((url, clock.now)) or (None if "silent" in url else False))
     found = [at("other:1", tentative=True), at("silent:1", tentative=True)]
     begun = clock.now
     while clock.now < begun + 2400:
-        vetting.passed(found)
+        vetting.confirmed(found)
         clock.now += 10
     times = {url: [at - begun for one, at in asked if one == url] for url in dict(asked)}
     assert times["http://other:1/metrics"] == [0, 60, 180, 420, 900, 1500, 2100]
@@ -212,11 +214,11 @@ def test_a_page_of_something_else_is_looked_at_ever_less_often_and_a_silent_pod_
 
 def test_few_pages_are_looked_at_at_once_and_each_gets_its_turn(clock):
     asked = []
-    vetting = Vetting(clock, lambda url: bool(asked.append(url)))
+    vetting = ProbeFilter(clock, lambda url: bool(asked.append(url)))
     found = [at(f"a{n}:1", tentative=True) for n in range(100)]
     for _ in range(8):
         before = len(asked)
-        vetting.passed(found)
+        vetting.confirmed(found)
         assert len(asked) - before <= MAX_PROBES
         clock.now += 2
     assert sorted(asked) == sorted(one.url for one in found)
@@ -226,8 +228,8 @@ def test_a_page_is_an_engines_or_it_is_not(monkeypatch):
     monkeypatch.setitem(FAULTS, "other", lambda peer: peer.reply(b"node_cpu_seconds_total 1\n"))
     monkeypatch.setitem(FAULTS, "large", lambda peer: peer.reply(b"kube_pod_info 1\n" * 200_000))
     with Hostile() as server:
-        assert manager.is_engines_page(server.url("living"))
-        assert manager.is_engines_page(server.url("no-such")) is None
-        assert manager.is_engines_page(server.url("other")) is False
-        assert manager.is_engines_page(server.url("large")) is False
-    assert manager.is_engines_page("http://127.0.0.1:1/metrics") is None
+        assert manager.probe_engine(server.url("living"))
+        assert manager.probe_engine(server.url("no-such")) is None
+        assert manager.probe_engine(server.url("other")) is False
+        assert manager.probe_engine(server.url("large")) is False
+    assert manager.probe_engine("http://127.0.0.1:1/metrics") is None

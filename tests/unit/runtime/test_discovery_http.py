@@ -11,7 +11,7 @@ import tests.support.hostile_pages  # noqa: F401 - whose faults are served by na
 from exporter.config.settings import parse
 from exporter.http.client.client import Target
 from exporter.runtime.discovery import manager
-from exporter.runtime.discovery.manager import Discovery
+from exporter.runtime.discovery.manager import DiscoveryManager
 from exporter.sources.discovery.http_sd import HttpList, HttpSd
 from exporter.sources.discovery.ray import Ray
 from tests.support.hostile import FAULTS, Hostile
@@ -57,12 +57,12 @@ def test_lists_of_several_servers_are_read_like_files_and_followed(server, serve
     served["one"] = [group("10.0.0.1:8000", **labels), group("b:1")]
     served["two"] = [group("b:1", "c:1"), group("no/host")]
     place = lists(server, "one", "two")
-    seen = place.look()
+    seen = place.refresh()
     assert urls(seen) == ["https://10.0.0.1:8000/m", "http://b:1/metrics", "http://c:1/metrics"]
     assert (seen.found[0].name, seen.found[0].kind, seen.problem) == ("chat", "vllm", None)
-    assert seen.remark.startswith("left_out=1:")
+    assert seen.warning.startswith("ignored=1:")
     served["one"] = []
-    assert urls(place.look()) == ["http://b:1/metrics", "http://c:1/metrics"], "an empty list lists nothing"
+    assert urls(place.refresh()) == ["http://b:1/metrics", "http://c:1/metrics"], "an empty list lists nothing"
     place.close()
 
 
@@ -82,20 +82,20 @@ def test_lists_of_several_servers_are_read_like_files_and_followed(server, serve
 def test_a_bad_answer_keeps_the_last_good_list_of_its_own_server_alone(server, served, body, reason):
     served["one"], served["two"] = [group("a:1")], [group("b:1")]
     place = lists(server, "one", "two")
-    place.look()
+    place.refresh()
     served["one"], served["two"] = body, [group("b:2")]
-    seen = place.look()
+    seen = place.refresh()
     assert seen.problem.reason == reason
     assert urls(seen) == ["http://a:1/metrics", "http://b:2/metrics"]
     served["one"] = [group("a:2")]
-    healed = place.look()
+    healed = place.refresh()
     assert healed.problem is None and urls(healed) == ["http://a:2/metrics", "http://b:2/metrics"]
     place.close()
 
 
 def test_a_server_that_refuses_is_named_without_its_query(server):
     place = lists(server, "no-such?team=x")
-    problem = place.look().problem
+    problem = place.refresh().problem
     assert problem.reason == "http_404" and "team" not in str(problem)
     place.close()
 
@@ -105,24 +105,24 @@ def test_the_agents_of_this_machine_are_taken_out_of_what_ray_s_dashboard_lists(
     (tmp_path / "token").write_text("t0ken")
     target = Target(url=server.url("one"), timeout=1.0, bearer_token_file=str(tmp_path / "token"))
     ray = Ray(HttpList(target), addresses=lambda: frozenset({"10.0.0.1"}))
-    assert urls(ray.look()) == ["http://10.0.0.1:19180/metrics"]
+    assert urls(ray.refresh()) == ["http://10.0.0.1:19180/metrics"]
     assert b"Authorization: Bearer t0ken" in server.heads("one")[0]
     served["one"] = b"<html>log in</html>"
-    seen = ray.look()
+    seen = ray.refresh()
     assert urls(seen) == ["http://10.0.0.1:19180/metrics"] and seen.problem.reason == "malformed"
     ray.close()
 
 
 def test_the_settings_lists_become_engines_and_their_health_is_shown(server, served, monkeypatch):
-    monkeypatch.setattr(manager, "LISTS_EVERY", 0.05)
+    monkeypatch.setattr(manager, "LISTS_PERIOD", 0.05)
     served["one"], served["two"] = [group("a:1", replica="chat")], [group("127.0.0.1:19180")]
     wanted = parse(
         f"discovery: {{processes: false, http_sd: [{{url: '{server.url('one')}'}}], ray_url: '{server.url('two')}'}}",
         "test",
         {},
     )
-    one = Discovery(configured=tuple, changed=lambda: None)
-    one.adopt(wanted.discovery)
+    one = DiscoveryManager(configured=tuple, on_change=lambda: None)
+    one.configure(wanted.discovery)
     try:
         until(lambda: {engine.name for engine in one.engines()} == {"chat", "127.0.0.1:19180"})
         until(
@@ -134,7 +134,7 @@ def test_the_settings_lists_become_engines_and_their_health_is_shown(server, ser
         served["one"] = [group("b:1", replica="chat")]
         until(lambda: "http://b:1/metrics" in {engine.url for engine in one.engines()})
         assert all(b"Authorization" not in head for head in server.heads("one"))
-        one.adopt(parse("discovery: {processes: false}", "test", {}).discovery)
+        one.configure(parse("discovery: {processes: false}", "test", {}).discovery)
         assert one.engines() == ()
     finally:
         one.stop()
@@ -144,6 +144,6 @@ def test_servers_that_hang_are_done_within_their_deadlines(server, served):
     served["one"] = served["two"] = None
     begun = time.monotonic()
     place = lists(server, "one", "two")
-    assert place.look().problem.reason == "timeout"
+    assert place.refresh().problem.reason == "timeout"
     assert time.monotonic() - begun < 5.0
     place.close()

@@ -15,8 +15,8 @@ from exporter.config.settings import DiscoverySettings, parse
 from exporter.model.process import ListeningEngine
 from exporter.runtime.app import App
 from exporter.runtime.discovery import manager
-from exporter.runtime.discovery.manager import PROBE_AGAIN, Discovery
-from exporter.runtime.discovery.registry import FORGET_AFTER
+from exporter.runtime.discovery.manager import PROBE_PERIOD, DiscoveryManager
+from exporter.runtime.discovery.registry import TARGET_TTL
 from exporter.sources.discovery.file_sd import FileSd
 from tests.support.builders import Clock
 from tests.support.fault_matrix import programs
@@ -30,22 +30,22 @@ from tests.support.waiting import until
 @pytest.fixture
 def watch(monkeypatch):
     """Make a Discovery that looks every 50 ms; its threads end with the test."""
-    monkeypatch.setattr(manager, "FILES_EVERY", 0.05)
+    monkeypatch.setattr(manager, "FILES_PERIOD", 0.05)
     made, engines = [], []
 
     def make(settings="", **more):
-        one = Discovery(configured=lambda: engines, changed=lambda: None, **more)
+        one = DiscoveryManager(configured=lambda: engines, on_change=lambda: None, **more)
         made.append(one)
-        one.adopt(parse(f"discovery: {{processes: false{settings}}}", "test", {}).discovery)
+        one.configure(parse(f"discovery: {{processes: false{settings}}}", "test", {}).discovery)
         return one
 
     yield make
-    watchers = [watcher for one in made for watcher in one._watchers.values()]
+    watchers = [watcher for one in made for watcher in one._loops.values()]
     for one in made:
         one.stop()
     for watcher in watchers:
-        watcher.polling.join(5)
-        assert not watcher.polling._thread.is_alive()
+        watcher.poll_loop.join(5)
+        assert not watcher.poll_loop._thread.is_alive()
 
 
 def write(path, *targets, **labels):
@@ -79,13 +79,13 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
     assert said == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
 
 
-def test_targets_that_are_left_out_are_said_once(watch, tmp_path, caplog):
+def test_targets_that_are_ignored_are_said_once(watch, tmp_path, caplog):
     write(tmp_path / "a.json", "127.0.0.1:1", "what is this")
     one = watch(f", file_sd: ['{tmp_path}/*.json']")
     until(lambda: status(one, "file_sd").up)
     time.sleep(0.3)
-    assert [line for line in caplog.messages if "left_out" in line] == [
-        'event=discovery_warning source=discovery:file_sd msg="left_out=1: targets that are no HOST:PORT, or too many"'
+    assert [line for line in caplog.messages if "ignored" in line] == [
+        'event=discovery_warning source=discovery:file_sd msg="ignored=1: targets that are no HOST:PORT, or too many"'
     ]
 
 
@@ -95,14 +95,14 @@ def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
     one = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
     until(lambda: found(one) == ["127.0.0.1:1", "127.0.0.1:2"])
     assert one.loop_restarts == {"discovery": 0}
-    thread = one._watchers["ray"].polling._thread
-    gone = one._watchers["file_sd"].polling
-    one.adopt(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
+    thread = one._loops["ray"].poll_loop._thread
+    gone = one._loops["file_sd"].poll_loop
+    one.configure(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
     assert found(one) == ["127.0.0.1:2"]
-    assert one._watchers["ray"].polling._thread is thread
+    assert one._loops["ray"].poll_loop._thread is thread
     gone.join(5)
     assert [status.source for status in one.statuses] == ["discovery:ray"]
-    one.adopt(DiscoverySettings(processes=False))
+    one.configure(DiscoverySettings(processes=False))
     assert (found(one), one.statuses, one.loop_restarts) == ([], [], {})
     thread.join(5)
     assert not thread.is_alive()
@@ -113,14 +113,14 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
     clock, go_on = Clock(), threading.Event()
     one = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
     until(lambda: status(one, "file_sd").up)
-    hanging, look = threading.Event(), FileSd.look
+    hanging, look = threading.Event(), FileSd.refresh
 
     def hang(self):
         hanging.set()
         go_on.wait(10)
         return look(self)
 
-    monkeypatch.setattr(FileSd, "look", hang)
+    monkeypatch.setattr(FileSd, "refresh", hang)
     try:
         clock.now += 1
         assert hanging.wait(5)
@@ -134,7 +134,7 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
 def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch, tmp_path, monkeypatch):
     write(tmp_path / "a.json", "127.0.0.1:1")
     begun, go_on = threading.Event(), threading.Event()
-    look = FileSd.look
+    look = FileSd.refresh
 
     def slow(self):
         seen = look(self)
@@ -142,11 +142,11 @@ def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch
         go_on.wait(10)
         return seen
 
-    monkeypatch.setattr(FileSd, "look", slow)
+    monkeypatch.setattr(FileSd, "refresh", slow)
     one = watch(f", file_sd: ['{tmp_path}/a.json']")
     assert begun.wait(5)
-    polling = one._watchers["file_sd"].polling
-    one.adopt(DiscoverySettings(processes=False))
+    polling = one._loops["file_sd"].poll_loop
+    one.configure(DiscoverySettings(processes=False))
     go_on.set()
     polling.join(5)
     assert found(one) == []
@@ -161,7 +161,7 @@ def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
         raise RuntimeError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileSd, "look", buggy)
+        patch.setattr(FileSd, "refresh", buggy)
         one = watch(f", file_sd: ['{tmp_path}/a.json']")
         until(lambda: len(looks) >= 2)
         until(lambda: status(one, "file_sd").reason == "internal")
@@ -208,17 +208,17 @@ def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path)
     app = App(parse("gpu: {enabled: false}", "test", {}), clock=clock)
     try:
         both = [ListeningEngine(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
-        app.discovery.saw_processes(both)
+        app.discovery.on_processes(both)
         gone, stays = app.pollers.replicas.values()
-        clock.now += FORGET_AFTER + 1
-        app.discovery.saw_processes(both[1:])
+        clock.now += TARGET_TTL + 1
+        app.discovery.on_processes(both[1:])
         assert list(app.pollers.replicas.values()) == [stays]
-        gone.polling.join(5)
-        assert not gone.polling._thread.is_alive()
+        gone.poll_loop.join(5)
+        assert not gone.poll_loop._thread.is_alive()
     finally:
         app.stop()
-        stays.polling.join(5)
-    app.discovery.saw_processes(both)
+        stays.poll_loop.join(5)
+    app.discovery.on_processes(both)
     assert list(app.pollers.replicas.values()) == [stays]  # nothing begins after the end
 
 
@@ -229,41 +229,41 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
         asked.append((url, unverified))
         return pages.get(url)
 
-    monkeypatch.setattr(manager, "is_engines_page", probe)
-    one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
+    monkeypatch.setattr(manager, "probe_engine", probe)
+    one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
     triton = ListeningEngine(host="127.0.0.1", port=8002, pid=1, kind="triton", certain=False)
     safe = ListeningEngine(host="::1", port=8000, pid=2, kind="vllm", tls=True)
-    one.saw_processes([triton, safe])
+    one.on_processes([triton, safe])
     (engine,) = one.engines()
     assert (engine.url, engine.tls.insecure_skip_verify) == ("https://[::1]:8000/metrics", True)
     assert asked == [("http://127.0.0.1:8002/metrics", True)], "who is certain is not asked"
     pages["http://127.0.0.1:8002/metrics"] = True
-    one.saw_processes([triton, safe])
+    one.on_processes([triton, safe])
     assert len(one.engines()) == 1, "not at every look"
-    clock.tick(PROBE_AGAIN)
-    one.saw_processes([triton, safe])
+    clock.tick(PROBE_PERIOD)
+    one.on_processes([triton, safe])
     assert {found.url: found.tls.insecure_skip_verify for found in one.engines()} == {
         "https://[::1]:8000/metrics": True, "http://127.0.0.1:8002/metrics": False
     }  # fmt: skip
 
 
-def test_dynamos_frontend_is_left_out_where_its_workers_tell_of_the_same_requests(monkeypatch):
+def test_dynamos_frontend_is_ignored_where_its_workers_tell_of_the_same_requests(monkeypatch):
     clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
-    monkeypatch.setattr(manager, "is_engines_page", lambda url, **_: url in shown)
-    one = Discovery(configured=tuple, changed=lambda: None, clock=clock)
+    monkeypatch.setattr(manager, "probe_engine", lambda url, **_: url in shown)
+    one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
     front = ListeningEngine(host="127.0.0.1", port=8000, pid=1, kind="dynamo", certain=False)
     worker = ListeningEngine(host="127.0.0.1", port=8081, pid=2, kind="dynamo_worker", certain=False)
-    one.saw_processes([front, worker])
+    one.on_processes([front, worker])
     assert [engine.name for engine in one.engines()] == ["127.0.0.1:8000"]
     shown.add("http://127.0.0.1:8081/metrics")
     for _ in range(3):
-        clock.tick(FORGET_AFTER)
-        one.saw_processes([front, worker])
+        clock.tick(TARGET_TTL)
+        one.on_processes([front, worker])
     assert [engine.name for engine in one.engines()] == ["127.0.0.1:8081"]
 
 
 def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp_path, monkeypatch):
-    monkeypatch.setattr(manager, "FILES_EVERY", 0.05)
+    monkeypatch.setattr(manager, "FILES_PERIOD", 0.05)
     write(tmp_path / "a.json", "127.0.0.1:1", "127.0.0.1:2")
     write(tmp_path / "b.json", "127.0.0.1:2", "127.0.0.1:3")
 

@@ -12,7 +12,7 @@ import pytest
 from exporter.config import settings
 from exporter.errors import EndpointError
 from exporter.runtime.app import App
-from exporter.runtime.gateway import GatewayPlan, gateway_poller
+from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.simulate import gateway as simulated
 from exporter.simulate.plan import Plan
 from exporter.sources.replay import ReplayedPage
@@ -113,7 +113,7 @@ def test_an_exchange_that_never_returns_is_withdrawn_by_who_looks():
     clock = Clock()
     one = poller([haproxy(a=1)], clock)
     one.poll()
-    one.polling.begin()
+    one.poll_loop.begin()
     assert one.view(clock.now + 10).reading is not None
     late = one.view(clock.now + 16)
     assert (late.reading, late.status.reason, late.status.hung) == (None, "hung", True)
@@ -140,7 +140,7 @@ class Counting:
 def test_the_loop_polls_survives_a_bug_and_ends(fail, reason):
     before = threading.active_count()
     gateway = Counting(fail)
-    plan = GatewayPlan(name="edge", kind="haproxy", interval=0.05, windows=(("1m", 60.0),))
+    plan = GatewayConfig(name="edge", kind="haproxy", interval=0.05, windows=(("1m", 60.0),))
     one = gateway_poller(plan, gateway)
     one.start(time.monotonic())
     deadline = time.monotonic() + 10
@@ -167,11 +167,11 @@ def test_a_flapping_gateway_is_logged_three_times_and_then_once_a_minute(caplog)
 
 def test_a_gateway_that_does_not_answer_is_asked_less_often():
     one = gateway_poller(
-        GatewayPlan(name="g", kind="auto", interval=1.0, windows=()), Counting(EndpointError("timeout", "late"))
+        GatewayConfig(name="g", kind="auto", interval=1.0, windows=()), Counting(EndpointError("timeout", "late"))
     )
     for _ in range(12):
         one.poll()
-    assert one.polling._back_off() > 8 > one.polling.interval
+    assert one.poll_loop._back_off() > 8 > one.poll_loop.interval
 
 
 # ------------------------------------------------------------------ the simulated gateway
@@ -259,11 +259,11 @@ def test_a_reload_keeps_the_poller_and_what_it_has_read_under_other_windows_too(
             time.sleep(0.02)
         assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
-        assert first.plan.windows == (("2m", 120.0),)
+        assert first.config.windows == (("2m", 120.0),)
         while "2m" not in first.state.windows and time.monotonic() < deadline:
             time.sleep(0.02)
         assert first.state.windows["2m"].seconds > 0.3, "begun before the reload"
     finally:
         app.stop()
     first.join(10.0)
-    assert not first.polling._thread.is_alive()
+    assert not first.poll_loop._thread.is_alive()

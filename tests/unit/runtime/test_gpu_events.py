@@ -14,7 +14,7 @@ from exporter.model import CardFacts
 from exporter.model.xid_catalog import FATAL
 from exporter.runtime.app import App, Driver
 from exporter.runtime.gpu_event_lines import MAX_SAID
-from exporter.runtime.gpu_events import EVERY, PATIENCE, Events
+from exporter.runtime.gpu_events import EVERY, STARTUP_GRACE, GpuEvents
 from tests.support.builders import Clock, card
 from tests.support.tools import without_root
 from tests.support.waiting import until
@@ -39,20 +39,20 @@ def clock():
 
 
 @pytest.fixture
-def news():
+def changes():
     return []
 
 
 @pytest.fixture
-def events(clock, news):
-    one = Events(changed=lambda: news.append(1), clock=clock, wall=lambda: 1.7e9 + clock.now)
+def events(clock, changes):
+    one = GpuEvents(on_change=lambda: changes.append(1), clock=clock, wall=lambda: 1.7e9 + clock.now)
     yield one
     one.stop()
     if one._watch is not None:
-        one._watch.polling.join(5.0)
+        one._watch.poll_loop.join(5.0)
 
 
-def follow(events, path, *, known=lambda events: events._watch.polling.status.reason != "starting"):
+def follow(events, path, *, known=lambda events: events._watch.poll_loop.status.reason != "starting"):
     """Start the real thread on a file and wait for what is asked."""
     events.watch(enabled=True, path=str(path))
     until(lambda: known(events))
@@ -60,7 +60,7 @@ def follow(events, path, *, known=lambda events: events._watch.polling.status.re
 
 def look(events):
     """Read the kernel log once, in this thread."""
-    events._watch.look()
+    events._watch.refresh()
 
 
 def count(events, xid="79"):
@@ -73,11 +73,11 @@ def labels(events):
     return {one.labels[3] for one in events.view(CARDS)}
 
 
-def test_an_event_of_the_driver_is_counted_and_is_news(events, news):
+def test_an_event_of_the_driver_is_counted_and_notified(events, changes):
     events.on_driver_event(UP)
-    news.clear()
+    changes.clear()
     events.on_driver_event(seen())
-    assert news
+    assert changes
     (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
     assert (one.labels, one.count, one.last_unix_time) == (("0", UUID, "79", "nvml"), 1, 1.7e9 + 1000.0)
     assert len(events.view(CARDS)) == len(FATAL)
@@ -90,7 +90,7 @@ def test_nothing_is_shown_before_it_is_known_who_is_listened_to(events, clock, t
     (tmp_path / "missing").write_text("")
     look(events)
     assert events.view(CARDS) == (), "the driver may still be there in a moment"
-    clock.tick(PATIENCE)
+    clock.tick(STARTUP_GRACE)
     assert labels(events) == {"kernel_log"}
     events.on_driver_event(UP)
     assert labels(events) == {"nvml+kernel_log"}
@@ -151,7 +151,7 @@ def test_the_kernel_log_that_is_switched_off_is_no_source_any_more_and_costs_no_
     events.watch(enabled=True, path=str(path))
     assert events._watch is watch, "the same path goes on"
     events.watch(enabled=False, path=None)
-    watch.polling.join(5.0)
+    watch.poll_loop.join(5.0)
     assert [status.source for status in events.statuses] == ["nvml_events"]
     assert count(events) == 1 and labels(events) == {"nvml"}
 
@@ -272,7 +272,7 @@ def test_old_lines_without_a_time_are_left_out(events, tmp_path):
     assert [one.count for one in events.view(CARDS) if one.last_unix_time is not None] == [1], "a new one is read"
 
 
-def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
+def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, changes):
     path = tmp_path / "log"
     path.write_text("")
     events.on_driver_event(UP)
@@ -280,7 +280,7 @@ def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, news):
     events.view(CARDS)
     path.write_text(line(79))
     until(lambda: count(events) == 1, seconds=20 * EVERY)
-    assert news
+    assert changes
 
 
 def test_nothing_new_costs_no_new_rows(events):
@@ -318,7 +318,7 @@ def test_a_simulated_node_never_reads_the_log_of_the_machine_it_runs_on(text, dr
     finally:
         app.events.stop()
         if watch is not None:
-            watch.polling.join(5.0)
+            watch.poll_loop.join(5.0)
 
 
 def test_a_reload_follows_another_log():
@@ -328,9 +328,9 @@ def test_a_reload_follows_another_log():
     app.settings = parse("kernel_log: {path: /nowhere/b}", "test", {})
     app._watch_kernel()
     second = app.events._watch
-    first.polling.join(5.0)
+    first.poll_loop.join(5.0)
     app.events.stop()
-    second.polling.join(5.0)
+    second.poll_loop.join(5.0)
     assert (first.path, second.path) == ("/nowhere/a", "/nowhere/b")
 
 
@@ -343,4 +343,4 @@ def test_until_the_driver_has_said_anything_its_events_are_starting(events):
 
 
 def test_without_cards_to_watch_there_is_no_source_of_events():
-    assert Events(driver=False).statuses == []
+    assert GpuEvents(driver=False).statuses == []

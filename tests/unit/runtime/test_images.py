@@ -9,7 +9,7 @@ import pytest
 from exporter.config import settings
 from exporter.errors import SettingsError
 from exporter.render.exposition import ExpositionRenderer
-from exporter.runtime.discovery.registry import Book
+from exporter.runtime.discovery.registry import TargetRegistry
 from exporter.sources.discovery.found import engine_at
 from exporter.sources.discovery.kubernetes import _engine, _pods
 from tests.contract.test_consistency import found
@@ -96,9 +96,9 @@ def test_an_image_asked_for_by_digest_shows_the_one_that_runs(pinned):
 def test_a_list_may_name_the_image(label, image):
     found = engine_at("10.0.0.1:8000", {"image": label})
     assert found.image == image
-    book = Book(clock=Clock(), here={"127.0.0.1", "::1"}.__contains__)
-    book.saw("file_sd", [found], ())
-    assert [engine.image for engine in book.engines(())] == [image]
+    registry = TargetRegistry(clock=Clock(), is_local={"127.0.0.1", "::1"}.__contains__)
+    registry.update("file_sd", [found], ())
+    assert [engine.image for engine in registry.engines(())] == [image]
 
 
 def test_the_configuration_may_name_the_image(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from exporter.derive.assignment import Assignment
 from exporter.model import DriverFacts, GatewayReading, GatewayState, GpuAssignment, Outcome, SourceStatus
-from exporter.runtime.publisher import DEAD_AFTER, PATIENCE, Publisher
+from exporter.runtime.publisher import DEAD_AFTER, STARTUP_GRACE, Publisher
 from tests.support.builders import Clock, card, replica
 
 
@@ -76,7 +76,7 @@ def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
 
 def test_without_cards_the_replicas_are_still_shown():
     made, published = publisher(None, [Source(replica("a"))])
-    made.turn()
+    made.publish_once()
     assert [one.name for one in published[0].replicas] == ["a"]
     assert published[0].driver is None
 
@@ -84,20 +84,20 @@ def test_without_cards_the_replicas_are_still_shown():
 def test_ready_needs_one_source_that_answers():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))])
     assert made.ready() == Outcome(False, "no snapshot yet")
-    made.turn()
+    made.publish_once()
     assert made.ready() == Outcome(False, "0 of 1 cards and 0 of 1 replicas answer")
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a"))])
-    made.turn()
+    made.publish_once()
     assert made.ready().ok is True
 
 
 def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
     status = SourceStatus(source="gateway:edge", up=True)
     silent = GatewayState(name="edge", labels=("edge", ""), status=status, reading=None, last_read_at=None)
-    heard = replace(silent, reading=GatewayReading(gateway="haproxy", at=1000.0, backends={}), last_read_at=1000.0)
-    for state, answers in ((silent, 0), (heard, 1)):
+    polled = replace(silent, reading=GatewayReading(gateway="haproxy", at=1000.0, backends={}), last_read_at=1000.0)
+    for state, answers in ((silent, 0), (polled, 1)):
         made, _ = publisher(gateways=lambda state=state: [Source(state)])
-        made.turn()
+        made.publish_once()
         outcome = Outcome(answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
         assert made.ready() == outcome
 
@@ -106,17 +106,17 @@ def test_ready_waits_for_a_source_that_has_not_answered_once_but_not_for_ever():
     clock = Clock()
     starting = SourceStatus(source="driver", up=False, reason="starting")
     made, _ = publisher(Cards(status=starting), [Source(replica("a"))], clock=clock)
-    made.turn()
+    made.publish_once()
     assert made.ready() == Outcome(False, "the first cycle is not done yet")
-    clock.tick(PATIENCE)
-    made.turn()
+    clock.tick(STARTUP_GRACE)
+    made.publish_once()
     assert made.ready().ok is True
 
 
 def test_a_snapshot_that_is_old_is_not_ready():
     clock = Clock()
     made, _ = publisher(None, [Source(replica("a"))], clock=clock)
-    made.turn()
+    made.publish_once()
     clock.tick(DEAD_AFTER + 1)
     assert made.ready().ok is False
 
@@ -163,7 +163,7 @@ def test_an_error_in_the_loop_is_survived_and_counted():
     try:
         deadline = time.monotonic() + 5
         while not published and time.monotonic() < deadline:
-            made.news()
+            made.notify()
             time.sleep(0.01)
     finally:
         made.stop()
@@ -177,7 +177,7 @@ def test_news_is_published_at_most_once_an_interval():
     try:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            made.news()
+            made.notify()
             time.sleep(0.005)
     finally:
         made.stop()
@@ -194,7 +194,7 @@ def test_everything_that_starts_is_shown_at_once():
     try:
         deadline = time.monotonic() + 5
         source.state = replica("a")
-        made.news()
+        made.notify()
         while not any(one.replicas[0].reading for one in published) and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:

@@ -160,15 +160,15 @@ def in_use(app, log):
     """What the daemon goes by, taken from the parts and not from the settings that they were given."""
     watch = app.events._watch
     told = []
-    app._ledger.account = lambda *_, **more: told.append(more)
+    app._cost_tracker.update = lambda *_, **more: told.append(more)
     app._economy((), (), ())
     return {
         "cards": app.cards and (app.cards._interval, app.cards._deadline),
         "kernel_log": (watch is not None, watch and watch.path),
-        "engines": [(made_of, poller.plan) for made_of, poller in app.pollers.replicas.items()],
+        "engines": [(made_of, poller.config) for made_of, poller in app.pollers.replicas.items()],
         "gateways": list(app.pollers.gateways),
-        "discovery": {name: watcher.plan for name, watcher in app.discovery._watchers.items()},
-        "processes": app.placement._found is not None,
+        "discovery": {name: loop.config for name, loop in app.discovery._loops.items()},
+        "processes": app.assignments._on_engines is not None,
         "costs": told,
         "series": len(app.pages._renderers[False]._families),
         "reload_endpoint": asked(app, "POST", "/-/reload")[0],
@@ -201,7 +201,7 @@ def daemon(text, later, folder):
 
     settings = read(text)
     log = [settings.log]
-    app = App(settings, reread=lambda: read(later[0]), adopted=lambda found: log.append(found.log))
+    app = App(settings, reread=lambda: read(later[0]), on_settings=lambda found: log.append(found.log))
     app.listen()
     try:
         yield app, log
@@ -310,7 +310,7 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
         outcome = app.reload()
         assert not outcome.ok and "can't start new thread" in outcome.message and "event=reload_failed" in caplog.text
         assert app.settings == old and not app.publisher.reload_successful
-        plans = {one.name: poller.plan for one, poller in app.pollers.replicas.items()}
+        plans = {one.name: poller.config for one, poller in app.pollers.replicas.items()}
         assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (("1m", 60.0),))
         names = {f"engine:{name}" for name in "abxy"}
         until(lambda: names & {one.name for one in threading.enumerate()} == {"engine:a", "engine:b"})
@@ -374,13 +374,13 @@ def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_
         app._apply_engines(app.settings.engines)
         (poller,) = app.pollers.replicas.values()
         until(lambda: poller.state.reading is not None)
-        poller.follow(poller.plan, None, time.monotonic())  # a second page, so that there is a past
+        poller.reconfigure(poller.config, None, time.monotonic())  # a second page, so that there is a past
         until(lambda: poller.state.windows)
-        before, plan = poller.state, poller.plan
+        before, plan = poller.state, poller.config
         assert app.reload().ok
         assert list(app.pollers.replicas.values()) == [poller]
         shown = [app.publisher.compose().replicas[0]]
-        if poller.plan != plan:
+        if poller.config != plan:
             until(lambda: shown.append(poller.state) or shown[-1].last_read_at != before.last_read_at)
         shown.append(app.publisher.compose().replicas[0])
         assert all(state.status.up and state.reading is not None and state.windows for state in shown)
@@ -401,7 +401,7 @@ def test_an_engine_of_the_same_name_at_another_page_begins_anew(engine, tmp_path
         (other,) = app.pollers.replicas.values()
         assert other is not poller
         poller.join(5.0)
-        assert not poller.polling._thread.is_alive()
+        assert not poller.poll_loop._thread.is_alive()
 
 
 def test_gateways_that_cannot_all_be_polled_are_polled_as_before(tmp_path, monkeypatch):

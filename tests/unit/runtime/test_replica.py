@@ -12,7 +12,7 @@ import pytest
 from exporter.errors import EndpointError
 from exporter.model import COMMON_STAGES, Stage
 from exporter.runtime.poll.loop import staggered
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
 
@@ -29,7 +29,7 @@ def plan(**changes):
         "windows": (("1m", 60.0), ("5m", 300.0)),
         "quantiles": (0.5, 0.99),
     }
-    return ReplicaPlan(**{**values, **changes})
+    return ReplicaConfig(**{**values, **changes})
 
 
 def poller(pages, clock=None, **changes):
@@ -191,7 +191,7 @@ def test_an_exchange_that_never_returns_is_withdrawn_by_who_looks():
     one = poller([page(1)], clock)
     one.poll()
     assert one.view(clock.now).reading is not None
-    one.polling.begin()
+    one.poll_loop.begin()
     assert one.view(clock.now + 10).reading is not None
     late = one.view(clock.now + 16)
     assert late.reading is None
@@ -295,13 +295,13 @@ def test_a_failing_engine_is_asked_less_and_less_often():
     refused, timeout = Counting(EndpointError("refused", "")), Counting(EndpointError("timeout", ""))
     ones = [replica_poller(plan(interval=0.02), engine) for engine in (refused, timeout)]
     for one in ones:
-        one.polling._failed_in_a_row = 100
+        one.poll_loop._consecutive_failures = 100
     for one, most in zip(ones, (4.0, 10.0), strict=True):
         one.poll()
-        assert 0.8 * min(most, 0.02 * 2**10) <= one.polling._back_off() <= 1.1 * most
+        assert 0.8 * min(most, 0.02 * 2**10) <= one.poll_loop._back_off() <= 1.1 * most
     healthy = replica_poller(plan(interval=0.02), Counting())
     healthy.poll()
-    assert healthy.polling._back_off() == 0.0
+    assert healthy.poll_loop._back_off() == 0.0
 
 
 def test_replicas_start_at_once_and_not_all_together():
@@ -325,7 +325,7 @@ def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
     one = poller([page(100 * n) for n in range(20)], clock)
     polled(one, clock, 13)
     other = plan(windows=(("30s", 30.0), ("1m", 60.0), ("10m", 600.0)), quantiles=(0.9,))
-    one.follow(other, None, clock.now)
+    one.reconfigure(other, None, clock.now)
     state = polled(one, clock, 1)
     assert {label: figures.seconds for label, figures in state.windows.items()} == {
         "30s": 30.0, "1m": 60.0, "10m": 65.0
@@ -344,11 +344,11 @@ def test_stages_followed_later_count_from_then_on_and_never_their_life():
 
     polled(one, clock, 1)
     assert observed() == {FIRST: 1.0}
-    one.follow(plan(), None, clock.now)
+    one.reconfigure(plan(), None, clock.now)
     assert observed() == {FIRST: 2.0}, "the first page that is followed is where it begins"
     assert observed() == {FIRST: 5.0, Stage.QUEUE: 3.0}
-    one.follow(plan(stages=COMMON_STAGES), None, clock.now)
+    one.reconfigure(plan(stages=COMMON_STAGES), None, clock.now)
     assert observed() == {FIRST: 9.0}
-    one.follow(plan(), None, clock.now)
+    one.reconfigure(plan(), None, clock.now)
     assert observed() == {FIRST: 10.0}
     assert observed() == {FIRST: 11.0, Stage.QUEUE: 1.0}, "what it counted before it was left out is over"

@@ -6,25 +6,25 @@ import logging
 
 import pytest
 
-from exporter.runtime.poll.state_logger import LINES, QUIET_SECONDS, Transitions
+from exporter.runtime.poll.state_logger import LINES, LOG_PERIOD_SECONDS, StateLogger
 
 
 @pytest.fixture
 def source(caplog):
     caplog.set_level(logging.INFO)
     clock = [1000.0]
-    voice = Transitions(logging.getLogger("tests.source"), "engine:a", lambda: clock[0])
+    state_logger = StateLogger(logging.getLogger("tests.source"), "engine:a", lambda: clock[0])
 
-    def turn(reason: str, after: float = 1.0) -> list[str]:
+    def change(reason: str, after: float = 1.0) -> list[str]:
         clock[0] += after
         caplog.clear()
         if reason:
-            voice.down(reason, "why")
+            state_logger.down(reason, "why")
         else:
-            voice.up()
+            state_logger.up()
         return caplog.messages
 
-    return turn
+    return change
 
 
 def test_a_start_a_fall_and_a_return_are_said_when_they_happen(source):
@@ -50,6 +50,6 @@ def test_what_could_not_be_said_is_said_as_soon_as_it_may(source):
     for reason in ("", "refused", "", "timeout"):
         last = source(reason, 0.1)
     assert last == []
-    assert source("timeout", QUIET_SECONDS + 0.1) == [
+    assert source("timeout", LOG_PERIOD_SECONDS + 0.1) == [
         "event=state_changed source=engine:a state=down reason=timeout error=why"
     ]

@@ -10,10 +10,10 @@ import pytest
 
 from exporter.errors import EndpointError, PageError
 from exporter.model import EMPTY, SourceStatus
-from exporter.runtime.gateway import GatewayPlan, gateway_poller
-from exporter.runtime.poll.loop import Polling
-from exporter.runtime.poll.target_poller import PagePoller
-from exporter.runtime.replica import ReplicaPlan, replica_poller
+from exporter.runtime.gateway import GatewayConfig, gateway_poller
+from exporter.runtime.poll.loop import PollLoop
+from exporter.runtime.poll.target_poller import TargetPoller
+from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
 from tests.support.waiting import until
@@ -34,36 +34,36 @@ class State:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Config:
     interval: float
 
 
 class Letters:
-    """A subject whose pages are single letters; ``?`` is none, ``!`` is a bug, ``~`` can be used in part."""
+    """A handler whose pages are single letters; ``?`` is none, ``!`` is a bug, ``~`` can be used in part."""
 
-    def __init__(self, polling, said):
-        self.polling, self.said = polling, said
+    def __init__(self, poll_loop, said):
+        self.poll_loop, self.said = poll_loop, said
 
     @property
-    def plan(self):
-        return Plan(self.polling.interval)
+    def config(self):
+        return Config(self.poll_loop.interval)
 
-    def follow(self, plan, fetcher):
-        self.said.append(f"follow {plan.interval:g}")
+    def reconfigure(self, config, fetcher):
+        self.said.append(f"follow {config.interval:g}")
 
-    def understand(self, body, at):
+    def parse(self, body, at):
         if body == b"?":
             raise PageError("no_letter", "that is no letter")
         assert body != b"!"
         return Reading(body, at, {"cut": 2} if body == b"~" else {})
 
-    def take(self, before, reading, page):
-        return State(self.polling.succeeded(page.duration), reading, before.seen + 1)
+    def apply(self, before, reading, page):
+        return State(self.poll_loop.succeeded(page.duration), reading, before.seen + 1)
 
-    def withdrawn(self, state, status):
+    def invalidated(self, state, status):
         return replace(state, status=status, reading=None)
 
-    def afterwards(self, state):
+    def after_poll(self, state):
         self.said.append(f"afterwards {state.seen}")
 
 
@@ -83,13 +83,13 @@ class Pages:
 
 
 def letters(pages, clock, *, interval=1.0):
-    polling = Polling("letters", interval, logger=logging.getLogger("letters"), clock=clock, wall=lambda: 1.7e9)
+    poll_loop = PollLoop("letters", interval, logger=logging.getLogger("letters"), clock=clock, wall=lambda: 1.7e9)
     said = []
-    poller = PagePoller(
-        Letters(polling, said),
-        State(polling.status),
+    poller = TargetPoller(
+        Letters(poll_loop, said),
+        State(poll_loop.status),
         pages,
-        polling,
+        poll_loop,
         on_update=lambda: said.append("update"),
         clock=clock,
     )
@@ -128,24 +128,24 @@ def test_an_exchange_that_does_not_come_back_is_withdrawn_by_whoever_looks_and_s
     clock = Clock()
     one, _ = letters(Pages(b"a"), clock)
     one.poll()
-    one.polling.begin()
+    one.poll_loop.begin()
     assert one.view(clock.now + 7.0) is one.state
     late = one.view(clock.now + 7.1)
     assert (late.reading, late.status.reason, late.status.hung, late.seen) == (None, "hung", True, 1)
     assert one.state.reading.text == b"a"
 
 
-def test_another_plan_is_followed_from_the_next_poll_on_and_what_was_read_stands_until_then():
+def test_another_plan_is_applied_from_the_next_poll_on_and_what_was_read_stands_until_then():
     clock = Clock()
     old, new = Pages(b"a"), Pages(b"b")
     one, said = letters(old, clock)
     one.poll()
-    one.follow(Plan(3.0), new, clock.now)
-    assert one.plan == Plan(3.0) and one.state.reading.text == b"a" and old.closed == 0
+    one.reconfigure(Config(3.0), new, clock.now)
+    assert one.config == Config(3.0) and one.state.reading.text == b"a" and old.closed == 0
     one.poll()
     assert one.state.reading.text == b"b" and one.state.seen == 2, "the past goes on"
     assert (old.closed, new.closed) == (1, 0)
-    one.follow(Plan(4.0), None, clock.now)
+    one.reconfigure(Config(4.0), None, clock.now)
     one.poll()
     assert new.closed == 0 and said.count("follow 3") == said.count("follow 4") == 1
 
@@ -156,23 +156,23 @@ def test_a_poller_that_waits_for_long_follows_another_interval_at_once_and_is_ne
     one.start(time.monotonic())
     until(lambda: one.state.seen == 1)
     begun = time.monotonic()
-    one.follow(Plan(0.02), None, begun)
+    one.reconfigure(Config(0.02), None, begun)
     until(lambda: one.state.seen >= 5)
-    one.follow(Plan(600.0), None, time.monotonic())
-    one.follow(Plan(0.03), None, time.monotonic())
+    one.reconfigure(Config(600.0), None, time.monotonic())
+    one.reconfigure(Config(0.03), None, time.monotonic())
     seen = one.state.seen
     until(lambda: one.state.seen >= seen + 3)
     one.stop()
     one.join(5.0)
     assert pages.closed == 1 and one.state.status.skipped < 100
-    assert one.polling.interval == 0.03
+    assert one.poll_loop.interval == 0.03
 
 
 def test_a_shorter_interval_does_not_make_the_last_poll_look_late_before_the_next_one():
     clock = Clock()
     one, _ = letters(Pages(b"a"), clock, interval=600.0)
     one.poll()
-    one.follow(Plan(1.0), None, clock.now + 100.0)
+    one.reconfigure(Config(1.0), None, clock.now + 100.0)
     assert one.view(clock.now + 90.0).reading is not None
 
 
@@ -192,14 +192,14 @@ def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
 
 def replica(clock):
     page = b'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{model_name="m"} 0\n'
-    plan = ReplicaPlan(name="a", kind="auto", interval=1.0, windows=(("1m", 60.0),), quantiles=(0.5,))
-    return replica_poller(plan, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+    config = ReplicaConfig(name="a", kind="auto", interval=1.0, windows=(("1m", 60.0),), quantiles=(0.5,))
+    return replica_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
 
 
 def gateway(clock):
     page = b'haproxy_server_sessions_total{proxy="p",server="a"} 3\nhaproxy_backend_sessions_total{proxy="p"} 3\n'
-    plan = GatewayPlan(name="edge", kind="haproxy", interval=1.0, windows=(("1m", 60.0),))
-    return gateway_poller(plan, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+    config = GatewayConfig(name="edge", kind="haproxy", interval=1.0, windows=(("1m", 60.0),))
+    return gateway_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
 
 
 @pytest.mark.parametrize("make", [replica, gateway])
@@ -211,9 +211,9 @@ def test_a_hang_withdraws_all_that_a_failure_withdraws(make):
     assert one.state.reading is not None
     figures = {name: {"x": 2.0} for name in ("windows", "rank_imbalance", "replicas") if hasattr(one.state, name)}
     one.state = replace(one.state, **figures)
-    one.polling.begin()
+    one.poll_loop.begin()
     hung = one.view(clock.now + 60.0)
-    one.polling.end()
+    one.poll_loop.end()
     one.poll()
     failed = one.state
     assert hung.status.reason == "hung" and failed.status.reason != "hung"

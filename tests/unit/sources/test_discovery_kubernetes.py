@@ -78,7 +78,7 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
     )  # fmt: skip
     place = Kubernetes(access(api, token), {})
     try:
-        seen = place.look()
+        seen = place.refresh()
     finally:
         place.close()
     assert [(one.name, one.url) for one in seen.found] == [
@@ -88,7 +88,7 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
     ]
     assert all(one.tentative for one in seen.found)
     assert seen.problem is None
-    assert seen.remark.startswith("left_out=5:")
+    assert seen.warning.startswith("ignored=5:")
     ((_, head),) = api.requests
     assert head.startswith(b"GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer t0ken\r\n" in head
@@ -99,7 +99,7 @@ def test_a_kubelet_is_asked_for_its_own_list(api, token):
     api.body = pods(pod("a", scrape="true", port="1"))
     place = Kubernetes(Access(url=f"http://127.0.0.1:{api.port}/pods", bearer_token_file=token), {"NODE_NAME": "n1"})
     try:
-        assert [one.name for one in place.look().found] == ["a"]
+        assert [one.name for one in place.refresh().found] == ["a"]
     finally:
         place.close()
     assert api.requests[0][1].startswith(b"GET /pods HTTP/1.1\r\n")
@@ -119,34 +119,34 @@ ANSWERS = {
 def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
     place = Kubernetes(access(api, token), {})
     api.body = good = pods(pod("a", scrape="true", port="1"))
-    assert len(place.look().found) == 1
+    assert len(place.refresh().found) == 1
     for name, (body, reason) in ANSWERS.items():
         api.body = body
-        seen = place.look()
+        seen = place.refresh()
         assert (name, len(seen.found), seen.problem.reason) == (name, 1, reason)
         assert "t0ken" not in str(seen.problem)
     api.status = b"403 Forbidden"
-    assert place.look().problem.reason == "http_403"
+    assert place.refresh().problem.reason == "http_403"
     with open(token, "w") as emptied:
         emptied.write("")
-    assert place.look().problem.reason == "credentials"
+    assert place.refresh().problem.reason == "credentials"
     with open(token, "w") as rotated:
         rotated.write("an0ther")
     api.status, api.body = b"200 OK", good
-    seen = place.look()
+    seen = place.refresh()
     assert (len(seen.found), seen.problem) == (1, None)
     assert b"an0ther" in api.requests[-1][1]
     api.body = pods()
-    assert place.look().found == ()
+    assert place.refresh().found == ()
     place.close()
 
 
 def test_outside_of_a_cluster_or_without_a_nodes_name_it_says_what_to_give(tmp_path):
     for environ, reason in (({}, "no_node_name"), ({"NODE_NAME": "n1"}, "no_api_server")):
         place = Kubernetes(Access(), environ)
-        seen = place.look()
+        seen = place.refresh()
         assert (seen.found, seen.problem.reason) == ((), reason)
-        assert place.look().problem is seen.problem
+        assert place.refresh().problem is seen.problem
         place.close()
 
 
@@ -185,7 +185,7 @@ def test_the_token_goes_only_to_a_server_whose_authority_is_known(tmp_path, toke
                 ),
                 {},
             )
-            seen = place.look()
+            seen = place.refresh()
             place.close()
             outcomes[authority] = (len(seen.found), seen.problem and seen.problem.reason, len(server.requests))
     assert outcomes == {"ca": (1, None, 1), "stranger": (0, "tls_unknown_ca", 0)}
@@ -201,7 +201,7 @@ def test_a_full_nodes_list_takes_little_memory_beyond_its_own_size(api, token):
     place = Kubernetes(access(api, token), {})
     tracemalloc.start()
     try:
-        assert len(place.look().found) == 250
+        assert len(place.refresh().found) == 250
         assert tracemalloc.get_traced_memory()[1] < 3 * len(api.body) + (2 << 20)
     finally:
         tracemalloc.stop()

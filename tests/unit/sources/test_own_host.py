@@ -8,7 +8,7 @@ import pytest
 
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import Resolver
-from exporter.sources.own_host import OwnHost, hosts_lines, own_addresses, own_name
+from exporter.sources.own_host import LocalHost, local_addresses, local_hostname, read_hosts_file
 from tests.support.builders import Clock
 
 HOSTS = """# 10.0.0.9 commented
@@ -42,7 +42,7 @@ def known():
 
 @pytest.fixture
 def here(clock, addresses, known):
-    return OwnHost(
+    return LocalHost(
         addresses=lambda: frozenset(addresses),
         name=lambda: "vm",
         hosts=lambda: HOSTS,
@@ -109,7 +109,7 @@ def test_the_shared_resolver_says_what_it_knows_and_asks_nobody():
 
 
 def test_this_machine_itself_can_be_asked():
-    assert "127.0.0.1" not in own_addresses()
-    assert own_name() == socket.gethostname().lower()
-    assert hosts_lines("/nonexistent") == ""
-    assert OwnHost()(socket.gethostname())
+    assert "127.0.0.1" not in local_addresses()
+    assert local_hostname() == socket.gethostname().lower()
+    assert read_hosts_file("/nonexistent") == ""
+    assert LocalHost()(socket.gethostname())

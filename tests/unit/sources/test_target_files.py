@@ -41,9 +41,9 @@ def test_json_and_yaml_lists_give_the_same_engines_and_only_known_labels_count(t
         + "".join(f"    {name}: {value}\n" for name, value in labels.items())
         + '- {targets: ["[::1]:9"], labels: {kind: tgi, name: n}}\n- targets:\n  - h\n',
     )
-    first, second = (FileSd([str(tmp_path / name)]).look() for name in ("a.json", "a.yaml"))
+    first, second = (FileSd([str(tmp_path / name)]).refresh() for name in ("a.json", "a.yaml"))
     assert first == second
-    assert (first.problem, first.remark) == (None, "")
+    assert (first.problem, first.warning) == (None, "")
     assert urls(first) == ["https://10.0.0.1:8000/m", "http://[::1]:9/metrics", "http://h/metrics"]
     assert [(one.name, one.kind, one.tentative) for one in first.found] == [
         ("chat", "vllm", False), ("n", "tgi", False), ("", "", False),
@@ -54,35 +54,35 @@ def test_a_rewritten_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, mo
     path = tmp_path / "a.json"
     write(path, [group("a:1")])
     place = FileSd([str(path)])
-    assert urls(place.look()) == ["http://a:1/metrics"]
+    assert urls(place.refresh()) == ["http://a:1/metrics"]
     monkeypatch.setattr(target_file, "_read", lambda *_: pytest.fail("the file is as it was"))
-    assert urls(place.look()) == ["http://a:1/metrics"]
+    assert urls(place.refresh()) == ["http://a:1/metrics"]
     monkeypatch.undo()
     write(path, [group("b:1")])  # of the same size
-    assert urls(place.look()) == ["http://b:1/metrics"]
+    assert urls(place.refresh()) == ["http://b:1/metrics"]
     path.write_text(json.dumps([group("c:1")]))  # in its place
-    assert urls(place.look()) == ["http://c:1/metrics"]
+    assert urls(place.refresh()) == ["http://c:1/metrics"]
 
 
 def test_a_pattern_follows_files_that_come_and_go_and_a_bad_one_costs_the_others_nothing(tmp_path):
     place = FileSd([str(tmp_path / "*.json"), str(tmp_path / "a.json")])
-    assert place.look().found == ()
+    assert place.refresh().found == ()
     for name in ("b", "a", "c"):
         write(tmp_path / f"{name}.json", [group(f"{name}:1")])
     write(tmp_path / ".hidden.json", [group("hidden:1")])
     write(tmp_path / "d.yaml", "- targets: ['d:1']")
     everything = ["http://a:1/metrics", "http://b:1/metrics", "http://c:1/metrics"]
-    assert urls(place.look()) == everything
+    assert urls(place.refresh()) == everything
     write(tmp_path / "b.json", "[{")
     write(tmp_path / "c.json", [group("c:2")])
-    seen = place.look()
+    seen = place.refresh()
     assert urls(seen) == [*everything[:2], "http://c:2/metrics"]
     assert seen.problem.reason == "malformed"
     assert str(tmp_path / "b.json") in str(seen.problem)
-    assert place.look().problem is seen.problem
+    assert place.refresh().problem is seen.problem
     (tmp_path / "b.json").unlink()
-    assert urls(place.look()) == ["http://a:1/metrics", "http://c:2/metrics"]
-    assert place.look().problem is None
+    assert urls(place.refresh()) == ["http://a:1/metrics", "http://c:2/metrics"]
+    assert place.refresh().problem is None
 
 
 BAD = {
@@ -107,17 +107,17 @@ def test_a_bad_file_keeps_the_last_good_list_and_is_judged_once(tmp_path, text, 
     path = tmp_path / "a.json"
     write(path, [group("a:1")])
     place = FileSd([str(path)])
-    place.look()
+    place.refresh()
     write(path, text)
     begun = time.monotonic()
-    seen = place.look()
+    seen = place.refresh()
     assert urls(seen) == ["http://a:1/metrics"]
     assert seen.problem.reason == reason
     assert len(str(seen.problem)) < 300 + len(str(path))
-    assert place.look().problem is seen.problem
+    assert place.refresh().problem is seen.problem
     assert time.monotonic() - begun < 5
     write(path, [group("b:1")])
-    assert (urls(place.look()), place.look().problem) == (["http://b:1/metrics"], None)
+    assert (urls(place.refresh()), place.refresh().problem) == (["http://b:1/metrics"], None)
 
 
 BAD_YAML = {
@@ -137,10 +137,10 @@ def test_a_bad_yaml_file_keeps_the_last_good_list_and_runs_nothing(tmp_path, tex
     path = tmp_path / "a.yml"
     write(path, "- targets: ['a:1']")
     place = FileSd([str(path)])
-    place.look()
+    place.refresh()
     write(path, text)
     begun = time.monotonic()
-    seen = place.look()
+    seen = place.refresh()
     assert urls(seen) == ["http://a:1/metrics"]
     assert seen.problem.reason in ("malformed", "too_large")
     assert time.monotonic() - begun < 10
@@ -155,14 +155,14 @@ def test_pipes_loops_folders_and_files_without_permission_do_not_hold_it_up(tmp_
     reasons = {}
     done = threading.Event()
 
-    def look():
+    def refresh():
         for name in ("pipe", "loop", "folder", "zero", "absent", "not\0a/name"):
             place = FileSd([f"{tmp_path}/{name}.json"])
-            reasons[name] = place.look().problem.reason
-            assert place.look().problem.reason == reasons[name]
+            reasons[name] = place.refresh().problem.reason
+            assert place.refresh().problem.reason == reasons[name]
         done.set()
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=refresh, daemon=True)
     thread.start()
     assert done.wait(10)
     thread.join(5)
@@ -171,37 +171,37 @@ def test_pipes_loops_folders_and_files_without_permission_do_not_hold_it_up(tmp_
         "absent": "missing", "not\0a/name": "unreadable",
     }  # fmt: skip
     if os.geteuid():
-        assert FileSd([f"{tmp_path}/secret.json"]).look().problem.reason == "unreadable"
+        assert FileSd([f"{tmp_path}/secret.json"]).refresh().problem.reason == "unreadable"
 
 
 def test_a_file_that_is_taken_away_lists_nothing_and_one_that_cannot_be_read_lists_what_it_did(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     write(path, [group("a:1")])
     place = FileSd([str(path)])
-    place.look()
+    place.refresh()
     with monkeypatch.context() as patch:
         patch.setattr(
             target_file.os, "stat", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
         )
-        seen = place.look()
+        seen = place.refresh()
         assert (urls(seen), seen.problem.reason) == (["http://a:1/metrics"], "unreadable")
-        assert place.look().problem is seen.problem
-    assert place.look().problem is None
+        assert place.refresh().problem is seen.problem
+    assert place.refresh().problem is None
     path.unlink()
-    seen = place.look()
+    seen = place.refresh()
     assert (seen.found, seen.problem.reason) == ((), "missing")
 
 
-def test_targets_that_cannot_be_asked_are_left_out_and_counted(tmp_path):
+def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
     bad = ["", "http://a:1", "a:1/x", "user@a:1", "a:0", "a:99999", "a b:1", "ä:1", 7, None, ["a"], "-:1", "\ud800:1"]
     odd = [
         group("p:1", __metrics_path__="/m?token=s3cret"), group("p:2", __scheme__="file"),
         group("p:3", __metrics_path__=["x"]), group("p:4", __metrics_path__="x y"),
     ]  # fmt: skip
     write(tmp_path / "a.json", [group("a:1", *bad), *odd, group("b:1", replica="x\ny", engine=["vllm"])])
-    seen = FileSd([str(tmp_path / "a.json")]).look()
+    seen = FileSd([str(tmp_path / "a.json")]).refresh()
     assert urls(seen) == ["http://a:1/metrics", "http://b:1/metrics"]
-    assert seen.remark.startswith(f"left_out={len(bad) + len(odd)}:")
+    assert seen.warning.startswith(f"ignored={len(bad) + len(odd)}:")
     assert seen.problem is None
     assert (seen.found[1].name, seen.found[1].kind) == ("", "")
     assert "s3cret" not in repr(seen)
@@ -209,13 +209,13 @@ def test_targets_that_cannot_be_asked_are_left_out_and_counted(tmp_path):
 
 def test_only_so_many_targets_and_files_are_read(tmp_path):
     write(tmp_path / "a.json", [group(*[f"a{n}:1" for n in range(1500)])])
-    seen = FileSd([str(tmp_path / "a.json")]).look()
-    assert (len(seen.found), seen.remark.split(":")[0]) == (1000, "left_out=500")
+    seen = FileSd([str(tmp_path / "a.json")]).refresh()
+    assert (len(seen.found), seen.warning.split(":")[0]) == (1000, "ignored=500")
     for number in range(100):
         (tmp_path / f"f{number}.json").write_text(json.dumps([group(f"f{number}:1")]))
     place = FileSd([str(tmp_path / "f*.json")])
-    assert len(place.look().found) == MAX_FILES
-    assert "files_left_out=36" in place.look().remark
+    assert len(place.refresh().found) == MAX_FILES
+    assert "files_ignored=36" in place.refresh().warning
 
 
 def test_the_worst_file_takes_little_memory(tmp_path):
@@ -223,7 +223,7 @@ def test_the_worst_file_takes_little_memory(tmp_path):
     path.write_text("[" + "[]," * 24_000 + "[]]" + " " * 900_000)
     tracemalloc.start()
     try:
-        assert FileSd([str(path)]).look().problem.reason == "malformed"
+        assert FileSd([str(path)]).refresh().problem.reason == "malformed"
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -231,13 +231,13 @@ def test_the_worst_file_takes_little_memory(tmp_path):
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     place = FileSd([str(tmp_path / "none" / "*.json")])
-    seen = place.look()
+    seen = place.refresh()
     assert seen.problem.reason == "missing"
     assert "none/*.json" in str(seen.problem)
-    assert place.look().problem is seen.problem
+    assert place.refresh().problem is seen.problem
     (tmp_path / "none").mkdir()
     write(tmp_path / "none" / "a.json", [group("a:1")])
-    assert (urls(place.look()), place.look().problem) == (["http://a:1/metrics"], None)
+    assert (urls(place.refresh()), place.refresh().problem) == (["http://a:1/metrics"], None)
 
 
 # ---------------------------------------------------------------------- Ray
@@ -246,19 +246,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_of_rays_file_only_this_machines_agents_are_taken(tmp_path):
     targets = ["10.0.0.1:19180", "10.0.0.2:19180", "127.0.0.1:20001", "[fd00::7]:8080", "head:1", "10.0.0.1:44217"]
     write(tmp_path / "ray.json", [group(*targets, "10.0.0.1:44227", job="ray")])
-    seen = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.1", "fd00::7"})).look()
+    seen = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.1", "fd00::7"})).refresh()
     assert urls(seen) == [
         "http://10.0.0.1:19180/metrics", "http://127.0.0.1:20001/metrics", "http://[fd00::7]:8080/metrics",
     ]  # fmt: skip
-    assert seen.remark == ""
-    elsewhere = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.9"})).look()
+    assert seen.warning == ""
+    elsewhere = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.9"})).refresh()
     assert urls(elsewhere) == ["http://127.0.0.1:20001/metrics"]
 
 
 def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_missing(tmp_path):
     ray = Ray(str(tmp_path / "ray.json"), addresses=frozenset)
-    assert ray.look().problem.reason == "missing"
+    assert ray.refresh().problem.reason == "missing"
     write(tmp_path / "ray.json", [group("10.0.0.2:1", "10.0.0.3:1", job="ray")])
-    seen = ray.look()
+    seen = ray.refresh()
     assert (seen.found, seen.problem) == ((), None)
-    assert seen.remark == "targets=2: none is at an address of this machine"
+    assert seen.warning == "targets=2: none is at an address of this machine"
