@@ -164,6 +164,9 @@ def _answers(programs, folder):
     said = subprocess.run([str(program), "--version"], cwd=folder, capture_output=True, text=True, timeout=60)
     assert said.returncode == 0 and said.stdout.startswith("shardwatch ")
     assert not (programs / "pip").exists()
+    # Nothing may be written in a running container, so what is not compiled here is compiled at every start.
+    (package,) = programs.parent.glob("lib/python*/site-packages/exporter")
+    assert list(package.glob("__pycache__/*.pyc"))
     command = [str(program), "demo", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as demo:
         try:
