@@ -21,7 +21,7 @@ def _spread(attribute: str, signal: Signal | None = None) -> ReadSamples:
                     name = (which.value,) if signal is None else ()
                     yield (group.scope, group.group, *name), value
 
-    assert attribute in Spread.__slots__  # a misspelt one would silently read nothing
+    assert attribute in Spread.__struct_fields__  # a misspelt one would silently read nothing
     return read
 
 

@@ -34,7 +34,7 @@ def _health(attribute: str) -> ReadSamples:
             if value is not None:
                 yield card.labels, float(value)
 
-    assert attribute in LinkHealth.__slots__  # a misspelt one would fail on the first page only
+    assert attribute in LinkHealth.__struct_fields__  # a misspelt one would fail on the first page only
     return read
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from exporter.errors import CatalogError
 from exporter.model import Histogram, Snapshot
@@ -52,8 +53,7 @@ class SeriesSet(Enum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """What a metric is about: the prefix of its name and the labels that identify it."""
 
     prefix: str
@@ -75,8 +75,7 @@ DAEMON = Subject("shardwatch", (), "The daemon itself")
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True, eq=False):
     """One family of the page.  ``labels`` come after the subject's; ``read`` yields their values in that order.
 
     ``read_full`` replaces ``read`` where the full set of series shows more of the same family.

@@ -37,7 +37,7 @@ def _flag(attribute: str) -> ReadSamples:
             if value is not None:
                 yield labels, float(value)
 
-    assert attribute in GroupPaths.__slots__  # a misspelt one would fail on the first page only
+    assert attribute in GroupPaths.__struct_fields__  # a misspelt one would fail on the first page only
     return read
 
 

@@ -11,7 +11,8 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
 from exporter.model import EMPTY, CardState, GpuAssignment, Missing, Signal
@@ -25,8 +26,7 @@ _RANK = re.compile(r"::.*_DP(\d{1,5})(?![0-9A-Za-z])")
 _TITLE_BYTES = 15  # what the kernel keeps of a title; a number at its end may have been cut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """Where a replica is polled.  ``host`` is an address, or a name of this node; ``gpus`` indices or UUIDs."""
 
     replica: str
@@ -35,8 +35,7 @@ class Endpoint:
     gpus: tuple[int | str, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """Who owns what, and why the other replicas own nothing (or, for unknown_gpu, not all they should).
 
     Reasons: remote (not on this node), no_driver (no card was read), no_processes (no GPU process is known to belong
@@ -46,7 +45,7 @@ class Assignment:
     """
 
     gpus: tuple[GpuAssignment, ...] = ()
-    unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    unassigned: Mapping[str, str] = EMPTY
 
     def among(self, replicas: Collection[str]) -> Assignment:
         """Leave out the replicas that are not among these."""

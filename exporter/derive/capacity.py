@@ -16,9 +16,10 @@ Only from what the engine says; what it does not say is absent:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import floor, fsum
 from operator import mul
+
+from msgspec import Struct
 
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvCacheHeadroom, Quantity, WindowFigures
@@ -29,8 +30,7 @@ MIN_GROWTH = 0.01  # of the cache, over the window
 _REJECTED = "rejected"  # an outcome of requests that never held a token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvCacheUsage:
+class KvCacheUsage(Struct, frozen=True, kw_only=True):
     """How full the KV cache of each rank was at one time; ratios."""
 
     at: float

@@ -7,8 +7,9 @@ from the card's own windows where it has them, else from its counters and the co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf, isfinite
+
+from msgspec import Struct
 
 from exporter.model import EMPTY, CardReading, Signal
 
@@ -19,8 +20,7 @@ PART = 0.1  # of the time
 _LONGEST = 600.0  # seconds between two readings beyond which their difference says nothing about now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterSample:
+class CounterSample(Struct, frozen=True, kw_only=True):
     """The counters of a reading that the next one is compared with.  None: not read."""
 
     at: float
@@ -32,8 +32,7 @@ class CounterSample:
     event_seconds: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardEvidence:
+class CardEvidence(Struct, frozen=True, kw_only=True):
     """One card at one cycle.  None: not known.  Rates are bytes per second in the busier direction."""
 
     uuid: str
@@ -46,7 +45,7 @@ class CardEvidence:
     clock_max: float | None = None
     power_share: float | None = None  # of the card's own limit
     margin: float | None = None  # degrees to the slowdown limit
-    events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # active now, or for a part of the cycle
+    events: Mapping[str, bool] = EMPTY  # active now, or for a part of the cycle
     memory_free: float | None = None  # share of the total
     pcie_capacity: float | None = None  # bytes per second in one direction, as the link stands now
     pcie_rate: float | None = None

@@ -7,11 +7,13 @@ was instead of adding its whole life at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 from operator import le, lt
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
@@ -19,13 +21,12 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCounters:
+class RankCounters(Struct, frozen=True, kw_only=True):
     """The newest known raw counters of one rank, whether or not the newest page shows them."""
 
-    quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
-    finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)
-    histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)
+    quantities: Mapping[Quantity, float] = EMPTY
+    finished: Mapping[str, float] = EMPTY
+    histograms: Mapping[Stage, Histogram] = EMPTY
 
 
 NO_COUNTERS = RankCounters()

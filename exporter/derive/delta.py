@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from math import inf
 from operator import add, sub
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.derive import counters
 from exporter.derive.counters import MAX_NAMES, NO_COUNTERS, RankCounters, is_unchanged
@@ -28,8 +30,7 @@ RETENTION = 300.0  # seconds
 _NOBODY: frozenset[str] = frozenset()  # one for all: a window keeps 65 of them, and each would take 216 bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
+class Buckets(Struct, frozen=True, kw_only=True):
     """A histogram without its sum, packed: a window keeps 65 of these per stage, and a tuple takes thrice as much.
 
     ``counts``: one cumulative count per finite bound, then the one for +Inf.  Nobody writes to it.
@@ -39,8 +40,7 @@ class Buckets:
     counts: array[float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaTotals:
+class ReplicaTotals(Struct, frozen=True, kw_only=True):
     """Increases since the first reading of a replica; every number only grows, across restarts too.
 
     A counter that is not on the newest page keeps its sum here, so that a window that starts at such a page is
@@ -48,22 +48,21 @@ class ReplicaTotals:
     """
 
     at: float
-    finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # outcome → requests
-    responses: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # HTTP status class → responses
-    quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)  # counters, summed over ranks
-    rank_generation: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # rank → tokens
-    histograms: Mapping[Stage, Buckets] = field(default_factory=lambda: EMPTY)  # summed over ranks
+    finished: Mapping[str, float] = EMPTY  # outcome → requests
+    responses: Mapping[str, float] = EMPTY  # HTTP status class → responses
+    quantities: Mapping[Quantity, float] = EMPTY  # counters, summed over ranks
+    rank_generation: Mapping[str, float] = EMPTY  # rank → tokens
+    histograms: Mapping[Stage, Buckets] = EMPTY  # summed over ranks
     restarts: int = 0  # readings that showed a restart of the process or of any rank
     first_at: float  # of the first reading
     moved_at: float  # when a counter last grew, work last began, or nothing was running
     rank_moved_at: float = inf  # the same, of the rank that has stood still longest; inf: ranks do not count apart
-    begun: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)  # stage → when its bounds changed last
+    begun: Mapping[Stage, float] = EMPTY  # stage → when its bounds changed last
     withdrawn: frozenset[str] = frozenset()  # Quantity and Stage values, FINISHED, RESPONSES
     withdrawn_ranks: frozenset[str] = frozenset()  # of rank_generation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaCounters:
+class ReplicaCounters(Struct, frozen=True, kw_only=True):
     """What ``update`` must be handed back next time: the sums, and the raw values they were made of."""
 
     totals: ReplicaTotals

@@ -9,8 +9,9 @@ the whole life of the other ranks as new.  They begin anew only when the whole e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct
 
 from exporter.derive.counters import NO_COUNTERS, RankCounters, by_rank, newest
 from exporter.derive.ranks import sum_over_ranks
@@ -23,8 +24,7 @@ MAX_EXPIRED = 256  # names of others
 _LEFT = "\0"  # stands for a rank where histograms are added up; no rank's name has it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedRanks:
+class DepartedRanks(Struct, frozen=True, kw_only=True):
     """Who is not on the newest page.
 
     ``since``: remembered rank → when a page lacked it first.  ``forgotten``: names, the oldest first; should such a
@@ -32,8 +32,8 @@ class DepartedRanks:
     and of lives that a rank has ended alone; below 0 where one came back with more.
     """
 
-    since: Mapping[str, float] = field(default_factory=lambda: EMPTY)
-    forgotten: Mapping[str, None] = field(default_factory=lambda: EMPTY)
+    since: Mapping[str, float] = EMPTY
+    forgotten: Mapping[str, None] = EMPTY
     left: RankCounters = NO_COUNTERS
 
 
@@ -109,8 +109,7 @@ def _negative(histogram: Histogram) -> Histogram:
 # ── What sums over the ranks need beside the page ───────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedTotals:
+class DepartedTotals(Struct, frozen=True, kw_only=True):
     """What sums over the ranks need so that they do not fall when a page lacks some.
 
     ``quantities`` and ``finished``: counted by ranks of which the page does not show it.

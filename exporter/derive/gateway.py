@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum
+
+from msgspec import Struct
 
 from exporter.derive.assignment import Endpoint
 from exporter.derive.engine import max_to_mean
@@ -26,16 +27,14 @@ _LOCAL = frozenset(("localhost", "127.0.0.1", "::1", "0.0.0.0"))
 _ADDRESS = re.compile(r"(?:[a-z0-9+]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s:/@\[\]]+)):(\d{1,5})(?:@\d{1,4})?(?:/.*)?\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayTotals:
+class GatewayTotals(Struct, frozen=True, kw_only=True):
     """What every backend was sent since the gateway was first read."""
 
     at: float
     sent: Mapping[Backend, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayCounters:
+class GatewayCounters(Struct, frozen=True, kw_only=True):
     """The sums, and the counters they go on from."""
 
     totals: GatewayTotals

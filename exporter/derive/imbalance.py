@@ -7,8 +7,9 @@ within groups, not between them: two busy cards of one model beside two idle car
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
+
+from msgspec import Struct
 
 from exporter.model import EMPTY, CardState, GpuAssignment, GroupImbalance, Signal, Spread
 
@@ -27,8 +28,7 @@ SIGNALS = (
 _Readings = Mapping[str, Mapping[Signal, float]]  # uuid → signals
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One signal in one group: the values, and their mean."""
 
     values: list[float]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.derive.topology import active_links, group_paths, peer_paths
 from exporter.model import EMPTY, CardReading, CardState, GpuAssignment, LinkHealth, Missing, Signal, Topology
@@ -122,8 +123,7 @@ def _expected(siblings: Sequence[CardState], shown: Mapping[str, int]) -> tuple[
     return links, switched
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     """Since when a card has worked without a pause, and when its PCIe link was last at its best."""
 
     at: float

@@ -14,7 +14,9 @@ held numbers that could not be read: then it may have stood there with its whole
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.derive.counters import (
     NO_COUNTERS,
@@ -33,8 +35,7 @@ from exporter.derive.departed_ranks import NONE, DepartedRanks, expire, restore,
 from exporter.model import EMPTY, EngineReading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class Raw(Struct, frozen=True, kw_only=True):
     """The newest known raw values, also those that the newest page does not show."""
 
     ranks: Mapping[str, RankCounters]
@@ -45,8 +46,7 @@ class Raw:
     gone: DepartedRanks = NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One page against what was known: ``before`` holds only what the page may be subtracted from."""
 
     before: Mapping[str, RankCounters]

@@ -51,7 +51,8 @@ known.  In a pair, a second process on one card and a skewed scheduler look alik
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.derive.card_evidence import CardEvidence
 from exporter.derive.slow_card_cause import FULL, cause_of, held_back, held_up_by, median, paces, stands_out, tenants
@@ -72,20 +73,18 @@ WORKING, MOVING = 0.10, 0.02  # busiest card's SM_ACTIVE; median DRAM_ACTIVE, or
 RESIDENT = 0.30  # without GPM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspicion:
+class Suspicion(Struct, frozen=True, kw_only=True):
     """Why a card is thought to be waited for in this cycle."""
 
     cause: Cause
     slowdown: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """One group in one cycle.  ``judged`` is False where it does not work, is not in step, or shows too little."""
 
     judged: bool = False
-    suspects: Mapping[str, Suspicion] = field(default_factory=lambda: EMPTY)  # uuid →
+    suspects: Mapping[str, Suspicion] = EMPTY  # uuid →
 
 
 def judge(group: Sequence[CardEvidence]) -> Judgement:

@@ -8,8 +8,9 @@ the severity is kept in both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from exporter.model import SxidCount, SxidReport
 
@@ -22,8 +23,7 @@ _MAX_LINKS = 256  # whose last line is remembered, of one code
 _Inner = TypeVar("_Inner")
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     count: int = 0
     last_unix_time: float = 0.0
     began: dict[int | None, float] = field(default_factory=dict)  # link → when its burst began

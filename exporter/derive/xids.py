@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from exporter.model import BUS, KERNEL_LOG, WHOLE_GPU, CardState, InstanceId, XidCount, XidReport, canonical_pci
 
@@ -36,8 +37,7 @@ OTHER = -1
 _GRAIN = 0.25  # seconds; events this close to each other wait together for the other source
 
 
-@dataclass(slots=True)
-class _Event:
+class _Event(Struct):
     """``times`` events at about ``at``, and who has reported them."""
 
     at: float
@@ -45,8 +45,7 @@ class _Event:
     sources: frozenset[str]
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     count: int = 0
     last_unix_time: float | None = None
     burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first line and its newest
@@ -118,8 +117,7 @@ class _Tally:
         self.open = deque(sorted([*self.open, *other.open], key=lambda event: event.at), maxlen=MAX_OPEN)
 
 
-@dataclass(slots=True)
-class _Card:
+class _Card(Struct):
     uuid: str
     index: str
     tallies: dict[int, _Tally]

@@ -225,7 +225,7 @@ def _plain(message: Message) -> dict[str, Any]:
     elif isinstance(message, CardFound):
         body["facts"] = protocol_gpu.plain_facts(message.facts)
     elif isinstance(message, Initialised):
-        body["facts"] = {name: getattr(message.facts, name) for name in DriverFacts.__dataclass_fields__}
+        body["facts"] = {name: getattr(message.facts, name) for name in DriverFacts.__struct_fields__}
     elif isinstance(message, InstancesRead):
         body["instances"] = [
             (protocol_gpu.plain_facts(facts), protocol_gpu.plain_reading(reading))

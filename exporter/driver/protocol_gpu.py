@@ -17,9 +17,9 @@ _REASONS = {reason.value: reason for reason in Missing}
 
 def plain_facts(facts: CardFacts) -> dict[str, Any]:
     """Make what JSON can hold."""
-    plain = {name: getattr(facts, name) for name in CardFacts.__dataclass_fields__}
+    plain = {name: getattr(facts, name) for name in CardFacts.__struct_fields__}
     if facts.instance is not None:
-        plain["instance"] = {name: getattr(facts.instance, name) for name in MigInstance.__dataclass_fields__}
+        plain["instance"] = {name: getattr(facts.instance, name) for name in MigInstance.__struct_fields__}
     return plain
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
 
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.topology import CardTopology
@@ -114,8 +115,7 @@ class Missing(str, Enum):
     UNVERIFIED = "unverified"  # it is not known (yet) which number or unit this driver means, or how often it wrapped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigInstance:
+class MigInstance(Struct, frozen=True, kw_only=True):
     """What makes an instance of a divided card: its place in the parent's list, and what it was cut as."""
 
     number: int
@@ -125,8 +125,7 @@ class MigInstance:
     compute_instance: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardFacts:
+class CardFacts(Struct, frozen=True, kw_only=True):
     """What stays true of a card from one driver initialisation to the next.  Keyed by ``uuid``, never by index."""
 
     index: int
@@ -140,36 +139,33 @@ class CardFacts:
     instance: MigInstance | None = None  # set on those
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardProcess:
+class CardProcess(Struct, frozen=True, kw_only=True):
     """A process that holds a compute context on a card; pid in the daemon's pid namespace."""
 
     pid: int
     memory: float | None = None  # bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardReading:
+class CardReading(Struct, frozen=True, kw_only=True):
     """One card at one instant.  ``signals`` holds what was read, ``missing`` why the rest was not."""
 
     at: float
     signals: Mapping[Signal, float]
-    missing: Mapping[Signal, Missing] = field(default_factory=lambda: EMPTY)
-    clock_events: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # reason → active now
-    clock_event_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # reason → counter
-    policy_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # older policy → counter
-    nvlink_up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)  # link → state
-    nvlink_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, all links
+    missing: Mapping[Signal, Missing] = EMPTY
+    clock_events: Mapping[str, bool] = EMPTY  # reason → active now
+    clock_event_seconds: Mapping[str, float] = EMPTY  # reason → counter
+    policy_seconds: Mapping[str, float] = EMPTY  # older policy → counter
+    nvlink_up: Mapping[int, bool] = EMPTY  # link → state
+    nvlink_errors: Mapping[str, float] = EMPTY  # type → counter, all links
     nvlink_errors_at: float | None = None  # when those were read, if not with the rest
-    nvlink_bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → share of bits, worst link
-    c2c_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # type → counter, worst link
-    pipe_active: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # kind of arithmetic → share of time
-    traffic: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (link, direction) → bytes/s
+    nvlink_bit_errors: Mapping[str, float] = EMPTY  # type → share of bits, worst link
+    c2c_errors: Mapping[str, float] = EMPTY  # type → counter, worst link
+    pipe_active: Mapping[str, float] = EMPTY  # kind of arithmetic → share of time
+    traffic: Mapping[tuple[str, str], float] = EMPTY  # (link, direction) → bytes/s
     processes: tuple[CardProcess, ...] | None = None  # None: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverFacts(Struct, frozen=True, kw_only=True):
     """Versions of the node's driver stack; empty where the driver does not say."""
 
     driver_version: str = ""
@@ -177,8 +173,7 @@ class DriverFacts:
     cuda_version: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardState:
+class CardState(Struct, frozen=True, kw_only=True):
     """A card as the page shows it: facts, health, and a reading only while it is fresh."""
 
     facts: CardFacts

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
 
 from exporter.model.source import EMPTY, SourceStatus
 
@@ -60,8 +61,7 @@ class Stage(str, Enum):
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
+class Histogram(Struct, frozen=True, kw_only=True):
     """Cumulative bucket counts as an engine keeps them.
 
     ``bounds``: finite upper bounds, ascending, n of them.  ``counts``: n + 1 cumulative counts, the last one for
@@ -73,8 +73,7 @@ class Histogram:
     sum: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineReading:
+class EngineReading(Struct, frozen=True, kw_only=True):
     """What one engine page said, upstream names gone.  A rank is a data-parallel engine; "" when there are none."""
 
     at: float
@@ -82,24 +81,23 @@ class EngineReading:
     model: str = ""
     version: str = ""
     ranks: Mapping[str, Mapping[Quantity, float]]
-    finished: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: EMPTY)  # rank → outcome → counter
-    responses: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # HTTP status class → counter
-    histograms: Mapping[Stage, Mapping[str, Histogram]] = field(default_factory=lambda: EMPTY)  # stage → rank → …
+    finished: Mapping[str, Mapping[str, float]] = EMPTY  # rank → outcome → counter
+    responses: Mapping[str, float] = EMPTY  # HTTP status class → counter
+    histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # stage → rank → …
     process_start: float | None = None  # wall; a change is a restart
-    created: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # rank → wall; a change is a restart
+    created: Mapping[str, float] = EMPTY  # rank → wall; a change is a restart
     complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
-    parse_warnings: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # what was skipped: reason → lines
+    parse_warnings: Mapping[str, int] = EMPTY  # what was skipped: reason → lines
     several_models: bool = False  # the page sums up several; ``model`` is "" because of that
     relayed: bool = False  # the page is another program's, which gathers the series of several servers
     name_style: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
-    missing: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal this kind never gives → reason
+    missing: Mapping[str, str] = EMPTY  # signal this kind never gives → reason
     stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
     hits_from_first: bool = False  # where queries stand without PREFIX_CACHE_HITS, nothing has been found yet
     frozen_after: float | None = 20.0  # seconds without progress at work that mean a fault; None: means nothing here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencySummary:
+class LatencySummary(Struct, frozen=True, kw_only=True):
     """A latency over one window: quantiles by q, how many observations, and how far the buckets can be trusted."""
 
     quantiles: Mapping[float, float]  # q → seconds; absent when no observations
@@ -107,22 +105,20 @@ class LatencySummary:
     overflow_ratio: float | None  # share of observations beyond the last finite bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowFigures:
+class WindowFigures(Struct, frozen=True, kw_only=True):
     """What changed at one replica during one window.  None and empty: not known, or nothing to divide by."""
 
     seconds: float  # time really covered; may be less than the window after a start
     hit_ratio: float | None = None
-    latency: Mapping[Stage, LatencySummary] = field(default_factory=lambda: EMPTY)
+    latency: Mapping[Stage, LatencySummary] = EMPTY
     error_ratio: float | None = None
     request_rate: float | None = None  # finished requests per second
     generation_token_rate: float | None = None
-    rank_token_rates: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    rank_token_rates: Mapping[str, float] = EMPTY
     request_tokens: float | None = None  # mean length of finished requests: prompt and answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvCacheHeadroom:
+class KvCacheHeadroom(Struct, frozen=True, kw_only=True):
     """What is left of a replica's KV cache, by rank as far as the engine says it."""
 
     used: Mapping[str, float]  # tokens
@@ -131,8 +127,7 @@ class KvCacheHeadroom:
     full_in: float | None  # seconds until the first rank is full; None: not growing, or not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
+class ReplicaState(Struct, frozen=True, kw_only=True):
     """A replica as the page shows it.  ``windows`` is keyed by the window's label ("1m", or "lifetime")."""
 
     name: str
@@ -141,15 +136,15 @@ class ReplicaState:
     status: SourceStatus
     reading: EngineReading | None
     last_read_at: float | None
-    histograms: Mapping[Stage, Histogram] = field(default_factory=lambda: EMPTY)  # raw, summed over ranks
-    windows: Mapping[str, WindowFigures] = field(default_factory=lambda: EMPTY)
+    histograms: Mapping[Stage, Histogram] = EMPTY  # raw, summed over ranks
+    windows: Mapping[str, WindowFigures] = EMPTY
     frozen: bool | None = None  # None: not known
-    rank_imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # signal → max ÷ mean
+    rank_imbalance: Mapping[str, float] = EMPTY  # signal → max ÷ mean
     restarts: int = 0
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
     headroom: KvCacheHeadroom | None = None
     image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
     # Counted by ranks that the page does not show, so that sums over the ranks do not fall when one is missing.
-    departed_quantities: Mapping[Quantity, float] = field(default_factory=lambda: EMPTY)
-    departed_finished: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # outcome → requests
+    departed_quantities: Mapping[Quantity, float] = EMPTY
+    departed_finished: Mapping[str, float] = EMPTY  # outcome → requests
     generated_tokens: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

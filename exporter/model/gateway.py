@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.model.source import EMPTY, SourceStatus
 
 Backend = tuple[str, str]  # (pool, backend) as the gateway names them; the pool is "" where it has no pools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendLoad:
+class BackendLoad(Struct, frozen=True, kw_only=True):
     """What a gateway counts for one backend, or for a whole pool.  None: it does not say."""
 
     requests: float | None = None  # counter; retries count again
@@ -22,32 +22,29 @@ class BackendLoad:
     up: bool | None = None  # fit for new requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayReading:
+class GatewayReading(Struct, frozen=True, kw_only=True):
     """What one gateway page said, upstream names gone."""
 
     at: float
     gateway: str  # the kind: haproxy, nginx, envoy, …
     backends: Mapping[Backend, BackendLoad]
-    pools: Mapping[str, BackendLoad] = field(default_factory=lambda: EMPTY)
+    pools: Mapping[str, BackendLoad] = EMPTY
     cut: frozenset[str] = frozenset()  # pools with backends beyond the cap: shares would be wrong
     started: float | None = None  # wall; a change is a restart
     uptime: float | None = None  # seconds; a fall is a restart
     complete: bool = True
-    parse_warnings: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    parse_warnings: Mapping[str, int] = EMPTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayFigures:
+class GatewayFigures(Struct, frozen=True, kw_only=True):
     """How a gateway spread its requests during one window; empty where nothing was sent."""
 
     seconds: float  # time really covered
-    shares: Mapping[Backend, float] = field(default_factory=lambda: EMPTY)  # of the pool's requests
-    imbalance: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # pool → max ÷ mean
+    shares: Mapping[Backend, float] = EMPTY  # of the pool's requests
+    imbalance: Mapping[str, float] = EMPTY  # pool → max ÷ mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayState:
+class GatewayState(Struct, frozen=True, kw_only=True):
     """A gateway as the page shows it."""
 
     name: str
@@ -55,6 +52,6 @@ class GatewayState:
     status: SourceStatus
     reading: GatewayReading | None
     last_read_at: float | None
-    windows: Mapping[str, GatewayFigures] = field(default_factory=lambda: EMPTY)
-    replicas: Mapping[Backend, str] = field(default_factory=lambda: EMPTY)  # which replica a backend is
+    windows: Mapping[str, GatewayFigures] = EMPTY
+    replicas: Mapping[Backend, str] = EMPTY  # which replica a backend is
     restarts: int = 0

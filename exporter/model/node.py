@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from exporter.model.card import CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
@@ -15,8 +16,7 @@ from exporter.model.topology import Topology
 from exporter.model.xid import XidCount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAssignment:
+class GpuAssignment(Struct, frozen=True, kw_only=True):
     """Which replica uses a card; at most one row per (card, replica, rank)."""
 
     uuid: str
@@ -24,8 +24,7 @@ class GpuAssignment:
     rank: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """How uneven one signal is within one group of cards."""
 
     stddev: float  # population standard deviation
@@ -34,8 +33,7 @@ class Spread:
     max_to_mean: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupImbalance:
+class GroupImbalance(Struct, frozen=True, kw_only=True):
     """Unevenness inside one group.  scope "replica": group is the replica; scope "node": group is ""."""
 
     scope: str
@@ -44,8 +42,7 @@ class GroupImbalance:
     deviations: Mapping[Signal, Mapping[str, float]]  # signal → uuid → (value − median) ÷ median
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VarianceBreakdown:
+class VarianceBreakdown(Struct, frozen=True, kw_only=True):
     """At which layer the unevenness of one signal of one model arises; no shares when nothing is uneven."""
 
     model: str
@@ -54,33 +51,30 @@ class VarianceBreakdown:
     shares: Mapping[str, float]  # layer "replica", "rank", "card" → share of the sum of squares; they add up to 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Economics:
+class Economics(Struct, frozen=True, kw_only=True):
     """What work and idleness cost.  Prices are in ``currency``, which is "" when nothing is priced."""
 
     currency: str = ""
-    prices: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → price of one hour
-    joules_per_token: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (replica, window)
-    tokens_per_joule: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
-    cost_per_million: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)
-    idle_seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
-    idle_cost: Mapping[str, float] = field(default_factory=lambda: EMPTY)  # uuid → counter
+    prices: Mapping[str, float] = EMPTY  # uuid → price of one hour
+    joules_per_token: Mapping[tuple[str, str], float] = EMPTY  # (replica, window)
+    tokens_per_joule: Mapping[tuple[str, str], float] = EMPTY
+    cost_per_million: Mapping[tuple[str, str], float] = EMPTY
+    idle_seconds: Mapping[str, float] = EMPTY  # uuid → counter
+    idle_cost: Mapping[str, float] = EMPTY  # uuid → counter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonState:
+class DaemonState(Struct, frozen=True, kw_only=True):
     """The daemon about itself."""
 
     config_reload_successful: bool = True
     config_reload_unix_time: float | None = None
-    loop_restarts: Mapping[str, int] = field(default_factory=lambda: EMPTY)  # loop → count
+    loop_restarts: Mapping[str, int] = EMPTY  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
-    parse_warnings: Mapping[tuple[str, str], int] = field(default_factory=lambda: EMPTY)  # (source, reason) → lines
-    unassigned: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # replica → why no card was found
+    parse_warnings: Mapping[tuple[str, str], int] = EMPTY  # (source, reason) → lines
+    unassigned: Mapping[str, str] = EMPTY  # replica → why no card was found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """Everything that one page shows, immutable once made; the publisher holds the newest."""
 
     at: float
@@ -91,7 +85,7 @@ class Snapshot:
     gateways: tuple[GatewayState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
-    replica_imbalance: Mapping[tuple[str, str], float] = field(default_factory=lambda: EMPTY)  # (model, signal)
+    replica_imbalance: Mapping[tuple[str, str], float] = EMPTY  # (model, signal)
     variance_breakdowns: tuple[VarianceBreakdown, ...] = ()
     economics: Economics = field(default_factory=Economics)
     stragglers: Stragglers = field(default_factory=Stragglers)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.model import EMPTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """One process.  ``started`` counts seconds from boot; ``cgroup`` ends at the container, "" outside of one.
 
     ``engine``: the kind of engine whose server the command line starts, else "".  ``shared``: a shell, supervisor or
@@ -38,8 +38,7 @@ class Process:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class Listener(Struct, frozen=True, kw_only=True):
     """A listening TCP socket; ``pids`` are those holders that were found, none when it is a stranger's."""
 
     port: int
@@ -48,8 +47,7 @@ class Listener:
     pids: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessTable:
+class ProcessTable(Struct, frozen=True, kw_only=True):
     """The processes of interest at one moment.
 
     ``problems`` counts what could not be read: no_permission, vanished, pid_namespace (the GPU pids belong to
@@ -59,15 +57,14 @@ class ProcessTable:
 
     processes: Mapping[int, Process]
     listeners: tuple[Listener, ...] = ()
-    problems: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    problems: Mapping[str, int] = EMPTY
     home: int = 0
     outer: int = 0
-    addresses: Mapping[int, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    addresses: Mapping[int, frozenset[str]] = EMPTY
     reader: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListeningEngine:
+class ListeningEngine(Struct, frozen=True, kw_only=True):
     """A server that looks like an engine, and where the daemon reaches it.
 
     ``certain``: it need not be seen first.

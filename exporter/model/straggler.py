@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
 
 from exporter.model.source import EMPTY
 
@@ -23,8 +24,7 @@ class Cause(str, Enum):
     UNKNOWN = "unknown"  # measured to be slow, and nothing that the driver says explains it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
+class Straggler(Struct, frozen=True, kw_only=True):
     """A card that its group waits for.  ``slowdown``: time it needs for the same work over the others' median."""
 
     uuid: str
@@ -33,9 +33,8 @@ class Straggler:
     slowdown: float | None = None  # None: not measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stragglers:
+class Stragglers(Struct, frozen=True, kw_only=True):
     """The verdict on every replica that has cards to compare.  ``judged`` is False where nothing can be said now."""
 
-    judged: Mapping[str, bool] = field(default_factory=lambda: EMPTY)  # replica →
+    judged: Mapping[str, bool] = EMPTY  # replica →
     found: tuple[Straggler, ...] = ()

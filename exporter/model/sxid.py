@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 # How bad the driver says an error is.  UNRATED: the line does not say.
 FATAL_SEVERITY, NON_FATAL, CORRECTABLE, UNRATED = "fatal", "non_fatal", "correctable", "unrated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SxidReport:
+class SxidReport(Struct, frozen=True, kw_only=True):
     """One line of the kernel log about one error of the switch at ``pci`` (canonical, see ``canonical_pci``).
 
     ``link``: the switch's own number of the NVLink it is about; None where the line names none.  ``old``: it happened
@@ -25,8 +24,7 @@ class SxidReport:
     old: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SxidCount:
+class SxidCount(Struct, frozen=True, kw_only=True):
     """One code of one switch and severity as the page shows it."""
 
     labels: tuple[str, str, str]  # pci_bus_id, sxid, severity

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.model.source import EMPTY
 
@@ -22,32 +23,28 @@ STATUSES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEnd:
+class LinkEnd(Struct, frozen=True, kw_only=True):
     """Where one NVLink of a card leads: a word of ``LINK_ENDS``, and the address on the bus of a card there."""
 
     kind: str
     pci_bus_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class Peer(Struct, frozen=True, kw_only=True):
     """What the driver says of a pair of cards; empty where it did not answer."""
 
     pci_path: str = ""  # a word of PCI_PATHS: the way over PCIe, even where there is a better one
-    access: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # word of CAPABILITIES → word of STATUSES
+    access: Mapping[str, str] = EMPTY  # word of CAPABILITIES → word of STATUSES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardTopology:
+class CardTopology(Struct, frozen=True, kw_only=True):
     """One card's place among the others.  Static: read rarely, and kept while a card is away."""
 
-    peers: Mapping[str, Peer] = field(default_factory=lambda: EMPTY)  # the other card's uuid
-    links: Mapping[int, LinkEnd] = field(default_factory=lambda: EMPTY)  # NVLink → its far end
+    peers: Mapping[str, Peer] = EMPTY  # the other card's uuid
+    links: Mapping[int, LinkEnd] = EMPTY  # NVLink → its far end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerPath:
+class PeerPath(Struct, frozen=True, kw_only=True):
     """How one card reaches another now."""
 
     uuid: str
@@ -56,8 +53,7 @@ class PeerPath:
     access: str  # what one may do with the other's memory: "read,write,…", or why nothing; "" when not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPaths:
+class GroupPaths(Struct, frozen=True, kw_only=True):
     """How the cards of one replica reach each other.  None and "": some pair is not known, and it matters."""
 
     replica: str
@@ -66,8 +62,7 @@ class GroupPaths:
     cross_sockets: bool | None = None  # some pair stands behind different sockets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkHealth:
+class LinkHealth(Struct, frozen=True, kw_only=True):
     """What is wrong with one card's links; None where it cannot be judged now."""
 
     pcie_degraded: bool | None = None
@@ -75,10 +70,9 @@ class LinkHealth:
     fabric_problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """All that a page shows of paths and links.  ``links`` is keyed by uuid."""
 
     paths: tuple[PeerPath, ...] = ()
     groups: tuple[GroupPaths, ...] = ()
-    links: Mapping[str, LinkHealth] = field(default_factory=lambda: EMPTY)
+    links: Mapping[str, LinkHealth] = EMPTY

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # Who reports.  BUS is a line of the kernel log that says a card is gone without giving a number.
 NVML, KERNEL_LOG, BUS = "nvml", "kernel_log", "bus"
@@ -13,8 +14,7 @@ InstanceId = tuple[int | None, int | None]
 WHOLE_GPU: InstanceId = (None, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidReport:
+class XidReport(Struct, frozen=True, kw_only=True):
     """``times`` reports by one source of one code on one card.
 
     The card is known by ``uuid``, or by ``pci`` (canonical: ``0000:65:00``, see ``canonical_pci``), or not at all.
@@ -33,8 +33,7 @@ class XidReport:
     old: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidCount:
+class XidCount(Struct, frozen=True, kw_only=True):
     """One code of one card as the page shows it; ``xid`` is None for what is counted together as "other"."""
 
     labels: tuple[str, str, str, str]  # gpu, uuid, xid, source

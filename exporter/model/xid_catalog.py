@@ -18,8 +18,9 @@ Where its action is a workflow, this table decides:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 SOURCE = "NVIDIA XID catalogue, September 2026"
 
@@ -35,8 +36,7 @@ class Class(str, Enum):
     UNKNOWN = "unknown"  # not in this table
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """One code.  ``action`` is a closed word, fit for a label; ``meaning`` a phrase for people."""
 
     code: int

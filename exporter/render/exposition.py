@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import HistogramSample, Labels, Metric, MetricKind, Sample, SeriesSet
@@ -36,8 +37,7 @@ def _escape_help(text: str, *, quotes: bool) -> str:
     return text.replace('"', '\\"') if quotes else text
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPage:
+class RenderedPage(Struct, frozen=True):
     """A page's body and what did not make it onto the page."""
 
     body: bytes

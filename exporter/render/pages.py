@@ -11,7 +11,8 @@ import gzip as gzip_module
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from exporter.catalog.spec import SeriesSet
 from exporter.model import Snapshot
@@ -22,8 +23,7 @@ MAX_AGE = 15.0  # seconds; a snapshot is published every few
 PageFormat = tuple[bool, bool]  # (OpenMetrics, gzip)
 
 
-@dataclass(slots=True)
-class _RenderedSnapshot:
+class _RenderedSnapshot(Struct):
     """One snapshot, when it was published (monotonic seconds), and the formats that were asked for so far."""
 
     snapshot: Snapshot

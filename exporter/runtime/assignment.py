@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes

@@ -6,7 +6,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from exporter.derive import capacity, delta, engine, ranks
 from exporter.derive.windows import History

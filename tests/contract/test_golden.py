@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -48,6 +47,7 @@ from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.plan import Plan
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock, card, replica
+from tests.support.records import replace
 
 TESTS = pathlib.Path(__file__).parents[1]
 STATES = ("fresh", "idle", "t1", "load", "t2", "after")  # in time order

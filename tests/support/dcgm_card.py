@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,6 +10,7 @@ from exporter.model import DriverFacts, Signal, XidCount
 from exporter.render.dcgm.page import render
 from exporter.render.dcgm.query import parse_query
 from tests.support.builders import card, snapshot
+from tests.support.records import replace
 
 ALL = {signal.value: float(place) for place, signal in enumerate(Signal, start=1)}
 GIB = 2.0**30

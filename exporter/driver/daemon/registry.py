@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from exporter.driver import protocol
 from exporter.logs import log_down, log_event, log_up

@@ -7,8 +7,9 @@ the wrong names to a dashboard, and nobody would know why it is empty.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from exporter.render.dcgm.legacy import LEGACY
 from exporter.render.dcgm.modern import MODERN
@@ -26,8 +27,7 @@ class InvalidQueryError(ValueError):
     """A question that cannot be answered; the message names what can, and repeats nothing of the question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageQuery:
+class PageQuery(Struct, frozen=True, kw_only=True):
     """One page as somebody wants it."""
 
     dialect: str

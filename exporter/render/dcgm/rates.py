@@ -7,7 +7,8 @@ starts anew: what was lost is not guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.model import EMPTY, CardState, Signal
 
@@ -18,8 +19,7 @@ LONGEST = 60.0  # seconds; an anchor from before a longer silence describes anot
 Rates = Mapping[str, Mapping[Signal, float]]  # uuid → counter → increase per second
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
+class _Count(Struct, frozen=True):
     at: float
     bytes: Mapping[Signal, float]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from exporter.render.dcgm.value import Split, Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DcgmRow:
+class DcgmRow(Struct, frozen=True, kw_only=True):
     """One family of a dialect; exactly one of ``value`` and ``split``."""
 
     name: str
@@ -18,8 +17,7 @@ class DcgmRow:
     split: Split | None = None  # instead: several samples of one card, told apart by labels of their own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """One set of names, and the spelling of the two labels that changed with it."""
 
     hostname_label: str

@@ -7,8 +7,9 @@ has.  None means that we do not have the value; the row is then absent for that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import floor, isfinite
+
+from msgspec import Struct
 
 from exporter.model import EMPTY, CardReading, Signal, XidCount
 from exporter.model.clock_events import CLOCK_EVENT_BITS
@@ -18,14 +19,13 @@ from exporter.render.dcgm.recent import WINDOW
 MEBI = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardView:
+class CardView(Struct, frozen=True, kw_only=True):
     """One card as a row sees it: its reading, and what follows from more than one reading."""
 
     reading: CardReading
-    rates: Mapping[Signal, float] = field(default_factory=lambda: EMPTY)  # counter → increase per second
+    rates: Mapping[Signal, float] = EMPTY  # counter → increase per second
     xids: tuple[XidCount, ...] | None = None  # None: nobody listens
-    recent: Mapping[int, int] = field(default_factory=lambda: EMPTY)  # XID → events in the window
+    recent: Mapping[int, int] = EMPTY  # XID → events in the window
 
     @property
     def reported(self) -> bool:

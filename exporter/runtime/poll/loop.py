@@ -19,8 +19,9 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from exporter.errors import SourceError
 from exporter.logs import log_event, log_exception

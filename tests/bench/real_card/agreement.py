@@ -7,10 +7,11 @@ said before and after, with the tolerance on top, at least once: what moves is n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from exporter.model.clock_events import CLOCK_EVENT_BITS
 from tests.bench.real_card.daemon import Page
+from tests.support.records import replace
 
 _MIB, _MHZ = 2.0**20, 1e6
 _COUNTERS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -14,6 +13,7 @@ from alerts.rule import RuleError, Severity, seconds
 from alerts.tuning import Tuning
 from tests.support import servers
 from tests.support.alertmanager_texts import write
+from tests.support.records import replace
 
 
 def every_alert():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from exporter.driver.nvml.gpu import GpuReader
@@ -13,6 +11,7 @@ from exporter.runtime.stragglers import StragglerWatch
 from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
 from tests.support.builders import Clock
+from tests.support.records import replace
 
 GPM = {Signal.SM_ACTIVE, Signal.DRAM_ACTIVE, Signal.TENSOR_ACTIVE, Signal.SM_OCCUPANCY}
 FAULT_AT = 20

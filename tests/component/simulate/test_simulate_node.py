@@ -13,7 +13,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,6 +29,7 @@ from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
 from exporter.simulate.vllm_page import number, render
 from exporter.simulate.world import World
+from tests.support.records import replace
 
 CAPTURE = os.path.join(pathlib.Path(__file__).parents[2], "captures", "vllm-0.32.0-real-cpu-load.prom")
 TWO_RANKS = os.path.join(pathlib.Path(__file__).parents[2], "captures", "vllm-0.32.0-dp2-real-cpu-load.prom")

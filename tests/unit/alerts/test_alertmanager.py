@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,6 +14,7 @@ from alerts.alertmanager.plan import DEFAULT_TIMINGS, NOTIFIED
 from alerts.text import Language
 from exporter.errors import SettingsError
 from tests.support.alertmanager_texts import FULL, MINIMAL, ROBOTS, amtool, made, version, write
+from tests.support.records import replace
 
 # ------------------------------------------------------------------ what loads where
 

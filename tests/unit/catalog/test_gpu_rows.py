@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from exporter.catalog import metrics
 from exporter.catalog.spec import Metric
 from exporter.model import CardReading, CardState, Missing, Signal, Snapshot
 from tests.support.builders import card
+from tests.support.records import replace
 
 OLD = Signal.RETIRED_PAGES_SINGLE_BIT
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from exporter.catalog import metrics
 from exporter.derive.xids import MAX_CODES, XidCounters
 from exporter.model import KERNEL_LOG, NVML, CardFacts, MigInstance, Snapshot, XidReport
 from exporter.model.xid_catalog import CATALOGUE, FATAL, RESETTING
 from tests.support.builders import card
+from tests.support.records import replace
 
 
 def whole(index: int):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -20,6 +19,7 @@ from exporter.catalog import metrics as m
 from exporter.promql import sum_by
 from tests.support.dashboard_queries import dashboard
 from tests.support.dashboard_samples import SHOWS, TITLE, T, panel, small
+from tests.support.records import replace
 
 
 def test_a_vanished_metric_names_the_panel():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from alerts.text import Language
@@ -19,6 +17,7 @@ from exporter.promql import rate, select, sum_by
 from tests.support.dashboard_queries import UIDS, panels
 from tests.support.dashboard_queries import dashboard as board_file
 from tests.support.dashboard_samples import SHOWS, T, small
+from tests.support.records import replace
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
+from tests.support.records import replace
 from tests.support.simulated import Lab
 
 WINDOW = 60.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,7 @@ from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from tests.support.builders import card, replica
+from tests.support.records import replace
 from tests.support.simulated import BEGIN, WINDOWS, Lab, uuid
 
 DOLLARS = CostSettings(currency="USD", gpu_hour={"card": 2.5})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import nan
 
 import pytest
@@ -14,6 +13,7 @@ from exporter.derive.engine import LIFETIME, is_frozen, rank_imbalance, replica_
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.windows import History
 from exporter.model import EngineReading, Histogram, Quantity, ReplicaState, SourceStatus, Stage, WindowFigures
+from tests.support.records import replace
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
 GEN = Quantity.GENERATION_TOKENS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +22,7 @@ from exporter.model import (
     SourceStatus,
 )
 from tests.support.examples import examples
+from tests.support.records import replace
 
 SWITCHED = CardTopology(links={0: LinkEnd(kind="switch")})
 

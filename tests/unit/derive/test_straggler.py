@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from exporter.derive.card_evidence import CardEvidence
 from exporter.derive.slow_card_cause import LINK_COST
 from exporter.derive.straggler import Judgement, judge
 from exporter.model import Cause
+from tests.support.records import replace
 
 CALM = {
     "gpu_idle": False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from math import isclose
@@ -16,6 +15,7 @@ from exporter.derive.variance import CARD, RANK, REPLICA, variance_breakdown, va
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic, find
 from tests.support.builders import card, replica
+from tests.support.records import replace
 from tests.support.simulated import Lab
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from exporter.derive import xids
 from exporter.derive.xids import WINDOW, XidCounters
 from exporter.model import BUS, KERNEL_LOG, NVML, CardFacts, XidReport, canonical_pci
 from tests.support.builders import card
+from tests.support.records import replace
 
 PCI = "0000:65:00"
 

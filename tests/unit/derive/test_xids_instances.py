@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from exporter.derive.xids import MAX_UNKNOWN, WINDOW, XidCounters
 from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE_GPU, CardFacts, MigInstance, XidReport
 from tests.support.builders import card
+from tests.support.records import replace
 
 PCI = "0000:65:00"
 WHOLE_CARD = replace(

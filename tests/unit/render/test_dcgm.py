@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.support import dcgm_contract as contract
 from tests.support.builders import card, snapshot
 from tests.support.dcgm_card import FULL, PLAUSIBLE, families, full_card, kinds, page, samples
 from tests.support.dcgm_contract import full
+from tests.support.records import replace
 
 # -- the contract
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.support import dcgm_contract as contract
 from tests.support.builders import card, snapshot
 from tests.support.dcgm_card import FULL, PLAUSIBLE, families, full_card, kinds, page, samples, xid
 from tests.support.dcgm_contract import full
+from tests.support.records import replace
 
 # -- what we do not have
 

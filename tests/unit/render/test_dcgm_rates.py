@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from exporter.render.dcgm.rates import COUNTERS, HALF, LONGEST, RateTracker
 from tests.support.builders import card
 from tests.support.dcgm_card import FULL, full_card, moved, page, samples
 from tests.support.dcgm_contract import full
+from tests.support.records import replace
 
 
 def test_a_card_has_no_rate_before_its_second_reading():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from exporter.render.dcgm.recent import WINDOW, XidWindow
 from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, full_card, page, samples, xid
+from tests.support.records import replace
 
 WALL = 1.7e9
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from exporter.runtime.app import App, Driver
 from exporter.runtime.gpu_event_lines import MAX_SAID
 from exporter.runtime.gpu_events import EVERY, STARTUP_GRACE, GpuEvents
 from tests.support.builders import Clock, card
+from tests.support.records import replace
 from tests.support.tools import without_root
 from tests.support.waiting import until
 

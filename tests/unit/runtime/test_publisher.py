@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from exporter.derive.assignment import Assignment
 from exporter.model import DriverFacts, GatewayReading, GatewayState, GpuAssignment, Outcome, SourceStatus
 from exporter.runtime.publisher import DEAD_AFTER, STARTUP_GRACE, Publisher
 from tests.support.builders import Clock, card, replica
+from tests.support.records import replace
 
 
 @dataclass

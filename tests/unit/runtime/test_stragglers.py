@@ -6,7 +6,6 @@ import math
 import random
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from exporter.derive.card_evidence import collect_evidence, sample_counters
 from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missing, Signal
 from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
 from tests.support.builders import card
+from tests.support.records import replace
 
 CALM = dict.fromkeys(("gpu_idle", "sw_power_cap", "hw_slowdown", "sw_thermal_slowdown"), False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,6 +10,7 @@ from exporter.simulate.card import POWER_CAP, SW_THERMAL, Card, Load
 from exporter.simulate.scenarios import GIB, H100, LLAMA_8B, SCENARIOS, Replica, Scenario, Traffic, find
 from exporter.simulate.tally import Buckets, Tally, length_bounds
 from exporter.simulate.world import STEP, World
+from tests.support.records import replace
 
 NAMES = [scenario.name for scenario in SCENARIOS]
 BUSY = [name for name in NAMES if name != "idle"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from exporter.driver.nvml.library import load_driver
@@ -12,6 +10,7 @@ from exporter.simulate.playing import NVMLError
 from exporter.simulate.scenarios import H100_PCIE, find
 from exporter.simulate.world import World
 from tests.support.builders import Clock
+from tests.support.records import replace
 
 XID = 0x8
 
