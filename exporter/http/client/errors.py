@@ -7,50 +7,40 @@ some quote what the peer sent.
 from __future__ import annotations
 
 import errno
+import http.client
 import os
-from http import HTTPStatus
+import ssl
 
 from exporter.errors import EndpointError
 
 READING = "reading the body"
 
-
-class DisconnectedError(ConnectionError):
-    """The peer closed the connection before the first byte of an answer."""
-
-
-_STATUSES = frozenset(int(status) for status in HTTPStatus)
+_EXPIRED = 10  # verification results of OpenSSL, x509_vfy.h
+_WRONG_NAME = frozenset({62, 64})
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
 
 
-def of_status(status: int) -> EndpointError:
-    """Name an answer other than 200; numbers that no standard knows share a word, or a peer could invent labels."""
-    word = str(status) if status in _STATUSES else f"{str(status)[0]}xx"
-    return EndpointError(f"http_{word}", f"answered with status {status}")
+def is_disconnect(cause: OSError) -> bool:
+    """Return whether the connection ended: what a kept one does when its server has closed it meanwhile."""
+    return isinstance(cause, (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
-def explain(cause: Exception, phase: str, seconds: float) -> EndpointError:
-    """Give reason and sentence for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
+def explain(cause: BaseException, phase: str, seconds: float) -> EndpointError:
+    """Return the error for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
     if isinstance(cause, EndpointError):
         return EndpointError(cause.reason, str(cause))
     if isinstance(cause, TimeoutError):
         return EndpointError("timeout", f"not done within {seconds:g} s, stopped while {phase}")
-    if type(cause).__module__ == "ssl":
-        from exporter.http.client import tls  # noqa: PLC0415 - loaded already, where such an error can come from
-
-        return tls.explain(cause, phase)
-    if isinstance(cause, DisconnectedError):
+    if isinstance(cause, ssl.SSLError):
+        return _explain_tls(cause, phase)
+    if isinstance(cause, http.client.RemoteDisconnected):
         return EndpointError("closed", "the peer closed the connection without an answer")
     if isinstance(cause, OSError):
-        return _system(cause, phase)
+        return _explain_system(cause, phase)
     return EndpointError("protocol", f"{type(cause).__name__} while {phase}")
 
 
-def dropped(cause: OSError) -> bool:
-    """Say whether the connection ended: what a kept one does when its server has closed it meanwhile."""
-    return isinstance(cause, ConnectionError) or type(cause).__name__ in {"SSLEOFError", "SSLZeroReturnError"}
-
-
-def _system(cause: OSError, phase: str) -> EndpointError:
+def _explain_system(cause: OSError, phase: str) -> EndpointError:
     if isinstance(cause, ConnectionRefusedError):
         return EndpointError("refused", "connection refused; is the server running on that port?")
     if isinstance(cause, ConnectionError):
@@ -59,3 +49,19 @@ def _system(cause: OSError, phase: str) -> EndpointError:
     if cause.errno in (errno.EMFILE, errno.ENFILE):
         text += " (of this process; raise its limit)"
     return EndpointError("unreachable", f"{text.lower()} while {phase}")
+
+
+def _explain_tls(cause: ssl.SSLError, phase: str) -> EndpointError:
+    if isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        hint = "" if phase == READING else "; it may want a client certificate, see cert_file"
+        return EndpointError("closed", f"the peer ended the TLS connection while {phase}{hint}")
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        reason = cause.reason or "failed"
+        return EndpointError("tls", f"TLS while {phase}: {reason.replace('_', ' ').lower()}")
+    if cause.verify_code == _EXPIRED:
+        return EndpointError("tls_expired", "the server's certificate has expired")
+    if cause.verify_code in _WRONG_NAME:
+        return EndpointError("tls_name", "the server's certificate is for another name; see server_name")
+    if cause.verify_code in _UNKNOWN_ISSUER:
+        return EndpointError("tls_unknown_ca", "the server's certificate is of an unknown authority; see ca_file")
+    return EndpointError("tls", f"the server's certificate is refused: {cause.verify_message}")

@@ -91,15 +91,15 @@ def follow(origin: Origin, path: str, location: str | None) -> str:
     return path
 
 
-def shown(origin: Origin, path: str) -> str:
+def redact(origin: Origin, path: str) -> str:
     """Give origin and path for a message: no query, and no path that may hold a misplaced password."""
     bare = path.partition("?")[0]
     return f"{origin}{bare[:_SHOWN]}" if "@" not in bare else str(origin)
 
 
-def redacted(url: str) -> str:
+def redact_url(url: str) -> str:
     """Give any configured text as far as it is safe to show."""
     try:
-        return shown(*parse(url))
+        return redact(*parse(url))
     except EndpointError:
         return "[unusable URL]"

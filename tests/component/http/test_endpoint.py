@@ -12,10 +12,10 @@ import pytest
 
 from exporter import __version__
 from exporter.errors import EndpointError
-from exporter.http.client import client as endpoint_module
+from exporter.http.client import client, connection
 from exporter.http.client.client import HttpClient, Response, Target
-from exporter.http.client.deadline import DeadlineSocket
 from exporter.http.client.resolver import Address
+from exporter.http.client.sockets import DeadlineSocket
 from tests.support.endpoint_probe import SLACK, D, failure, fetch, full_backlog, refused_port
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE
@@ -71,9 +71,9 @@ def test_the_request_holds_exactly_the_headers_it_should(server: Hostile) -> Non
 
 
 def test_gzip_is_asked_for_beyond_loopback(server: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
-    connected = endpoint_module._connected
+    connect = connection._connect
     local: Address = (socket.AF_INET, ("127.0.0.1", 0))
-    monkeypatch.setattr(endpoint_module, "_connected", lambda _, *rest: connected(local, *rest))
+    monkeypatch.setattr(connection, "_connect", lambda _, *rest: connect(local, *rest))
     assert fetch(server.url("good_gzip", host="192.0.2.1")).body == PAGE
     assert b"\r\nAccept-Encoding: gzip\r\n" in server.heads("good_gzip")[0]
 
@@ -201,7 +201,7 @@ def test_an_unforeseen_error_below_becomes_an_endpoint_error(
     def broken(*_: object) -> Response:
         raise ZeroDivisionError("canary")
 
-    monkeypatch.setattr(endpoint_module, "read_page", broken)
+    monkeypatch.setattr(client, "collect", broken)
     problem = failure(server.url("good"))
     assert problem.reason == "protocol"
     assert "ZeroDivisionError while reading the body" in str(problem)
@@ -212,7 +212,7 @@ def test_descriptors_that_ran_out_are_named_as_such(server: Hostile, monkeypatch
     def exhausted(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(endpoint_module, "_connected", exhausted)
+    monkeypatch.setattr(connection, "_connect", exhausted)
     problem = failure(server.url("good"))
     assert problem.reason == "unreachable"
     assert "too many open files" in str(problem)
