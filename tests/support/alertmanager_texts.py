@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 
@@ -59,6 +60,7 @@ routes: {critical: robots, warning: app, info: app}
 """
 
 
+@functools.cache
 def made(text=None, language=Language.ENGLISH):
     """Give the configuration and the templates as text."""
     plan = reader.load(alertmanager.DEFAULT) if text is None else reader.read(text)
@@ -79,6 +81,7 @@ def amtool(*arguments):
     return done.stdout
 
 
+@functools.cache
 def version():
     done = subprocess.run([tool("amtool"), "--version"], capture_output=True, text=True, timeout=60)
     found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -33,7 +34,12 @@ class Asked:
 
 
 def dashboard(uid, language="en"):
-    return json.loads((GENERATED / language / f"{uid}.json").read_text(encoding="utf-8"))
+    return json.loads(_text(uid, language))  # a copy each time: tests change it
+
+
+@functools.cache
+def _text(uid, language):
+    return (GENERATED / language / f"{uid}.json").read_text(encoding="utf-8")
 
 
 def panels(data):

@@ -10,7 +10,7 @@ import pytest
 
 from alerts.__main__ import GENERATED
 from alerts.registry import groups
-from alerts.render import RULES, files
+from alerts.render import RULES
 from alerts.text import Language
 from alerts.tuning import Tuning
 from tests.support import alert_cases
@@ -31,11 +31,12 @@ def promtool(*arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("table", alert_cases.tables(), ids=lambda table: table.stem)
 def test_alerts_fire_and_stay_silent_as_the_table_says(table, tmp_path):
-    found = alert_cases.subject_groups(table, Tuning())
-    (tmp_path / RULES).write_text(files(found, Tuning(), Language.ENGLISH)[RULES])
-    for number, text in enumerate(alert_cases.promtool_files(table, RULES)):
-        (tmp_path / f"tests{number}.yaml").write_text(text)
-        promtool("test", "rules", str(tmp_path / f"tests{number}.yaml"))
+    tests = []
+    for name, text in alert_cases.promtool_files(table, Tuning()):
+        (tmp_path / name).write_text(text)
+        tests += [str(tmp_path / name)] if name.endswith(".test.yaml") else []
+    assert tests
+    promtool("test", "rules", *tests)
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():

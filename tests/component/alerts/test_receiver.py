@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 import pytest
 
 from tests.support import stack_files
+from tests.support.waiting import until
 
 PLACE = stack_files.COMPOSE / "receiver" / "receiver.py"
 _SPEC = importlib.util.spec_from_file_location("receiver", PLACE)
@@ -128,15 +129,17 @@ def test_alerts_beyond_the_most_are_counted_and_texts_cut():
 
 
 def test_silent_clients_take_no_place_for_long_and_no_more_than_there_are(port, monkeypatch):
-    monkeypatch.setattr(receiver.Handler, "timeout", 0.5)
+    monkeypatch.setattr(receiver.Handler, "timeout", 0.1)
+
+    def healthy():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return ask(port, "GET", "/-/healthy")[0] == 200
+        return False
+
     with contextlib.ExitStack() as silent:
         for _ in range(receiver.MOST_REQUESTS * 2):
             silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-        for _ in range(100):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if ask(port, "GET", "/-/healthy")[0] == 200:
-                    return
-        pytest.fail("nobody was served again")
+        until(healthy, seconds=60)
 
 
 def test_an_unknown_path_names_those_that_exist(port):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 
 import promql_parser
@@ -69,6 +70,7 @@ def excused(rule, language, uid, what):
     return False
 
 
+@functools.cache
 def parsed(expr):
     for macro, duration in MACROS.items():
         expr = expr.replace(macro, duration)
