@@ -113,7 +113,7 @@ def test_a_latency_that_nobody_was_promised_has_no_panel(tuned):
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("thresholds: {gpu_memory_used: {warning: 12 celsius}}", "gpu_memory_used"), (None, "cannot be read")],
+    [("thresholds: {gpu_memory_used: {warning: 12 celsius}}", "gpu_memory_used"), (None, "cannot be opened")],
 )
 def test_a_file_of_thresholds_that_cannot_be_used_is_refused_whole(tmp_path, text, why):
     path = tmp_path / "mine.yaml"
