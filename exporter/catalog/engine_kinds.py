@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.engines import histogram_of, numbers_by_rank, numbers_summed
+from exporter.catalog.engines import histogram_of, quantity_by_rank, quantity_total
 from exporter.catalog.spec import REPLICA, Metric, MetricKind, Sample, SeriesSet, Unit
 from exporter.model import Quantity, Snapshot, Stage
 
@@ -94,8 +94,8 @@ ENGINE_KINDS = (
         labels=("rank",),
         help="Requests given up before their end, of engines that count them; they are in llm_requests_total too.",
         series=SeriesSet.FULL,
-        read=numbers_summed(Quantity.REQUESTS_ABORTED),
-        read_full=numbers_by_rank(Quantity.REQUESTS_ABORTED),
+        read=quantity_total(Quantity.REQUESTS_ABORTED),
+        read_full=quantity_by_rank(Quantity.REQUESTS_ABORTED),
     ),
     _duration(
         Stage.INFERENCE,

@@ -22,7 +22,7 @@ from exporter.model import Quantity, ReplicaState, Snapshot, Stage
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
-def numbers_by_rank(quantity: Quantity) -> ReadSamples:
+def quantity_by_rank(quantity: Quantity) -> ReadSamples:
     """Read a quantity of every rank."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
@@ -35,7 +35,7 @@ def numbers_by_rank(quantity: Quantity) -> ReadSamples:
     return read
 
 
-def numbers_summed(quantity: Quantity) -> ReadSamples:
+def quantity_total(quantity: Quantity) -> ReadSamples:
     """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series.
 
     A counter that a rank left behind stays in the sum, which must not fall while the engine lives.
@@ -43,10 +43,8 @@ def numbers_summed(quantity: Quantity) -> ReadSamples:
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
-            if replica.reading is not None:
-                found = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
-                if found:
-                    yield (*replica.labels, ""), sum(found) + replica.departed_quantities.get(quantity, 0.0)
+            if quantity in replica.quantity_totals:
+                yield (*replica.labels, ""), replica.quantity_totals[quantity]
 
     return read
 
@@ -93,13 +91,8 @@ def _engine_info(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _finished(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
-        if replica.reading is not None:
-            outcomes: dict[str, float] = {}
-            for by_outcome in replica.reading.finished.values():
-                for outcome, count in by_outcome.items():
-                    outcomes[outcome] = outcomes.get(outcome, 0.0) + count
-            for outcome, count in outcomes.items():
-                yield (*replica.labels, outcome), count + replica.departed_finished.get(outcome, 0.0)
+        for outcome, count in replica.finished_totals.items():
+            yield (*replica.labels, outcome), count
 
 
 def _responses(snapshot: Snapshot) -> Iterator[Sample]:
@@ -143,8 +136,8 @@ def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.N
         unit=unit,
         labels=("rank",),
         help=f"{help_} The common set shows the sum over the ranks, gone ones included, with an empty rank.",
-        read=numbers_summed(quantity),
-        read_full=numbers_by_rank(quantity),
+        read=quantity_total(quantity),
+        read_full=quantity_by_rank(quantity),
     )
 
 
@@ -205,21 +198,21 @@ LOAD = (
     _metric(
         "requests_running",
         MetricKind.GAUGE,
-        numbers_by_rank(Quantity.REQUESTS_RUNNING),
+        quantity_by_rank(Quantity.REQUESTS_RUNNING),
         "Requests in the running batch.",
         "rank",
     ),
     _metric(
         "requests_waiting",
         MetricKind.GAUGE,
-        numbers_by_rank(Quantity.REQUESTS_WAITING),
+        quantity_by_rank(Quantity.REQUESTS_WAITING),
         "Requests that wait for the scheduler.",
         "rank",
     ),
     _metric(
         "requests_swapped",
         MetricKind.GAUGE,
-        numbers_by_rank(Quantity.REQUESTS_SWAPPED),
+        quantity_by_rank(Quantity.REQUESTS_SWAPPED),
         "Requests swapped out to host memory (old engines).",
         "rank",
         series=SeriesSet.FULL,
@@ -253,7 +246,7 @@ KV_CACHE = (
     _metric(
         "kv_cache_usage",
         MetricKind.GAUGE,
-        numbers_by_rank(Quantity.KV_CACHE_USAGE),
+        quantity_by_rank(Quantity.KV_CACHE_USAGE),
         "Share of the KV cache that live requests hold; cached blocks that could be evicted count as free.",
         "rank",
         unit=Unit.RATIO,
@@ -266,8 +259,8 @@ KV_CACHE = (
         labels=("rank",),
         help="Tokens that the KV cache can hold. The common set of series shows the sum over the ranks, with an "
         "empty rank.",
-        read=numbers_summed(Quantity.KV_CACHE_CAPACITY),
-        read_full=numbers_by_rank(Quantity.KV_CACHE_CAPACITY),
+        read=quantity_total(Quantity.KV_CACHE_CAPACITY),
+        read_full=quantity_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
     _rank_counter(
         "prefix_cache_queries",

@@ -22,7 +22,7 @@ from operator import mul
 from msgspec import Struct
 
 from exporter.derive.delta import FINISHED, ReplicaTotals
-from exporter.model import EngineReading, KvCacheHeadroom, Quantity, WindowFigures
+from exporter.model import EngineReading, KvCacheHeadroom, KvTokens, Quantity, WindowFigures
 
 MIN_FINISHED = 10  # requests; a mean of fewer is an anecdote
 MIN_SAMPLES = 5
@@ -48,20 +48,34 @@ def kv_cache_usage(reading: EngineReading) -> KvCacheUsage:
 def headroom(
     reading: EngineReading, windows: Mapping[str, WindowFigures], recent: Sequence[KvCacheUsage], window: float
 ) -> KvCacheHeadroom:
-    """Give what is left.  ``recent``: usage of the last ``window`` seconds, oldest first, this reading's last."""
-    used: dict[str, float] = {}
-    free: dict[str, float] = {}
-    for rank, said in reading.ranks.items():
-        share, capacity = said.get(Quantity.KV_CACHE_USAGE), said.get(Quantity.KV_CACHE_CAPACITY, 0.0)
-        if share is not None and capacity > 0:  # an engine that has not measured its cache yet says 0
-            used[rank] = share * capacity
-            free[rank] = capacity - used[rank]
+    """Return what is left of the KV cache.
+
+    ``recent``: usage during the last ``window`` seconds, oldest first, this reading's last.
+    """
     length = _recent_length(windows)
-    fit = {} if length is None else {rank: float(floor(tokens / length)) for rank, tokens in free.items()}
+    ranks: dict[str, KvTokens] = {}
+    for rank, numbers in reading.ranks.items():
+        usage, capacity = numbers.get(Quantity.KV_CACHE_USAGE), numbers.get(Quantity.KV_CACHE_CAPACITY, 0.0)
+        if usage is not None and capacity > 0:  # an engine that has not measured its cache yet reports 0
+            used = usage * capacity
+            free = capacity - used
+            sequences = None if length is None else float(floor(free / length))
+            ranks[rank] = KvTokens(used=used, free=free, sequences=sequences)
     ahead = times_ahead(recent)
     times = [full_in(recent, rank, window, ahead) for rank in (recent[-1].ranks if recent else ())]
     known = [seconds for seconds in times if seconds is not None]
-    return KvCacheHeadroom(used=used, free=free, sequences=fit, full_in=min(known, default=None))
+    return KvCacheHeadroom(ranks=ranks, total=_total(ranks), seconds_to_full=min(known, default=None))
+
+
+def _total(ranks: Mapping[str, KvTokens]) -> KvTokens | None:
+    if not ranks:
+        return None
+    fit = [rank.sequences for rank in ranks.values() if rank.sequences is not None]
+    return KvTokens(
+        used=sum(rank.used for rank in ranks.values()),
+        free=sum(rank.free for rank in ranks.values()),
+        sequences=sum(fit) if fit else None,
+    )
 
 
 def mean_length(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, isfinite
 
 from exporter.derive.capacity import mean_length
-from exporter.derive.delta import FINISHED, RESPONSES, Buckets, ReplicaTotals
+from exporter.derive.delta import FINISHED, RESPONSES, ReplicaTotals
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
-from exporter.derive.latency import Latencies
+from exporter.derive.latency import summarize
 from exporter.derive.windows import History
-from exporter.model import EngineReading, Quantity, ReplicaState, Stage, WindowFigures
+from exporter.model import EngineReading, LatencySummary, Quantity, ReplicaState, Stage, WindowFigures
 
 LIFETIME = "lifetime"
 
@@ -83,16 +83,19 @@ def _increases(base: Mapping[str, float], latest: Mapping[str, float]) -> dict[s
 
 def _latencies(
     history: History[ReplicaTotals], label: str, latest: ReplicaTotals, quantiles: Sequence[float]
-) -> Latencies:
-    found: dict[Stage, tuple[Buckets | None, Buckets]] = {}
+) -> dict[Stage, LatencySummary]:
+    """Return the latency of each stage whose two states can be compared."""
+    found: dict[Stage, LatencySummary] = {}
     for stage, histogram in latest.histograms.items():
         if stage.value in latest.withdrawn:
             continue
         base = history.base(label, latest.begun.get(stage, latest.first_at))
         if base is None or base.at >= latest.at:
             continue  # new bounds, and nothing to subtract yet
-        found[stage] = (base.histograms.get(stage), histogram)
-    return Latencies(found, quantiles)
+        summary = summarize(base.histograms.get(stage), histogram, quantiles)
+        if summary is not None:
+            found[stage] = summary
+    return found
 
 
 def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:

@@ -8,10 +8,10 @@ buckets that were summed first.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from exporter.model import EMPTY, LatencySummary, Stage
+from exporter.model import EMPTY, LatencySummary
 
 # Counts that differ by less than this share of their sum are one count written twice: PromQL's own tolerance.
 _TOLERANCE = 1e-12
@@ -27,45 +27,10 @@ class Cumulative(Protocol):
     def counts(self) -> Sequence[float]: ...  # noqa: D102
 
 
-class Latencies(Mapping[Stage, LatencySummary]):
-    """The latencies between two states of each stage's histogram, each made when it is first asked for.
+def summarize(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[float]) -> LatencySummary | None:
+    """Return the quantiles (each 0 to 1) of what was observed after ``base``; without a base, of everything.
 
-    Quantiles are most of the work of a window, and a page shows those of fewer stages than an engine has.  A stage
-    whose two states cannot be compared is not there.
-    """
-
-    __slots__ = ("_made", "_quantiles", "_states")
-
-    def __init__(
-        self, states: Mapping[Stage, tuple[Cumulative | None, Cumulative]], quantiles: Sequence[float]
-    ) -> None:
-        """``states``: what ``latency`` takes as base and latest; nobody writes to them any more."""
-        self._states = states
-        self._quantiles = quantiles
-        self._made: dict[Stage, LatencySummary | None] = {}
-
-    def __getitem__(self, stage: Stage) -> LatencySummary:
-        """Give the latency of a stage; raise KeyError."""
-        if stage not in self._made:
-            self._made[stage] = latency(*self._states[stage], self._quantiles)
-        found = self._made[stage]
-        if found is None:
-            raise KeyError(stage)
-        return found
-
-    def __iter__(self) -> Iterator[Stage]:
-        """Go through the stages that have one."""
-        return (stage for stage in self._states if stage in self)
-
-    def __len__(self) -> int:
-        """Count them."""
-        return sum(1 for _ in self)
-
-
-def latency(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[float]) -> LatencySummary | None:
-    """Give the quantiles (each 0 to 1) of what was observed after ``base``; no base means since nothing.
-
-    No observations: no quantiles.  None when the two have different bounds or no finite bound.
+    Without observations there are no quantiles.  None if the two have different bounds or no finite bound.
     """
     bounds = latest.bounds
     if not bounds or (base is not None and base.bounds != bounds):

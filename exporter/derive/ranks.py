@@ -1,11 +1,34 @@
-"""Histograms of several ranks as one: added bucket by bucket, on the bounds that all have."""
+"""Several ranks as one: numbers added up, histograms bucket by bucket on the bounds that all have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add, is_
 
-from exporter.model import EMPTY, Histogram, Stage
+from exporter.model import COUNTERS, EMPTY, Histogram, Quantity, Stage
+
+_SUMMED = (*sorted(COUNTERS), Quantity.KV_CACHE_CAPACITY)
+
+
+def quantity_totals(
+    ranks: Mapping[str, Mapping[Quantity, float]], departed: Mapping[Quantity, float]
+) -> dict[Quantity, float]:
+    """Return counters and capacities that any rank shows, summed over the ranks and what departed ranks counted."""
+    totals = {}
+    for quantity in _SUMMED:
+        shown = [numbers[quantity] for numbers in ranks.values() if quantity in numbers]
+        if shown:
+            totals[quantity] = sum(shown) + departed.get(quantity, 0.0)
+    return totals
+
+
+def finished_totals(ranks: Mapping[str, Mapping[str, float]], departed: Mapping[str, float]) -> dict[str, float]:
+    """Return finished requests by outcome that any rank shows, summed over the ranks and departed ones."""
+    totals: dict[str, float] = {}
+    for outcomes in ranks.values():
+        for outcome, count in outcomes.items():
+            totals[outcome] = totals.get(outcome, 0.0) + count
+    return {outcome: count + departed.get(outcome, 0.0) for outcome, count in totals.items()}
 
 
 def sum_stages(

@@ -118,13 +118,20 @@ class WindowFigures(Struct, frozen=True, kw_only=True):
     request_tokens: float | None = None  # mean length of finished requests: prompt and answer
 
 
-class KvCacheHeadroom(Struct, frozen=True, kw_only=True):
-    """What is left of a replica's KV cache, by rank as far as the engine says it."""
+class KvTokens(Struct, frozen=True, kw_only=True):
+    """Tokens of a KV cache, and how many sequences of the recent mean length fit into the free ones."""
 
-    used: Mapping[str, float]  # tokens
-    free: Mapping[str, float]  # tokens
-    sequences: Mapping[str, float]  # how many of the recent mean length fit into the free tokens
-    full_in: float | None  # seconds until the first rank is full; None: not growing, or not known
+    used: float
+    free: float
+    sequences: float | None  # None: the mean length is not known
+
+
+class KvCacheHeadroom(Struct, frozen=True, kw_only=True):
+    """What is left of a replica's KV cache.  Ranks whose usage or capacity is not reported are left out."""
+
+    ranks: Mapping[str, KvTokens]
+    total: KvTokens | None  # over the ranks; None without any
+    seconds_to_full: float | None  # until the first rank is full; None: not growing, or not known
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
@@ -144,7 +151,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     certificate_expires: float | None = None  # wall; of the engine's TLS certificate
     headroom: KvCacheHeadroom | None = None
     image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
-    # Counted by ranks that the page does not show, so that sums over the ranks do not fall when one is missing.
-    departed_quantities: Mapping[Quantity, float] = EMPTY
-    departed_finished: Mapping[str, float] = EMPTY  # outcome → requests
+    # Sums over the ranks, departed ones included, so that they do not fall when a rank is missing.
+    quantity_totals: Mapping[Quantity, float] = EMPTY  # counters and capacities
+    finished_totals: Mapping[str, float] = EMPTY  # outcome → requests
     generated_tokens: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)

@@ -29,6 +29,7 @@ from exporter.model import (
     EngineReading,
     GpuAssignment,
     KvCacheHeadroom,
+    KvTokens,
     LinkHealth,
     MigInstance,
     Missing,
@@ -189,6 +190,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         replace(card(2), facts=CardFacts(index=1, uuid="MIG-0002", instance=part), labels=("1:2", "MIG-0002")),
     )
     standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
+    left = KvTokens(used=900.0, free=100.0, sequences=0.0)
     lapsed = replica(
         "a",
         reading=standing,
@@ -197,7 +199,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         frozen=True,
         image="vllm/vllm-openai:v0.11.0@sha256:" + 64 * "0",
         windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
-        headroom=KvCacheHeadroom(used={"0": 900.0}, free={"0": 100.0}, sequences={"0": 0.0}, full_in=12.5),
+        headroom=KvCacheHeadroom(ranks={"0": left}, total=left, seconds_to_full=12.5),
     )
     economics = Economics(
         currency="USD",

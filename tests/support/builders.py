@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exporter.derive.ranks import finished_totals, quantity_totals
 from exporter.model import (
     CardFacts,
     CardReading,
@@ -41,6 +42,10 @@ def card(index: int = 0, *, at: float = 1000.0, up: bool = True, **signals: floa
 
 def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str = "m", **more) -> ReplicaState:
     reading = more.pop("reading", None) or EngineReading(at=at, engine="vllm", model=model, ranks={})
+    totals = {
+        "quantity_totals": quantity_totals(reading.ranks, {}) if up else {},
+        "finished_totals": finished_totals(reading.finished, {}) if up else {},
+    }
     return ReplicaState(
         name=name,
         kind="vllm",
@@ -48,7 +53,7 @@ def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str 
         status=SourceStatus(source=f"engine:{name}", up=up, reason="" if up else "refused"),
         reading=reading if up else None,
         last_read_at=at,
-        **more,
+        **{**totals, **more},
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headroom, mean_length
 from exporter.derive.delta import FINISHED, ReplicaTotals
-from exporter.model import EngineReading, Quantity, WindowFigures
+from exporter.model import EngineReading, KvTokens, Quantity, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
 from exporter.sources.replay import Replay
@@ -49,13 +49,14 @@ def totals(at, *, prompt=0.0, generated=0.0, withdrawn=(), **finished):
 
 def test_used_and_free_are_usage_times_capacity_by_rank():
     found = headroom(reading(a=(0.75, 1000.0), b=(0.0, 500.0)), {}, [], WINDOW)
-    assert found.used == {"a": 750.0, "b": 0.0}
-    assert found.free == {"a": 250.0, "b": 500.0}
+    assert found.ranks["a"] == KvTokens(used=750.0, free=250.0, sequences=None)
+    assert found.ranks["b"] == KvTokens(used=0.0, free=500.0, sequences=None)
+    assert found.total == KvTokens(used=750.0, free=750.0, sequences=None)
 
 
 def test_what_the_engine_does_not_say_is_absent():
     found = headroom(reading(a=(0.5, None), b=(None, 1000.0), c=(0.0, 0.0)), {}, [], WINDOW)
-    assert (found.used, found.free, found.sequences, found.full_in) == ({}, {}, {}, None)
+    assert (found.ranks, found.total, found.seconds_to_full) == ({}, None, None)
 
 
 def test_whole_sequences_of_the_mean_length_fit_and_the_longest_window_says_how_long_they_are():
@@ -65,13 +66,13 @@ def test_whole_sequences_of_the_mean_length_fit_and_the_longest_window_says_how_
         "10m": WindowFigures(seconds=310.0),
     }
     found = headroom(reading(a=(0.5, 1000.0), b=(0.95, 1000.0)), windows, [], WINDOW)
-    assert found.sequences == {"a": 5.0, "b": 0.0}
+    assert {rank: tokens.sequences for rank, tokens in found.ranks.items()} == {"a": 5.0, "b": 0.0}
+    assert found.total.sequences == 5.0
 
 
 def test_without_a_recent_length_no_number_of_sequences_is_known():
     found = headroom(reading(a=(0.5, 1000.0)), {"1m": WindowFigures(seconds=60.0)}, [], WINDOW)
-    assert found.free == {"a": 500.0}
-    assert found.sequences == {}
+    assert found.ranks == {"a": KvTokens(used=500.0, free=500.0, sequences=None)}
 
 
 def test_the_mean_length_is_prompt_and_answer_over_finished_requests_but_not_over_rejected_ones():
@@ -139,7 +140,7 @@ def test_the_first_rank_to_be_full_decides():
         for number in range(11)
     ]
     found = headroom(reading(a=(0.5, None), b=(0.2, None), c=(0.9, None)), {}, samples, WINDOW)
-    assert found.full_in == pytest.approx(0.5 / 0.05 * 6)
+    assert found.seconds_to_full == pytest.approx(0.5 / 0.05 * 6)
 
 
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=65), st.floats(0.1, 10))
@@ -177,8 +178,8 @@ def test_a_cache_that_fills_from_page_to_page_says_when_it_will_be_full():
         one.poll()
         clock.tick(5.0)
     headroom = one.state.headroom
-    assert headroom.used == {"0": pytest.approx(0.24 * 16000)}
-    assert headroom.full_in == pytest.approx(0.76 / 0.02 * 5)
+    assert headroom.ranks["0"].used == pytest.approx(0.24 * 16000)
+    assert headroom.seconds_to_full == pytest.approx(0.76 / 0.02 * 5)
 
 
 def test_a_replica_that_stops_answering_has_no_room_and_its_past_is_kept():
@@ -189,7 +190,7 @@ def test_a_replica_that_stops_answering_has_no_room_and_its_past_is_kept():
         clock.tick(5.0)
     assert (one.state.headroom, one.state.generated_tokens) == (None, None)
     one.poll()
-    assert one.state.headroom.full_in == pytest.approx(0.78 / 0.02 * 5)
+    assert one.state.headroom.seconds_to_full == pytest.approx(0.78 / 0.02 * 5)
 
 
 def test_another_model_on_the_port_begins_a_new_past():
@@ -199,7 +200,7 @@ def test_another_model_on_the_port_begins_a_new_past():
         one.poll()
         clock.tick(5.0)
     assert one.state.labels[2] == "n"
-    assert one.state.headroom.full_in is None
+    assert one.state.headroom.seconds_to_full is None
 
 
 def test_tokens_that_left_the_page_are_no_longer_counted():
@@ -234,8 +235,9 @@ def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
     state = lab.live(90.0).replicas[0]
     for number, rank in enumerate(lab.world.replicas[0].ranks):
         capacity = rank.blocks * 16
-        assert state.headroom.used[str(number)] + state.headroom.free[str(number)] == pytest.approx(capacity)
-        assert state.headroom.used[str(number)] == pytest.approx(rank.report.kv_usage * capacity)
+        tokens = state.headroom.ranks[str(number)]
+        assert tokens.used + tokens.free == pytest.approx(capacity)
+        assert tokens.used == pytest.approx(rank.report.kv_usage * capacity)
         length = state.windows["5m"].request_tokens
         assert 900 < length < 9000
-        assert state.headroom.sequences[str(number)] == state.headroom.free[str(number)] // length
+        assert tokens.sequences == tokens.free // length

@@ -6,29 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.catalog.engines import numbers_summed
 from exporter.derive.counters import MAX_NAMES
 from exporter.derive.delta import RETENTION, departed_totals, update
 from exporter.derive.departed_ranks import MAX_DEPARTED, MAX_EXPIRED
-from exporter.derive.ranks import sum_over_ranks
-from exporter.model import ReplicaState, SourceStatus
-from tests.support.builders import Clock, snapshot
+from exporter.derive.ranks import quantity_totals, sum_over_ranks
+from tests.support.builders import Clock
 from tests.support.counted_pages import GEN, TTFT, histogram, page, run, tokens
 from tests.support.engine_pages import polled, poller
 
 
 def shown(progress, reading):
-    """The sum over the ranks as the page shows it; None when it is absent."""
-    state = ReplicaState(
-        name="a",
-        kind="vllm",
-        labels=("a", "vllm", "m"),
-        status=SourceStatus(source="engine:a", up=True),
-        reading=reading,
-        last_read_at=reading.at,
-        departed_quantities=departed_totals(progress, reading).quantities,
-    )
-    return next((value for _, value in numbers_summed(GEN)(snapshot(replicas=(state,)))), None)
+    """The sum over the ranks; None when no rank shows the counter."""
+    return quantity_totals(reading.ranks, departed_totals(progress, reading).quantities).get(GEN)
 
 
 def named(at, names, value=5.0, **fields):

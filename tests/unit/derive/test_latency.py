@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.latency import latency
+from exporter.derive.latency import summarize
 from exporter.model import Histogram
 
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
@@ -20,7 +20,7 @@ def histogram(bounds, counts) -> Histogram:
 
 
 def quantile(q, bounds, counts):
-    return latency(None, histogram(bounds, counts), [q]).quantiles.get(q)
+    return summarize(None, histogram(bounds, counts), [q]).quantiles.get(q)
 
 
 def test_a_quantile_is_linear_inside_its_bucket():
@@ -38,14 +38,14 @@ def test_a_first_bound_at_or_below_zero_is_itself_the_answer():
 
 
 def test_a_quantile_beyond_the_top_bucket_is_the_last_finite_bound_and_the_share_says_so():
-    answer = latency(None, histogram([1, 30], [1, 23, 100]), QUANTILES)
+    answer = summarize(None, histogram([1, 30], [1, 23, 100]), QUANTILES)
     assert answer.quantiles == dict.fromkeys(QUANTILES, 30.0)
     assert answer.overflow_ratio == pytest.approx(0.77)
     assert answer.observations == 100
 
 
 def test_only_what_was_observed_after_the_base_counts():
-    answer = latency(histogram([1, 2], [100, 100, 100]), histogram([1, 2], [100, 110, 110]), [0.5])
+    answer = summarize(histogram([1, 2], [100, 100, 100]), histogram([1, 2], [100, 110, 110]), [0.5])
     assert answer.quantiles == {0.5: 1.5}
     assert answer.observations == 10
     assert answer.overflow_ratio == 0.0
@@ -53,24 +53,24 @@ def test_only_what_was_observed_after_the_base_counts():
 
 def test_without_observations_there_are_no_quantiles():
     same = histogram([1, 2], [3, 4, 5])
-    for answer in (latency(same, same, QUANTILES), latency(None, histogram([1], [0, 0]), QUANTILES)):
+    for answer in (summarize(same, same, QUANTILES), summarize(None, histogram([1], [0, 0]), QUANTILES)):
         assert answer.quantiles == {}
         assert answer.observations == 0
         assert answer.overflow_ratio is None
 
 
 def test_a_single_observation_is_enough():
-    assert latency(None, histogram([1, 2], [0, 1, 1]), [0.5]).quantiles == {0.5: 1.5}
+    assert summarize(None, histogram([1, 2], [0, 1, 1]), [0.5]).quantiles == {0.5: 1.5}
 
 
 def test_different_bounds_are_never_mixed():
-    assert latency(histogram([1, 2], [1, 1, 1]), histogram([1, 3], [5, 5, 5]), QUANTILES) is None
-    assert latency(None, histogram([], [5]), QUANTILES) is None
+    assert summarize(histogram([1, 2], [1, 1, 1]), histogram([1, 3], [5, 5, 5]), QUANTILES) is None
+    assert summarize(None, histogram([], [5]), QUANTILES) is None
 
 
 def test_increments_that_fall_with_the_bound_are_repaired_with_the_running_maximum():
     before, after = histogram([1, 2, 4], [0, 9, 10, 10]), histogram([1, 2, 4], [10, 14, 20, 20])
-    answer = latency(before, after, [0.5, 0.9])  # increments 10, 5, 10, 10
+    answer = summarize(before, after, [0.5, 0.9])  # increments 10, 5, 10, 10
     assert answer.quantiles == {0.5: 0.5, 0.9: 0.9}
 
 
@@ -87,7 +87,7 @@ def test_quantile_zero_of_an_empty_first_bucket_is_absent():
 
 
 def test_a_quantile_outside_zero_to_one_is_absent():
-    assert latency(None, histogram([1], [5, 5]), [-0.1, 1.1, nan]).quantiles == {}
+    assert summarize(None, histogram([1], [5, 5]), [-0.1, 1.1, nan]).quantiles == {}
 
 
 # ── Properties ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,7 +136,7 @@ def two_states(draw):
 @given(two_states(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_quantiles_equal_promql_over_the_same_differences(states, quantiles):
     bounds, old, new = states
-    answer = latency(histogram(bounds, old), histogram(bounds, new), quantiles)
+    answer = summarize(histogram(bounds, old), histogram(bounds, new), quantiles)
     differences = [float(b) - float(a) for a, b in zip(old, new)]
     for q in quantiles:
         expected = promql(q, bounds, differences)
@@ -149,7 +149,7 @@ def test_quantiles_equal_promql_over_the_same_differences(states, quantiles):
 @given(two_states())
 def test_quantiles_never_fall_with_q_and_stay_inside_the_bounds(states):
     bounds, _, new = states
-    answer = latency(None, histogram(bounds, new), QUANTILES)
+    answer = summarize(None, histogram(bounds, new), QUANTILES)
     values = [answer.quantiles[q] for q in QUANTILES if q in answer.quantiles]
     assert values == sorted(values)
     assert all(min(0.0, bounds[0]) <= value <= bounds[-1] for value in values)
