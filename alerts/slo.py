@@ -1,8 +1,8 @@
-"""What users were promised: per class of model, the share of requests that succeed and that are fast enough.
+"""The SLOs: per class of model, the share of requests that succeed and that are fast enough.
 
 A latency target counts requests in a histogram bucket, so it must be a bound of the engine's own buckets; between
-bounds the answer would be a guess, and a bound that does not exist gives no answer at all.  Bounds by engine: vLLM
-since 0.8.4 (Ray Serve and TensorRT-LLM use the same), SGLang since 0.5.2, TGI's powers of 1.5.
+bounds the answer would be a guess, and a bound that does not exist gives no answer at all.  Bounds and default targets
+are declared by each engine (``exporter.engines.tables``).
 """
 
 from __future__ import annotations
@@ -13,55 +13,38 @@ from dataclasses import dataclass
 
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
+from exporter.engines.tables import ENGINES
+from exporter.model import Stage
 
 FASTEST_BURN = 14.4  # the steepest factor of the burn-rate alerts
-_OTEL_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-_VLLM_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-_VLLM_SPAN = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_VLLM: Mapping[str, tuple[float, ...]] = {
-    m.LLM_TIME_TO_FIRST_TOKEN_SECONDS.name: (*_OTEL_FIRST_TOKEN, 20, 40, 80, 160, 640, 2560),
-    m.LLM_INTER_TOKEN_LATENCY_SECONDS.name: _VLLM_TOKEN,
-    m.LLM_TIME_PER_OUTPUT_TOKEN_SECONDS.name: _VLLM_TOKEN,
-    **{
-        metric.name: _VLLM_SPAN
-        for metric in (
-            m.LLM_REQUEST_DURATION_SECONDS,
-            m.LLM_QUEUE_DURATION_SECONDS,
-            m.LLM_PREFILL_DURATION_SECONDS,
-            m.LLM_DECODE_DURATION_SECONDS,
-        )
-    },
+_STAGES: Mapping[Stage, Metric] = {
+    Stage.TIME_TO_FIRST_TOKEN: m.LLM_TIME_TO_FIRST_TOKEN_SECONDS,
+    Stage.INTER_TOKEN: m.LLM_INTER_TOKEN_LATENCY_SECONDS,
+    Stage.TIME_PER_OUTPUT_TOKEN: m.LLM_TIME_PER_OUTPUT_TOKEN_SECONDS,
+    Stage.REQUEST: m.LLM_REQUEST_DURATION_SECONDS,
+    Stage.QUEUE: m.LLM_QUEUE_DURATION_SECONDS,
+    Stage.PREFILL: m.LLM_PREFILL_DURATION_SECONDS,
+    Stage.DECODE: m.LLM_DECODE_DURATION_SECONDS,
 }
-_SGLANG_TOKEN = (
-    0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8,
-    1, 2, 4, 6, 8,
-)  # fmt: skip
-_SGLANG_FIRST_TOKEN = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
-_TGI_SPAN = tuple(0.00015 * 1.5**step for step in range(35))
-LIKE_VLLM = ("vllm", "ray_serve", "tensorrt_llm")  # engines with vLLM's bounds
+# Seconds, by engine and name of the metric.
 BOUNDS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    **dict.fromkeys(LIKE_VLLM, _VLLM),
-    "sglang": {
-        m.LLM_TIME_TO_FIRST_TOKEN_SECONDS.name: _SGLANG_FIRST_TOKEN,
-        m.LLM_INTER_TOKEN_LATENCY_SECONDS.name: _SGLANG_TOKEN,
-        m.LLM_REQUEST_DURATION_SECONDS.name: (*_SGLANG_FIRST_TOKEN, 600, 1200, 1800, 2400),
-    },
-    "tgi": {
-        metric.name: _TGI_SPAN
-        for metric in (
-            m.LLM_TIME_PER_OUTPUT_TOKEN_SECONDS,
-            m.LLM_REQUEST_DURATION_SECONDS,
-            m.LLM_QUEUE_DURATION_SECONDS,
-        )
-    },
+    engine.kind: {_STAGES[stage].name: bounds for stage, bounds in engine.buckets.items()}
+    for engine in ENGINES
+    if engine.buckets
 }
+
+
+def like_vllm(metric: Metric) -> tuple[str, ...]:
+    """Return the engines with vLLM's bounds of a metric, vLLM first."""
+    bounds = BOUNDS["vllm"].get(metric.name)
+    return tuple(engine for engine, by_metric in BOUNDS.items() if by_metric.get(metric.name) == bounds) or ("vllm",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """A promise about one histogram: at least ``objective`` of its observations within the target.
+    """An SLO of one histogram: at least ``objective`` of its observations within the target.
 
-    ``targets``: seconds by engine, since engines have different bounds.  Engines that are not named are not judged.
+    ``targets``: seconds by engine, since engines have different bounds.  Engines that are not named are not judged: see ``Engine.not_judged``.
     """
 
     metric: Metric
@@ -71,9 +54,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelClass:
-    """Models that were promised the same.  ``models``: anchored regular expressions over the label model.
+    """Models with the same SLOs.  ``models``: anchored regular expressions over the label model.
 
-    ``availability`` is None when nothing was promised.  ``latencies`` by what they are called: first_token, token and
+    ``availability`` is None without an SLO.  ``latencies`` by what they are called: first_token, token and
     duration have alerts.
     """
 
@@ -83,74 +66,59 @@ class ModelClass:
     latencies: Mapping[str, Latency]
 
     def slo(self) -> Iterator[tuple[str, float]]:
-        """Give every promise by name, availability included."""
+        """Yield every objective by name, availability included."""
         if self.availability is not None:
             yield "availability", self.availability
         for name, latency in self.latencies.items():
             yield name, latency.objective
 
 
-KINDS = ("first_token", "token", "duration")
+KINDS = {
+    "first_token": Stage.TIME_TO_FIRST_TOKEN,
+    "token": Stage.INTER_TOKEN,
+    "duration": Stage.REQUEST,
+}
 
 
-def _latency(metric: Metric, objective: float, *, vllm: float, sglang: float) -> Latency:
-    targets = {**dict.fromkeys(LIKE_VLLM, vllm), "sglang": sglang}
-    return Latency(metric=metric, objective=objective, targets=targets)
+def _class(name: str, *models: str, availability: float, **shares: float) -> ModelClass:
+    """Return a class whose targets the engines declare; ``shares``: by the kind of latency."""
+    targets = {engine.kind: engine.targets.of(name) for engine in ENGINES}
+    return ModelClass(
+        name=name,
+        models=models,
+        availability=availability,
+        latencies={
+            kind: Latency(
+                metric=_STAGES[KINDS[kind]],
+                objective=objective,
+                targets={engine: found[KINDS[kind]] for engine, found in targets.items() if KINDS[kind] in found},
+            )
+            for kind, objective in shares.items()
+        },
+    )
 
-
-def _class(
-    name: str,
-    *models: str,
-    availability: float,
-    first_token: Latency | None = None,
-    token: Latency | None = None,
-    duration: Latency | None = None,
-) -> ModelClass:
-    given = {"first_token": first_token, "token": token, "duration": duration}
-    latencies = {kind: latency for kind, latency in given.items() if latency is not None}
-    return ModelClass(name=name, models=models, availability=availability, latencies=latencies)
-
-
-_FIRST, _TOKEN, _WHOLE = (
-    m.LLM_TIME_TO_FIRST_TOKEN_SECONDS,
-    m.LLM_INTER_TOKEN_LATENCY_SECONDS,
-    m.LLM_REQUEST_DURATION_SECONDS,
-)
 
 # A model belongs to the first class of which one pattern matches.  Nobody but the user knows which models people
 # talk to and which run overnight: until told otherwise, all are standard.
 CLASSES: tuple[ModelClass, ...] = (
-    _class(
-        "interactive",
-        availability=0.995,
-        first_token=_latency(_FIRST, 0.99, vllm=1.0, sglang=1.0),
-        token=_latency(_TOKEN, 0.99, vllm=0.05, sglang=0.06),
-        duration=_latency(_WHOLE, 0.95, vllm=30, sglang=40),
-    ),
-    _class("batch", availability=0.99, duration=_latency(_WHOLE, 0.95, vllm=480, sglang=600)),
-    _class(
-        "standard",
-        ".*",
-        availability=0.99,
-        first_token=_latency(_FIRST, 0.95, vllm=2.5, sglang=2.0),
-        token=_latency(_TOKEN, 0.95, vllm=0.1, sglang=0.1),
-        duration=_latency(_WHOLE, 0.95, vllm=60, sglang=60),
-    ),
+    _class("interactive", availability=0.995, first_token=0.99, token=0.99, duration=0.95),
+    _class("batch", availability=0.99, duration=0.95),
+    _class("standard", ".*", availability=0.99, first_token=0.95, token=0.95, duration=0.95),
 )
 
 
 def problems(classes: tuple[ModelClass, ...]) -> Iterator[tuple[str, str]]:
-    """Give everything wrong with the classes: where (dotted), and why."""
-    for one in classes:
-        path = f"classes.{one.name}"
-        for position, pattern in enumerate(one.models):
+    """Yield everything wrong with the classes: where (dotted), and why."""
+    for model_class in classes:
+        path = f"classes.{model_class.name}"
+        for position, pattern in enumerate(model_class.models):
             why = _no_pattern(pattern)
             if why:
                 yield f"{path}.models[{position}]", why
-        for name, objective in one.slo():
+        for name, objective in model_class.slo():
             where = f"{path}.availability" if name == "availability" else f"{path}.{name}.objective"
             yield from ((where, why) for why in _unreachable(objective))
-        for name, latency in one.latencies.items():
+        for name, latency in model_class.latencies.items():
             for engine, target in latency.targets.items():
                 why = bucket_bound_problem(latency.metric, engine, target)
                 if why:
@@ -170,11 +138,11 @@ def _unreachable(objective: float) -> Iterator[str]:
         yield "an objective is a share below 100 %: at 100 % the first failure ever burns an infinite budget"
     elif FASTEST_BURN * (1 - objective) >= 1:
         lowest = 1 - 1 / FASTEST_BURN
-        yield f"below {lowest:.1%} the page at {FASTEST_BURN} times the budget could never fire; promise more"
+        yield f"below {lowest:.1%} the page at {FASTEST_BURN} times the budget could never fire; set it higher"
 
 
 def bucket_bound_problem(metric: Metric, engine: str, target: float) -> str:
-    """Say why a target cannot be counted with an engine's buckets; empty when it can."""
+    """Return why a target cannot be counted with an engine's buckets; empty when it can."""
     if engine not in BOUNDS:
         return f"unknown engine; bounds are known of {', '.join(BOUNDS)}"
     bounds = BOUNDS[engine].get(metric.name)
@@ -189,6 +157,6 @@ def bucket_bound_problem(metric: Metric, engine: str, target: float) -> str:
 
 
 def bucket_bound(engine: str, metric: Metric, target: float) -> str:
-    """Give the label ``le`` as the daemon's page writes it."""
+    """Return the label ``le`` as the metrics endpoint writes it."""
     bound = next(bound for bound in BOUNDS[engine][metric.name] if abs(bound - target) <= 1e-9 * bound)
     return repr(float(bound))

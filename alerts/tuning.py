@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alerts import slo
-from alerts.slo import CLASSES, KINDS, LIKE_VLLM, Latency, ModelClass
+from alerts.slo import CLASSES, KINDS, Latency, ModelClass, like_vllm
 from alerts.thresholds import DEFAULTS, Threshold, Thresholds
 from alerts.units import named, quantity, span
 from exporter.catalog import CATALOG
@@ -159,8 +159,7 @@ class _Targets:
     def read(self, item: Item, report: Report) -> Any:
         if isinstance(item.node.value, Mapping):
             return self._by_engine.read(item, report)
-        target = self._one.read(item, report)
-        return INVALID if target is INVALID else dict.fromkeys(LIKE_VLLM, target)
+        return self._one.read(item, report)
 
     def schema(self) -> Json:
         return {"anyOf": [self._one.schema(), self._by_engine.schema()]}
@@ -169,7 +168,10 @@ class _Targets:
 def _latency(values: dict[str, Any]) -> Any:
     if INVALID in values.values():
         return INVALID
-    return Latency(metric=values["metric"], objective=values["objective"], targets=values["target"])
+    metric, targets = values["metric"], values["target"]
+    if not isinstance(targets, Mapping):
+        targets = dict.fromkeys(like_vllm(metric), targets)
+    return Latency(metric=metric, objective=values["objective"], targets=targets)
 
 
 _LATENCY = Section(

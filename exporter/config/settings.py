@@ -17,7 +17,9 @@ from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, T
 from exporter.config.parsers import Address, Invalid
 from exporter.config.reader import INVALID, Item, ListOf, Scalar, Table
 from exporter.config.section import SectionResult, key, section
+from exporter.engines.tables import ENGINES
 from exporter.errors import Problem, SettingsError
+from exporter.gateways.tables import GATEWAYS
 from exporter.model import EMPTY
 
 __all__ = [
@@ -42,16 +44,8 @@ __all__ = [
     "parse_listen",
 ]
 
-ENGINE_KINDS = ("vllm", "tgi", "sglang", "ray_serve", "tensorrt_llm", "triton", "dynamo")
-GATEWAY_KINDS = (
-    "haproxy",
-    "nginx",
-    "envoy",
-    "production_stack",
-    "vllm_router",
-    "sglang_router",
-    "inference_extension",
-)
+ENGINE_KINDS = tuple(engine.kind for engine in ENGINES)
+GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_ENDPOINTS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 MAX_WINDOWS = 4

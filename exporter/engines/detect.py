@@ -33,7 +33,7 @@ def detect_all(body: bytes) -> tuple[Engine, ...]:
         owner = next((engine for engine in ENGINES if engine.matches(name)), None)
         if owner is None or owner.kind in found or owner.canonical(name) not in _NAMES[owner.kind]:
             seen.add(match[1])
-        elif not (owner.router_labels and owner.routers(_labels(match[2]))):
+        elif not (owner.is_router_series(_labels(match[2]))):
             found.add(owner.kind)
     return tuple(engine for engine in ENGINES if engine.kind in found)
 

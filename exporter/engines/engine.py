@@ -1,8 +1,8 @@
-"""What an engine is: a table of fields that says where our quantities stand on its pages.
+"""What an engine is: everything that the daemon, the alerts and the documentation know about a kind of server.
 
-A field says which of our quantities it fills and under which upstream names, newest first; the first name that the
-page carries wins, so that a page with old and new names is not counted twice.  An upstream rename is one string.
-``plan`` reads the tables, ``interpreter`` the pages.
+Its table of fields says where our quantities stand on its pages.  A field says which of our quantities it fills and
+under which upstream names, newest first; the first name on the page wins, so that a page with old and new names is
+not counted twice.  An upstream rename is one string.  ``compile`` reads the tables, ``interpreter`` the pages.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from exporter.model import EMPTY, Quantity, Stage
+from exporter.model.server import ServerProcess
 
 MAX_LABEL_CHARACTERS = 256
 
@@ -36,7 +37,7 @@ class Family(Enum):
     RESPONSES = "responses"  # HTTP status class
 
 
-# What people look for; what no field of a table fills is said to be missing, so that nobody hunts for it.
+# What people look for; what no field of a table fills is exposed as missing, so that nobody searches for it.
 SIGNALS: tuple[Quantity | Stage, ...] = (
     Quantity.REQUESTS_RUNNING,
     Quantity.REQUESTS_WAITING,
@@ -55,6 +56,17 @@ SIGNALS: tuple[Quantity | Stage, ...] = (
 )
 KV_CACHE_HIT = "kv_cache_hit"
 NOT_EXPOSED = "not_exposed_by_engine"
+ONLY_AS_SUM = "only_as_sum"  # a duration whose sum and count are exposed, but no buckets: means only, no quantiles
+
+_HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What a value is multiplied by: that of the series which differs only in ``label``, being ``value``."""
+
+    label: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +74,12 @@ class EngineField:
     """One row of an engine's table.
 
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
-    histograms.  ``scale`` turns the upstream unit into ours.  ``plus`` names, for one of ``names``, a second sample
-    whose value is added.  ``label``: the label whose value is the outcome or the status, put into our words by
-    ``word``, with ``constant`` instead where there is none.  ``where`` keeps only some series.  ``from_labels``
-    takes the number from an info series' labels instead of its value; it is told how many ranks the server has.
-    ``equal``: the values are states, and the number is how many series are in this one.  ``times``: each value is
-    multiplied by that of the series that differs from it in the label ``times[0]`` alone, which is ``times[1]``; a
-    series without such a neighbour does not count.
+    histograms.  ``scale`` converts the upstream unit into ours.  ``plus`` names, for one of ``names``, a second
+    sample whose value is added.  ``label``: the label whose value is the outcome or the status, translated by
+    ``word``, with ``constant`` instead where there is none.  ``where`` keeps only some series.  ``from_labels`` takes
+    the number from an info series' labels instead of its value; its second argument is how many ranks the server
+    has.  ``equal``: the values are states, and the number is how many series are in this one.  ``factor``: a series
+    without one does not count.
     """
 
     target: Quantity | Stage | Family
@@ -83,12 +94,37 @@ class EngineField:
     where: Callable[[Mapping[str, str]], bool] | None = None
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None
     equal: float | None = None
-    times: tuple[str, str] = ("", "")
+    factor: Factor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """A path beside the metrics that answers with a JSON object; the first key that holds text counts."""
+
+    path: str
+    version_keys: tuple[str, ...] = ("version",)
+    model_keys: tuple[str, ...] = ()  # asked where the page does not name the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyTargets:
+    """Seconds that the default SLOs ask of an engine, by the class of the model; each is a bound of its buckets.
+
+    ``standard``: of all models that nobody has put into a class.
+    """
+
+    interactive: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
+    standard: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
+    batch: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
+
+    def of(self, model_class: str) -> Mapping[Stage, float]:
+        """Return the targets of a class by its name."""
+        return {"interactive": self.interactive, "standard": self.standard, "batch": self.batch}[model_class]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A kind of server: how to recognise its page and what its names mean.
+    """A kind of server: how its processes and its pages are recognised, what its names mean, how it is judged.
 
     ``rank_labels`` together name the rank; those that are empty are left out, the others joined by "/".  Of series
     that differ only in ``leader_labels`` (ranks that work in lockstep and each report the same work) the lowest
@@ -96,13 +132,18 @@ class Engine:
     """
 
     kind: str
+    title: str  # as its makers write it
+    versions: str = ""  # that were read, "" where only the present names are known
+    servers: tuple[ServerProcess, ...] = ()  # () where nothing is found by command line
+    info: ServerInfo | None = None
+
     prefixes: tuple[str, ...]  # "vllm:"; a page with a known sample of such a name is of this kind
     fields: tuple[EngineField, ...]
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
     router_labels: tuple[str, ...] = ()
     model_label: str = "model_name"
-    several_models: bool = False  # one page tells of several applications, summed; a name only where there is one
+    several_models: bool = False  # the page tells of several applications, summed; a name only where there is one
     wrapper: bool = False  # its pages also carry other engines' series, and those say more
     process_start: str = "process_start_time_seconds"
     created: str = ""  # canonical name of the _created series of a counter that exists from the start
@@ -110,18 +151,20 @@ class Engine:
     # without that counter says that nothing has been found yet.  On a page that Ray relays that is always so.
     hits_from_first: tuple[str, ...] = ()
     version_label: str = ""
-    version_path: str = ""  # answers JSON with a "version"
-    model_key: str = ""  # in the same JSON, where the page does not name the model
     # Seconds at work in which no counter moves before that is a fault: a long prefill step stays far below 20, a
     # wedged collective does not end.  Only on pages with ``live``, a counter that moves while requests run; None:
     # this engine counts at the end of requests alone, which may be long.
     frozen_after: float | None = 20.0
     live: str = ""
-    reasons: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal → why it is missing, where we know
+    reasons: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal → why it is missing, where known
     hint: str = ""  # what to do when the page has no series of this engine
 
+    buckets: Mapping[Stage, tuple[float, ...]] = field(default_factory=lambda: EMPTY)  # seconds: the bounds it uses
+    targets: LatencyTargets = field(default_factory=LatencyTargets)
+    not_judged: str = ""  # why there are no ``targets``
+
     def canonical(self, name: str) -> str:
-        """Undo what relays do to names: ``ray_vllm_x``, ``ray_vllm:x`` and ``vllm_x`` are all ``vllm:x``."""
+        """Return the name without what relays do to it: ``ray_vllm_x``, ``ray_vllm:x``, ``vllm_x`` are ``vllm:x``."""
         bare = name.removeprefix("ray_")
         for prefix in self.prefixes:
             if bare.startswith(prefix):
@@ -139,29 +182,29 @@ class Engine:
         return "", ""
 
     def rank(self, labels: Mapping[str, str]) -> str:
-        """Name the rank that a series belongs to."""
+        """Return the rank that a series belongs to."""
         found = [labels[name] for name in self.rank_labels if labels.get(name)]
         return clean("/".join(found))
 
     def wanted_names(self) -> frozenset[str]:
-        """Every canonical sample name whose value is needed."""
+        """Return every canonical sample name whose value is needed."""
         names = {self.process_start, self.created, *self.hits_from_first}
         for row in self.fields:
             names.update(row.plus.values())
             for name in row.names:
-                names.update([name + end for end in _ENDS] if isinstance(row.target, Stage) else [name])
+                names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
         return frozenset(names - {""})
 
     def matches(self, name: str) -> bool:
-        """Say whether a sample of this name marks a page as this engine's."""
+        """Return whether a sample of this name marks a page as this engine's."""
         return self.canonical(name).startswith(self.prefixes)
 
-    def routers(self, labels: Mapping[str, str]) -> bool:
-        """Say whether a series tells what a router knows of its backends instead of what an engine says."""
+    def is_router_series(self, labels: Mapping[str, str]) -> bool:
+        """Return whether a series is what a router knows of its backends instead of what an engine says."""
         return not labels.get(self.model_label) and any(name in labels for name in self.router_labels)
 
     def missing(self) -> Mapping[str, str]:
-        """Give the signals that this kind of engine never gives, each with the reason."""
+        """Return the signals that this kind of engine never gives, each with the reason."""
         given = {row.target for row in self.fields}
         absent = [signal.value for signal in SIGNALS if signal not in given]
         if not given & {Quantity.PREFIX_CACHE_HITS, Quantity.LIFETIME_HIT_RATIO}:
@@ -169,15 +212,12 @@ class Engine:
         return {signal: self.reasons.get(signal, NOT_EXPOSED) for signal in absent}
 
 
-_ENDS = ("_bucket", "_sum", "_count")
-
-
 def clean(text: str) -> str:
-    """Bound a label value that will stand on our page, and take out control characters (some readers stop at NUL)."""
+    """Return a label value bounded in length, without control characters (some readers stop at NUL)."""
     text = text[:MAX_LABEL_CHARACTERS]
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
 def status_class(code: str) -> str:
-    """Give 2xx for 200, and so on; what is no status stays as it is."""
+    """Return 2xx for 200, and so on; what is no status stays as it is."""
     return f"{code[0]}xx" if len(code) == 3 and code.isdecimal() else code

@@ -1,7 +1,7 @@
-"""The one interpreter of every engine's table: pages in, readings out.
+"""Interpret pages of any engine by its table.
 
 Values that cannot be (NaN, infinite, negative, a ratio above 1) are dropped and counted, never repaired.
-A histogram that is the same as on the page before is the very same object, so that nobody need compare it again.
+A histogram that is the same as on the page before is the very same object, so that comparing it is cheap.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from exporter.engines.select import SeriesSelector
 from exporter.engines.stale_ranks import StaleRankDetector
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
-_MOST = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
-_OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, and nothing odd
+_MAX_OBSERVATIONS = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
+_OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, without a warning
 
 
 class EngineInterpreter:
-    """Turns pages of one engine kind into readings; keeps the plan of the last layout.  One per replica."""
+    """Turns pages of one engine kind into readings; keeps what was compiled for the last layout.  One per replica."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._plan = CompiledEngine(Layout(()))
+        self._compiled = CompiledEngine(Layout(()))
         self._histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
         self._selector = SeriesSelector()
         self._stale_ranks = StaleRankDetector()
@@ -37,45 +37,45 @@ class EngineInterpreter:
 
     def read(self, page: Values, at: float) -> EngineReading:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
-        if page.layout is not self._plan.layout:
+        if page.layout is not self._compiled.layout:
             self._compile(page.layout)
-        if self._plan.rivals and self._selector.should_reselect(self._plan.rivals, page.numbers, at):
+        if self._compiled.candidates and self._selector.should_reselect(self._compiled.candidates, page.numbers, at):
             self._compile(page.layout)
-        plan, numbers = self._plan, page.numbers
-        odd = Counter(page.parse_warnings) + plan.parse_warnings
+        compiled, numbers = self._compiled, page.numbers
+        warnings = Counter(page.parse_warnings) + compiled.parse_warnings
         ranks: dict[str, dict[Quantity, float]] = {}
-        for item in plan.numbers:
+        for item in compiled.numbers:
             number = _reduce(item, numbers) if item.fixed is None else item.fixed
             if 0.0 <= number < math.inf and not (item.ratio and number > 1.0):
                 ranks.setdefault(item.rank, {})[item.quantity] = number
             elif number != _OFF or item.quantity in COUNTERS:
-                odd["bad_number"] += 1
-        self._histograms = _histograms(plan, numbers, odd, self._histograms)
-        start = None if plan.process_start is None else numbers[plan.process_start]
+                warnings["bad_number"] += 1
+        self._histograms = _histograms(compiled, numbers, warnings, self._histograms)
+        start = None if compiled.process_start is None else numbers[compiled.process_start]
         return EngineReading(
             at=at,
             engine=self.engine.kind,
-            model=plan.model,
-            several_models=plan.several_models,
-            version=plan.version,
-            name_style=plan.name_style,
-            relayed=plan.relayed,
+            model=compiled.model,
+            several_models=compiled.several_models,
+            version=compiled.version,
+            name_style=compiled.name_style,
+            relayed=compiled.relayed,
             missing=self._missing,
             ranks=ranks,
-            finished=_finished(plan, numbers, odd),
-            responses=_responses(plan, numbers, odd),
+            finished=_finished(compiled, numbers, warnings),
+            responses=_responses(compiled, numbers, warnings),
             histograms=self._histograms,
             process_start=start,
-            created={rank: max([numbers[p] for p in positions]) for rank, positions in plan.created.items()},
+            created={rank: max([numbers[p] for p in positions]) for rank, positions in compiled.created.items()},
             complete=page.complete,
-            stale_ranks=self._stale_ranks.withdraw(ranks, at) if plan.relayed else frozenset(),
-            frozen_after=plan.frozen_after,
-            hits_from_first=plan.hits_from_first,
-            parse_warnings=dict(odd),
+            stale_ranks=self._stale_ranks.withdraw(ranks, at) if compiled.relayed else frozenset(),
+            frozen_after=compiled.frozen_after,
+            hits_from_first=compiled.hits_from_first,
+            parse_warnings=dict(warnings),
         )
 
     def _compile(self, layout: Layout) -> None:
-        self._plan, self._histograms = compile_layout(self.engine, layout, self._selector), EMPTY
+        self._compiled, self._histograms = compile_layout(self.engine, layout, self._selector), EMPTY
 
 
 def _reduce(item: Number, numbers: list[float]) -> float:
@@ -92,38 +92,41 @@ def _reduce(item: Number, numbers: list[float]) -> float:
     return total / len(chosen) if item.reduce is Reduce.MEAN else total
 
 
-def _count(numbers: list[float], positions: tuple[int, ...], odd: Counter[str]) -> float | None:
+def _count(numbers: list[float], positions: tuple[int, ...], warnings: Counter[str]) -> float | None:
     number = sum([numbers[p] for p in positions])
     if 0.0 <= number < math.inf:
         return number
-    odd["bad_number"] += 1
+    warnings["bad_number"] += 1
     return None
 
 
-def _finished(plan: CompiledEngine, numbers: list[float], odd: Counter[str]) -> dict[str, dict[str, float]]:
+def _finished(compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for (rank, outcome), positions in plan.finished.items():
-        number = _count(numbers, positions, odd)
+    for (rank, outcome), positions in compiled.finished.items():
+        number = _count(numbers, positions, warnings)
         if number is not None:
             found.setdefault(rank, {})[outcome] = number
     return found
 
 
-def _responses(plan: CompiledEngine, numbers: list[float], odd: Counter[str]) -> dict[str, float]:
-    found = {status: _count(numbers, positions, odd) for status, positions in plan.responses}
+def _responses(compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]) -> dict[str, float]:
+    found = {status: _count(numbers, positions, warnings) for status, positions in compiled.responses.items()}
     return {status: number for status, number in found.items() if number is not None}
 
 
 def _histograms(
-    plan: CompiledEngine, numbers: list[float], odd: Counter[str], before: Mapping[Stage, Mapping[str, Histogram]]
+    compiled: CompiledEngine,
+    numbers: list[float],
+    warnings: Counter[str],
+    before: Mapping[Stage, Mapping[str, Histogram]],
 ) -> Mapping[Stage, Mapping[str, Histogram]]:
     """Read every histogram; those of ``before``, which were sound, stand for equal ones."""
     found: dict[Stage, dict[str, Histogram]] = {}
-    for item in plan.buckets:
-        counts, total = item.take(numbers), _total(item, numbers)
+    for item in compiled.buckets:
+        counts, total = item.extract(numbers), _total(item, numbers)
         known = before.get(item.stage, EMPTY).get(item.rank)
         if known is None or known.counts != counts or known.sum != total:
-            known = _histogram(item, counts, total, odd)
+            known = _histogram(item, counts, total, warnings)
         if known is not None:
             found.setdefault(item.stage, {})[item.rank] = known
     return found
@@ -138,14 +141,16 @@ def _total(item: Buckets, numbers: list[float]) -> float | None:
     return total * item.scale if 0.0 <= total < math.inf else None
 
 
-def _histogram(item: Buckets, counts: tuple[float, ...], total: float | None, odd: Counter[str]) -> Histogram | None:
+def _histogram(
+    item: Buckets, counts: tuple[float, ...], total: float | None, warnings: Counter[str]
+) -> Histogram | None:
     # Neither NaN nor infinity is an integer, and OpenMetrics readers refuse a page with half an observation.
-    if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MOST):
-        odd["bad_number"] += 1
+    if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MAX_OBSERVATIONS):
+        warnings["bad_number"] += 1
         return None
     if (
         tuple(sorted(counts)) != counts
     ):  # counts that fall with le: keep the running maximum, as quantile functions do
-        odd["falling_buckets"] += 1
+        warnings["falling_buckets"] += 1
         counts = tuple(accumulate(counts, max))
     return Histogram(bounds=item.bounds, counts=counts, sum=total)

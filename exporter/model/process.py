@@ -1,4 +1,4 @@
-"""What one look at the processes brings: who runs, who listens where, and what could not be read."""
+"""What one scan of the processes found: who runs, who listens where, and what could not be read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from exporter.model import EMPTY
+from exporter.model.server import ServerRole
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -30,12 +31,17 @@ class Process(Struct, frozen=True, kw_only=True):
     mps: bool = False
 
     def flag(self, *names: str) -> str:
-        """Give the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""
+        """Return the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""
         for position, word in enumerate(self.command):
             name, equals, value = word.partition("=")
             if name in names:
                 return value if equals else "".join(self.command[position + 1 : position + 2])
         return ""
+
+    def has_flag(self, *names: str) -> bool:
+        """Return whether ``--name``, with or without a value, is on the command line; ``--name=`` does not count."""
+        words = (word.partition("=") for word in self.command)
+        return any(name in names and bool(value or not equals) for name, equals, value in words)
 
 
 class Listener(Struct, frozen=True, kw_only=True):
@@ -65,15 +71,16 @@ class ProcessTable(Struct, frozen=True, kw_only=True):
 
 
 class ListeningEngine(Struct, frozen=True, kw_only=True):
-    """A server that looks like an engine, and where the daemon reaches it.
+    """An engine's server that was found on this node, and where the daemon reaches its metrics endpoint.
 
-    ``certain``: it need not be seen first.
+    ``probe``: its page must be seen before it counts as an engine.
     """
 
     kind: str
+    role: ServerRole = ServerRole.SERVER
     host: str
     port: int
     pid: int
     path: str = "/metrics"
     tls: bool = False
-    certain: bool = True
+    probe: bool = False

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
+from exporter.engines.tables import SERVERS
 from exporter.errors import SourceError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import default_resolver
@@ -23,6 +24,7 @@ from exporter.logs import log_event, log_exception
 from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import StateLogger
+from exporter.sources.processes.classifier import ServerClassifier
 from exporter.sources.processes.table import listening_engines, read_processes
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ HUNG_AFTER = (
 )
 RESOLVE_SECONDS = 1.0
 SOURCE = "placement"
+_CLASSIFIER = ServerClassifier(SERVERS)
 
 
 class AssignmentWatcher:
@@ -103,7 +106,7 @@ class AssignmentWatcher:
 
     def _refresh(self) -> None:
         if self._on_engines is not None:
-            self._on_engines(listening_engines())
+            self._on_engines(listening_engines(classifier=_CLASSIFIER))
         cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
         processes = gpu_processes(cards, self._seats, self._missing_pids)
         # Configured replicas are has_refreshed up as well: their cards are known, their cards' ranks are not.
@@ -120,7 +123,7 @@ class AssignmentWatcher:
 
     def _read_table(self, processes: GpuProcesses, endpoints: Sequence[Endpoint]) -> ProcessTable:
         pids = frozenset[int]().union(*processes.values())
-        table = read_processes(pids, {endpoint.port for endpoint in endpoints})
+        table = read_processes(pids, {endpoint.port for endpoint in endpoints}, classifier=_CLASSIFIER)
         self._missing_pids = pids - table.processes.keys()
         return table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from exporter.derive import capacity, delta, engine, ranks
 from exporter.derive.windows import History
 from exporter.engines.detect import detect_all, recognise, still_matches
-from exporter.engines.engine import Engine, clean
+from exporter.engines.engine import Engine, ServerInfo, clean
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader, holds_samples
 from exporter.engines.tables import by_kind
@@ -148,13 +148,13 @@ class Replica:
         anything is shown under what was known.
         """
         kind = self._interpreter.engine if self._interpreter else None
-        if kind is not None and kind.version_path and not reading.relayed:
+        if kind is not None and kind.info is not None and not reading.relayed:
             status = self._poll_loop.status
             back = not status.up and status.last_success is not None
             if back:
                 self._version, self._version_due = "", float("-inf")
-            if back or (kind.model_key and not self._model and self._clock() >= self._version_due):
-                self._ask(kind)  # now, so that no figure is shown without its model first
+            if back or (kind.info.model_keys and not self._model and self._clock() >= self._version_due):
+                self._ask(kind.info)  # now, so that no figure is shown without its model first
         if not (self._version or self._model):
             return reading
         return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
@@ -162,9 +162,9 @@ class Replica:
     def _refreshed_facts(self, reading: EngineReading) -> EngineReading:
         """Ask another process for the model that its page does not name: one may have taken the place of another."""
         kind = self._interpreter.engine if self._interpreter else None
-        if kind is None or not kind.model_key or reading.relayed:
+        if kind is None or kind.info is None or not kind.info.model_keys or reading.relayed:
             return reading
-        self._ask(kind)
+        self._ask(kind.info)
         return replace(reading, version=self._version, model=self._model or reading.model)
 
     def _reset(self) -> None:
@@ -257,16 +257,16 @@ class Replica:
         """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
         kind = self._interpreter.engine if self._interpreter else None
         reading = state.reading
-        if kind is None or not kind.version_path or self._clock() < self._version_due or reading is None:
+        if kind is None or kind.info is None or self._clock() < self._version_due or reading is None:
             return
         if not reading.relayed:  # a relay answers for itself
-            self._ask(kind)
+            self._ask(kind.info)
 
-    def _ask(self, kind: Engine) -> None:
+    def _ask(self, info: ServerInfo) -> None:
         now = self._clock()
         try:
-            answer = _facts(self.fetcher.fetch(kind.version_path).body)
-            self._version, self._model = _text(answer, "version"), _text(answer, kind.model_key)
+            answer = _facts(self.fetcher.fetch(info.path).body)
+            self._version, self._model = _text(answer, info.version_keys), _text(answer, info.model_keys)
             self._version_due = now + _FACTS_PERIOD
         except SourceError as error:
             self._version_due = now + _FACTS_RETRY_PERIOD
@@ -300,6 +300,6 @@ def _facts(body: bytes) -> Mapping[str, object]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _text(answer: Mapping[str, object], key: str) -> str:
-    text = answer.get(key)
-    return clean(text) if isinstance(text, str) else ""
+def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:
+    found = (answer.get(key) for key in keys)
+    return next((clean(text) for text in found if isinstance(text, str) and text), "")

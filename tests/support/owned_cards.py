@@ -7,8 +7,8 @@ from typing import Any
 
 from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
-from exporter.sources.processes.table import read_processes
 from tests.support.fake_proc import FakeProc
+from tests.support.processes import read_processes
 
 
 def card(index: int, *pids: int, known: bool = True, read: bool = True, missing: Missing | None = None) -> CardState:

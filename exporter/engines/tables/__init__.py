@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from exporter.engines.engine import Engine
 from exporter.engines.tables.dynamo import DYNAMO
 from exporter.engines.tables.ray_serve import RAY_SERVE
@@ -10,9 +12,12 @@ from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
 from exporter.engines.tables.tgi import TGI
 from exporter.engines.tables.triton import TRITON
 from exporter.engines.tables.vllm import VLLM
+from exporter.model.server import ServerProcess
 
 # Where a page shows several, the first of these is meant: wrappers, which show others' series beside their own, last.
 ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TGI, TENSORRT_LLM, TRITON, DYNAMO, RAY_SERVE)
+
+SERVERS: Mapping[str, tuple[ServerProcess, ...]] = {engine.kind: engine.servers for engine in ENGINES}
 
 
 def by_kind(kind: str) -> Engine | None:

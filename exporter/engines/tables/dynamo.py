@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from exporter.engines.engine import Engine, EngineField, Family
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
 
 _WORKERS = "on_the_workers_pages"
 
 DYNAMO = Engine(
     kind="dynamo",
+    title="Dynamo",
+    servers=(
+        ServerProcess(
+            modules=("dynamo.frontend",),
+            role=ServerRole.FRONTEND,
+            endpoint=EndpointDefaults(
+                port_flags=("--http-port",),
+                port_variable="DYN_HTTP_PORT",
+                ports=(8000, 8080),
+                tls_flags=("--tls-cert-path",),
+                probe=True,
+            ),
+        ),
+        ServerProcess(
+            modules=("dynamo.vllm", "dynamo.sglang", "dynamo.trtllm"),
+            role=ServerRole.WORKER,
+            endpoint=EndpointDefaults(port_flags=(), port_variable="DYN_SYSTEM_PORT", probe=True),
+        ),
+    ),
+    not_judged="its workers' engines are judged",
     prefixes=("dynamo_frontend_",),
     wrapper=True,
     model_label="model",

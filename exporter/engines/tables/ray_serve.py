@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, EngineField, Family, status_class
+from exporter.engines.engine import Engine, EngineField, Family, LatencyTargets, status_class
 from exporter.model import Quantity, Stage
 
 _MILLISECONDS = 1e-3
+_SPAN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 2, 5, 10, 60, 120, 300, 600)
 _APP = "not_exposed_by_engine_but_by_app"
 _OUTCOMES = {"2xx": "success", "3xx": "success", "4xx": "invalid", "5xx": "error"}
 
@@ -38,6 +39,10 @@ def _good(labels: Mapping[str, str]) -> bool:
 
 RAY_SERVE = Engine(
     kind="ray_serve",
+    title="Ray Serve",
+    versions="2.40 to 2.60",
+    buckets={Stage.REQUEST: _SPAN},
+    targets=LatencyTargets(interactive={Stage.REQUEST: 60}, standard={Stage.REQUEST: 60}, batch={Stage.REQUEST: 600}),
     prefixes=("ray_serve_",),
     wrapper=True,
     model_label="application",

@@ -13,9 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, Reduce, status_class
+from exporter.engines.engine import (
+    INFERENCE_PATHS,
+    Engine,
+    EngineField,
+    Family,
+    LatencyTargets,
+    Reduce,
+    ServerInfo,
+    status_class,
+)
+from exporter.engines.tables.vllm import TLS_FLAGS
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess
 
+# Since 0.5.2.
+_FIRST_TOKEN = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
+_BUCKETS = {
+    Stage.TIME_TO_FIRST_TOKEN: _FIRST_TOKEN,
+    Stage.INTER_TOKEN: (
+        0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8,
+        1, 2, 4, 6, 8,
+    ),
+    Stage.REQUEST: (*_FIRST_TOKEN, 600, 1200, 1800, 2400),
+}  # fmt: skip
 _HITS = frozenset(("device_hit", "host_hit", "storage_hit", "prefill_cache"))
 _PREFILL = _HITS | {"input", "prefill_compute"}
 
@@ -46,6 +67,24 @@ def _prefill_stage(labels: Mapping[str, str]) -> bool:
 
 SGLANG = Engine(
     kind="sglang",
+    title="SGLang",
+    versions="0.4 to 0.5.23",
+    servers=(
+        ServerProcess(
+            modules=("sglang.launch_server",),
+            programs=("sglang", "sglang.cli.main"),
+            subcommand=("serve",),
+            titles=("sglang::http_server",),
+            endpoint=EndpointDefaults(ports=(30000,), tls_flags=TLS_FLAGS),
+        ),
+    ),
+    info=ServerInfo(path="/get_server_info"),
+    buckets=_BUCKETS,
+    targets=LatencyTargets(
+        interactive={Stage.TIME_TO_FIRST_TOKEN: 1.0, Stage.INTER_TOKEN: 0.06, Stage.REQUEST: 40},
+        standard={Stage.TIME_TO_FIRST_TOKEN: 2.0, Stage.INTER_TOKEN: 0.1, Stage.REQUEST: 60},
+        batch={Stage.REQUEST: 600},
+    ),
     prefixes=("sglang:",),
     rank_labels=("ReplicaId", "worker_addr", "dp_rank"),
     leader_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
@@ -55,7 +94,6 @@ SGLANG = Engine(
         "sglang:realtime_tokens_total",
         "sglang:inter_token_latency_seconds_bucket",
     ),
-    version_path="/get_server_info",
     frozen_after=60.0,  # the gauge of running requests may be half a minute old when work has ended
     live="sglang:realtime_tokens_total",
     reasons={"decode": "only_as_inter_token"},

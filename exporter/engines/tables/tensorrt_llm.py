@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from exporter.engines.engine import Engine, EngineField, Family, Reduce
+from exporter.engines.engine import Engine, EngineField, Family, Reduce, ServerInfo
+from exporter.engines.tables.vllm import BUCKETS, TARGETS
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess
 
 TENSORRT_LLM = Engine(
     kind="tensorrt_llm",
+    title="TensorRT-LLM",
+    versions="1.0 and newer",
+    servers=(
+        ServerProcess(
+            modules=("tensorrt_llm.commands.serve",),
+            programs=("trtllm-serve",),
+            other_subcommands=("disaggregated",),  # a router
+            # Under /metrics it answers with JSON, and here only where its own configuration asks for it.
+            endpoint=EndpointDefaults(ports=(8000,), path="/prometheus/metrics", probe=True),
+        ),
+    ),
+    info=ServerInfo(path="/version"),
+    buckets=BUCKETS,
+    targets=TARGETS,
     prefixes=("trtllm:",),
-    version_path="/version",
     live="trtllm:generation_tokens_total",
     hint="Versions before 1.0 wrote names without a prefix, which cannot be told from other programs'.",
     fields=(

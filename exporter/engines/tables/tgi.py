@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, EngineField, Family
+from exporter.engines.engine import Engine, EngineField, Family, ServerInfo
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess
 
+_SPAN = tuple(0.00015 * 1.5**step for step in range(35))
 _OUTCOMES = {"overloaded": "rejected", "validation": "invalid", "template": "invalid"}
 
 
@@ -31,10 +33,20 @@ def _decode(labels: Mapping[str, str]) -> bool:
 
 TGI = Engine(
     kind="tgi",
+    title="TGI",
+    versions="1.4 to 3.3",
+    servers=(
+        ServerProcess(
+            # Not text-generation-server: that is a shard, which the launcher starts and the router talks to.
+            programs=("text-generation-launcher", "text-generation-router*"),
+            endpoint=EndpointDefaults(ports=(3000,)),
+        ),
+    ),
+    info=ServerInfo(path="/info", model_keys=("model_id",)),
+    buckets=dict.fromkeys((Stage.TIME_PER_OUTPUT_TOKEN, Stage.REQUEST, Stage.QUEUE), _SPAN),
+    not_judged="its bounds, powers of 1.5, lie at no round figure; name a target in the thresholds",
     prefixes=("tgi_",),
     model_label="",
-    version_path="/info",
-    model_key="model_id",
     live="tgi_request_skipped_tokens_count",
     reasons={"inter_token": "only_per_batch", "prefill": "only_per_batch", "decode": "only_per_batch"},
     fields=(

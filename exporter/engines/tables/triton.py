@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import Engine, EngineField, Family, Reduce
+from exporter.engines.engine import ONLY_AS_SUM, Engine, EngineField, Factor, Family, Reduce
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess
 
 _HELPERS = frozenset(("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"))
 _MILLISECONDS = 1e-3
-_SUM = "only_as_sum"
 
 
 def _outcome(reason: str) -> str:
@@ -43,12 +43,20 @@ def _blocks(labels: Mapping[str, str]) -> bool:
 
 TRITON = Engine(
     kind="triton",
+    title="Triton",
+    servers=(
+        ServerProcess(
+            programs=("tritonserver",),
+            endpoint=EndpointDefaults(port_flags=("--metrics-port",), ports=(8002,), probe=True),
+        ),
+    ),
+    not_judged="its one histogram must be switched on, with bounds of one's own",
     prefixes=("nv_inference_", "nv_trt_llm_"),
     wrapper=True,
     model_label="model",
     several_models=True,
     frozen_after=None,
-    reasons={"request": _SUM, "queue": _SUM, "prefill": _SUM},
+    reasons={"request": ONLY_AS_SUM, "queue": ONLY_AS_SUM, "prefill": ONLY_AS_SUM},
     hint="Is this Triton's metrics port (8002)?",
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("nv_trt_llm_request_metrics",), where=_scheduled),
@@ -69,7 +77,7 @@ TRITON = Engine(
             target=Quantity.KV_CACHE_CAPACITY,
             names=("nv_trt_llm_kv_cache_block_metrics",),
             where=_blocks,
-            times=("kv_cache_block_type", "tokens_per"),
+            factor=Factor("kv_cache_block_type", "tokens_per"),
         ),
         EngineField(
             target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model

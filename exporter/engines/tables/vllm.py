@@ -10,8 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, Reduce
+from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, LatencyTargets, Reduce, ServerInfo
 from exporter.model import Quantity, Stage
+from exporter.model.server import EndpointDefaults, ServerProcess
+
+TLS_FLAGS = ("--ssl-certfile", "--ssl_certfile")
+
+# Since 0.8.4; several engines have taken these over.
+_STEP = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_SPAN = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+BUCKETS = {
+    Stage.TIME_TO_FIRST_TOKEN: (
+        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
+        2560,
+    ),
+    **dict.fromkeys((Stage.INTER_TOKEN, Stage.TIME_PER_OUTPUT_TOKEN), _STEP),
+    **dict.fromkeys((Stage.REQUEST, Stage.QUEUE, Stage.PREFILL, Stage.DECODE), _SPAN),
+}  # fmt: skip
+TARGETS = LatencyTargets(
+    interactive={Stage.TIME_TO_FIRST_TOKEN: 1.0, Stage.INTER_TOKEN: 0.05, Stage.REQUEST: 30},
+    standard={Stage.TIME_TO_FIRST_TOKEN: 2.5, Stage.INTER_TOKEN: 0.1, Stage.REQUEST: 60},
+    batch={Stage.REQUEST: 480},
+)
 
 
 def _serves(labels: Mapping[str, str]) -> bool:
@@ -35,11 +55,24 @@ def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
 
 VLLM = Engine(
     kind="vllm",
+    title="vLLM",
+    versions="0.4.3 to 0.33",
+    servers=(
+        ServerProcess(
+            modules=("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"),
+            programs=("vllm", "vllm.entrypoints.cli.main"),
+            subcommand=("serve",),
+            titles=("VLLM::APIServer",),
+            endpoint=EndpointDefaults(ports=(8000,), tls_flags=TLS_FLAGS),
+        ),
+    ),
+    info=ServerInfo(path="/version"),
+    buckets=BUCKETS,
+    targets=TARGETS,
     prefixes=("vllm:",),
     rank_labels=("ReplicaId", "engine"),
     router_labels=("server",),
     created="vllm:generation_tokens_created",
-    version_path="/version",
     hint="Was the server started with --disable-log-stats?",
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("vllm:num_requests_running",)),

@@ -22,6 +22,7 @@ from exporter.http.client.client import HttpClient, Limits, Target
 from exporter.logs import log_event
 from exporter.model import SourceStatus
 from exporter.model.process import ListeningEngine
+from exporter.model.server import ServerRole
 from exporter.runtime.discovery.registry import PROCESSES, TargetRegistry
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
@@ -214,17 +215,20 @@ class DiscoveryManager:
         with self._lock:
             return self._registry.engines(self._configured())
 
-    def on_processes(self, candidates: Sequence[ListeningEngine]) -> None:
+    def on_processes(self, engines: Sequence[ListeningEngine]) -> None:
         """Note the engines that run on this node as its process table shows them.  Called by one thread.
 
         It may take a second for each that must be seen first and does not answer.
         """
-        pages = {_found(candidate): candidate.kind for candidate in candidates}
-        confirmed = self._probe_filter.confirmed(list(pages))
-        if "dynamo_worker" in {pages[one] for one in confirmed}:
-            # The frontend counts the same requests once more, and would pass for a busier replica of the same model.
-            confirmed = [one for one in confirmed if pages[one] != "dynamo"]
-        self._update(PROCESSES, confirmed)
+        servers = {_found(engine): engine for engine in engines}
+        confirmed = self._probe_filter.confirmed(list(servers))
+        divided = {servers[found].kind for found in confirmed if servers[found].role is ServerRole.WORKER}
+
+        def repeats(engine: ListeningEngine) -> bool:
+            # A frontend counts the same requests again, and would pass for a busier replica of the same model.
+            return engine.role is ServerRole.FRONTEND and engine.kind in divided
+
+        self._update(PROCESSES, [found for found in confirmed if not repeats(servers[found])])
 
     def _update(self, provider: str, found: Sequence[FoundEngine], loop: _ProviderLoop | None = None) -> None:
         with self._lock:
@@ -279,7 +283,7 @@ def _found(candidate: ListeningEngine) -> FoundEngine:
     host = f"[{candidate.host}]" if ":" in candidate.host else candidate.host
     return FoundEngine(
         url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",
-        tentative=not candidate.certain,
+        tentative=candidate.probe,
         unverified=candidate.tls,
     )
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from exporter.model.process import Listener, ListeningEngine, Process, ProcessTable
+from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
 from exporter.sources.processes import procfs
-from exporter.sources.processes.defaults import Habit, habit_of
-from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared, may_be_engine
+from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
+from exporter.sources.processes.program import is_mps, is_relay, is_shared
 
 _DESCRIPTORS = 4096  # a process; a listening socket is opened early, so its number is low
 _LINKS = 65_536  # all processes of one call
@@ -26,52 +27,75 @@ _T = TypeVar("_T")
 
 
 def read_processes(
-    pids: Iterable[int], ports: Iterable[int], *, root: str = "/proc", limit: int = 4096
+    pids: Iterable[int],
+    ports: Iterable[int],
+    *,
+    classifier: ServerClassifier,
+    root: str = "/proc",
+    limit: int = 4096,
 ) -> ProcessTable:
     """Read the GPU processes ``pids``, their ancestors, and who listens on ``ports`` or in their containers.
 
     At most ``limit`` processes are kept.  The whole of /proc is looked through only when some port's listener is
     neither a GPU process nor an ancestor of one.
     """
-    return _Reader(root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
+    return _Reader(classifier, root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
 
 
-def listening_engines(*, root: str = "/proc", limit: int = 4096) -> tuple[ListeningEngine, ...]:
-    """Find the engine servers of this node by command line, and where each shows its metrics; one per place."""
-    reader = _Reader(root, limit)
+def listening_engines(
+    *, classifier: ServerClassifier, root: str = "/proc", limit: int = 4096
+) -> tuple[ListeningEngine, ...]:
+    """Find the engine servers of this node by command line, and where each shows its metrics; one per address."""
+    reader = _Reader(classifier, root, limit)
     servers = [
-        (one, *found)
+        _Server(process, *found)
         for pid in reader.everybody()
-        if (found := reader.habit(pid)) is not None and (one := reader.process(pid)) is not None
+        if (found := reader.classify(pid)) is not None and (process := reader.process(pid)) is not None
     ]
-    reader.load_sockets(one for one, _, _ in servers)
+    reader.load_sockets(server.process for server in servers)
     inodes = {row.inode for held in reader.sockets.values() for row in held}
-    for server, _, _ in servers:
-        reader.load_descriptors(server.pid, inodes)
+    for server in servers:
+        reader.load_descriptors(server.process.pid, inodes)
     chosen: dict[tuple[int, str, int], ListeningEngine] = {}
     # Several API servers hold one socket; the one whose command line names the port speaks for them.
-    for server, kind, habit in sorted(servers, key=lambda one: (not one[0].flag(*one[2].flags), one[0].pid)):
-        row = reader.serving_socket(server, habit)
-        host = reader.reachable(server.netns, row.address) if row else None
+    for server in sorted(servers, key=lambda server: (not server.names_port, server.process.pid)):
+        process, endpoint = server.process, server.declared.endpoint
+        row = reader.serving_socket(process, endpoint)
+        host = reader.reachable(process.netns, row.address) if row else None
         if row and host:
-            candidate = ListeningEngine(
-                kind=kind,
+            engine = ListeningEngine(
+                kind=server.kind,
+                role=server.declared.role,
                 host=host,
                 port=row.port,
-                pid=server.pid,
-                path=habit.path,
-                tls=bool(server.flag(*habit.certificate)),
-                certain=habit.certain,
+                pid=process.pid,
+                path=endpoint.path,
+                tls=process.has_flag(*endpoint.tls_flags),
+                probe=endpoint.probe,
             )
             # By host too: another engine may have the same port on another address.
-            chosen.setdefault((server.netns, host, row.port), candidate)
-    return tuple(sorted(chosen.values(), key=lambda one: (one.port, one.host)))
+            chosen.setdefault((process.netns, host, row.port), engine)
+    return tuple(sorted(chosen.values(), key=lambda engine: (engine.port, engine.host)))
+
+
+class _Server(NamedTuple):
+    """A process that is an engine's server, by what declaration."""
+
+    process: Process
+    kind: str
+    declared: ServerProcess
+
+    @property
+    def names_port(self) -> bool:
+        """Whether its command line says the port."""
+        return bool(self.process.flag(*self.declared.endpoint.port_flags))
 
 
 class _Reader:
     """What one call has read so far, and how much it may still read."""
 
-    def __init__(self, root: str, limit: int) -> None:
+    def __init__(self, classifier: ServerClassifier, root: str, limit: int) -> None:
+        self.classifier = classifier
         self.root = root
         self.limit = limit
         self.links = _LINKS
@@ -165,20 +189,22 @@ class _Reader:
             yield pid
 
     def looks_like_engine(self, pid: int) -> bool:
-        """Say whether the command line is an engine server's."""
-        stat = self.stat(pid)
-        return stat is not None and may_be_engine(stat.title) and bool(engine_kind(self.command(pid)))
+        """Return whether the command line is an engine server's."""
+        found = self.classify(pid)
+        return found is not None and found.server.role is ServerRole.SERVER
 
-    def habit(self, pid: int) -> tuple[str, Habit] | None:
-        """Give the kind and habit of a server that shows an engine's metrics, None for anything else."""
+    def classify(self, pid: int) -> ClassifiedServer | None:
+        """Return which engine's server the process is, None for anything else."""
         stat = self.stat(pid)
-        return habit_of(self.command(pid)) if stat is not None and may_be_engine(stat.title) else None
+        if stat is None or not self.classifier.may_be_server(stat.title):
+            return None
+        return self.classifier.classify(self.command(pid))
 
-    def serving_socket(self, server: Process, habit: Habit) -> procfs.Socket | None:
-        """Choose the metrics' socket among those a server holds: it was told which, else it follows its habit."""
+    def serving_socket(self, server: Process, endpoint: EndpointDefaults) -> procfs.Socket | None:
+        """Choose the metrics' socket among those a server holds: the one it was told, else its default."""
         held = [row for row in self.sockets.get(server.netns, ()) if server.pid in self.holders.get(row.inode, ())]
-        told = (server.flag(*habit.flags), habit.variable and self.variable(server.pid, habit.variable))
-        for port in (*told, *map(str, habit.ports)):
+        variable = endpoint.port_variable and self.variable(server.pid, endpoint.port_variable)
+        for port in (server.flag(*endpoint.port_flags), variable, *map(str, endpoint.ports)):
             for row in held:
                 if str(row.port) == port:
                     return row
@@ -207,7 +233,7 @@ class _Reader:
             cgroup=self.cgroup(pid),
             netns=self.netns(pid),
             started=stat.started,
-            engine=engine_kind(command),
+            engine=self.classifier.engine(command),
             shared=is_shared(stat.title, command),
             relay=is_relay(stat.title),
             mps=is_mps(stat.title),

@@ -11,9 +11,9 @@ import pytest
 from exporter.derive.assignment import Assignment, assign_gpus
 from exporter.model import GpuAssignment, Missing
 from exporter.model.process import Listener, Process, ProcessTable
-from exporter.sources.processes.table import read_processes
 from tests.support.fake_proc import FakeProc
 from tests.support.owned_cards import assign, card, endpoint, rows, vllm
+from tests.support.processes import read_processes
 
 
 @pytest.fixture

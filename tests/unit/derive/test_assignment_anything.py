@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from exporter.derive.assignment import Endpoint, assign_gpus
 from exporter.model import CardState
 from exporter.model.process import Listener, Process, ProcessTable
-from exporter.sources.processes.kind import engine_kind, is_mps, is_relay, is_shared
+from exporter.sources.processes.program import is_mps, is_relay, is_shared
 from tests.support.examples import examples
 from tests.support.owned_cards import card, rows
+from tests.support.processes import CLASSIFIER
 
 
 def classified(*, command, title, **more):
@@ -18,7 +19,7 @@ def classified(*, command, title, **more):
     return Process(
         command=command,
         title=title,
-        engine=engine_kind(command),
+        engine=CLASSIFIER.engine(command),
         shared=is_shared(title, command),
         relay=is_relay(title),
         mps=is_mps(title),

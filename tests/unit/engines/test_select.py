@@ -9,7 +9,7 @@ import pytest
 
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
-from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, SeriesSelector, rivals
+from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, SeriesSelector, candidates
 from exporter.engines.tables.vllm import VLLM
 from exporter.model import Quantity
 from exporter.render.exposition import ExpositionRenderer
@@ -102,7 +102,7 @@ def test_ranks_that_all_work_do_not_take_turns():
     chosen, plans = set(), []
     for body in bodies:
         chosen.add(frozenset(watch.read(body).ranks))
-        plans.append(watch.interpreter._plan)
+        plans.append(watch.interpreter._compiled)
     assert len(chosen) == 1
     assert all(plan is plans[-1] for plan in plans[2:]), "nor is the page's layout studied anew each time"
 
@@ -166,7 +166,7 @@ def test_answers_that_belong_to_no_rank_stay_among_too_many_ranks():
 
 
 def test_figures_that_are_no_numbers_are_no_movement():
-    choice, watched = SeriesSelector(), rivals({"a": [0], "b": [1]}, {})
+    choice, watched = SeriesSelector(), candidates({"a": [0], "b": [1]}, {})
     choice.model(Counter(a=2, b=1))
     pages = [[1.0, float("nan")] for _ in range(200)]  # each its own object
     assert not any(choice.should_reselect(watched, numbers, 10.0 * step) for step, numbers in enumerate(pages))

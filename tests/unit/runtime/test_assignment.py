@@ -14,10 +14,10 @@ from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missi
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
 from exporter.runtime.assignment import HUNG_AFTER, AssignmentWatcher
-from exporter.sources.processes.table import read_processes
 from tests.support import owned_cards
 from tests.support.fake_proc import FakeProc
 from tests.support.owned_cards import vllm
+from tests.support.processes import read_processes
 from tests.support.waiting import until
 
 
@@ -91,7 +91,7 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
     caplog.set_level(logging.INFO, "exporter.runtime.assignment")
     now, gate, entered = [100.0], threading.Event(), threading.Event()
 
-    def read(*_):
+    def read(*_, **__):
         entered.set()
         assert gate.wait(20)
         return ProcessTable(processes={})

@@ -13,6 +13,7 @@ import pytest
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import DiscoverySettings, parse
 from exporter.model.process import ListeningEngine
+from exporter.model.server import ServerRole
 from exporter.runtime.app import App
 from exporter.runtime.discovery import manager
 from exporter.runtime.discovery.manager import PROBE_PERIOD, DiscoveryManager
@@ -231,7 +232,7 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
 
     monkeypatch.setattr(manager, "probe_engine", probe)
     one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
-    triton = ListeningEngine(host="127.0.0.1", port=8002, pid=1, kind="triton", certain=False)
+    triton = ListeningEngine(host="127.0.0.1", port=8002, pid=1, kind="triton", probe=True)
     safe = ListeningEngine(host="::1", port=8000, pid=2, kind="vllm", tls=True)
     one.on_processes([triton, safe])
     (engine,) = one.engines()
@@ -251,8 +252,8 @@ def test_dynamos_frontend_is_ignored_where_its_workers_tell_of_the_same_requests
     clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
     monkeypatch.setattr(manager, "probe_engine", lambda url, **_: url in shown)
     one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
-    front = ListeningEngine(host="127.0.0.1", port=8000, pid=1, kind="dynamo", certain=False)
-    worker = ListeningEngine(host="127.0.0.1", port=8081, pid=2, kind="dynamo_worker", certain=False)
+    front = ListeningEngine(host="127.0.0.1", port=8000, pid=1, kind="dynamo", role=ServerRole.FRONTEND, probe=True)
+    worker = ListeningEngine(host="127.0.0.1", port=8081, pid=2, kind="dynamo", role=ServerRole.WORKER, probe=True)
     one.on_processes([front, worker])
     assert [engine.name for engine in one.engines()] == ["127.0.0.1:8000"]
     shown.add("http://127.0.0.1:8081/metrics")

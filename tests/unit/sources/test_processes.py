@@ -15,9 +15,9 @@ import pytest
 
 from exporter.model.process import ListeningEngine, Process
 from exporter.sources.processes import procfs
-from exporter.sources.processes.kind import engine_kind, is_shared
-from exporter.sources.processes.table import listening_engines, read_processes
+from exporter.sources.processes.program import is_shared
 from tests.support.fake_proc import HOST_NET, FakeProc, bare_metal
+from tests.support.processes import CLASSIFIER, listening_engines, read_processes
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -191,7 +191,6 @@ def test_a_control_group_names_the_container_in_every_runtime_shape(node: FakePr
         ("/opt/bin/sglang serve m", "sglang"),
         ("text-generation-launcher --model-id m", "tgi"),
         ("trtllm-serve m", "tensorrt_llm"),
-        ("trtllm-serve", ""),
         ("/opt/tritonserver/bin/tritonserver", "triton"),
         ("vim tritonserver", ""),
         ("/usr/local/bin/text-generation-router --port 80", "tgi"),
@@ -207,7 +206,7 @@ def test_a_control_group_names_the_container_in_every_runtime_shape(node: FakePr
     ],
 )
 def test_an_engine_server_is_known_by_what_it_runs_not_by_what_it_mentions(command: str, kind: str) -> None:
-    assert engine_kind(tuple(command.split())) == kind
+    assert CLASSIFIER.engine(tuple(command.split())) == kind
 
 
 @pytest.mark.parametrize(
@@ -315,7 +314,7 @@ def test_each_kind_of_server_is_looked_for_where_it_shows_its_metrics(
     node: FakeProc, command: str, ports: tuple[int, ...], expected: tuple[object, ...] | None
 ) -> None:
     node.add(100, 1, command.split(), listens=[("0.0.0.0", port) for port in ports])
-    found = [(one.kind, one.port, one.path, one.tls, one.certain) for one in listening_engines(root=str(node.root))]
+    found = [(one.kind, one.port, one.path, one.tls, not one.probe) for one in listening_engines(root=str(node.root))]
     assert found == ([expected] if expected else [])
 
 
@@ -328,8 +327,8 @@ def test_what_dynamo_is_told_by_its_environment_alone_is_read_from_there_and_not
     (node.root / "100" / "environ").write_bytes(b"HF_TOKEN=DYN_SYSTEM_PORT=41000\0DYN_SYSTEM_PORT=8081\0")
     (node.root / "200" / "environ").write_bytes(b"A=1\0DYN_HTTP_PORT=9000\0")
     found = listening_engines(root=str(node.root))
-    assert [(one.kind, one.port) for one in found] == [("dynamo_worker", 8081), ("dynamo", 9000)]
-    assert engine_kind(("python3", "-m", "dynamo.frontend")) == "", "the engine behind it owns the cards"
+    assert [(one.kind, one.port) for one in found] == [("dynamo", 8081), ("dynamo", 9000)]
+    assert CLASSIFIER.engine(("python3", "-m", "dynamo.frontend")) == "", "the engine behind it owns the cards"
     assert procfs.variable(str(node.root), 100, "NONE") == "" == procfs.variable(str(node.root), 7, "A")
 
 
@@ -397,7 +396,7 @@ def test_a_reader_without_rights_counts_no_permission_and_names_nobody() -> None
     look = f"""
 import ctypes, os, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from exporter.sources.processes.table import read_processes
+from tests.support.processes import read_processes
 os.setresuid(65534, 65534, 65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: own entries in /proc become readable again
 table = read_processes([int(sys.argv[1])], [int(sys.argv[2])])

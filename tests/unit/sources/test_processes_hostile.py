@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from exporter.sources.processes import procfs
-from exporter.sources.processes.table import listening_engines, read_processes
 from tests.support.examples import examples
 from tests.support.fake_proc import FakeProc, bare_metal
+from tests.support.processes import listening_engines, read_processes
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""How the processes of a kind of server are recognised, and where such a server shows its metrics."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class ServerRole(Enum):
+    """What a process of a server does.
+
+    ``SERVER``: takes requests and owns the GPUs' processes.  ``FRONTEND`` and ``WORKER``: the two halves of a server
+    that is divided; the same requests are counted by both, so frontends are left out beside workers.
+    """
+
+    SERVER = "server"
+    FRONTEND = "frontend"
+    WORKER = "worker"
+
+
+class EndpointDefaults(Struct, frozen=True, kw_only=True):
+    """How a server is told the port of its metrics endpoint, and what it does untold.
+
+    ``port_flags``, then ``port_variable`` of its environment, then ``ports``.  ``tls_flags``: those that make it
+    speak TLS.  ``probe``: the page must be seen before the server counts as an engine, because such a server may show
+    nothing, or be no language model's; without it the server counts also while it does not answer.
+    """
+
+    port_flags: tuple[str, ...] = ("--port", "-p")
+    port_variable: str = ""
+    ports: tuple[int, ...] = ()
+    path: str = "/metrics"
+    tls_flags: tuple[str, ...] = ()
+    probe: bool = False
+
+
+class ServerProcess(Struct, frozen=True, kw_only=True):
+    """How a server's command line and title look; any one of the three is enough.
+
+    ``modules``: dotted names of the Python modules that are run, also as the path of a script.  ``programs``: file
+    names of executables, or scripts; a ``*`` at the end stands for anything.  ``subcommand``: the first arguments
+    that such a program must have; with one of ``other_subcommands`` first, it is something else.  ``titles``: how a
+    process that has renamed itself begins.
+    """
+
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    subcommand: tuple[str, ...] = ()
+    other_subcommands: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+    role: ServerRole = ServerRole.SERVER
+    endpoint: EndpointDefaults = EndpointDefaults()

@@ -1,0 +1,65 @@
+"""Classify processes by command line and title: which engine's server each is, if any.
+
+Both are what a process claims about itself, so they decide only how a process-to-GPU assignment is looked for, never
+that there is one.  Titles are compared as the kernel keeps them, cut at 15 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from exporter.model.server import ServerProcess, ServerRole
+from exporter.sources.processes.program import program_of
+
+_TITLE_BYTES = 15
+# pt_main_thread: what torch 2.4 and newer call the main thread of any Python program, once it is loaded.
+_INTERPRETERS = ("python", "pypy", "pt_main_thread")
+
+
+class ClassifiedServer(NamedTuple):
+    """An engine's kind, and the declaration of the server process that matched."""
+
+    kind: str
+    server: ServerProcess
+
+
+class ServerClassifier:
+    """Classifies command lines by the declarations of all engines."""
+
+    def __init__(self, servers: Mapping[str, Sequence[ServerProcess]]) -> None:
+        """``servers``: by the engine's kind."""
+        self._servers = [ClassifiedServer(kind, server) for kind, found in servers.items() for server in found]
+        names = [name.rstrip("*") for _, server in self._servers for name in (*server.programs, *server.titles)]
+        self._titles = (*_INTERPRETERS, *(name[:_TITLE_BYTES] for name in names))
+
+    def classify(self, command: tuple[str, ...]) -> ClassifiedServer | None:
+        """Return the engine whose server the command line starts; None for everything else."""
+        program, arguments = program_of(command)
+        return next((one for one in self._servers if _matches(one.server, command, program, arguments)), None)
+
+    def engine(self, command: tuple[str, ...]) -> str:
+        """Return the kind of engine whose server the command line starts, else "".
+
+        Only of those that own the GPUs' processes: a frontend is not to be taken for the engine behind it.
+        """
+        found = self.classify(command)
+        return found.kind if found is not None and found.server.role is ServerRole.SERVER else ""
+
+    def may_be_server(self, title: str) -> bool:
+        """Return whether the command line of a process with this title is worth reading."""
+        return title.startswith(self._titles)
+
+
+def _matches(server: ServerProcess, command: tuple[str, ...], program: str, arguments: tuple[str, ...]) -> bool:
+    if command and command[0].startswith(server.titles):
+        return True
+    dotted = f".{program.removesuffix('.py').replace('/', '.')}"
+    if dotted.endswith(tuple(f".{module}" for module in server.modules)):
+        return True
+    name = program.rpartition("/")[2]
+    return (
+        any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in server.programs)
+        and arguments[: len(server.subcommand)] == server.subcommand
+        and arguments[:1] not in [(word,) for word in server.other_subcommands]
+    )
