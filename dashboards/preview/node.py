@@ -36,7 +36,7 @@ def main(scenario: str, number: int, fault_at: float) -> int:
             settings, engines=engines, discovery=replace(settings.discovery, processes=False),
             gateways=(GatewaySettings(name="edge", url=node.gateway_url or "", interval=1.0, timeout=0.8),),
         )  # fmt: skip
-        driver = Driver(module="exporter.simulate.cards", options=node.card_options)
+        driver = Driver(module="exporter.simulate.nvml", options=node.driver_options)
         return _serve(App(settings, driver=driver), said=_urls)
     finally:
         node.stop()

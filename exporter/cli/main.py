@@ -139,7 +139,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: type[App]) -> int:
     from exporter.config.settings import EngineSettings, GatewaySettings  # noqa: PLC0415
     from exporter.runtime.app import Driver  # noqa: PLC0415
-    from exporter.simulate.node import CARD_MODULE, SimulatedNode  # noqa: PLC0415
+    from exporter.simulate.node import NVML_MODULE, SimulatedNode  # noqa: PLC0415
 
     node = SimulatedNode(
         arguments.scenario,
@@ -158,7 +158,7 @@ def _on_simulated_node(arguments: argparse.Namespace, settings: Settings, app: t
         discovery = replace(settings.discovery, processes=False)
         edge = GatewaySettings(name="edge", url=node.gateway_url or "", interval=1.0, timeout=0.8)
         settings = replace(settings, engines=engines, gateways=(edge,), discovery=discovery)
-        driver = Driver(module=CARD_MODULE, options=node.card_options)
+        driver = Driver(module=NVML_MODULE, options=node.driver_options)
         return _serve(app(settings, driver=driver), said=_urls)
     finally:
         node.stop()

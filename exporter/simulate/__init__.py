@@ -1,1 +1,1 @@
-"""A node that does not exist: cards behind pynvml's function names, engines behind real HTTP, one seeded world."""
+"""A simulated node: GPUs behind pynvml's function names, engines behind real HTTP, one seeded world."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import argparse
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from exporter.simulate.engine import attend
-from exporter.simulate.plan import CATCH_UP, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from exporter.simulate.world import SimulatedReplica
+from exporter.simulate.engine import serve_until_eof
+from exporter.simulate.node_spec import CATCH_UP_BUDGET, NodeSpec
+from exporter.simulate.world import SimulatedReplica, World
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STATES = ("DOWN", "UP", "MAINT", "DRAIN", "NOLB")
@@ -27,18 +24,18 @@ KEPT_ALIVE = 0.6  # share of requests that follow on a connection, for which no 
 _Server = tuple[str, str]  # (proxy, server)
 
 
-def counted(replica: SimulatedReplica) -> dict[str, float]:
-    """Give what one life of an engine was sent and answered: sessions and responses by class."""
-    tallies = [rank.tally for rank in replica.ranks]
+def server_totals(replica: SimulatedReplica) -> dict[str, float]:
+    """Return what one life of an engine was sent and answered: sessions and responses by class."""
+    ranks = [rank.metrics for rank in replica.ranks]
     return {
-        "sessions": float(sum(tally.arrived for tally in tallies) + replica.refused),
-        "2xx": float(sum(tally.http_answered for tally in tallies)),
+        "sessions": float(sum(metrics.arrived for metrics in ranks) + replica.refused),
+        "2xx": float(sum(metrics.http_answered for metrics in ranks)),
         "4xx": float(replica.refused),
-        "5xx": float(sum(tally.finished["error"] for tally in tallies)),
+        "5xx": float(sum(metrics.finished["error"] for metrics in ranks)),
     }
 
 
-class Ledger:
+class MonotonicTotals:
     """Counters of one server that go on when the engine behind it starts anew."""
 
     def __init__(self) -> None:
@@ -46,7 +43,7 @@ class Ledger:
         self._last: dict[str, float] = {}
 
     def add(self, now: Mapping[str, float]) -> dict[str, float]:
-        """Take what the engine has counted in this life; give what the gateway has counted in its own."""
+        """Return the gateway's totals for the engine's counters ``now``, which start at zero when the engine does."""
         if any(number < self._last.get(name, 0.0) for name, number in now.items()):
             self._before = {name: self._before.get(name, 0.0) + number for name, number in self._last.items()}
         self._last = dict(now)
@@ -56,43 +53,52 @@ class Ledger:
 class Gateway:
     """The gateway of one node, for the threads that answer its clients."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._world = plan.world()
-        self._ledgers = {replica.spec.name: Ledger() for replica in self._world.replicas}
+    def __init__(
+        self, node_spec: NodeSpec, clock: Callable[[], float] = time.monotonic, world: World | None = None
+    ) -> None:
+        self._clock = clock
+        self._node_spec = node_spec
+        self._world = world or node_spec.world()
+        self._totals = {replica.spec.name: MonotonicTotals() for replica in self._world.replicas}
         self._lock = threading.Lock()
 
-    def live(self) -> None:
-        """Bring the world up to now."""
+    def advance(self) -> None:
+        """Advance the world to now."""
         self.page()
 
     def page(self) -> bytes:
         """Write the metrics page of this moment."""
         with self._lock:
-            self._world.at(self._plan.now(), budget=CATCH_UP)
+            self._world.advance_to(self._node_spec.elapsed(self._clock()), budget=CATCH_UP_BUDGET)
             servers = {
                 (replica.spec.model.name, replica.spec.name): (
-                    self._ledgers[replica.spec.name].add(counted(replica)),
+                    self._totals[replica.spec.name].add(server_totals(replica)),
                     float(sum(rank.running + len(rank.waiting) for rank in replica.ranks)),
                 )
                 for replica in self._world.replicas
             }
-            return "".join(_lines(servers, self._plan.wall, self._world.now)).encode()
+            return "".join(_lines(servers, self._node_spec.started_unix, self._world.now)).encode()
 
-    def answer(self, path: str) -> tuple[str, bytes] | None:
-        """Give (content type, body) for a path, None for one that does not exist."""
+    def respond(self, path: str) -> tuple[str, bytes] | None:
+        """Return (content type, body) for a path, None for one that does not exist."""
         return (CONTENT_TYPE, self.page()) if path == "/metrics" else None
 
 
-def _lines(servers: Mapping[_Server, tuple[Mapping[str, float], float]], wall: float, now: float) -> Iterable[str]:
-    yield from _family("process_start_time_seconds", "gauge", [("", wall)])
+def _lines(
+    servers: Mapping[_Server, tuple[Mapping[str, float], float]], started_unix: float, now: float
+) -> Iterable[str]:
+    yield from _family("process_start_time_seconds", "gauge", [("", started_unix)])
     yield from _family("process_uptime_seconds", "gauge", [("", now)])
     named = [(f'proxy="{proxy}",server="{name}"', *found) for (proxy, name), found in servers.items()]
     pools: dict[str, list[tuple[Mapping[str, float], float]]] = {}
     for (proxy, _), found in servers.items():
         pools.setdefault(f'proxy="{proxy}"', []).append(found)
     whole = [
-        (labels, {name: sum(one[name] for one, _ in members) for name in members[0][0]}, sum(n for _, n in members))
+        (
+            labels,
+            {name: sum(totals[name] for totals, _ in members) for name in members[0][0]},
+            sum(n for _, n in members),
+        )
         for labels, members in pools.items()
     ]
     for scope, rows in (("backend", whole), ("server", named)):
@@ -118,8 +124,8 @@ def _family(name: str, kind: str, samples: Iterable[tuple[str, float]]) -> Itera
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser(prog="exporter.simulate.gateway", description="a simulated gateway")
-    parser.add_argument("--options", required=True, help="the plan of the node, JSON")
-    attend(Gateway(Plan.loads(parser.parse_args(argv).options)))
+    parser.add_argument("--options", required=True, help="the specification of the node, JSON")
+    serve_until_eof(Gateway(NodeSpec.loads(parser.parse_args(argv).options)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A simulated node for the daemon to watch: one process for each engine server, and options for the cards.
+"""A simulated node for the daemon to watch: one process for each engine server, and options for the GPUs.
 
-The daemon reads it exactly as it would read a real one: engines over HTTP, cards through a module with pynvml's
+The daemon reads it exactly as it would read a real one: engines over HTTP, GPUs through a module with pynvml's
 names in the driver's worker process, ownership through the pids of real processes.
 """
 
@@ -13,26 +13,25 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from exporter.errors import ShardwatchError
-from exporter.simulate.plan import Plan
-from exporter.simulate.scenarios import SCENARIOS, Replica, find
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from exporter.simulate.node_spec import NodeSpec
+from exporter.simulate.records import Replica
+from exporter.simulate.scenarios import SCENARIOS, find
 
 START_SECONDS = 20.0  # for all engines together; a loaded machine imports slowly
 STOP_SECONDS = 2.0
-CARD_MODULE = "exporter.simulate.cards"
+NVML_MODULE = "exporter.simulate.nvml"
 NAMES = tuple(scenario.name for scenario in SCENARIOS)
 
 
 class SimulatedNode:
     """Use it as a context, or call ``start`` and ``stop``.
 
-    ``engine_urls`` holds (replica name, metrics URL); ``card_options`` what the cards' module is configured with.
-    ``node`` chooses the variant of a scenario whose nodes differ, and gives other cards; ``fault_at`` and
+    ``engine_urls`` holds (replica name, metrics URL); ``driver_options`` what the GPUs' module is configured with.
+    ``node`` chooses the variant of a scenario whose nodes differ, and gives other GPUs; ``fault_at`` and
     ``fault_until`` move the scenario's faults, in simulated seconds after the start.  With ``gateway`` there is an
     HAProxy before the engines, whose page is at ``gateway_url``.
     """
@@ -49,7 +48,7 @@ class SimulatedNode:
         gateway: bool = False,
     ) -> None:
         self.scenario = find(scenario)
-        self.plan = Plan(
+        self.node_spec = NodeSpec(
             scenario=scenario, seed=seed, node=node, speed=speed, fault_at=fault_at, fault_until=fault_until
         )
         self.engine_urls: tuple[tuple[str, str], ...] = ()
@@ -59,15 +58,15 @@ class SimulatedNode:
         self._engines: list[subprocess.Popen[bytes]] = []
 
     @property
-    def card_options(self) -> str:
-        """The plan with the pids of all ranks, as JSON; complete once ``start`` has returned."""
-        return self.plan.dumps()
+    def driver_options(self) -> str:
+        """The node specification with the pids of all ranks, as JSON; complete once ``start`` has returned."""
+        return self.node_spec.dumps()
 
     def start(self) -> SimulatedNode:
         """Start the engines and wait until they serve; ShardwatchError when one does not within the deadline."""
         if self._engines:
             raise RuntimeError("a simulated node starts once")
-        self.plan = replace(self.plan, start=time.monotonic(), wall=time.time())
+        self.node_spec = replace(self.node_spec, start=time.monotonic(), started_unix=time.time())
         deadline = time.monotonic() + START_SECONDS
         try:
             for spec in self.scenario.replicas:
@@ -77,7 +76,7 @@ class SimulatedNode:
                 for engine, spec in zip(self._engines, self.scenario.replicas, strict=True)
             ]
             if self._with_gateway:
-                self._engines.append(self._spawn("exporter.simulate.gateway", "--options", self.plan.dumps()))
+                self._engines.append(self._spawn("exporter.simulate.gateway", "--options", self.node_spec.dumps()))
                 hello = self._hello(self._engines[-1], "gateway", deadline)
                 self.gateway_url = f"http://127.0.0.1:{hello['port']}/metrics"
         except BaseException:
@@ -89,11 +88,11 @@ class SimulatedNode:
         )
         self.pids = tuple(engine.pid for engine in self._engines[: len(names)])
         ranks = {name: tuple(hello["ranks"]) for name, hello in zip(names, hellos, strict=True)}
-        self.plan = replace(self.plan, pids=ranks)
+        self.node_spec = replace(self.node_spec, pids=ranks)
         return self
 
     def stop(self) -> None:
-        """End every process that ``start`` began, within a few seconds; may be called again."""
+        """Stop every process that ``start`` began, within a few seconds; may be called again."""
         for engine in self._engines:
             if engine.stdin:
                 engine.stdin.close()
@@ -117,7 +116,7 @@ class SimulatedNode:
         self.stop()
 
     def _launch(self, spec: Replica) -> subprocess.Popen[bytes]:
-        options = ("--kind", spec.engine, "--replica", spec.name, "--options", self.plan.dumps())
+        options = ("--kind", spec.engine, "--replica", spec.name, "--options", self.node_spec.dumps())
         return self._spawn("exporter.simulate.engine", *options)
 
     @staticmethod

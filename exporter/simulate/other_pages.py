@@ -7,17 +7,13 @@ without a fraction, Ray counts in milliseconds and shows nothing of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from exporter.simulate.tally import Buckets
-from exporter.simulate.vllm_page import HANDLER, ProcessFacts, number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from exporter.simulate.world import SimulatedReplica
+from exporter.simulate.rank_metrics import Histogram
+from exporter.simulate.vllm_page import HANDLER, ProcessStats, number
+from exporter.simulate.world import SimulatedReplica
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS = "text/plain; version=1.0.0; charset=utf-8"
@@ -33,7 +29,7 @@ def _sample(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {number(value)}" if labels else f"{name} {number(value)}"
 
 
-def _histogram(name: str, labels: str, buckets: Buckets, scale: float = 1.0) -> list[str]:
+def _histogram(name: str, labels: str, buckets: Histogram, scale: float = 1.0) -> list[str]:
     comma = f"{labels}," if labels else ""
     lines = [
         f'{name}_bucket{{{comma}le="{number(bound * scale)}"}} {number(seen)}'
@@ -50,18 +46,18 @@ def _family(name: str, kind: str, rows: list[str]) -> list[str]:
     return [f"# HELP {name} Simulated.", f"# TYPE {name} {kind}", *rows]
 
 
-def _whole(replica: SimulatedReplica, attribute: str) -> Buckets:
+def _whole(replica: SimulatedReplica, attribute: str) -> Histogram:
     """Add one histogram up over the ranks."""
-    read: Callable[[object], Buckets] = attrgetter(attribute)
-    parts = [read(rank.tally) for rank in replica.ranks]
-    whole = Buckets(parts[0].bounds)
+    read: Callable[[object], Histogram] = attrgetter(attribute)
+    parts = [read(rank.metrics) for rank in replica.ranks]
+    whole = Histogram(parts[0].bounds)
     whole.counts = [sum(column) for column in zip(*[part.counts for part in parts], strict=True)]
     whole.sum, whole.count = sum(part.sum for part in parts), sum(part.count for part in parts)
     return whole
 
 
 def _total(replica: SimulatedReplica, attribute: str) -> int:
-    return sum(attrgetter(attribute)(rank.tally) for rank in replica.ranks)
+    return sum(attrgetter(attribute)(rank.metrics) for rank in replica.ranks)
 
 
 # ---------------------------------------------------------------------------------------- SGLang
@@ -74,16 +70,16 @@ _SGLANG_WHOLE = (
 )
 
 
-def sglang(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str:
+def sglang(replica: SimulatedReplica, process: ProcessStats, started_unix: float) -> str:
     """Write the page of an SGLang server; a multiprocess page says nothing of the process."""
-    del process, wall
+    del process, started_unix
     model = replica.spec.model.name
     server = _labels(engine_type="unified", is_streaming="true", model_name=model)
     lines: list[str] = []
     for number_, rank in enumerate(replica.ranks):
         dp = {"dp_rank": str(number_)} if len(replica.ranks) > 1 else {}
         place = {"engine_type": "unified", "model_name": model, "pp_rank": "0", "tp_rank": str(number_), **dp}
-        labels, tally = _labels(**place), rank.tally
+        labels, metrics = _labels(**place), rank.metrics
         for name, value in (
             ("num_running_reqs", rank.report.running),
             ("num_queue_reqs", rank.report.waiting),
@@ -92,17 +88,17 @@ def sglang(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str
             ("cache_hit_rate", 0.0),
         ):
             lines += _family(f"sglang:{name}", "gauge", [_sample(f"sglang:{name}", labels, value)])
-        if tally.queue.count:
+        if metrics.queue.count:
             modes = {
-                "prefill_compute": tally.prompt_tokens - tally.cached_tokens,
-                "prefill_cache": tally.cached_tokens,
+                "prefill_compute": metrics.prompt_tokens - metrics.cached_tokens,
+                "prefill_cache": metrics.cached_tokens,
                 # The first token of an answer comes from its prefill.
-                "decode": tally.generation_tokens - tally.time_to_first_token.count,
+                "decode": metrics.generation_tokens - metrics.time_to_first_token.count,
             }
             rows = [_sample("sglang:realtime_tokens_total", _labels(mode=m, **place), n) for m, n in modes.items()]
             lines += _family("sglang:realtime_tokens_total", "counter", rows)
             lines += _family("sglang:queue_time_seconds", "histogram", _histogram(
-                "sglang:queue_time_seconds", labels, tally.queue))  # fmt: skip
+                "sglang:queue_time_seconds", labels, metrics.queue))  # fmt: skip
     if _total(replica, "time_to_first_token.count"):
         for name, attribute in _SGLANG_WHOLE:
             rows = _histogram(f"sglang:{name}", server, _whole(replica, attribute))
@@ -123,7 +119,7 @@ def _sglang_counters(replica: SimulatedReplica, server: str) -> list[str]:
     ):
         lines += _family(f"sglang:{name}", "counter", [_sample(f"sglang:{name}", server, value)])
     statuses = {"200": _total(replica, "http_answered"), "400": replica.refused}
-    statuses["500"] = sum(rank.tally.finished["error"] for rank in replica.ranks)
+    statuses["500"] = sum(rank.metrics.finished["error"] for rank in replica.ranks)
     rows = [
         _sample("sglang:http_responses_total", _labels(endpoint=HANDLER, method="POST", status_code=status), count)
         for status, count in statuses.items()
@@ -144,10 +140,10 @@ _TGI_HISTOGRAMS = (
 )
 
 
-def tgi(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str:
+def tgi(replica: SimulatedReplica, process: ProcessStats, started_unix: float) -> str:
     """Write the page of a TGI router with its v3 backend; all ranks are one batch to it."""
-    del process, wall
-    errors = sum(rank.tally.finished["error"] for rank in replica.ranks)
+    del process, started_unix
+    errors = sum(rank.metrics.finished["error"] for rank in replica.ranks)
     good = _total(replica, "total_finished") - errors
     lines: list[str] = []
 
@@ -177,14 +173,14 @@ def tgi(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str:
 # ---------------------------------------------------------------------------------------- Ray Serve
 
 
-def ray_serve(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str:
+def ray_serve(replica: SimulatedReplica, process: ProcessStats, started_unix: float) -> str:
     """Write what a Ray node's metrics agent says of one Serve app with one deployment and a proxy."""
-    del process, wall
+    del process, started_unix
     name = replica.spec.name
     common = {"Component": "core_worker", "NodeAddress": "127.0.0.1", "Version": RAY_VERSION, "WorkerId": "f00d"}
     running = sum(rank.report.running for rank in replica.ranks)
     waiting = sum(rank.report.waiting for rank in replica.ranks)
-    failed = sum(rank.tally.finished["error"] for rank in replica.ranks)
+    failed = sum(rank.metrics.finished["error"] for rank in replica.ranks)
     asked = _labels(**common, application=name, method="POST", route="/v1")
     deployment = _labels(**common, application=name, deployment="LLMServer")
     lines = _family(

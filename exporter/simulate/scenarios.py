@@ -1,184 +1,25 @@
-"""What can be simulated, as literal records: cards, models, replicas, faults, and the named scenarios made of them.
-
-Nothing here computes.  A scenario says what the node is and what happens to it; ``world.py`` lives it.  Times of
-faults are seconds after the start of the simulated node; sizes are bytes, tokens or blocks as named.
-"""
+"""The named scenarios, as literal records."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from exporter.simulate.records import (
+    Fault,
+    GpuProduct,
+    MigSlice,
+    Model,
+    Replica,
+    Scenario,
+    Software,
+    Symptom,
+    Traffic,
+)
 
 GIB = 1024**3
 MIB = 1024**2
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardKind:
-    """A make of card: what its driver reports about it, and how it turns work into heat."""
-
-    name: str
-    memory: int  # bytes
-    reserved: int  # bytes the driver keeps for itself
-    sm_clock: int  # MHz, the highest
-    idle_clock: int  # MHz
-    memory_clock: int  # MHz
-    power_limit: float  # W
-    idle_power: float  # W
-    decode_power: float  # W above idle at full utilisation in memory-bound work
-    prefill_power: float  # W above idle at full utilisation in compute-bound work
-    thermal_resistance: float  # K/W from the inlet air
-    nvlinks: int  # active links; 0: the cards talk over PCIe
-    numa_split: int = 4  # cards below this index sit on the first socket
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
-    """Versions on one node.  ``pace`` scales step times: old software is a little slower."""
-
-    driver: str = "580.95.05"
-    nvml: str = "13.580.95.05"
-    cuda: int = 13000  # as the driver numbers it: major × 1000 + minor × 10
-    engine: str = "0.32.0"
-    pace: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A served model and how long its steps take on healthy cards of the group size it is meant for."""
-
-    name: str
-    weights: int  # bytes over the whole group
-    kv_bytes: int  # bytes of KV cache for one token, over the whole group
-    step_base: float  # s for any step
-    step_sequence: float  # s more for each sequence in the batch
-    step_prefill: float  # s more for each prompt token computed
-    link_bytes: int  # bytes that each card sends to its peers for one token
-    max_model_len: int = 32_768
-    launch_floor: float = 0.75  # utilisation of a busy card with a tiny batch: the rest is gaps between kernels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """What clients ask of one replica; lengths are medians of log-normal distributions."""
-
-    rate: float  # requests per second, averaged over the day
-    daily: float = 0.0  # amplitude of the daily curve, share of the rate
-    prompt: int = 900  # tokens of a request's own
-    prompt_spread: float = 0.8
-    output: int = 260
-    output_spread: float = 0.8
-    prefixes: int = 24  # shared beginnings (system prompts, documents), popularity falls like 1/rank
-    prefix: tuple[int, int] = (512, 4096)  # tokens, between
-    patience: float = 90.0  # s until a client gives up
-    fickle: float = 0.006  # share of clients that leave before their answer is complete
-    malformed: float = 0.002  # share of HTTP requests refused with 400 before they reach the engine
-    shares: tuple[float, ...] = ()  # of the ranks; empty: even
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """One engine server: ``ranks`` lists the cards of each data-parallel rank."""
-
-    name: str
-    model: Model
-    traffic: Traffic
-    ranks: tuple[tuple[int, ...], ...]
-    engine: str = "vllm"
-    memory_fraction: float = 0.90  # of each card, weights and KV cache together
-    max_sequences: int = 64
-    batch_tokens: int = 2048  # most tokens in one step
-    block: int = 16  # tokens per KV block
-    link_scale: float = 1.0  # how much longer a step takes because of the way the cards talk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Something that happens to one card.
-
-    ``lost``: link errors and slow steps for ``lead`` seconds, then the card is gone and its group freezes.
-    ``memory``: the process on the card grows by what is left, within ``lead`` seconds.
-    ``heat``: the cooler moves only ``strength`` of its heat.
-    ``cap``, ``brake``, ``lanes``: only ``strength`` of its power limit, clock or PCIe lanes are left.
-    ``tenant``: somebody else's process takes ``strength`` of the group's time.
-    """
-
-    kind: str
-    card: int
-    at: float
-    until: float | None = None
-    lead: float = 8.0
-    strength: float = 1.0
-
-    @property
-    def sentence(self) -> str:
-        """What happens, without its time."""
-        return FAULTS[self.kind].format(gpu=self.card, lead=self.lead, percent=self.strength)
-
-
-FAULTS = {
-    "lost": "GPU {gpu} has NVLink errors for {lead:g} s and is then lost",
-    "memory": "a process on GPU {gpu} takes the rest of its memory within {lead:g} s",
-    "heat": "the cooler of GPU {gpu} fails",
-    "cap": "the power limit of GPU {gpu} is lowered to {percent:.0%}",
-    "brake": "the power supply brakes GPU {gpu} to {percent:.0%} of its clock",
-    "lanes": "the PCIe link of GPU {gpu} is left with {percent:.0%} of its lanes",
-    "tenant": "another tenant's process starts to work on GPU {gpu}",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symptom:
-    """A line of the metrics endpoint that shows what a scenario is about.
-
-    ``expr`` compares one series with a number, as PromQL does; it holds ``within`` so many seconds of the scenario's
-    fault, or of the start where there is none, and not before.
-    """
-
-    expr: str
-    within: float
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """An instance of a divided card (MIG).  Replicas name it by its index, counted on from the whole cards."""
-
-    card: int  # the parent's index
-    kind: CardKind
-    share: float  # of the parent's processors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A node and its fate.  ``software`` holds one entry per node variant."""
-
-    name: str
-    summary: str
-    replicas: tuple[Replica, ...]
-    kind: CardKind
-    cards: int = 8
-    parts: tuple[Part, ...] = ()
-    busy: tuple[float, ...] = (1.0,) * 8  # a card's share of its group's busy time
-    faults: tuple[Fault, ...] = ()
-    software: tuple[Software, ...] = (Software(),)
-    expect: tuple[Symptom, ...] = ()
-
-    def guide(self, fault_at: float | None = None) -> tuple[str, ...]:
-        """Return what happens at which second and what to watch on the metrics endpoint, a sentence a line.
-
-        ``fault_at`` replaces the time of the scenario's faults, seconds after the start.
-        """
-        begins = [fault.at if fault_at is None else fault_at for fault in self.faults]
-        happens = [f"After {at:g} s {fault.sentence}." for at, fault in zip(begins, self.faults, strict=True)]
-        watch = [
-            f"Watch {symptom.expr} (about {symptom.within + max(begins, default=0.0):g} s after the start):"
-            f" {symptom.meaning}."
-            for symptom in self.expect
-        ]
-        return (*happens, *watch)
-
-
-H100 = CardKind(
+H100 = GpuProduct(
     name="NVIDIA H100 80GB HBM3",
     memory=81_559 * MIB,
     reserved=551 * MIB,
@@ -192,7 +33,7 @@ H100 = CardKind(
     thermal_resistance=0.066,
     nvlinks=18,
 )
-H100_PCIE = CardKind(
+H100_PCIE = GpuProduct(
     name="NVIDIA H100 PCIe",
     memory=81_559 * MIB,
     reserved=551 * MIB,
@@ -262,7 +103,7 @@ SCENARIOS = (
     Scenario(
         name="healthy",
         summary="two replicas of one model on four GPUs each, all well",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=CHAT, ranks=FIRST_FOUR),
             Replica(name="chat-b", model=LLAMA_70B, traffic=CHAT, ranks=LAST_FOUR),
@@ -278,7 +119,7 @@ SCENARIOS = (
     Scenario(
         name="mixed",
         summary="two models on six GPUs, two GPUs idle",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
             Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
@@ -294,7 +135,7 @@ SCENARIOS = (
     Scenario(
         name="idle",
         summary="an idle node: two replicas without requests, all well",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=QUIET, ranks=FIRST_FOUR),
             Replica(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
@@ -315,15 +156,15 @@ SCENARIOS = (
     Scenario(
         name="pcie",
         summary="one replica over eight GPUs that talk over PCIe: slower than four GPUs with NVLink",
-        kind=H100_PCIE,
-        busy=(0.998, 0.662, 0.611, 0.591, 0.560, 0.529, 0.489, 0.458),
+        product=H100_PCIE,
+        busy_ratio=(0.998, 0.662, 0.611, 0.591, 0.560, 0.529, 0.489, 0.458),
         replicas=(
             Replica(
                 name="chat",
                 model=LLAMA_70B_EIGHT,
                 traffic=Traffic(rate=1.3),
                 ranks=((0, 1, 2, 3, 4, 5, 6, 7),),
-                link_scale=3.6,
+                step_scale=3.6,
             ),
         ),
         expect=(
@@ -342,12 +183,12 @@ SCENARIOS = (
     Scenario(
         name="oom",
         summary="one worker's memory grows until its GPU, not the first, is full and requests fail",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR, memory_fraction=0.86),
             Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR, memory_fraction=0.86),
         ),
-        faults=(Fault(kind="memory", card=5, at=20.0, lead=40.0),),
+        faults=(Fault(kind="memory", gpu=5, at=20.0, ramp=40.0),),
         expect=(
             Symptom(
                 expr='gpu_memory_used_bytes{gpu="5"} > 84e9',
@@ -364,9 +205,9 @@ SCENARIOS = (
     Scenario(
         name="hang",
         summary="a GPU is lost: its replica freezes in a collective and requests wait",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
-        faults=(Fault(kind="lost", card=6, at=30.0, lead=8.0),),
+        faults=(Fault(kind="lost", gpu=6, at=30.0, ramp=8.0),),
         expect=(
             Symptom(
                 expr='gpu_nvlink_links_down{gpu="6"} == 1',
@@ -388,7 +229,7 @@ SCENARIOS = (
     Scenario(
         name="skew",
         summary="eight data-parallel ranks, one GPU each, and a scheduler that prefers the first",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(
                 name="chat",
@@ -399,7 +240,7 @@ SCENARIOS = (
                     output=300,
                     output_spread=0.5,
                     prefix=(256, 1024),
-                    patience=16.0,
+                    client_timeout=16.0,
                     shares=(12.6, 10.9, 10.0, 9.0, 7.9, 6.7, 5.2, 3.1),
                 ),
                 ranks=((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,)),
@@ -422,7 +263,7 @@ SCENARIOS = (
     Scenario(
         name="drift",
         summary="two nodes of one service whose driver, CUDA and engine versions differ (node 0 and node 1)",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
         software=(
             Software(),
@@ -444,9 +285,9 @@ SCENARIOS = (
     Scenario(
         name="heat",
         summary="the cooler of one GPU fails: it throttles, and the other GPUs of its replica wait for it",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
-        faults=(Fault(kind="heat", card=2, at=20.0, strength=0.30),),
+        faults=(Fault(kind="heat", gpu=2, at=20.0, strength=0.30),),
         expect=(
             Symptom(
                 expr='gpu_temperature_margin_celsius{gpu="2"} < 10',
@@ -463,9 +304,9 @@ SCENARIOS = (
     Scenario(
         name="powercap",
         summary="the power limit of one GPU is lowered: it runs at a lower clock, and its replica waits for it",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
-        faults=(Fault(kind="cap", card=5, at=20.0, strength=0.35),),
+        faults=(Fault(kind="cap", gpu=5, at=20.0, strength=0.35),),
         expect=(
             Symptom(
                 expr='gpu_straggler{gpu="5",replica="chat-b",cause="power_cap"} == 1',
@@ -477,9 +318,9 @@ SCENARIOS = (
     Scenario(
         name="brake",
         summary="the power supply brakes one GPU, and its replica waits for it",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
-        faults=(Fault(kind="brake", card=1, at=20.0, strength=0.7),),
+        faults=(Fault(kind="brake", gpu=1, at=20.0, strength=0.7),),
         expect=(
             Symptom(
                 expr='gpu_straggler{gpu="1",replica="chat-a",cause="power_brake"} == 1',
@@ -491,9 +332,9 @@ SCENARIOS = (
     Scenario(
         name="tenant",
         summary="another tenant's process works on one GPU, and its replica waits for it",
-        kind=H100,
+        product=H100,
         replicas=TWO_REPLICAS,
-        faults=(Fault(kind="tenant", card=6, at=20.0, strength=0.35),),
+        faults=(Fault(kind="tenant", gpu=6, at=20.0, strength=0.35),),
         expect=(
             Symptom(
                 expr='gpu_straggler{gpu="6",replica="chat-b",cause="other_tenant"} == 1',
@@ -505,12 +346,12 @@ SCENARIOS = (
     Scenario(
         name="narrow",
         summary="two replicas over PCIe, and the link of one GPU has a quarter of its lanes: the others wait",
-        kind=H100_PCIE,
+        product=H100_PCIE,
         replicas=tuple(
-            Replica(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=cards, link_scale=1.5)
-            for name, cards in (("chat-a", FIRST_FOUR), ("chat-b", LAST_FOUR))
+            Replica(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=gpus, step_scale=1.5)
+            for name, gpus in (("chat-a", FIRST_FOUR), ("chat-b", LAST_FOUR))
         ),
-        faults=(Fault(kind="lanes", card=3, at=20.0, strength=0.25),),
+        faults=(Fault(kind="lanes", gpu=3, at=20.0, strength=0.25),),
         expect=(
             Symptom(
                 expr='gpu_straggler{gpu="3",replica="chat-a",cause="pcie"} == 1',
@@ -527,7 +368,7 @@ SCENARIOS = (
     Scenario(
         name="engines",
         summary="one model behind four kinds of engines, two GPUs each: vLLM, SGLang, TGI and Ray Serve",
-        kind=H100,
+        product=H100,
         replicas=(
             Replica(name="code-vllm", model=QWEN_32B, traffic=CODE, ranks=((0, 1),)),
             Replica(name="code-sglang", model=QWEN_32B, traffic=CODE, ranks=((2, 3),), engine="sglang"),
@@ -555,13 +396,16 @@ SCENARIOS = (
     Scenario(
         name="mig",
         summary="one MIG-enabled GPU: a small model on one instance, the other idle; large models on other GPUs",
-        kind=H100,
-        parts=(Part(card=7, kind=H100_HALF, share=3 / 7), Part(card=7, kind=H100_HALF, share=3 / 7)),
-        busy=(1.0,) * 10,
+        product=H100,
+        mig_slices=(
+            MigSlice(parent=7, product=H100_HALF, share=3 / 7),
+            MigSlice(parent=7, product=H100_HALF, share=3 / 7),
+        ),
+        busy_ratio=(1.0,) * 10,
         replicas=(
             Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
             Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
-            Replica(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), link_scale=2.2),
+            Replica(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), step_scale=2.2),
         ),
         expect=(
             Symptom(
@@ -580,7 +424,7 @@ SCENARIOS = (
 
 
 def find(name: str) -> Scenario:
-    """Give the scenario of that name; KeyError, with the known names, when there is none."""
+    """Return the scenario of that name; KeyError, with the known names, when there is none."""
     for scenario in SCENARIOS:
         if scenario.name == name:
             return scenario

@@ -9,22 +9,18 @@ instant, so the clock of a rank may run a fraction of a second ahead.
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from exporter.simulate.tally import Tally
+from exporter.simulate.rank_metrics import RankMetrics
+from exporter.simulate.records import Replica
 from exporter.simulate.traffic import Request, stream
-
-if TYPE_CHECKING:
-    import random
-
-    from exporter.simulate.scenarios import Replica
 
 
 @dataclass(slots=True)
 class Activity:
-    """What a rank did during the last call of ``advance``: what its cards turn into heat and bytes."""
+    """What a rank did during the last call of ``advance``: what its GPUs turn into heat and bytes."""
 
     busy: float = 0.0  # share of the time
     fill: float = 0.0  # running requests ÷ the most there can be
@@ -59,7 +55,7 @@ class Rank:
     blocks: int  # KV blocks in all
     clock: float = 0.0
     failing: float = 0.0  # share of newly admitted requests that fail
-    tally: Tally = field(init=False)
+    metrics: RankMetrics = field(init=False)
     report: Report = field(default_factory=Report)
     activity: Activity = field(default_factory=Activity)
     waiting: deque[Request] = field(default_factory=deque)
@@ -73,8 +69,8 @@ class Rank:
     _step_time: float = 0.0
 
     def __post_init__(self) -> None:
-        """Start with nothing counted."""
-        self.tally = Tally(self.replica.model.max_model_len)
+        """Create empty counters and the random stream."""
+        self.metrics = RankMetrics(self.replica.model.max_model_len)
         self._random = stream(self.seed, self.replica.name, "steps")
 
     @property
@@ -83,28 +79,28 @@ class Rank:
         return len(self.prefilling) + len(self.decoding)
 
     def restart(self, now: float) -> None:
-        """Forget everything, as a new process would."""
-        self.tally = Tally(self.replica.model.max_model_len)
+        """Reset everything, as a new process would."""
+        self.metrics = RankMetrics(self.replica.model.max_model_len)
         self.report, self.activity = Report(), Activity()
         for requests in (self.waiting, self.prefilling, self.decoding):
             requests.clear()
         self._prefixes.clear()
         self._used, self.clock, self.failing = 0, now, 0.0
 
-    def hold(self, arrivals: deque[Request], until: float) -> None:
-        """Let requests pile up in front of an engine that no longer steps; what it said last stays."""
+    def stall(self, arrivals: deque[Request], until: float) -> None:
+        """Queue arrivals without stepping, as a frozen engine does; the last report stays."""
         while arrivals:
             self._enqueue(arrivals.popleft())
-        self._forsake(until, stuck=True)
+        self._drop_abandoned(until, stuck=True)
         self.clock = until
         self.activity = Activity(busy=1.0, fill=self.activity.fill)  # the kernels of a collective spin
 
     def advance(self, arrivals: deque[Request], until: float, pace: float) -> None:
-        """Take engine steps until ``until``; ``pace`` stretches them (1: all cards of the group at full clock)."""
-        begin, idle, tokens = self.clock, 0.0, self.tally.generation_tokens
+        """Run engine steps until ``until``; ``pace`` stretches them (1: all GPUs of the group at full clock)."""
+        begin, idle, tokens = self.clock, 0.0, self.metrics.generation_tokens
         self._prompt_time = self._step_time = 0.0
-        prompts = self.tally.step_tokens.sum
-        self._forsake(begin)
+        prompts = self.metrics.step_tokens.sum
+        self._drop_abandoned(begin)
         while self.clock < until:
             while arrivals and arrivals[0].arrival <= self.clock:
                 self._enqueue(arrivals.popleft())
@@ -122,12 +118,12 @@ class Rank:
             busy=1.0 - idle / span if self.clock > begin else 1.0,
             fill=self.running / self.replica.max_sequences,
             prefill=self._prompt_time / self._step_time if self._step_time else self.activity.prefill,
-            tokens=int(self.tally.step_tokens.sum - prompts) or self.tally.generation_tokens - tokens,
+            tokens=int(self.metrics.step_tokens.sum - prompts) or self.metrics.generation_tokens - tokens,
         )
         self._write_report()
 
     def _enqueue(self, request: Request) -> None:
-        self.tally.arrived += 1
+        self.metrics.arrived += 1
         request.remaining = request.prompt
         self.waiting.append(request)
 
@@ -135,26 +131,26 @@ class Rank:
         usable = self.blocks - 1  # one block is a placeholder
         self.report = Report(self.running, len(self.waiting), min(1.0, self._used / usable))
 
-    def _forsake(self, now: float, *, stuck: bool = False) -> None:
+    def _drop_abandoned(self, now: float, *, stuck: bool = False) -> None:
         """Drop the requests whose clients have left; a stuck engine keeps its batch and counts no answer."""
-        if any(request.give_up <= now for request in self.waiting):
-            gone = [request for request in self.waiting if request.give_up <= now]
-            self.waiting = deque(request for request in self.waiting if request.give_up > now)
+        if any(request.abandon_at <= now for request in self.waiting):
+            gone = [request for request in self.waiting if request.abandon_at <= now]
+            self.waiting = deque(request for request in self.waiting if request.abandon_at > now)
             self._count_aborts(gone, now, stuck=stuck)
         if stuck:
             return
         for group in (self.prefilling, self.decoding):
-            gone = [request for request in group if request.give_up <= now]
+            gone = [request for request in group if request.abandon_at <= now]
             for request in gone:
                 group.remove(request)
                 self._release(request)
             self._count_aborts(gone, now, stuck=False)
 
     def _count_aborts(self, gone: list[Request], now: float, *, stuck: bool) -> None:
-        self.tally.aborted += len(gone)
+        self.metrics.aborted += len(gone)
         if not stuck:
             for request in gone:
-                self.tally.answer(now - request.arrival)
+                self.metrics.observe_http(now - request.arrival)
 
     def _own_blocks(self, request: Request, more: int = 0) -> int:
         return -(-(request.prompt - request.shared + request.produced + more) // self.replica.block)
@@ -166,7 +162,7 @@ class Rank:
         self._used -= self._own_blocks(request) + (0 if prefix.holders else prefix.blocks)
 
     def _admit(self, request: Request) -> bool:
-        """Give the request its blocks, or refuse.  An idle prefix stays cached until its blocks are reused."""
+        """Return the request its blocks, or refuse.  An idle prefix stays cached until its blocks are reused."""
         wanted = request.shared // self.replica.block
         prefix = self._prefixes.get(request.prefix)
         free = self.blocks - 1 - self._used
@@ -183,8 +179,8 @@ class Rank:
         cached = request.shared if known else 0
         if request.scheduled is None:
             request.scheduled, request.cached = self.clock, cached
-            self.tally.prefix_queries += request.prompt
-            self.tally.prefix_hits += cached
+            self.metrics.prefix_queries += request.prompt
+            self.metrics.prefix_hits += cached
             if self.failing and self._random.random() < self.failing:
                 request.reason, request.output = "error", 1
         request.remaining = request.prompt + request.produced - cached
@@ -192,7 +188,7 @@ class Rank:
         return True
 
     def _schedule(self) -> int:
-        """Choose the prompt tokens of the next step; waiting requests enter in order, none overtakes."""
+        """Return the prompt tokens of the next step; waiting requests enter in order, none overtakes."""
         budget = self.replica.batch_tokens - len(self.decoding)
         full = budget
         for request in self.prefilling:
@@ -209,12 +205,12 @@ class Rank:
         return full - budget
 
     def _step(self, horizon: float, pace: float) -> None:
-        """Take one step with prompt work, or as many equal decode steps as fit before ``horizon``."""
+        """Run one step with prompt work, or as many equal decode steps as fit before ``horizon``."""
         model = self.replica.model
-        self._make_room()
+        self._preempt()
         prompt = self._schedule()
         jitter = self._random.uniform(0.96, 1.06)
-        scale = pace * self.replica.link_scale * jitter
+        scale = pace * self.replica.step_scale * jitter
         decode_time = scale * (model.step_base + model.step_sequence * self.running)
         length = decode_time + scale * model.step_prefill * prompt
         times = 1
@@ -228,14 +224,14 @@ class Rank:
         self._prompt_time += length - decode_time if prompt else 0.0
         completed = [request for request in self.prefilling if request.remaining <= 0]
         emitted = len(self.decoding) * times + len(completed)
-        self.tally.generation_tokens += emitted
-        self.tally.step_tokens.observe(prompt + len(self.decoding), times)
-        self.tally.inter_token.observe(length, len(self.decoding) * times)
+        self.metrics.generation_tokens += emitted
+        self.metrics.step_tokens.observe(prompt + len(self.decoding), times)
+        self.metrics.inter_token.observe(length, len(self.decoding) * times)
         self._grow(times)
         for request in completed:
-            self._emit_first(request)
+            self._complete_prefill(request)
 
-    def _make_room(self) -> None:
+    def _preempt(self) -> None:
         """Preempt the youngest until every decoding request can get the block it may need for its next token."""
         block = self.replica.block
         while self.decoding:
@@ -248,11 +244,11 @@ class Rank:
             self._release(victim)
             victim.preemptions += 1
             victim.last_token = self.clock
-            self.tally.preemptions += 1
+            self.metrics.preemptions += 1
             self.waiting.appendleft(victim)
 
     def _grow(self, times: int) -> None:
-        """Give every decoding request ``times`` more tokens; those that have all of theirs finish."""
+        """Return every decoding request ``times`` more tokens; those that have all of theirs finish."""
         block, fresh, ended = self.replica.block, 0, False
         for request in self.decoding:
             last = request.prompt - request.shared + request.produced - 1
@@ -267,17 +263,17 @@ class Rank:
             for request in done:
                 self._finish(request)
 
-    def _emit_first(self, request: Request) -> None:
-        """Count the token that a complete prefill yields: the first one, or the next one after a preemption."""
+    def _complete_prefill(self, request: Request) -> None:
+        """Record the token that a complete prefill yields: the first one, or the next one after a preemption."""
         self.prefilling.remove(request)
         before = self._own_blocks(request)
         if request.produced == 0:
             request.first_token = self.clock
-            self.tally.time_to_first_token.observe(self.clock - request.arrival)
-            self.tally.prompt_tokens += request.prompt
-            self.tally.cached_tokens += request.cached
+            self.metrics.time_to_first_token.observe(self.clock - request.arrival)
+            self.metrics.prompt_tokens += request.prompt
+            self.metrics.cached_tokens += request.cached
         else:
-            self.tally.inter_token.observe(self.clock - request.last_token)
+            self.metrics.inter_token.observe(self.clock - request.last_token)
         request.produced += 1
         self._used += self._own_blocks(request) - before
         self._allocated += self._own_blocks(request) - before
@@ -288,21 +284,21 @@ class Rank:
 
     def _finish(self, request: Request) -> None:
         self._release(request)
-        tally, now = self.tally, self.clock
+        metrics, now = self.metrics, self.clock
         scheduled = request.scheduled if request.scheduled is not None else now
         decode = now - request.first_token
-        tally.finished[request.reason] += 1
-        tally.answer(now - request.arrival, failed=request.reason == "error")
-        tally.prompt_length.observe(request.prompt)
-        tally.generation_length.observe(request.produced)
-        tally.longest_generation.observe(request.produced)
-        tally.max_tokens.observe(request.max_tokens)
-        tally.computed_length.observe(request.prompt - request.cached)
-        tally.choices.observe(1)
-        tally.request_preemptions.observe(request.preemptions)
-        tally.request.observe(now - request.arrival)
-        tally.queue.observe(scheduled - request.arrival)
-        tally.prefill.observe(request.first_token - scheduled)
-        tally.decode.observe(decode)
-        tally.inference.observe(now - scheduled)
-        tally.time_per_token.observe(decode / (request.produced - 1) if request.produced > 1 else 0.0)
+        metrics.finished[request.reason] += 1
+        metrics.observe_http(now - request.arrival, failed=request.reason == "error")
+        metrics.prompt_length.observe(request.prompt)
+        metrics.generation_length.observe(request.produced)
+        metrics.longest_generation.observe(request.produced)
+        metrics.max_tokens.observe(request.max_tokens)
+        metrics.computed_length.observe(request.prompt - request.cached)
+        metrics.choices.observe(1)
+        metrics.request_preemptions.observe(request.preemptions)
+        metrics.request.observe(now - request.arrival)
+        metrics.queue.observe(scheduled - request.arrival)
+        metrics.prefill.observe(request.first_token - scheduled)
+        metrics.decode.observe(decode)
+        metrics.inference.observe(now - scheduled)
+        metrics.time_per_token.observe(decode / (request.produced - 1) if request.produced > 1 else 0.0)

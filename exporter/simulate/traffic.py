@@ -6,17 +6,15 @@ import math
 import random
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from exporter.simulate.scenarios import Replica
+from exporter.simulate.records import Replica
 
 DAY = 86_400.0
 ANSWER_LIMITS = (256, 512, 1024, 2048, 4096)
 
 
 def stream(*names: object) -> random.Random:
-    """Give a random stream that depends on nothing but its names, so that every process draws the same numbers."""
+    """Return a random stream that depends on nothing but its names, so that every process draws the same numbers."""
     return random.Random("/".join(map(str, names)))  # noqa: S311 - a simulation, no secret
 
 
@@ -28,7 +26,7 @@ class Request:
     """
 
     arrival: float
-    give_up: float  # the client leaves then, wherever the request is
+    abandon_at: float  # the client leaves then, wherever the request is
     prefix: int  # which shared beginning
     shared: int  # tokens of it, whole blocks
     prompt: int  # tokens, shared ones included
@@ -50,7 +48,8 @@ class Arrivals:
 
     replica: Replica
     seed: str
-    malformed: int = 0  # refused with 400, never seen by the engine
+    day: float = DAY
+    bad_requests: int = 0  # refused with 400, never seen by the engine
     _random: random.Random = field(init=False)
     _next: float = field(init=False, default=0.0)
     _lengths: tuple[int, ...] = field(init=False)
@@ -71,11 +70,11 @@ class Arrivals:
         self._next = self._gap(0.0)
 
     def until(self, end: float) -> list[tuple[int, Request]]:
-        """Give (rank, request) for everything that arrives before ``end``, in order; call with rising ``end``."""
+        """Return (rank, request) for everything that arrives before ``end``, in order; call with rising ``end``."""
         arrived = []
         while self._next < end:
-            if self._random.random() < self.replica.traffic.malformed:
-                self.malformed += 1
+            if self._random.random() < self.replica.traffic.bad_request_ratio:
+                self.bad_requests += 1
             else:
                 arrived.append(self._draw(self._next))
             self._next += self._gap(self._next)
@@ -83,7 +82,7 @@ class Arrivals:
 
     def _gap(self, now: float) -> float:
         traffic = self.replica.traffic
-        rate = traffic.rate * (1.0 + traffic.daily * math.sin(2.0 * math.pi * now / DAY))
+        rate = traffic.rate * (1.0 + traffic.daily * math.sin(2.0 * math.pi * now / self.day))
         return self._random.expovariate(rate)
 
     def _choose_rank(self) -> int:
@@ -100,10 +99,10 @@ class Arrivals:
         wanted = int(draw.lognormvariate(math.log(traffic.output), traffic.output_spread)) + 1
         most = max(1, min(draw.choice(ANSWER_LIMITS), limit - own - self._lengths[prefix]))
         # a fickle client leaves while it reads; everybody else waits out their patience
-        stay = draw.expovariate(0.4) if draw.random() < traffic.fickle else traffic.patience
+        stay = draw.expovariate(0.4) if draw.random() < traffic.cancel_ratio else traffic.client_timeout
         return self._choose_rank(), Request(
             arrival=now,
-            give_up=now + stay,
+            abandon_at=now + stay,
             prefix=prefix,
             shared=self._lengths[prefix],
             prompt=self._lengths[prefix] + own,

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import gc
 import platform
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from operator import add, attrgetter
 
-from exporter.simulate.tally import REASONS, Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from exporter.simulate.scheduler import Rank
-    from exporter.simulate.tally import Tally
-    from exporter.simulate.world import SimulatedReplica
+from exporter.simulate.rank_metrics import REASONS, Histogram, RankMetrics
+from exporter.simulate.scheduler import Rank
+from exporter.simulate.world import SimulatedReplica
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 HANDLER = "/v1/chat/completions"
@@ -29,14 +24,14 @@ REQUEST_BYTES, RESPONSE_BYTES = 4.2, 3.9  # per token, with what JSON adds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
+class ProcessStats:
     """What a server's process says about itself; bytes, seconds, counts."""
 
     virtual_memory: int
     resident_memory: int
     cpu_seconds: float
     open_files: int
-    most_files: int
+    max_files: int
 
 
 def number(value: float) -> str:
@@ -84,7 +79,7 @@ class _Page:
             self.sample(f"{name}_sum", total, labels)
         self._creation(name, meaning, [labels] if count else [])
 
-    def histogram(self, name: str, meaning: str, rows: Iterable[tuple[Mapping[str, str], Buckets]]) -> None:
+    def histogram(self, name: str, meaning: str, rows: Iterable[tuple[Mapping[str, str], Histogram]]) -> None:
         """Write cumulative buckets, count and sum; labels stand in alphabetical order, ``le`` among them."""
         rows = list(rows)
         self.family(name, "histogram", meaning)
@@ -167,17 +162,17 @@ _CACHE_SETTINGS = {
 }
 
 
-def render(replica: SimulatedReplica, process: ProcessFacts, wall: float) -> str:
+def render(replica: SimulatedReplica, process: ProcessStats, started_unix: float) -> str:
     """Write the page; ``wall`` is the Unix time of the node's start."""
-    started = wall + replica.created
+    started = started_unix + replica.created
     page = _Page(started)
     _process(page, process, started - LOADING_SECONDS)
     _gauges(page, replica)
     _counters(page, replica)
-    ranks = [(_identity(replica, number), rank.tally) for number, rank in enumerate(replica.ranks)]
+    ranks = [(_identity(replica, number), rank.metrics) for number, rank in enumerate(replica.ranks)]
     for name, meaning, attribute in _REQUEST_HISTOGRAMS:
-        read: Callable[[Tally], Buckets] = attrgetter(attribute)
-        page.histogram(f"vllm:{name}", meaning, [(labels, read(tally)) for labels, tally in ranks])
+        read: Callable[[RankMetrics], Histogram] = attrgetter(attribute)
+        page.histogram(f"vllm:{name}", meaning, [(labels, read(metrics)) for labels, metrics in ranks])
     _cache_config(page, replica)
     _http(page, replica)
     return "\n".join(page.lines) + "\n"
@@ -196,10 +191,10 @@ def _constant(value: float) -> Callable[[Rank], float]:
 
 
 def _finished(reason: str) -> Callable[[Rank], float]:
-    return lambda rank: rank.tally.finished[reason]
+    return lambda rank: rank.metrics.finished[reason]
 
 
-def _process(page: _Page, facts: ProcessFacts, started: float) -> None:
+def _process(page: _Page, facts: ProcessStats, started: float) -> None:
     generations = gc.get_stats()
     for word, key in (
         ("objects_collected", "collected"),
@@ -225,7 +220,7 @@ def _process(page: _Page, facts: ProcessFacts, started: float) -> None:
     page.family("process_cpu_seconds_total", "counter", "Processor time.")
     page.sample("process_cpu_seconds_total", facts.cpu_seconds)
     page.gauge("process_open_fds", "Open files.", [("", facts.open_files)])
-    page.gauge("process_max_fds", "Most open files.", [("", facts.most_files)])
+    page.gauge("process_max_fds", "Most open files.", [("", facts.max_files)])
 
 
 def _gauges(page: _Page, replica: SimulatedReplica) -> None:
@@ -255,13 +250,13 @@ def _gauges(page: _Page, replica: SimulatedReplica) -> None:
 def _counters(page: _Page, replica: SimulatedReplica) -> None:
     def rows(attribute: str, **more: str) -> list[tuple[str, float]]:
         read = attrgetter(attribute)
-        return _rows(replica, lambda rank: read(rank.tally), **more)
+        return _rows(replica, lambda rank: read(rank.metrics), **more)
 
     def zeros(**more: str) -> list[tuple[str, float]]:
         return _rows(replica, _constant(0), **more)
 
     def computed(rank: Rank) -> float:
-        return rank.tally.prompt_tokens - rank.tally.cached_tokens
+        return rank.metrics.prompt_tokens - rank.metrics.cached_tokens
 
     page.counter("vllm:prefix_cache_queries", "Prompt tokens looked up.", rows("prefix_queries"))
     page.counter("vllm:prefix_cache_hits", "Prompt tokens found.", rows("prefix_hits"))
@@ -310,36 +305,36 @@ def _cache_config(page: _Page, replica: SimulatedReplica) -> None:
 
 
 def _http(page: _Page, replica: SimulatedReplica) -> None:
-    tallies = [rank.tally for rank in replica.ranks]
+    ranks = [rank.metrics for rank in replica.ranks]
     refused = replica.refused
     statuses = {
-        "2xx": sum(tally.http_answered for tally in tallies),
+        "2xx": sum(metrics.http_answered for metrics in ranks),
         "4xx": refused,
-        "5xx": sum(tally.finished["error"] for tally in tallies),
+        "5xx": sum(metrics.finished["error"] for metrics in ranks),
     }
     labels = {"handler": HANDLER, "method": "POST"}
     rows = [(_labels(labels | {"status": status}), float(count)) for status, count in statuses.items() if count]
     page.counter("http_requests", "Requests by method, status and handler.", rows)
     count = sum(statuses.values())
-    asked = sum(tally.prompt_length.sum for tally in tallies) * REQUEST_BYTES
-    given = sum(tally.generation_length.sum for tally in tallies) * RESPONSE_BYTES
+    asked = sum(metrics.prompt_length.sum for metrics in ranks) * REQUEST_BYTES
+    given = sum(metrics.generation_length.sum for metrics in ranks) * RESPONSE_BYTES
     handler = _labels({"handler": HANDLER})
     page.summary("http_request_size_bytes", "Length of requests.", handler, count, asked)
     page.summary("http_response_size_bytes", "Length of answers.", handler, count, given)
     fine, coarse = (
-        _merged([t.http_fine for t in tallies], refused),
-        _merged([t.http_coarse for t in tallies], refused),
+        _merged([t.http_fine for t in ranks], refused),
+        _merged([t.http_coarse for t in ranks], refused),
     )
     page.histogram("http_request_duration_highr_seconds", "Duration, many buckets.", [({}, fine)])
     rest = [(labels, coarse)] if count else []
     page.histogram("http_request_duration_seconds", "Duration by handler.", rest)
 
 
-def _merged(parts: list[Buckets], refused: int) -> Buckets:
+def _merged(parts: list[Histogram], refused: int) -> Histogram:
     """Add the ranks up: HTTP is served in front of all of them, refusals included."""
-    whole = Buckets(parts[0].bounds)
+    whole = Histogram(parts[0].bounds)
     for part in parts:
-        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
+        whole.counts = list(map(add, whole.counts, part.counts))
         whole.sum += part.sum
         whole.count += part.count
     whole.observe(REFUSAL_SECONDS, refused)

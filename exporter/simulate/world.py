@@ -1,9 +1,9 @@
-"""The one world behind a simulated node: cards, replicas and ranks, stepped together and fully determined.
+"""The one world behind a simulated node: GPUs, replicas and ranks, stepped together and fully determined.
 
 A world is a function of (scenario, seed, node, fault times) and of the number of steps taken, so the process that
-plays the driver and the processes that play the engines agree without talking: each builds its own copy and calls
-``at`` with the seconds since the start.  Steps are ``STEP`` seconds long.  How many steps a call takes changes
-nothing but when a copy gets there: one that is late catches up piece by piece, within the budget of each call.
+simulates the driver and the processes that simulate the engines agree without talking: each builds its own copy and
+calls ``advance_to`` with the seconds since the start.  Steps are ``STEP`` seconds long.  How many steps a call takes
+changes nothing but when a copy gets there: a late one catches up piece by piece, within the budget of each call.
 """
 
 from __future__ import annotations
@@ -12,66 +12,67 @@ import math
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from exporter.simulate.card import Card, Load
-from exporter.simulate.restraints import NONE, lateness, restraint
-from exporter.simulate.scenarios import Fault, Scenario, Software, find
+from exporter.simulate.degradation import UNDEGRADED, degradation, step_slowdown
+from exporter.simulate.gpu import Gpu
+from exporter.simulate.load import Load
+from exporter.simulate.records import Fault, Replica, Scenario, Software
+from exporter.simulate.scenarios import find
 from exporter.simulate.scheduler import Rank
-from exporter.simulate.traffic import Arrivals, Request
-
-if TYPE_CHECKING:
-    from exporter.simulate.scenarios import Replica
+from exporter.simulate.traffic import DAY, Arrivals, Request
 
 STEP = 0.25
-OVERHEAD = 0.01  # of a card's memory: CUDA context, graphs, workspace
+OVERHEAD = 0.01  # of a GPU's memory: CUDA context, graphs, workspace
 LINK_TROUBLE = 25.0  # how much longer a step takes while a link is being retried
-FAILING = 0.08  # share of requests that fail while a card is full
+FAILING = 0.08  # share of requests that fail while a GPU is full
 NVLINK, OFF_THE_BUS = 74, 79  # XIDs
-COLLECTIVE = 0.12  # share of a step that a card of a group spends in collectives over NVLink
+COLLECTIVE = 0.12  # share of a step that a GPU of a group spends in collectives over NVLink
 
 
 class SimulatedReplica:
     """One engine server: its ranks, its arrivals, and since when it lives (``created``, seconds since the start)."""
 
-    def __init__(self, spec: Replica, kind_memory: int, seed: str) -> None:
+    def __init__(self, spec: Replica, gpu_memory: int, seed: str, day: float) -> None:
         self.spec = spec
         self.created = 0.0
         self.frozen = False
         self.refused_before = 0
-        self._arrivals = Arrivals(spec, seed)
+        self._arrivals = Arrivals(spec, seed, day)
         model, group = spec.model, len(spec.ranks[0])
-        room = kind_memory * spec.memory_fraction * group - model.weights
+        room = gpu_memory * spec.memory_fraction * group - model.weights
         if room < model.kv_bytes * model.max_model_len:
-            raise ValueError(f"{spec.name}: {model.name} does not fit on {group} cards")
+            raise ValueError(f"{spec.name}: {model.name} does not fit on {group} GPUs")
         blocks = int(room // (model.kv_bytes * spec.block))
         self.ranks = [Rank(spec, f"{seed}/{number}", blocks) for number in range(len(spec.ranks))]
 
     @property
     def refused(self) -> int:
         """HTTP requests refused with 400 in this life of the server."""
-        return self._arrivals.malformed - self.refused_before
+        return self._arrivals.bad_requests - self.refused_before
 
     def advance(self, until: float, pace: list[float]) -> None:
-        """Let every rank live until ``until``; ``pace`` stretches the steps of each."""
+        """Advance every rank to ``until``; ``pace`` stretches the steps of each."""
         inboxes: list[deque[Request]] = [deque() for _ in self.ranks]
         for number, request in self._arrivals.until(until):
             inboxes[number].append(request)
         for rank, inbox, stretch in zip(self.ranks, inboxes, pace, strict=True):
             if self.frozen:
-                rank.hold(inbox, until)
+                rank.stall(inbox, until)
             else:
                 rank.advance(inbox, until, stretch)
 
     def restart(self, now: float) -> None:
-        """Begin a new life with all counters at zero."""
-        self.frozen, self.created, self.refused_before = False, now, self._arrivals.malformed
+        """Start again with all counters at zero."""
+        self.frozen, self.created, self.refused_before = False, now, self._arrivals.bad_requests
         for rank in self.ranks:
             rank.restart(now)
 
 
 class World:
-    """The node.  ``fault_at`` and ``fault_until`` move the scenario's faults (seconds since the start)."""
+    """The node.  ``fault_at`` and ``fault_until`` move the scenario's faults (seconds since the start).
+
+    ``day``: seconds in which traffic rises and falls once.
+    """
 
     def __init__(
         self,
@@ -81,22 +82,25 @@ class World:
         node: int = 0,
         fault_at: float | None = None,
         fault_until: float | None = None,
+        day: float = DAY,
     ) -> None:
         self.scenario = find(scenario) if isinstance(scenario, str) else scenario
         self.node = node
         self.software: Software = self.scenario.software[node % len(self.scenario.software)]
         base = f"{seed}/{node}/{self.scenario.name}"
-        kind = self.scenario.kind
-        self.cards = [Card(kind, index, base) for index in range(self.scenario.cards)]
-        self.cards += [
-            Card(part.kind, index, base, part.card) for index, part in enumerate(self.scenario.parts, len(self.cards))
+        product = self.scenario.product
+        self.gpus = [Gpu(product, index, base) for index in range(self.scenario.gpus)]
+        self.gpus += [
+            Gpu(mig_slice.product, index, base, mig_slice.parent)
+            for index, mig_slice in enumerate(self.scenario.mig_slices, len(self.gpus))
         ]
         self.replicas = [
-            SimulatedReplica(spec, self.cards[spec.ranks[0][0]].kind.memory, base) for spec in self.scenario.replicas
+            SimulatedReplica(spec, self.gpus[spec.ranks[0][0]].product.memory, base, day)
+            for spec in self.scenario.replicas
         ]
-        self.faults = tuple(_moved(fault, fault_at, fault_until) for fault in self.scenario.faults)
+        self.faults = tuple(_rescheduled(fault, fault_at, fault_until) for fault in self.scenario.faults)
         self.steps = 0
-        self.xids: list[tuple[int, int]] = []  # (card, code) in the order of their time
+        self.xids: list[tuple[int, int]] = []  # (GPU, code) in the order of their time
         self._pace = [[1.0] * len(replica.ranks) for replica in self.replicas]
         self._set_memory()
 
@@ -105,8 +109,8 @@ class World:
         """Seconds since the start that this copy has lived."""
         return self.steps * STEP
 
-    def at(self, seconds: float, *, budget: float = math.inf) -> World:
-        """Live up to ``seconds`` after the start, or until ``budget`` real seconds are spent; never goes back."""
+    def advance_to(self, seconds: float, *, budget: float = math.inf) -> World:
+        """Advance to ``seconds`` after the start, as far as ``budget`` real seconds allow; never goes back."""
         goal = int(seconds / STEP)
         if self.steps < goal:
             end = time.monotonic() + budget
@@ -115,55 +119,55 @@ class World:
         return self
 
     def replica(self, name: str) -> SimulatedReplica:
-        """Give the replica of that name; KeyError when the scenario has none."""
+        """Return the replica of that name; KeyError when the scenario has none."""
         for replica in self.replicas:
             if replica.spec.name == name:
                 return replica
         raise KeyError(name)
 
-    def owners(self, card: int) -> list[tuple[str, int]]:
-        """Give (replica, rank number) of everything that runs on the card."""
+    def owners(self, gpu: int) -> list[tuple[str, int]]:
+        """Return (replica, rank number) of everything that runs on the GPU."""
         return [
             (replica.spec.name, number)
             for replica in self.replicas
             for number, group in enumerate(replica.spec.ranks)
-            if card in group
+            if gpu in group
         ]
 
     def _step(self) -> None:
         end = (self.steps + 1) * STEP
-        self._strike(self.now)
-        loads = [Load() for _ in self.cards]
+        self._apply_faults(self.now)
+        loads = [Load() for _ in self.gpus]
         for replica, pace in zip(self.replicas, self._pace, strict=True):
             clocks = [self._slowest(group) for group in replica.spec.ranks]
             stretch = [share * self.software.pace / clock for share, clock in zip(pace, clocks, strict=True)]
             replica.advance(end, stretch)
             for rank, group, slowest, late in zip(replica.ranks, replica.spec.ranks, clocks, pace, strict=True):
-                alone = replica.spec.link_scale * late / (1.0 - COLLECTIVE if len(group) > 1 else 1.0)
+                alone = replica.spec.step_scale * late / (1.0 - COLLECTIVE if len(group) > 1 else 1.0)
                 for index in group:
                     loads[index] = self._load(replica, rank, index, slowest)
-                    loads[index].work /= alone
-        self._join(loads)
-        for card, load in zip(self.cards, loads, strict=True):
-            card.advance(end, STEP, Load() if card.lost else load)
+                    loads[index].compute /= alone
+        self._add_mig_load(loads)
+        for gpu, load in zip(self.gpus, loads, strict=True):
+            gpu.advance(end, STEP, Load() if gpu.lost else load)
         self.steps += 1
 
     def _slowest(self, group: tuple[int, ...]) -> float:
-        """Clock of the slowest card of a group over the highest clock; a group that idles is not slow."""
+        """Clock of the slowest GPU of a group over the highest clock; a group that idles is not slow."""
         return min(self._clock_factor(index) for index in group)
 
     def _clock_factor(self, index: int) -> float:
-        card = self.cards[index]
-        return 1.0 if card.clock <= card.kind.idle_clock else card.clock / card.kind.sm_clock
+        gpu = self.gpus[index]
+        return 1.0 if gpu.clock <= gpu.product.idle_clock else gpu.clock / gpu.product.sm_clock
 
-    def _join(self, loads: list[Load]) -> None:
-        """Let a divided card do what its instances do."""
-        for part, load in zip(self.scenario.parts, loads[self.scenario.cards :], strict=True):
-            whole = loads[part.card]
-            whole.utilization += load.utilization * part.share
-            whole.work += load.work * part.share
-            whole.prefill = max(whole.prefill, load.prefill)
-            whole.host_bytes += load.host_bytes
+    def _add_mig_load(self, loads: list[Load]) -> None:
+        """Add the load of MIG instances to the GPU they belong to."""
+        for mig_slice, load in zip(self.scenario.mig_slices, loads[self.scenario.gpus :], strict=True):
+            parent = loads[mig_slice.parent]
+            parent.utilization += load.utilization * mig_slice.share
+            parent.compute += load.compute * mig_slice.share
+            parent.prefill = max(parent.prefill, load.prefill)
+            parent.host_bytes += load.host_bytes
 
     def _load(self, replica: SimulatedReplica, rank: Rank, index: int, slowest: float) -> Load:
         activity, model = rank.activity, replica.spec.model
@@ -174,10 +178,10 @@ class World:
         if replica.frozen:
             return Load(utilization=1.0, pace=0.0)  # spinning in a collective: resident, and no work
         return Load(
-            utilization=activity.busy * resident * self.scenario.busy[index],
+            utilization=activity.busy * resident * self.scenario.busy_ratio[index],
             prefill=activity.prefill,
             pace=slowest / own,
-            work=activity.busy * resident * slowest / own,
+            compute=activity.busy * resident * slowest / own,
             peer_bytes=float(activity.tokens * model.link_bytes),
             host_bytes=activity.tokens * 2048.0,
         )
@@ -187,25 +191,27 @@ class World:
             share = min(1.0, replica.spec.memory_fraction + OVERHEAD)
             for group in replica.spec.ranks:
                 for index in group:
-                    card = self.cards[index]
-                    card.memory_used = card.own_memory = share * card.kind.memory
-        for card in self.cards:
-            card.memory_used = max(card.memory_used, 4.0 * 1024**2)
-        for part in self.scenario.parts:
-            used = (card.memory_used for card in self.cards if card.parent == part.card)
-            self.cards[part.card].memory_used = sum(used)
+                    gpu = self.gpus[index]
+                    gpu.memory_used = gpu.process_memory = share * gpu.product.memory
+        for gpu in self.gpus:
+            gpu.memory_used = max(gpu.memory_used, 4.0 * 1024**2)
+        for mig_slice in self.scenario.mig_slices:
+            used = (gpu.memory_used for gpu in self.gpus if gpu.parent == mig_slice.parent)
+            self.gpus[mig_slice.parent].memory_used = sum(used)
 
-    def _strike(self, now: float) -> None:
+    def _apply_faults(self, now: float) -> None:
         for fault in self.faults:
             active = fault.at <= now and (fault.until is None or now < fault.until)
-            strike = {"lost": self._lose, "memory": self._fill, "heat": self._choke}.get(fault.kind, self._restrain)
-            strike(fault, now, active=active)
+            apply = {"lost": self._apply_lost, "memory": self._apply_memory, "heat": self._apply_heat}.get(
+                fault.kind, self._apply_degradation
+            )
+            apply(fault, now, active=active)
 
-    def _lose(self, fault: Fault, now: float, *, active: bool) -> None:
-        card = self.cards[fault.card]
-        gone = active and now >= fault.at + fault.lead
+    def _apply_lost(self, fault: Fault, now: float, *, active: bool) -> None:
+        gpu = self.gpus[fault.gpu]
+        gone = active and now >= fault.at + fault.ramp
         for replica, pace in zip(self.replicas, self._pace, strict=True):
-            if not any(fault.card in group for group in replica.spec.ranks):
+            if not any(fault.gpu in group for group in replica.spec.ranks):
                 continue
             pace[:] = [LINK_TROUBLE if active else 1.0] * len(pace)
             if gone:
@@ -213,44 +219,44 @@ class World:
             elif replica.frozen:
                 replica.restart(now)
         if active and not gone:
-            if card.dead_link is None and card.kind.nvlinks:
-                self.xids.append((card.index, NVLINK))
-            card.dead_link = card.fault_link = 4
-            card.nvlink_replays += 40
-            card.nvlink_crc += 15
-            card.nvlink_recoveries += 1
+            if gpu.dead_link is None and gpu.product.nvlinks:
+                self.xids.append((gpu.index, NVLINK))
+            gpu.dead_link = gpu.fault_link = 4
+            gpu.nvlink_replays += 40
+            gpu.nvlink_crc += 15
+            gpu.nvlink_recoveries += 1
         elif gone:
-            if not card.lost:
-                self.xids.append((card.index, OFF_THE_BUS))
-            card.lost = True
-        elif card.lost:
-            card.restart()
+            if not gpu.lost:
+                self.xids.append((gpu.index, OFF_THE_BUS))
+            gpu.lost = True
+        elif gpu.lost:
+            gpu.restart()
 
-    def _fill(self, fault: Fault, now: float, *, active: bool) -> None:
-        card, kind = self.cards[fault.card], self.scenario.kind
+    def _apply_memory(self, fault: Fault, now: float, *, active: bool) -> None:
+        gpu, kind = self.gpus[fault.gpu], self.scenario.product
         self._set_memory()
-        grown = min(1.0, (now - fault.at) / fault.lead) if active else 0.0
-        free = kind.memory - kind.reserved - card.memory_used
-        card.memory_used += free * grown
-        card.own_memory += free * grown
+        grown = min(1.0, (now - fault.at) / fault.ramp) if active else 0.0
+        free = kind.memory - kind.reserved - gpu.memory_used
+        gpu.memory_used += free * grown
+        gpu.process_memory += free * grown
         for replica in self.replicas:
             for rank, group in zip(replica.ranks, replica.spec.ranks, strict=True):
-                if fault.card in group:
+                if fault.gpu in group:
                     rank.failing = FAILING if grown >= 1.0 else 0.0
 
-    def _restrain(self, fault: Fault, now: float, *, active: bool) -> None:
+    def _apply_degradation(self, fault: Fault, now: float, *, active: bool) -> None:
         del now
-        self.cards[fault.card].restraint = restraint(fault) if active else NONE
+        self.gpus[fault.gpu].degradation = degradation(fault) if active else UNDEGRADED
         for replica, pace in zip(self.replicas, self._pace, strict=True):
             for number, group in enumerate(replica.spec.ranks):
-                if fault.card in group:
-                    pace[number] = lateness(fault) if active else 1.0
+                if fault.gpu in group:
+                    pace[number] = step_slowdown(fault) if active else 1.0
 
-    def _choke(self, fault: Fault, now: float, *, active: bool) -> None:
+    def _apply_heat(self, fault: Fault, now: float, *, active: bool) -> None:
         del now
-        self.cards[fault.card].cooling = fault.strength if active else 1.0
+        self.gpus[fault.gpu].cooling = fault.strength if active else 1.0
 
 
-def _moved(fault: Fault, at: float | None, until: float | None) -> Fault:
-    """Give the fault with its times replaced; an end before its beginning means it never comes."""
+def _rescheduled(fault: Fault, at: float | None, until: float | None) -> Fault:
+    """Return the fault with its times replaced; an end before its beginning means it never comes."""
     return replace(fault, at=fault.at if at is None else at, until=fault.until if until is None else until)

@@ -59,15 +59,15 @@ from exporter.config import settings
 found = settings.load(sys.argv[1], {})
 cli._log_to_stderr(found.log)
 options = sys.argv[2]
-sys.exit(cli._serve(App(found, driver=Driver(module="exporter.simulate.cards", options=options))))
+sys.exit(cli._serve(App(found, driver=Driver(module="exporter.simulate.nvml", options=options))))
 """
 
 
-def card_options() -> str:
-    """Options of the simulated cards without engines of their own."""
-    from exporter.simulate.plan import Plan  # noqa: PLC0415
+def driver_options() -> str:
+    """Return the options of simulated GPUs without engines of their own."""
+    from exporter.simulate.node_spec import NodeSpec  # noqa: PLC0415
 
-    return Plan(scenario="healthy", seed=0, start=time.monotonic()).dumps()
+    return NodeSpec(scenario="healthy", seed=0, start=time.monotonic()).dumps()
 
 
 class Scraper(threading.Thread):
@@ -115,7 +115,7 @@ def measure(
                 hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
         started = time.perf_counter()
         daemon = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, file.name, card_options()], stderr=subprocess.DEVNULL
+            [sys.executable, "-c", LAUNCH, file.name, driver_options()], stderr=subprocess.DEVNULL
         )
         try:
             return figures(daemon, port, started, seconds, dcgm=dcgm)

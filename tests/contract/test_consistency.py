@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
-import subprocess
 
 import pytest
 import yaml
 
-from exporter.render.exposition import ExpositionRenderer
-from tests.support.simulated import Lab
+from tests.support.promtool import found, promtool_says
+from tests.support.virtual_node import VirtualNode
 
 RULES = pathlib.Path(__file__).parents[1] / "rules" / "consistency.test.yml"
 FACTS = re.compile(r"^((?:gpu_driver|llm_engine)_info)\{(.*)\} 1\.0$", re.MULTILINE)
 DRIVER, ENGINE = (question["expr"] for question in yaml.safe_load(RULES.read_text())["tests"][0]["promql_expr_test"])
 
 
-def promtool_says(promtool, path):
-    result = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
-    return result.returncode, result.stdout + result.stderr
-
-
-def facts(instance, lab):
-    """The facts of a node's page, as Prometheus stores them."""
-    page = ExpositionRenderer(openmetrics=False).render(lab.live(10.0)).body.decode()
-    return [f'{name}{{instance="{instance}",job="shardwatch",{labels}}}' for name, labels in FACTS.findall(page)]
-
-
-def found(promtool, tmp_path, series, expression, expected):
-    """Ask promtool whether the expression gives exactly the expected rows (labels → value)."""
-    question = {
-        "expr": expression,
-        "eval_time": "5m",
-        "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
-    }
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": one, "values": "1x5"} for one in series],
-        "promql_expr_test": [question],
-    }
-    path = tmp_path / "question.json"
-    path.write_text(json.dumps({"rule_files": [], "tests": [test]}))  # JSON is YAML
-    return promtool_says(promtool, path)
+def facts(instance, variant):
+    """Return the facts of a node's page, as Prometheus stores them."""
+    node = VirtualNode("drift", node=variant)
+    node.live_until(10.0)
+    return [
+        f'{name}{{instance="{instance}",job="shardwatch",{labels}}}' for name, labels in FACTS.findall(node.page())
+    ]
 
 
 def test_the_rule_file_finds_differing_nodes_and_no_equal_ones(promtool):
@@ -54,7 +33,7 @@ def test_the_rule_file_finds_differing_nodes_and_no_equal_ones(promtool):
 @pytest.fixture(scope="module")
 def drift():
     """Three nodes of one service: the second has other software."""
-    return facts("node-a", Lab("drift", node=0)), facts("node-b", Lab("drift", node=1)), facts("node-c", Lab("drift"))
+    return facts("node-a", 0), facts("node-b", 1), facts("node-c", 0)
 
 
 def test_simulated_nodes_that_differ_are_found(promtool, tmp_path, drift):

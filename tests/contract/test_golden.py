@@ -17,7 +17,7 @@ from exporter.derive.imbalance import group_imbalances
 from exporter.derive.links import TopologyTracker
 from exporter.derive.variance import variance_breakdowns
 from exporter.driver.nvml.gpu import GpuReader
-from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import (
     CardFacts,
@@ -45,10 +45,10 @@ from exporter.model import (
 )
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.replica import ReplicaConfig, replica_poller
-from exporter.simulate.plan import Plan
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock, card, replica
 from tests.support.records import replace
+from tests.support.simulated_driver import simulated_driver
 
 TESTS = pathlib.Path(__file__).parents[1]
 STATES = ("fresh", "idle", "t1", "load", "t2", "after")  # in time order
@@ -117,13 +117,11 @@ def test_a_recorded_server_gives_the_same_page_as_ever(stem, golden):
     golden(f"{stem}.prom", page_of_recording(stem))
 
 
-def page_of_cards(scenario: str, monkeypatch) -> str:
+def page_of_cards(scenario: str) -> str:
     """Read the simulated cards one minute into the scenario, thrice in a few seconds, through the real reader."""
     clock = Clock(60.0)
-    plan = Plan(scenario=scenario, start=0.0, wall=1.7e9, fault_at=20.0, pids={"chat-a": (101,), "chat-b": (102,)})
-    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
-    driver = load_driver("exporter.simulate.cards", plan.dumps())
-    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
+    pids = {"chat-a": (101,), "chat-b": (102,)}
+    driver = simulated_driver(clock, scenario=scenario, fault_at=20.0, pids=pids)
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
     readers = [GpuReader(driver, calls, card, facts.driver_version) for calls, card in opened]
@@ -162,8 +160,8 @@ def page_of_cards(scenario: str, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize("scenario", ["healthy", "pcie", "heat"])
-def test_simulated_cards_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden, monkeypatch):
-    golden(f"cards-{scenario}.prom", page_of_cards(scenario, monkeypatch))
+def test_simulated_cards_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden):
+    golden(f"cards-{scenario}.prom", page_of_cards(scenario))
 
 
 def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):

@@ -19,7 +19,7 @@ from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, Snapshot, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
-from exporter.simulate.gpm import c_nvmlGpmMetricsGet_t
+from exporter.simulate.nvml_gpm import c_nvmlGpmMetricsGet_t
 from tests.support.builders import Clock
 
 READS, PAUSE = 3, 1.0  # seconds between reads

@@ -70,10 +70,7 @@ def write(
     fault_until=None,
 ):
     """Live so many hours of a node and write its samples; traffic rises and falls once in ``day`` hours."""
-    from exporter.simulate import traffic
-
-    traffic.DAY = day * 3600.0
-    node = VirtualNode(scenario, seed=seed, fault_at=fault_at, fault_until=fault_until)
+    node = VirtualNode(scenario, seed=seed, fault_at=fault_at, fault_until=fault_until, day=day * 3600.0)
     wanted, target = read_families(), f'job="{JOB}",instance="{instance}"'
     with open(path, "w", encoding="utf-8") as file:
         for now in node.live(hours * 3600, every=read):

@@ -14,7 +14,7 @@ from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.registry import place
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
-from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, GpuAssignment, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
@@ -24,28 +24,20 @@ from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.runtime.stragglers import StragglerWatch
-from exporter.simulate import cards as simulated_cards
-from exporter.simulate.engine import PAGES
+from exporter.simulate.engine import PAGE_WRITERS
 from exporter.simulate.gateway import Gateway
-from exporter.simulate.plan import Plan
-from exporter.simulate.playing import Node as Driver
-from exporter.simulate.vllm_page import ProcessFacts
+from exporter.simulate.node_spec import NodeSpec
+from exporter.simulate.traffic import DAY
+from exporter.simulate.vllm_page import ProcessStats
+from exporter.simulate.world import World
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
+from tests.support.simulated_driver import simulated_driver
 
 UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
 WINDOWS = (("1m", 60.0), ("5m", 300.0))
 QUANTILES = (0.5, 0.95, 0.99)
-PROCESS = ProcessFacts(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, most_files=1)
-
-
-class _Plan(Plan):
-    """A plan whose clock is the test's."""
-
-    clock = Clock(0.0)
-
-    def now(self):
-        return self.clock()
+PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, max_files=1)
 
 
 class Page:
@@ -66,19 +58,16 @@ class Page:
 class Gpus:
     """The GPUs through the real reader, without the worker process around it."""
 
-    def __init__(self, plan, clock, unix_now):
+    def __init__(self, driver, world, clock, unix_now):
         self._clock, self._unix_now = clock, unix_now
         self.status = SourceStatus(source="driver", up=True)
-        driver = load_driver("exporter.simulate.cards", plan.dumps())
-        simulated_cards._node[:] = [Driver(plan)]
         self.driver, count = initialise(driver)
         opened = [open_card(driver, index) for index in range(count)]
         self._readers = [
             (facts, GpuReader(driver, calls, facts, self.driver.driver_version)) for calls, facts in opened
         ]
         self._topology = TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
-        self.world = simulated_cards._node[0].world
-        self.uuids = [simulated_cards.nvmlDeviceGetUUID(card.index) for card in self.world.cards]
+        self.uuids = [driver.nvmlDeviceGetUUID(gpu.index) for gpu in world.gpus]
         self.cards = ()
 
     def state(self, now):
@@ -111,27 +100,28 @@ class Gpus:
 
 
 class VirtualNode:
-    """A scenario as the daemon sees it.  ``fault_at``, ``fault_until``: seconds after the start."""
+    """A scenario, or its name, as the daemon sees it: GPUs at each step, engines each ``interval`` seconds.
+
+    ``fault_at`` and ``fault_until`` are seconds after the start; ``day`` is how long a day's curve of traffic takes.
+    """
 
     def __init__(
-        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, interval=30.0, series=SeriesSet.FULL
-    ):
-        self.clock = _Plan.clock = Clock(0.0)
-        plan = _Plan(
-            scenario=scenario, seed=seed, node=node, start=0.0, wall=float(UNIX_START), fault_at=fault_at,
-            fault_until=fault_until,
-        )  # fmt: skip
-        self.gpus = Gpus(plan, self.clock, self.unix_now)
-        self.world = self.gpus.world
+        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, day=DAY, interval=5.0, costs=None,
+        series=SeriesSet.FULL,
+    ):  # fmt: skip
+        self._interval, self._polled = interval, -interval
+        self.clock = Clock(0.0)
+        self.world = World(scenario, seed=seed, node=node, fault_at=fault_at, fault_until=fault_until, day=day)
+        driver = simulated_driver(self.clock, self.world, started_unix=float(UNIX_START))
+        self.gpus = Gpus(driver, self.world, self.clock, self.unix_now)
         self.owners = tuple(self._owners())
         self.replicas = [self._poller(replica, interval) for replica in self.world.replicas]
-        gateway = Gateway(plan)
-        gateway._world = self.world
+        gateway = Gateway(NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world)
         self.gateway = gateway_poller(
             GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
             Page(gateway.page), clock=self.clock, wall=self.unix_now,
         )  # fmt: skip
-        cost_tracker, costs = CostTracker(), CostSettings()
+        cost_tracker, costs = CostTracker(), costs or CostSettings()
         self._renderer = ExpositionRenderer(openmetrics=False, series=series)
         self.publisher = Publisher(
             cards=self.gpus,
@@ -158,27 +148,30 @@ class VirtualNode:
 
     def _poller(self, replica, interval):
         name, kind = replica.spec.name, replica.spec.engine
-        _, render = PAGES[kind]
+        _, render = PAGE_WRITERS[kind]
         page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), self.world.software.engine)
         plan = ReplicaConfig(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
         return replica_poller(plan, page, clock=self.clock, wall=self.unix_now)
 
     def live(self, seconds, *, every=1):
-        """Read everything each ``every`` seconds until so many after the start; yield the seconds lived so far."""
+        """Advance in steps of ``every`` seconds until so many after the start; yield the seconds lived so far."""
         while self.clock.now + every <= seconds:
             self.clock.tick(float(every))
-            self.world.at(self.clock.now)
+            self.world.advance_to(self.clock.now)
             self.gpus.read(slow=True)
-            for poller in self.replicas:
-                poller.turn()
-            self.gateway.poll()
+            if self.clock.now - self._polled >= self._interval:
+                self._polled = self.clock.now
+                for poller in self.replicas:
+                    poller.turn()
+                self.gateway.poll()
             self.publisher.publish_once()
             yield self.clock.now
 
     def live_until(self, seconds):
-        """Read everything each second until so many after the start."""
+        """Read everything each second until so many after the start, and return the last snapshot."""
         for _ in self.live(seconds):
             pass
+        return self.publisher.snapshot
 
     def page(self):
         """Return the metrics page of this moment."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from exporter.driver.nvml.gpu import GpuReader
-from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.library import initialise, open_card
 from exporter.model import CardState, Cause, GpuAssignment, Signal, SourceStatus
 from exporter.runtime.stragglers import StragglerWatch
-from exporter.simulate.plan import Plan
 from exporter.simulate.scenarios import find
 from tests.support.builders import Clock
 from tests.support.records import replace
+from tests.support.simulated_driver import simulated_driver
 
 GPM = {Signal.SM_ACTIVE, Signal.DRAM_ACTIVE, Signal.TENSOR_ACTIVE, Signal.SM_OCCUPANCY}
 FAULT_AT = 20
@@ -20,15 +20,11 @@ FAULT_AT = 20
 class Lab:
     """Reads the cards of a scenario once a second of simulated time."""
 
-    def __init__(self, scenario, monkeypatch, *, gpm=True, ranks=True):
+    def __init__(self, scenario, *, gpm=True, ranks=True):
         self.clock, self.gpm = Clock(0.0), gpm
-        monkeypatch.setattr(Plan, "now", lambda plan: self.clock.now)
-        monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
         replicas = find(scenario).replicas
         pids = {spec.name: tuple(100 * n + i for i in range(len(spec.ranks))) for n, spec in enumerate(replicas, 1)}
-        driver = load_driver(
-            "exporter.simulate.cards", Plan(scenario=scenario, start=0.0, wall=1.7e9, pids=pids).dumps()
-        )
+        driver = simulated_driver(self.clock, scenario=scenario, pids=pids)
         facts, count = initialise(driver)
         opened = [open_card(driver, index) for index in range(count)]
         self.readers = [(card, GpuReader(driver, calls, card, facts.driver_version)) for calls, card in opened]
@@ -76,20 +72,20 @@ class Lab:
         ("oom", 5, Cause.MEMORY_PRESSURE, 90),
     ],
 )
-def test_a_fault_is_blamed_on_its_card_and_on_nobody_else(scenario, card, cause, seconds, gpm, monkeypatch):
-    history = [accused for accused, _ in Lab(scenario, monkeypatch, gpm=gpm).run(seconds)]
+def test_a_fault_is_blamed_on_its_card_and_on_nobody_else(scenario, card, cause, seconds, gpm):
+    history = [accused for accused, _ in Lab(scenario, gpm=gpm).run(seconds)]
     assert history[-1] == {(card, cause)}
     assert set().union(*history) == {(card, cause)}
     assert set().union(*history[:FAULT_AT]) == set()
 
 
-def test_a_process_that_serves_nobody_here_is_found_where_work_is_measured(monkeypatch):
-    *_, (accused, _) = Lab("tenant", monkeypatch).run(50)
+def test_a_process_that_serves_nobody_here_is_found_where_work_is_measured():
+    *_, (accused, _) = Lab("tenant").run(50)
     assert accused == {(6, Cause.OTHER_TENANT)}
 
 
-def test_the_slowdown_is_about_what_the_clock_says(monkeypatch):
-    *_, (_, found) = Lab("brake", monkeypatch).run(60)
+def test_the_slowdown_is_about_what_the_clock_says():
+    *_, (_, found) = Lab("brake").run(60)
     # 30 % less clock is a factor of 1.43; the waiters' spinning hides a part of it.
     assert 1.25 < found.found[0].slowdown < 1.45
 
@@ -97,8 +93,8 @@ def test_the_slowdown_is_about_what_the_clock_says(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("gpm", [True, False])
 @pytest.mark.parametrize("scenario", ["healthy", "mixed", "pcie", "drift", "engines"])
-def test_a_node_whose_cards_are_well_accuses_nobody_and_says_that_it_looked(scenario, gpm, monkeypatch):
-    history = list(Lab(scenario, monkeypatch, gpm=gpm).run(400))
+def test_a_node_whose_cards_are_well_accuses_nobody_and_says_that_it_looked(scenario, gpm):
+    history = list(Lab(scenario, gpm=gpm).run(400))
     assert set().union(*[accused for accused, _ in history]) == set()
     for replica in find(scenario).replicas:
         assert sum(found.judged[replica.name] for _, found in history) > 350
@@ -107,14 +103,14 @@ def test_a_node_whose_cards_are_well_accuses_nobody_and_says_that_it_looked(scen
 @pytest.mark.slow
 @pytest.mark.parametrize("gpm", [True, False])
 @pytest.mark.parametrize("ranks", [True, False])
-def test_a_scheduler_that_prefers_some_ranks_is_no_straggler(ranks, gpm, monkeypatch):
-    history = list(Lab("skew", monkeypatch, gpm=gpm, ranks=ranks).run(300))
+def test_a_scheduler_that_prefers_some_ranks_is_no_straggler(ranks, gpm):
+    history = list(Lab("skew", gpm=gpm, ranks=ranks).run(300))
     assert set().union(*[accused for accused, _ in history]) == set()
     assert (history[-1][1].judged == {}) is ranks  # cards of ranks of their own are not compared at all
 
 
-def test_a_frozen_group_is_not_judged_once_its_work_has_stopped(monkeypatch):
-    lab = Lab("hang", monkeypatch)
+def test_a_frozen_group_is_not_judged_once_its_work_has_stopped():
+    lab = Lab("hang")
     healthy = list(lab.run(FAULT_AT))
     assert healthy[-1][1].judged == {"chat-a": True, "chat-b": True}
     lab.readers = [pair for pair in lab.readers if pair[0].index != 6]  # the lost card answers nothing any more

@@ -22,10 +22,10 @@ from exporter.driver.nvml.fields import POLICIES
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.errors import ShardwatchError
-from exporter.simulate import cards, node
-from exporter.simulate.engine import process_facts
+from exporter.simulate import node, nvml
+from exporter.simulate.engine import read_process_stats
 from exporter.simulate.node import NAMES, SimulatedNode
-from exporter.simulate.plan import Plan
+from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.scenarios import find
 from exporter.simulate.vllm_page import number, render
 from exporter.simulate.world import World
@@ -53,14 +53,14 @@ def declared(text: str, prefix: str) -> list[str]:
 
 
 def page_of(world: World, number: int = 0) -> str:
-    return render(world.replicas[number], process_facts(), 1.79e9)
+    return render(world.replicas[number], read_process_stats(), 1.79e9)
 
 
 def short_world(seconds: float = 60.0) -> World:
     """A replica whose longest sequence has as many buckets as the captured server's."""
     scenario = find("mixed")
     spec = replace(scenario.replicas[0], model=replace(scenario.replicas[0].model, max_model_len=512))
-    return World(replace(scenario, replicas=(spec,)), seed=1).at(seconds)
+    return World(replace(scenario, replicas=(spec,)), seed=1).advance_to(seconds)
 
 
 def test_the_page_has_the_layout_of_the_real_server() -> None:
@@ -84,14 +84,14 @@ def test_two_ranks_have_the_series_of_a_real_server_with_two_ranks() -> None:
         real = {row for row in layout(file.read()) if not row[0].endswith("_created")}
     scenario = find("skew")
     spec = replace(scenario.replicas[0], model=replace(scenario.replicas[0].model, max_model_len=512))
-    text = page_of(World(replace(scenario, replicas=(spec,))).at(5.0))
+    text = page_of(World(replace(scenario, replicas=(spec,))).advance_to(5.0))
     assert {row for row in layout(text) if not row[0].endswith("_created")} == real
     assert set(re.findall(r'vllm:num_requests_running\{engine="(\d)"', text)) == set("01234567")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "idle"])
 def test_the_page_parses_and_says_what_the_world_says(name: str) -> None:
-    world = World(name, seed=2).at(40.0)
+    world = World(name, seed=2).advance_to(40.0)
     for number_, replica in enumerate(world.replicas):
         samples = {}
         for family in text_string_to_metric_families(page_of(world, number_)):
@@ -107,21 +107,21 @@ def test_the_page_parses_and_says_what_the_world_says(name: str) -> None:
 
             assert of("num_requests_running") == state.report.running
             assert of("kv_cache_usage_perc") == state.report.kv_usage
-            assert of("generation_tokens_total") == state.tally.generation_tokens > 0
-            assert of("request_success_total", finished_reason="stop") == state.tally.finished["stop"]
-            assert of("e2e_request_latency_seconds_bucket", le="+Inf") == state.tally.total_finished
-            assert of("e2e_request_latency_seconds_sum") == pytest.approx(state.tally.request.sum)
+            assert of("generation_tokens_total") == state.metrics.generation_tokens > 0
+            assert of("request_success_total", finished_reason="stop") == state.metrics.finished["stop"]
+            assert of("e2e_request_latency_seconds_bucket", le="+Inf") == state.metrics.total_finished
+            assert of("e2e_request_latency_seconds_sum") == pytest.approx(state.metrics.request.sum)
             assert of("time_to_first_token_seconds_bucket", le="0.25") == sum(
-                state.tally.time_to_first_token.counts[:9]
+                state.metrics.time_to_first_token.counts[:9]
             )
-            assert of("prompt_tokens_by_source_total", source="local_cache_hit") == state.tally.cached_tokens
+            assert of("prompt_tokens_by_source_total", source="local_cache_hit") == state.metrics.cached_tokens
 
 
 def test_buckets_on_the_page_are_cumulative_and_never_fall() -> None:
     world, previous = World("skew", seed=2), {}
     for second in (5.0, 15.0, 30.0):
         current = {}
-        for family in text_string_to_metric_families(page_of(world.at(second))):
+        for family in text_string_to_metric_families(page_of(world.advance_to(second))):
             above: dict[tuple, float] = {}
             for sample in family.samples:
                 if family.type == "histogram" and sample.name.endswith("_bucket"):
@@ -146,19 +146,19 @@ def test_infinite_numbers_are_written_as_the_client_library_writes_them() -> Non
 
 
 def test_a_plan_survives_the_command_line() -> None:
-    plan = Plan(scenario="skew", seed=3, node=1, speed=2.0, fault_at=4.0, pids={"chat": (11, 12)})
-    assert Plan.loads(plan.dumps()) == plan
+    plan = NodeSpec(scenario="skew", seed=3, node=1, speed=2.0, fault_at=4.0, pids={"chat": (11, 12)})
+    assert NodeSpec.loads(plan.dumps()) == plan
 
 
 @pytest.mark.parametrize("text", ["[]", '{"scenery": 1}', "no"])
 def test_a_plan_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Plan.loads(text)
+        NodeSpec.loads(text)
 
 
 @contextmanager
 def driver(**plan: object) -> Iterator[object]:
-    loaded = load_driver("exporter.simulate.cards", Plan(**plan).dumps())
+    loaded = load_driver("exporter.simulate.nvml", NodeSpec(**plan).dumps())
     loaded.nvmlInit()
     try:
         yield loaded
@@ -167,7 +167,7 @@ def driver(**plan: object) -> Iterator[object]:
 
 
 def aged(seconds: float, **plan: object) -> dict[str, object]:
-    return plan | {"start": time.monotonic() - seconds, "wall": time.time() - seconds}
+    return plan | {"start": time.monotonic() - seconds, "started_unix": time.time() - seconds}
 
 
 def read(loaded: object, index: int):
@@ -223,21 +223,21 @@ def test_a_card_without_links_says_so() -> None:
 def test_a_lost_card_answers_15_and_its_neighbours_go_on() -> None:
     with driver(**aged(60.0, scenario="hang", fault_at=10.0)) as loaded:
         for call in (loaded.nvmlDeviceGetPowerUsage, loaded.nvmlDeviceGetHandleByIndex, loaded.nvmlDeviceGetUUID):
-            with pytest.raises(cards.NVMLError) as caught:
+            with pytest.raises(nvml.NVMLError) as caught:
                 call(6)
-            assert caught.value.value == cards.NVML_ERROR_GPU_IS_LOST
+            assert caught.value.value == nvml.NVML_ERROR_GPU_IS_LOST
         assert loaded.nvmlDeviceGetCount() == 8
         _, reading = read(loaded, 7)
         assert reading.signals["utilization"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_driver_that_is_not_initialised_says_so() -> None:
-    cards.configure("")
-    with pytest.raises(cards.NVMLError) as caught:
-        cards.nvmlDeviceGetCount()
-    assert caught.value.value == cards.NVML_ERROR_UNINITIALIZED
-    with pytest.raises(cards.NVMLError):
-        cards.nvmlShutdown()
+    nvml.configure("")
+    with pytest.raises(nvml.NVMLError) as caught:
+        nvml.nvmlDeviceGetCount()
+    assert caught.value.value == nvml.NVML_ERROR_UNINITIALIZED
+    with pytest.raises(nvml.NVMLError):
+        nvml.nvmlShutdown()
 
 
 def test_an_old_driver_does_not_know_the_accumulated_reasons_of_a_new_one() -> None:
@@ -259,9 +259,9 @@ def test_samples_are_those_since_the_last_question() -> None:
         assert time.time() - stamps[-1] / 1e6 < 5.0
         _, fresh = loaded.nvmlDeviceGetSamples(0, 1, stamps[-3])
         assert [sample.timeStamp for sample in fresh][:2] == stamps[-2:]
-        with pytest.raises(cards.NVMLError) as caught:
+        with pytest.raises(nvml.NVMLError) as caught:
             loaded.nvmlDeviceGetSamples(0, 1, stamps[-1] + 3_600_000_000)
-        assert caught.value.value == cards.NVML_ERROR_NOT_FOUND
+        assert caught.value.value == nvml.NVML_ERROR_NOT_FOUND
 
 
 def fetch(url: str) -> bytes:
@@ -297,7 +297,7 @@ def test_a_node_serves_its_engines_and_leaves_nothing_behind() -> None:
         with pytest.raises(urllib.error.HTTPError) as caught:
             fetch(base + "/nothing")
         caught.value.close()
-        ranks = Plan.loads(running.card_options).pids["chat"]
+        ranks = NodeSpec.loads(running.driver_options).pids["chat"]
         assert len(set(ranks)) == 8
         for pid in ranks:
             with open(f"/proc/{pid}/stat", encoding="ascii") as file:
@@ -316,7 +316,7 @@ def test_engines_and_cards_live_in_the_same_world() -> None:
         page = fetch(running.engine_urls[1][1]).decode()
         tokens = float(re.search(r"generation_tokens_total\{.*?\} (\S+)", page)[1])
         own = running.plan.world()
-        seen = {own.at(now / 4).replicas[1].ranks[0].tally.generation_tokens for now in range(60)}
+        seen = {own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens for now in range(60)}
         assert tokens in seen
 
 
@@ -324,7 +324,7 @@ KEEPER = """
 import sys, time
 from exporter.simulate.node import SimulatedNode
 node = SimulatedNode("mixed").start()
-pids = [*node.pids, *(pid for ranks in node.plan.pids.values() for pid in ranks)]
+pids = [*node.pids, *(pid for ranks in node.node_spec.pids.values() for pid in ranks)]
 print(*pids, flush=True)
 time.sleep(60)
 """

@@ -10,11 +10,12 @@ from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headro
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvTokens, Quantity, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
-from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
+from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.scenarios import H100, LLAMA_8B
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
 from tests.support.records import replace
-from tests.support.simulated import Lab
+from tests.support.virtual_node import VirtualNode
 
 WINDOW = 60.0
 
@@ -231,9 +232,9 @@ def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
 def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
     crowd = Traffic(rate=12.0, prompt=900, output=300)
     one = Replica(name="chat", model=LLAMA_8B, traffic=crowd, ranks=((0,), (1,)))
-    lab = Lab(Scenario(name="crowd", summary="", kind=H100, replicas=(one,)), cards=False)
-    state = lab.live(90.0).replicas[0]
-    for number, rank in enumerate(lab.world.replicas[0].ranks):
+    node = VirtualNode(Scenario(name="crowd", summary="", product=H100, replicas=(one,)), seed=1)
+    state = node.live_until(90.0).replicas[0]
+    for number, rank in enumerate(node.world.replicas[0].ranks):
         capacity = rank.blocks * 16
         tokens = state.headroom.ranks[str(number)]
         assert tokens.used + tokens.free == pytest.approx(capacity)

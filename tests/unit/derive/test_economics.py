@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.simulated import WINDOWS
 
 from exporter.config.settings import CostSettings, parse
 from exporter.derive import economics
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
 from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
-from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic
+from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.scenarios import H100, LLAMA_8B
 from tests.support.builders import card, replica
 from tests.support.records import replace
-from tests.support.simulated import BEGIN, WINDOWS, Lab, uuid
+from tests.support.virtual_node import WINDOWS, VirtualNode
 
 DOLLARS = CostSettings(currency="USD", gpu_hour={"card": 2.5})
 FREE = CostSettings()
@@ -325,27 +327,30 @@ def test_another_price_changes_the_cost_from_now_on_and_another_currency_begins_
 
 def test_a_simulated_node_spends_what_its_cards_drew_on_the_tokens_that_its_engine_made():
     costs = CostSettings(currency="USD", gpu_hour={H100.name: 2.5})
-    lab = Lab("mixed", costs=costs)
-    lab.live(65.0)
-    (rank,) = lab.world.replica("chat").ranks
-    tokens = rank.tally.generation_tokens
-    joules = sum(card.energy for card in lab.world.cards[:4])
-    snapshot = lab.live(125.4)
-    tokens = rank.tally.generation_tokens - tokens
-    drawn = sum(card.energy for card in lab.world.cards[:4]) - joules
+    node = VirtualNode("mixed", seed=1, costs=costs)
+    node.live_until(65.0)
+    (rank,) = node.world.replica("chat").ranks
+    tokens = rank.metrics.generation_tokens
+    joules = sum(card.energy for card in node.world.gpus[:4])
+    snapshot = node.live_until(125.0)
+    tokens = rank.metrics.generation_tokens - tokens
+    drawn = sum(card.energy for card in node.world.gpus[:4]) - joules
     figures = snapshot.economics
     assert figures.joules_per_token["chat", "1m"] == pytest.approx(drawn / tokens, rel=0.02)
     rate = snapshot.replicas[0].windows["1m"].generation_token_rate
     assert figures.cost_per_million["chat", "1m"] == pytest.approx(4 * 2.5 / 3600 / rate * 1e6)
-    assert figures.idle_seconds[uuid(6)] == pytest.approx(lab.clock.now - BEGIN, abs=2.0)
-    assert figures.idle_cost[uuid(7)] == pytest.approx(figures.idle_seconds[uuid(7)] * 2.5 / 3600)
-    assert figures.idle_seconds[uuid(0)] < 10.0
+    assert figures.idle_seconds[node.gpus.uuids[6]] == pytest.approx(node.clock.now, abs=2.0)
+    assert figures.idle_cost[node.gpus.uuids[7]] == pytest.approx(
+        figures.idle_seconds[node.gpus.uuids[7]] * 2.5 / 3600
+    )
+    assert figures.idle_seconds[node.gpus.uuids[0]] < 10.0
 
 
 def test_a_replica_without_clients_idles_all_the_time():
     quiet = Replica(name="chat", model=LLAMA_8B, traffic=Traffic(rate=1e-6), ranks=((0,),))
-    snapshot = Lab(Scenario(name="quiet", summary="", kind=H100, replicas=(quiet,))).live(30.0)
-    assert snapshot.economics.idle_seconds[uuid(0)] > 25.0
+    node = VirtualNode(Scenario(name="quiet", summary="", product=H100, replicas=(quiet,)))
+    snapshot = node.live_until(30.0)
+    assert snapshot.economics.idle_seconds[node.gpus.uuids[0]] > 25.0
     assert snapshot.economics.joules_per_token == {}
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from exporter.derive.imbalance import SIGNALS
 from exporter.derive.variance import CARD, RANK, REPLICA, variance_breakdown, variance_breakdowns
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
-from exporter.simulate.scenarios import H100, LLAMA_8B, Replica, Scenario, Traffic, find
+from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.scenarios import H100, LLAMA_8B, find
 from tests.support.builders import card, replica
 from tests.support.records import replace
-from tests.support.simulated import Lab
+from tests.support.virtual_node import VirtualNode
 
 
 def own(name, *indexes, rank=""):
@@ -272,7 +273,7 @@ def two_replicas(name, rates, shares):
         )
         for number, rate in enumerate(rates)
     )
-    return Scenario(name=name, summary="", kind=H100, replicas=replicas)
+    return Scenario(name=name, summary="", product=H100, replicas=replicas)
 
 
 @cache
@@ -283,12 +284,12 @@ def lived(name):
         "group": Scenario(
             name="group",
             summary="",
-            kind=H100,
+            product=H100,
             replicas=(Replica(name="chat", model=LLAMA_8B, traffic=Traffic(rate=8.0), ranks=((0, 1, 2, 3),)),),
-            busy=(1.0, 0.7, 0.6, 0.5, 1.0, 1.0, 1.0, 1.0),
+            busy_ratio=(1.0, 0.7, 0.6, 0.5, 1.0, 1.0, 1.0, 1.0),
         ),
     }
-    snapshot = Lab(scenarios.get(name, name)).live(75.0)
+    snapshot = VirtualNode(scenarios.get(name, name), seed=1).live_until(75.0)
     return {row.signal: row for row in snapshot.variance_breakdowns}
 
 

@@ -12,9 +12,9 @@ from exporter.driver.nvml import library
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader, Shared
 from exporter.model import CardFacts, CardReading, MigInstance, Missing, Signal
-from exporter.simulate.plan import Plan
 from tests.support.builders import Clock
 from tests.support.fake_nvml import FakeDriver, NVMLError
+from tests.support.simulated_driver import simulated_driver
 
 WALL = 5000.0
 
@@ -172,13 +172,10 @@ def test_old_memory_structures_serve_too():
 
 
 @pytest.fixture
-def simulated(monkeypatch):
+def simulated():
     """The node of the scenario with a divided card, a minute old, and its clock."""
     clock = Clock(60.0)
-    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
-    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
-    plan = Plan(scenario="mig", start=0.0, wall=1.7e9, pids={"small": (4321,)})
-    driver = library.load_driver("exporter.simulate.cards", plan.dumps())
+    driver = simulated_driver(clock, scenario="mig", pids={"small": (4321,)})
     facts, cards = library.initialise(driver)
     assert cards == 8
     return driver, clock, facts.driver_version

@@ -10,7 +10,7 @@ from exporter.driver.nvml.library import initialise, load_driver, open_card
 from exporter.driver.nvml.topology import Interrupted, TopologyReader
 from exporter.errors import DriverError
 from exporter.model import CardTopology, LinkEnd, Missing, Peer
-from exporter.simulate.plan import Plan
+from exporter.simulate.node_spec import NodeSpec
 from tests.support.fake_nvml import FakeDriver
 
 SWITCH = LinkEnd(kind="switch")
@@ -184,7 +184,7 @@ def test_what_no_worker_writes_is_refused_as_broken_protocol(card_body):
 
 
 def simulated(scenario):
-    driver = load_driver("exporter.simulate.cards", Plan(scenario=scenario).dumps())
+    driver = load_driver("exporter.simulate.nvml", NodeSpec(scenario=scenario).dumps())
     _, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
     return TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})

@@ -7,9 +7,9 @@ from enum import Enum
 from types import MappingProxyType
 
 from msgspec import Struct
+from tests.support.simulated import Lab
 
 from exporter.simulate.scenarios import find
-from tests.support.simulated import Lab
 
 PLAIN = (type(None), bool, int, float, str, Enum)
 

@@ -14,7 +14,7 @@ from exporter.errors import EndpointError
 from exporter.runtime.app import App
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.simulate import gateway as simulated
-from exporter.simulate.plan import Plan
+from exporter.simulate.node_spec import NodeSpec
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
 from tests.support.gateway_probe import (
@@ -178,14 +178,14 @@ def test_a_gateway_that_does_not_answer_is_asked_less_often():
 
 
 def test_the_simulated_haproxy_counts_what_the_simulated_engines_count():
-    plan = Plan(scenario="mixed", speed=0.0)  # its clock stands still: only the test moves it
+    plan = NodeSpec(scenario="mixed", speed=0.0)  # its clock stands still: only the test moves it
     site = simulated.Gateway(plan)
-    site._world.at(90.0)
-    _, page = site.answer("/metrics")
+    site._world.advance_to(90.0)
+    _, page = site.respond("/metrics")
     state = polled(poller([page]), Clock(), 1)
-    world = plan.world().at(90.0)
+    world = plan.world().advance_to(90.0)
     arrived = {
-        replica.spec.name: sum(rank.tally.arrived for rank in replica.ranks) + replica.refused
+        replica.spec.name: sum(rank.metrics.arrived for rank in replica.ranks) + replica.refused
         for replica in world.replicas
     }
     assert min(arrived.values()) > 0
@@ -196,11 +196,11 @@ def test_the_simulated_haproxy_counts_what_the_simulated_engines_count():
         for model in {replica.spec.model.name for replica in world.replicas}
     }
     assert set(by_backend(state, "up").values()) == {True}
-    assert site.answer("/") is None
+    assert site.respond("/") is None
 
 
 def test_the_simulated_haproxys_counters_go_on_when_an_engine_starts_anew():
-    ledger = simulated.Ledger()
+    ledger = simulated.MonotonicTotals()
     assert ledger.add({"sessions": 70.0, "5xx": 1.0}) == {"sessions": 70.0, "5xx": 1.0}
     assert ledger.add({"sessions": 5.0, "5xx": 1.0}) == {"sessions": 75.0, "5xx": 2.0}
     assert ledger.add({"sessions": 9.0, "5xx": 1.0}) == {"sessions": 79.0, "5xx": 2.0}

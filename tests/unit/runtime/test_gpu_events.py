@@ -295,7 +295,7 @@ def test_a_time_in_the_future_is_taken_as_now(events, clock):
     assert one.last_unix_time == 1.7e9 + clock.now
 
 
-SIMULATED = Driver(module="exporter.simulate.cards")
+SIMULATED = Driver(module="exporter.simulate.nvml")
 
 
 @pytest.mark.parametrize(

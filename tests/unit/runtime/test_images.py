@@ -12,9 +12,9 @@ from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.discovery.registry import TargetRegistry
 from exporter.sources.discovery.found import engine_at
 from exporter.sources.discovery.kubernetes import _engine, _pods
-from tests.contract.test_consistency import found
 from tests.support.builders import Clock, replica, snapshot
 from tests.support.engine_pages import page, poller
+from tests.support.promtool import found
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 IMAGE = "vllm/vllm-openai:v0.11.0"

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.engines.detect import recognise
 from exporter.model import Quantity, Stage
-from exporter.simulate.engine import PAGES, Engine, process_facts
-from exporter.simulate.plan import Plan
+from exporter.simulate.engine import PAGE_WRITERS, Engine, read_process_stats
+from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.scenarios import find
 from exporter.simulate.world import World
 from exporter.sources.replay import ReplayedPage
@@ -21,12 +21,12 @@ SCENARIO = find("engines")
 
 
 def page(world, replica):
-    return PAGES[replica.spec.engine][1](replica, process_facts(), 1.7e9).encode()
+    return PAGE_WRITERS[replica.spec.engine][1](replica, read_process_stats(), 1.7e9).encode()
 
 
 @pytest.fixture(scope="module")
 def world():
-    return World(SCENARIO).at(90.0)
+    return World(SCENARIO).advance_to(90.0)
 
 
 @pytest.mark.parametrize("spec", SCENARIO.replicas, ids=lambda spec: spec.engine)
@@ -45,7 +45,7 @@ def test_tokens_on_the_page_are_those_that_the_replica_generated(engine, world):
     spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
     replica = world.replica(spec.name)
     shown = sum(v[Quantity.GENERATION_TOKENS] for v in interpret(page(world, replica)).ranks.values())
-    real = sum(rank.tally.generation_tokens for rank in replica.ranks)
+    real = sum(rank.metrics.generation_tokens for rank in replica.ranks)
     assert real - spec.max_sequences <= shown <= real  # SGLang knows of first tokens once requests have ended
 
 
@@ -53,7 +53,7 @@ def test_counters_of_every_page_only_rise():
     world = World(SCENARIO)
     before = {}
     for second in range(5, 60, 5):
-        world.at(float(second))
+        world.advance_to(float(second))
         for replica in world.replicas:
             ranks = interpret(page(world, replica)).ranks
             for rank, values in ranks.items():
@@ -67,13 +67,13 @@ def test_counters_of_every_page_only_rise():
 @pytest.mark.parametrize(("engine", "path"), [("tgi", "/info"), ("sglang", "/get_server_info")])
 def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, path):
     spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
-    site = Engine(engine, spec.name, Plan(scenario="engines", speed=0.0))
-    assert json.loads(site.answer(path)[1])["version"]
-    assert site.answer("/version") is None
+    site = Engine(engine, spec.name, NodeSpec(scenario="engines", speed=0.0))
+    assert json.loads(site.respond(path)[1])["version"]
+    assert site.respond("/version") is None
 
     class Fetcher:
         def fetch(self, path=None):
-            return ReplayedPage(body=site.answer(path or "/metrics")[1])
+            return ReplayedPage(body=site.respond(path or "/metrics")[1])
 
         def close(self):
             """Nothing is open."""

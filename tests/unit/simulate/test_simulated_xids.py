@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.driver.nvml.library import load_driver
-from exporter.simulate.plan import Plan
-from exporter.simulate.playing import NVMLError
+from exporter.simulate.driver import NVMLError
 from exporter.simulate.scenarios import H100_PCIE, find
 from exporter.simulate.world import World
 from tests.support.builders import Clock
 from tests.support.records import replace
+from tests.support.simulated_driver import simulated_driver
 
 XID = 0x8
 
@@ -21,16 +20,13 @@ def clock():
 
 
 @pytest.fixture
-def driver(clock, monkeypatch):
-    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
-    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
-
-    def play(scenario, **more):
-        module = load_driver("exporter.simulate.cards", Plan(scenario=scenario, start=0.0, **more).dumps())
+def driver(clock):
+    def start(scenario, **more):
+        module = simulated_driver(clock, scenario=scenario, **more)
         module.nvmlInit()
         return module
 
-    return play
+    return start
 
 
 def listener(driver, cards=range(8)):
@@ -96,12 +92,12 @@ def test_a_lost_card_cannot_be_registered_and_other_types_of_events_are_not_had(
 
 
 def test_a_card_without_nvlink_has_no_failed_link():
-    world = World(replace(find("hang"), kind=H100_PCIE), fault_at=1.0)
-    world.at(30.0)
+    world = World(replace(find("hang"), product=H100_PCIE), fault_at=1.0)
+    world.advance_to(30.0)
     assert world.xids == [(6, 79)]
 
 
 def test_a_card_that_comes_back_and_is_lost_again_says_so_again():
     world = World("hang", fault_at=1.0, fault_until=15.0)
-    world.at(30.0)
-    assert world.xids == [(6, 74), (6, 79)] and not world.cards[6].lost
+    world.advance_to(30.0)
+    assert world.xids == [(6, 74), (6, 79)] and not world.gpus[6].lost

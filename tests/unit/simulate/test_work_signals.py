@@ -8,22 +8,21 @@ import time
 import pytest
 
 from exporter.driver.nvml.gpm import SIGNALS, WINDOW_MOST, GpmCounters, GpmLock
-from exporter.driver.nvml.library import initialise, load_driver, open_card
+from exporter.driver.nvml.library import initialise, open_card
 from exporter.model import Missing, Signal
-from exporter.simulate.plan import Plan
-from exporter.simulate.playing import NVMLError
-from exporter.simulate.work import DRAM, NVLINK_SENT, OCCUPANCY, SM, TENSOR, Sample, between
+from exporter.simulate.driver import NVMLError
+from exporter.simulate.nvml_gpm import GpmSample, metric_between
+from exporter.simulate.unit_counters import DRAM, NVLINK_SENT, OCCUPANCY, SM, TENSOR
 from exporter.simulate.world import World
 from tests.support.builders import Clock
+from tests.support.simulated_driver import simulated_driver
 
 
 @pytest.fixture
-def node(monkeypatch):
+def node():
     """A simulated driver on a clock that tests move, and the room of its cards."""
     clock = Clock(60.0)
-    monkeypatch.setattr(Plan, "now", lambda self: clock.now)
-    monkeypatch.setattr("exporter.simulate.playing.CATCH_UP", 60.0)
-    driver = load_driver("exporter.simulate.cards", Plan(scenario="healthy", start=0.0, wall=1.7e9).dumps())
+    driver = simulated_driver(clock, scenario="healthy")
     initialise(driver)
     return driver, clock, GpmLock()
 
@@ -171,16 +170,16 @@ def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(nod
 def work(scenario, begin, end, metrics=(SM, OCCUPANCY, TENSOR, DRAM), **more):
     """Give utilisation and metrics of each card between two times of a scenario."""
     world = World(scenario, seed=0, **more)
-    world.at(begin)
-    first = [Sample() for _ in world.cards]
-    for sample, card in zip(first, world.cards, strict=True):
-        sample.take(card, world.now)
-    world.at(end)
+    world.advance_to(begin)
+    first = [GpmSample() for _ in world.gpus]
+    for sample, card in zip(first, world.gpus, strict=True):
+        sample.record(card, world.now)
+    world.advance_to(end)
     found = []
-    for sample, card in zip(first, world.cards, strict=True):
-        second = Sample()
-        second.take(card, world.now)
-        found.append((card.utilization, *(between(sample, second, metric) for metric in metrics)))
+    for sample, card in zip(first, world.gpus, strict=True):
+        second = GpmSample()
+        second.record(card, world.now)
+        found.append((card.utilization, *(metric_between(sample, second, metric) for metric in metrics)))
     return found
 
 

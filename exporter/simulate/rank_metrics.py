@@ -29,7 +29,7 @@ REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 def length_bounds(longest: int) -> tuple[float, ...]:
-    """Give 1, 2, 5, 10, … up to and including ``longest``."""
+    """Return 1, 2, 5, 10, … up to and including ``longest``."""
     bounds = []
     for exponent in range(len(str(longest))):
         bounds += [float(digit * 10**exponent) for digit in (1, 2, 5) if digit * 10**exponent <= longest]
@@ -37,7 +37,7 @@ def length_bounds(longest: int) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
-class Buckets:
+class Histogram:
     """A histogram: ``counts`` are per bucket (not cumulative), the last one is beyond every bound."""
 
     bounds: tuple[float, ...]
@@ -50,14 +50,14 @@ class Buckets:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count ``value`` ``times`` times; a value on a bound belongs below it, as in Prometheus."""
+        """Record ``value`` ``times`` times; a value on a bound belongs below it, as in Prometheus."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
         self.count += times
 
 
 @dataclass(slots=True)
-class Tally:
+class RankMetrics:
     """Everything that one rank has counted since it started.  Histograms of whole requests wait for their end."""
 
     longest: int
@@ -71,37 +71,37 @@ class Tally:
     prefix_hits: int = 0
     http_answered: int = 0  # 2xx: a client that leaves while it reads has had its status line
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    prompt_length: Buckets = field(init=False)
-    generation_length: Buckets = field(init=False)
-    longest_generation: Buckets = field(init=False)
-    max_tokens: Buckets = field(init=False)
-    computed_length: Buckets = field(init=False)
-    step_tokens: Buckets = field(default_factory=lambda: Buckets(STEP_BOUNDS))
-    choices: Buckets = field(default_factory=lambda: Buckets(CHOICE_BOUNDS))
-    time_to_first_token: Buckets = field(default_factory=lambda: Buckets(TTFT_BOUNDS))
-    inter_token: Buckets = field(default_factory=lambda: Buckets(TOKEN_BOUNDS))
-    time_per_token: Buckets = field(default_factory=lambda: Buckets(TOKEN_BOUNDS))
-    request: Buckets = field(default_factory=lambda: Buckets(REQUEST_BOUNDS))
-    queue: Buckets = field(default_factory=lambda: Buckets(REQUEST_BOUNDS))
-    inference: Buckets = field(default_factory=lambda: Buckets(REQUEST_BOUNDS))
-    prefill: Buckets = field(default_factory=lambda: Buckets(REQUEST_BOUNDS))
-    decode: Buckets = field(default_factory=lambda: Buckets(REQUEST_BOUNDS))
-    request_preemptions: Buckets = field(default_factory=lambda: Buckets(PREEMPTION_BOUNDS))
+    prompt_length: Histogram = field(init=False)
+    generation_length: Histogram = field(init=False)
+    longest_generation: Histogram = field(init=False)
+    max_tokens: Histogram = field(init=False)
+    computed_length: Histogram = field(init=False)
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS))
+    choices: Histogram = field(default_factory=lambda: Histogram(CHOICE_BOUNDS))
+    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
+    inter_token: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
+    time_per_token: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
+    request: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    queue: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    inference: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    prefill: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    decode: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
+    request_preemptions: Histogram = field(default_factory=lambda: Histogram(PREEMPTION_BOUNDS))
 
-    http_fine: Buckets = field(default_factory=lambda: Buckets(HTTP_BOUNDS))
-    http_coarse: Buckets = field(default_factory=lambda: Buckets(HTTP_COARSE_BOUNDS))
+    http_fine: Histogram = field(default_factory=lambda: Histogram(HTTP_BOUNDS))
+    http_coarse: Histogram = field(default_factory=lambda: Histogram(HTTP_COARSE_BOUNDS))
 
     def __post_init__(self) -> None:
-        """Make the histograms whose bounds depend on the longest sequence."""
+        """Create the histograms whose bounds depend on the longest sequence."""
         bounds = length_bounds(self.longest)
-        self.prompt_length = Buckets(bounds)
-        self.generation_length = Buckets(bounds)
-        self.longest_generation = Buckets(bounds)
-        self.max_tokens = Buckets(bounds)
-        self.computed_length = Buckets(bounds)
+        self.prompt_length = Histogram(bounds)
+        self.generation_length = Histogram(bounds)
+        self.longest_generation = Histogram(bounds)
+        self.max_tokens = Histogram(bounds)
+        self.computed_length = Histogram(bounds)
 
-    def answer(self, seconds: float, *, failed: bool = False) -> None:
-        """Count one HTTP exchange with the client."""
+    def observe_http(self, seconds: float, *, failed: bool = False) -> None:
+        """Record one HTTP exchange with the client."""
         self.http_answered += not failed
         self.http_fine.observe(seconds)
         self.http_coarse.observe(seconds)

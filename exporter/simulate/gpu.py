@@ -1,19 +1,16 @@
-"""The physics of one card: from the work of its rank to utilisation, clocks, watts, degrees, joules and bytes."""
+"""The physics of one GPU: from the work of its rank to utilisation, clocks, watts, degrees, joules and bytes."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from exporter.simulate.restraints import NONE, Restraint
+from exporter.simulate.degradation import UNDEGRADED, Degradation
+from exporter.simulate.load import Load
+from exporter.simulate.records import GpuProduct
 from exporter.simulate.traffic import stream
-from exporter.simulate.work import Work
-
-if TYPE_CHECKING:
-    import random
-
-    from exporter.simulate.scenarios import CardKind
+from exporter.simulate.unit_counters import UnitCounters
 
 # The driver's reason bits.
 IDLE, POWER_CAP, SW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x20, 0x80 | 0x8
@@ -22,33 +19,21 @@ SLOWDOWN_CELSIUS = 87.0
 SHUTDOWN_CELSIUS = 92.0
 MEMORY_MAX_CELSIUS = 95.0
 INLET_CELSIUS = 26.0
-THERMAL_SECONDS = 40.0  # time constant of card and cooler
+THERMAL_SECONDS = 40.0  # time constant of GPU and cooler
 CLOCK_EXPONENT = 2.2  # dynamic power over clock
 CLOCK_STEP = 15  # MHz
 
 
-@dataclass(slots=True, kw_only=True)
-class Load:
-    """What one card is asked to do for one step of time."""
-
-    utilization: float = 0.0  # at full clock
-    prefill: float = 0.0  # share of that in compute-bound work
-    pace: float = 1.0  # own work ÷ time: below 1 when the card waits for a slower one of its group
-    work: float = 0.0  # share of the time in which the card computes; the rest of its utilisation it waits
-    peer_bytes: float = 0.0  # to and from the other cards
-    host_bytes: float = 0.0
-
-
 @dataclass(slots=True)
-class Card:
-    """One card.  Counters are exact integrals of the rates that were reported for each step of time."""
+class Gpu:
+    """One GPU.  Counters are exact integrals of the rates that were reported for each step of time."""
 
-    kind: CardKind
+    product: GpuProduct
     index: int
     seed: str
-    parent: int | None = None  # index of the card that this one is an instance (MIG) of
+    parent: int | None = None  # index of the GPU that this one is an instance (MIG) of
     memory_used: float = 0.0  # bytes, without the driver's reserve
-    own_memory: float = 0.0  # bytes of it that processes hold
+    process_memory: float = 0.0  # bytes of it that processes hold
     lost: bool = False
     utilization: float = 0.0
     memory_activity: float = 0.0
@@ -71,25 +56,25 @@ class Card:
     cooling: float = 1.0  # share of its heat that the cooler still moves
     samples: deque[tuple[float, float, float, float]] = field(default_factory=lambda: deque(maxlen=120))
     thermal_factor: float = 1.0
-    restraint: Restraint = NONE
-    work: Work = field(default_factory=Work)
+    degradation: Degradation = UNDEGRADED
+    units: UnitCounters = field(default_factory=UnitCounters)
     _random: random.Random = field(init=False)
-    identity: str = field(init=False)  # 32 hexadecimal digits that no other card has
+    identity: str = field(init=False)  # 32 hexadecimal digits that no other GPU has
     _resistance: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Give the card its place in the chassis: the rear ones breathe warmer air."""
+        """Derive identity and cooling from the seed; every GPU is cooled a little differently."""
         self._random = stream(self.seed, "card", self.index)
         self.identity = f"{self._random.getrandbits(128):032x}"
-        self._resistance = self.kind.thermal_resistance * self._random.uniform(0.94, 1.06)
-        self.clock = float(self.kind.idle_clock)
-        self.power = self.kind.idle_power
+        self._resistance = self.product.thermal_resistance * self._random.uniform(0.94, 1.06)
+        self.clock = float(self.product.idle_clock)
+        self.power = self.product.idle_power
         self.energy = self._random.uniform(2e8, 4e9)  # counted since the driver was loaded, long before the start
 
     @property
     def power_limit(self) -> float:
-        """Watts that the card may draw now."""
-        return self.kind.power_limit * self.restraint.allowance
+        """Watts that the GPU may draw now."""
+        return self.product.power_limit * self.degradation.power_limit_ratio
 
     @property
     def memory_temperature(self) -> float:
@@ -97,22 +82,22 @@ class Card:
         return self.temperature + 5.0 + 0.012 * self.power
 
     def restart(self) -> None:
-        """Come back after a reset: links up, limits forgotten; the counters of the old life are gone."""
+        """Reset the GPU: links are up, and counters start at zero."""
         self.lost, self.dead_link = False, None
         self.nvlink_replays = self.nvlink_recoveries = self.nvlink_crc = 0
         self.energy = self.pcie_sent = self.pcie_received = self.nvlink_sent = self.nvlink_received = 0.0
         self.power_cap_seconds = self.thermal_seconds = 0.0
 
     def advance(self, now: float, seconds: float, load: Load) -> None:
-        """Live through ``seconds`` up to ``now`` (seconds since the start) under ``load``."""
+        """Advance by ``seconds`` up to ``now`` (seconds since the start) under ``load``."""
         noise = self._random.gauss(0.0, 0.006)
         busy = load.utilization > 0.0
         self.utilization = min(1.0, max(0.0, load.utilization + noise)) if busy else 0.0
         self.memory_activity = self.utilization * (0.62 - 0.25 * load.prefill) * load.pace
-        self.memory_activity += self.restraint.visitor * (0.62 - self.memory_activity) if busy else 0.0
+        self.memory_activity += self.degradation.tenant_share * (0.62 - self.memory_activity) if busy else 0.0
         self._draw_power(load, noise)
-        load.work += self.restraint.visitor if busy else 0.0
-        self.work.advance(seconds, load, self.utilization, self.clock / self.kind.sm_clock)
+        load.compute += self.degradation.tenant_share if busy else 0.0
+        self.units.advance(seconds, load, self.utilization, self.clock / self.product.sm_clock)
         self._heat(seconds)
         self.energy += self.power * seconds
         self._count_bytes(seconds, load)
@@ -123,26 +108,26 @@ class Card:
         self.samples.append((now, self.utilization, self.memory_activity, self.power))
 
     def _draw_power(self, load: Load, noise: float) -> None:
-        """Choose the clock that heat and power limit allow; what the card draws follows from it."""
-        kind = self.kind
+        """Set the clock that heat and power limit allow, and the power that follows from it."""
+        product = self.product
         if not load.utilization:
-            self.clock, self.reasons = float(kind.idle_clock), IDLE
-            self.power = kind.idle_power * (1.0 + noise)
+            self.clock, self.reasons = float(product.idle_clock), IDLE
+            self.power = product.idle_power * (1.0 + noise)
             return
-        mixed = kind.decode_power + (kind.prefill_power - kind.decode_power) * load.prefill
+        mixed = product.decode_power + (product.prefill_power - product.decode_power) * load.prefill
         full = self.utilization * mixed * (0.35 + 0.65 * load.pace)
         factor, self.reasons = self.thermal_factor, 0
         if factor < 1.0:
             self.reasons |= SW_THERMAL
-        if self.restraint.brake < factor:
-            factor = self.restraint.brake
+        if self.degradation.clock_ratio < factor:
+            factor = self.degradation.clock_ratio
             self.reasons |= POWER_BRAKE
-        allowed = (self.power_limit - kind.idle_power) / full if full else 1.0
+        allowed = (self.power_limit - product.idle_power) / full if full else 1.0
         if allowed < factor**CLOCK_EXPONENT:
             factor = allowed ** (1.0 / CLOCK_EXPONENT)
             self.reasons |= POWER_CAP
-        self.clock = max(float(kind.idle_clock), kind.sm_clock * factor // CLOCK_STEP * CLOCK_STEP)
-        self.power = min(self.power_limit, kind.idle_power + full * factor**CLOCK_EXPONENT)
+        self.clock = max(float(product.idle_clock), product.sm_clock * factor // CLOCK_STEP * CLOCK_STEP)
+        self.power = min(self.power_limit, product.idle_power + full * factor**CLOCK_EXPONENT)
 
     def _heat(self, seconds: float) -> None:
         goal = INLET_CELSIUS + self._resistance / self.cooling * self.power
@@ -154,7 +139,7 @@ class Card:
 
     def _count_bytes(self, seconds: float, load: Load) -> None:
         skew = self._random.uniform(0.98, 1.02)
-        if self.kind.nvlinks:
+        if self.product.nvlinks:
             self.nvlink_sent += load.peer_bytes
             self.nvlink_received += load.peer_bytes * skew
         else:
