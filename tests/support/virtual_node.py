@@ -109,7 +109,7 @@ class VirtualNode:
         self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, day=DAY, interval=5.0, costs=None,
         series=SeriesSet.FULL,
     ):  # fmt: skip
-        self._interval, self._polled = interval, -interval
+        self._interval = interval
         self.clock = Clock(0.0)
         self.world = World(scenario, seed=seed, node=node, fault_at=fault_at, fault_until=fault_until, day=day)
         driver = simulated_driver(self.clock, self.world, started_unix=float(UNIX_START))
@@ -127,7 +127,7 @@ class VirtualNode:
             cards=self.gpus,
             replicas=lambda: self.replicas,
             gateways=lambda: [self.gateway],
-            assignment=lambda: Assignment(owners=self.owners),
+            assignment=lambda: Assignment(gpus=self.owners),
             xids=GpuEvents(clock=self.clock, wall=self.unix_now).view,
             publish=lambda _: None,
             economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
@@ -159,8 +159,7 @@ class VirtualNode:
             self.clock.tick(float(every))
             self.world.advance_to(self.clock.now)
             self.gpus.read(slow=True)
-            if self.clock.now - self._polled >= self._interval:
-                self._polled = self.clock.now
+            if self.clock.now % self._interval < every:
                 for poller in self.replicas:
                     poller.turn()
                 self.gateway.poll()

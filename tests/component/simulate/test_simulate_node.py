@@ -315,7 +315,7 @@ def test_engines_and_cards_live_in_the_same_world() -> None:
         time.sleep(1.1)
         page = fetch(running.engine_urls[1][1]).decode()
         tokens = float(re.search(r"generation_tokens_total\{.*?\} (\S+)", page)[1])
-        own = running.plan.world()
+        own = running.node_spec.world()
         seen = {own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens for now in range(60)}
         assert tokens in seen
 
