@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.simulated import WINDOWS
 
 from exporter.config.settings import CostSettings, parse
 from exporter.derive import economics
