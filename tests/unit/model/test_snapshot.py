@@ -7,9 +7,8 @@ from enum import Enum
 from types import MappingProxyType
 
 from msgspec import Struct
-from tests.support.simulated import Lab
 
-from exporter.simulate.scenarios import find
+from tests.support.virtual_node import VirtualNode
 
 PLAIN = (type(None), bool, int, float, str, Enum)
 
@@ -29,8 +28,8 @@ def parts(value, path):
 
 
 def test_a_snapshot_is_made_of_frozen_records_and_plain_values():
-    lab = Lab(find("healthy"))
-    seen = list(parts(lab.live(70.0), "snapshot"))
+    node = VirtualNode("healthy", seed=1)
+    seen = list(parts(node.live_until(70.0), "snapshot"))
     assert any(".latency" in path and path.endswith("quantiles[0.5]") for path, _ in seen)
     odd = [
         (path, type(value).__name__)
@@ -43,5 +42,5 @@ def test_a_snapshot_is_made_of_frozen_records_and_plain_values():
 
 
 def test_no_record_keeps_a_buffer_that_somebody_still_writes_to():
-    lab = Lab(find("healthy"))
-    assert not [path for path, value in parts(lab.live(30.0), "snapshot") if isinstance(value, (list, array.array))]
+    node = VirtualNode("healthy", seed=1)
+    assert not [path for path, value in parts(node.live_until(30.0), "snapshot") if isinstance(value, (list, array.array))]
