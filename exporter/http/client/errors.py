@@ -20,13 +20,14 @@ _WRONG_NAME = frozenset({62, 64})
 _UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21})
 
 
-def is_disconnect(cause: OSError) -> bool:
+def is_disconnect(cause: BaseException) -> bool:
     """Return whether the connection ended: what a kept one does when its server has closed it meanwhile."""
-    return isinstance(cause, (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError))
+    return isinstance(_root(cause), (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def explain(cause: BaseException, phase: str, seconds: float) -> EndpointError:
     """Return the error for whatever stopped an exchange in ``phase``, ``seconds`` being its deadline."""
+    cause = _root(cause)
     if isinstance(cause, EndpointError):
         return EndpointError(cause.reason, str(cause))
     if isinstance(cause, TimeoutError):
@@ -38,6 +39,13 @@ def explain(cause: BaseException, phase: str, seconds: float) -> EndpointError:
     if isinstance(cause, OSError):
         return _explain_system(cause, phase)
     return EndpointError("protocol", f"{type(cause).__name__} while {phase}")
+
+
+def _root(cause: BaseException) -> BaseException:
+    """Return what urllib3 and requests have wrapped."""
+    while not isinstance(cause, EndpointError) and cause.__context__ is not None:
+        cause = cause.__context__
+    return cause
 
 
 def _explain_system(cause: OSError, phase: str) -> EndpointError:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from exporter.errors import EndpointError, SourceError
-from exporter.http.client.client import HttpClient, Limits, Target
+from exporter.http.client.client import Limits, SessionClient, Target
 from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine
 from exporter.sources.discovery.target_file import MAX_BYTES, Unusable, parse_list, targets_of
 
@@ -26,7 +26,7 @@ class HttpList:
         self.found: tuple[FoundEngine, ...] = ()
         self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
-        self._endpoint = HttpClient(target, LIMITS)
+        self._endpoint = SessionClient(target, LIMITS)
         self._shown = target.url.partition("?")[0]
 
     def refresh(self) -> None:

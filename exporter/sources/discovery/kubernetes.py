@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from exporter.errors import EndpointError, SourceError
-from exporter.http.client.client import HttpClient, Target
+from exporter.http.client.client import SessionClient, Target
 from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine, engine_at
 from exporter.sources.discovery.target_file import Unusable, parse_json
 
@@ -65,7 +65,7 @@ class Kubernetes:
         """``environ``: where NODE_NAME and the API server's address stand in a pod."""
         self._node = access.node_name or environ.get("NODE_NAME", "")
         self._problem: SourceError | None = None
-        self._endpoint: HttpClient | None = None
+        self._endpoint: SessionClient | None = None
         self._found: tuple[FoundEngine, ...] = ()
         base = access.url or _server(environ)
         if not self._node:
@@ -75,7 +75,7 @@ class Kubernetes:
             message = "not in a pod: KUBERNETES_SERVICE_HOST is not set; give discovery.kubernetes.url"
             self._problem = SourceError("no_api_server", message)
         else:
-            self._endpoint = HttpClient(_target(access, base, self._node))
+            self._endpoint = SessionClient(_target(access, base, self._node))
 
     def refresh(self) -> DiscoveryResult:
         """Ask once; without a usable answer the last good list goes on."""

@@ -17,6 +17,8 @@ from tests.support.endpoint_probe import SLACK, full_backlog
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE
 
+pytestmark = pytest.mark.usefixtures("either_client")
+
 
 @pytest.fixture
 def server() -> Iterator[Hostile]:

@@ -16,6 +16,8 @@ from tests.support.endpoint_probe import SLACK, D, failure, fetch
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE, bomb
 
+pytestmark = pytest.mark.usefixtures("either_client")
+
 POLLS = 3
 
 

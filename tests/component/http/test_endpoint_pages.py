@@ -17,6 +17,8 @@ from tests.support.endpoint_probe import REFUSED, D, failure, fetch, refused_por
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import LARGE_PAGE, PAGE, bomb
 
+pytestmark = pytest.mark.usefixtures("either_client")
+
 MIB = 1024 * 1024
 
 

@@ -16,6 +16,8 @@ from tests.support.hostile import Hostile, Peer, fault, head
 from tests.support.hostile_pages import PAGE
 from tests.support.tools import without_root
 
+pytestmark = pytest.mark.usefixtures("either_client")
+
 
 @pytest.fixture
 def server() -> Iterator[Hostile]:

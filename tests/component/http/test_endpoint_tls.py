@@ -23,6 +23,8 @@ from tests.support.endpoint_probe import SLACK, D, failure, fetch
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE
 
+pytestmark = pytest.mark.usefixtures("either_client")
+
 if shutil.which("openssl") is None and os.environ.get("CI") != "true":
     pytest.skip("the openssl command makes the certificates and is not installed", allow_module_level=True)
 
