@@ -42,7 +42,9 @@ lint: $(VENV)/.test
 generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog > exporter/METRICS.md
 	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
-	$(BIN)/python -m exporter.cli > exporter/cli/shardwatch.1
+	$(BIN)/python -m exporter.cli.generate
+	$(BIN)/shardwatch config --schema > exporter/config/schema.json
+	$(BIN)/shardwatch config --reference > docs/configuration.md
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 

@@ -52,9 +52,14 @@ def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, 
                 yield place.relative_to(output), "is made by nothing any more"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    arguments = _parser().parse_args(argv)
+def command(argv: Sequence[str]) -> int:
+    """Run ``shardwatch alerts``: an installed package has no place of its own to write to."""
+    return main(argv, "shardwatch alerts", None)
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", output: Path | None = GENERATED) -> int:
+    """Write the files, or compare them; ``output`` is where, None if it must be given.  Return the exit code."""
+    arguments = parser(prog, output).parse_args(argv)
     try:
         tuning = load(arguments.thresholds) if arguments.thresholds else Tuning()
         tuning = replace(tuning, runbook=arguments.runbook_url or tuning.runbook)
@@ -65,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     languages = [Language(arguments.language)] if arguments.language else list(Language)
     wanted = generated(tuning, languages, plan)
     if arguments.check:
-        return _check(wanted, arguments.output)
+        return _check(wanted, arguments.output, prog)
     for path, text in wanted.items():
         place = arguments.output / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -82,41 +87,38 @@ def _address(text: str) -> str:
     return text
 
 
-def _check(wanted: Mapping[Path, str], output: Path) -> int:
+def _check(wanted: Mapping[Path, str], output: Path, prog: str) -> int:
     wrong = list(differing(wanted, output))
     for path, how in wrong:
-        print(f"{output / path} {how}; run python -m alerts", file=sys.stderr)
+        print(f"{output / path} {how}; run {prog}", file=sys.stderr)
     return DIFFERS if wrong else OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser(prog: str, output: Path | None) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m alerts", description="Write the alert rules and the Alertmanager configuration."
+        prog=prog, description="Write the alert rules and the Alertmanager configuration."
     )
-    parser.add_argument(
-        "--output", type=Path, default=GENERATED, metavar="DIR", help="where to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 when a file differs from the code"
-    )
+    where = "where to write (default: %(default)s)" if output else "where to write"
+    parser.add_argument("--output", type=Path, default=output, required=output is None, metavar="DIR", help=where)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
     parser.add_argument(
         "--language",
         choices=[language.value for language in Language],
-        help="only this language (default: each in a folder of its own)",
+        help="only this language (default: each in a directory of its own)",
     )
-    parser.add_argument("--thresholds", metavar="FILE", help="YAML with thresholds, classes of models and links")
+    parser.add_argument("--thresholds", metavar="FILE", help="YAML with thresholds, model classes and links")
     parser.add_argument(
         "--runbook-url",
         type=_address,
         metavar="URL",
-        help="where people find runbook.md (wins over links.runbook of the thresholds): without an address messages "
-        "have no link to it",
+        help="URL of runbook.md (overrides links.runbook of the thresholds)",
     )
     parser.add_argument(
         "--receivers",
         default=alertmanager.DEFAULT,
         metavar="FILE",
-        help="YAML that says who is told, and how (default: %(default)s)",
+        help="YAML that says who is notified, and how (default: the receivers.yaml of the package)",
     )
     return parser
 

@@ -43,9 +43,16 @@ def files(language: Language, traces: str = JAEGER_URL) -> dict[str, str]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write or compare; give the exit code."""
-    arguments = _parser().parse_args(argv)
+def command(argv: Sequence[str]) -> int:
+    """Run ``shardwatch dashboards``: an installed package has no place of its own to write to."""
+    return main(argv, "shardwatch dashboards", None)
+
+
+def main(
+    argv: Sequence[str] | None = None, prog: str = "python -m dashboards", output: str | None = GENERATED
+) -> int:
+    """Write the files, or compare them; ``output`` is where, None if it must be given.  Return the exit code."""
+    arguments = parser(prog, output).parse_args(argv)
     try:
         if arguments.thresholds:
             active_tuning.set_(load(arguments.thresholds))  # before the first board is imported
@@ -58,19 +65,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _made(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dashboards", description=__doc__)
+def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog=prog, description="Write the Grafana dashboards and their provisioning.")
+    where = "where to write (default: beside the code)" if output else "where to write"
+    parser.add_argument("--output", metavar="DIR", default=output, required=output is None, help=where)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
     parser.add_argument(
-        "--output", metavar="DIR", default=GENERATED, help="where to write (default: beside the code)"
-    )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the files differ from the code")
-    parser.add_argument(
-        "--language", choices=[one.value for one in Language], action="append", help="only this one (default: all)"
+        "--language",
+        choices=[one.value for one in Language],
+        action="append",
+        help="only this language (default: all)",
     )
     parser.add_argument(
         "--thresholds",
         metavar="FILE",
-        help="the YAML that the alerts were made with, so that colours and promises are the same",
+        help="the YAML that the alerts were generated with, for the same colours and SLOs",
     )
     parser.add_argument(
         "--traces",

@@ -6,8 +6,8 @@ from exporter.cli import signals
 
 
 def main() -> int:
-    """Run the command line of this process; give the exit code."""
-    signals.install_early_handlers(sys.argv[1:])  # before what the next line loads
+    """Run the command line of this process; return the exit code."""
+    signals.install_early_handlers(sys.argv[1:])  # before the imports of the next line
     from exporter.cli.main import main as run  # noqa: PLC0415
 
     return run()

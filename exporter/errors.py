@@ -2,14 +2,15 @@
 
 ShardwatchError
 ├── SettingsError        the configuration is refused whole; lists every problem (cli, app catch it)
-├── ListenError          the listening address cannot be had (cli catches it)
+├── ListenError          the listening address cannot be bound (cli catches it)
 ├── OutputError          standard output cannot be written (cli catches it)
+├── ThreadLimitError     the kernel allows no more threads (cli catches it)
 ├── SourceError          one source could not be read this time (poller catches it, nobody else)
 │   ├── EndpointError    the HTTP exchange with an engine failed
-│   ├── PageError        the exchange succeeded, the page is not one we can use
+│   ├── PageError        the exchange succeeded, the response is not one we can use
 │   └── DriverError      the GPU driver, or the worker process that talks to it, failed
 ├── CatalogError         two metrics collide or a row is malformed (a bug: raised at import)
-└── QueryError           a query asks for what no metric has (a bug: raised while generating)
+└── QueryError           a query uses what no metric has (a bug: raised while generating)
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ class ShardwatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a configuration: ``path`` is dotted (``engines[2].url``), ``line`` counts from 1."""
+    """One problem of a configuration: ``path`` is dotted (``engines[2].url``), ``line`` counts from 1."""
 
     path: str
     message: str
     line: int | None = None
 
     def __str__(self) -> str:
-        """Give the problem as one line: where, then what."""
+        """Return the problem as one line: where, then what."""
         where = f"line {self.line}: " if self.line is not None else ""
         return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
 
 
 class SettingsError(ShardwatchError):
-    """A configuration that is refused; ``problems`` holds every reason at once."""
+    """A configuration is invalid; ``problems`` has every reason at once."""
 
     def __init__(self, problems: list[Problem], origin: str = "configuration") -> None:
         self.problems = problems
@@ -47,11 +48,15 @@ class SettingsError(ShardwatchError):
 
 
 class ListenError(ShardwatchError):
-    """The listening address is taken, privileged or malformed."""
+    """The listening address is in use, privileged or malformed."""
 
 
 class OutputError(ShardwatchError):
-    """Standard output is closed, its disk is full, or nobody reads it any more."""
+    """Standard output is closed, its disk is full, or its reader is gone."""
+
+
+class ThreadLimitError(ShardwatchError, RuntimeError):
+    """The kernel allows no more threads: of this process, its user, or its cgroup."""
 
 
 class SourceError(ShardwatchError):
@@ -70,16 +75,16 @@ class EndpointError(SourceError):
 
 
 class PageError(SourceError):
-    """A page arrived that is empty, not metrics, too large in lines, or of no known engine."""
+    """A response is empty, not metrics, has too many lines, or is of no known engine."""
 
 
 class DriverError(SourceError):
-    """The driver said no: library, driver, mismatch, lost, reset_required, hung, …."""
+    """The driver failed: library, driver, mismatch, lost, reset_required, hung, …."""
 
 
 class CatalogError(ShardwatchError):
-    """The catalogue contradicts itself; raised while importing, so it cannot ship."""
+    """The catalogue contradicts itself; raised at import, so it cannot ship."""
 
 
 class QueryError(ShardwatchError):
-    """A query names a label that its metric lacks, or joins what can never match; raised where it is written."""
+    """A query uses a label that its metric lacks, or a join that cannot match; raised where it is written."""

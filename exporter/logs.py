@@ -105,5 +105,5 @@ class JsonFormatter(_Formatter):
 
 
 def formatter(name: str) -> logging.Formatter:
-    """Return the formatter for a value of the setting ``log.format``: ``text`` (logfmt) or ``json``."""
+    """Return the formatter for a value of the setting ``log.format``: ``logfmt`` or ``json``."""
     return JsonFormatter() if name == "json" else LogfmtFormatter()

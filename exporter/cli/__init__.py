@@ -1,1 +1,1 @@
-"""What can be typed: the commands with all their help, and what is made of them: completion and the manual page."""
+"""The command line: what can be typed, with all its help, and what each command does."""

@@ -1,4 +1,4 @@
-"""The parser of the command line: options and their defaults, and help that answers like a manual page."""
+"""The parser of the command line: options and their defaults, and help that reads like a manual page."""
 
 from __future__ import annotations
 
@@ -7,33 +7,44 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from exporter import __version__
 from exporter.cli import texts
 
-Command = Callable[[argparse.Namespace], int]
 SHELLS = ("bash", "zsh", "fish")
 WIDTH = 100  # columns of what argparse does not wrap
 
+AddOptions = Callable[[argparse.ArgumentParser], None]
 
-def parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Give the parser; ``run`` holds what each command does, by its name.
 
-    What it reads has ``run``, and ``refuse``, which ends the process with the command's usage and a message.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its help, its options, and the function that runs it, as ``module:function``.
+
+    A command without a function belongs to a package above the daemon's and is found by its entry point.
     """
+
+    help: texts.CommandHelp
+    add_options: AddOptions
+    function: str = ""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; its namespace has ``command``, the parser of the command, and ``function``."""
     found = _parser_of(argparse.ArgumentParser, texts.PROGRAM, prog="shardwatch")
     found.add_argument("--version", action="version", version=f"shardwatch {__version__}")
     commands = found.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for name, (page, options) in COMMANDS.items():
-        command = _parser_of(commands.add_parser, page, name=name, help=page.summary)
-        options(command)
-        command.set_defaults(run=run[name], refuse=command.error)
+    for name, declared in COMMANDS.items():
+        command = _parser_of(commands.add_parser, declared.help, name=name, help=declared.help.summary)
+        declared.add_options(command)
+        command.set_defaults(command=command, function=declared.function)
     return found
 
 
 def _parser_of(
-    make: Callable[..., argparse.ArgumentParser], page: texts.Page, **more: Any
+    make: Callable[..., argparse.ArgumentParser], page: texts.CommandHelp, **more: Any
 ) -> argparse.ArgumentParser:
     name = more.pop("name", None)
     return make(
@@ -45,7 +56,7 @@ def _parser_of(
     )
 
 
-def _epilog(page: texts.Page) -> str:
+def _epilog(page: texts.CommandHelp) -> str:
     sections = (
         ("examples", page.examples),
         ("files", page.files),
@@ -56,8 +67,8 @@ def _epilog(page: texts.Page) -> str:
     return "\n\n".join(f"{title}:\n{_pairs(pairs)}" for title, pairs in sections if pairs)
 
 
-def _pairs(pairs: tuple[tuple[str, str], ...]) -> str:
-    """Give short names beside their explanation, long ones above it."""
+def _pairs(pairs: texts.Pairs) -> str:
+    """Return short names beside their explanation, long ones above it."""
     lines = []
     for name, meaning in pairs:
         if len(name) <= 20:
@@ -72,7 +83,7 @@ def _pairs(pairs: tuple[tuple[str, str], ...]) -> str:
 
 def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--config", metavar="FILE", help="YAML configuration; SHARDWATCH_* variables override scalars"
+        "--config", metavar="FILE", help="YAML configuration; SHARDWATCH_* variables override its keys"
     )
     command.add_argument(
         "--listen", metavar="HOST:PORT", help="address to serve on (default 0.0.0.0:9853, or what FILE says)"
@@ -83,11 +94,18 @@ def _demo(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--scenario", metavar="NAME", default="healthy", help="what happens on the node (default %(default)s)")
     add("--listen", metavar="HOST:PORT", help="address to serve on (default 127.0.0.1:9853)")
-    add("--seed", type=int, default=0, metavar="NUMBER", help="another seed is another day (default %(default)s)")
-    add("--fault-at", type=_seconds, metavar="SECONDS", help="when the scenario's fault begins (default: as it says)")
-    add("--fault-until", type=_seconds, metavar="SECONDS", help="when it is mended (default never)")
-    add("--node", type=_node, default=0, metavar="N", help="which node, where a service's nodes differ (default 0)")
-    add("--list", action="store_true", help="list the scenarios and end")
+    add("--seed", type=int, default=0, metavar="NUMBER", help="seed of the simulation (default %(default)s)")
+    add(
+        "--fault-at",
+        type=_seconds,
+        metavar="SECONDS",
+        help="when the fault begins, after the start (default: as the scenario says)",
+    )
+    add(
+        "--fault-until", type=_seconds, metavar="SECONDS", help="when it is repaired, after the start (default never)"
+    )
+    add("--node", type=_node, default=0, metavar="N", help="which node of a service whose nodes differ (default 0)")
+    add("--list", action="store_true", help="list the scenarios and exit")
 
 
 def _seconds(text: str) -> float:
@@ -96,7 +114,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError("expected seconds from the start, such as 60")
+        raise argparse.ArgumentTypeError("expected seconds after the start, such as 60")
     return seconds
 
 
@@ -107,21 +125,39 @@ def _node(text: str) -> int:
 
 
 def _once(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help="YAML configuration (default: find cards and engines)")
+    command.add_argument("--config", metavar="FILE", help="YAML configuration (default: find GPUs and engines)")
 
 
 def _check(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", help="YAML configuration")
 
 
+def _config(command: argparse.ArgumentParser) -> None:
+    group = command.add_mutually_exclusive_group(required=True)
+    group.add_argument(
+        "--example", dest="print", action="store_const", const="example", help="every key, explained, as YAML"
+    )
+    group.add_argument("--schema", dest="print", action="store_const", const="schema", help="the JSON Schema")
+    group.add_argument(
+        "--reference", dest="print", action="store_const", const="reference", help="a table of every key, as Markdown"
+    )
+
+
 def _completion(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", choices=SHELLS, help="whose script")
+    command.add_argument("shell", choices=SHELLS, help="the shell")
 
 
-COMMANDS: Mapping[str, tuple[texts.Page, Callable[[argparse.ArgumentParser], None]]] = {
-    "run": (texts.RUN, _run),
-    "demo": (texts.DEMO, _demo),
-    "once": (texts.ONCE, _once),
-    "check-config": (texts.CHECK, _check),
-    "completion": (texts.COMPLETION, _completion),
+def _elsewhere(_: argparse.ArgumentParser) -> None:
+    """Its own parser has the options."""
+
+
+COMMANDS: Mapping[str, Command] = {
+    "run": Command(texts.RUN, _run, "exporter.cli.daemon:run"),
+    "demo": Command(texts.DEMO, _demo, "exporter.cli.demo:run"),
+    "once": Command(texts.ONCE, _once, "exporter.cli.once:run"),
+    "check-config": Command(texts.CHECK, _check, "exporter.cli.config:check"),
+    "config": Command(texts.CONFIG, _config, "exporter.cli.config:show"),
+    "completion": Command(texts.COMPLETION, _completion, "exporter.cli.config:completion"),
+    "alerts": Command(texts.ALERTS, _elsewhere),
+    "dashboards": Command(texts.DASHBOARDS, _elsewhere),
 }

@@ -1,4 +1,4 @@
-"""The standard streams: what is printed arrives whole or is an error in one line, and closed ones do no harm."""
+"""Standard streams: what is printed is written whole or is an error of one line; closed streams are replaced."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from exporter.errors import OutputError
 
 
 def ensure_fds_open() -> None:
-    """Put the null device where a standard stream was closed.
+    """Open the null device for each standard stream that is closed.
 
-    The next socket or file would get its number otherwise, and a driver's library that writes to standard error
-    would write into that.
+    Otherwise the next socket or file would get its number, and a driver library that writes to standard error would
+    write into it.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -22,12 +22,12 @@ def ensure_fds_open() -> None:
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as UTF-8 whatever the locale; names of files that are no text are printed as they came."""
+    """Print lines as UTF-8 whatever the locale; file names that are not text are printed as they are."""
     write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 
 
 def write(data: bytes) -> None:
-    """Print bytes; OutputError when they cannot be written."""
+    """Print bytes; raises OutputError if they cannot be written."""
     if sys.stdout is not None:
         try:
             sys.stdout.buffer.write(data)
@@ -37,7 +37,7 @@ def write(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Write what was printed; OutputError when it cannot be written."""
+    """Flush what was printed; raises OutputError if it cannot be written."""
     if sys.stdout is None:
         raise OutputError("standard output is closed")
     try:
@@ -47,7 +47,7 @@ def flush() -> None:
 
 
 def _give_up(error: OSError) -> None:
-    # What is left in the buffer would fail again when the interpreter ends, with a message of its own.
+    # The rest of the buffer would fail again when the interpreter exits, with a message of its own.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -2,132 +2,168 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+
+Pairs = tuple[tuple[str, str], ...]  # what is typed or named, and what it does or is
 
 
-class Page(NamedTuple):
-    """The texts of one command; pairs are (what is typed or named, what it does or is)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandHelp:
+    """The texts of one command."""
 
     summary: str
     description: str
-    examples: tuple[tuple[str, str], ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    signals: tuple[tuple[str, str], ...] = ()
-    exit_codes: tuple[tuple[str, str], ...] = ()
+    examples: Pairs = ()
+    files: Pairs = ()
+    environment: Pairs = ()
+    signals: Pairs = ()
+    exit_codes: Pairs = ()
 
 
 _SETTINGS = (
-    ("SHARDWATCH_*", "overrides a scalar of the configuration: SHARDWATCH_GPU_INTERVAL for gpu.interval"),
-    ("NODE_NAME", "the host's name where the daemon cannot know it, as in a pod"),
+    ("SHARDWATCH_*", "overrides a key of the configuration: SHARDWATCH_GPU_INTERVAL overrides gpu.interval"),
+    ("NODE_NAME", "the name of the node where the daemon cannot know it, as in a pod"),
 )
 _CONFIG = (
     (
         "FILE",
-        "YAML; every key is optional.  Secrets are read from the files that it names, and again when they change",
+        "YAML; every key is optional.  Secrets are read from the files that it names, again whenever they change",
     ),
 )
 _STOPPED = ("0", "stopped by SIGTERM or Ctrl-C")
-_FAILED = ("1", "failed: the address is taken, for example")
-_UNWRITTEN = ("1", "failed: standard output cannot be written")
-_BAD_USAGE = ("2", "bad usage, or a configuration that is refused; nothing was started")
+_FAILED = ("1", "failed, for example because the address is in use")
+_UNWRITTEN = ("1", "standard output cannot be written")
+_BAD_USAGE = ("2", "invalid usage or configuration; nothing was started")
 
-PROGRAM = Page(
-    summary="joins GPU telemetry with what LLM engines say, for Prometheus",
+PROGRAM = CommandHelp(
+    summary="joins GPU telemetry with the metrics of LLM inference engines, for Prometheus",
     description=(
-        "Shardwatch runs once on each node that serves language models on several cards.  It reads the cards through "
-        "NVML and the engines' and gateways' metrics pages, and answers on one page: which card belongs to which "
-        "replica, which card the others wait for and why, where an imbalance arises, latencies and cache hits "
-        "whatever the engine, and whether a card is sick, an engine wedged or the monitor itself blind."
+        "Shardwatch runs once on each node that serves language models on several GPUs.  It reads the GPUs through "
+        "NVML and the metrics endpoints of engines and gateways, and exposes on one metrics endpoint: which GPU "
+        "belongs to which replica, which GPU the others wait for and why, where an imbalance arises, latencies and "
+        "cache hit rates whatever the engine, and whether a GPU, an engine or the monitor itself is unhealthy."
     ),
     examples=(
-        ("shardwatch run", "watch this node; the page is at port 9853"),
-        ("shardwatch demo --scenario heat", "see it without a GPU: one card's cooler fails"),
+        ("shardwatch run", "monitor this node; the metrics endpoint is http://localhost:9853/metrics"),
+        ("shardwatch demo --scenario heat", "try it without a GPU: the cooler of one GPU fails"),
         ("shardwatch COMMAND --help", "options, files, environment and exit codes of a command"),
     ),
 )
 
-RUN = Page(
-    summary="the daemon; without a configuration it finds cards and engines by itself",
+RUN = CommandHelp(
+    summary="run the daemon; without a configuration it finds GPUs and engines by itself",
     description=(
-        "Read the cards and engines of this node and serve their metrics until stopped.  Cards, engines and gateways "
-        "are read in the background, each with a deadline; a scrape waits for none of them, and what could not be "
-        "read is absent rather than old."
+        "Read the GPUs and engines of this node and serve their metrics until stopped.  GPUs, engines and gateways "
+        "are read in the background, each with a deadline; a scrape waits for none of them.  What could not be read "
+        "is absent rather than stale."
     ),
     examples=(
         ("shardwatch run", "find everything, listen on 0.0.0.0:9853"),
-        ("shardwatch run --config /etc/shardwatch/shardwatch.yaml", "read what is configured"),
+        ("shardwatch run --config /etc/shardwatch/shardwatch.yaml", "use a configuration"),
         ("SHARDWATCH_SERIES=full shardwatch run --listen 127.0.0.1:9853", "all series, for this host only"),
     ),
     files=_CONFIG,
     environment=(
         *_SETTINGS,
-        ("NOTIFY_SOCKET", "set by systemd: told when the daemon serves, reloads, stops, and that it lives"),
+        ("NOTIFY_SOCKET", "set by systemd, which is notified of readiness, reloads, stopping, and liveness"),
     ),
     signals=(
-        ("SIGTERM, SIGINT", "stop, within two seconds"),
+        ("SIGTERM, SIGINT", "stop within two seconds"),
         (
             "SIGHUP",
-            "read the configuration again; a bad one is refused whole, and the log names what waits for a restart",
+            "reload the configuration; an invalid one is refused, and keys that need a restart are logged",
         ),
-        ("SIGUSR1, SIGUSR2", "let go of all cards, so that MIG or the driver can be changed; take them up again"),
+        ("SIGUSR1, SIGUSR2", "release all GPUs, so that MIG or the driver can be changed; acquire them again"),
     ),
     exit_codes=(_STOPPED, _FAILED, _BAD_USAGE),
 )
 
-DEMO = Page(
-    summary="the daemon on a simulated node with eight cards and real HTTP engines",
+DEMO = CommandHelp(
+    summary="run the daemon on a simulated node with eight GPUs and real HTTP engines",
     description=(
-        "Start engines that are simulated behind real HTTP, simulate eight cards, and run the daemon on them.  Needs "
-        "no GPU and no root.  What happens on the node is the scenario; --list names them."
+        "Simulate a node: engines behind real HTTP, a gateway, and eight GPUs, and run the daemon on it.  Needs no "
+        "GPU and no root.  The scenario decides what happens on the node; what to watch is printed."
     ),
     examples=(
         ("shardwatch demo", "a healthy node"),
         ("shardwatch demo --list", "all scenarios"),
-        ("shardwatch demo --scenario hang --fault-at 60 --fault-until 300", "a card is lost for four minutes"),
+        ("shardwatch demo --scenario hang --fault-at 60 --fault-until 300", "a GPU is lost for four minutes"),
     ),
     environment=_SETTINGS[:1],
-    exit_codes=(_STOPPED, _FAILED, ("2", "bad usage: there is no such scenario, for example")),
+    exit_codes=(_STOPPED, _FAILED, ("2", "invalid usage, for example an unknown scenario")),
 )
 
-ONCE = Page(
-    summary="one cycle; the metrics page goes to standard output",
+ONCE = CommandHelp(
+    summary="read everything once and print the metrics",
     description=(
-        "Read every card and engine once, print the page and end.  Counters are there; what needs two readings "
-        "(rates, windows) is not.  Waits up to 35 seconds for a driver that initialises slowly."
+        "Read every GPU and engine once, print what the metrics endpoint would show, and exit.  Counters are "
+        "included; rates and windows, which need two readings, are not.  Waits up to 35 seconds for a driver that "
+        "initialises slowly."
     ),
     examples=(
-        ("shardwatch once | grep gpu_up", "which cards answer"),
+        ("shardwatch once | grep gpu_up", "which GPUs respond"),
         ("shardwatch once --config FILE", "try a configuration on this node"),
     ),
     files=_CONFIG,
     environment=_SETTINGS,
     exit_codes=(
-        ("0", "the page was printed; sources that failed are said on it"),
-        ("1", "failed: interrupted, for example, or standard output cannot be written"),
+        ("0", "the metrics were printed; the metrics themselves say which sources failed"),
+        ("1", "neither a GPU nor an engine was found, or standard output cannot be written"),
         _BAD_USAGE,
     ),
 )
 
-CHECK = Page(
-    summary="name every problem of a configuration, with path and line",
+CHECK = CommandHelp(
+    summary="print every problem of a configuration with its path and line",
     description=(
-        "Read a configuration as `run` would, environment included, and name all problems at once.  "
-        "Nothing is started.  Hints, at what the shipped alerts and dashboards would lack for one, are no problems."
+        "Read a configuration as `run` would, environment included, and print all problems at once.  Nothing is "
+        "started.  Hints, for example at what the shipped alerts and dashboards would lack, are not problems."
     ),
     examples=(("shardwatch check-config shardwatch.yaml", "before a reload"),),
     files=_CONFIG,
     environment=_SETTINGS[:1],
-    exit_codes=(("0", "it is good"), _UNWRITTEN, ("2", "it is not; the problems stand on standard error")),
+    exit_codes=(("0", "the configuration is valid"), _UNWRITTEN, ("2", "it is not; see standard error")),
 )
 
-COMPLETION = Page(
+CONFIG = CommandHelp(
+    summary="print an example, the JSON Schema or the reference of the configuration",
+    description="Print what this version knows of its configuration: every key with its type, default and meaning.",
+    examples=(
+        ("shardwatch config --example > shardwatch.yaml", "every key, explained"),
+        ("shardwatch config --schema > shardwatch.schema.json", "for editors that check YAML"),
+    ),
+    exit_codes=(("0", "printed"), _UNWRITTEN, ("2", "invalid usage")),
+)
+
+COMPLETION = CommandHelp(
     summary="print a script that completes the command line in bash, zsh or fish",
-    description="Print a script for the shell.  It names what this version knows, so make it anew after an upgrade.",
+    description="Print the completion script of a shell.  Print it again after an upgrade.",
     examples=(
         ('eval "$(shardwatch completion bash)"', "in ~/.bashrc"),
         ("shardwatch completion zsh > ~/.zfunc/_shardwatch", "with ~/.zfunc in fpath, before compinit"),
-        ("shardwatch completion fish > ~/.config/fish/completions/shardwatch.fish", "found by itself"),
+        ("shardwatch completion fish > ~/.config/fish/completions/shardwatch.fish", "loaded by fish itself"),
     ),
-    exit_codes=(("0", "printed"), _UNWRITTEN, ("2", "bad usage")),
+    exit_codes=(("0", "printed"), _UNWRITTEN, ("2", "invalid usage")),
+)
+
+ALERTS = CommandHelp(
+    summary="write the Prometheus alert rules and the Alertmanager configuration",
+    description="Write alert rules and an Alertmanager configuration, with your thresholds and receivers.",
+    examples=(("shardwatch alerts --output DIR --language en", "rules and Alertmanager configuration in English"),),
+    exit_codes=(
+        ("0", "written, or equal with --check"),
+        ("1", "a file differs, with --check"),
+        ("2", "invalid usage, thresholds or receivers"),
+    ),
+)
+
+DASHBOARDS = CommandHelp(
+    summary="write the Grafana dashboards (needs the extra `dashboards`)",
+    description="Write Grafana dashboards and their provisioning, with your thresholds.",
+    examples=(("shardwatch dashboards --output DIR --language en", "dashboards in English"),),
+    exit_codes=(
+        ("0", "written, or equal with --check"),
+        ("1", "a file differs, with --check"),
+        ("2", "invalid usage or thresholds, or the extra is not installed"),
+    ),
 )

@@ -26,6 +26,7 @@ from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import StateLogger
 from exporter.sources.processes.classifier import ServerClassifier
 from exporter.sources.processes.table import listening_engines, read_processes
+from exporter.threads import Thread
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class AssignmentWatcher:
         self._missing_pids: frozenset[int] = frozenset()  # pids that the last look did not find
         self._wake = threading.Event()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     def discover(self, on_engines: Callable[[Sequence[ListeningEngine]], None] | None) -> None:
         """Switch discovery on or off, from the next look on."""
@@ -140,7 +141,7 @@ class AssignmentWatcher:
 
     def start(self) -> None:
         """Look from now on, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="placement", daemon=True)
+        self._thread = Thread(self._run, name="placement")
         self._thread.start()
 
     def stop(self) -> None:

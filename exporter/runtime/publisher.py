@@ -34,6 +34,7 @@ from exporter.model import (
     SxidCount,
     XidCount,
 )
+from exporter.threads import Thread
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class Publisher:
         self._links = TopologyTracker()
         self._clock, self._wall = clock, wall
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._restarts = 0
         self._started_at = self._cycle_began = clock()
 
@@ -239,7 +240,7 @@ class Publisher:
 
     def start(self) -> None:
         """Publish from now on, in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread = Thread(self._run, name="publisher")
         self._thread.start()
 
     def stop(self, timeout: float = 0.5) -> None:

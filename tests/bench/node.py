@@ -54,12 +54,13 @@ LAUNCH = """
 import gc, sys
 gc.disable()  # as cli.main does
 from exporter.runtime.app import App, Driver
-from exporter.cli import main as cli
+from exporter.cli.daemon import serve
+from exporter.cli.setup import log_to_stderr
 from exporter.config import settings
 found = settings.load(sys.argv[1], {})
-cli._log_to_stderr(found.log)
+log_to_stderr(found.log)
 options = sys.argv[2]
-sys.exit(cli._serve(App(found, driver=Driver(module="exporter.simulate.nvml", options=options))))
+sys.exit(serve(App(found, driver=Driver(module="exporter.simulate.nvml", options=options))))
 """
 
 

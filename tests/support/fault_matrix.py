@@ -33,13 +33,14 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 _WITH_CARDS = """\
 import sys
-from exporter.cli import main as cli
+from exporter.cli.daemon import serve
+from exporter.cli.setup import log_to_stderr, read_settings
 from exporter.runtime.app import App, Driver
-read = lambda: cli._read(sys.argv[1])
+read = lambda: read_settings(sys.argv[1])
 settings = read()
-cli._log_to_stderr(settings.log)
+log_to_stderr(settings.log)
 driver = Driver(module="tests.support.fake_nvml", options=sys.argv[2])
-sys.exit(cli._serve(App(settings, driver=driver, reread=read)))
+sys.exit(serve(App(settings, driver=driver, reread=read)))
 """
 
 

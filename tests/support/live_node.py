@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from exporter.cli.main import _log_to_stderr, _on_simulated_node
+from exporter.cli.demo import serve_simulated
+from exporter.cli.setup import log_to_stderr
 from exporter.config.settings import parse
-from exporter.runtime.app import App
+from exporter.simulate.node import SimulatedNode
 
 CONFIG = """
 listen: 127.0.0.1:0
@@ -19,9 +19,8 @@ log: {{level: error}}
 
 def main(scenario: str, series: str) -> int:
     settings = parse(CONFIG.format(series=series), "live_node", {})
-    _log_to_stderr(settings.log)
-    asked = argparse.Namespace(scenario=scenario, seed=0, node=0, fault_at=3.0, fault_until=None)
-    return _on_simulated_node(asked, settings, App)
+    log_to_stderr(settings.log)
+    return serve_simulated(SimulatedNode(scenario, fault_at=3.0, gateway=True), settings)
 
 
 if __name__ == "__main__":

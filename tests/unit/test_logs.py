@@ -43,7 +43,7 @@ def parsed(line: str) -> dict[str, str]:
 
 
 def test_times_are_universal_so_that_the_lines_of_a_fleet_can_be_compared():
-    line = formatter("text").format(record_of(Event("arrived", "it is here", {"n": 1})))
+    line = formatter("logfmt").format(record_of(Event("arrived", "it is here", {"n": 1})))
     assert line == 'time=2000-01-01T12:00:00.250Z level=info logger=a.b event=arrived n=1 msg="it is here"'
 
 
@@ -62,7 +62,7 @@ def test_json_has_the_same_keys_and_keeps_numbers():
 @pytest.mark.parametrize("value", [HOSTILE, "", " ", "=", '"', "a b", "\\", "\ud800"])
 def test_any_value_comes_back_whole_from_either_format_on_one_printable_line(value):
     event = Event("arrived", "", {"value": value})
-    text, as_json = (formatter(name).format(record_of(event)) for name in ("text", "json"))
+    text, as_json = (formatter(name).format(record_of(event)) for name in ("logfmt", "json"))
     assert parsed(text)["value"] == json.loads(as_json)["value"] == value
     assert text.isprintable() and as_json.isprintable()
 
@@ -72,7 +72,7 @@ def test_a_value_without_anything_special_is_not_quoted_and_none_is_left_out():
     assert str(event) == "event=arrived url=http://a:1/b?c ok=false share=0.5"
 
 
-@pytest.mark.parametrize("name", ["text", "json"])
+@pytest.mark.parametrize("name", ["logfmt", "json"])
 def test_an_exception_becomes_two_fields_of_the_same_line(name, caplog):
     try:
         raise ZeroDivisionError("a bug")
@@ -85,7 +85,7 @@ def test_an_exception_becomes_two_fields_of_the_same_line(name, caplog):
 
 
 def test_what_a_library_logs_is_a_message_without_an_event():
-    line = formatter("text").format(record_of("retrying %s times", 3))
+    line = formatter("logfmt").format(record_of("retrying %s times", 3))
     assert parsed(line)["msg"] == "retrying 3 times" and "event" not in parsed(line)
 
 

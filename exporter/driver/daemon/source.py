@@ -27,6 +27,7 @@ from exporter.driver.daemon.supervisor import WorkerSupervisor
 from exporter.errors import DriverError
 from exporter.logs import log_down, log_event, log_exception, log_up
 from exporter.model import CardState, DriverFacts, SourceStatus
+from exporter.threads import Thread
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class CardSource:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._wakers = (-1, -1)
-        self._thread = threading.Thread(target=self._supervise, name="cards", daemon=True)
+        self._thread = Thread(self._supervise, name="cards")
         self._keeper = WorkerSupervisor(module, options)
         self._book = CardRegistry()
         self._patience = HangPatience()

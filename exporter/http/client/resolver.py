@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from exporter.errors import EndpointError
+from exporter.errors import EndpointError, ThreadLimitError
 from exporter.http.client.deadline import Deadline
+from exporter.threads import Thread
 
 Address = tuple[int, tuple[Any, ...]]  # family, socket address with port 0
 LookUp = Callable[[str], Sequence[Address]]
@@ -84,10 +85,10 @@ class Resolver:
     def _start(self, host: str) -> _Lookup:
         lookup = _Lookup()
         # daemon: a thread stuck in the system's resolver must not keep the process from ending
-        thread = threading.Thread(target=self._run, args=(host, lookup), name=f"resolve-{host}", daemon=True)
+        thread = Thread(self._run, name=f"resolve-{host}", args=(host, lookup))
         try:
             thread.start()
-        except RuntimeError:
+        except ThreadLimitError:
             raise EndpointError("dns", f"cannot resolve {host}: no thread could be started") from None
         self._lookups[host] = lookup
         return lookup

@@ -23,6 +23,7 @@ from exporter.errors import ListenError
 from exporter.http.server.connection import Connection, DeferredResponse, Handler, Phase, ServerLimits
 from exporter.http.server.request import Request, Response, plain
 from exporter.logs import Field, log_exception
+from exporter.threads import Thread
 
 __all__ = ["DeferredResponse", "Handler", "Listener", "Request", "Response", "ServerLimits"]
 
@@ -68,7 +69,7 @@ class Listener:
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        self._thread = Thread(self._run, name="listener")
 
     @property
     def alive(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +16,7 @@ from exporter import __version__
 from exporter.http.server.listener import DeferredResponse, Handler, Request, Response
 from exporter.http.server.request import plain
 from exporter.model import Outcome
+from exporter.threads import Thread
 
 if TYPE_CHECKING:
     from exporter.render.dcgm.query import PageQuery
@@ -176,7 +176,7 @@ def _reload(reload: Reload | None) -> Response | DeferredResponse:
         outcome = reload()
         later.give(plain(200 if outcome.ok else 500, outcome.message))
 
-    threading.Thread(target=work, name="reload", daemon=True).start()
+    Thread(work, name="reload").start()
     return later
 
 

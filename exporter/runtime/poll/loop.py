@@ -28,6 +28,7 @@ from exporter.logs import log_event, log_exception
 from exporter.model import SourceStatus
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS, StateLogger
 from exporter.runtime.poll.ticker import Ticker
+from exporter.threads import Thread
 
 Action = Callable[[], None]
 
@@ -89,7 +90,7 @@ class PollLoop:
         self._applied: tuple[float, float] | None = None
         self._stopping = False
         self._nudge = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     # ------------------------------------------------------------------ the health of one poll
 
@@ -171,9 +172,7 @@ class PollLoop:
 
         A turn that raises counts as a failure, and the loop goes on; ``crashed`` is handed the health after it.
         """
-        self._thread = threading.Thread(
-            target=self._run, args=(first, turn, close, crashed), name=self.source, daemon=True
-        )
+        self._thread = Thread(self._run, name=self.source, args=(first, turn, close, crashed))
         self._thread.start()
 
     def reschedule(self, interval: float, first: float) -> None:

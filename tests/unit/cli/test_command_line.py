@@ -1,7 +1,10 @@
-"""What can be typed: the help of each command, completion in the shells, the manual page."""
+"""What can be typed: the help of each command, suggestions, completion in the shells, the manual page."""
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 import pathlib
 import re
 import subprocess
@@ -9,15 +12,17 @@ import sys
 
 import pytest
 
-from exporter.cli import main, manual
-from exporter.cli.completion import script
-from exporter.cli.options import known
-from exporter.cli.parser import COMMANDS, SHELLS
+from exporter.cli import generate, main
+from exporter.cli.parser import COMMANDS, SHELLS, parser
+from exporter.config import settings
+from exporter.errors import ThreadLimitError
 from exporter.simulate.node import NAMES
 from tests.support.tools import tool
 
 ROOT = pathlib.Path(__file__).parents[3]
-PAGE = ROOT / "exporter" / "cli" / "shardwatch.1"
+CLI = ROOT / "exporter" / "cli"
+PAGE = CLI / "shardwatch.1"
+OURS = [name for name, command in COMMANDS.items() if command.function]
 
 
 def help_of(capsys, *command):
@@ -27,60 +32,108 @@ def help_of(capsys, *command):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", OURS)
 def test_the_help_of_a_command_answers_like_a_manual(name, capsys):
     text = help_of(capsys, name)
     titles = re.findall(r"^([a-z ]+):$", text, re.MULTILINE)
     assert {"examples", "exit codes"} <= set(titles)
-    assert ("files" in titles) == ("FILE" in text)
-    assert len(COMMANDS[name][0].description) > 80
-    assert COMMANDS[name][0].summary[0].islower()
+    assert ("files" in titles) == (" FILE" in text)
+    assert len(COMMANDS[name].help.description) > 60
+    assert COMMANDS[name].help.summary[0].islower()
     assert not [line for line in text.splitlines() if len(line) > 100]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def commands():
+    _, found = generate.program()
+    return found
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_every_option_that_takes_a_value_says_its_default(name):
     silent = [
-        option.flags for option in known().commands[name]
-        if option.flags and option.metavar and "default" not in option.help and option.flags[0] != "--config"
+        action.option_strings for action in commands()[name]._actions
+        if action.option_strings and action.nargs != 0 and "default" not in action.help
+        and "--config" not in action.option_strings
     ]  # fmt: skip
     assert silent == []
 
 
 def test_the_examples_are_accepted_by_the_parser():
-    for page, _ in COMMANDS.values():
-        for example, _ in page.examples:
-            words = re.search(r"shardwatch ((?!\.)[^|>)\"]*)", example)[1].split()
-            assert main._parser().parse_args(words).run
+    parsers = commands()
+    for name, command in COMMANDS.items():
+        assert command.help.examples
+        for example, _ in command.help.examples:
+            first, *words = re.search(r"shardwatch ((?!\.)[^|>)\"]*)", example)[1].split()
+            assert first == name
+            assert parsers[name].parse_args(words)
 
 
 def test_the_help_of_the_program_names_every_command(capsys):
     text = help_of(capsys)
-    for name, (page, _) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         assert name in text
-        assert page.summary.split()[0] in text
+        assert command.help.summary.split()[0] in text
 
 
-def test_completion_is_loaded_by_no_other_command():
+def test_no_command_loads_what_only_generates_its_completion():
     code = "import sys, exporter.cli.main as c\ntry: c.main(['--version'])\nexcept SystemExit: print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "exporter.cli.parser" in loaded
-    assert not {"exporter.cli.completion", "exporter.cli.options", "exporter.simulate.node"} & set(loaded)
+    assert not {"exporter.cli.generate", "shtab", "exporter.simulate.node", "alerts", "dashboards"} & set(loaded)
+
+
+# --- suggestions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("check x", "unknown command 'check'; did you mean check-config?"),
+        ("check_config x", "did you mean check-config?"),
+        ("deme", "did you mean demo?"),
+        ("alert", "did you mean alerts?"),
+        ("serve", "expected one of: run, demo, once"),
+        ("demo --scenaro heat", "did you mean --scenario?"),
+        ("run --konfig=x", "did you mean --config?"),
+    ],
+)
+def test_a_word_that_is_close_to_a_known_one_is_answered_with_that(line, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main(line.split())
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("power", "did you mean powercap?"), ("hot", "expected one of: healthy, mixed"), ("Heat", "did you mean heat?")],
+)
+def test_a_scenario_that_does_not_exist_is_answered_with_the_nearest(name, said, capsys):
+    assert main.main(["demo", "--scenario", name]) == 2
+    assert said in capsys.readouterr().err
+
+
+# --- completion ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["shardwatch.1", *(f"completion.{shell}" for shell in SHELLS)])
+def test_the_committed_files_are_what_the_parser_makes(name):
+    assert (CLI / name).read_text() == generate.files()[name], "run make generate"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_command_prints_the_script_of_a_shell(shell, capsys):
     assert main.main(["completion", shell]) == 0
-    assert capsys.readouterr().out == script(shell)
+    assert capsys.readouterr().out == (CLI / f"completion.{shell}").read_text()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_script_names_every_command_option_and_scenario(shell):
-    text = script(shell)
-    for name, options in known().commands.items():
+    text = (CLI / f"completion.{shell}").read_text()
+    for name, command in commands().items():
         assert name in text
-        for option in options:
-            for flag in option.flags:
+        for action in command._actions:
+            for flag in action.option_strings:
                 assert flag.lstrip("-") in text
     assert all(scenario in text for scenario in NAMES)
 
@@ -93,12 +146,11 @@ def test_another_shell_is_refused(capsys):
 
 
 def completed_by_bash(line, tmp_path):
-    (tmp_path / "script").write_text(script("bash"))
     words = line.split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
     code = (
-        f"source {tmp_path}/script; compopt() {{ :; }}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
-        "_shardwatch; printf '%s\\n' \"${COMPREPLY[@]}\""
+        f"source {CLI}/completion.bash; compopt() {{ :; }}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        "_shtab_shardwatch; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     said = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, cwd=tmp_path, timeout=30)
     assert said.stderr == ""
@@ -106,8 +158,7 @@ def completed_by_bash(line, tmp_path):
 
 
 def completed_by_fish(line, tmp_path):
-    (tmp_path / "script").write_text(script("fish"))
-    code = f'source {tmp_path}/script; complete -C"{line}"'
+    code = f'source {CLI}/completion.fish; complete -C"{line}"'
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     said = subprocess.run(
         [tool("fish"), "--no-config", "-c", code],
@@ -122,10 +173,11 @@ def completed_by_fish(line, tmp_path):
 
 
 CASES = [
-    ("shardwatch ", {"run", "demo", "once", "check-config", "completion"}),
-    ("shardwatch d", {"demo"}),
+    ("shardwatch ", set(COMMANDS)),
+    ("shardwatch d", {"demo", "dashboards"}),
     ("shardwatch demo --scenario h", {"healthy", "heat", "hang"}),
     ("shardwatch run --l", {"--listen"}),
+    ("shardwatch alerts --l", {"--language"}),
     ("shardwatch run --config here", {"here.yaml"}),
     ("shardwatch check-config here", {"here.yaml"}),
     ("shardwatch completion ", {"bash", "zsh", "fish"}),
@@ -136,14 +188,14 @@ CASES = [
 @pytest.mark.parametrize(("line", "expected"), CASES)
 def test_a_shell_completes_the_line(shell, line, expected, tmp_path):
     (tmp_path / "here.yaml").touch()
-    found = {one for one in shell(line, tmp_path) if not one.startswith("-") or line.endswith("--l")}
+    found = {word for word in shell(line, tmp_path) if not word.startswith("-") or line.endswith("--l")}
     assert found == expected
 
 
 ZSH = """\
 zmodload zsh/zpty
 zpty z zsh -f -i
-zpty -w z 'PS1=; stty -echo; autoload -U compinit; compinit -u -d {folder}/dump; source {folder}/script'
+zpty -w z 'PS1=; stty -echo; autoload -U compinit; {load}'
 zpty -w z "zstyle ':completion:*' list-prompt ''; LISTMAX=1000; setopt NO_ALWAYS_LAST_PROMPT; bindkey '^I' list-choices"
 sleep 0.1
 zpty -w -n z '{line}'$'\\t'
@@ -155,21 +207,20 @@ zpty -d z
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "load", ['compinit -u -d {0}/dump; eval "$(<{0}/_shardwatch)"', "fpath=({0} $fpath); compinit -u -d {0}/dump"]
+)
+@pytest.mark.parametrize(
     ("line", "expected"), [("shardwatch ", "check-config"), ("shardwatch demo --scenario h", "heat")]
 )
-def test_zsh_completes_the_line(line, expected, tmp_path):
+def test_zsh_completes_the_line_whether_the_script_is_evaluated_or_found(load, line, expected, tmp_path):
     zsh = tool("zsh")
-    (tmp_path / "script").write_text(script("zsh"))
-    code = ZSH.format(folder=tmp_path, line=line, last=expected)
+    (tmp_path / "_shardwatch").write_text((CLI / "completion.zsh").read_text())
+    code = ZSH.format(load=load.format(tmp_path), line=line, last=expected)
     said = subprocess.run(
         [zsh, "-f", "-c", code], capture_output=True, text=True, timeout=60,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TERM": "dumb", "ZDOTDIR": str(tmp_path)},
     )  # fmt: skip
     assert expected in said.stdout, said.stderr
-
-
-def test_the_committed_manual_page_is_what_the_parser_says():
-    assert PAGE.read_text() == manual.page(), "run make generate"
 
 
 def test_man_understands_the_manual_page():
@@ -178,17 +229,16 @@ def test_man_understands_the_manual_page():
         env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},
     )  # fmt: skip
     assert (said.returncode, said.stderr) == (0, "")
-    assert "EXIT" not in said.stdout
-    for word in ("NAME", "SYNOPSIS", "check-config", "--fault-at SECONDS", "SIGUSR1", "SHARDWATCH_*"):
+    for word in ("NAME", "SYNOPSIS", "check-config", "--fault-at SECONDS", "EXIT STATUS", "SIGUSR1", "SHARDWATCH_*"):
         assert word in said.stdout
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("run --bogus", "unrecognized arguments: --bogus"),
-        ("run extra", "unrecognized arguments: extra"),
-        ("check-config a b", "unrecognized arguments: b"),
+        ("run --bogus", "unknown arguments: --bogus"),
+        ("run extra", "unknown arguments: extra"),
+        ("check-config a b", "unknown arguments: b"),
         ("demo --fault-at nan", "--fault-at: expected seconds"),
         ("demo --fault-at -5", "--fault-at: expected seconds"),
         ("demo --fault-until inf", "--fault-until: expected seconds"),
@@ -219,10 +269,10 @@ def test_a_configuration_that_is_not_there_is_not_looked_for_beside_itself(comma
 
 def test_a_limit_of_threads_is_said_in_a_sentence(monkeypatch, capsys):
     def out_of_threads(_):
-        raise RuntimeError("can't start new thread")
+        raise ThreadLimitError("can't start new thread")
 
     monkeypatch.setattr(main, "_main", out_of_threads)
-    assert main.main(["once"]) == main.FAILED
+    assert main.main(["once"]) == 1
     said = capsys.readouterr().err
     assert "ulimit -u" in said and "Traceback" not in said
 
@@ -234,3 +284,82 @@ def test_any_other_error_of_that_kind_is_a_bug_and_shown_whole(monkeypatch):
     monkeypatch.setattr(main, "_main", broken)
     with pytest.raises(RuntimeError, match="changed size"):
         main.main(["once"])
+
+
+# --- what the short commands do -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_garbage_collector_is_off_only_while_a_daemon_is_imported(name, monkeypatch):
+    during = []
+    monkeypatch.setattr(main, "_call", lambda *_: during.append(gc.isenabled()) or 0)
+    monkeypatch.setattr(main, "_run_entry_point", lambda *_: during.append(gc.isenabled()) or 0)
+    operands = {"check-config": ["x"], "completion": ["bash"], "config": ["--example"]}
+    assert main.main([name, *operands.get(name, [])]) == 0
+    assert during == [name not in ("run", "demo")] and gc.isenabled()
+
+
+def test_the_example_that_is_printed_is_a_valid_configuration_that_sets_nothing(tmp_path, capsys):
+    assert main.main(["config", "--example"]) == 0
+    path = tmp_path / "shardwatch.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert settings.load(str(path), {}) == settings.Settings()
+    assert main.main(["check-config", str(path)]) == 0
+
+
+def test_the_schema_and_the_reference_are_printed(capsys):
+    assert main.main(["config", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Configuration of Shardwatch"
+    assert main.main(["config", "--reference"]) == 0
+    assert capsys.readouterr().out.startswith("# Configuration\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "GPUs through NVML; 0 engines and 0 gateways configured; engines also discovered from processes"),
+        ("gpu: {enabled: false}\ndiscovery: {processes: false}", "no GPUs; 0 engines and 0 gateways configured; discovery of engines is off"),
+        (
+            "engines: [{url: 'http://a'}]\ngateways: [{url: 'http://b'}]\ndiscovery: {ray: true, file_sd: [a.json]}",
+            "GPUs through NVML; 1 engine and 1 gateway configured; engines also discovered from Ray, files",
+        ),
+    ],
+)  # fmt: skip
+def test_a_valid_configuration_is_answered_with_what_it_monitors(text, said, tmp_path, capsys):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    assert main.main(["check-config", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: valid; {said}\n"
+
+
+# --- commands of the packages above -------------------------------------------------------------------------------
+
+
+def test_alerts_and_dashboards_are_commands_of_the_installed_program(tmp_path, capsys):
+    assert main.main(["alerts", "--output", str(tmp_path), "--language", "en"]) == 0
+    assert (tmp_path / "en" / "rules.yaml").read_text() == (ROOT / "alerts/generated/en/rules.yaml").read_text()
+    assert main.main(["dashboards", "--output", str(tmp_path / "d"), "--language", "en"]) == 0
+    assert (tmp_path / "d" / "en" / "shardwatch-fleet.json").is_file()
+    capsys.readouterr()
+    (tmp_path / "en" / "rules.yaml").write_text("")
+    assert main.main(["alerts", "--output", str(tmp_path), "--language", "en", "--check"]) == 1
+    assert "run shardwatch alerts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["alerts", "dashboards"])
+def test_what_is_written_by_an_installed_program_needs_a_place(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main([name])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: shardwatch {name} ") and "--output" in said
+
+
+def test_a_checkout_that_is_not_installed_names_the_module(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    assert main.main(["alerts", "--help"]) == 1
+    assert "python -m alerts" in capsys.readouterr().err
+
+
+def test_the_parser_of_a_command_is_known_to_whoever_runs_it():
+    assert isinstance(parser().parse_args(["once"]).command, argparse.ArgumentParser)

@@ -151,7 +151,7 @@ def test_check_config_says_it_and_the_configuration_stays_good(tmp_path, capsys)
     path.write_text("windows: [1m, 15m]\n")
     assert main(["check-config", str(path)]) == 0
     good, hint = capsys.readouterr().out.splitlines()
-    assert good.startswith(f"{path}: good;") and hint.startswith(f"{path}: hint: windows: without 5m ")
+    assert good.startswith(f"{path}: valid;") and hint.startswith(f"{path}: hint: windows: without 5m ")
 
 
 def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(caplog):

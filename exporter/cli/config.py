@@ -1,0 +1,56 @@
+"""The commands about the configuration and the command line itself; none of them loads the daemon."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from exporter.cli import streams
+from exporter.cli.exit_codes import OK
+from exporter.cli.setup import read_settings
+from exporter.config.settings import DiscoverySettings, Settings
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Print whether a configuration is valid, and hints; raises SettingsError with every problem."""
+    from exporter.config.lint import config_lint  # noqa: PLC0415
+
+    settings = read_settings(arguments.file)
+    lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in config_lint(settings))]
+    streams.print_lines(*(f"{arguments.file}: {line}" for line in lines))
+    return OK
+
+
+def summary(settings: Settings) -> str:
+    """Return what a configuration monitors, in a few words."""
+    gpus = "GPUs through NVML" if settings.gpu.enabled else "no GPUs"
+    engines, gateways = len(settings.engines), len(settings.gateways)
+    listed = f"{engines} engine{'s' * (engines != 1)} and {gateways} gateway{'s' * (gateways != 1)} configured"
+    found = ", ".join(_discovered(settings.discovery))
+    return f"{gpus}; {listed}; {f'engines also discovered from {found}' if found else 'discovery of engines is off'}"
+
+
+def _discovered(discovery: DiscoverySettings) -> list[str]:
+    ways = {
+        "processes": discovery.processes,
+        "Ray": discovery.ray,
+        "files": discovery.file_sd,
+        "HTTP": discovery.http_sd,
+        "Kubernetes": discovery.kubernetes.enabled,
+    }
+    return [name for name, enabled in ways.items() if enabled]
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the example, the JSON Schema or the reference of the configuration."""
+    from exporter.config import reference  # noqa: PLC0415
+
+    render = {"example": reference.example, "schema": reference.json_schema, "reference": reference.reference}
+    streams.write(render[arguments.print]().encode())
+    return OK
+
+
+def completion(arguments: argparse.Namespace) -> int:
+    """Print the completion script of a shell, which is generated when the program is built."""
+    streams.write(Path(__file__).with_name(f"completion.{arguments.shell}").read_bytes())
+    return OK

@@ -1,0 +1,110 @@
+"""``shardwatch run``: the daemon from its settings to its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import queue
+import signal
+import sys
+from collections.abc import Callable
+
+from exporter import __version__
+from exporter.cli import signals, streams
+from exporter.cli.exit_codes import OK
+from exporter.cli.setup import log_to_stderr, read_settings
+from exporter.config.settings import Settings
+from exporter.errors import ListenError, OutputError
+from exporter.logs import log_event
+from exporter.runtime.app import App
+from exporter.runtime.memory import tune_memory
+from exporter.runtime.service_manager import ServiceManager
+from exporter.threads import Thread
+
+logger = logging.getLogger(__name__)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the daemon until it is stopped."""
+
+    def read() -> Settings:
+        return read_settings(arguments.config, arguments.listen)
+
+    settings = read()
+    log_to_stderr(settings.log)
+    manager = ServiceManager(os.environ)
+    app = App(settings, reread=read, on_settings=lambda new: log_to_stderr(new.log), on_snapshot=manager.alive)
+    return serve(app, manager=manager)
+
+
+def print_urls(host: str, port: int, lines: tuple[str, ...] = ()) -> None:
+    """Print where the metrics are, after ``lines``."""
+    shown = f"[{host}]" if ":" in host else host
+    with contextlib.suppress(OutputError):  # the log has it too, and nothing is served worse
+        streams.print_lines(
+            *lines,
+            f"metrics   http://{shown}:{port}/metrics",
+            f"ready     http://{shown}:{port}/-/ready",
+            "stop with Ctrl-C",
+        )
+
+
+def serve(
+    app: App, *, on_listening: Callable[[str, int], None] | None = None, manager: ServiceManager | None = None
+) -> int:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads, SIGUSR1 releases the GPUs until SIGUSR2."""
+    manager = manager or ServiceManager({})
+    signals.install_handlers()
+    tune_memory()
+    app.start()
+    try:
+        host, port = app.listen()
+    except ListenError:
+        app.stop()
+        raise
+    log_event(logger, logging.INFO, "listening", address=f"{host}:{port}", version=__version__)
+    if on_listening is not None:
+        on_listening(host, port)
+    manager.ready(f"serving {host}:{port}")
+    reloads = _Reloads(app, manager, f"serving {host}:{port}")
+    try:
+        while (received := signals.wait()) not in signals.STOP:
+            if received == signal.SIGHUP:
+                reloads.request()
+            else:
+                app.release_cards(released=received == signal.SIGUSR1)
+        manager.stopping()
+    finally:
+        app.stop()
+    logging.shutdown()  # threads that are stuck are daemon threads and delay nothing
+    if sys.stdout is not None:  # it was closed; nothing was printed
+        streams.flush()
+    return OK
+
+
+class _Reloads:
+    """Reloads in a thread of its own, started for the first one: the configuration may be on a disk that hangs.
+
+    The main thread stays free to be told to stop.
+    """
+
+    def __init__(self, app: App, manager: ServiceManager, serving: str) -> None:
+        self._app, self._manager, self._serving = app, manager, serving
+        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: Thread | None = None
+
+    def request(self) -> None:
+        """Reload soon, once for each call."""
+        self._requests.put(None)
+        if self._thread is None:
+            self._thread = Thread(self._run, name="reload")
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._requests.get()
+            self._manager.reloading()
+            outcome = self._app.reload().message
+            self._manager.ready(f"{self._serving}; {outcome.splitlines()[0]}")

@@ -1,0 +1,25 @@
+"""What several commands begin with: the settings, and the log on standard error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import replace
+
+from exporter.config import settings
+from exporter.config.settings import LogSettings, Settings
+from exporter.logs import formatter
+
+
+def read_settings(path: str | None, listen: str | None = None) -> Settings:
+    """Read the configuration, or the environment alone; ``listen`` overrides the address.  Raises SettingsError."""
+    found = settings.load(path, os.environ) if path is not None else settings.default(os.environ)
+    return found if listen is None else replace(found, listen=settings.parse_listen(listen))
+
+
+def log_to_stderr(log: LogSettings) -> None:
+    """Log to standard error from now on, in the format and from the level of the settings."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log.format))
+    logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)
