@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import (
     IMBALANCE_GPUS,
     IMBALANCE_MEMORY,
@@ -15,6 +16,7 @@ from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
 from exporter.promql import (
     Expr,
     aggregate,
@@ -60,15 +62,22 @@ def _straggler() -> Alert:
         keep_firing_for="5m",
         panel=REPLICA_STRAGGLER,
         summary=Text(
-            "The cards of {{ $labels.replica }} on {{ $labels.instance }} wait for card {{ $labels.gpu }}: {{ $labels.cause }}",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的其他卡在等 {{ $labels.gpu }} 号卡：{{ $labels.cause }}",
+            "The GPUs of {{ $labels.replica }} on {{ $labels.instance }} wait for GPU {{ $labels.gpu }}: "
+            "{{ $labels.cause }}",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的其他卡在等 {{ $labels.gpu }} 号卡："
+            "{{ $labels.cause }}",
         ),
         description=Text(
-            "Card {{ $labels.gpu }} ({{ $labels.uuid }}) does the same work more slowly, and the whole group runs at "
-            "its pace. Cause: {{ $labels.cause }}; gpu_straggler_slowdown_ratio says by how much where it can be "
-            "measured.",
-            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）完成同样的工作更慢，整组都按它的速度运行。"
-            "原因：{{ $labels.cause }}；可测量时 gpu_straggler_slowdown_ratio 给出慢了多少。",
+            "GPU {{ $labels.gpu }} ({{ $labels.uuid }}) is the straggler of its group (cause: {{ $labels.cause }}).",
+            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）拖慢了整组（原因：{{ $labels.cause }}）。",
+        )
+        + lookups.SLOWDOWN
+        + lookups.TEMPERATURE,
+        action=Text(
+            "Fix the cause: thermal: cooling; power_brake: power supply; power_cap, clock_lock: nvidia-smi -pl, "
+            "-rgc; other_tenant: end its process; pcie, nvlink: the link. Move the replica meanwhile.",
+            "按原因处理：thermal 查散热；power_brake 查电源；power_cap、clock_lock 用 nvidia-smi -pl、-rgc；"
+            "other_tenant 结束其进程；pcie、nvlink 查链路。期间可迁移副本。",
         ),
     )
 
@@ -90,17 +99,20 @@ def _pcie(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_OVER_PCIE,
         summary=Text(
-            "The cards of {{ $labels.replica }} on {{ $labels.instance }} talk over PCIe and wait for each other",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的卡间通信走 PCIe，互相等待",
+            "The GPUs of {{ $labels.replica }} on {{ $labels.instance }} communicate over PCIe and wait for each "
+            "other",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的卡间通信走 PCIe，互相等待",
         ),
         description=Text(
-            "Two cards that work together have no NVLink between them, and utilisation inside the group differs by "
-            f"more than {limit.warning:.0%} under load. Use fewer cards for each replica (tensor parallelism of 2 or 4 "
-            "inside one PCIe switch, or pipeline stages), or cards with NVLink; llm_card_path_info names the slowest "
-            "path.",
-            "协同工作的两张卡之间没有 NVLink，且负载下组内利用率相差超过 "
-            f"{limit.warning:.0%}。请减少每个副本的卡数（在同一 PCIe 交换机内用 2 或 4 路张量并行，或改用流水线并行），"
-            "或使用带 NVLink 的卡；最慢路径见 llm_card_path_info。",
+            "Two GPUs of the replica have no NVLink between them, and utilisation inside the group differs by "
+            f"more than {limit.warning * 100:g} percentage points under load.",
+            f"该副本有两张卡之间没有 NVLink，且负载下组内利用率相差超过 {limit.warning * 100:g} 个百分点。",
+        )
+        + lookups.SLOWEST_PATH,
+        action=Text(
+            "Use fewer GPUs per replica (tensor parallelism of 2 or 4 inside one PCIe switch, or pipeline "
+            "parallelism), or GPUs with NVLink.",
+            "减少每个副本的卡数（同一 PCIe 交换机内 2 或 4 路张量并行，或改用流水线并行），或使用带 NVLink 的卡。",
         ),
     )
 
@@ -111,21 +123,26 @@ def _gpus(tuning: Tuning) -> Alert:
         name="GroupUtilizationUneven",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=and_on(_spread() > limit.warning, _demand(), on=_GROUP),
+        expr=(and_on(_spread() > limit.warning, _demand(), on=_GROUP) * 100).as_unit(Unit.NONE),  # percentage points
         for_=limit.for_,
         keep_firing_for="5m",
         panel=IMBALANCE_GPUS,
         summary=Text(
-            "The cards of {{ $labels.replica }} on {{ $labels.instance }} are unevenly busy",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 各卡的利用率不均",
+            "The GPUs of {{ $labels.replica }} on {{ $labels.instance }} are unevenly utilised",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 各卡利用率不均",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} lie between the busiest and the least busy card while requests run "
-            f"(alarm above {limit.warning:.0%} for {limit.for_}). Cards over PCIe, a scheduler that prefers the "
-            "first rank, or one slow card: llm_imbalance_share_ratio says at which layer.",
-            "有请求运行时，最忙与最闲的卡相差 {{ $value | humanizePercentage }}（持续 "
-            f"{limit.for_} 高于 {limit.warning:.0%} 即告警）。可能是卡间走 PCIe、调度偏向第一个 rank，"
-            "或某张卡变慢：llm_imbalance_share_ratio 指出发生在哪一层。",
+            "The most and the least utilised GPU differ by {{ $value | humanize }} percentage points while "
+            f"requests run (threshold {limit.warning * 100:g} for {limit.for_}).",
+            f"有请求运行时，利用率最高与最低的卡相差 {{{{ $value | humanize }}}} 个百分点（阈值：持续 {limit.for_} 高"
+            f"于 {limit.warning * 100:g}）。",
+        )
+        + lookups.SLOWEST_PATH,
+        action=Text(
+            "Find the layer on the Imbalance dashboard: gateway, scheduler or GPU. Check for communication over "
+            "PCIe, a scheduler that prefers low ranks, and a slow GPU.",
+            "在“不均衡”仪表盘上确认出在哪一层：网关、调度器还是 GPU。检查卡间是否走 PCIe、调度器是否偏向前面的 "
+            "rank、是否有慢卡。",
         ),
     )
 
@@ -142,16 +159,20 @@ def _memory(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=IMBALANCE_MEMORY,
         summary=Text(
-            "One card of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 有一张卡的显存占用高于其他卡",
+            "One GPU of {{ $labels.replica }} on {{ $labels.instance }} holds more memory than the others",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 有一张卡的显存占用高于其他卡",
         ),
         description=Text(
-            "The fullest card holds {{ $value | humanize }} times the mean of its group (alarm above "
-            f"{limit.warning:g}). Shards are equal, so something else is on that card: a leak in one worker, another "
-            "process, or a rank with more buffers. It runs out first.",
-            "最满的卡是组内均值的 {{ $value | humanize }} 倍（超过 "
-            f"{limit.warning:g} 即告警）。各分片大小相同，因此该卡上另有占用：某个 worker 泄漏、其他进程，"
-            "或某个 rank 的缓冲更大。它会最先耗尽显存。",
+            "The fullest GPU holds {{ $value | humanize }} times the mean of its group (threshold "
+            f"{limit.warning:g}). Shards are equal, so something else uses that GPU.",
+            f"占用最高的卡是组内均值的 {{{{ $value | humanize }}}} 倍（阈值 {limit.warning:g}）。各分片大小相同，说明"
+            "该卡上另有占用。",
+        ),
+        action=Text(
+            "Compare the processes of the group's GPUs (nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory "
+            "--format=csv): another tenant, or a worker that leaks.",
+            "比较组内各卡的进程（nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv）：其他租"
+            "户，或泄漏的 worker。",
         ),
     )
 
@@ -175,13 +196,18 @@ def _ranks(tuning: Tuning) -> Alert:
         panel=IMBALANCE_RANKS,
         summary=Text(
             "The scheduler of {{ $labels.replica }} on {{ $labels.instance }} loads its ranks unevenly",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的调度器对各 rank 分配不均",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的调度器对各 rank 分配不均",
         ),
         description=Text(
-            "The busiest data-parallel rank has {{ $value | humanize }} times the mean number of requests, running or "
-            f"waiting (alarm above {limits.rank_imbalance.warning:g}). Its queue is the tail that users feel.",
-            "最忙的数据并行 rank 的请求数（运行或等待）是均值的 {{ $value | humanize }} 倍（超过 "
-            f"{limits.rank_imbalance.warning:g} 即告警）。它的队列就是用户感受到的长尾。",
+            "The busiest data-parallel rank has {{ $value | humanize }} times the mean number of running or "
+            f"waiting requests (threshold {limits.rank_imbalance.warning:g}).",
+            "最忙的数据并行 rank 的运行或排队请求数是均值的 {{ $value | humanize }} 倍（阈值 "
+            f"{limits.rank_imbalance.warning:g}）。",
+        ),
+        action=Text(
+            "Use a data-parallel load balancer that considers queue and KV cache, upgrade the engine, or balance "
+            "externally with one endpoint per rank.",
+            "使用参考队列与 KV 缓存的数据并行负载均衡，升级引擎，或每个 rank 一个端点、由网关均衡。",
         ),
     )
 
@@ -207,15 +233,19 @@ def _replicas(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(
-            "One replica of {{ $labels.model }} carries far more requests than the others",
+            "One replica of {{ $labels.model }} runs far more requests than the others",
             "{{ $labels.model }} 的某个副本承担的请求远多于其他副本",
         ),
         description=Text(
-            "It runs {{ $value | humanize }} times the mean of the model's replicas, on all nodes of "
-            f"{{{{ $labels.job }}}} (alarm above {limits.replica_imbalance.warning:g}). The gateway makes this: sticky "
-            "sessions, routing by prefix, or a replica that is slower than the rest.",
-            "其运行请求数是 {{ $labels.job }} 中该模型所有副本均值的 {{ $value | humanize }} 倍（超过 "
-            f"{limits.replica_imbalance.warning:g} 即告警）。原因在网关：会话粘滞、按前缀路由，或某个副本比其他慢。",
+            "It runs {{ $value | humanize }} times the mean of the model's replicas on all nodes of "
+            f"{{{{ $labels.job }}}} (threshold {limits.replica_imbalance.warning:g}).",
+            "其运行请求数是 {{ $labels.job }} 中该模型所有副本均值的 {{ $value | humanize }} 倍（阈值 "
+            f"{limits.replica_imbalance.warning:g}）。",
+        ),
+        action=Text(
+            "Check the gateway: sticky sessions, prefix routing, weights. Check whether that replica is slower "
+            "than the others.",
+            "检查网关：会话粘滞、前缀路由、权重；并检查该副本是否比其他副本慢。",
         ),
     )
 
@@ -237,14 +267,19 @@ def _not_receiving_traffic(tuning: Tuning) -> Alert:
         for_="5m",
         panel=IMBALANCE_REPLICAS,
         summary=Text(
-            "{{ $labels.replica }} on {{ $labels.instance }} is sent no requests while others of {{ $labels.model }} work",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }} 收不到请求，而 {{ $labels.model }} 的其他副本正在工作",
+            "{{ $labels.replica }} on {{ $labels.instance }} receives no requests while other replicas of "
+            "{{ $labels.model }} are busy",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 收不到请求，而 {{ $labels.model }} 的其他副本正忙",
         ),
         description=Text(
-            "It is up, wrote tokens an hour ago or at this time yesterday, and has been idle for 15 minutes, while "
-            f"those of its model that work run at least {floor:g} requests each on average. The gateway does not "
-            "know it any more, holds it unfit, or has it drained.",
-            "它在线，一小时前或昨天此时曾产出 token，但已空闲 15 分钟；而同一模型正在工作的副本平均各运行至少 "
-            f"{floor:g} 个请求。网关已不认识它、判定它不可用，或正在排空它。",
+            "It is up and generated tokens 1 hour ago or at this time yesterday, but has been idle for 15 "
+            f"minutes. The busy replicas of its model run at least {floor:g} requests each on average.",
+            "它在线，1 小时前或昨天此时曾生成 token，但已空闲 15 分钟；同一模型其他忙碌的副本平均各运行至少 "
+            f"{floor:g} 个请求。",
+        ),
+        action=Text(
+            "Send it a request directly. If it answers, add it back to the gateway or fix the gateway's health "
+            "check.",
+            "直接向它发送请求；若有应答，将其加回网关，或修正网关的健康检查。",
         ),
     )

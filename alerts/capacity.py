@@ -8,6 +8,7 @@ what was recorded of it does, for ``MEMORY``.
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import REPLICA_HEALTH
 from alerts.recordings import ALERTS_LABELS, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
@@ -105,15 +106,17 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
     limits = tuning.thresholds
     for_, loading = limits.engine_down.for_, limits.engine_loading.for_
     pages = severity is Severity.CRITICAL
-    meaning = Text(
-        f"No other replica of its model is up, or it served and has been away for {loading}: requests fail, or "
-        "the others carry its share."
+    meaning = (
+        Text(
+            f"No other replica of its model is up, or requests ran on it and it has been down for {loading}.",
+            f"该模型没有其他可用副本，或它曾有请求在运行且已离线 {loading}。",
+        )
         if pages
-        else f"Others of its model serve, or nothing ran on it: it may be loading. It pages after {loading} if requests "
-        "ran on it.",
-        f"该模型没有其他可用副本，或它曾在服务且已离线 {loading}：请求会失败，或由其他副本承担其份额。"
-        if pages
-        else f"同一模型的其他副本仍在服务，或它上面没有请求：可能正在加载。若此前有请求在运行，{loading} 后将升级为严重告警。",
+        else Text(
+            f"Other replicas of its model are up, or no requests ran on it: it may be loading. It pages after {loading} "
+            "if requests ran on it.",
+            f"同一模型的其他副本在线，或它上面没有请求：可能正在加载。若此前有请求在运行，{loading} 后升级为紧急告警。",
+        )
     )
     return Alert(
         name="EngineDown",
@@ -125,13 +128,19 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is down",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已宕机",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）不可用",
         ),
         description=Text(
-            f"The {{{{ $labels.engine }}}} server has not answered with a metrics page for {for_} or longer; "
-            f"shardwatch_source_down_info says why (refused, timeout, …). {meaning.en}",
-            f"该 {{{{ $labels.engine }}}} 服务至少 {for_} 没有返回指标页面；原因见 shardwatch_source_down_info"
-            f"（拒绝连接、超时等）。{meaning.zh}",
+            f"The {{{{ $labels.engine }}}} server has not answered for {for_} or longer. ",
+            f"{{{{ $labels.engine }}}} 服务至少 {for_} 没有应答。",
+        )
+        + meaning
+        + lookups.ENGINE_DOWN_REASON
+        + lookups.GATEWAY_SHARE,
+        action=Text(
+            "By reason: refused: read why the process ended and start it; timeout: treat as frozen; tls or "
+            "http_401: fix the configuration.",
+            "按原因处理：refused 则查进程为何退出并启动它；timeout 按冻结处理；tls、http_401 则修正配置。",
         ),
     )
 
@@ -164,16 +173,19 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
         for_=for_,
         panel=REPLICA_HEALTH,
         summary=Text(
-            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} ended while it served",
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} ended while serving",
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）在服务中消失",
         ),
         description=Text(
-            f"Requests ran on it when it was last read, Shardwatch has not known it for {for_}, and its model, which "
-            "had {{ $value | humanize }} replicas up, still has fewer: its process ended and nothing took its place. "
-            f"Resolves when the model has as many again, or after {MEMORY}.",
-            f"最后一次读取时仍有请求在运行，此后 Shardwatch 已有 {for_} 不再知道它；该模型当时有 "
-            "{{ $value | humanize }} 个可用副本，现在仍不足：进程已退出且没有替代者。"
-            f"副本数恢复后（或 {MEMORY} 后）自动恢复。",
+            f"Requests were running when it was last read. It has been unknown to Shardwatch for {for_}, and "
+            "its model, which had {{ $value | humanize }} replicas up, has fewer now. Resolves when the model has "
+            f"as many replicas again, or after {MEMORY}.",
+            f"最后一次读取时仍有请求在运行，此后 {for_} 内 Shardwatch 中已没有它；该模型当时有 "
+            f"{{{{ $value | humanize }}}} 个可用副本，现在更少。副本数恢复后（或 {MEMORY} 后）自动恢复。",
+        ),
+        action=Text(
+            "Start the replica again; read the log of the ended process.",
+            "重新启动副本；查看已退出进程的日志。",
         ),
     )
 
@@ -191,15 +203,18 @@ def _gone_from_page() -> Alert:
         for_="1m",
         panel=REPLICA_HEALTH,
         summary=Text(
-            "{{ $labels.replica }} ({{ $labels.model }}) is no longer on {{ $labels.instance }}",
-            "{{ $labels.instance }} 上已没有 {{ $labels.replica }}（{{ $labels.model }}）",
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} has disappeared",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已从 Shardwatch 中消失",
         ),
         description=Text(
-            "It was up within the last hour, Shardwatch does not know it any more, and its model has fewer replicas "
-            "up than then: its process ended, it was scaled down, or taken out of the configuration. Resolves by "
-            "itself after an hour at most.",
-            "一小时内它仍在线，现在 Shardwatch 已不再知道它，且该模型的可用副本少于当时：进程退出、被缩容，"
-            "或已从配置中删除。最多一小时后自动恢复。",
+            "It was up within the last hour, and its model has fewer replicas up than then: the process ended, it "
+            "was scaled down, or removed from the configuration. Resolves after 1 hour at most.",
+            "1 小时内它仍在线，且该模型的可用副本少于当时：进程退出、被缩容，或已从配置中删除。最多 1 小时后自动"
+            "恢复。",
+        ),
+        action=Text(
+            "Start the replica unless it was removed on purpose.",
+            "若非有意下线，请重新启动该副本。",
         ),
     )
 
@@ -222,13 +237,17 @@ def _model_has_no_replica() -> Alert:
         panel=REPLICA_HEALTH,
         summary=Text(
             "No replica of {{ $labels.model }} is up",
-            "{{ $labels.model }} 已没有可用副本",
+            "{{ $labels.model }} 没有可用副本",
         ),
         description=Text(
-            "Requests were running on it in job {{ $labels.job }} until the end ({{ $value | humanize }} within its "
-            "last 3 minutes), and now no replica answers. A model that had nothing to do when it was taken away does "
-            "not fire this.",
-            "任务 {{ $labels.job }} 中直到最后仍有请求在运行（最后 3 分钟内最多 {{ $value | humanize }} 个），"
-            "而现在没有任何副本应答。下线前已无请求的模型不会触发本告警。",
+            "Requests were running until the end ({{ $value | humanize }} within the last 3 minutes) in job "
+            "{{ $labels.job }}, and no replica answers now. A model that was idle when it was removed does not "
+            "fire this.",
+            "作业 {{ $labels.job }} 中直到最后仍有请求在运行（最后 3 分钟内最多 {{ $value | humanize }} 个），现"
+            "在没有任何副本应答。下线前已空闲的模型不会触发。",
+        ),
+        action=Text(
+            "Start a replica; find what all replicas had in common: node, image, volume, rollout.",
+            "启动一个副本；查明所有副本的共同点：节点、镜像、存储或发布。",
         ),
     )

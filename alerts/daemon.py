@@ -44,10 +44,13 @@ def _down(tuning: Tuning) -> Alert:
             "{{ $labels.instance }} 上的 Shardwatch 无响应",
         ),
         description=Text(
-            "Prometheus has not been able to scrape {{ $labels.instance }} for 2 minutes. Nothing on this node is "
-            "watched: a lost card or a dead engine would go unnoticed. Either the daemon or the node is gone.",
-            "Prometheus 已有 2 分钟无法抓取 {{ $labels.instance }}。该节点目前无人监控：掉卡或引擎崩溃都不会被发现。"
-            "可能是守护进程退出，也可能是整个节点不可用。",
+            "Prometheus has not been able to scrape {{ $labels.instance }} for 2 minutes. The node is not "
+            "monitored: the daemon or the node is down.",
+            "Prometheus 已有 2 分钟无法抓取 {{ $labels.instance }}。该节点无人监控：守护进程或整个节点不可用。",
+        ),
+        action=Text(
+            "Check the node (ping, ssh), then systemctl status shardwatch or the pod, and start it.",
+            "检查节点（ping、ssh），再检查 systemctl status shardwatch 或 Pod，并启动它。",
         ),
     )
 
@@ -62,14 +65,16 @@ def _absent(tuning: Tuning) -> Alert:
         for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
-            "Prometheus knows no Shardwatch target in job {{ $labels.job }}",
-            "Prometheus 的任务 {{ $labels.job }} 中没有任何 Shardwatch 目标",
+            "Prometheus has no Shardwatch target in job {{ $labels.job }}",
+            "Prometheus 的作业 {{ $labels.job }} 中没有任何 Shardwatch 目标",
         ),
         description=Text(
-            "No target of job {{ $labels.job }} exists: service discovery lost all nodes, or the job has another "
-            "name. No alert about cards or engines can fire.",
-            "任务 {{ $labels.job }} 没有任何目标：服务发现丢失了全部节点，或任务改了名字。"
-            "所有关于显卡与引擎的告警都无法触发。",
+            "Service discovery lost all nodes, or the job has another name. No alert about GPUs or engines can fire.",
+            "服务发现丢失了全部节点，或作业改了名字。关于 GPU 与引擎的告警都无法触发。",
+        ),
+        action=Text(
+            "Check /targets of Prometheus; job in the thresholds file must equal the name of the scrape job.",
+            "检查 Prometheus 的 /targets；阈值文件中的 job 必须等于抓取作业名。",
         ),
     )
 
@@ -84,13 +89,17 @@ def _restarting(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=SELF_MEMORY,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} restarts again and again",
+            "Shardwatch on {{ $labels.instance }} restarts repeatedly",
             "{{ $labels.instance }} 上的 Shardwatch 反复重启",
         ),
         description=Text(
-            "It has restarted {{ $value | humanize }} times in 30 minutes. Windows and counters begin anew each "
-            "time; the supervisor's log says why it ends.",
-            "30 分钟内已重启 {{ $value | humanize }} 次。每次重启都会使窗口和计数重新开始；退出原因见进程管理器的日志。",
+            "It restarted {{ $value | humanize }} times in 30 minutes. After each restart the sliding windows "
+            "start empty.",
+            "30 分钟内重启 {{ $value | humanize }} 次。每次重启后滑动窗口从空开始。",
+        ),
+        action=Text(
+            "Read journalctl -u shardwatch or the previous container's log (kubectl logs --previous).",
+            "查看 journalctl -u shardwatch，或上一个容器的日志（kubectl logs --previous）。",
         ),
     )
 
@@ -104,14 +113,16 @@ def _not_loaded() -> Alert:
         for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} refused its new configuration",
+            "Shardwatch on {{ $labels.instance }} rejected its new configuration",
             "{{ $labels.instance }} 上的 Shardwatch 拒绝了新配置",
         ),
         description=Text(
-            "The newest reload was refused and the old configuration goes on; new engines are not watched. "
-            "`shardwatch check-config FILE` lists every problem with its line.",
-            "最近一次重新加载被拒绝，旧配置仍在使用，新增的引擎不会被监控。"
-            "用 `shardwatch check-config FILE` 可列出全部问题及行号。",
+            "The last reload failed; the previous configuration stays in use.",
+            "最近一次重新加载失败，仍在使用旧配置。",
+        ),
+        action=Text(
+            "Run shardwatch check-config FILE, correct the listed lines, and reload.",
+            "运行 shardwatch check-config FILE，修正列出的行后重新加载。",
         ),
     )
 
@@ -125,12 +136,16 @@ def _fault() -> Alert:
         for_="1m",
         panel=SELF_DAEMON,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} survived an unexpected error in {{ $labels.loop }}",
-            "{{ $labels.instance }} 上的 Shardwatch 在 {{ $labels.loop }} 中遇到意外错误并已恢复",
+            "Shardwatch on {{ $labels.instance }} had an internal error in {{ $labels.loop }}",
+            "{{ $labels.instance }} 上的 Shardwatch 在 {{ $labels.loop }} 中发生内部错误",
         ),
         description=Text(
-            "{{ $value | humanize }} errors in 15 minutes. Each is a bug worth a report, with the log's traceback.",
-            "15 分钟内 {{ $value | humanize }} 次。每一次都是值得上报的缺陷，请附上日志中的调用栈。",
+            "{{ $value | humanize }} internal errors in 15 minutes; the loop was restarted.",
+            "15 分钟内发生 {{ $value | humanize }} 次内部错误；该循环已重启。",
+        ),
+        action=Text(
+            "Report the traceback from the log (event=internal_error).",
+            "上报日志中的调用栈（event=internal_error）。",
         ),
     )
 
@@ -144,12 +159,16 @@ def _dropped() -> Alert:
         for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} leaves series out of its page",
-            "{{ $labels.instance }} 上的 Shardwatch 从页面中舍弃了部分序列",
+            "Shardwatch on {{ $labels.instance }} drops series",
+            "{{ $labels.instance }} 上的 Shardwatch 舍弃了部分序列",
         ),
         description=Text(
-            "{{ $value | humanize }} series were left out because the page would exceed its hard cap or their "
-            "values were not finite; alerts on them stay silent.",
-            "有 {{ $value | humanize }} 条序列因超出页面上限或数值非有限而被舍弃；依赖它们的告警会保持沉默。",
+            "{{ $value | humanize }} series are not exposed because the hard limit is reached or their values are "
+            "not finite. Alerts on them cannot fire.",
+            "{{ $value | humanize }} 条序列因达到上限或数值非有限而未暴露，依赖它们的告警无法触发。",
+        ),
+        action=Text(
+            "Monitor fewer engines with one daemon; report values that are not finite.",
+            "减少单个守护进程监控的引擎数；上报非有限值。",
         ),
     )

@@ -35,14 +35,17 @@ def _memory_held_idle(tuning: Tuning) -> Alert:
         for_=limits.idle_share.for_,
         panel=EFFICIENCY_IDLE,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} holds a model and does nothing",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡加载了模型却空闲",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} holds a model and is idle",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡加载了模型但空闲",
         ),
         description=Text(
-            "It idled {{ $value | humanizePercentage }} of the last hour while its memory was taken "
-            "({{ $labels.uuid }}). Sleep, scale down, or let another model use it.",
-            "过去一小时有 {{ $value | humanizePercentage }} 的时间空闲，显存却被占用（{{ $labels.uuid }}）。"
-            "可让引擎休眠、缩容，或交给其他模型使用。",
+            "It was idle for {{ $value | humanizePercentage }} of the last hour while its memory was allocated ("
+            "{{ $labels.uuid }}).",
+            "过去 1 小时有 {{ $value | humanizePercentage }} 的时间空闲，显存却被占用（{{ $labels.uuid }}）。",
+        ),
+        action=Text(
+            "Use the engine's sleep mode, scale down, or share the GPU with another model.",
+            "启用引擎的休眠模式、缩容，或与其他模型共享该卡。",
         ),
     )
 
@@ -60,14 +63,18 @@ def _low_utilization(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=NODE_UTILIZATION,
         summary=Text(
-            "The cards of {{ $labels.replica }} on {{ $labels.instance }} are little used while it serves",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 在服务期间显卡利用率偏低",
+            "The GPUs of {{ $labels.replica }} on {{ $labels.instance }} have low utilisation while it serves",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 在服务期间 GPU 利用率偏低",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} over 30 minutes with requests running and none waiting (note below "
-            f"{limit.warning:.0%}): fewer or smaller cards would serve as well.",
-            "30 分钟内有请求运行且无排队，利用率仅 {{ $value | humanizePercentage }}（低于 "
-            f"{limit.warning:.0%} 即提示）：更少或更小的卡即可胜任。",
+            "{{ $value | humanizePercentage }} over 30 minutes with requests running and none waiting (threshold "
+            f"{limit.warning:.0%}).",
+            f"30 分钟内有请求运行且无排队，利用率为 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.0%}）"
+            "。",
+        ),
+        action=Text(
+            "Use fewer or smaller GPUs, or place another model on them.",
+            "减少卡数、换用较小的卡，或再部署一个模型。",
         ),
     )
 
@@ -89,13 +96,16 @@ def _cost_increased(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=EFFICIENCY_COST,
         summary=Text(
-            "Tokens of {{ $labels.replica }} ({{ $labels.model }}) cost far more than yesterday",
-            "{{ $labels.replica }}（{{ $labels.model }}）的 token 成本远高于昨天",
+            "The token cost of {{ $labels.replica }} ({{ $labels.model }}) increased",
+            "{{ $labels.replica }}（{{ $labels.model }}）的 token 成本上升",
         ),
         description=Text(
             "{{ $value | humanize }} times the price of the same hour yesterday, in {{ $labels.currency }} on "
-            "{{ $labels.instance }}: less traffic on as many cards, or slower work.",
-            "{{ $labels.instance }} 上的价格（{{ $labels.currency }}）是昨天同一小时的 {{ $value | humanize }} 倍："
-            "同样多的卡承担了更少的流量，或处理变慢。",
+            "{{ $labels.instance }}.",
+            "{{ $labels.instance }} 上的单价（{{ $labels.currency }}）是昨天同一小时的 {{ $value | humanize }} 倍。",
+        ),
+        action=Text(
+            "Scale to the traffic; check for a straggler or slower requests.",
+            "按流量伸缩；检查是否有慢卡或请求变慢。",
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import (
     REPLICA_CACHE,
     REPLICA_FIRST_TOKEN,
@@ -49,10 +50,17 @@ def _frozen() -> Alert:
             "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）已冻结",
         ),
         description=Text(
-            "Requests are running and no counter of the engine moves: a collective that does not end, a lost card "
-            "or link, or a deadlock. It does not heal by itself; restart the replica after looking at its cards.",
-            "有请求在运行，但引擎的所有计数都不再变化：集合通信无法结束、掉卡或链路断开，或死锁。"
-            "它不会自行恢复；检查显卡后请重启该副本。",
+            "Requests are running and no counter of the engine moves. It does not recover by itself.",
+            "有请求在运行，但引擎的所有计数器都不再变化。它不会自行恢复。",
+        )
+        + lookups.LOST_GPU
+        + lookups.RUNNING
+        + lookups.WAITING
+        + lookups.GATEWAY_SHARE,
+        action=Text(
+            "Remove the replica from the gateway; check its GPUs (gpu_up, XIDs, NVLinks); end all of its "
+            "processes and start it again.",
+            "将副本从网关摘除；检查其 GPU（gpu_up、XID、NVLink）；结束全部进程后重新启动。",
         ),
     )
 
@@ -79,14 +87,22 @@ def _no_tokens() -> Alert:
         for_="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
-            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} runs requests and makes no token",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）有请求在运行却不产出 token",
+            "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is running requests but "
+            "generating no tokens",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）有请求在运行但不生成 token",
         ),
         description=Text(
-            "{{ $value | humanize }} requests have been running for 5 minutes (20 where the engine may count only what "
-            "is finished) and not one token was read or generated, although the engine's page still answers.",
-            "有 {{ $value | humanize }} 个请求已运行 5 分钟（只统计已完成请求的引擎为 20 分钟），"
-            "既没有读入也没有生成任何 token，而引擎页面仍有响应。",
+            "{{ $value | humanize }} requests have been running for 5 minutes (20 where the engine may count only "
+            "finished requests) and no token was read or generated. The engine's metrics endpoint still answers.",
+            "{{ $value | humanize }} 个请求已运行 5 分钟（只统计已完成请求的引擎为 20 分钟），没有读入或生成任何 "
+            "token，而引擎的指标端点仍有响应。",
+        )
+        + lookups.WAITING
+        + lookups.GATEWAY_SHARE,
+        action=Text(
+            "Remove the replica from the gateway; save a stack dump (py-spy dump); end all of its processes and "
+            "start it again.",
+            "将副本从网关摘除；保存调用栈（py-spy dump）；结束全部进程后重新启动。",
         ),
     )
 
@@ -107,15 +123,21 @@ def _idle_with_queue(tuning: Tuning) -> tuple[Alert, ...]:
             keep_firing_for="3m",
             panel=REPLICA_QUEUE,
             summary=Text(
-                "Requests wait for {{ $labels.replica }} on {{ $labels.instance }} while its cards idle",
-                "{{ $labels.instance }} 上 {{ $labels.replica }} 的请求在排队，而显卡空闲",
+                "Requests wait for {{ $labels.replica }} on {{ $labels.instance }} while its GPUs are idle",
+                "{{ $labels.instance }} 上的 {{ $labels.replica }} 有请求排队，而 GPU 空闲",
             ),
             description=Text(
-                "Its cards are {{ $value | humanizePercentage }} utilised while requests wait (alarm below "
-                f"{value:.0%} for {limit.for_}): the engine's own limits, its CPU threads or a stuck scheduler hold "
-                "them back, not the hardware.",
-                "有请求在排队，而显卡利用率仅 {{ $value | humanizePercentage }}（持续 "
-                f"{limit.for_} 低于 {value:.0%} 即告警）：瓶颈是引擎自身的限制、CPU 线程或卡住的调度器，而不是硬件。",
+                "Its GPUs are {{ $value | humanizePercentage }} utilised while requests wait (threshold "
+                f"{value:.0%} for {limit.for_}). The limit is in the engine or its CPU threads, not in the GPUs.",
+                f"有请求排队，而 GPU 利用率为 {{{{ $value | humanizePercentage }}}}（阈值：持续 {limit.for_} 低于 "
+                f"{value:.0%}）。瓶颈在引擎或其 CPU 线程，不在 GPU。",
+            )
+            + lookups.WAITING,
+            action=Text(
+                "Compare running requests with the engine's limits (--max-num-seqs); check for a CPU thread at "
+                "100 % (top -H); restart the engine if its scheduler is stuck.",
+                "比较运行请求数与引擎上限（--max-num-seqs）；检查是否有 CPU 线程达到 100 %（top -H）；若调度器卡"
+                "住则重启引擎。",
             ),
         )
 
@@ -138,15 +160,19 @@ def _cache_pressure(tuning: Tuning) -> tuple[Alert, ...]:
             keep_firing_for="5m",
             panel=REPLICA_CACHE,
             summary=Text(
-                "Requests wait for the KV cache of {{ $labels.replica }} on {{ $labels.instance }}",
-                "{{ $labels.instance }} 上 {{ $labels.replica }} 的请求在等待 KV 缓存",
+                "Requests wait for KV cache of {{ $labels.replica }} on {{ $labels.instance }}",
+                "{{ $labels.instance }} 上的 {{ $labels.replica }} 的请求在等待 KV 缓存",
             ),
             description=Text(
-                "{{ $value | humanizePercentage }} of the fullest rank's cache is held by live requests (alarm above "
-                f"{value:.0%} for {limit.for_}) and requests wait. More replicas, shorter contexts, or a quantised "
-                "cache.",
-                "最满的 rank 已有 {{ $value | humanizePercentage }} 的缓存被活跃请求占用（持续 "
-                f"{limit.for_} 高于 {value:.0%} 即告警），并有请求在等待。可增加副本、缩短上下文或量化缓存。",
+                "{{ $value | humanizePercentage }} of the KV cache of the fullest rank is in use (threshold "
+                f"{value:.0%} for {limit.for_}) and requests wait.",
+                f"最满的 rank 已使用 {{{{ $value | humanizePercentage }}}} 的 KV 缓存（阈值：持续 {limit.for_} 高于 "
+                f"{value:.0%}），并有请求排队。",
+            )
+            + lookups.WAITING,
+            action=Text(
+                "Add replicas, limit the context length, use a quantised KV cache, or give the cache more memory.",
+                "增加副本、限制上下文长度、使用量化 KV 缓存，或加大缓存。",
             ),
         )
 
@@ -164,14 +190,17 @@ def _preemptions(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=REPLICA_PREEMPTIONS,
         summary=Text(
-            "{{ $labels.replica }} on {{ $labels.instance }} throws running requests back",
+            "{{ $labels.replica }} on {{ $labels.instance }} preempts running requests",
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 频繁抢占运行中的请求",
         ),
         description=Text(
-            "{{ $value | humanize }} preemptions a second over 5 minutes (alarm above "
-            f"{limit.warning:g}): the cache is full, and each preempted request computes its tokens again.",
-            "5 分钟内每秒 {{ $value | humanize }} 次抢占（超过 "
-            f"{limit.warning:g} 即告警）：缓存已满，每个被抢占的请求都要重新计算其 token。",
+            f"{{{{ $value | humanize }}}} preemptions per second over 5 minutes (threshold {limit.warning:g}). Each "
+            "preempted request computes its tokens again.",
+            f"5 分钟内每秒 {{{{ $value | humanize }}}} 次抢占（阈值 {limit.warning:g}）。被抢占的请求需要重新计算。",
+        ),
+        action=Text(
+            "Lower --max-num-seqs, add replicas, or give the KV cache more memory.",
+            "降低 --max-num-seqs、增加副本，或加大 KV 缓存。",
         ),
     )
 
@@ -191,14 +220,18 @@ def _hit_rate_dropped(tuning: Tuning) -> Alert:
         for_=limits.hit_rate_of_past.for_,
         panel=REPLICA_HITS,
         summary=Text(
-            "The prefix cache of {{ $labels.replica }} on {{ $labels.instance }} hits far less than before",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的前缀缓存命中率大幅下降",
+            "The prefix-cache hit rate of {{ $labels.replica }} on {{ $labels.instance }} dropped",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的前缀缓存命中率下降",
         ),
         description=Text(
-            "It stands at {{ $value | humanizePercentage }} of its own past (the same half hour yesterday, or an hour "
-            "ago), with as many lookups. Prompts, routing by prefix or the room for cached blocks have changed.",
-            "仅为自身过去（昨天同一半小时，或一小时前）的 {{ $value | humanizePercentage }}，而查询量相当。"
-            "可能是提示词、按前缀路由或缓存空间发生了变化。",
+            "It is {{ $value | humanizePercentage }} of its own past (the same half hour yesterday, or 1 hour "
+            "ago) at a similar number of lookups.",
+            "为自身历史值（昨天同一半小时，或 1 小时前）的 {{ $value | humanizePercentage }}，而查询量相当。",
+        ),
+        action=Text(
+            "Check whether prompts changed (a timestamp at the start?), whether prefix routing changed, and the "
+            "room for cached blocks.",
+            "检查提示词是否改变（开头加了时间戳？）、前缀路由是否改变，以及缓存块的空间。",
         ),
     )
 
@@ -216,14 +249,19 @@ def _saturated(tuning: Tuning) -> Alert:
         for_=limits.saturated_share.for_,
         panel=REPLICA_FIRST_TOKEN,
         summary=Text(
-            "{{ $labels.stage }} of {{ $labels.replica }} on {{ $labels.instance }} exceeds what its buckets can show",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的 {{ $labels.stage }} 超出直方图可表示的范围",
+            "{{ $labels.stage }} latency of {{ $labels.replica }} on {{ $labels.instance }} exceeds the largest "
+            "histogram bucket",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的 {{ $labels.stage }} 延迟超出最大的直方图桶",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of the observations lie beyond the last bound, in every window of the "
-            "daemon: quantiles stand still there while users wait longer.",
-            "守护进程的每个窗口内都有 {{ $value | humanizePercentage }} 以上的观测超出最后一个桶边界："
-            "分位数停在边界上，而用户等待更久。",
+            "{{ $value | humanizePercentage }} of the observations are above the last bucket bound, in every "
+            "window. Quantiles are capped at that bound; the real latency is higher.",
+            "每个窗口内都有 {{ $value | humanizePercentage }} 的观测超出最后一个桶边界。分位数被截断在该边界，真"
+            "实延迟更高。",
+        ),
+        action=Text(
+            "Reduce the latency, or configure larger buckets in the engine.",
+            "降低延迟，或在引擎中配置更大的桶。",
         ),
     )
 
@@ -239,13 +277,16 @@ def _restarting(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=REPLICA_TOKENS,
         summary=Text(
-            "{{ $labels.replica }} on {{ $labels.instance }} restarts again and again",
+            "{{ $labels.replica }} on {{ $labels.instance }} restarts repeatedly",
             "{{ $labels.instance }} 上的 {{ $labels.replica }} 反复重启",
         ),
         description=Text(
-            "Its counters began anew {{ $value | humanize }} times in 30 minutes. The engine's log says why it "
-            "ended: out of memory, a lost worker, a failed health check.",
-            "30 分钟内其计数重新开始了 {{ $value | humanize }} 次。退出原因见引擎日志：显存不足、worker 丢失或健康检查失败。",
+            "Its counters were reset {{ $value | humanize }} times in 30 minutes.",
+            "30 分钟内其计数器重置了 {{ $value | humanize }} 次。",
+        ),
+        action=Text(
+            "Read the engine's log for why it ended: out of memory, a lost worker, a failed liveness probe.",
+            "查看引擎日志中的退出原因：内存不足、worker 丢失、存活探针失败。",
         ),
     )
 
@@ -259,11 +300,15 @@ def _rank_stale() -> Alert:
         for_="5m",
         panel=REPLICA_HEALTH,
         summary=Text(
-            "Rank {{ $labels.rank }} of {{ $labels.replica }} on {{ $labels.instance }} stands still",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的 rank {{ $labels.rank }} 停滞",
+            "Rank {{ $labels.rank }} of {{ $labels.replica }} on {{ $labels.instance }} is stale",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的 rank {{ $labels.rank }} 停滞",
         ),
         description=Text(
-            "Its figures have not moved for 5 minutes while those of other ranks do: the worker is gone or hangs.",
-            "其他 rank 的数值在变化，而它已有 5 分钟不变：worker 已退出或挂起。",
+            "Its metrics have not changed for 5 minutes while those of other ranks do: the worker is gone or hangs.",
+            "其他 rank 的指标在变化，而它已有 5 分钟不变：worker 已退出或挂起。",
+        ),
+        action=Text(
+            "Restart the worker (ray list actors).",
+            "重启该 worker（ray list actors）。",
         ),
     )

@@ -130,14 +130,18 @@ def _drivers() -> Alert:
         for_="30m",
         panel=FLEET_VERSIONS,
         summary=Text(
-            "Nodes that serve {{ $labels.model }} run different drivers or CUDA versions",
+            "Nodes that serve {{ $labels.model }} run different driver or CUDA versions",
             "提供 {{ $labels.model }} 的节点驱动或 CUDA 版本不一致",
         ),
         description=Text(
-            "{{ $value | humanize }} combinations of driver and CUDA version serve the model in job "
-            "{{ $labels.job }} for 30 minutes. Speed and failures differ by node; bring them to one version.",
-            "任务 {{ $labels.job }} 中该模型由 {{ $value | humanize }} 种驱动与 CUDA 版本组合提供服务，已持续 30 分钟。"
-            "不同节点的速度和故障会不同；请统一版本。",
+            "{{ $value | humanize }} combinations of driver and CUDA version in job {{ $labels.job }} for 30 "
+            "minutes. Speed and failures differ by node.",
+            "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 种驱动与 CUDA 版本组合，已持续 30 分钟。速度与故"
+            "障因节点而异。",
+        ),
+        action=Text(
+            "Drain the nodes that differ and bring them to one version.",
+            "排空版本不同的节点并统一版本。",
         ),
     )
 
@@ -156,10 +160,14 @@ def _engine_versions() -> Alert:
             "{{ $labels.model }} 的副本运行着不同版本的 {{ $labels.engine }}",
         ),
         description=Text(
-            "{{ $value | humanize }} versions in job {{ $labels.job }} for 30 minutes: a rollout that stopped half "
-            "way. Answers, speed and memory differ by replica.",
-            "任务 {{ $labels.job }} 中有 {{ $value | humanize }} 个版本并存，已持续 30 分钟：发布中途停止。"
-            "不同副本的回答、速度与显存占用会不同。",
+            "{{ $value | humanize }} versions in job {{ $labels.job }} for 30 minutes: a rollout that stopped "
+            "half way, or a canary.",
+            "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 个版本并存，已持续 30 分钟：发布中途停止，或金丝"
+            "雀发布。",
+        ),
+        action=Text(
+            "Finish or roll back the rollout; silence this alert for a canary.",
+            "完成或回滚发布；金丝雀发布期间请静默本告警。",
         ),
     )
 
@@ -176,12 +184,16 @@ def _count_decreased() -> Alert:
         for_="5m",
         panel=FLEET_GPUS,
         summary=Text(
-            "{{ $labels.instance }} has fewer cards than it had within the last week",
-            "{{ $labels.instance }} 的显卡数量少于过去一周",
+            "{{ $labels.instance }} has fewer GPUs than within the last week",
+            "{{ $labels.instance }} 的 GPU 数量少于过去一周",
         ),
         description=Text(
-            "{{ $value | humanize }} of the cards that the driver listed within the week are missing: they did not come "
-            "back after a reboot or a reset, or MIG was set anew.",
-            "一周内驱动列出过的卡中有 {{ $value | humanize }} 张缺失：重启或复位后未恢复，或重新划分了 MIG。",
+            "{{ $value | humanize }} GPUs that the driver listed within the last week are missing.",
+            "过去一周驱动列出过的 GPU 中有 {{ $value | humanize }} 张缺失。",
+        ),
+        action=Text(
+            "Compare lspci with nvidia-smi -L; read the kernel log of the boot; reseat and power-cycle. Silence "
+            "it if MIG was reconfigured on purpose.",
+            "比较 lspci 与 nvidia-smi -L；查看开机内核日志；重新插卡并断电冷启动。若有意重新划分 MIG，请静默。",
         ),
     )

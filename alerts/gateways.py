@@ -30,13 +30,17 @@ def _unreadable() -> Alert:
         for_="2m",
         panel=IMBALANCE_GATEWAYS,
         summary=Text(
-            "Gateway {{ $labels.gateway }} cannot be read from {{ $labels.instance }}",
+            "Gateway {{ $labels.gateway }} cannot be scraped from {{ $labels.instance }}",
             "无法从 {{ $labels.instance }} 读取网关 {{ $labels.gateway }}",
         ),
         description=Text(
-            "Its metrics page has not been read for 2 minutes: the gateway is down, or its page has moved. "
-            "Shares and errors by backend are unknown meanwhile.",
-            "已有 2 分钟无法读取其指标页面：网关宕机，或页面地址已变。在此期间各后端的份额与错误未知。",
+            "Its metrics endpoint has not been read for 2 minutes. Shares and errors by backend are unknown "
+            "meanwhile.",
+            "已有 2 分钟无法读取其指标端点，期间各后端的份额与错误未知。",
+        ),
+        action=Text(
+            "Send a request through the gateway; start it, or correct the address of its metrics endpoint.",
+            "经网关发送一个请求；启动网关，或修正其指标端点的地址。",
         ),
     )
 
@@ -61,14 +65,17 @@ def _pool_down() -> Alert:
         for_="1m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
-            "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no backend left",
-            "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 已无可用后端",
+            "Pool {{ $labels.pool }} of gateway {{ $labels.gateway }} has no healthy backend",
+            "网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 没有健康的后端",
         ),
         description=Text(
-            "The gateway holds every backend of {{ $labels.pool }} unfit, as {{ $value | humanize }} of the nodes that "
-            "read it see, and it is sent requests: each fails.",
-            "网关认为 {{ $labels.pool }} 的所有后端均不可用（有 {{ $value | humanize }} 个读取它的节点如此观测），"
-            "而仍有请求发往它：全部失败。",
+            "Every backend of the pool is down according to the gateway (seen from {{ $value | humanize }} "
+            "nodes), and the pool receives requests: they fail.",
+            "网关认为该池的所有后端均不可用（{{ $value | humanize }} 个节点观测到），而该池仍有请求：全部失败。",
+        ),
+        action=Text(
+            "Start the replicas. If they are up, fix the gateway's health check.",
+            "启动副本；若副本在线，请修正网关的健康检查。",
         ),
     )
 
@@ -83,13 +90,17 @@ def _backend_down() -> Alert:
         for_="5m",
         panel=IMBALANCE_BACKENDS,
         summary=Text(
-            "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of {{ $labels.pool }} no requests",
-            "网关 {{ $labels.gateway }} 不再向 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
+            "Gateway {{ $labels.gateway }} sends {{ $labels.backend }} of pool {{ $labels.pool }} no requests",
+            "网关 {{ $labels.gateway }} 不再向后端池 {{ $labels.pool }} 的 {{ $labels.backend }} 发送请求",
         ),
         description=Text(
-            "The backend has failed its health checks, drained or been in maintenance for 5 minutes (seen from "
-            "{{ $labels.instance }}); the others carry its share.",
-            "该后端健康检查失败、正在排空或处于维护已有 5 分钟（观测自 {{ $labels.instance }}）；其份额由其他后端承担。",
+            "The backend has failed health checks, drained or been in maintenance for 5 minutes (seen from "
+            "{{ $labels.instance }}).",
+            "该后端健康检查失败、正在排空或处于维护已有 5 分钟（观测自 {{ $labels.instance }}）。",
+        ),
+        action=Text(
+            "Start the replica, end its draining, or fix the health check.",
+            "启动副本、取消排空，或修正健康检查。",
         ),
     )
 
@@ -112,15 +123,19 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             panel=IMBALANCE_POOLS,
             summary=Text(
                 "Requests to pool {{ $labels.pool }} of gateway {{ $labels.gateway }} fail",
-                "发往网关 {{ $labels.gateway }} 的后端池 {{ $labels.pool }} 的请求失败",
+                "发往网关 {{ $labels.gateway }} 后端池 {{ $labels.pool }} 的请求失败",
             ),
             description=Text(
-                "{{ $value | humanizePercentage }} of the answers of 5 minutes were server errors (alarm above "
+                "{{ $value | humanizePercentage }} of the responses of 5 minutes were server errors (threshold "
                 f"{value:.0%} of at least {limits.error_requests.warning:g} requests; seen from "
                 "{{ $labels.instance }}).",
-                "5 分钟内有 {{ $value | humanizePercentage }} 的应答为服务端错误（请求数不少于 "
-                f"{limits.error_requests.warning:g} 且超过 {value:.0%} 即告警；观测自 "
-                "{{ $labels.instance }}）。",
+                f"5 分钟内 {{{{ $value | humanizePercentage }}}} 的应答为服务端错误（阈值 {value:.0%}，且请求数不少于 "
+                f"{limits.error_requests.warning:g}；观测自 {{{{ $labels.instance }}}}）。",
+            ),
+            action=Text(
+                "Find the backend with errors (gateway_errors_total) and drain it; if there is none, the gateway "
+                "itself rejects requests: check its limits.",
+                "找出出错的后端（gateway_errors_total）并排空；若没有，则是网关自身拒绝请求：检查其限额。",
             ),
         )
 
@@ -140,15 +155,20 @@ def _uneven(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=IMBALANCE_BUSIEST,
         summary=Text(
-            "Gateway {{ $labels.gateway }} sends the backends of {{ $labels.pool }} uneven shares",
-            "网关 {{ $labels.gateway }} 分给 {{ $labels.pool }} 各后端的请求不均",
+            "Gateway {{ $labels.gateway }} distributes requests of pool {{ $labels.pool }} unevenly",
+            "网关 {{ $labels.gateway }} 对后端池 {{ $labels.pool }} 的请求分配不均",
         ),
         description=Text(
-            "One backend was sent {{ $value | humanize }} times the mean of its pool in 5 minutes (alarm above "
+            "One backend received {{ $value | humanize }} times the mean of its pool in 5 minutes (threshold "
             f"{limits.gateway_imbalance.warning:g} for {limits.gateway_imbalance.for_}; seen from "
-            "{{ $labels.instance }}). Weights that somebody set on purpose count as uneven.",
-            "5 分钟内某个后端收到的请求是池内均值的 {{ $value | humanize }} 倍（持续 "
-            f"{limits.gateway_imbalance.for_} 高于 {limits.gateway_imbalance.warning:g} 即告警；观测自 "
-            "{{ $labels.instance }}）。人为设置的权重也会被计为不均。",
+            "{{ $labels.instance }}). Intended weights count too.",
+            "5 分钟内某个后端收到的请求是池内均值的 {{ $value | humanize }} 倍（阈值：持续 "
+            f"{limits.gateway_imbalance.for_} 高于 {limits.gateway_imbalance.warning:g}；观测自 "
+            "{{ $labels.instance }}）。有意设置的权重也会计入。",
+        ),
+        action=Text(
+            "Check the balancing algorithm and the weights; raise the threshold gateway_imbalance for intended "
+            "weights.",
+            "检查负载均衡算法与权重；有意设置的权重请提高阈值 gateway_imbalance。",
         ),
     )

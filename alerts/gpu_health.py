@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import gpu_links, gpu_memory_errors
+from alerts import gpu_links, gpu_memory_errors, lookups
 from alerts.panel_ids import FLEET_GPUS, GPU_RECOVERY, GPU_XIDS
 from alerts.recordings import NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group, Severity
@@ -30,15 +30,23 @@ def _lost() -> Alert:
         for_="1m",
         panel=FLEET_GPUS,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} is lost",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡丢失",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is lost",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡掉卡（无应答）",
         ),
         description=Text(
-            "Card {{ $labels.gpu }} ({{ $labels.uuid }}) has not answered for a minute: fallen off the bus, hung, "
-            "or waiting for a reset. {{ with $labels.replica }}{{ . }} used it. {{ end }}Every replica that uses it is about "
-            "to freeze in its next collective.",
-            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）已有一分钟无应答：从总线掉落、挂死，或等待复位。"
-            "{{ with $labels.replica }}此前由 {{ . }} 使用。{{ end }}使用它的所有副本都会在下一次集合通信中冻结。",
+            "The GPU ({{ $labels.uuid }}) has not answered for 1 minute.{{ with $labels.replica }} It served "
+            "replica {{ . }}.{{ end }}",
+            "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}",
+        )
+        + lookups.XID
+        + lookups.FROZEN
+        + lookups.WAITING
+        + lookups.GATEWAY_SHARE,
+        action=Text(
+            "Remove its replica from the gateway and end all of the replica's processes; drain the node; reset "
+            "the GPU, or reboot the node if an XID asks for it. Power-cycle if it recurs.",
+            "将其副本从网关摘除并结束该副本的全部进程；排空节点；复位该卡，若 XID 要求则重启节点；再次出现则断电"
+            "冷启动。",
         ),
     )
 
@@ -52,14 +60,17 @@ def _recovery() -> Alert:
         for_="1m",
         panel=GPU_RECOVERY,
         summary=Text(
-            "The driver asks for {{ $labels.action }} of card {{ $labels.gpu }} on {{ $labels.instance }}",
-            "驱动要求对 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡执行 {{ $labels.action }}",
+            "The driver requests {{ $labels.action }} for GPU {{ $labels.gpu }} on {{ $labels.instance }}",
+            "驱动要求对 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡 执行 {{ $labels.action }}",
         ),
         description=Text(
-            "Card {{ $labels.gpu }} ({{ $labels.uuid }}) works on borrowed time: drain its replicas, then do what "
-            "the driver asks for ({{ $labels.action }}).",
-            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）随时可能失效：先迁走其上的副本，再执行驱动要求的操作"
-            "（{{ $labels.action }}）。",
+            "The GPU ({{ $labels.uuid }}) may fail at any time until {{ $labels.action }} is done.",
+            "在执行 {{ $labels.action }} 之前，该卡（{{ $labels.uuid }}）随时可能失效。",
+        )
+        + lookups.XID,
+        action=Text(
+            "Drain the replicas on this GPU, then perform {{ $labels.action }}.",
+            "先排空该卡上的副本，再执行 {{ $labels.action }}。",
         ),
     )
 
@@ -79,7 +90,7 @@ def _seen(kind: Class) -> Expr:
     return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=match("|".join(map(str, codes))))) < RECENT_SECONDS
 
 
-def _xid(name: str, kind: Class, severity: Severity, what: Text, cure: Text) -> Alert:
+def _xid(name: str, kind: Class, severity: Severity, what: Text, action: Text) -> Alert:
     return Alert(
         name=name,
         severity=severity,
@@ -88,15 +99,15 @@ def _xid(name: str, kind: Class, severity: Severity, what: Text, cure: Text) -> 
         for_="1m",
         panel=GPU_XIDS,
         summary=Text(
-            f"XID {{{{ $labels.xid }}}} on card {{{{ $labels.gpu }}}} of {{{{ $labels.instance }}}}: {what.en}",
+            f"XID {{{{ $labels.xid }}}} on GPU {{{{ $labels.gpu }}}} of {{{{ $labels.instance }}}}: {what.en}",
             f"{{{{ $labels.instance }}}} 的 {{{{ $labels.gpu }}}} 号卡出现 XID {{{{ $labels.xid }}}}：{what.zh}",
         ),
         description=Text(
-            "XID {{ $labels.xid }} was seen {{ $value | humanizeDuration }} ago on card {{ $labels.gpu }} "
-            f"({{{{ $labels.uuid }}}}). {cure.en}",
-            "{{ $value | humanizeDuration }} 前在 {{ $labels.gpu }} 号卡（{{ $labels.uuid }}）上出现 "
-            f"XID {{{{ $labels.xid }}}}。{cure.zh}",
-        ),
+            "XID {{ $labels.xid }} occurred {{ $value | humanizeDuration }} ago ({{ $labels.uuid }}).",
+            "{{ $value | humanizeDuration }} 前出现 XID {{ $labels.xid }}（{{ $labels.uuid }}）。",
+        )
+        + lookups.XID_ADVICE,
+        action=action,
     )
 
 
@@ -105,10 +116,10 @@ def _reset_node() -> Alert:
         "GpuXidResetNode",
         Class.RESET_NODE,
         Severity.WARNING,
-        Text("the node must be restarted", "需要重启节点"),
+        Text("the node must be rebooted", "需要重启节点"),
         Text(
-            "Drain the node and restart it; cold if it comes back.",
-            "请迁走节点上的负载后重启；若再次出现则断电重启。",
+            "Drain the node and reboot it; power-cycle it if the XID recurs.",
+            "排空节点并重启；再次出现则断电冷启动。",
         ),
     )
 
@@ -118,8 +129,11 @@ def _reset_gpu() -> Alert:
         "GpuXidResetGpu",
         Class.RESET_CARD,
         Severity.WARNING,
-        Text("the card must be reset", "需要复位显卡"),
-        Text("Drain its replicas and reset the card.", "请迁走其上的副本后复位该卡。"),
+        Text("the GPU must be reset", "需要复位该卡"),
+        Text(
+            "Drain the GPU's replicas and reset it: nvidia-smi --gpu-reset -i {{ $labels.gpu }}.",
+            "排空该卡上的副本并复位：nvidia-smi --gpu-reset -i {{ $labels.gpu }}。",
+        ),
     )
 
 
@@ -128,11 +142,10 @@ def _inspect() -> Alert:
         "GpuXidInspect",
         Class.INSPECT,
         Severity.WARNING,
-        Text("somebody must look", "需要人工检查"),
+        Text("manual inspection required", "需要人工检查"),
         Text(
-            "What to do depends on what the kernel log says beside it; gpu_xid_action_info holds the catalogue's "
-            "advice, and says unknown of a code that it does not have.",
-            "处理方式取决于内核日志中的上下文；目录建议见 gpu_xid_action_info，目录中没有的代码标为 unknown。",
+            "Follow the recommended action; the sub-code is in the kernel log (dmesg | grep -i xid).",
+            "按建议操作处理；子代码见内核日志（dmesg | grep -i xid）。",
         ),
     )
 
@@ -142,9 +155,9 @@ def _application() -> Alert:
         "GpuXidApplication",
         Class.APPLICATION,
         Severity.INFO,
-        Text("a process on it was ended", "其上的进程被终止"),
+        Text("a process on the GPU was ended", "该卡上的进程被终止"),
         Text(
-            "The process that used the card is gone, the card is not: look at the engine's log and version first.",
-            "丢失的是使用该卡的进程而不是显卡：请先查看引擎日志与版本。",
+            "Read the engine's log at that time and report it with the engine's version; the GPU itself is healthy.",
+            "查看当时的引擎日志，连同引擎版本一并上报；该卡本身正常。",
         ),
     )

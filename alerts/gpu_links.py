@@ -26,14 +26,19 @@ def _nvlink_down() -> Alert:
         for_="2m",
         panel=GPU_LINKS,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} has lost NVLinks",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} has NVLinks down",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡有 NVLink 断开",
         ),
         description=Text(
-            "{{ $value | humanize }} links are down that were up before, or that its neighbours have "
-            "({{ $labels.uuid }}). Collectives of its replicas run over fewer links, over PCIe, or time out.",
-            "有 {{ $value | humanize }} 条曾经在线或同型号邻卡具备的链路断开（{{ $labels.uuid }}）。"
-            "相关副本的集合通信会使用更少的链路、改走 PCIe，或超时。",
+            "{{ $value | humanize }} NVLinks are down that were up before or that identical GPUs of the node have "
+            "up ({{ $labels.uuid }}). Collectives use fewer links, fall back to PCIe, or time out.",
+            "有 {{ $value | humanize }} 条曾经活跃、或同型号邻卡均活跃的 NVLink 断开（{{ $labels.uuid }}）。集合"
+            "通信会使用更少的链路、改走 PCIe，或超时。",
+        ),
+        action=Text(
+            "Drain the node and reset all GPUs of the baseboard; reseat the bridge. On NVSwitch systems check the "
+            "fabric manager's log.",
+            "排空节点并复位整板的卡；重新插接桥接器。NVSwitch 系统请检查 fabric manager 日志。",
         ),
     )
 
@@ -50,14 +55,19 @@ def _nvlink_errors(tuning: Tuning) -> Alert:
         full_series="GpuNvlinkDown and GpuXidInspect (74, 144 to 150) tell a link that fails, not one that errs.",
         panel=GPU_LINK_ERRORS,
         summary=Text(
-            "NVLink errors ({{ $labels.type }}) on card {{ $labels.gpu }} of {{ $labels.instance }}",
+            "NVLink errors ({{ $labels.type }}) on GPU {{ $labels.gpu }} on {{ $labels.instance }}",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡出现 NVLink 错误（{{ $labels.type }}）",
         ),
         description=Text(
-            "{{ $value | humanize }} {{ $labels.type }} errors in 15 minutes ({{ $labels.uuid }}): a bad link, "
+            "{{ $value | humanize }} {{ $labels.type }} errors in 15 minutes ({{ $labels.uuid }}): a faulty link, "
             "bridge or baseboard connector.",
-            "15 分钟内 {{ $value | humanize }} 次 {{ $labels.type }} 错误（{{ $labels.uuid }}）："
-            "链路、桥接器或底板接口不良。",
+            "15 分钟内 {{ $value | humanize }} 次 {{ $labels.type }} 错误（{{ $labels.uuid }}）：链路、桥接器或底"
+            "板接口故障。",
+        ),
+        action=Text(
+            "Identify the link with nvidia-smi nvlink -e; drain and reset the GPUs at a quiet hour; reseat the "
+            "bridge.",
+            "用 nvidia-smi nvlink -e 确认是哪条链路；择机排空并复位；重新插接桥接器。",
         ),
     )
 
@@ -74,12 +84,16 @@ def _pcie_replays(tuning: Tuning) -> Alert:
         full_series="GpuPcieDowngraded tells a link that has become narrow or slow.",
         panel=GPU_REPLAYS,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} repeats PCIe packets",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} repeats PCIe packets",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡频繁重传 PCIe 数据包",
         ),
         description=Text(
-            "{{ $value | humanize }} replays in an hour ({{ $labels.uuid }}): reseat the card, check riser and slot.",
-            "一小时内重传 {{ $value | humanize }} 次（{{ $labels.uuid }}）：请重新插卡，检查转接板与插槽。",
+            "{{ $value | humanize }} PCIe replays in 1 hour ({{ $labels.uuid }}).",
+            "1 小时内 PCIe 重传 {{ $value | humanize }} 次（{{ $labels.uuid }}）。",
+        ),
+        action=Text(
+            "Reseat the GPU; check the riser and the slot; look at AER errors in lspci -vv.",
+            "重新插卡；检查转接板与插槽；用 lspci -vv 查看 AER 错误。",
         ),
     )
 
@@ -93,14 +107,20 @@ def _fabric() -> Alert:
         for_="10m",
         panel=GPU_FABRIC,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} cannot fully use the NVSwitch fabric: {{ $labels.problem }}",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡无法充分使用 NVSwitch 网络：{{ $labels.problem }}",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} cannot fully use the NVSwitch fabric: "
+            "{{ $labels.problem }}",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡无法正常使用 NVSwitch 网络：{{ $labels.problem }}",
         ),
         description=Text(
-            "{{ $labels.problem }} for 10 minutes ({{ $labels.uuid }}). CUDA does not start on a card that has not "
-            "joined, and collectives are slow on one that joined half: look at the fabric manager.",
-            "{{ $labels.problem }} 已持续 10 分钟（{{ $labels.uuid }}）。未加入网络的卡无法启动 CUDA，"
-            "部分加入的卡集合通信缓慢：请检查 fabric manager。",
+            "{{ $labels.problem }} for 10 minutes ({{ $labels.uuid }}). CUDA does not start on a GPU that has not "
+            "joined the fabric; collectives are slow on one that joined in part.",
+            "{{ $labels.problem }} 已持续 10 分钟（{{ $labels.uuid }}）。未加入网络的卡无法启动 CUDA；部分加入的"
+            "卡集合通信缓慢。",
+        ),
+        action=Text(
+            "Check systemctl status nvidia-fabricmanager; its version must equal the driver's. Restart it, then "
+            "the engines.",
+            "检查 systemctl status nvidia-fabricmanager，其版本必须与驱动一致；重启它，然后重启引擎。",
         ),
     )
 
@@ -118,14 +138,20 @@ def _switch() -> Alert:
         for_="1m",
         panel=GPU_SXIDS,
         summary=Text(
-            "NVSwitch {{ $labels.pci_bus_id }} of {{ $labels.instance }} reports the fatal error SXid {{ $labels.sxid }}",
+            "NVSwitch {{ $labels.pci_bus_id }} on {{ $labels.instance }} reports the fatal error SXid "
+            "{{ $labels.sxid }}",
             "{{ $labels.instance }} 的 NVSwitch {{ $labels.pci_bus_id }} 报告致命错误 SXid {{ $labels.sxid }}",
         ),
         description=Text(
-            "SXid {{ $labels.sxid }} was seen {{ $value | humanizeDuration }} ago. Traffic through the switch stalls, "
-            "and jobs whose cards talk through it hang. Drain the node and reset its cards and switches together, or "
-            "reboot it.",
-            "{{ $value | humanizeDuration }} 前出现 SXid {{ $labels.sxid }}。经过该交换机的通信会停滞，"
-            "依赖它互联的任务会挂死。请排空节点，将显卡与交换机一起复位，或重启节点。",
+            "SXid {{ $labels.sxid }} was reported {{ $value | humanizeDuration }} ago. Traffic through the switch "
+            "stalls; jobs whose GPUs communicate through it hang.",
+            "{{ $value | humanizeDuration }} 前报告 SXid {{ $labels.sxid }}。经过该交换机的通信停滞，依赖它互联的"
+            "任务会挂死。",
+        ),
+        action=Text(
+            "Drain the node and end all GPU processes; reset GPUs and switches together (nvidia-smi --gpu-reset "
+            "without -i) or reboot the node.",
+            "排空节点并结束所有使用 GPU 的进程；将 GPU 与交换机一起复位（nvidia-smi --gpu-reset，不带 -i），或重"
+            "启节点。",
         ),
     )

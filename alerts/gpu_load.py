@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
 from alerts.recordings import CARD, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group, Severity
@@ -35,14 +36,20 @@ def _hot(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_TEMPERATURE,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} is about to slow down for heat",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡即将因过热降频",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is close to its thermal slowdown limit",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡接近降频温度",
         ),
         description=Text(
-            "{{ $value | humanize }} °C are left to the slowdown limit of {{ $labels.uuid }} (alarm below "
-            f"{limit.warning:g} °C for {limit.for_}). Its whole group will run at its pace.",
-            "{{ $labels.uuid }} 距降频温度只剩 {{ $value | humanize }} °C（持续 "
-            f"{limit.for_} 低于 {limit.warning:g} °C 即告警）。整组卡都会被它拖慢。",
+            "The GPU ({{ $labels.uuid }}) is {{ $value | humanize }} °C below its slowdown temperature (threshold "
+            f"{limit.warning:g} °C for {limit.for_}).",
+            f"该卡（{{{{ $labels.uuid }}}}）距降频温度 {{{{ $value | humanize }}}} °C（阈值：持续 {limit.for_} 低于 "
+            f"{limit.warning:g} °C）。",
+        )
+        + lookups.TEMPERATURE,
+        action=Text(
+            "Compare with the other GPUs of the node: one hot GPU points to its cooler or dust, all hot point to "
+            "airflow or inlet temperature. Check fans and filters; move load.",
+            "与同节点其他卡比较：单卡过热查散热器与积灰，全部过热查风道与进风温度。检查风扇与滤网，必要时迁移负载。",
         ),
     )
 
@@ -62,14 +69,19 @@ def _hot_without_limit(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_TEMPERATURE,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} is hot and does not tell its limit",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高且未报告上限",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is hot and reports no temperature limit",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高，且未报告降频温度",
         ),
         description=Text(
-            f"{{{{ $value | humanize }}}} °C, alarm above {limit.warning:g} °C "
-            "({{ $labels.uuid }}). This card tells no slowdown limit, so the general figure is used.",
-            f"{{{{ $value | humanize }}}} °C，超过 {limit.warning:g} °C 即告警"
-            "（{{ $labels.uuid }}）。该卡未报告降频温度，因此使用通用数值。",
+            f"The GPU ({{{{ $labels.uuid }}}}) is at {{{{ $value | humanize }}}} °C (threshold {limit.warning:g} °C). It "
+            "reports no slowdown temperature, so the general threshold applies.",
+            f"该卡（{{{{ $labels.uuid }}}}）当前 {{{{ $value | humanize }}}} °C（阈值 {limit.warning:g} °C）。它不报告降频"
+            "温度，因此使用通用阈值。",
+        ),
+        action=Text(
+            "Check the vendor's limit for this model; check fans, filters and inlet temperature. Set the "
+            "threshold temperature for GPUs that run hotter by design.",
+            "核对该型号的厂商上限；检查风扇、滤网与进风温度。设计上温度较高的型号请调整阈值 temperature。",
         ),
     )
 
@@ -96,14 +108,20 @@ def _thermal_throttling(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_THROTTLE,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} works with its clocks held down by heat",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下因过热降频",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is thermally throttled under load",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下过热降频",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of the last 5 minutes under load ({{ $labels.uuid }}). The other "
-            "cards of its replica wait for it.",
-            "负载下最近 5 分钟有 {{ $value | humanizePercentage }} 的时间被降频（{{ $labels.uuid }}）。"
-            "同一副本的其他卡都在等它。",
+            "Clocks were reduced for {{ $value | humanizePercentage }} of the last 5 minutes ("
+            "{{ $labels.uuid }}). The other GPUs of its group wait for it.",
+            "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间处于降频状态（{{ $labels.uuid }}），同组其他卡"
+            "都在等它。",
+        )
+        + lookups.TEMPERATURE,
+        action=Text(
+            "Improve cooling: fans, filters, inlet temperature. Until then lower the power limit of the whole "
+            "group evenly (nvidia-smi -pl) or move the replica.",
+            "改善散热：风扇、滤网、进风温度。在此之前，对整组均匀降低功率上限（nvidia-smi -pl），或迁移副本。",
         ),
     )
 
@@ -120,15 +138,20 @@ def _power_brake(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_THROTTLE,
         summary=Text(
-            "The power supply holds card {{ $labels.gpu }} of {{ $labels.instance }} down",
-            "供电系统正在限制 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡",
+            "The external power brake slows down GPU {{ $labels.gpu }} on {{ $labels.instance }}",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡被外部功率制动（power brake）限速",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of the last 5 minutes the external power brake was pulled "
-            "({{ $labels.uuid }}): a power supply is missing, overloaded or too hot. Usually all cards of a "
-            "chassis are hit.",
-            "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间外部功率刹车被触发（{{ $labels.uuid }}）："
-            "电源缺失、过载或过热。通常整机的卡都会受影响。",
+            "The power brake was active for {{ $value | humanizePercentage }} of the last 5 minutes ("
+            "{{ $labels.uuid }}). A power supply is missing, overloaded or too hot; usually all GPUs of the "
+            "chassis are affected.",
+            "最近 5 分钟有 {{ $value | humanizePercentage }} 的时间处于功率制动（{{ $labels.uuid }}）。电源缺失、"
+            "过载或过热；通常整机的卡都受影响。",
+        ),
+        action=Text(
+            "Check the power supplies in the BMC, replace or reconnect the faulty one; lower power limits until "
+            "then.",
+            "在 BMC 中检查电源，更换或重新连接故障电源；在此之前降低功率上限。",
         ),
     )
 
@@ -144,14 +167,19 @@ def _pcie() -> Alert:
         keep_firing_for="10m",
         panel=NODE_DEGRADED,
         summary=Text(
-            "The PCIe link of card {{ $labels.gpu }} on {{ $labels.instance }} is slow under load",
+            "The PCIe link of GPU {{ $labels.gpu }} on {{ $labels.instance }} is degraded under load",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡在负载下 PCIe 链路降级",
         ),
         description=Text(
-            "Generation or width stand below the highest that card and slot can reach although the card works "
-            "({{ $labels.uuid }}). Loading weights, offloading and collectives without NVLink are slower by as much.",
-            "该卡正在工作，但链路的代数或通道数低于卡与插槽可达到的最高值（{{ $labels.uuid }}）。"
-            "加载权重、卸载以及不走 NVLink 的集合通信会相应变慢。",
+            "The link generation or width is below the maximum of GPU and slot although the GPU is busy ("
+            "{{ $labels.uuid }}). Weight loading, CPU offload and collectives without NVLink are slower.",
+            "该卡正在工作，但链路代数或宽度低于卡与插槽支持的最大值（{{ $labels.uuid }}）。权重加载、CPU/KV "
+            "offload 以及不走 NVLink 的集合通信会变慢。",
+        ),
+        action=Text(
+            "Check with nvidia-smi -q -d PCIE under load; reseat the GPU, check the slot's firmware settings and "
+            "the riser.",
+            "在负载下用 nvidia-smi -q -d PCIE 检查；重新插卡，检查插槽固件设置与转接板。",
         ),
     )
 
@@ -169,14 +197,21 @@ def _full(tuning: Tuning) -> Alert:
         keep_firing_for="2m",
         panel=NODE_MEMORY,
         summary=Text(
-            "The memory of card {{ $labels.gpu }} on {{ $labels.instance }} is full",
+            "The memory of GPU {{ $labels.gpu }} on {{ $labels.instance }} is full",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡显存已满",
         ),
         description=Text(
-            "{{ $value | humanizePercentage }} of {{ $labels.uuid }} are allocated (alarm above "
-            f"{limit.warning:.1%}). {{{{ with $labels.replica }}}}{{{{ . }}}} uses it. {{{{ end }}}}The next allocation "
-            "fails, and with it requests or the whole replica: look who else holds memory on this card.",
-            "{{ $labels.uuid }} 的显存已分配 {{ $value | humanizePercentage }}（超过 "
-            f"{limit.warning:.1%} 即告警）。{{{{ with $labels.replica }}}}由 {{{{ . }}}} 使用。{{{{ end }}}}下一次分配会失败，导致请求失败甚至副本崩溃：请查看还有谁占用该卡显存。",
+            "{{ $value | humanizePercentage }} of the GPU's memory is allocated ({{ $labels.uuid }}) (threshold "
+            f"{limit.warning:.1%}).{{{{ with $labels.replica }}}} It serves replica {{{{ . }}}}.{{{{ end }}}} Further "
+            "allocations fail.",
+            f"该卡（{{{{ $labels.uuid }}}}）的显存已分配 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.1%}）"
+            "。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}继续分配将失败。",
+        ),
+        action=Text(
+            "List the processes on the GPU (nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory "
+            "--format=csv): end another tenant's process, or restart the replica with a lower "
+            "--gpu-memory-utilization.",
+            "列出该卡上的进程（nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv）：结束其他"
+            "租户的进程，或降低 --gpu-memory-utilization 后重启副本。",
         ),
     )

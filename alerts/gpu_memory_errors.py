@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import GPU_ECC, GPU_REMAP, GPU_VERDICTS
 from alerts.rule import Alert, Component, Severity
 from alerts.text import Text
@@ -27,14 +28,20 @@ def _uncorrectable() -> Alert:
         for_="1m",
         panel=GPU_VERDICTS,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} has uncorrectable memory errors",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} has uncorrectable memory errors",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡出现不可纠正的显存错误",
         ),
         description=Text(
-            "{{ $value | humanize }} uncorrectable errors since the card was last reset ({{ $labels.uuid }}). "
-            "Whatever stood in those cells is lost; the process that held them was ended.",
-            "自该卡（{{ $labels.uuid }}）上次复位以来有 {{ $value | humanize }} 次不可纠正错误。"
-            "相应单元中的数据已丢失，占用它们的进程已被终止。",
+            "{{ $value | humanize }} uncorrectable ECC errors since the last reset of the GPU ("
+            "{{ $labels.uuid }}). The process that used the affected memory was ended.",
+            "自上次复位以来该卡（{{ $labels.uuid }}）有 {{ $value | humanize }} 次不可纠正的 ECC 错误。使用受影响"
+            "显存的进程已被终止。",
+        )
+        + lookups.XID,
+        action=Text(
+            "Drain the GPU's replicas and reset it, so that the row is remapped. If it recurs within a month, "
+            "request service.",
+            "排空该卡上的副本并复位，以重映射坏行；一个月内再次出现则报修。",
         ),
     )
 
@@ -50,13 +57,16 @@ def _corrected(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=GPU_ECC,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} corrects unusually many memory errors",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} corrects unusually many memory errors",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡纠正的显存错误异常多",
         ),
         description=Text(
-            "{{ $value | humanize }} corrected errors in a day ({{ $labels.uuid }}). Nothing is lost yet; plan a "
-            "field diagnostic.",
-            "一天内纠正了 {{ $value | humanize }} 次错误（{{ $labels.uuid }}）。目前没有数据丢失，请安排诊断。",
+            "{{ $value | humanize }} corrected ECC errors in 1 day ({{ $labels.uuid }}). No data was lost.",
+            "1 天内纠正 {{ $value | humanize }} 次 ECC 错误（{{ $labels.uuid }}）。没有数据丢失。",
+        ),
+        action=Text(
+            "Schedule the vendor's field diagnostic at a quiet hour.",
+            "择机运行厂商诊断程序。",
         ),
     )
 
@@ -70,13 +80,17 @@ def _remap_pending() -> Alert:
         for_="5m",
         panel=GPU_REMAP,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} needs a reset to replace a memory row",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡需要复位以替换显存行",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} needs a reset to remap a memory row",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡需要复位以重映射显存行",
         ),
         description=Text(
-            "A bad row of {{ $labels.uuid }} is replaced at the next reset of the card; until then it may fail "
-            "again. Drain and reset when it suits.",
-            "{{ $labels.uuid }} 的坏行要到下次复位才会被替换，在此之前可能再次出错。请择机迁走负载并复位。",
+            "A faulty row of {{ $labels.uuid }} is remapped at the next reset of the GPU; until then it may fail "
+            "again.",
+            "{{ $labels.uuid }} 的坏行在下次复位时才会重映射，在此之前可能再次出错。",
+        ),
+        action=Text(
+            "Drain the GPU's replicas and reset it at a quiet hour.",
+            "择机排空该卡上的副本并复位。",
         ),
     )
 
@@ -90,12 +104,15 @@ def _remap_failed() -> Alert:
         for_="1m",
         panel=GPU_VERDICTS,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} could not replace a memory row: it needs service",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡无法替换显存行，需要送修",
+            "Row remapping failed on GPU {{ $labels.gpu }} on {{ $labels.instance }}: it needs service",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡显存行重映射失败，需要报修",
         ),
         description=Text(
-            "{{ $labels.uuid }} has run out of spare rows, or the replacement failed. Take it out of service and "
-            "run the vendor's field diagnostic.",
-            "{{ $labels.uuid }} 的备用行已用尽或替换失败。请将其下线并运行厂商诊断。",
+            "{{ $labels.uuid }} has no spare rows left, or the remapping failed.",
+            "{{ $labels.uuid }} 的备用行已用尽，或重映射失败。",
+        ),
+        action=Text(
+            "Take the GPU out of service and run the vendor's field diagnostic; it qualifies for replacement.",
+            "将该卡下线并运行厂商诊断；符合更换条件。",
         ),
     )

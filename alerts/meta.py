@@ -52,13 +52,18 @@ def _watchdog() -> Alert:
             "告警链路正常：本告警始终触发",
         ),
         description=Text(
-            "Route it to a receiver outside that raises the alarm when this message stops coming.",
-            "请将它路由到外部接收端：一旦收不到本消息，由对方报警。",
+            "Route it to an external receiver that alerts when this notification stops coming.",
+            "请将它路由到外部接收端：一旦收不到本通知，由对方报警。",
+        ),
+        action=Text(
+            "None while it arrives. If it stops: check Prometheus, Alertmanager and the network, in this order.",
+            "正常到达时无需处理；若停止，请依次检查 Prometheus、Alertmanager 与网络。",
         ),
     )
 
 
-def _alert(name: str, expr: Expr, for_: str, summary: Text, description: Text) -> Alert:
+def _alert(name: str, expr: Expr, for_: str, *texts: Text) -> Alert:
+    summary, description, action = texts
     return Alert(
         name=name,
         severity=Severity.WARNING,
@@ -68,6 +73,7 @@ def _alert(name: str, expr: Expr, for_: str, summary: Text, description: Text) -
         panel=None,
         summary=summary,
         description=description,
+        action=action,
     )
 
 
@@ -81,9 +87,12 @@ def _rules_fail() -> Alert:
             "Prometheus {{ $labels.instance }} 无法计算 {{ $labels.rule_group }}",
         ),
         Text(
-            "{{ $value | humanize }} failures in 5 minutes; the alerts of that group do not fire. Its log and the "
-            "page /rules say why.",
-            "5 分钟内失败 {{ $value | humanize }} 次；该组告警不会触发。原因见其日志与 /rules 页面。",
+            "{{ $value | humanize }} evaluations failed in 5 minutes; alerts of that group do not fire.",
+            "5 分钟内有 {{ $value | humanize }} 次计算失败；该组告警不会触发。",
+        ),
+        Text(
+            "Read the error on /rules and in the log; run promtool check rules.",
+            "查看 /rules 页面与日志中的错误；运行 promtool check rules。",
         ),
     )
 
@@ -94,13 +103,16 @@ def _rules_slow() -> Alert:
         select(_GROUP_TOOK) / select(_GROUP_INTERVAL) > 1,
         "10m",
         Text(
-            "Prometheus {{ $labels.instance }} is too slow for {{ $labels.rule_group }}",
-            "Prometheus {{ $labels.instance }} 来不及计算 {{ $labels.rule_group }}",
+            "Rule group {{ $labels.rule_group }} of Prometheus {{ $labels.instance }} is slow",
+            "Prometheus {{ $labels.instance }} 的规则组 {{ $labels.rule_group }} 计算过慢",
         ),
         Text(
-            "One evaluation takes {{ $value | humanize }} times its interval, so alerts come late. Give it more "
-            "cores, or split the nodes between servers.",
-            "一次计算耗时是其间隔的 {{ $value | humanize }} 倍，告警会延迟。请增加核数，或把节点分到多台服务器。",
+            "One evaluation takes {{ $value | humanize }} times the interval of the group; alerts are late.",
+            "一次计算耗时是该组间隔的 {{ $value | humanize }} 倍，告警会延迟。",
+        ),
+        Text(
+            "Give Prometheus more CPU, or divide the nodes among servers.",
+            "为 Prometheus 增加 CPU，或把节点分到多台服务器。",
         ),
     )
 
@@ -112,11 +124,15 @@ def _not_sent() -> Alert:
         "5m",
         Text(
             "Prometheus {{ $labels.instance }} cannot reach Alertmanager {{ $labels.alertmanager }}",
-            "Prometheus {{ $labels.instance }} 无法连到 Alertmanager {{ $labels.alertmanager }}",
+            "Prometheus {{ $labels.instance }} 无法连接 Alertmanager {{ $labels.alertmanager }}",
         ),
         Text(
             "{{ $value | humanize }} batches of alerts failed in 5 minutes.",
             "5 分钟内有 {{ $value | humanize }} 批告警发送失败。",
+        ),
+        Text(
+            "Check network and TLS between them; run a second Alertmanager.",
+            "检查两者之间的网络与 TLS；部署第二个 Alertmanager。",
         ),
     )
 
@@ -127,12 +143,16 @@ def _nobody_to_send_to() -> Alert:
         select(_ALERTMANAGERS) < 1,
         "5m",
         Text(
-            "Prometheus {{ $labels.instance }} knows no Alertmanager",
+            "Prometheus {{ $labels.instance }} has no Alertmanager",
             "Prometheus {{ $labels.instance }} 没有可用的 Alertmanager",
         ),
         Text(
-            "Alerts fire and nobody is told.",
-            "告警会触发，但不会通知任何人。",
+            "Alerts fire, and no notification is sent.",
+            "告警会触发，但不会发出任何通知。",
+        ),
+        Text(
+            "Set alerting.alertmanagers in its configuration.",
+            "在其配置中设置 alerting.alertmanagers。",
         ),
     )
 
@@ -143,12 +163,16 @@ def _prometheus_not_loaded() -> Alert:
         select(_PROMETHEUS_LOADED).equals(0),
         "5m",
         Text(
-            "Prometheus {{ $labels.instance }} refused its new configuration",
+            "Prometheus {{ $labels.instance }} rejected its new configuration",
             "Prometheus {{ $labels.instance }} 拒绝了新配置",
         ),
         Text(
-            "The old configuration and the old rules go on; promtool check config says what is wrong.",
-            "仍在使用旧配置与旧规则；用 promtool check config 查看问题。",
+            "The previous configuration and rules stay in use.",
+            "仍在使用旧配置与旧规则。",
+        ),
+        Text(
+            "Run promtool check config, correct the error, and reload.",
+            "运行 promtool check config，修正后重新加载。",
         ),
     )
 
@@ -163,9 +187,12 @@ def _notifications_failing() -> Alert:
             "Alertmanager {{ $labels.instance }} 无法通过 {{ $labels.integration }} 发送通知",
         ),
         Text(
-            "{{ $value | humanize }} notifications failed in 5 minutes: a wrong or expired secret, or the service "
-            "is down.",
-            "5 分钟内有 {{ $value | humanize }} 条通知失败：密钥错误或过期，或对方服务不可用。",
+            "{{ $value | humanize }} notifications failed in 5 minutes.",
+            "5 分钟内有 {{ $value | humanize }} 条通知发送失败。",
+        ),
+        Text(
+            "Read its log; renew an expired secret; check whether the service is down.",
+            "查看其日志；更新过期的密钥；确认对方服务是否可用。",
         ),
     )
 
@@ -176,11 +203,15 @@ def _alertmanager_not_loaded() -> Alert:
         select(_ALERTMANAGER_LOADED).equals(0),
         "5m",
         Text(
-            "Alertmanager {{ $labels.instance }} refused its new configuration",
+            "Alertmanager {{ $labels.instance }} rejected its new configuration",
             "Alertmanager {{ $labels.instance }} 拒绝了新配置",
         ),
         Text(
-            "The old routes go on; amtool check-config says what is wrong.",
-            "仍在使用旧路由；用 amtool check-config 查看问题。",
+            "The previous routes stay in use.",
+            "仍在使用旧路由。",
+        ),
+        Text(
+            "Run amtool check-config, correct the error, and reload.",
+            "运行 amtool check-config，修正后重新加载。",
         ),
     )

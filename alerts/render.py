@@ -1,7 +1,6 @@
-"""Groups become text: a Prometheus rule file, and the same as a PrometheusRule resource for Kubernetes.
+"""Render groups as a Prometheus rule file and as a PrometheusRule resource for Kubernetes.
 
-The same groups give the same bytes: keys stand in a fixed order, lines are not wrapped, nothing of the machine or the
-time gets in.
+Output is deterministic: keys have a fixed order, lines are not wrapped, nothing depends on machine or time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _VARIABLES = ("job", "instance", "model", "replica", "gpu", "gateway")
 
 
 def files(groups: Iterable[Group], tuning: Tuning, language: Language) -> Mapping[str, str]:
-    """Give the content of each generated file by its name."""
+    """Return the content of each generated file by its name."""
     rendered = {"groups": [_group(group, tuning, language) for group in groups]}
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -57,7 +56,7 @@ def _dumper() -> Any:
     import yaml  # noqa: PLC0415 - as above
 
     class Plain(yaml.SafeDumper):
-        """Never writes anchors: some readers of Kubernetes resources refuse them."""
+        """A dumper without anchors: some readers of Kubernetes resources reject them."""
 
         def ignore_aliases(self, data: Any) -> bool:
             del data
@@ -90,6 +89,7 @@ def _alert(rule: Alert, tuning: Tuning, language: Language) -> dict[str, Any]:
     found["annotations"] = {
         "summary": rule.summary.in_(language),
         "description": rule.description.in_(language),
+        "action": rule.action.in_(language),
         "runbook_url": runbook_url(rule, tuning, language),
     }
     if rule.panel is not None:
@@ -98,7 +98,7 @@ def _alert(rule: Alert, tuning: Tuning, language: Language) -> dict[str, Any]:
 
 
 def runbook_url(rule: Alert, tuning: Tuning, language: Language) -> str:
-    """Give the link to the alert's heading; the Chinese runbook ends in ``.zh.md``."""
+    """Return the link to the alert's heading; the Chinese runbook ends in ``.zh.md``."""
     base = tuning.runbook
     if language is Language.CHINESE and base.endswith(".md"):
         base = base.removesuffix(".md") + ".zh.md"
@@ -106,8 +106,8 @@ def runbook_url(rule: Alert, tuning: Tuning, language: Language) -> str:
 
 
 def dashboard_url(rule: Alert, panel: PanelId, tuning: Tuning) -> str:
-    """Give the link to the panel, with the variables that the alert's labels set and the last three hours."""
+    """Return the link to the panel's dashboard over the last 3 hours, with the variables that the alert's labels set."""
     variables = "".join(
         f"&var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in _VARIABLES if label in rule.expr.labels
     )
-    return f"{tuning.dashboards}/d/{panel.dashboard.value}?from=now-3h&to=now&viewPanel={panel.number}{variables}"
+    return f"{tuning.dashboards}/d/{panel.dashboard.value}?from=now-3h&to=now{variables}"

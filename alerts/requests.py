@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from alerts import lookups
 from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, PanelId
 from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, WINDOW
 from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
@@ -170,20 +171,38 @@ def _seen(window: str) -> Recording:
 
 
 _WITHOUT_WHOLE_REQUESTS = (
-    "Without the buckets of whole requests nothing is judged; TtftSloBurn and ItlSloBurn judge the parts."
+    "Without the histogram of request durations nothing is evaluated; TtftSloBurn and ItlSloBurn evaluate the stages."
 )
-_ABOUT: Mapping[str, tuple[str, PanelId, Text]] = {
+_REPLICA_OUT = Text(
+    "Find the replica with the errors (llm_error_ratio) and remove it from the gateway; if all fail, roll back the last "
+    "change.",
+    "找出出错的副本（llm_error_ratio）并从网关摘除；若全部副本都失败，请回滚最近的变更。",
+)
+_MORE_CAPACITY = Text(
+    "Queue and busy GPUs: add replicas or shed load. Queue and idle GPUs: see EngineIdleWithQueue. No queue: longer "
+    "prompts, a lower hit rate, or a straggler.",
+    "有排队且 GPU 繁忙：扩容或限流；有排队而 GPU 空闲：见 EngineIdleWithQueue；无排队：提示词变长、命中率下降或有慢卡。",
+)
+_FASTER_DECODE = Text(
+    "Check for a straggler, thermal throttling, preemptions and larger batches; lower --max-num-seqs or chunk prefills.",
+    "检查是否有慢卡、过热降频、抢占或批次变大；降低 --max-num-seqs 或启用分块预填充。",
+)
+_SLOW_STAGE = Text(
+    "Check TTFT, ITL and the length of answers: fix the stage that became slower; for longer answers change the target.",
+    "检查 TTFT、ITL 与回答长度：处理变慢的阶段；若只是回答变长，请修改目标。",
+)
+_ABOUT: Mapping[str, tuple[str, PanelId, Text, Text]] = {
     "availability": (
-        "AvailabilitySloBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败")
+        "AvailabilitySloBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败"), _REPLICA_OUT
     ),
     "first_token": (
-        "TtftSloBurn", REPLICA_FIRST_TOKEN, Text("{m} answers late", "{m} 首个 token 过慢")
+        "TtftSloBurn", REPLICA_FIRST_TOKEN, Text("slow first tokens of {m}", "{m} 首 token 过慢"), _MORE_CAPACITY
     ),
     "token": (
-        "ItlSloBurn", REPLICA_TOKEN, Text("{m} writes slowly", "{m} 生成 token 过慢")
+        "ItlSloBurn", REPLICA_TOKEN, Text("slow token generation of {m}", "{m} 生成 token 过慢"), _FASTER_DECODE
     ),
     "duration": (
-        "DurationSloBurn", REPLICA_DURATION, Text("{m} takes long to finish", "{m} 完成请求过慢")
+        "DurationSloBurn", REPLICA_DURATION, Text("slow requests of {m}", "{m} 的请求耗时过长"), _SLOW_STAGE
     ),
 }  # fmt: skip
 
@@ -208,7 +227,7 @@ def _alert(
     floor = (limits.slo_tokens if objective == "token" else limits.slo_requests).warning
     over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
     enough = select(seen[long].known, objective=objective) >= floor
-    name, panel, what = _ABOUT[objective]
+    name, panel, what, action = _ABOUT[objective]
     return Alert(
         name=name,
         severity=severity,
@@ -222,26 +241,29 @@ def _alert(
         panel=panel,
         summary=_burning(what),
         description=_pace(burn, floor),
+        action=action,
     )
 
 
 def _burning(what: Text) -> Text:
     model = "{{ $labels.model }}"
     return Text(
-        f"Error budget of {{{{ $labels.class }}}} burns: {what.en.format(m=model)}",
-        f"{{{{ $labels.class }}}} 类服务的错误预算在燃烧：{what.zh.format(m=model)}",
+        f"Error budget of class {{{{ $labels.class }}}} burns fast: {what.en.format(m=model)}",
+        f"{{{{ $labels.class }}}} 类的错误预算正在快速消耗：{what.zh.format(m=model)}",
     )
 
 
 def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
     long, short, factor, *_ = burn
-    return Text(
-        "The budget of the objective {{ $labels.objective }} burns at {{ $value | humanize }} times the pace that "
-        f"lasts 30 days, over {long} and over {short} (alarm above {factor:g} with at least {floor:g} "
-        "events, in job {{ $labels.job }}).",
-        "目标 {{ $labels.objective }} 的预算在 "
-        f"{long} 与 {short} 两个窗口内均以 30 天匀速的 {{{{ $value | humanize }}}} 倍消耗"
-        f"（超过 {factor:g} 倍且不少于 {floor:g} 次事件即告警；任务 {{{{ $labels.job }}}}）。",
+    return (
+        Text(
+            "Burn rate of the objective {{ $labels.objective }}: {{ $value | humanize }} over "
+            f"{long} and {short} (threshold {factor:g}, at least {floor:g} events; job {{{{ $labels.job }}}}).",
+            "目标 {{ $labels.objective }} 的消耗速率："
+            f"{long} 与 {short} 窗口内均为允许值的 {{{{ $value | humanize }}}} 倍"
+            f"（阈值 {factor:g}，且不少于 {floor:g} 次事件；作业 {{{{ $labels.job }}}}）。",
+        )
+        + lookups.BUDGET_LASTS
     )
 
 
@@ -257,7 +279,7 @@ def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
                 lacking[name] = lacking[name] | blind if name in lacking else blind
         earlier += one.models
     for name, expr in lacking.items():
-        burn, panel, _ = _ABOUT[name]
+        burn, panel, *_ = _ABOUT[name]
         yield Alert(
             name="SloNotEvaluable",
             severity=Severity.WARNING,
@@ -268,15 +290,17 @@ def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
             full_series=_WITHOUT_WHOLE_REQUESTS if name == "duration" else "",
             panel=panel,
             summary=Text(
-                f"{burn} cannot judge {{{{ $labels.replica }}}} on {{{{ $labels.instance }}}}: its page has no such bucket",
-                f"{burn} 无法判断 {{{{ $labels.instance }}}} 上的 {{{{ $labels.replica }}}}：其页面没有对应的桶",
+                f"{burn} cannot evaluate {{{{ $labels.replica }}}} on {{{{ $labels.instance }}}}: no bucket at the target",
+                f"{burn} 无法评估 {{{{ $labels.instance }}}} 上的 {{{{ $labels.replica }}}}：目标处没有直方图桶",
             ),
             description=Text(
-                "It answers requests, and its histogram has no bucket at the target of the objective "
-                "{{ $labels.objective }}, so slow answers of it count nowhere. Its buckets were set by hand, or are those "
-                "of another version: set the target to a bound that it has.",
-                "它在应答请求，但其直方图在目标 {{ $labels.objective }} 的阈值处没有桶，因此它的慢请求不被计入。"
-                "桶可能是手工设置的，或来自其他版本：请把目标改为它已有的桶边界。",
+                "It serves requests, and its histogram has no bucket at the target of the objective "
+                "{{ $labels.objective }}, so its requests count neither as good nor as slow.",
+                "它在处理请求，但其直方图在目标 {{ $labels.objective }} 处没有桶，因此它的请求既不计为达标也不计为超时。",
+            ),
+            action=Text(
+                "Set the target of the class to a bucket bound of this engine, or restore the engine's default buckets.",
+                "把该类的目标改为此引擎已有的桶边界，或恢复引擎默认的桶。",
             ),
         )
 
@@ -307,14 +331,17 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
             panel=REPLICA_ERRORS,
             summary=Text(
                 "Requests to {{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} fail",
-                "{{ $labels.instance }} 上 {{ $labels.replica }}（{{ $labels.model }}）的请求失败",
+                "{{ $labels.instance }} 上的 {{ $labels.replica }}（{{ $labels.model }}）的请求失败",
             ),
             description=Text(
-                "{{ $value | humanizePercentage }} of the requests of 5 minutes failed (alarm above "
-                f"{value:.0%} of at least {limits.error_requests.warning:g}). Clients' mistakes, aborted requests and "
-                "load that was shed do not count.",
-                "5 分钟内有 {{ $value | humanizePercentage }} 的请求失败（请求数不少于 "
-                f"{limits.error_requests.warning:g} 且超过 {value:.0%} 即告警）。"
-                "客户端错误、主动中止与被限流的请求不计入。",
+                f"{{{{ $value | humanizePercentage }}}} of the requests of 5 minutes failed (threshold {value:.0%} of "
+                f"at least {limits.error_requests.warning:g}). Client errors, aborted requests and shed load do "
+                "not count.",
+                f"5 分钟内 {{{{ $value | humanizePercentage }}}} 的请求失败（阈值 {value:.0%}，且请求数不少于 "
+                f"{limits.error_requests.warning:g}）。客户端错误、主动中止与限流不计入。",
+            ),
+            action=Text(
+                "Remove the replica from the gateway, restart it, keep its log.",
+                "将副本从网关摘除并重启，保留日志。",
             ),
         )

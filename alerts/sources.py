@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alerts import lookups
 from alerts.panel_ids import (
     GPU_SIGNALS,
     REPLICA_ERRORS,
@@ -56,13 +57,16 @@ def _blind(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=SELF_SOURCES,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} answers but reads nothing any more",
-            "{{ $labels.instance }} 上的 Shardwatch 有响应，但已读不到任何数据",
+            "Shardwatch on {{ $labels.instance }} answers but reads no source",
+            "{{ $labels.instance }} 上的 Shardwatch 有响应，但读不到任何数据源",
         ),
         description=Text(
-            "No source has been read for {{ $value | humanizeDuration }}: the page is served, the poll loop or "
-            "every source behind it stands still.",
-            "已有 {{ $value | humanizeDuration }} 没有任何数据源读取成功：页面仍在提供，但轮询循环或其后的所有数据源都已停滞。",
+            "No source has been read for {{ $value | humanizeDuration }}.",
+            "已有 {{ $value | humanizeDuration }} 没有成功读取任何数据源。",
+        ),
+        action=Text(
+            "Check /-/ready and the log; check the node's load and clock; restart the daemon and report it.",
+            "检查 /-/ready 与日志，检查节点负载与时钟；重启守护进程并上报。",
         ),
     )
 
@@ -80,10 +84,14 @@ def _driver() -> Alert:
             "无法读取 {{ $labels.instance }} 的 GPU 驱动",
         ),
         description=Text(
-            "NVML gives no answer, so no card of this node is watched. shardwatch_source_down_info says why: a "
-            "driver that was upgraded under running processes, missing permissions, or a hung driver.",
-            "NVML 无法应答，因此该节点的显卡全部处于无监控状态。原因见 shardwatch_source_down_info："
-            "运行中升级了驱动、权限不足，或驱动挂死。",
+            "NVML does not answer; no GPU of this node is monitored.",
+            "NVML 无应答，该节点的 GPU 均无监控。",
+        )
+        + lookups.DRIVER_REASON,
+        action=Text(
+            "mismatch: restart after the driver upgrade; permission: check device nodes and container runtime; "
+            "hung: reboot the node.",
+            "mismatch：驱动升级后重启；permission：检查设备节点与容器运行时；hung：重启节点。",
         ),
     )
 
@@ -97,13 +105,17 @@ def _released() -> Alert:
         for_="1h",
         panel=SELF_DOWN,
         summary=Text(
-            "Shardwatch on {{ $labels.instance }} was told to let go of its cards and has not taken them up again",
-            "{{ $labels.instance }} 上的 Shardwatch 被要求释放显卡，且至今未重新接管",
+            "Shardwatch on {{ $labels.instance }} has released its GPUs and not re-acquired them",
+            "{{ $labels.instance }} 上的 Shardwatch 释放 GPU 后一直未重新接管",
         ),
         description=Text(
-            "SIGUSR1 released them an hour ago or earlier, for MIG or the driver to be changed; until SIGUSR2 no card of "
-            "this node is watched, and a lost one goes unnoticed.",
-            "至少一小时前由 SIGUSR1 释放（用于切换 MIG 或更换驱动）；在收到 SIGUSR2 之前，该节点的显卡均无监控，掉卡不会被发现。",
+            "SIGUSR1 released them at least 1 hour ago, to change MIG or the driver. Until SIGUSR2 no GPU of this "
+            "node is monitored.",
+            "至少 1 小时前由 SIGUSR1 释放（用于切换 MIG 或更换驱动）。在收到 SIGUSR2 之前，该节点的 GPU 均无监控。",
+        ),
+        action=Text(
+            "After the maintenance run systemctl kill --signal=SIGUSR2 shardwatch, or restart the daemon.",
+            "维护结束后执行 systemctl kill --signal=SIGUSR2 shardwatch，或重启守护进程。",
         ),
     )
 
@@ -117,14 +129,17 @@ def _hung() -> Alert:
         for_="2m",
         panel=SELF_HUNG,
         summary=Text(
-            "{{ $labels.source }} on {{ $labels.instance }} does not return from a call",
-            "{{ $labels.instance }} 的 {{ $labels.source }} 调用未返回",
+            "A call to {{ $labels.source }} on {{ $labels.instance }} hangs",
+            "{{ $labels.instance }} 对 {{ $labels.source }} 的调用挂死",
         ),
         description=Text(
-            "A call to {{ $labels.source }} has not returned for 2 minutes. A driver call that hangs usually "
-            "means a card that has fallen off the bus; it cannot be killed and ends with a reboot.",
-            "对 {{ $labels.source }} 的调用已有 2 分钟未返回。驱动调用挂死通常意味着显卡已从总线掉落；"
-            "这种调用无法终止，只能重启节点。",
+            "A call to {{ $labels.source }} has not returned for 2 minutes.",
+            "对 {{ $labels.source }} 的调用已有 2 分钟未返回。",
+        ),
+        action=Text(
+            "For the driver: check dmesg and processes in state D; a hung driver call cannot be killed and ends "
+            "with a reboot of the node.",
+            "若是驱动：检查 dmesg 与处于 D 状态的进程；挂死的驱动调用无法终止，只能重启节点。",
         ),
     )
 
@@ -139,13 +154,16 @@ def _gpu_data_stale(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=SELF_GPU_AGES,
         summary=Text(
-            "Card {{ $labels.gpu }} of {{ $labels.instance }} has given no new reading",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} has no new data",
             "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡没有新数据",
         ),
         description=Text(
-            "The newest reading of card {{ $labels.gpu }} is {{ $value | humanizeDuration }} old although the "
-            "card counts as up.",
-            "{{ $labels.gpu }} 号卡仍被视为在线，但最新读数已是 {{ $value | humanizeDuration }} 之前的。",
+            "The last reading is {{ $value | humanizeDuration }} old although the GPU is up.",
+            "该卡在线，但最新读数已是 {{ $value | humanizeDuration }} 之前。",
+        ),
+        action=Text(
+            "Check shardwatch_source_hung and the node's load; treat as a hung source.",
+            "检查 shardwatch_source_hung 与节点负载；按挂死的数据源处理。",
         ),
     )
 
@@ -165,12 +183,16 @@ def _source_stale(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=SELF_SOURCES,
         summary=Text(
-            "{{ $labels.source }} on {{ $labels.instance }} counts as up but is not read",
-            "{{ $labels.instance }} 的 {{ $labels.source }} 显示在线却没有被读取",
+            "{{ $labels.source }} on {{ $labels.instance }} is up but not read",
+            "{{ $labels.instance }} 的 {{ $labels.source }} 显示在线但没有被读取",
         ),
         description=Text(
-            "The last successful reading of {{ $labels.source }} is {{ $value | humanizeDuration }} ago.",
+            "The last successful read of {{ $labels.source }} is {{ $value | humanizeDuration }} ago.",
             "{{ $labels.source }} 上一次成功读取是在 {{ $value | humanizeDuration }} 之前。",
+        ),
+        action=Text(
+            "Read the daemon's log; restart the daemon and report it.",
+            "查看守护进程日志；重启守护进程并上报。",
         ),
     )
 
@@ -186,12 +208,16 @@ def _certificate(tuning: Tuning) -> Alert:
         for_=limit.for_,
         panel=REPLICA_HEALTH,
         summary=Text(
-            "The TLS certificate of {{ $labels.replica }} on {{ $labels.instance }} ends soon",
-            "{{ $labels.instance }} 上 {{ $labels.replica }} 的 TLS 证书即将到期",
+            "The TLS certificate of {{ $labels.replica }} on {{ $labels.instance }} expires soon",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的 TLS 证书即将到期",
         ),
         description=Text(
-            "{{ $value | humanizeDuration }} are left; then clients and Shardwatch are refused.",
-            "还剩 {{ $value | humanizeDuration }}；到期后客户端和 Shardwatch 都会被拒绝。",
+            "It expires in {{ $value | humanizeDuration }}; clients and Shardwatch are rejected after that.",
+            "还剩 {{ $value | humanizeDuration }}；到期后客户端与 Shardwatch 都会被拒绝。",
+        ),
+        action=Text(
+            "Renew the certificate and reload the engine.",
+            "续签证书并重新加载引擎。",
         ),
     )
 
@@ -205,13 +231,16 @@ def _unassigned() -> Alert:
         for_="15m",
         panel=SELF_UNASSIGNED,
         summary=Text(
-            "No card is known for {{ $labels.replica }} on {{ $labels.instance }}: {{ $labels.reason }}",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }} 找不到对应的显卡：{{ $labels.reason }}",
+            "No GPU is known for {{ $labels.replica }} on {{ $labels.instance }}: {{ $labels.reason }}",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 找不到对应的 GPU：{{ $labels.reason }}",
         ),
         description=Text(
-            "Stragglers, imbalance and cost of this replica cannot be judged. Name its cards under `gpus` in the "
-            "configuration, or let the daemon see the host's processes.",
-            "因此无法判断该副本的拖慢卡、不均衡与成本。请在配置的 `gpus` 中写明显卡，或让守护进程看到宿主机进程。",
+            "Stragglers, imbalance and cost of this replica cannot be computed.",
+            "无法计算该副本的慢卡、不均衡与成本。",
+        ),
+        action=Text(
+            "Name its GPUs under gpus in the configuration, or run the daemon with the host's PID namespace.",
+            "在配置的 gpus 中写明其 GPU，或让守护进程使用宿主机的 PID 命名空间。",
         ),
     )
 
@@ -233,8 +262,13 @@ def _signals() -> Alert:
             "{{ $labels.instance }} 无法读取 {{ $labels.signal }}：{{ $labels.reason }}",
         ),
         description=Text(
-            "Alerts and panels that need {{ $labels.signal }} stay silent on at least one card of this node.",
-            "该节点至少有一张卡上，依赖 {{ $labels.signal }} 的告警和面板会保持沉默。",
+            "On at least one GPU of this node, alerts and panels that need {{ $labels.signal }} have no data.",
+            "该节点至少有一张卡上，依赖 {{ $labels.signal }} 的告警与面板没有数据。",
+        ),
+        action=Text(
+            "no_permission: grant access to the device nodes or profiling counters; error, busy: read the "
+            "daemon's log.",
+            "no_permission：授予设备节点或性能计数器权限；error、busy：查看守护进程日志。",
         ),
     )
 
@@ -249,13 +283,16 @@ def parse_errors() -> Alert:
         for_="30m",
         panel=SELF_PARSE_ERRORS,
         summary=Text(
-            "The page of {{ $labels.source }} on {{ $labels.instance }} holds lines that cannot be used",
-            "{{ $labels.instance }} 上 {{ $labels.source }} 的页面含有无法使用的行",
+            "The metrics of {{ $labels.source }} on {{ $labels.instance }} contain lines that cannot be used",
+            "{{ $labels.instance }} 上 {{ $labels.source }} 的指标含有无法解析的行",
         ),
         description=Text(
-            "{{ $value | humanize }} lines or numbers in an hour were left out ({{ $labels.reason }}). A new "
-            "engine version may write its page differently.",
-            "一小时内有 {{ $value | humanize }} 行或数值被略去（{{ $labels.reason }}）。可能是新版引擎改变了页面格式。",
+            "{{ $value | humanize }} lines or numbers were ignored in 1 hour ({{ $labels.reason }}).",
+            "1 小时内有 {{ $value | humanize }} 行或数值被忽略（{{ $labels.reason }}）。",
+        ),
+        action=Text(
+            "Report the engine's version together with its metrics output.",
+            "连同指标输出上报引擎版本。",
         ),
     )
 
@@ -277,14 +314,16 @@ def window_missing(tuning: Tuning) -> Alert:
         for_="15m",
         panel=REPLICA_ERRORS,
         summary=Text(
-            f"Shardwatch on {{{{ $labels.instance }}}} has no window of {WINDOW}, which alerts and boards read",
-            f"{{{{ $labels.instance }}}} 上的 Shardwatch 没有告警与面板所读取的 {WINDOW} 窗口",
+            f"Shardwatch on {{{{ $labels.instance }}}} has no {WINDOW} window, which alerts and dashboards read",
+            f"{{{{ $labels.instance }}}} 上的 Shardwatch 没有告警与仪表盘所读取的 {WINDOW} 窗口",
         ),
         description=Text(
-            "Replicas or pools of this node work, and their figures are on the page over other windows only: "
-            f"HighErrorRatio and GatewayUneven cannot fire here. Put {WINDOW} back into `windows` of the configuration, "
-            "beside the others, and reload.",
-            "该节点的副本或后端池正在工作，但页面上只有其他窗口的数值：HighErrorRatio 与 GatewayUneven 无法触发。"
-            f"请把 {WINDOW} 加回配置的 `windows`（可与其他窗口并存）并重新加载。",
+            "Replicas or pools of this node are busy and their values exist for other windows only: "
+            "HighErrorRatio and GatewayUneven cannot fire.",
+            "该节点的副本或后端池正在工作，但只有其他窗口的数值：HighErrorRatio 与 GatewayUneven 无法触发。",
+        ),
+        action=Text(
+            f"Add {WINDOW} to windows in the daemon's configuration and reload.",
+            f"在守护进程配置的 windows 中加回 {WINDOW} 并重新加载。",
         ),
     )

@@ -1,4 +1,4 @@
-"""One sentence in every language that the alerts speak."""
+"""A text in every supported language."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Language(str, Enum):
-    """What ``--language`` takes."""
+    """The languages of ``--language``."""
 
     ENGLISH = "en"
     CHINESE = "zh"
@@ -15,11 +15,15 @@ class Language(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The same sentence in English and Chinese; both may hold the same ``{{ … }}`` templates."""
+    """The same text in English and Chinese; both contain the same ``{{ … }}`` templates."""
 
     en: str
     zh: str
 
     def in_(self, language: Language) -> str:
-        """Give the sentence in one language."""
+        """Return the text in one language."""
         return self.zh if language is Language.CHINESE else self.en
+
+    def __add__(self, other: Text) -> Text:
+        """Return both texts, one after the other."""
+        return Text(self.en + other.en, self.zh + other.zh)

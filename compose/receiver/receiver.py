@@ -101,15 +101,15 @@ def _alert(alert: Alert) -> str:
     severity = labels.get("severity", "")
     links = "".join(
         f' <a rel="noreferrer" href="{html.escape(annotations[name])}">{title}</a>'
-        for name, title in (("dashboard_url", "board"), ("runbook_url", "runbook"))
+        for name, title in (("dashboard_url", "dashboard"), ("runbook_url", "runbook"))
         if annotations.get(name, "").startswith(("http://", "https://"))  # nothing that a browser would run
     )
     shown = ", ".join(f"{name}={value}" for name, value in labels.items() if name not in {"alertname", "severity"})
     return (
         f'<article class="{status}" style="border-color:{COLOURS.get(severity, "#888")}">'
         f"<strong>{html.escape(_name(alert))}</strong> {html.escape(severity)} {status}"
-        f"<br>{html.escape(annotations.get('summary', ''))}<br>{html.escape(annotations.get('description', ''))}"
-        f"<br><small>{html.escape(shown)}</small>{links}</article>"
+        + "".join(f"<br>{html.escape(annotations.get(name, ''))}" for name in ("summary", "description", "action"))
+        + f"<br><small>{html.escape(shown)}</small>{links}</article>"
     )
 
 

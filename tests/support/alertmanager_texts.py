@@ -97,7 +97,8 @@ def message(status="firing", number=2, alert="GpuLost"):
             "gpu": str(gpu), "uuid": f"GPU-{gpu}", "replica": "chat-b",
         }  # fmt: skip
         annotations = {
-            "summary": f"Card {gpu} of n1:9853 is lost", "description": f"Card {gpu} <b> & more: look.",
+            "summary": f"GPU {gpu} on n1:9853 is lost", "description": f"GPU {gpu} <b> & more: look.",
+            "action": "Drain the node, then reboot it.",
             "runbook_url": "https://wiki.example/runbook.md#gpulost",
             "dashboard_url": "https://grafana.example/d/shardwatch-fleet?viewPanel=101&var-instance=n1%3A9853",
         }  # fmt: skip

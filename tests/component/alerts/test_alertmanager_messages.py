@@ -38,14 +38,16 @@ def test_a_message_names_each_card_its_replica_and_node_and_links_to_help(what, 
         "html" if what == "html" else "text",
     )
     card, node, replica, since, book = {
-        Language.ENGLISH: ("card", "node", "replica", "since", "runbook"),
-        Language.CHINESE: ("卡", "节点", "副本", "开始于", "处理手册"),
+        Language.ENGLISH: ("GPU", "node", "replica", "since", "runbook"),
+        Language.CHINESE: ("GPU", "节点", "副本", "开始于", "运行手册"),
     }[language]
     for gpu in (0, 1):
         assert f"{node} n1:9853 {card} {gpu} (GPU-{gpu}) {replica} chat-b {since} 2026-01-02 03:04:05 UTC" in text
     assert text.count("https://wiki.example/runbook.md#gpulost") == 2
     assert text.count("https://grafana.example/d/shardwatch-fleet?viewPanel=101") == 2
     assert book in text
+    label = {Language.ENGLISH: "Action", Language.CHINESE: "处理"}[language]
+    assert text.count(f"{label}: Drain the node, then reboot it.") == 2
     if what == "html":
         assert "<b> & more" not in text, "what an alert says is not taken for markup"
 
@@ -85,13 +87,13 @@ def test_a_label_with_a_colon_makes_no_title_that_yaml_would_take_apart(tmp_path
 
 def test_what_is_over_is_listed_as_over(tmp_path):
     text = rendered(tmp_path, '{{ template "shardwatch.markdown" . }}', message("resolved"))
-    assert text.count("**Over Card") == 2
+    assert text.count("**Resolved GPU") == 2
 
 
 def test_long_messages_are_cut_and_say_so(tmp_path):
     text = rendered(tmp_path, '{{ template "shardwatch.text" . }}', message(number=12))
     assert text.count("is lost") == 10
-    assert "12 in all; the first 10 are shown." in text
+    assert "12 alerts in total; the first 10 shown." in text
 
 
 def longest(what):
@@ -156,7 +158,7 @@ def test_robots_get_the_json_that_they_document(status, tmp_path):
         dingtalk["markdown"]["text"],
         feishu["card"]["elements"][0]["content"],
     ):
-        assert "Card 1 of n1:9853 is lost" in text
+        assert "GPU 1 on n1:9853 is lost" in text
 
 
 def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_file(tmp_path):
@@ -190,7 +192,7 @@ def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_
         told["dingtalk"]["markdown"]["text"],
         told["feishu"]["card"]["elements"][0]["content"],
     )
-    assert all("Card 1 of n1:9853 is lost" in text for text in texts)
+    assert all("GPU 1 on n1:9853 is lost" in text for text in texts)
     assert told["dingtalk"]["markdown"]["title"] == "CRITICAL 2 · GpuLost n1:9853 chat-b"
 
 

@@ -1,0 +1,202 @@
+"""Summaries, descriptions and actions as Prometheus expands them, judged by promtool."""
+
+from __future__ import annotations
+
+import re
+
+import promql_parser
+import pytest
+import yaml
+
+from alerts.registry import groups
+from alerts.render import RULES, dashboard_url, files, runbook_url
+from alerts.rule import Severity
+from alerts.text import Language
+from alerts.tuning import Tuning
+from tests.component.alerts.test_alert_rules import needs_promtool, promtool
+from tests.support import alert_cases
+from tests.unit.alerts.test_rule_set import selectors
+
+FOUND = groups(Tuning())
+ALERTS = [alert for group in FOUND for alert in group.alerts()]
+
+
+GPU = alert_cases.MACROS["CARD"]
+REPLICA = alert_cases.MACROS["REPLICA"]
+BACKEND = 'POOL,backend="b1"'
+FROZEN = {"llm_frozen{REPLICA}": "1x20"}
+QUEUE = {'llm_requests_running{REPLICA,rank=""}': "31x20", 'llm_requests_waiting{REPLICA,rank=""}': "18x20"}
+GATEWAY = {
+    f'gateway_backend_replica_info{{{BACKEND},replica="chat-a"}}': "1x20",
+    f'gateway_request_share_ratio{{{BACKEND},window="1m"}}': "0.49x20",
+}
+XID_79 = {
+    'gpu_xid_last_timestamp_seconds{CARD,xid="79",source="nvml+kernel_log"}': "0x20",
+    'gpu_xid_action_info{CARD,xid="79",class="reset_node",action="reboot_node",meaning="GPU has fallen off the bus"}': "1x20",
+}
+OLDER_XID = {
+    'gpu_xid_last_timestamp_seconds{CARD,xid="31",source="nvml"}': "-600x20",
+    'gpu_xid_action_info{CARD,xid="31",class="application",action="restart_app",meaning="memory fault"}': "1x20",
+}
+OWNED = {'gpu_replica_info{OWNS,rank="0"}': "1x20"}
+# alert, its labels beside severity and component, series, description in English, description in Chinese
+DESCRIPTIONS = {
+    "a lost GPU that nobody used": (
+        "GpuLost", GPU, {"gpu_up{CARD}": "0x20"},
+        "The GPU (GPU-3) has not answered for 1 minute.",
+        "该卡（GPU-3）已有 1 分钟无应答。",
+    ),
+    "a lost GPU with cause, harm and traffic": (
+        "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{CARD}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
+        ("The GPU (GPU-3) has not answered for 1 minute. It served replica chat-a. XID 79: GPU has fallen off the bus; "
+        "recommended action: reboot_node. The replica is frozen: it has requests and makes no progress. Requests waiting: 18. "
+        "Gateway edge still sends it 49% of the requests of pool llama."),
+        ("该卡（GPU-3）已有 1 分钟无应答。其上运行副本 chat-a。XID 79：GPU has fallen off the bus；建议操作：reboot_node。"
+        "该副本已冻结：有请求但没有任何进展。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
+    ),
+    "a frozen replica and the GPU that it lost": (
+        "EngineFrozen", REPLICA, {**FROZEN, **QUEUE, **GATEWAY, **OWNED, "gpu_up{CARD}": "0x20", "gpu_up{CARD4}": "1x20"},
+        ("Requests are running and no counter of the engine moves. It does not recover by itself. Its GPU 3 is lost. "
+        "Requests running: 31. Requests waiting: 18. Gateway edge still sends it 49% of the requests of pool llama."),
+        ("有请求在运行，但引擎的所有计数器都不再变化。它不会自行恢复。其 3 号卡已掉卡。运行中的请求：31。排队的请求：18。"
+        "网关 edge 仍把后端池 llama 49% 的请求发给它。"),
+    ),
+    "an engine that refuses connections": (
+        "EngineDown", REPLICA,
+        {"llm_up{REPLICA}": "0x20", "llm_up{REPLICA_B}": "1x20",
+         'shardwatch_source_down_info{TARGET,source="engine:chat-a",reason="refused"}': "1x20",
+         'shardwatch_source_down_info{TARGET,source="engine:chat-b",reason="timeout"}': "1x20"},
+        ("The vllm server has not answered for 2m or longer. Other replicas of its model are up, or no requests ran on it: it may "
+        "be loading. It pages after 10m if requests ran on it. Reason: refused."),
+        "vllm 服务至少 2m 没有应答。同一模型的其他副本在线，或它上面没有请求：可能正在加载。若此前有请求在运行，10m 后升级为紧急告警。原因：refused。",
+    ),
+    "a straggler with its slowdown": (
+        "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "thermal"},
+        {'gpu_straggler{CARD,replica="chat-a",cause="thermal"}': "1x20", 'gpu_straggler_slowdown_ratio{CARD,replica="chat-a"}': "1.31x20",
+         'gpu_temperature_celsius{CARD,sensor="gpu"}': "91x20"},
+        ("GPU 3 (GPU-3) is the straggler of its group (cause: thermal). It needs 1.31 times as long as its peers for the same work. "
+        "Current temperature: 91 °C."),
+        "3 号卡（GPU-3）拖慢了整组（原因：thermal）。完成同样的工作，耗时是同组其他卡的 1.31 倍。当前温度 91 °C。",
+    ),
+    "an XID without advice": (
+        "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{CARD,xid="79",source="nvml+kernel_log"}': "0x20"},
+        "XID 79 occurred 10m 0s ago (GPU-3).",
+        "10m 0s 前出现 XID 79（GPU-3）。",
+    ),
+}  # fmt: skip
+
+
+@needs_promtool
+@pytest.mark.parametrize("case", DESCRIPTIONS)
+@pytest.mark.parametrize("language", list(Language))
+def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, language, tmp_path):
+    name, labels, series, english, chinese = DESCRIPTIONS[case]
+    alert = next(alert for alert in ALERTS if alert.name == name and alert.severity is not Severity.CRITICAL or
+                 alert.name == name in {"GpuLost", "EngineFrozen"})  # fmt: skip
+    (tmp_path / RULES).write_text(files(alert_cases.rules_of(name, FOUND), Tuning(), language)[RULES])
+    written = {
+        "summary": plain(alert.summary.in_(language), labels),
+        "description": english if language is Language.ENGLISH else chinese,
+        "action": plain(alert.action.in_(language), labels),
+        "runbook_url": runbook_url(alert, Tuning(), language),
+        "dashboard_url": plain(dashboard_url(alert, alert.panel, Tuning()).replace(" | urlquery", ""), labels).replace(":9853", "%3A9853"),
+    }  # fmt: skip
+    told = {
+        "exp_labels": {**labels, "severity": alert.severity.value, "component": alert.component.value},
+        "exp_annotations": written,
+    }
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": alert_cases.expanded(one), "values": values} for one, values in series.items()],
+        "alert_rule_test": [{"eval_time": "10m", "alertname": name, "exp_alerts": [told]}],
+    }
+    (tmp_path / "tests.yaml").write_text(
+        yaml.safe_dump({"rule_files": [RULES], "evaluation_interval": "1m", "tests": [case]})
+    )
+    promtool("test", "rules", str(tmp_path / "tests.yaml"))
+
+
+def plain(text, labels):
+    for label, value in labels.items():
+        text = text.replace(f"{{{{ $labels.{label} }}}}", value)
+    return text
+
+
+@needs_promtool
+def test_a_fast_burn_says_how_long_a_full_budget_lasts(tmp_path):
+    burn = next(alert for alert in ALERTS if alert.name == "TtftSloBurn" and alert.labels["window"] == "1h")
+    sentence = re.search(r"\{\{ with printf `2592000 / %f`.*", burn.description.en)[0]
+    rule = {"alert": "Burn", "expr": "vector(20)", "annotations": {"text": sentence}}
+    (tmp_path / RULES).write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
+    told = {"exp_annotations": {"text": " At this rate a full error budget lasts 1d 12h 0m 0s."}}
+    case = {"interval": "1m", "alert_rule_test": [{"eval_time": "5m", "alertname": "Burn", "exp_alerts": [told]}]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": [RULES], "tests": [case]}))
+    promtool("test", "rules", str(tmp_path / "tests.yaml"))
+
+
+def test_every_value_that_a_text_looks_up_is_exposed():
+    asked = 0
+    for alert in ALERTS:
+        for query in re.findall(r"with printf `([^`]+)` \$labels", alert.description.en):
+            for node in selectors(promql_parser.parse(query.replace("%q", '"x"'))):
+                asked += 1
+                assert {matcher.name for matcher in node.matchers.matchers} <= alert_cases.declared(node.name)
+    assert asked > 20
+
+
+def judged(folder, wanted, series, queries, minutes=3, language=Language.ENGLISH):
+    """Evaluate the group of an alert over series, and ask promtool whether queries give what is said."""
+    (folder / RULES).write_text(files([group for group in FOUND if wanted in group.name], Tuning(), language)[RULES])
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        **queries(f"{minutes}m"),
+    }
+    (folder / "tests.yaml").write_text(
+        yaml.safe_dump({"rule_files": [RULES], "evaluation_interval": "1m", "tests": [case]})
+    )
+    promtool("test", "rules", str(folder / "tests.yaml"))
+
+
+def counted(*expected):
+    return lambda at: {
+        "promql_expr_test": [
+            {"expr": f"count({query})", "eval_time": at, "exp_samples": [{"labels": "{}", "value": number}]}
+            for query, number in expected
+        ]
+    }
+
+
+@needs_promtool
+def test_two_clusters_whose_nodes_have_the_same_names_are_not_mixed_up(tmp_path):
+    series = {}
+    for cluster, driver in (("east", "580.95.05"), ("west", "570.172.08")):
+        node = f'job="shardwatch",instance="n1:9853",cluster="{cluster}"'
+        series[f'llm_engine_info{{{node},replica="a",engine="vllm",model="llama",version="0.32.0"}}'] = "1x60"
+        series[f'gpu_driver_info{{{node},driver_version="{driver}",nvml_version="13",cuda_version="13.0"}}'] = "1x60"
+        replica = f'{node},replica="a",engine="vllm",model="llama"'
+        series[f"llm_time_to_first_token_seconds_count{{{replica}}}"] = "0+60x60"
+        series[f'llm_time_to_first_token_seconds_bucket{{{replica},le="2.5"}}'] = "0+60x60"
+    judged(
+        tmp_path, "fleet", series, counted(('ALERTS{alertname="DriverVersionsDiffer",alertstate="firing"}', 1)), 45
+    )
+    seen = 'job_model_class_objective:llm_slo_events:rate5m{objective="first_token"} == 2'
+    judged(tmp_path, "slo", series, counted((seen, 1)), 45)
+
+
+@needs_promtool
+def test_alerts_keep_the_labels_that_the_operators_targets_carry(tmp_path):
+    card = 'job="shardwatch",instance="n1:9853",team="search",gpu="3",uuid="GPU-3"'
+    series = {
+        f'gpu_xid_last_timestamp_seconds{{{card},xid="79",source="nvml+kernel_log"}}': "0x20",
+        f'gpu_xid_last_timestamp_seconds{{{card},xid="999",source="nvml"}}': "0x20",
+        f"gpu_up{{{card}}}": "0x20",
+        f'gpu_replica_info{{{card},replica="a",engine="vllm",model="llama",rank="0"}}': "1x20",
+    }
+    names = ("GpuXidResetNode", "GpuXidInspect", "GpuLost")
+    judged(
+        tmp_path,
+        "gpu-health",
+        series,
+        counted(*((f'ALERTS{{alertname="{name}",team="search"}}', 1) for name in names)),
+    )
