@@ -45,6 +45,8 @@ generate: $(VENV)/.test
 	$(BIN)/python -m exporter.cli.generate
 	$(BIN)/shardwatch config --schema > exporter/config/schema.json
 	$(BIN)/shardwatch config --reference > docs/configuration.md
+	$(BIN)/python -m exporter.engines > docs/engines.md
+	$(BIN)/python -m exporter.gateways > docs/gateways.md
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 

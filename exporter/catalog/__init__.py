@@ -8,7 +8,7 @@ from exporter.catalog.capacity import CAPACITY
 from exporter.catalog.cards import CARDS, HEALTH
 from exporter.catalog.economics import ECONOMICS
 from exporter.catalog.engine_figures import ENGINE_FIGURES
-from exporter.catalog.engine_kinds import ENGINE_KINDS
+from exporter.catalog.engine_specifics import ENGINE_SPECIFICS
 from exporter.catalog.engines import ENGINES
 from exporter.catalog.gateways import GATEWAYS
 from exporter.catalog.groups import UNEVENNESS
@@ -27,7 +27,7 @@ from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
     *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *UNEVENNESS, *STRAGGLER,
-    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_KINDS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
+    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

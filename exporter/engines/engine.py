@@ -136,6 +136,7 @@ class Engine:
     versions: str = ""  # that were read, "" where only the present names are known
     servers: tuple[ServerProcess, ...] = ()  # () where nothing is found by command line
     info: ServerInfo | None = None
+    metrics_flag: str = ""  # without which the server shows no metrics
 
     prefixes: tuple[str, ...]  # "vllm:"; a page with a known sample of such a name is of this kind
     fields: tuple[EngineField, ...]

@@ -46,6 +46,7 @@ class Gateway:
     """A kind of gateway: how to recognise its page and what its names mean."""
 
     kind: str
+    title: str  # as its makers write it
     marks: tuple[str, ...]  # beginnings of sample names that only this kind has
     fields: tuple[GatewayField, ...]
     started: tuple[str, ...] = ("process_start_time_seconds",)  # Unix time

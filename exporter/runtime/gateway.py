@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from exporter.derive import gateway as derive
 from exporter.derive.assignment import Endpoint
 from exporter.derive.windows import History
-from exporter.errors import PageError
+from exporter.errors import EndpointError, PageError, SourceError
 from exporter.gateways.detect import recognise
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
@@ -95,6 +95,13 @@ class Gateway:
             replicas=derive.match_backends(list(reading.backends), self._endpoints(), self._is_local),
             restarts=restarts,
         )
+
+    def explain(self, error: SourceError) -> SourceError:
+        """Return the error with where this kind of gateway shows its metrics, if they are not there."""
+        known = by_kind(self.config.kind)
+        if error.reason != "http_404" or known is None or not known.hint:
+            return error
+        return EndpointError(error.reason, f"{error}; {known.hint}")
 
     def invalidated(self, state: GatewayState, status: SourceStatus) -> GatewayState:
         """Give the state without what only a fresh page may show."""

@@ -16,8 +16,8 @@ from exporter.engines.detect import detect_all, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo, clean
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader, holds_samples
-from exporter.engines.tables import by_kind
-from exporter.errors import PageError, SourceError
+from exporter.engines.tables import METRICS_FLAGS, by_kind
+from exporter.errors import EndpointError, PageError, SourceError
 from exporter.logs import log_event
 from exporter.model import (
     EMPTY,
@@ -35,6 +35,7 @@ from exporter.runtime.poll.target_poller import TargetPoller
 
 logger = logging.getLogger(__name__)
 
+_NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that were started without metrics
 _FACTS_PERIOD = 600.0
 _FACTS_RETRY_PERIOD = 60.0
 _MAX_FACTS_BYTES = 512 * 1024  # some engines answer with their whole configuration
@@ -234,6 +235,14 @@ class Replica:
         window = self.config.windows[0] if self.config.windows else ("", 0.0)
         recent = self._usage.within(window[0]) if self.config.windows else ()
         return capacity.headroom(reading, windows, recent, window[1])
+
+    def explain(self, error: SourceError) -> SourceError:
+        """Return the error with the flag that the server may lack, where it has no metrics endpoint."""
+        if error.reason not in _NO_METRICS:
+            return error
+        known = self._interpreter.engine if self._interpreter else by_kind(self.config.kind)
+        hint = known.hint if known is not None else METRICS_FLAGS
+        return EndpointError(error.reason, f"{error}; {hint}") if hint else error
 
     def invalidated(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
         """Give the state without what only a fresh page may show."""

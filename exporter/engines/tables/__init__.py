@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from exporter.engines.engine import Engine
 from exporter.engines.tables.dynamo import DYNAMO
+from exporter.engines.tables.llamacpp import LLAMACPP
+from exporter.engines.tables.lmdeploy import LMDEPLOY
 from exporter.engines.tables.ray_serve import RAY_SERVE
 from exporter.engines.tables.sglang import SGLANG
 from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
@@ -15,9 +17,11 @@ from exporter.engines.tables.vllm import VLLM
 from exporter.model.server import ServerProcess
 
 # Where a page shows several, the first of these is meant: wrappers, which show others' series beside their own, last.
-ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TGI, TENSORRT_LLM, TRITON, DYNAMO, RAY_SERVE)
+ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TENSORRT_LLM, LLAMACPP, LMDEPLOY, TGI, TRITON, DYNAMO, RAY_SERVE)
 
 SERVERS: Mapping[str, tuple[ServerProcess, ...]] = {engine.kind: engine.servers for engine in ENGINES}
+
+METRICS_FLAGS = ", ".join(f"{engine.title} needs {engine.metrics_flag}" for engine in ENGINES if engine.metrics_flag)
 
 
 def by_kind(kind: str) -> Engine | None:

@@ -11,6 +11,7 @@ _WORKERS = "on_the_workers_pages"
 DYNAMO = Engine(
     kind="dynamo",
     title="Dynamo",
+    versions="frontend; its workers show their engine's metrics",
     servers=(
         ServerProcess(
             modules=("dynamo.frontend",),

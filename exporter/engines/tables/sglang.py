@@ -97,6 +97,7 @@ SGLANG = Engine(
     frozen_after=60.0,  # the gauge of running requests may be half a minute old when work has ended
     live="sglang:realtime_tokens_total",
     reasons={"decode": "only_as_inter_token"},
+    metrics_flag="--enable-metrics",
     hint="Was the server started with --enable-metrics?",
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("sglang:num_running_reqs",), where=_total),

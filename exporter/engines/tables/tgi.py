@@ -34,7 +34,7 @@ def _decode(labels: Mapping[str, str]) -> bool:
 TGI = Engine(
     kind="tgi",
     title="TGI",
-    versions="1.4 to 3.3",
+    versions="1.4 to 3.3, the last; archived upstream",
     servers=(
         ServerProcess(
             # Not text-generation-server: that is a shard, which the launcher starts and the router talks to.

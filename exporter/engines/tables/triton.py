@@ -44,6 +44,7 @@ def _blocks(labels: Mapping[str, str]) -> bool:
 TRITON = Engine(
     kind="triton",
     title="Triton",
+    versions="backends `vllm` and `tensorrtllm`",
     servers=(
         ServerProcess(
             programs=("tritonserver",),

@@ -54,6 +54,7 @@ def _endpoint(target: Measure, statistic: str) -> GatewayField:
 
 ENVOY = Gateway(
     kind="envoy",
+    title="Envoy",
     marks=("envoy_",),
     started=(),
     uptime="envoy_server_uptime",

@@ -26,6 +26,7 @@ def _failed(labels: Mapping[str, str]) -> bool:
 
 HAPROXY = Gateway(
     kind="haproxy",
+    title="HAProxy",
     marks=("haproxy_",),
     started=("haproxy_process_start_time_seconds",),  # of the worker; a bare process_… would be the exporter's own
     uptime="haproxy_process_uptime_seconds",

@@ -19,6 +19,7 @@ def _scheduled(labels: Mapping[str, str]) -> bool:
 
 INFERENCE_EXTENSION = Gateway(
     kind="inference_extension",
+    title="endpoint picker (Gateway API inference extension, llm-d)",
     marks=("llm_d_epp_", "llm_d_inference_scheduler_", "inference_pool_", "inference_objective_",
            "inference_extension_", "inference_model_"),
     hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",

@@ -56,6 +56,7 @@ def _writing(labels: Mapping[str, str]) -> bool:
 
 NGINX = Gateway(
     kind="nginx",
+    title="nginx",
     marks=("nginx_", "nginxplus_"),
     started=("nginx_vts_start_time_seconds",),
     translate=translate,

@@ -23,6 +23,7 @@ def _field(target: Measure, *names: str) -> GatewayField:
 
 PRODUCTION_STACK = Gateway(
     kind="production_stack",
+    title="vLLM production-stack router",
     marks=("vllm:current_qps", "vllm:healthy_pods_total", "vllm:num_incoming_requests_total"),
     hint="Point url at the router's /metrics; an engine's own page belongs under engines.",
     fields=(

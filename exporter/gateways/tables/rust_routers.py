@@ -23,6 +23,7 @@ def _field(target: Measure, *names: str) -> GatewayField:
 
 VLLM_ROUTER = Gateway(
     kind="vllm_router",
+    title="vllm-router",
     marks=("vllm_router_",),
     hint="Point url at the router's own metrics port.",
     fields=(
@@ -36,6 +37,7 @@ VLLM_ROUTER = Gateway(
 
 SGLANG_ROUTER = Gateway(
     kind="sglang_router",
+    title="sglang-router, smg",
     marks=("smg_", "sgl_router_"),
     hint="Point url at the router's own metrics port (29000 unless set), not at /engine_metrics.",
     fields=(

@@ -61,6 +61,9 @@ class PageHandler(Protocol[ConfigT, ReadingT, StateT]):
     def apply(self, before: StateT, reading: ReadingT, page: Fetched) -> StateT:
         """Give the state that follows ``before``; notes the success in the health that it shows."""
 
+    def explain(self, error: SourceError) -> SourceError:
+        """Return the error with what is known about its cause; the reason stays."""
+
     def invalidated(self, state: StateT, status: SourceStatus) -> StateT:
         """Give the state without all that only a fresh page may show.  Pure."""
 
@@ -125,7 +128,7 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
             page = self._fetcher.fetch()
             reading = self.handler.parse(page.body, self._clock())
         except SourceError as error:
-            self._invalidate(self.poll_loop.failed(error, started))
+            self._invalidate(self.poll_loop.failed(self.handler.explain(error), started))
         else:
             if reading.parse_warnings:
                 self.parse_warnings = dict(Counter(self.parse_warnings) + Counter(reading.parse_warnings))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.config.settings import ENGINE_KINDS
 from exporter.engines.detect import detect_all, recognise, still_matches
-from exporter.engines.engine import SIGNALS
-from exporter.engines.tables import ENGINES, by_kind
+from exporter.engines.tables import by_kind
 from exporter.engines.tables.dynamo import DYNAMO
 from exporter.engines.tables.sglang import SGLANG
 from exporter.engines.tables.tensorrt_llm import TENSORRT_LLM
@@ -15,6 +13,7 @@ from exporter.engines.tables.triton import TRITON
 from exporter.engines.tables.vllm import VLLM
 from exporter.errors import PageError
 from exporter.model import Quantity, Stage
+from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
 from tests.support.engine_pages import interpret, page, polled, poller
 
@@ -33,27 +32,6 @@ vllm:current_qps{server="http://10.0.0.1:8000"} 0.5
 vllm:num_incoming_requests_total{model="m"} 7.0
 vllm:healthy_pods_total{server="http://10.0.0.1:8000"} 1.0
 """
-
-
-def test_the_kinds_that_a_configuration_may_name_are_those_that_are_read():
-    assert set(ENGINE_KINDS) == {engine.kind for engine in ENGINES}
-    assert len({engine.kind for engine in ENGINES}) == len(ENGINES)
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
-def test_every_signal_is_filled_by_a_field_or_said_to_be_missing(engine):
-    given = {field.target for field in engine.fields}
-    missing = engine.missing()
-    for signal in SIGNALS:
-        assert (signal in given) != (signal.value in missing)
-    assert set(engine.reasons) <= set(missing), "a reason for something that is not missing"
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
-def test_names_of_a_table_are_of_its_engine_and_what_it_calls_live_is_one_of_them(engine):
-    names = {name for field in engine.fields for name in (*field.names, *field.plus.values())}
-    assert {name for name in names if not engine.matches(name)} <= {"http_requests_total"}
-    assert not engine.live or engine.live in engine.wanted_names()
 
 
 def test_nothing_is_missing_of_vllm():
@@ -88,6 +66,45 @@ def test_an_engine_that_another_servers_page_passes_on_is_the_one_that_is_read(c
     body = page(carried)
     assert recognise(carrier + body) is recognise(body)
     assert interpret(carrier + body).ranks == interpret(body).ranks
+
+
+def test_llama_cpp_gives_its_gauge_pairs_and_says_why_there_are_no_latencies():
+    reading = interpret(page("llamacpp-documented"))
+    assert reading.engine == "llamacpp"
+    assert dict(reading.ranks[""]) == {
+        Quantity.REQUESTS_RUNNING: 1.0,
+        Quantity.REQUESTS_WAITING: 0.0,
+        Quantity.KV_CACHE_USAGE: 0.12,
+        Quantity.PROMPT_TOKENS: 33_065.0,
+        Quantity.GENERATION_TOKENS: 7_801.0,
+    }
+    assert reading.histograms == {}
+    assert {reading.missing[stage] for stage in ("inter_token", "prefill", "decode")} == {"only_as_sum"}
+    assert reading.missing["time_to_first_token"] == "not_exposed_by_engine"
+
+
+def test_the_model_and_build_of_llama_cpp_come_from_its_properties():
+    class Server(Replay):
+        def fetch(self, path=None):
+            if path == "/props":
+                return ReplayedPage(
+                    body=b'{"build_info": "b6432-0a1b2c3", "model_alias": "", "model_path": "qwen.gguf"}'
+                )
+            return super().fetch(path)
+
+    clock = Clock()
+    state = polled(poller(Server([page("llamacpp-documented")]), clock), clock)
+    assert state.labels == ("a", "llamacpp", "qwen.gguf")
+    assert state.reading.version == "b6432-0a1b2c3"
+
+
+def test_lmdeploy_counts_good_requests_alone_and_so_has_no_share_of_errors():
+    clock = Clock()
+    one = poller([page(f"lmdeploy-0.16.0-generated-{moment}") for moment in ("t1", "t2")], clock)
+    state = polled(one, clock, 2)
+    assert state.reading.finished == {"0": {"success": 50.0}}
+    assert state.windows["1m"].error_ratio is None
+    assert state.windows["1m"].hit_ratio == pytest.approx((6933 - 3925) / (25307 - 15510), abs=0.2)
 
 
 @pytest.mark.parametrize("colon", [b"trtllm_", b"trtllm:"])

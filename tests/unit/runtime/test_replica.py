@@ -175,6 +175,28 @@ def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("llamacpp", "Was the server started with --metrics?"),
+        ("sglang", "Was the server started with --enable-metrics?"),
+        ("auto", "SGLang needs --enable-metrics, llama.cpp needs --metrics"),
+        ("triton", "Is this Triton's metrics port (8002)?"),
+    ],
+)
+def test_a_server_without_a_metrics_endpoint_is_reported_with_the_flag_that_it_may_lack(kind, advice, caplog):
+    class Refusing(Replay):
+        def fetch(self, path=None):
+            raise EndpointError(self._pages[0], "answered with an error")
+
+    one = poller(Refusing(["http_501"]), kind=kind)
+    one.poll()
+    assert one.state.status.reason == "http_501"
+    assert advice in caplog.text
+    poller(Refusing(["http_503"]), kind=kind).poll()
+    assert caplog.text.count(advice) == 1
+
+
 def test_a_flapping_engine_is_logged_three_times_then_once_a_minute_and_the_silence_is_counted(caplog):
     clock = Clock()
     one = poller([page(1), None] * 60, clock)

@@ -61,6 +61,9 @@ class Letters:
     def apply(self, before, reading, page):
         return State(self.poll_loop.succeeded(page.duration), reading, before.seen + 1)
 
+    def explain(self, error):
+        return error
+
     def invalidated(self, state, status):
         return replace(state, status=status, reading=None)
 

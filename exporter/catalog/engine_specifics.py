@@ -51,7 +51,7 @@ def _duration(stage: Stage, noun: str, help_: str) -> Metric:
     )
 
 
-ENGINE_KINDS = (
+ENGINE_SPECIFICS = (
     Metric(
         subject=REPLICA,
         noun="engine_dialect",

@@ -1,0 +1,48 @@
+"""llama.cpp's server: counters and gauges without labels or histograms, one slot table for all requests.
+
+Times are sums of seconds beside sums of tokens, so there are means and no quantiles.  Generated tokens are counted
+when a request ends.  The page is made by the loop that decodes: a wedged server does not answer.
+"""
+
+from __future__ import annotations
+
+from exporter.engines.engine import ONLY_AS_SUM, Engine, EngineField, ServerInfo
+from exporter.model import Quantity
+from exporter.model.server import EndpointDefaults, ServerProcess
+
+LLAMACPP = Engine(
+    kind="llamacpp",
+    title="llama.cpp",
+    versions="with and without KV-cache gauges",
+    servers=(
+        ServerProcess(
+            programs=("llama-server",),
+            # Most are started without metrics.
+            endpoint=EndpointDefaults(
+                port_flags=("--port",),
+                port_variable="LLAMA_ARG_PORT",
+                ports=(8080,),
+                tls_flags=("--ssl-cert-file",),
+                probe=True,
+            ),
+        ),
+    ),
+    info=ServerInfo(path="/props", version_keys=("build_info",), model_keys=("model_alias", "model_path")),
+    metrics_flag="--metrics",
+    hint="Was the server started with --metrics? Without it /metrics answers 501.",
+    not_judged="no histograms",
+    prefixes=("llamacpp:",),
+    model_label="",
+    process_start="",
+    frozen_after=None,
+    reasons={"inter_token": ONLY_AS_SUM, "prefill": ONLY_AS_SUM, "decode": ONLY_AS_SUM},
+    fields=(
+        EngineField(target=Quantity.REQUESTS_RUNNING, names=("llamacpp:requests_processing",)),
+        EngineField(target=Quantity.REQUESTS_WAITING, names=("llamacpp:requests_deferred",)),
+        # Gone from newer versions.
+        EngineField(target=Quantity.KV_CACHE_USAGE, names=("llamacpp:kv_cache_usage_ratio",), ratio=True),
+        # Those that were computed: what came from the cache of a slot is not among them.
+        EngineField(target=Quantity.PROMPT_TOKENS, names=("llamacpp:prompt_tokens_total",)),
+        EngineField(target=Quantity.GENERATION_TOKENS, names=("llamacpp:tokens_predicted_total",)),
+    ),
+)
