@@ -1,1 +1,1 @@
-"""HTTP: ``client`` makes one bounded exchange, ``server`` answers scrapes."""
+"""HTTP: ``client`` for what the daemon reads, ``server`` for what it serves, ``wire`` for the grammar of both."""

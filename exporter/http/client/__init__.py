@@ -1,1 +1,5 @@
-"""The only way out over HTTP: one bounded exchange with an engine (``exchange``), and what it is made of."""
+"""HTTP client with one deadline and caps for each exchange.
+
+``client`` is what others use.  Below it are ``connection`` and ``session`` (over ``http.client`` and ``requests``),
+``response``, ``sockets``, ``tls``, ``resolver``, ``url`` and ``credentials``; ``errors`` names every failure.
+"""

@@ -1,4 +1,5 @@
-"""Ready bytes over HTTP.
+"""HTTP server for ready bytes.
 
-``server`` says which path answers what, ``loop`` is the event loop, ``connection`` one client, ``http1`` one request.
+``listener`` is the event loop, ``connection`` one client, ``request`` one request and its response, ``routes`` which
+path gets which response, ``negotiation`` in which format.
 """

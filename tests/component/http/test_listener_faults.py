@@ -173,14 +173,14 @@ def test_an_answer_that_cannot_be_written_costs_its_own_client_only(caplog):
 
 def test_a_loop_that_fails_starts_again_and_says_so(caplog):
     with serving(pause_seconds=0.05) as listener, connect(listener) as lost:
-        turn, failing = listener._turn, threading.Event()
+        turn, failing = listener._run_once, threading.Event()
 
         def flaky(selector: selectors.BaseSelector) -> None:
             turn(selector)
             if failing.is_set():
                 raise RuntimeError("injected")
 
-        listener._turn = flaky
+        listener._run_once = flaky
         lost.sendall(GET)
         assert one_answer(lost)[0] == 200
         failing.set()
@@ -308,7 +308,7 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.close()
         for answer in given:
-            answer.give(Response(status=200, content_type="text/plain", body=b"at last"))
+            answer.set_response(Response(status=200, content_type="text/plain", body=b"at last"))
         assert one_answer(sock)[2] == b"at last"
         assert one_answer(sock)[2] == PAGE
         until(lambda: descriptors() == before - 2)  # the client's end, and ours
@@ -316,9 +316,9 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
 
 
 def test_an_answer_that_does_not_come_ends_in_a_sentence():
-    with serving(lambda _: DeferredResponse(), answer_seconds=0.2) as listener:
+    with serving(lambda _: DeferredResponse(), deferred_seconds=0.2) as listener:
         status, headers, body = ask(listener, GET)
-        assert (status, headers["connection"]) == (504, "close") and b"no answer yet" in body
+        assert (status, headers["connection"]) == (504, "close") and b"no response yet" in body
 
 
 def test_stopping_waits_for_no_answer_of_another_threads():
@@ -328,7 +328,7 @@ def test_stopping_waits_for_no_answer_of_another_threads():
         until(lambda: bool(given))
         listener.stop()
         assert to_the_end(sock) == b""
-        given[0].give(page(None))  # nobody is there any more
+        given[0].set_response(page(None))  # nobody is there any more
 
 
 # -- addresses
@@ -363,7 +363,7 @@ def test_a_privileged_port_is_refused_in_one_clear_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "cure"),
+    ("host", "port", "hint"),
     [
         ("192.0.2.1", 0, "this machine does not have that address"),
         ("127.0.0.256", 0, "no such host name"),
@@ -373,8 +373,8 @@ def test_a_privileged_port_is_refused_in_one_clear_line(monkeypatch):
         ("127.0.0.1", -1, "from 0 to 65535"),
     ],
 )
-def test_a_bad_address_is_refused_in_one_clear_line(host, port, cure):
-    assert cure in refusal(host, port)
+def test_a_bad_address_is_refused_in_one_clear_line(host, port, hint):
+    assert hint in refusal(host, port)
 
 
 def test_a_failed_start_exits_without_a_traceback_when_its_message_is_printed():

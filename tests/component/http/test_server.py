@@ -180,15 +180,15 @@ def test_caches_are_told_what_the_page_depends_on(handler):
         assert ("Vary", "Accept, Accept-Encoding") in get(handler, "/metrics", **headers).headers
 
 
-def test_what_is_remembered_of_clients_is_bounded(handler):
-    from exporter.http.server.routes import _remembered
+def test_what_is_cached_of_clients_is_bounded(handler):
+    from exporter.http.server.negotiation import _cached
 
     for n in range(1000):
         get(handler, "/metrics", accept=f"text/x{n}")
-    full = _remembered.cache_info()
+    full = _cached.cache_info()
     assert full.currsize == full.maxsize <= 64
     get(handler, "/metrics", accept="a" * 8000)
-    assert _remembered.cache_info().misses == full.misses, "a long header is not kept"
+    assert _cached.cache_info().misses == full.misses, "a long header is not kept"
 
 
 @pytest.mark.parametrize("value", ["0.1", "0", "-1", "NaN", "1e309", "", "ten", "1" * 5000])
