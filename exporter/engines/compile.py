@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, clean
 from exporter.engines.parse.layout import Layout
@@ -50,8 +51,7 @@ class RankWord(NamedTuple):
     word: str
 
 
-@dataclass(slots=True)
-class Number:
+class Number(Struct):
     """One quantity of one rank: the positions to reduce, or a number that labels gave."""
 
     quantity: Quantity
@@ -65,8 +65,7 @@ class Number:
     factors: tuple[int, ...] = ()  # as many as positions: where to find what each is multiplied by
 
 
-@dataclass(slots=True)
-class Buckets:
+class Buckets(Struct):
     """One histogram of one rank; ``extract`` returns its cumulative counts, summed where series share the rank."""
 
     stage: Stage
@@ -78,8 +77,7 @@ class Buckets:
     scale: float
 
 
-@dataclass(slots=True)
-class CompiledEngine:
+class CompiledEngine(Struct):
     """Positions in a page's numbers, compiled once per layout."""
 
     layout: Layout
@@ -87,15 +85,15 @@ class CompiledEngine:
     several_models: bool = False
     version: str = ""
     name_style: str = ""
-    numbers: list[Number] = field(default_factory=list)
-    finished: dict[RankWord, tuple[int, ...]] = field(default_factory=dict)
-    responses: dict[str, tuple[int, ...]] = field(default_factory=dict)  # status class → …
-    buckets: list[Buckets] = field(default_factory=list)
+    numbers: list[Number] = []
+    finished: dict[RankWord, tuple[int, ...]] = {}
+    responses: dict[str, tuple[int, ...]] = {}  # status class → …
+    buckets: list[Buckets] = []
     frozen_after: float | None = None
     process_start: int | None = None
-    created: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rank → …
+    created: dict[str, tuple[int, ...]] = {}  # rank → …
     hits_from_first: bool = False  # as in a reading
-    candidates: Candidates = field(default_factory=lambda: EMPTY)  # to watch, because not all can be shown
+    candidates: Candidates = EMPTY  # to watch, because not all can be shown
     parse_warnings: Counter[str] = field(default_factory=Counter)
 
     @property

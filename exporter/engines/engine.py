@@ -8,8 +8,9 @@ not counted twice.  An upstream rename is one string.  ``compile`` reads the tab
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
 
 from exporter.model import EMPTY, Quantity, Stage
 from exporter.model.server import ServerProcess
@@ -61,16 +62,14 @@ ONLY_AS_SUM = "only_as_sum"  # a duration whose sum and count are exposed, but n
 _HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Struct, frozen=True):
     """What a value is multiplied by: that of the series which differs only in ``label``, being ``value``."""
 
     label: str
     value: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineField:
+class EngineField(Struct, frozen=True, kw_only=True):
     """One row of an engine's table.
 
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
@@ -87,7 +86,7 @@ class EngineField:
     scale: float = 1.0
     reduce: Reduce = Reduce.SUM
     ratio: bool = False
-    plus: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    plus: Mapping[str, str] = EMPTY
     label: str = ""
     word: Callable[[str], str] | None = None
     constant: str = ""
@@ -97,8 +96,7 @@ class EngineField:
     factor: Factor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfo:
+class ServerInfo(Struct, frozen=True, kw_only=True):
     """A path beside the metrics that answers with a JSON object; the first key that holds text counts."""
 
     path: str
@@ -106,24 +104,22 @@ class ServerInfo:
     model_keys: tuple[str, ...] = ()  # asked where the page does not name the model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyTargets:
+class LatencyTargets(Struct, frozen=True, kw_only=True):
     """Seconds that the default SLOs ask of an engine, by the class of the model; each is a bound of its buckets.
 
     ``standard``: of all models that nobody has put into a class.
     """
 
-    interactive: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
-    standard: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
-    batch: Mapping[Stage, float] = field(default_factory=lambda: EMPTY)
+    interactive: Mapping[Stage, float] = EMPTY
+    standard: Mapping[Stage, float] = EMPTY
+    batch: Mapping[Stage, float] = EMPTY
 
     def of(self, model_class: str) -> Mapping[Stage, float]:
         """Return the targets of a class by its name."""
         return {"interactive": self.interactive, "standard": self.standard, "batch": self.batch}[model_class]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """A kind of server: how its processes and its pages are recognised, what its names mean, how it is judged.
 
     ``rank_labels`` together name the rank; those that are empty are left out, the others joined by "/".  Of series
@@ -157,11 +153,11 @@ class Engine:
     # this engine counts at the end of requests alone, which may be long.
     frozen_after: float | None = 20.0
     live: str = ""
-    reasons: Mapping[str, str] = field(default_factory=lambda: EMPTY)  # signal → why it is missing, where known
+    reasons: Mapping[str, str] = EMPTY  # signal → why it is missing, where known
     hint: str = ""  # what to do when the page has no series of this engine
 
-    buckets: Mapping[Stage, tuple[float, ...]] = field(default_factory=lambda: EMPTY)  # seconds: the bounds it uses
-    targets: LatencyTargets = field(default_factory=LatencyTargets)
+    buckets: Mapping[Stage, tuple[float, ...]] = EMPTY  # seconds: the bounds it uses
+    targets: LatencyTargets = LatencyTargets()
     not_judged: str = ""  # why there are no ``targets``
 
     def canonical(self, name: str) -> str:

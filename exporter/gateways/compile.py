@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from exporter.engines.engine import clean
 from exporter.engines.parse.layout import Layout
@@ -39,16 +40,15 @@ class LoadKey(NamedTuple):
     backend: str | None
 
 
-@dataclass(slots=True)
-class CompiledGateway:
+class CompiledGateway(Struct):
     """Positions in a page's numbers, compiled once per layout."""
 
     layout: Layout
-    positions: dict[LoadKey, list[int]] = field(default_factory=dict)
-    less: dict[LoadKey, float] = field(default_factory=dict)
-    backends: dict[Backend, None] = field(default_factory=dict)
-    pools: dict[str, None] = field(default_factory=dict)
-    cut: set[str] = field(default_factory=set)
+    positions: dict[LoadKey, list[int]] = {}
+    less: dict[LoadKey, float] = {}
+    backends: dict[Backend, None] = {}
+    pools: dict[str, None] = {}
+    cut: set[str] = set()
     started: int | None = None
     uptime: int | None = None
     parse_warnings: Counter[str] = field(default_factory=Counter)

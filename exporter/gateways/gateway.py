@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Measure(str, Enum):
@@ -24,8 +25,7 @@ class Measure(str, Enum):
     UP = "up"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayField:
+class GatewayField(Struct, frozen=True, kw_only=True):
     """One row of a gateway's table.
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
@@ -41,8 +41,7 @@ class GatewayField:
     less: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gateway:
+class Gateway(Struct, frozen=True, kw_only=True):
     """A kind of gateway: how to recognise its page and what its names mean."""
 
     kind: str

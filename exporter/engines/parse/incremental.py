@@ -9,7 +9,8 @@ that changed, the number of its lines.  Whatever does not fit is left to the ful
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _MAX_LINES = 24  # of a wanted segment; about one histogram
 _SLACK = 8  # bytes by which each line of a segment may have become shorter before its end is not found
@@ -22,8 +23,7 @@ def number(text: bytes) -> float:
     return float(text)
 
 
-@dataclass(slots=True)
-class _Segment:
+class _Segment(Struct):
     """``lines`` of a page; ``first``: the index of the first of their numbers.
 
     ``after``: how the line behind it begins, from the line end before it on; empty at the end of the page.  ``size``

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from exporter.engines.parse.line import Series, series_and_end
 from exporter.model import EMPTY
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class Layout(Struct, frozen=True, eq=False):
     """The wanted series of a page in page order.  Two are equal only if they are the same object: see ``text``."""
 
     texts: tuple[bytes, ...]  # name and labels as on the page, every one of them readable
@@ -20,11 +20,10 @@ class Layout:
         return [found[0] for text in self.texts if (found := series_and_end(text)) is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class Values(Struct, frozen=True, kw_only=True):
     """One page's numbers: ``numbers[i]`` belongs to ``layout.texts[i]``."""
 
     layout: Layout
     numbers: list[float]
     complete: bool = True  # False: the page ends in the middle of a line
-    parse_warnings: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    parse_warnings: Mapping[str, int] = EMPTY

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,)?', re.DOTALL)
@@ -13,8 +14,7 @@ _REST = re.compile(rb"(?:(?<=\})|[ \t])[ \t]*(\S+)(?:[ \t]+-?[0-9.]+)?(?:[ \t]+#
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One time series of a page: the sample's name as written, and its labels, unescaped."""
 
     name: str
