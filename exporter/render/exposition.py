@@ -110,9 +110,10 @@ class _Family:
 
     def _samples(self, rows: Iterable[Sample], room: int) -> tuple[list[str], int]:
         texts = self._texts
-        found = dict(rows)  # equal labels would be one series twice: the last one stands
+        listed = list(rows)
+        found = dict(listed)  # equal labels would be one series twice: the last one stands
         lines = []
-        lost = 0
+        lost = len(listed) - len(found)
         for labels, value in found.items():
             text = texts.get(labels)
             if text is None:
@@ -127,9 +128,13 @@ class _Family:
         return lines, lost
 
     def _histograms(self, rows: Iterable[HistogramSample], room: int) -> tuple[list[str], int]:
+        listed = list(rows)
+        found = dict(listed)  # as for samples
         lines: list[str] = []
-        lost = 0
-        for labels, histogram in dict(rows).items():
+        lost = sum(len(histogram.counts) + 2 for _, histogram in listed) if len(found) < len(listed) else 0
+        if lost:
+            lost -= sum(len(histogram.counts) + 2 for histogram in found.values())
+        for labels, histogram in found.items():
             key = (labels, histogram.bounds)
             kept = self._buckets.get(key)
             if kept is None:

@@ -1,8 +1,8 @@
-"""Which replica sits on which card, and which engines run on this node: has_refreshed up slowly, beside the polling.
+"""Assigns GPUs to replicas and finds the engines of this node: slowly, beside the polling.
 
 The process table is read in a thread of its own, because such a read can wait for a process that is stuck in the
-driver.  Should that happen, polling and serving go on; after a while what was found that way is withdrawn, and a
-source ``placement`` says that it is_hung.
+driver.  Should that happen, polling and serving go on; after a while what was found that way is withdrawn, and the
+source ``placement`` is down with reason ``hung``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -31,16 +32,15 @@ from exporter.threads import Thread
 logger = logging.getLogger(__name__)
 
 PERIOD = 10.0  # seconds
-HUNG_AFTER = (
-    25.0  # seconds in one look; it takes a few hundredths, and on a node with thousands of processes a second
-)
-RESOLVE_SECONDS = 1.0
+# Seconds in one scan of /proc; it takes a few hundredths, and on a node with thousands of processes a second.
+HUNG_AFTER = 25.0
+RESOLVE_SECONDS, RESOLVE_SECONDS_IN_ALL = 1.0, 3.0  # for one name, and for those of one refresh
 SOURCE = "placement"
 _CLASSIFIER = ServerClassifier(SERVERS)
 
 
 class AssignmentWatcher:
-    """Looks every ten seconds, and at once when the set of processes on the cards changes."""
+    """Assigns GPUs to replicas every ten seconds, and at once when the set of processes on the GPUs changes."""
 
     def __init__(
         self,
@@ -51,45 +51,46 @@ class AssignmentWatcher:
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_engines`` is told the engines of this node, when they are to be discovered at all."""
+        """``on_engines`` is called with the engines of this node; None: they are not to be discovered."""
         self.loop_restarts = 0
-        self.has_refreshed = False  # once
+        self.has_refreshed = False
         self._cards = cards
         self._endpoints = endpoints
         self._on_engines = on_engines
         self._on_change = on_change
         self._clock = clock
         self._assignment = Assignment()
-        self._scan_began: float | None = None  # since when
+        self._scan_began: float | None = None  # of the scan of /proc under way
         self._state_logger = StateLogger(logger, SOURCE, clock)
-        self._seats: GpuProcesses = EMPTY  # written by ``notice`` alone, which another thread calls
-        self._missing_pids: frozenset[int] = frozenset()  # pids that the last look did not find
+        self._processes: GpuProcesses = EMPTY  # written by ``on_cards`` alone, which another thread calls
+        self._missing_pids: frozenset[int] = frozenset()  # that the last scan did not find
+        self._addresses: dict[str, str] = {}  # host → the address that it had when it was last resolved
         self._wake = threading.Event()
         self._stopping = False
         self._thread: Thread | None = None
 
     def discover(self, on_engines: Callable[[Sequence[ListeningEngine]], None] | None) -> None:
-        """Switch discovery on or off, from the next look on."""
+        """Switch discovery on or off, from the next refresh on."""
         self._on_engines = on_engines
 
     @property
     def is_hung(self) -> bool:
-        """Say whether a look does not come back."""
+        """Whether a scan of /proc does not return."""
         since = self._scan_began
         return since is not None and self._clock() - since > HUNG_AFTER
 
     @property
     def assignment(self) -> Assignment:
-        """Give who sits where; while a look is_hung, what the configuration says and nothing else."""
+        """Which GPU belongs to which replica; while a scan hangs, as far as the configuration says it."""
         if not self.is_hung:
             return self._assignment
-        known = {endpoint.replica for endpoint in self._endpoints() if endpoint.gpus is not None}
-        found = {endpoint.replica for endpoint in self._endpoints()} - known
-        kept = self._assignment.among(known)
-        return replace(kept, unassigned={**kept.unassigned, **dict.fromkeys(found, "hung")})
+        configured = {endpoint.replica for endpoint in self._endpoints() if endpoint.gpus is not None}
+        others = {endpoint.replica for endpoint in self._endpoints()} - configured
+        kept = self._assignment.among(configured)
+        return replace(kept, unassigned={**kept.unassigned, **dict.fromkeys(others, "hung")})
 
     def statuses(self) -> tuple[SourceStatus, ...]:
-        """Give the health while a look is_hung; nothing while all is well.  One thread asks, for every page."""
+        """Return the health while a scan hangs, nothing while all is well.  For one thread, at every snapshot."""
         if self.is_hung:
             self._state_logger.down("hung", "/proc scan is blocked: a process is stuck in the kernel")
             return (SourceStatus(source=SOURCE, up=False, reason="hung", hung=True),)
@@ -98,19 +99,14 @@ class AssignmentWatcher:
         return ()
 
     def refresh(self) -> None:
-        """Look once, and replace ``assignment``."""
-        self._scan_began = self._clock()
-        try:
-            self._refresh()
-        finally:
-            self._scan_began = None
-
-    def _refresh(self) -> None:
+        """Replace ``assignment``, and hand over the engines that run on this node."""
         if self._on_engines is not None:
-            self._on_engines(listening_engines(classifier=_CLASSIFIER))
-        cards, endpoints = self._cards(), [_resolved(endpoint) for endpoint in self._endpoints()]
-        processes = gpu_processes(cards, self._seats, self._missing_pids)
-        # Configured replicas are has_refreshed up as well: their cards are known, their cards' ranks are not.
+            with self._scan():
+                engines = listening_engines(classifier=_CLASSIFIER)
+            self._on_engines(engines)  # which may wait for pages that do not answer
+        cards, endpoints = self._cards(), self._resolved(self._endpoints())
+        processes = gpu_processes(cards, self._processes, self._missing_pids)
+        # For configured replicas as well: their GPUs are known, the ranks on them are not.
         table = self._read_table(processes, endpoints) if endpoints else None
         assignment = assign_gpus(cards, endpoints, table, processes)
         self.has_refreshed = True
@@ -118,30 +114,53 @@ class AssignmentWatcher:
             self._assignment = assignment
             unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
             log_event(
-                logger, logging.INFO, "assignment_on_change", assigned=len(assignment.gpus), unassigned=unassigned
+                logger, logging.INFO, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned
             )
             self._on_change()
 
+    @contextmanager
+    def _scan(self) -> Iterator[None]:
+        self._scan_began = self._clock()
+        try:
+            yield
+        finally:
+            self._scan_began = None
+
     def _read_table(self, processes: GpuProcesses, endpoints: Sequence[Endpoint]) -> ProcessTable:
         pids = frozenset[int]().union(*processes.values())
-        table = read_processes(pids, {endpoint.port for endpoint in endpoints}, classifier=_CLASSIFIER)
+        with self._scan():
+            table = read_processes(pids, {endpoint.port for endpoint in endpoints}, classifier=_CLASSIFIER)
         self._missing_pids = pids - table.processes.keys()
         return table
 
+    def _resolved(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """Replace names by addresses: a name says nothing about being on this node.
+
+        A name that cannot be resolved now keeps the address that it had: the kept connections to it go on, too.
+        """
+        end = time.monotonic() + RESOLVE_SECONDS_IN_ALL
+        addresses = {}
+        for host in {endpoint.host for endpoint in endpoints}:
+            address = _address_of(host, min(RESOLVE_SECONDS, end - time.monotonic())) or self._addresses.get(host)
+            if address:
+                addresses[host] = address
+        self._addresses = addresses
+        return [replace(endpoint, host=addresses.get(endpoint.host, endpoint.host)) for endpoint in endpoints]
+
     def on_cards(self, cards: Sequence[CardState]) -> None:
-        """Look at once if other processes sit on the cards than last time, or the same ones on other cards."""
-        processes = gpu_processes(cards, self._seats, self._missing_pids)
-        if processes != self._seats:
-            self._seats = processes
+        """Refresh at once if other processes are on the GPUs than before, or the same ones on other GPUs."""
+        processes = gpu_processes(cards, self._processes, self._missing_pids)
+        if processes != self._processes:
+            self._processes = processes
             self._wake.set()
 
     def refresh_now(self) -> None:
-        """Look at once: the replicas changed."""
+        """Refresh at once: the replicas changed."""
         self._wake.set()
 
     def start(self) -> None:
-        """Look from now on, in a thread of its own."""
-        self._thread = Thread(self._run, name="placement")
+        """Refresh from now on, in a thread of its own."""
+        self._thread = Thread(self._run, name="assignment")
         self._thread.start()
 
     def stop(self) -> None:
@@ -161,10 +180,13 @@ class AssignmentWatcher:
             self._wake.wait(PERIOD)
 
 
-def _resolved(endpoint: Endpoint) -> Endpoint:
-    """Replace a host's name by its address: a name says nothing about being on this node."""
+def _address_of(host: str, seconds: float) -> str | None:
+    """Return an address of ``host``, asking for at most ``seconds``; None where there is none."""
     try:
-        addresses = default_resolver.addresses(endpoint.host, Deadline(RESOLVE_SECONDS))
+        if seconds > 0:
+            addresses = default_resolver.addresses(host, Deadline(seconds))
+        else:
+            addresses = tuple(default_resolver.known(host))
     except (SourceError, OSError):
-        return endpoint
-    return replace(endpoint, host=str(addresses[0][1][0])) if addresses else endpoint
+        return None
+    return str(addresses[0][1][0]) if addresses else None

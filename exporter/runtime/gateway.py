@@ -107,9 +107,6 @@ class Gateway:
         """Give the state without what only a fresh page may show."""
         return replace(state, status=status, reading=None, windows=EMPTY, replicas=EMPTY)
 
-    def after_poll(self, state: GatewayState) -> None:
-        """Do nothing: a gateway's page says all that is asked of it."""
-
 
 GatewayPoller = TargetPoller[GatewayConfig, GatewayReading, GatewayState]
 

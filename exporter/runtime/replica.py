@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from exporter.derive import capacity, delta, engine, ranks
 from exporter.derive.windows import History
 from exporter.engines.detect import detect_all, recognise, still_matches
-from exporter.engines.engine import Engine, ServerInfo, clean
+from exporter.engines.engine import Engine, ServerInfo
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader, holds_samples
 from exporter.engines.tables import METRICS_FLAGS, by_kind
@@ -29,6 +28,7 @@ from exporter.model import (
     Stage,
     WindowFigures,
 )
+from exporter.runtime.engine_info import EngineInfoReader
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.state_logger import RateLimiter
 from exporter.runtime.poll.target_poller import TargetPoller
@@ -36,14 +36,11 @@ from exporter.runtime.poll.target_poller import TargetPoller
 logger = logging.getLogger(__name__)
 
 _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that were started without metrics
-_FACTS_PERIOD = 600.0
-_FACTS_RETRY_PERIOD = 60.0
-_MAX_FACTS_BYTES = 512 * 1024  # some engines answer with their whole configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaConfig:
-    """What is asked of a replica's poller.  Times in seconds.
+    """What is asked of a replica's poller.  Times in seconds; ``timeout`` is that of a poll.
 
     ``windows``: label and length.  ``stages``: those that are followed over them.
     """
@@ -51,6 +48,7 @@ class ReplicaConfig:
     name: str
     kind: str
     interval: float
+    timeout: float = 1.0
     windows: tuple[tuple[str, float], ...]
     quantiles: tuple[float, ...]
     stages: tuple[Stage, ...] = tuple(Stage)
@@ -66,24 +64,19 @@ class Replica:
     def __init__(
         self, config: ReplicaConfig, fetcher: Fetcher, poll_loop: PollLoop, clock: Callable[[], float]
     ) -> None:
-        """``fetcher``: for what the engine says beside its page."""
+        """``fetcher``: for what the engine tells beside its metrics."""
         self.config = config
-        self.fetcher = fetcher
+        self.engine_info = EngineInfoReader(fetcher, poll_loop.source, clock)
         self._poll_loop = poll_loop
         self._clock = clock
-        self._version, self._model, self._version_due = "", "", float("-inf")
         self._reader: PageReader | None = None
         self._interpreter: EngineInterpreter | None = None
         self._progress: delta.ReplicaCounters | None = None
-        self._departed_histograms: Mapping[Stage, Mapping[str, Histogram]] = (
-            EMPTY  # what the state's histograms are the sums of
-        )
+        # The summands of the state's histograms.
+        self._departed_histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
         self._history: History[delta.ReplicaTotals] = History(config.windows)
         self._usage: History[capacity.KvCacheUsage] = History(config.windows[:1])
-        self._frozen_logged, self._rate_limiter = (
-            False,
-            RateLimiter(clock),
-        )  # what the log said last, whatever was shown since
+        self._frozen_logged, self._rate_limiter = False, RateLimiter(clock)
 
     def initial_state(self) -> ReplicaState:
         """Give the state before the first poll."""
@@ -100,7 +93,7 @@ class Replica:
 
     def reconfigure(self, config: ReplicaConfig, fetcher: Fetcher) -> None:
         """Follow another config for the same name, kind and URL, and keep the history that it can use."""
-        old, self.config, self.fetcher = self.config, config, fetcher
+        old, self.config, self.engine_info.fetcher = self.config, config, fetcher
         if config.windows != old.windows:
             self._history = self._history.over(config.windows)
             self._usage = self._usage.over(config.windows[:1])
@@ -121,7 +114,7 @@ class Replica:
                 self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
-        return self._named(self._interpreter.read(self._reader.read(body), at))
+        return self._with_info(self._interpreter.read(self._reader.read(body), at))
 
     def _recognised(self, body: bytes) -> Engine:
         auto = self.config.kind == "auto"
@@ -142,38 +135,49 @@ class Replica:
                 source=self._poll_loop.source, kind=kind.kind, ignored=",".join(others),
             )  # fmt: skip
 
-    def _named(self, reading: EngineReading) -> EngineReading:
-        """Add what the engine says elsewhere: its version, and the model where its page does not name it.
+    def _with_info(self, reading: EngineReading) -> EngineReading:
+        """Add what the engine tells elsewhere: its version, and the model where its metrics do not name it.
 
-        One that comes back after it was down may be another version, or serve another model: it is asked before
-        anything is shown under what was known.
+        An engine that comes back after it was down may be of another version, or serve another model: it is asked
+        before anything is shown under what was known.
         """
-        kind = self._interpreter.engine if self._interpreter else None
-        if kind is not None and kind.info is not None and not reading.relayed:
+        server_info = self._server_info(reading)
+        if server_info is not None:
             status = self._poll_loop.status
-            back = not status.up and status.last_success is not None
-            if back:
-                self._version, self._version_due = "", float("-inf")
-            if back or (kind.info.model_keys and not self._model and self._clock() >= self._version_due):
-                self._ask(kind.info)  # now, so that no figure is shown without its model first
-        if not (self._version or self._model):
-            return reading
-        return replace(reading, version=self._version or reading.version, model=reading.model or self._model)
+            is_back = not status.up and status.last_success is not None
+            if is_back:
+                self.engine_info.reset()
+            self.engine_info.refresh(server_info)
+            if is_back or (server_info.model_keys and not self.engine_info.info.model):
+                self.engine_info.wait(self._remaining())
+        info = self.engine_info.info
+        return replace(reading, version=info.version or reading.version, model=reading.model or info.model)
 
-    def _refreshed_facts(self, reading: EngineReading) -> EngineReading:
-        """Ask another process for the model that its page does not name: one may have taken the place of another."""
-        kind = self._interpreter.engine if self._interpreter else None
-        if kind is None or kind.info is None or not kind.info.model_keys or reading.relayed:
+    def _with_new_info(self, reading: EngineReading) -> EngineReading:
+        """Ask an engine that restarted for the model that its metrics do not name: it may serve another one now."""
+        self.engine_info.expire()
+        server_info = self._server_info(reading)
+        if server_info is None or not server_info.model_keys:
             return reading
-        self._ask(kind.info)
-        return replace(reading, version=self._version, model=self._model or reading.model)
+        self.engine_info.refresh(server_info)
+        self.engine_info.wait(self._remaining())
+        info = self.engine_info.info
+        return replace(reading, version=info.version, model=info.model or reading.model)
+
+    def _server_info(self, reading: EngineReading) -> ServerInfo | None:
+        """Return where the engine tells of itself; a relay would answer for itself."""
+        return None if self._interpreter is None or reading.relayed else self._interpreter.engine.info
+
+    def _remaining(self) -> float:
+        """Return how many seconds the poll under way may still take."""
+        return self.config.timeout - self._poll_loop.elapsed()
 
     def _reset(self) -> None:
         """Forget the past: another engine or another model answers now, and windows must not mix the two."""
         self._progress = None
         self._history = History(self.config.windows)
         self._usage = History(self.config.windows[:1])
-        self._version, self._model, self._version_due = "", "", float("-inf")
+        self.engine_info.reset()
 
     def apply(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
         """Give the state after a page that was understood."""
@@ -191,8 +195,7 @@ class Replica:
         restarted = totals is not None and totals.restarts != restarts
         if restarted:
             self._poll_loop.log_restart()
-            self._version_due = now
-            renamed = self._refreshed_facts(reading)
+            renamed = self._with_new_info(reading)
             if renamed.model != reading.model:
                 return self.apply(before, renamed, page)  # as the first page of another model
         frozen = engine.is_frozen(reading, totals, now)
@@ -260,27 +263,6 @@ class Replica:
             generated_tokens=None,
         )
 
-    # ------------------------------------------------------------------ the engine's version
-
-    def after_poll(self, state: ReplicaState) -> None:
-        """Ask the engine for its version when that is due; costs one small exchange every ten minutes."""
-        kind = self._interpreter.engine if self._interpreter else None
-        reading = state.reading
-        if kind is None or kind.info is None or self._clock() < self._version_due or reading is None:
-            return
-        if not reading.relayed:  # a relay answers for itself
-            self._ask(kind.info)
-
-    def _ask(self, info: ServerInfo) -> None:
-        now = self._clock()
-        try:
-            answer = _facts(self.fetcher.fetch(info.path).body)
-            self._version, self._model = _text(answer, info.version_keys), _text(answer, info.model_keys)
-            self._version_due = now + _FACTS_PERIOD
-        except SourceError as error:
-            self._version_due = now + _FACTS_RETRY_PERIOD
-            log_event(logger, logging.DEBUG, "version_unknown", source=self._poll_loop.source, error=str(error))
-
 
 ReplicaPoller = TargetPoller[ReplicaConfig, EngineReading, ReplicaState]
 
@@ -297,18 +279,3 @@ def replica_poller(
     poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, wall=wall)
     replica = Replica(config, fetcher, poll_loop, clock)
     return TargetPoller(replica, replica.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)
-
-
-def _facts(body: bytes) -> Mapping[str, object]:
-    if len(body) > _MAX_FACTS_BYTES:
-        raise PageError("too_large", "the version's answer is too large")
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        raise PageError("not_json", "the version's answer is no JSON") from None
-    return answer if isinstance(answer, dict) else {}
-
-
-def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:
-    found = (answer.get(key) for key in keys)
-    return next((clean(text) for text in found if isinstance(text, str) and text), "")

@@ -8,6 +8,7 @@ lives and its port answers.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -21,11 +22,11 @@ class ServiceManager:
     """Speaks to the service manager, if there is one.  No method raises: a lost message must not stop the daemon."""
 
     def __init__(self, environment: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``environment`` holds NOTIFY_SOCKET, and WATCHDOG_USEC where the watchdog is on."""
+        """``environment`` holds NOTIFY_SOCKET, and WATCHDOG_USEC and WATCHDOG_PID where the watchdog is on."""
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self._clock = clock
-        self._every = _seconds(environment.get("WATCHDOG_USEC", "")) / 4  # three may be lost before it bites
-        self._next_sign = 0.0
+        self._keepalive_period = _watchdog_timeout(environment) / 4  # three may be lost before it bites
+        self._next_keepalive = 0.0
         self._failed = False
 
     def ready(self, status: str) -> None:
@@ -35,8 +36,8 @@ class ServiceManager:
     def alive(self) -> None:
         """Feed the watchdog, not more often than it needs."""
         now = self._clock()
-        if self._every and now >= self._next_sign:
-            self._next_sign = now + self._every
+        if self._keepalive_period and now >= self._next_keepalive:
+            self._next_keepalive = now + self._keepalive_period
             self._tell("WATCHDOG=1")
 
     def reloading(self) -> None:
@@ -67,5 +68,13 @@ def _address(text: str) -> str | None:
     return text if text.startswith("/") else None
 
 
-def _seconds(microseconds: str) -> float:
-    return int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0
+def _watchdog_timeout(environment: Mapping[str, str]) -> float:
+    """Return the watchdog's timeout in seconds; 0: it is off, or for another process (sd_watchdog_enabled(3))."""
+    microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID")
+    if not _is_number(microseconds) or (pid is not None and not (_is_number(pid) and int(pid) == os.getpid())):
+        return 0.0
+    return int(microseconds) / 1e6
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20

@@ -28,9 +28,15 @@ def poller(pages, clock, **changes):
     return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
 
 
+def poll(one):
+    """Poll once, and let what the engine is asked beside its metrics be answered before the next poll."""
+    one.poll()
+    one.handler.engine_info.wait(10.0)
+
+
 def polled(one, clock, times=1, step=10.0):
     for _ in range(times):
-        one.poll()
+        poll(one)
         clock.tick(step)
     return one.state
 

@@ -235,7 +235,7 @@ class Rig:
         self.app = exporter.runtime.app.App(settings, clock=self.clock, wall=wall)
         for engine in settings.engines:
             poller = self.app.pollers.make_replica(engine)
-            poller._fetcher = poller.handler.fetcher = Scripted(engines[engine.name])
+            poller._fetcher = poller.handler.engine_info.fetcher = Scripted(engines[engine.name])
             self.app.pollers.replicas[engine] = poller
 
     def turn(self, seconds: float = 1.0, publish: bool = True) -> None:

@@ -32,6 +32,7 @@ from exporter.simulate.vllm_page import ProcessStats
 from exporter.simulate.world import World
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
+from tests.support.engine_pages import poll
 from tests.support.simulated_driver import simulated_driver
 
 UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
@@ -161,7 +162,7 @@ class VirtualNode:
             self.gpus.read(slow=True)
             if self.clock.now % self._interval < every:
                 for poller in self.replicas:
-                    poller.turn()
+                    poll(poller)
                 self.gateway.poll()
             self.publisher.publish_once()
             yield self.clock.now

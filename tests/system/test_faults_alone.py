@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-import exporter.runtime.poll.manager
+import exporter.runtime.poll.targets
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import parse
 from exporter.http.client import resolver
@@ -110,8 +110,10 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
         return [(socket.AF_INET, (answers.pop(0) if len(answers) > 1 else answers[0], 0))]
 
     shared = resolver.Resolver(look_up)
-    client = exporter.runtime.poll.manager.HttpClient
-    monkeypatch.setattr(exporter.runtime.poll.manager, "HttpClient", lambda target: client(target, resolver=shared))
+    client = exporter.runtime.poll.targets.HttpClient
+    monkeypatch.setattr(
+        exporter.runtime.poll.targets, "HttpClient", lambda target, *limits: client(target, *limits, resolver=shared)
+    )
     monkeypatch.setattr("exporter.runtime.assignment.default_resolver", shared)
     with Hostile() as server:
         url = server.url

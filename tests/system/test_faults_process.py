@@ -105,7 +105,7 @@ def test_p1_sigterm_ends_every_state_with_zero_and_leaves_no_worker(start, serve
         assert sorted(pages["card lost"].all("gpu_up")) == [0.0, 1.0]
         assert pages["engines hang"].reason("hung") == "timeout"
         assert pages["bad reload"].one("shardwatch_config_last_reload_successful") == 0.0
-        assert "line 1: nonsense" in running["bad reload"].text()
+        assert "event=reload_refused" in running["bad reload"].text()
         workers = {state: program.children() for state, program in running.items()}
         with ThreadPoolExecutor(len(running)) as pool:
             ended = dict(zip(running, pool.map(lambda program: program.end(), running.values()), strict=True))
@@ -244,7 +244,7 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         (poller,) = app.pollers.replicas.values()
         before = page()
         loops = {
-            "engines": lambda: raise_once(poller.subject, "understand"),
+            "engines": lambda: raise_once(poller.handler, "parse"),
             "publisher": lambda: raise_once(app.publisher, "compose"),
             "placement": lambda: (raise_once(app.assignments, "refresh"), app.assignments.refresh_now()),
             "cards": lambda: raise_once(app.cards, "_turn"),

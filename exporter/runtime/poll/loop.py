@@ -97,15 +97,19 @@ class PollLoop:
     def begin(self) -> float:
         """Note that an exchange begins, and give the time."""
         started = self._exchange_began = self._clock()
-        if (
-            self._ticker is not None
-        ):  # not before a poll has begun, or a shorter one would make the last poll look late
+        # Not before a poll has begun, or a shorter interval would make the last poll look late.
+        if self._ticker is not None:
             self.interval = self._ticker.interval
         return started
 
     def end(self) -> None:
         """Note that the exchange has come back, whatever it brought."""
         self._exchange_began = None
+
+    def elapsed(self) -> float:
+        """Return how many seconds the exchange under way has taken; 0 between two."""
+        since = self._exchange_began
+        return 0.0 if since is None else self._clock() - since
 
     def is_overdue(self, now: float) -> bool:
         """Tell whether nothing has come for far too long: the exchange under way hangs, or the loop is dead."""
@@ -152,7 +156,7 @@ class PollLoop:
         return self._ticker.skipped if self._ticker is not None else 0
 
     def log_restart(self) -> None:
-        """Log a restart, once a minute at max_delay: counters that fall on every page must not flood the log."""
+        """Log a restart, at most once a minute: counters that fall on every page must not flood the log."""
         now = self._clock()
         if now - self._restart_logged_at >= LOG_PERIOD_SECONDS:
             self._restart_logged_at = now

@@ -17,7 +17,7 @@ from exporter.http.client.client import HttpClient, Target
 from exporter.model import COMMON_STAGES, Stage
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import TargetPoller
-from exporter.runtime.poll.targets import target
+from exporter.runtime.poll.targets import EngineClient, target
 from exporter.runtime.replica import ReplicaConfig, ReplicaPoller, replica_poller
 from exporter.sources.own_host import is_local_host
 
@@ -71,7 +71,7 @@ class PollerManager:
 
     def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
         """Make a poller that is not started."""
-        fetcher = HttpClient(_target(engine))
+        fetcher = EngineClient(_target(engine))
         return replica_poller(
             self._config(engine), fetcher, on_update=self._notify, clock=self._clock, wall=self._wall
         )
@@ -81,6 +81,7 @@ class PollerManager:
             name=engine.name,
             kind=engine.kind,
             interval=engine.interval,
+            timeout=engine.timeout,
             windows=self._windows(),
             quantiles=self._settings.quantiles,
             stages=tuple(Stage) if self._settings.series == "full" else COMMON_STAGES,
@@ -135,7 +136,7 @@ class PollerManager:
         made = _started([one for one in wanted if one not in kept], make, first)
         now = {one: made[one] if one in made else kept[one][1] for one in wanted}
         for (one, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
-            fetcher = None if before is one or _target(before) == _target(one) else HttpClient(_target(one))
+            fetcher = None if before is one or _target(before) == _target(one) else EngineClient(_target(one))
             if fetcher is not None or config(one) != poller.config:
                 poller.reconfigure(config(one), fetcher, first=at)
         staying = {id(poller) for poller in now.values()}

@@ -67,9 +67,6 @@ class PageHandler(Protocol[ConfigT, ReadingT, StateT]):
     def invalidated(self, state: StateT, status: SourceStatus) -> StateT:
         """Give the state without all that only a fresh page may show.  Pure."""
 
-    def after_poll(self, state: StateT) -> None:
-        """Do between two polls what nobody should wait for; the state is out already."""
-
 
 class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
     """Polls one page until stopped."""
@@ -137,11 +134,6 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
             self.poll_loop.end()
         self._on_update()
 
-    def turn(self) -> None:
-        """Poll, and then do what may take a while."""
-        self.poll()
-        self.handler.after_poll(self.state)
-
     def view(self, now: float) -> StateT:
         """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back.
 
@@ -155,6 +147,10 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
     def _invalidate(self, status: SourceStatus) -> None:
         self.state = self.handler.invalidated(self.state, status)
 
+    def _crashed(self, status: SourceStatus) -> None:
+        self._invalidate(status)
+        self._on_update()
+
     @property
     def loop_restarts(self) -> int:
         """Unexpected errors that the loop survived."""
@@ -162,7 +158,8 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
 
     def start(self, first: float) -> None:
         """Poll from ``first`` (monotonic) on, in a thread of its own."""
-        self.poll_loop.start(first, self.turn, lambda: self._fetcher.close(), crashed=self._invalidate)  # noqa: PLW0108 - another one by then
+        # The fetcher may be another one by the time that it is closed.
+        self.poll_loop.start(first, self.poll, lambda: self._fetcher.close(), crashed=self._crashed)  # noqa: PLW0108
 
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange, and closes its connection."""

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from exporter.config.settings import EngineSettings, GatewaySettings, HttpSdSettings
-from exporter.http.client.client import Target
+from exporter.http.client.client import HttpClient, Limits, Response, Target
 
 METRICS, JSON = "text/plain;version=0.0.4", "application/json"
+
+_SIDE_LIMITS = Limits(wire_bytes=512 << 10, body_bytes=512 << 10)  # some engines tell their whole configuration
+
+
+class EngineClient:
+    """Fetches the metrics of a target on a kept connection, and any other path on one of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._metrics = HttpClient(target)
+
+    def fetch(self, path: str | None = None) -> Response:
+        """Return the answer of the metrics URL, or of ``path`` of the same origin.  Raises EndpointError.
+
+        An exchange with another path makes no poll wait.
+        """
+        if path is None:
+            return self._metrics.fetch()
+        with closing(HttpClient(self._target, _SIDE_LIMITS)) as client:
+            return client.fetch(path)
+
+    def close(self) -> None:
+        """Close the kept connection, also under an exchange in another thread."""
+        self._metrics.close()
 
 
 def target(

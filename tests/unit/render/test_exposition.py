@@ -120,6 +120,24 @@ def test_values_that_are_not_finite_are_left_out_and_counted():
     assert b"NaN" not in page.body
 
 
+def test_equal_label_sets_are_one_series_and_the_others_are_counted():
+    rows = [(("0", "u", n), value) for n, value in (("a", 1.0), ("a", 2.0), ("b", 3.0), ("a", 4.0))]
+    one = metric(labels=("n",), read=lambda s: rows)
+    page = ExpositionRenderer(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
+    assert (page.series, page.dropped) == (2, 2)
+    assert b'n="a"} 4.0' in page.body
+
+    histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)
+    twice = metric(
+        kind=MetricKind.HISTOGRAM,
+        read=None,
+        read_histogram=lambda s: [(("0", "u"), histogram), (("0", "u"), histogram)],
+        unit=Unit.SECONDS,
+    )
+    page = ExpositionRenderer(openmetrics=False, catalog=(twice,)).render(SNAPSHOT)
+    assert (page.series, page.dropped) == (4, 4)
+
+
 def test_the_hard_cap_holds_for_samples_and_for_histograms():
     many = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), 1.0) for i in range(MAX_SERIES + 5)])
     histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import shutil
+import socket
 import threading
 
 import pytest
 
 from exporter.derive.assignment import Endpoint
+from exporter.errors import EndpointError
+from exporter.http.client import resolver
 from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
@@ -127,15 +131,51 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
     assert [text for text in caplog.text.splitlines() if "state=down reason=hung" in text]
 
 
+def test_engines_that_do_not_answer_and_names_that_do_not_resolve_are_not_a_process_table_that_hangs(monkeypatch):
+    now, seen = [100.0], []
+
+    def slow(*_):
+        now[0] += HUNG_AFTER + 1.0
+        seen.append(one.is_hung)
+        raise EndpointError("dns", "no answer")
+
+    monkeypatch.setattr(placement_module.default_resolver, "addresses", slow)
+    monkeypatch.setattr(placement_module, "listening_engines", lambda **_: ())
+
+    def probe(_):
+        with contextlib.suppress(EndpointError):
+            slow()
+
+    endpoint = Endpoint(replica="a", host="engine.example", port=1, gpus=None)
+    one = AssignmentWatcher(cards=tuple, endpoints=lambda: [endpoint], on_engines=probe, clock=lambda: now[0])
+    one.refresh()
+    assert seen == [False, False]
+
+
+def test_a_replica_keeps_its_gpus_while_the_name_servers_are_out(tmp_path, monkeypatch):
+    held = Held(tmp_path, monkeypatch, host="engine.example")
+    first, second = held.pids
+    cards = owned_cards.card(0, first), owned_cards.card(1, second)
+    shared = resolver.Resolver(lambda _: [(socket.AF_INET, ("127.0.0.1", 0))])
+    monkeypatch.setattr(placement_module, "default_resolver", shared)
+    assert held.sees(*cards) == ["GPU-0", "GPU-1"]
+
+    def out(_host):
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(placement_module, "default_resolver", resolver.Resolver(out))
+    assert held.sees(*cards) == ["GPU-0", "GPU-1"]
+
+
 class Held:
     """Replica "a" with a worker on each of two cards, over an invented /proc; ``sees`` is one cycle and one look."""
 
-    def __init__(self, folder, monkeypatch) -> None:
+    def __init__(self, folder, monkeypatch, host="127.0.0.1") -> None:
         self.node = FakeProc(folder)
         self.pids = vllm(self.node, 100, 1, 8000)
         monkeypatch.setattr(placement_module, "read_processes", functools.partial(read_processes, root=str(folder)))
         self.cards: list[CardState] = []
-        place = Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)
+        place = Endpoint(replica="a", host=host, port=8000, gpus=None)
         self.assignments = AssignmentWatcher(cards=lambda: self.cards, endpoints=lambda: [place])
 
     def sees(self, *cards: CardState) -> list[str]:

@@ -211,6 +211,9 @@ def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path)
         both = [ListeningEngine(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
         app.discovery.on_processes(both)
         gone, stays = app.pollers.replicas.values()
+        # An exchange under way would look as if it had taken a minute.
+        loops = [poller.poll_loop for poller in (gone, stays)]
+        until(lambda: {(loop.status.reason, loop._exchange_began) for loop in loops} == {("refused", None)})
         clock.now += TARGET_TTL + 1
         app.discovery.on_processes(both[1:])
         assert list(app.pollers.replicas.values()) == [stays]

@@ -15,6 +15,7 @@ from exporter.runtime.poll.loop import staggered
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
+from tests.support.engine_pages import poll
 
 FIRST = Stage.TIME_TO_FIRST_TOKEN
 CAPTURES = pathlib.Path(__file__).parents[2] / "captures"
@@ -246,7 +247,7 @@ def test_the_version_is_asked_seldom_and_shown_when_known():
     clock, engine = Clock(), Versioned(None, b'{"version": "0.32.0"}')
     one = poller(engine, clock)
     for seconds in (1, 30, 35, 500):
-        one.turn()
+        poll(one)
         clock.tick(seconds)
     one.poll()
     assert engine.asked == 2
@@ -256,16 +257,16 @@ def test_the_version_is_asked_seldom_and_shown_when_known():
 def test_an_engine_that_comes_back_is_asked_for_its_version_before_anything_is_shown_under_the_old_one():
     clock, engine = Clock(), Versioned(b'{"version": "0.32.0"}', b'{"version": "0.33.0"}', None)
     one = poller(engine, clock)
-    one.turn()
-    one.turn()
+    poll(one)
+    poll(one)
     for version in ("0.33.0", ""):
         engine.down = True
         clock.tick(5.0)
-        one.turn()
+        poll(one)
         assert one.state.reading is None
         engine.down = False
         clock.tick(5.0)
-        one.turn()
+        poll(one)
         assert one.state.reading.version == version and one.state.restarts == 0
     assert engine.asked == 3, "one that does not say has none, rather than what it was before"
 
@@ -273,7 +274,7 @@ def test_an_engine_that_comes_back_is_asked_for_its_version_before_anything_is_s
 @pytest.mark.parametrize("answer", [b"no json", b"[]", b'{"version": 3}', b"[" * 100_000])
 def test_an_odd_version_answer_is_no_version_and_no_error(answer):
     one = poller(Versioned(answer))
-    one.turn()
+    poll(one)
     one.poll()
     assert one.state.reading.version == ""
     assert one.state.status.up

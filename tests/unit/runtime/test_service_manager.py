@@ -65,6 +65,19 @@ def test_the_watchdog_is_silent_when_nobody_asked(manager_socket):
         listener.recv(4096)
 
 
+@pytest.mark.parametrize("pid, fed", [(None, True), (os.getpid(), True), (1, False), ("", False), ("me", False)])
+def test_the_watchdog_is_fed_by_the_process_it_watches_and_by_no_other(manager_socket, pid, fed):
+    path, listener = manager_socket
+    named = {} if pid is None else {"WATCHDOG_PID": str(pid)}
+    ServiceManager({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000000", **named}).alive()
+    listener.setblocking(False)
+    if fed:
+        assert listener.recv(4096) == b"WATCHDOG=1"
+    else:
+        with pytest.raises(BlockingIOError):
+            listener.recv(4096)
+
+
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "relative"}])
 def test_without_a_manager_it_opens_no_socket(environment, monkeypatch):
     opened = []

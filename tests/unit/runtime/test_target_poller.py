@@ -67,9 +67,6 @@ class Letters:
     def invalidated(self, state, status):
         return replace(state, status=status, reading=None)
 
-    def after_poll(self, state):
-        self.said.append(f"afterwards {state.seen}")
-
 
 class Pages:
     def __init__(self, *pages):
@@ -122,10 +119,16 @@ def test_what_could_not_be_used_is_added_up():
     assert one.parse_warnings == {"cut": 4}
 
 
-def test_what_may_take_a_while_comes_after_the_news():
-    one, said = letters(Pages(b"a"), Clock())
-    one.turn()
-    assert said == ["update", "afterwards 1"]
+def test_a_page_that_meets_a_bug_withdraws_the_reading_and_says_so_at_once():
+    one, said = letters(Pages(b"a", b"!"), time.monotonic, interval=0.01)
+    updates = []
+    one._on_update = lambda: updates.append((one.state.reading is not None, one.state.status.reason))
+    one.start(time.monotonic())
+    until(lambda: one.loop_restarts)
+    one.stop()
+    one.join(5.0)
+    assert updates[:2] == [(True, ""), (False, "internal")]
+    assert one.loop_restarts == len(updates) - 1, "one for each page that could not be applied"
 
 
 def test_an_exchange_that_does_not_come_back_is_withdrawn_by_whoever_looks_and_stays_the_pollers():

@@ -81,7 +81,6 @@ def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, pa
     clock = Clock()
     one = poller(Fetcher(), clock)
     polled(one, clock)
-    one.handler.after_poll(one.state)
     state = polled(one, clock)
     assert state.labels == ("a", engine, spec.model.name)
     assert state.reading.version == SCENARIO.software[0].engine

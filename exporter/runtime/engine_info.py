@@ -1,0 +1,114 @@
+"""What an engine tells beside its metrics: its version, and its model where the metrics do not name it.
+
+Each request runs in a thread of its own, so that an engine that is slow to answer delays no poll; whoever must know
+before it goes on waits for a bounded time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.engines.engine import ServerInfo, clean
+from exporter.errors import PageError, SourceError, ThreadLimitError
+from exporter.logs import log_event
+from exporter.runtime.poll.loop import Fetcher
+from exporter.threads import Thread
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 600.0  # seconds
+RETRY_PERIOD = 60.0  # seconds, after a request that failed
+_MAX_BYTES = 512 * 1024  # some engines answer with their whole configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What the engine answered; "" is what it did not tell."""
+
+    version: str = ""
+    model: str = ""
+
+
+class _Request:
+    """One request; ``info`` is None until ``done``, and after a failure."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.info: EngineInfo | None = None
+
+
+class EngineInfoReader:
+    """Asks one engine seldom.  Owned by the thread that polls the engine."""
+
+    def __init__(self, fetcher: Fetcher, source: str, clock: Callable[[], float]) -> None:
+        """``fetcher`` must not make a poll wait for an exchange with another path."""
+        self.fetcher = fetcher
+        self.info = EngineInfo()
+        self._source = source
+        self._clock = clock
+        self._due = float("-inf")
+        self._request: _Request | None = None
+
+    def reset(self) -> None:
+        """Forget what was answered, and what a request under way will answer: another process may answer now."""
+        self.info, self._request = EngineInfo(), None
+        self.expire()
+
+    def expire(self) -> None:
+        """Ask again at the next ``refresh``; what is known stands until then."""
+        self._due = float("-inf")
+
+    def refresh(self, server_info: ServerInfo) -> None:
+        """Take in an answer that has come, and start a request where one is due.  Returns at once."""
+        self._collect()
+        if self._request is None and self._clock() >= self._due:
+            request = _Request()
+            try:
+                Thread(self._run, name=f"info-{self._source}", args=(request, self.fetcher, server_info)).start()
+            except ThreadLimitError:
+                self._due = self._clock() + RETRY_PERIOD
+            else:
+                self._request = request
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the request under way, if there is one, at most ``seconds``."""
+        if self._request is not None:
+            self._request.done.wait(max(0.0, seconds))
+        self._collect()
+
+    def _collect(self) -> None:
+        request = self._request
+        if request is None or not request.done.is_set():
+            return
+        self._request = None
+        self._due = self._clock() + (RETRY_PERIOD if request.info is None else PERIOD)
+        self.info = request.info or self.info
+
+    def _run(self, request: _Request, fetcher: Fetcher, server_info: ServerInfo) -> None:
+        try:
+            request.info = _parse(fetcher.fetch(server_info.path).body, server_info)
+        except SourceError as error:
+            log_event(logger, logging.DEBUG, "version_unknown", source=self._source, error=str(error))
+        finally:
+            request.done.set()
+
+
+def _parse(body: bytes, server_info: ServerInfo) -> EngineInfo:
+    """Parse an answer; what it lacks is "".  Raises PageError."""
+    if len(body) > _MAX_BYTES:
+        raise PageError("too_large", "the answer with the version is too large")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise PageError("not_json", "the answer with the version is not JSON") from None
+    facts: Mapping[str, object] = answer if isinstance(answer, dict) else {}
+    return EngineInfo(version=_text(facts, server_info.version_keys), model=_text(facts, server_info.model_keys))
+
+
+def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:
+    found = (answer.get(key) for key in keys)
+    return next((clean(text) for text in found if isinstance(text, str) and text), "")

@@ -1,0 +1,129 @@
+"""What engines tell beside their metrics: asked seldom, beside the polls, and never at their expense."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from exporter.errors import EndpointError
+from exporter.sources.replay import ReplayedPage
+from tests.support.builders import Clock
+from tests.support.engine_pages import page, poll, polled, poller
+from tests.support.waiting import until
+
+VLLM, TGI = page("vllm-0.32.0-real-cpu-load"), page("tgi-3.3.7-handmade-t1")
+
+
+class Slow:
+    """An engine whose page is there at once; what is asked beside it waits for ``go``."""
+
+    def __init__(self, body, answer=b'{"version": "9.9.9", "model_id": "tiny"}'):
+        self.body, self.answer = body, answer
+        self.go = threading.Event()
+        self.asked = 0
+        self.down = False
+
+    def fetch(self, path=None):
+        if self.down:
+            raise EndpointError("refused", "nobody listens there")
+        if path is None:
+            return ReplayedPage(body=self.body)
+        self.asked += 1
+        self.go.wait(10)
+        return ReplayedPage(body=self.answer)
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.fixture
+def slow():
+    made = []
+
+    def make(*arguments):
+        made.append(Slow(*arguments))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.go.set()
+
+
+def seconds_of(action) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def test_an_engine_that_does_not_tell_its_version_delays_no_poll(slow):
+    clock, engine = Clock(), slow(VLLM)
+    one = poller(engine, clock, timeout=5.0)
+    assert seconds_of(one.poll) < 2.0
+    until(lambda: engine.asked == 1)
+    clock.tick(5.0)
+    assert seconds_of(one.poll) < 2.0 and engine.asked == 1, "one request at a time"
+    assert one.state.reading.version == ""
+    engine.go.set()
+    poll(one)
+    one.poll()
+    assert one.state.reading.version == "9.9.9"
+
+
+def test_a_poll_waits_for_a_model_that_only_the_engine_can_tell_as_long_as_a_poll_may_take(slow):
+    clock, engine = Clock(), slow(TGI)
+    one = poller(engine, clock, timeout=0.2)
+    assert 0.1 < seconds_of(one.poll) < 2.0
+    assert one.state.status.up and one.state.labels == ("a", "tgi", "")
+    engine.go.set()
+    poll(one)
+    one.poll()
+    assert one.state.labels == ("a", "tgi", "tiny")
+
+
+def test_the_first_page_has_the_model_where_the_engine_answers(slow):
+    engine = slow(TGI)
+    engine.go.set()
+    assert polled(poller(engine, Clock()), Clock()).labels == ("a", "tgi", "tiny")
+
+
+def test_an_engine_that_comes_back_and_does_not_answer_costs_one_timeout_and_has_no_version(slow):
+    clock, engine = Clock(), slow(VLLM)
+    engine.go.set()
+    one = poller(engine, clock, timeout=0.2)
+    poll(one)
+    poll(one)
+    assert one.state.reading.version == "9.9.9"
+    engine.down = True
+    poll(one)
+    engine.down = False
+    engine.go.clear()
+    assert 0.1 < seconds_of(one.poll) < 2.0
+    assert one.state.reading.version == ""
+
+
+def test_what_was_asked_before_an_engine_went_down_is_not_taken_for_its_successors_answer(slow):
+    clock, engine = Clock(), slow(VLLM)
+    one = poller(engine, clock, timeout=0.05)
+    one.poll()
+    engine.down = True
+    one.poll()
+    engine.down, engine.answer = False, b'{"version": "10.0.0"}'
+    one.poll()
+    until(lambda: engine.asked == 2)
+    engine.go.set()
+    poll(one)
+    one.poll()
+    assert one.state.reading.version == "10.0.0"
+
+
+def test_without_a_thread_to_ask_in_the_polls_go_on(slow, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    engine = slow(TGI)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        state = polled(poller(engine, Clock(), timeout=5.0), Clock())
+    assert state.status.up and engine.asked == 0
