@@ -47,7 +47,7 @@ class LocalHost:
         addresses: Callable[[], frozenset[str]] = local_addresses,
         name: Callable[[], str] = local_hostname,
         hosts: Callable[[], str] = read_hosts_file,
-        known: Callable[[str], Iterable[Address]] = default_resolver.known,
+        known: Callable[[str], Iterable[Address]] = default_resolver.cached,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``known`` gives the addresses of a name without asking anybody, none where nobody has asked lately."""

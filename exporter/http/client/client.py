@@ -1,4 +1,4 @@
-"""The daemon's only way out over HTTP: one bounded exchange with one server, a whole page or a named failure.
+"""Bounded HTTP exchanges, the daemon's only outbound HTTP: a whole body or a named failure.
 
 Whatever the peer does, ``fetch`` returns within the deadline (resolving, connecting, TLS, head and body together),
 takes no more memory than its limits, follows at most one redirect and only within the same origin, and shows no

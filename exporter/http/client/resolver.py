@@ -1,8 +1,8 @@
-"""Host names become addresses within a deadline, by at most one thread a host, however long the system hangs.
+"""Resolves host names within a deadline, in at most one thread a host, however long the system hangs.
 
-No timeout reaches into ``getaddrinfo``.  So it runs in a thread of its own; whoever asks for the same host meanwhile
-waits for that thread and starts no other.  An answer serves all endpoints of the host until one of them fails
-(``forget``) or it is a minute old, because addresses move from one server to another.
+No timeout reaches into ``getaddrinfo``, so it runs in a thread of its own; another caller for the same host waits for
+that thread and starts no other.  A result serves all clients of the host until one of them fails (``forget``) or it
+is a minute old, because addresses move from one server to another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exporter.threads import Thread
 Address = tuple[int, tuple[Any, ...]]  # family, socket address with port 0
 LookUp = Callable[[str], Sequence[Address]]
 
-_MAX_AGE = 60.0
+_MAX_AGE = 60.0  # seconds
 _MAX_ADDRESSES = 8
 _LOCALHOST: tuple[Address, ...] = (
     (socket.AF_INET, ("127.0.0.1", 0)),
@@ -29,25 +29,25 @@ _LOCALHOST: tuple[Address, ...] = (
 
 
 def look_up_system(host: str) -> list[Address]:
-    """Ask the system; may take as long as it likes.  Raise OSError when there is no answer."""
+    """Return the addresses of ``host``, after any time; raise OSError when there are none."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
 
 
 class _Lookup:
-    """One question under way or answered; ``answered`` is set last, so readers see all of the rest."""
+    """One look-up, under way or done; ``done`` is set last, so that readers see all of the rest."""
 
-    __slots__ = ("addresses", "answered", "at", "problem")
+    __slots__ = ("addresses", "at", "done", "problem")
 
     def __init__(self) -> None:
-        self.answered = threading.Event()
+        self.done = threading.Event()
         self.addresses: tuple[Address, ...] = ()
         self.problem = ""
         self.at = 0.0
 
 
 class Resolver:
-    """Addresses by host, shared by the endpoints of a process.  Safe to use from many threads."""
+    """Addresses by host, shared by the clients of a process.  Safe to use from many threads."""
 
     def __init__(self, look_up: LookUp = look_up_system) -> None:
         self._look_up = look_up
@@ -56,30 +56,30 @@ class Resolver:
 
     def addresses(self, host: str, deadline: Deadline) -> tuple[Address, ...]:
         """Return one or more addresses of ``host``; raise EndpointError ``dns``, also at the deadline."""
-        fixed = _without_asking(host)
+        fixed = _without_lookup(host)
         if fixed:
             return fixed
         with self._lock:
             lookup = self._lookups.get(host)
-            if lookup is None or (lookup.answered.is_set() and time.monotonic() - lookup.at > _MAX_AGE):
+            if lookup is None or (lookup.done.is_set() and time.monotonic() - lookup.at > _MAX_AGE):
                 lookup = self._start(host)
-        if not lookup.answered.wait(deadline.remaining()):
+        if not lookup.done.wait(deadline.remaining()):
             raise EndpointError("dns", f"the resolver did not answer for {host} within {deadline.seconds:g} s")
         if lookup.problem:
             self.forget(host)
             raise EndpointError("dns", f"cannot resolve {host}: {lookup.problem}")
         return lookup.addresses
 
-    def known(self, host: str) -> tuple[Address, ...]:
-        """Give the addresses that an earlier question brought; none where there was none, or no answer yet."""
+    def cached(self, host: str) -> tuple[Address, ...]:
+        """Return the addresses of an earlier look-up; none where there was none, or it is not done yet."""
         lookup = self._lookups.get(host)
-        return lookup.addresses if lookup is not None and lookup.answered.is_set() else ()
+        return lookup.addresses if lookup is not None and lookup.done.is_set() else ()
 
     def forget(self, host: str) -> None:
-        """Ask anew the next time; a question still under way goes on and will be used."""
+        """Look up anew the next time; a look-up under way goes on and will be used."""
         with self._lock:
             lookup = self._lookups.get(host)
-            if lookup is not None and lookup.answered.is_set():
+            if lookup is not None and lookup.done.is_set():
                 del self._lookups[host]
 
     def _start(self, host: str) -> _Lookup:
@@ -103,10 +103,10 @@ class Resolver:
             # UnicodeError for labels that are too long, among others; a dead thread would leave waiters in the dark
             lookup.problem = type(problem).__name__
         lookup.at = time.monotonic()
-        lookup.answered.set()
+        lookup.done.set()
 
 
-def _without_asking(host: str) -> tuple[Address, ...]:
+def _without_lookup(host: str) -> tuple[Address, ...]:
     name = host.rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return _LOCALHOST

@@ -1,4 +1,4 @@
-"""URLs as the poller uses them: an origin that never changes and a path; whatever could be a secret is not shown.
+"""URLs: an origin that never changes, and a path; what could be a secret is redacted.
 
 Credentials inside a URL are refused, because a URL ends up in logs, labels and process lists.  Query strings are
 sent but never shown.
@@ -21,24 +21,24 @@ _SHOWN = 200  # characters of a path in a message: a hostile redirect must not f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Scheme, host (lower case, no brackets) and port: all that must be equal for two URLs to be one place."""
+    """Scheme, host (lower case, no brackets) and port."""
 
     scheme: str
     host: str
     port: int
 
     def __str__(self) -> str:
-        """Give the origin as a URL without a path, the port left out where it is the scheme's own."""
+        """Return the origin as a URL without a path, the port left out where it is the scheme's own."""
         return f"{self.scheme}://{self._with_port(self.host)}"
 
     @property
     def authority(self) -> str:
-        """Give host and port as the Host field wants them: without an IPv6 zone, which means nothing to the peer."""
+        """Return the value of the Host field: without an IPv6 zone, which means nothing to the peer."""
         return self._with_port(self.host.partition("%")[0])
 
     @property
     def server_name(self) -> str:
-        """Give the host as a certificate names it: without an IPv6 zone and without the root's dot."""
+        """Return the host as a certificate names it: without an IPv6 zone and without the root's dot."""
         return self.host.partition("%")[0].rstrip(".")
 
     def _with_port(self, host: str) -> str:
@@ -47,7 +47,7 @@ class Origin:
 
 
 def parse(url: str) -> tuple[Origin, str]:
-    """Split ``url`` into its origin and what to ask for there (path and query); raise EndpointError ``url``."""
+    """Return the origin and the request target (path and query) of ``url``; raise EndpointError ``url``."""
     if not _VISIBLE.fullmatch(url):
         raise EndpointError("url", "the URL is empty, or holds a space, a control or a non-ASCII character")
     try:
@@ -67,12 +67,12 @@ def parse(url: str) -> tuple[Origin, str]:
     return Origin(scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme]), path + query
 
 
-# For a URL out of the configuration, which is asked for again and again; never for what a peer sent.
+# For configured URLs, which are requested again and again; never for what a peer sent.
 parse_configured = functools.lru_cache(maxsize=256)(parse)
 
 
 def parse_path(path: str) -> str:
-    """Return ``path`` (with its query) if it can be asked for at an origin; raise EndpointError ``url``."""
+    """Return ``path`` (with its query) if it can be requested; raise EndpointError ``url``."""
     if not path.startswith("/") or not _VISIBLE.fullmatch(path) or "#" in path:
         raise EndpointError("url", "a path must begin with / and hold neither spaces nor non-ASCII characters")
     return path
@@ -81,24 +81,24 @@ def parse_path(path: str) -> str:
 def follow(origin: Origin, path: str, location: str | None) -> str:
     """Return the path that a redirect names, if it stays at ``origin``; raise EndpointError ``redirect``."""
     if not location:
-        raise EndpointError("redirect", "redirected without saying where")
+        raise EndpointError("redirect", "redirected without a Location")
     try:
-        there, path = parse(urljoin(str(origin) + path, location))
+        target, path = parse(urljoin(str(origin) + path, location))
     except (EndpointError, ValueError):
         raise EndpointError("redirect", "redirected to something that is not an http URL") from None
-    if there != origin:
-        raise EndpointError("redirect", f"redirected to {there}, another place; configure that URL if it is right")
+    if target != origin:
+        raise EndpointError("redirect", f"redirected to {target}, another origin; configure that URL if it is right")
     return path
 
 
 def redact(origin: Origin, path: str) -> str:
-    """Give origin and path for a message: no query, and no path that may hold a misplaced password."""
+    """Return origin and path for a message: no query, and no path that may hold a misplaced password."""
     bare = path.partition("?")[0]
     return f"{origin}{bare[:_SHOWN]}" if "@" not in bare else str(origin)
 
 
 def redact_url(url: str) -> str:
-    """Give any configured text as far as it is safe to show."""
+    """Return any configured URL as far as it is safe to show."""
     try:
         return redact(*parse(url))
     except EndpointError:

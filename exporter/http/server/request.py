@@ -158,7 +158,7 @@ def _request_line(line: bytes) -> tuple[str, str, int]:
     if match[3] != b"1":
         raise BadRequestError(505, "this server speaks HTTP/1.1 and HTTP/1.0")
     if method not in _METHODS:
-        raise BadRequestError(405, f"{method[:32]} is not supported here", ("Allow", "GET, HEAD, POST"))
+        raise BadRequestError(405, f"{method[:32]} is not supported", ("Allow", "GET, HEAD, POST"))
     if not target.startswith("/"):
         scheme, mark, rest = target.partition("://")
         if not mark or scheme.lower() not in ("http", "https"):
@@ -174,7 +174,7 @@ def _parse_fields(lines: list[bytes]) -> wire.Fields:
         raise BadRequestError(400, str(error)) from None
     for name in _ONCE_ONLY & fields.keys():
         if len(fields[name]) > 1:
-            raise BadRequestError(400, f"the header {name} stands twice")
+            raise BadRequestError(400, f"the header {name} occurs twice")
     return fields
 
 
@@ -184,11 +184,11 @@ def _body_length(headers: Mapping[str, str], max_bytes: int) -> int:
     if "transfer-encoding" in headers:
         if "content-length" in headers:
             raise BadRequestError(400, "Content-Length and Transfer-Encoding exclude each other")
-        raise BadRequestError(411, "a body is taken with Content-Length only")
+        raise BadRequestError(411, "a body needs a Content-Length")
     if not (text.isascii() and text.isdigit()):
         raise BadRequestError(400, "Content-Length is not a number")
     if len(text) > 18 or int(text) > max_bytes:  # 18 digits: int() of thousands costs time, and raises
-        raise BadRequestError(413, f"at most {max_bytes} bytes of body are taken here")
+        raise BadRequestError(413, f"at most {max_bytes} bytes of body are accepted")
     if "expect" in headers:
         raise BadRequestError(417, "Expect is not supported; send the body right away")
     return int(text)

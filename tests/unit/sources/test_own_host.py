@@ -101,11 +101,11 @@ def test_the_shared_resolver_says_what_it_knows_and_asks_nobody():
         return [address("10.0.0.9")]
 
     resolver = Resolver(look_up)
-    assert resolver.known("a.example") == () and not asked
+    assert resolver.cached("a.example") == () and not asked
     resolver.addresses("a.example", Deadline(5.0))
-    assert resolver.known("a.example") == (address("10.0.0.9"),)
+    assert resolver.cached("a.example") == (address("10.0.0.9"),)
     resolver.forget("a.example")
-    assert resolver.known("a.example") == () and asked == ["a.example"]
+    assert resolver.cached("a.example") == () and asked == ["a.example"]
 
 
 def test_this_machine_itself_can_be_asked():
