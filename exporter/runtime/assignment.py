@@ -186,7 +186,7 @@ def _address_of(host: str, seconds: float) -> str | None:
         if seconds > 0:
             addresses = default_resolver.addresses(host, Deadline(seconds))
         else:
-            addresses = tuple(default_resolver.known(host))
+            addresses = tuple(default_resolver.cached(host))
     except (SourceError, OSError):
         return None
     return str(addresses[0][1][0]) if addresses else None
