@@ -8,21 +8,22 @@ them; URLs are left out of ``repr`` because a query may carry a secret that it s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from exporter.config import fields, loader, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
-from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
+from exporter.config.endpoint import BasicAuth, TlsSettings
 from exporter.config.parsers import Address, Invalid
-from exporter.config.reader import INVALID, Item, ListOf, Scalar, Table
+from exporter.config.reader import Item, ListOf, Scalar, Table
 from exporter.config.section import SectionResult, key, section
-from exporter.engines.tables import ENGINES
+from exporter.config.targets import ENGINE_KINDS, GATEWAY_KINDS, EngineSettings, GatewaySettings, targets
 from exporter.errors import Problem, SettingsError
-from exporter.gateways.tables import GATEWAYS
 from exporter.model import EMPTY
 
 __all__ = [
+    "ENGINE_KINDS",
+    "GATEWAY_KINDS",
     "SECTION",
     "Address",
     "BasicAuth",
@@ -44,16 +45,9 @@ __all__ = [
     "parse_listen",
 ]
 
-ENGINE_KINDS = tuple(engine.kind for engine in ENGINES)
-GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
 LOG_LEVELS = ("debug", "info", "warning", "error")
-MAX_ENDPOINTS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 MAX_WINDOWS = 4
 MAX_QUANTILES = 8
-
-_DEFAULT_INTERVAL = 5.0
-_MAX_TIMEOUT = 2.0
-_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for parsing the response and for a late start
 
 _WINDOW_SECONDS = fields.duration(10, 3600)
 
@@ -107,145 +101,6 @@ class KernelLogSettings:
             example="/dev/kmsg",
         ),
     )
-
-
-def _finish_endpoint(found: SectionResult) -> None:
-    """Set the defaults of the name and the timeout, which depend on the URL and the interval."""
-    url = found.known("url")
-    if "name" not in found.values:  # without a URL, or with an invalid name, the mistake is reported already
-        found.values["name"] = parsers.host_port(url) if url and not found.is_invalid("name") else INVALID
-    interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
-    if interval is not None and timeout is None:
-        found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
-    elif interval is not None and timeout > interval:
-        message = f"{parsers.format_duration(timeout)} is above the interval of {parsers.format_duration(interval)}"
-        found.refuse("timeout", f"{message}; a poll must end before the next begins")
-    finish_credentials(found)
-
-
-# Two replicas of one name would share their series; two of one URL would be counted twice.
-_DISTINCT: Mapping[str, Callable[[EngineSettings | GatewaySettings], Hashable]] = {
-    "url": lambda endpoint: parsers.identity(endpoint.url),
-    "name": lambda endpoint: endpoint.name,
-}
-_INTERVAL = key(fields.duration(0.2, 600), "How often it is polled.", aliases=("scrape_interval",))
-_TIMEOUT = key(
-    fields.duration(0, 600),
-    "How long one whole poll may take; not above interval.",
-    default="2s, or 0.8 of a shorter interval",
-    example="2s",
-    aliases=("scrape_timeout", "deadline"),
-)
-_TOKEN = key(
-    fields.file(secret=True),
-    "File that holds a bearer token; read again when it changes.",
-    example="/etc/shardwatch/token",
-)
-_BASIC_AUTH = key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
-_TLS = key(TLS, "TLS, for https:// URLs.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """One replica's metrics endpoint and how to read it; ``gpus`` None: found from the engine's processes.
-
-    ``image``: of its container, exposed as a fact; "" if it is not known.
-    """
-
-    url: str = field(
-        repr=False,
-        metadata=key(
-            ENDPOINT_URL,
-            "Metrics endpoint. The path is /metrics unless another is written.",
-            example="http://127.0.0.1:8000/metrics",
-            aliases=("target", "address", "endpoint"),
-        ),
-    )
-    name: str = field(
-        metadata=key(
-            fields.text("a name"), "The label replica of its series.", default="HOST:PORT of url", example="chat-a"
-        )
-    )
-    kind: str = field(
-        default="auto",
-        metadata=key(
-            fields.choice("auto", *ENGINE_KINDS),
-            "Engine. With auto it is recognised from its metrics.",
-            aliases=("type", "engine"),
-        ),
-    )
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=_INTERVAL)
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=_TIMEOUT)
-    gpus: tuple[int | str, ...] | None = field(
-        default=None,
-        metadata=key(
-            ListOf(
-                item=fields.gpu(),
-                what="GPUs",
-                min_items=1,
-                distinct={"": lambda gpu: gpu.lower() if isinstance(gpu, str) else gpu},
-            ),
-            "GPUs that the replica runs on, by index or UUID.",
-            default="found from the engine's processes",
-            example="[0, 1, 2, 3]",
-            aliases=("cards", "devices"),
-        ),
-    )
-    image: str = field(
-        default="",
-        metadata=key(
-            fields.written_as("the name of a container image", parsers.image),
-            "Container image, exposed as llm_image_info.",
-            default="what discovery knows",
-            example="vllm/vllm-openai:v0.11.0",
-        ),
-    )
-    bearer_token_file: str | None = field(default=None, metadata=_TOKEN)
-    basic_auth: BasicAuth | None = field(default=None, metadata=_BASIC_AUTH)
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=_TLS)
-
-    @property
-    def shown_url(self) -> str:
-        """The URL without its query, which may be logged and exposed."""
-        return parsers.without_query(self.url)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
-    """One gateway's metrics endpoint and how to read it."""
-
-    url: str = field(
-        repr=False,
-        metadata=key(
-            ENDPOINT_URL,
-            "Metrics endpoint. The path is /metrics unless another is written.",
-            example="http://127.0.0.1:8404/metrics",
-            aliases=("target", "address", "endpoint"),
-        ),
-    )
-    name: str = field(
-        metadata=key(
-            fields.text("a name"), "The label gateway of its series.", default="HOST:PORT of url", example="edge"
-        )
-    )
-    kind: str = field(
-        default="auto",
-        metadata=key(
-            fields.choice("auto", *GATEWAY_KINDS),
-            "Gateway. With auto it is recognised from its metrics.",
-            aliases=("type", "gateway"),
-        ),
-    )
-    interval: float = field(default=_DEFAULT_INTERVAL, metadata=_INTERVAL)
-    timeout: float = field(default=_MAX_TIMEOUT, metadata=_TIMEOUT)
-    bearer_token_file: str | None = field(default=None, metadata=_TOKEN)
-    basic_auth: BasicAuth | None = field(default=None, metadata=_BASIC_AUTH)
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=_TLS)
-
-    @property
-    def shown_url(self) -> str:
-        """The URL without its query, which may be logged and exposed."""
-        return parsers.without_query(self.url)
 
 
 # Words as makers form them (NVIDIA H100 80GB HBM3, A100-SXM4-80GB): no token and no hash is spelt so.
@@ -347,12 +202,7 @@ class Settings:
     engines: tuple[EngineSettings, ...] = field(
         default=(),
         metadata=key(
-            ListOf(
-                item=section(EngineSettings, _finish_endpoint),
-                what="engines",
-                max_items=MAX_ENDPOINTS,
-                distinct=_DISTINCT,
-            ),
+            targets(EngineSettings, "engines"),
             "Engine replicas of this node.",
             default="none; found by discovery",
             aliases=("replicas", "targets", "scrape_configs", "servers", "vllm", "sglang"),
@@ -368,12 +218,7 @@ class Settings:
     gateways: tuple[GatewaySettings, ...] = field(
         default=(),
         metadata=key(
-            ListOf(
-                item=section(GatewaySettings, _finish_endpoint),
-                what="gateways",
-                max_items=MAX_ENDPOINTS,
-                distinct=_DISTINCT,
-            ),
+            targets(GatewaySettings, "gateways"),
             "Gateways (load balancers, routers) before the engines.",
             aliases=("routers", "load_balancers", "proxies", "haproxy", "nginx", "envoy"),
         ),

@@ -32,6 +32,8 @@ from exporter.threads import Thread
 _log = logging.getLogger(__name__)
 
 INIT_DEADLINE = 30.0
+NO_GPU = ("library", "driver")  # reasons that a node without GPUs has for ever
+NO_GPU_HINT = "set gpu: {enabled: false} on a node without GPUs"
 DRIVER_DOWN = "driver"  # why no events come while there is no driver
 SECOND_READ = 0.3  # seconds after the driver was initialised
 _GATHER = 0.05  # cards answer within milliseconds of each other: one update for all of them
@@ -380,6 +382,7 @@ class CardSource:
             return
         self._said = self._down
         if self._down:
-            log_down(_log, "driver", self._down, self._keeper.words or "initialising")
+            hint = NO_GPU_HINT if self._down in NO_GPU else None
+            log_down(_log, "driver", self._down, self._keeper.words or "initialising", hint=hint)
         elif self._facts is not None:
             log_up(_log, "driver", version=self._facts.driver_version)

@@ -424,7 +424,7 @@ def test_each_state_of_the_driver_is_logged_once(node, caplog):
         if "source=driver" in record.getMessage()
     ]
     assert lines == [
-        "event=state_changed source=driver state=down reason=driver",
+        'event=state_changed source=driver state=down reason=driver hint="set gpu: {enabled: false} on a node without GPUs"',
         "event=state_changed source=driver state=up version=590.48.01",
     ]
 

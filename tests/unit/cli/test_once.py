@@ -26,6 +26,8 @@ def test_without_a_gpu_and_without_an_engine_it_fails_and_says_what_to_do(config
     assert "shardwatch_build_info" in out
     assert "shardwatch: no GPU driver (library), and no engine was found" in err.splitlines()[-1]
     assert "gpu: {enabled: false}" in err.splitlines()[-1]
+    (down,) = [line for line in err.splitlines() if "source=driver state=down" in line]
+    assert "reason=library" in down and 'hint="set gpu: {enabled: false} on a node without GPUs"' in down
 
 
 def test_where_gpus_are_off_only_the_engines_are_missed(config, capfd):

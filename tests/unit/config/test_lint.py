@@ -13,7 +13,7 @@ from alerts.registry import groups
 from alerts.tuning import Tuning
 from exporter.catalog.spec import SeriesSet
 from exporter.cli.main import main
-from exporter.config.lint import LONGEST, LONGEST_ONLY, READERS, config_lint
+from exporter.config.lint import LONGEST, LONGEST_ONLY, WINDOW_USERS, config_lint
 from exporter.config.settings import Settings, parse
 from exporter.derive.windows import History
 from exporter.model import Economics, LatencySummary, Stage, WindowFigures
@@ -77,10 +77,10 @@ def read_by_alerts():
 
 def test_the_readers_of_each_window_are_those_that_read_it():
     alerts, dashboards = list(read_by_alerts()), list(read_by_dashboards())
-    assert {window for _, window, _ in alerts + dashboards} == set(READERS)
-    for label, readers in READERS.items():
-        assert {name for _, window, name in alerts if window == label} == set(readers.alerts), label
-        assert {name for _, window, name in dashboards if window == label} == set(readers.dashboards), label
+    assert {window for _, window, _ in alerts + dashboards} == set(WINDOW_USERS)
+    for label, users in WINDOW_USERS.items():
+        assert {name for _, window, name in alerts if window == label} == set(users.alerts), label
+        assert {name for _, window, name in dashboards if window == label} == set(users.dashboards), label
 
 
 @pytest.mark.parametrize("series", LONGEST_ONLY)

@@ -1,0 +1,159 @@
+"""What is polled over HTTP: the records of ``engines`` and ``gateways``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from exporter.config import fields, parsers
+from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
+from exporter.config.reader import INVALID, ListOf
+from exporter.config.section import SectionResult, key, section
+from exporter.engines.tables import ENGINES
+from exporter.gateways.tables import GATEWAYS
+
+ENGINE_KINDS = tuple(engine.kind for engine in ENGINES)
+GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
+MAX_TARGETS = 256  # of each kind; one node never has as many, a generated file gone wrong may
+
+_DEFAULT_INTERVAL = 5.0
+_MAX_TIMEOUT = 2.0
+_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for parsing the response and for a late start
+_DEFAULT_NAME = "HOST:PORT of url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSettings:
+    """A metrics endpoint and how it is polled."""
+
+    url: str = field(
+        repr=False,
+        metadata=key(
+            ENDPOINT_URL,
+            "Metrics endpoint. The path is /metrics unless another is written.",
+            example="http://127.0.0.1:8000/metrics",
+            aliases=("target", "address", "endpoint"),
+        ),
+    )
+    name: str = ""
+    kind: str = "auto"
+    interval: float = field(
+        default=_DEFAULT_INTERVAL,
+        metadata=key(fields.duration(0.2, 600), "How often it is polled.", aliases=("scrape_interval",)),
+    )
+    timeout: float = field(
+        default=_MAX_TIMEOUT,
+        metadata=key(
+            fields.duration(0, 600),
+            "How long one whole poll may take; not above interval.",
+            default="2s, or 0.8 of a shorter interval",
+            example="2s",
+            aliases=("scrape_timeout", "deadline"),
+        ),
+    )
+    bearer_token_file: str | None = field(
+        default=None,
+        metadata=key(
+            fields.file(secret=True),
+            "File that holds a bearer token; read again when it changes.",
+            example="/etc/shardwatch/token",
+        ),
+    )
+    basic_auth: BasicAuth | None = field(
+        default=None, metadata=key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
+    )
+    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(TLS, "TLS, for https:// URLs."))
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its query, which may be logged and exposed."""
+        return parsers.without_query(self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings(TargetSettings):
+    """One replica; ``gpus`` None: found from the engine's processes.
+
+    ``image``: of its container, exposed as a fact; "" if it is not known.
+    """
+
+    name: str = field(
+        metadata=key(
+            fields.text("a name"), "The label replica of its series.", default=_DEFAULT_NAME, example="chat-a"
+        )
+    )
+    kind: str = field(
+        default="auto",
+        metadata=key(
+            fields.choice("auto", *ENGINE_KINDS),
+            "Engine. With auto it is recognised from its metrics.",
+            aliases=("type", "engine"),
+        ),
+    )
+    gpus: tuple[int | str, ...] | None = field(
+        default=None,
+        metadata=key(
+            ListOf(
+                item=fields.gpu(),
+                what="GPUs",
+                min_items=1,
+                distinct={"": lambda gpu: gpu.lower() if isinstance(gpu, str) else gpu},
+            ),
+            "GPUs that the replica runs on, by index or UUID.",
+            default="found from the engine's processes",
+            example="[0, 1, 2, 3]",
+            aliases=("cards", "devices"),
+        ),
+    )
+    image: str = field(
+        default="",
+        metadata=key(
+            fields.written_as("the name of a container image", parsers.image),
+            "Container image, exposed as llm_image_info.",
+            default="what discovery knows",
+            example="vllm/vllm-openai:v0.11.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings(TargetSettings):
+    """One gateway."""
+
+    name: str = field(
+        metadata=key(fields.text("a name"), "The label gateway of its series.", default=_DEFAULT_NAME, example="edge")
+    )
+    kind: str = field(
+        default="auto",
+        metadata=key(
+            fields.choice("auto", *GATEWAY_KINDS),
+            "Gateway. With auto it is recognised from its metrics.",
+            aliases=("type", "gateway"),
+        ),
+    )
+
+
+def _finish(found: SectionResult) -> None:
+    """Set the defaults of the name and the timeout, which depend on the URL and the interval."""
+    url = found.known("url")
+    if "name" not in found.values:  # without a URL, or with an invalid name, the mistake is reported already
+        found.values["name"] = parsers.host_port(url) if url and not found.is_invalid("name") else INVALID
+    interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
+    if interval is not None and timeout is None:
+        found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
+    elif interval is not None and timeout > interval:
+        message = f"{parsers.format_duration(timeout)} is above the interval of {parsers.format_duration(interval)}"
+        found.refuse("timeout", f"{message}; a poll must end before the next begins")
+    finish_credentials(found)
+
+
+# Two replicas of one name would share their series; two of one URL would be counted twice.
+_DISTINCT: Mapping[str, Callable[[TargetSettings], Hashable]] = {
+    "url": lambda target: parsers.identity(target.url),
+    "name": lambda target: target.name,
+}
+
+
+def targets(cls: type[TargetSettings], what: str) -> ListOf:
+    """Return the reader of a list of targets of which no two have the same URL or name."""
+    return ListOf(item=section(cls, _finish), what=what, max_items=MAX_TARGETS, distinct=_DISTINCT)
