@@ -1,4 +1,4 @@
-"""The recipe of the README, run: Prometheus scrapes DCGM's names from a demonstration, and dashboards find their data."""
+"""The recipe of docs/dcgm.md, run: Prometheus scrapes DCGM's names from a demonstration, and dashboards find their data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.system.test_end_to_end import Daemon
 
 pytestmark = pytest.mark.slow
 
-README = pathlib.Path(__file__).parents[2] / "README.md"
+README = pathlib.Path(__file__).parents[2] / "docs" / "dcgm.md"
 
 
 def recipe(port):
