@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from exporter.model.card import CardState, DriverFacts, Signal
 from exporter.model.engine import ReplicaState
+from exporter.model.finding import Finding, Verdicts
 from exporter.model.gateway import GatewayState
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.straggler import Stragglers
@@ -94,3 +95,5 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     sxids: tuple[SxidCount, ...] = ()
     sources: tuple[SourceStatus, ...] = ()
     daemon: DaemonState = field(default_factory=DaemonState)
+    findings: tuple[Finding, ...] = ()
+    verdicts: Verdicts = field(default_factory=Verdicts)

@@ -22,6 +22,7 @@ from exporter.render.dcgm_pages import DcgmPages
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import AssignmentWatcher
 from exporter.runtime.costs import CostTracker
+from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.discovery.manager import DiscoveryManager
 from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.poll.manager import PollerManager
@@ -116,6 +117,7 @@ class App:
             xids=self.events.view,
             sxids=self.events.switches,
             publish=self._publish,
+            judge=Diagnosis().judge,
             on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
             economy=self._economy,
             stragglers=StragglerWatch().look,

@@ -103,6 +103,7 @@ class Publisher:
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
         publish: Callable[[Snapshot], None],
+        judge: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         on_cards: Callable[[Sequence[CardState]], None] = lambda _: None,
         economy: Economy = lambda *_: Economics(),
         stragglers: Callable[[Sequence[CardState], Sequence[GpuAssignment]], Stragglers] = lambda *_: Stragglers(),
@@ -111,7 +112,7 @@ class Publisher:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``publish`` is given every snapshot; ``on_cards`` the cards, for whoever follows their processes.
+        """``judge`` adds findings and verdicts; ``publish`` is given every snapshot; ``on_cards`` the cards, for whoever follows their processes.
 
         ``others``: the health of what only leads to engines, and of the sources of ``xids``.  ``economy`` keeps
         accounts: it is called once for each snapshot, in its order.
@@ -123,7 +124,7 @@ class Publisher:
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
-        self._publish, self._on_cards = publish, on_cards
+        self._publish, self._judge, self._on_cards = publish, judge, on_cards
         self._loop_restarts, self._dropped = loop_restarts, dropped
         self._links = TopologyTracker()
         self._clock, self._wall = clock, wall
@@ -200,7 +201,7 @@ class Publisher:
 
     def publish_once(self) -> None:
         """Publish one snapshot."""
-        snapshot = self.compose()
+        snapshot = self._judge(self.compose())
         self.snapshot = snapshot
         self._publish(snapshot)
         self._on_cards(snapshot.cards)

@@ -19,6 +19,7 @@ from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, GpuAssignment, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import CostTracker
+from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.publisher import Publisher
@@ -131,6 +132,7 @@ class VirtualNode:
             assignment=lambda: Assignment(gpus=self.owners),
             xids=GpuEvents(clock=self.clock, wall=self.unix_now).view,
             publish=lambda _: None,
+            judge=Diagnosis().judge,
             economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
             stragglers=StragglerWatch().look,
             clock=self.clock,

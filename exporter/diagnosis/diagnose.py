@@ -1,0 +1,130 @@
+"""All findings of a snapshot: users' symptoms first, each with the causes that explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from exporter.diagnosis import gpus, replicas
+from exporter.diagnosis.view import View
+from exporter.model import Snapshot
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.text import Text
+
+# Which findings explain which; the first that applies to the same replica (or GPU) takes the cause.
+_GPU_DEAD = (
+    "GpuLost",
+    "GpuXidResetNode",
+    "GpuXidResetGpu",
+    "GpuRecoveryNeeded",
+    "SourceHung",
+    "GpuNvlinkDown",
+    "GpuFabricProblem",
+)
+_GPU_SLOW = (
+    "GpuStraggler",
+    "GpuThermalThrottling",
+    "GpuPowerBrake",
+    "GpuPcieDowngraded",
+    "GpuNvlinkDown",
+    "GpuHot",
+    "GpuFabricProblem",
+)
+_EXPLAINED_BY = {
+    "EngineFrozen": _GPU_DEAD,
+    "EngineDown": _GPU_DEAD,
+    "HighErrorRatio": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
+    "KvCachePressure": _GPU_SLOW,
+    "ReplicaSlowerThanSiblings": (*_GPU_SLOW, "ReplicaUsesPcie"),
+    "RanksUneven": (),
+    "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
+    "GpuLost": ("GpuNvlinkDown", "GpuXidResetGpu", "GpuXidResetNode"),
+    "GpuXidResetNode": ("GpuNvlinkDown",),
+    "GpuXidResetGpu": ("GpuNvlinkDown",),
+}
+_SYMPTOMS = tuple(_EXPLAINED_BY)
+_RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+# Of the same severity, what users feel comes first.
+_ORDER = (
+    "EngineFrozen",
+    "EngineDown",
+    "HighErrorRatio",
+    "GpuLost",
+    "KvCachePressure",
+    "ReplicaSlowerThanSiblings",
+    "RanksUneven",
+)
+
+
+def find(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """Return every finding that this snapshot alone supports, in no order."""
+    view = View(snapshot)
+    return (*replicas.findings(view), *gpus.findings(view), *gpus.node_findings(view), *_daemon(snapshot))
+
+
+def arrange(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings in order of urgency; one that explains another stands only under it."""
+    return tuple(sorted(_nest(found), key=_place))
+
+
+def _place(finding: Finding) -> tuple[int, int, str, str]:
+    order = _ORDER.index(finding.id) if finding.id in _ORDER else len(_ORDER)
+    return _RANK[finding.severity], order, finding.id, finding.subject.label
+
+
+def _nest(found: Sequence[Finding]) -> list[Finding]:
+    rest = list(found)
+    for symptom in _SYMPTOMS[::-1]:  # inner causes first, so that a cause carries its own causes along
+        for finding in [one for one in rest if one.id == symptom]:
+            causes = [
+                other
+                for name in _EXPLAINED_BY[symptom]
+                for other in rest
+                if other.id == name and other is not finding and _explains(other, finding)
+            ]
+            if not causes:
+                continue
+            rest = [one for one in rest if one is not finding and one not in causes]
+            known = finding.cause or causes[0].summary
+            rest.append(replace(finding, causes=tuple(causes), cause=known))
+    return rest
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    if finding.subject.kind is SubjectKind.GPU:
+        return cause.subject == finding.subject
+    return bool(finding.replica) and cause.replica == finding.replica
+
+
+def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
+    node = Subject(SubjectKind.NODE, "", "node")
+    if not snapshot.daemon.config_reload_successful:
+        yield Finding(
+            id="ConfigurationNotLoaded",
+            severity=Severity.WARNING,
+            subject=node,
+            summary=Text(
+                "The last reload of the configuration was refused; the old one is in effect",
+                "最近一次重新加载配置被拒绝；旧配置仍在生效",
+            ),
+            action=Text("Run shardwatch check-config FILE.", "运行 shardwatch check-config FILE。"),
+        )
+    for status in snapshot.sources:
+        kind, _, _ = status.source.partition(":")
+        if (
+            kind not in {"discovery", "kernel_log", "nvml_events", "processes"}
+            or status.up
+            or status.reason == "starting"
+        ):
+            continue
+        yield Finding(
+            id="SourceHung" if status.hung else "SourceDown",
+            severity=Severity.INFO,
+            subject=Subject(SubjectKind.SOURCE, status.source, status.source),
+            summary=Text(
+                f"{status.source} cannot be read: {status.reason}", f"无法读取 {status.source}：{status.reason}"
+            ),
+            evidence=(Evidence("reason", status.reason),),
+            action=Text("See docs/troubleshooting.md.", "参见 docs/troubleshooting.md。"),
+        )

@@ -1,0 +1,322 @@
+"""Findings about replicas, their ranks and the gateways before them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from exporter.diagnosis import thresholds as limit
+from exporter.diagnosis.view import PRIMARY_WINDOW, View, measured, requests
+from exporter.model import Quantity, ReplicaState, Signal, Stage
+from exporter.model.engine import WindowFigures
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.text import Text
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Yield what is wrong with each replica of the snapshot."""
+    for replica in view.snapshot.replicas:
+        yield from _down(view, replica)
+        if replica.reading is not None:
+            yield from _no_progress(view, replica)
+            yield from _errors(replica)
+            yield from _cache(replica)
+            yield from _ranks(view, replica)
+    yield from _paths(view)
+    yield from _siblings(view)
+    yield from _balance(view)
+    yield from _versions(view)
+    yield from _gateways(view)
+
+
+def _subject(replica: ReplicaState) -> Subject:
+    return Subject(SubjectKind.REPLICA, replica.name, replica.name)
+
+
+def _window(replica: ReplicaState) -> WindowFigures | None:
+    return replica.windows.get(PRIMARY_WINDOW) or next(
+        (figures for label, figures in replica.windows.items() if label != "lifetime"), None
+    )
+
+
+def _traffic(view: View, name: str) -> tuple[Evidence, ...]:
+    """Return what the gateways still send to a replica."""
+    return tuple(
+        Evidence(f"gateway_{gateway}_share", share, "ratio")
+        for gateway, share, _ in view.gateway_shares(name)
+        if share > limit.GATEWAY_SHARE
+    )
+
+
+def _sends(view: View, name: str) -> tuple[str, str]:
+    shares = [(gateway, share) for gateway, share, _ in view.gateway_shares(name) if share > limit.GATEWAY_SHARE]
+    if not shares:
+        return "", ""
+    gateway, share = shares[0]
+    return f"; gateway {gateway} still sends it {share:.0%}", f"；网关 {gateway} 仍向其分配 {share:.0%} 的请求"
+
+
+def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    status = replica.status
+    if status.up or status.reason == "starting" or replica.last_read_at is None:
+        return
+    model = replica.labels[2]
+    others = [other for other in view.snapshot.replicas if other.labels[2] == model and other.status.up]
+    sends, sends_zh = _sends(view, replica.name)
+    yield Finding(
+        id="EngineDown",
+        severity=Severity.WARNING if others else Severity.CRITICAL,
+        subject=_subject(replica),
+        summary=Text(
+            f"{replica.name} does not answer ({status.reason})"
+            + (sends if others else f"; nothing else serves {model}"),
+            f"{replica.name} 无响应（{status.reason}）" + (sends_zh if others else f"；没有其他副本提供 {model}"),
+        ),
+        evidence=(Evidence("reason", status.reason), *_traffic(view, replica.name)),
+        action=Text("Look at the engine's log; restart it.", "查看引擎日志并重启。"),
+        replica=replica.name,
+    )
+
+
+def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    if not replica.frozen:
+        return
+    running = requests(replica, Quantity.REQUESTS_RUNNING)
+    waiting = requests(replica, Quantity.REQUESTS_WAITING)
+    sends, sends_zh = _sends(view, replica.name)
+    yield Finding(
+        id="EngineFrozen",
+        severity=Severity.CRITICAL,
+        subject=_subject(replica),
+        summary=Text(
+            f"{replica.name} makes no progress: {running or 0:g} running, {waiting or 0:g} waiting, no tokens{sends}",
+            f"{replica.name} 没有进展：{running or 0:g} 个运行中、{waiting or 0:g} 个等待，不产出 token{sends_zh}",
+        ),
+        evidence=(
+            *measured("requests_running", running),
+            *measured("requests_waiting", waiting),
+            *_traffic(view, replica.name),
+        ),
+        action=Text(
+            f"Take {replica.name} out of the gateway, look at its GPUs, then restart it.",
+            f"将 {replica.name} 移出网关，检查其显卡，然后重启。",
+        ),
+        replica=replica.name,
+    )
+
+
+def _errors(replica: ReplicaState) -> Iterator[Finding]:
+    figures = _window(replica)
+    if figures is None or figures.error_ratio is None or figures.error_ratio <= limit.ERROR_RATIO_WARNING:
+        return
+    finished = (figures.request_rate or 0.0) * figures.seconds
+    if finished < limit.ERROR_REQUESTS:
+        return
+    yield Finding(
+        id="HighErrorRatio",
+        severity=Severity.CRITICAL if figures.error_ratio > limit.ERROR_RATIO_CRITICAL else Severity.WARNING,
+        subject=_subject(replica),
+        summary=Text(
+            f"{figures.error_ratio:.1%} of the requests to {replica.name} fail",
+            f"{replica.name} 有 {figures.error_ratio:.1%} 的请求失败",
+        ),
+        evidence=(Evidence("error_ratio", figures.error_ratio, "ratio"), Evidence("requests", finished)),
+        action=Text("Look at the engine's log for the failed requests.", "在引擎日志中查看失败的请求。"),
+        replica=replica.name,
+    )
+
+
+def _cache(replica: ReplicaState) -> Iterator[Finding]:
+    """A full cache with a queue is normal at full throughput; it is a fault when first tokens are late."""
+    assert replica.reading is not None
+    usage = [numbers.get(Quantity.KV_CACHE_USAGE, 0.0) for numbers in replica.reading.ranks.values()]
+    waiting = requests(replica, Quantity.REQUESTS_WAITING)
+    figures = _window(replica)
+    latency = figures.latency.get(Stage.TIME_TO_FIRST_TOKEN) if figures is not None else None
+    typical = latency.quantiles.get(0.5) if latency is not None else None
+    if not usage or max(usage) < limit.KV_CACHE_USE or not waiting or typical is None:
+        return
+    if typical > limit.TTFT_SLOW_SECONDS:
+        yield Finding(
+            id="KvCachePressure",
+            severity=Severity.WARNING,
+            subject=_subject(replica),
+            summary=Text(
+                f"{replica.name}: {waiting:g} requests wait for the KV cache ({max(usage):.0%} used), "
+                f"half of the first tokens take longer than {typical:.1f} s",
+                f"{replica.name}：{waiting:g} 个请求在等待 KV 缓存（已用 {max(usage):.0%}），"
+                f"半数首 token 超过 {typical:.1f} 秒",
+            ),
+            evidence=(
+                Evidence("kv_cache_usage", max(usage), "ratio"),
+                Evidence("requests_waiting", waiting),
+                Evidence("ttft_p50", typical, "seconds"),
+            ),
+            action=Text("Add replicas, shorten contexts, or quantise the cache.", "增加副本、缩短上下文或量化缓存。"),
+            replica=replica.name,
+        )
+
+
+def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    assert replica.reading is not None
+    running = requests(replica, Quantity.REQUESTS_RUNNING) or 0.0
+    uneven = replica.rank_imbalance.get(Quantity.REQUESTS_RUNNING.value)
+    if uneven is None or uneven <= limit.RANK_IMBALANCE or running < limit.BALANCE_REQUESTS:
+        return
+    loads = {rank: numbers.get(Quantity.REQUESTS_RUNNING, 0.0) for rank, numbers in replica.reading.ranks.items()}
+    first = max(loads, key=lambda rank: loads[rank])
+    last = min(loads, key=lambda rank: loads[rank])
+    yield Finding(
+        id="RanksUneven",
+        severity=Severity.WARNING,
+        subject=_subject(replica),
+        summary=Text(
+            f"{replica.name}: the scheduler prefers rank {first} ({loads[first]:g} running, rank {last} has "
+            f"{loads[last]:g})",
+            f"{replica.name}：调度器偏向 rank {first}（{loads[first]:g} 个运行中，rank {last} 为 {loads[last]:g}）",
+        ),
+        evidence=(
+            Evidence("max_to_mean", uneven, "ratio"),
+            *(Evidence(f"running_rank_{rank}", load) for rank, load in sorted(loads.items())),
+            *(
+                Evidence(f"utilization_gpu_{card.labels[0]}", card.reading.signals[Signal.UTILIZATION], "ratio")
+                for card in view.gpus_of(replica.name)
+                if card.reading is not None and Signal.UTILIZATION in card.reading.signals
+            ),
+        ),
+        action=Text(
+            "Look at the engine's data-parallel load balancing and at the prompt lengths by rank.",
+            "检查引擎的数据并行负载均衡，以及各 rank 的提示词长度。",
+        ),
+        replica=replica.name,
+    )
+
+
+def _paths(view: View) -> Iterator[Finding]:
+    for group in view.snapshot.topology.groups:
+        gpus = view.gpus_of(group.replica)
+        if not group.over_pcie or len(gpus) < 2:
+            continue
+        sockets = ", across CPU sockets" if group.cross_sockets else ""
+        sockets_zh = "，跨 CPU" if group.cross_sockets else ""
+        yield Finding(
+            id="ReplicaUsesPcie",
+            severity=Severity.WARNING,
+            subject=Subject(SubjectKind.REPLICA, group.replica, group.replica),
+            summary=Text(
+                f"{group.replica} runs on {len(gpus)} GPUs that talk over PCIe, slowest path {group.worst}{sockets}",
+                f"{group.replica} 的 {len(gpus)} 张显卡经 PCIe 通信，最慢路径 {group.worst}{sockets_zh}",
+            ),
+            evidence=(Evidence("slowest_path", group.worst), Evidence("gpus", float(len(gpus)))),
+            action=Text(
+                "Use smaller groups inside one PCIe switch, or GPUs with NVLink.",
+                "改用同一 PCIe 交换机内的小组，或带 NVLink 的显卡。",
+            ),
+            replica=group.replica,
+        )
+
+
+def _siblings(view: View) -> Iterator[Finding]:
+    """Compare the inter-token latency of the replicas of one model."""
+    models: dict[str, list[tuple[ReplicaState, float]]] = defaultdict(list)
+    for replica in view.snapshot.replicas:
+        figures = _window(replica)
+        latency = figures.latency.get(Stage.INTER_TOKEN) if figures is not None else None
+        if latency is not None and latency.observations >= limit.SIBLING_TOKENS and 0.5 in latency.quantiles:
+            models[replica.labels[2]].append((replica, latency.quantiles[0.5]))
+    for model, found in models.items():
+        fastest, best = min(found, key=lambda pair: pair[1])
+        for replica, median in found:
+            if best > 0 and median > limit.SIBLING_SLOWDOWN * best:
+                yield Finding(
+                    id="ReplicaSlowerThanSiblings",
+                    severity=Severity.WARNING,
+                    subject=_subject(replica),
+                    summary=Text(
+                        f"{replica.name} is slow: ITL p50 {median * 1e3:.1f} ms, {fastest.name} has {best * 1e3:.1f} ms "
+                        f"on the same model",
+                        f"{replica.name} 偏慢：ITL p50 {median * 1e3:.1f} ms，同模型的 {fastest.name} 为 {best * 1e3:.1f} ms",
+                    ),
+                    evidence=(
+                        Evidence("itl_p50", median, "seconds"),
+                        Evidence("itl_p50_of_fastest", best, "seconds"),
+                        Evidence("model", model),
+                    ),
+                    action=Text(
+                        f"Move load off {replica.name}; compare its GPUs with those of {fastest.name}.",
+                        f"将流量移出 {replica.name}；与 {fastest.name} 的显卡对比。",
+                    ),
+                    replica=replica.name,
+                )
+
+
+def _balance(view: View) -> Iterator[Finding]:
+    for (model, name), uneven in view.snapshot.replica_imbalance.items():
+        if name != Quantity.REQUESTS_RUNNING.value or uneven <= limit.REPLICA_IMBALANCE:
+            continue
+        loads = {
+            replica.name: load
+            for replica in view.snapshot.replicas
+            if replica.labels[2] == model and (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
+        }
+        if sum(loads.values()) < limit.BALANCE_REQUESTS or len(loads) < 2:
+            continue
+        busiest = max(loads, key=lambda replica: loads[replica])
+        yield Finding(
+            id="ReplicasUneven",
+            severity=Severity.WARNING,
+            subject=Subject(SubjectKind.NODE, model, model),
+            summary=Text(
+                f"The gateway prefers {busiest} for {model}: {loads[busiest]:g} of {sum(loads.values()):g} running requests",
+                f"网关偏向 {busiest}（{model}）：{sum(loads.values()):g} 个运行中请求里的 {loads[busiest]:g} 个",
+            ),
+            evidence=(
+                Evidence("max_to_mean", uneven, "ratio"),
+                *(Evidence(f"running_{replica}", load) for replica, load in sorted(loads.items())),
+            ),
+            action=Text("Check weights and balancing policy of the gateway.", "检查网关的权重与均衡策略。"),
+        )
+
+
+def _versions(view: View) -> Iterator[Finding]:
+    models: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for replica in view.snapshot.replicas:
+        if replica.reading is not None and replica.reading.version:
+            models[replica.labels[1], replica.labels[2]][replica.reading.version].append(replica.name)
+    for (engine, model), versions in models.items():
+        if len(versions) > 1:
+            said = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
+            yield Finding(
+                id="EngineVersionsDiffer",
+                severity=Severity.INFO,
+                subject=Subject(SubjectKind.NODE, model, model),
+                summary=Text(
+                    f"Replicas of {model} run different {engine} versions: {said}",
+                    f"{model} 的副本运行不同的 {engine} 版本：{said}",
+                ),
+                evidence=tuple(
+                    Evidence("version", f"{version}: {', '.join(names)}") for version, names in versions.items()
+                ),
+                action=Text("Finish or roll back the rollout.", "完成或回滚发布。"),
+            )
+
+
+def _gateways(view: View) -> Iterator[Finding]:
+    """Findings about gateways that send to replicas that cannot serve are part of those replicas' findings."""
+    for gateway in view.snapshot.gateways:
+        status = gateway.status
+        if status.up or status.reason == "starting" or gateway.last_read_at is None:
+            continue
+        yield Finding(
+            id="GatewayUnreadable",
+            severity=Severity.WARNING,
+            subject=Subject(SubjectKind.GATEWAY, gateway.name, gateway.name),
+            summary=Text(
+                f"The metrics of gateway {gateway.name} cannot be read: {status.reason}",
+                f"无法读取网关 {gateway.name} 的指标：{status.reason}",
+            ),
+            evidence=(Evidence("reason", status.reason),),
+            action=Text(
+                "Check that the gateway runs and that its metrics URL is right.", "确认网关在运行且指标 URL 正确。"
+            ),
+        )

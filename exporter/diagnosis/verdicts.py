@@ -1,0 +1,73 @@
+"""Whether each replica and GPU should get work, judged from one snapshot; holding times are the runtime's."""
+
+from __future__ import annotations
+
+from exporter.diagnosis import thresholds as limit
+from exporter.diagnosis.view import View
+from exporter.model import CardState, ReplicaState, Signal, Snapshot
+from exporter.model.finding import State, Verdict, Verdicts
+from exporter.model.xid_catalog import Class, describe
+
+_SERVE = Verdict(State.SERVE)
+# What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
+_CERTAINLY_DOWN = frozenset({"refused"})
+_GPU_OUT = {"lost": "gpu_lost", "reset_required": "gpu_reset_required"}
+
+
+def verdicts(snapshot: Snapshot) -> Verdicts:
+    """Return the verdicts that this snapshot alone supports; unknown wherever it does not say."""
+    view = View(snapshot)
+    gpus = {card.facts.uuid: _gpu(view, card) for card in snapshot.cards}
+    replicas = {replica.name: _replica(view, replica, gpus) for replica in snapshot.replicas}
+    return Verdicts(replicas=replicas, gpus=gpus, node=_node(snapshot, replicas, gpus))
+
+
+def _gpu(view: View, card: CardState) -> Verdict:
+    label = f"GPU {card.labels[0]}"
+    if card.status.reason in _GPU_OUT:
+        return Verdict(State.EJECT, _GPU_OUT[card.status.reason], f"{label}: {card.status.reason}")
+    if card.reading is None:
+        return Verdict(State.UNKNOWN, card.status.reason or "no_data", f"{label} has no fresh data")
+    if card.reading.signals.get(Signal.ROW_REMAP_FAILED):
+        return Verdict(State.EJECT, "row_remap_failed", f"{label} cannot replace a defective memory row")
+    for count in view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS):
+        xid = describe(count.xid or 0)
+        if xid.kind in (Class.RESET_CARD, Class.RESET_NODE):
+            return Verdict(State.DRAIN, f"xid_{xid.code}", f"{label} reported XID {xid.code}: {xid.action}")
+    if card.reading.signals.get(Signal.ROW_REMAP_PENDING):
+        return Verdict(State.DRAIN, "row_remap_pending", f"{label} waits for a reset to replace a memory row")
+    return _SERVE
+
+
+def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
+    out = [gpus[uuid] for uuid in view.uuids_of.get(replica.name, ()) if uuid in gpus]
+    worst = next((found for found in out if found.state is State.EJECT), None)
+    if worst is not None:
+        return worst
+    if not replica.status.up:
+        if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
+            return Verdict(State.EJECT, "down", f"{replica.name} refuses connections")
+        return Verdict(State.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
+    if replica.frozen:
+        return Verdict(State.EJECT, "no_progress", f"{replica.name} has requests and makes no progress")
+    draining = next((found for found in out if found.state is State.DRAIN), None)
+    if draining is not None:
+        return draining
+    expires = replica.certificate_expires
+    if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_SECONDS / 72:  # an hour
+        return Verdict(State.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")
+    return _SERVE
+
+
+def _node(snapshot: Snapshot, replicas: dict[str, Verdict], gpus: dict[str, Verdict]) -> Verdict:
+    reboot = next(
+        (found for found in gpus.values() if found.state is State.EJECT or found.reason.startswith("xid_")), None
+    )
+    if replicas and all(found.state is State.EJECT for found in replicas.values()):
+        return Verdict(State.EJECT, "no_replica_serves", "no replica of this node can serve")
+    if reboot is not None:
+        return Verdict(State.DRAIN, reboot.reason, reboot.detail)
+    known = [found for found in (*replicas.values(), *gpus.values()) if found.state is not State.UNKNOWN]
+    if not known or (snapshot.cards and all(found.state is State.UNKNOWN for found in gpus.values())):
+        return Verdict(State.UNKNOWN, "no_data", "nothing on this node could be read")
+    return _SERVE

@@ -1,0 +1,85 @@
+"""A snapshot, indexed for questions that join GPUs, replicas and gateways."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from exporter.model import CardState, ReplicaState, Signal, Snapshot, Straggler, XidCount
+from exporter.model.engine import Quantity
+from exporter.model.finding import Evidence, Subject, SubjectKind
+
+PRIMARY_WINDOW = "1m"
+
+
+class View:
+    """One snapshot and its indexes, built once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.cards = {card.facts.uuid: card for card in snapshot.cards}
+        self.replicas = {replica.name: replica for replica in snapshot.replicas}
+        self.replicas_of: dict[str, list[str]] = defaultdict(list)  # uuid → replicas
+        self.uuids_of: dict[str, list[str]] = defaultdict(list)  # replica → uuids, in the order of assignments
+        for assignment in snapshot.assignments:
+            if assignment.replica not in self.replicas_of[assignment.uuid]:
+                self.replicas_of[assignment.uuid].append(assignment.replica)
+                self.uuids_of[assignment.replica].append(assignment.uuid)
+        self.stragglers: dict[str, Straggler] = {found.uuid: found for found in snapshot.stragglers.found}
+        self.xids: dict[str, list[XidCount]] = defaultdict(list)
+        for count in snapshot.xids:
+            if count.xid is not None and count.last_unix_time is not None:
+                self.xids[count.labels[1]].append(count)
+
+    def gpus_of(self, replica: str) -> list[CardState]:
+        """Return the GPUs that are assigned to a replica and known."""
+        return [self.cards[uuid] for uuid in self.uuids_of.get(replica, ()) if uuid in self.cards]
+
+    def gpu(self, card: CardState) -> Subject:
+        """Return a GPU as a subject."""
+        return Subject(SubjectKind.GPU, card.facts.uuid, f"GPU {card.labels[0]}")
+
+    def gateway_shares(self, replica: str) -> list[tuple[str, float, float | None]]:
+        """Return (gateway, share of its pool's recent requests, open requests) of the backends of a replica."""
+        found = []
+        for gateway in self.snapshot.gateways:
+            if gateway.reading is None:
+                continue
+            window = gateway.windows.get(PRIMARY_WINDOW) or next(iter(gateway.windows.values()), None)
+            for backend, name in gateway.replicas.items():
+                share = window.shares.get(backend) if window is not None else None
+                load = gateway.reading.backends.get(backend)
+                if name == replica and share is not None:
+                    found.append((gateway.name, share, load.active if load is not None else None))
+        return found
+
+    def recent_xids(self, uuid: str, within: float) -> list[XidCount]:
+        """Return the XIDs of a GPU during the last ``within`` seconds, the newest first."""
+        now = self.snapshot.unix_time
+        recent = [count for count in self.xids.get(uuid, ()) if now - (count.last_unix_time or 0.0) <= within]
+        return sorted(recent, key=lambda count: count.last_unix_time or 0.0, reverse=True)
+
+
+def signal(card: CardState, name: Signal) -> float | None:
+    """Return a fresh value of a GPU, None when there is none."""
+    return card.reading.signals.get(name) if card.reading is not None else None
+
+
+def requests(replica: ReplicaState, quantity: Quantity) -> float | None:
+    """Return a number summed over the ranks, None when no rank says it."""
+    if replica.reading is None:
+        return None
+    values = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
+    return sum(values) if values else None
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median of at least one value."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, ...]:
+    """Return one piece of evidence, or none where the value is not known."""
+    return () if value is None else (Evidence(name, value, unit),)

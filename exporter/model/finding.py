@@ -1,0 +1,94 @@
+"""What is wrong, with evidence and advice, and whether a replica or GPU should get work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct
+
+from exporter.model.source import EMPTY
+from exporter.model.text import Text
+
+
+class Severity(str, Enum):
+    """How urgent a finding is; the same words as the alerts' severities."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class SubjectKind(str, Enum):
+    """What a finding is about."""
+
+    NODE = "node"
+    GPU = "gpu"
+    REPLICA = "replica"
+    GATEWAY = "gateway"
+    SOURCE = "source"
+
+
+class Subject(Struct, frozen=True):
+    """``name`` identifies the subject (a GPU's UUID, a replica's name); ``label`` is what people call it (GPU 6)."""
+
+    kind: SubjectKind
+    name: str
+    label: str
+
+
+class Evidence(Struct, frozen=True):
+    """One named value.  ``unit`` is a base unit (seconds, bytes, ratio, celsius, hertz, watts), or ""."""
+
+    name: str
+    value: float | str
+    unit: str = ""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One diagnosed problem.
+
+    ``id``: the name of the alert that judges the same, which is also the heading in the runbook.  ``causes``: the
+    findings that explain this one; they are not listed again on their own.  ``since``: Unix time, None until tracked.
+    """
+
+    id: str
+    severity: Severity
+    subject: Subject
+    summary: Text
+    action: Text
+    evidence: tuple[Evidence, ...] = ()
+    cause: Text | None = None
+    causes: tuple[Finding, ...] = ()
+    replica: str = ""  # whose users are hurt
+    since: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two findings of successive snapshots the same."""
+        return self.id, self.subject.name
+
+
+class State(str, Enum):
+    """Whether something should get work."""
+
+    SERVE = "serve"
+    DRAIN = "drain"  # finish what it has, take nothing new
+    EJECT = "eject"
+    UNKNOWN = "unknown"  # never ejects
+
+
+class Verdict(Struct, frozen=True):
+    """``reason`` is a closed word, "" for serve; ``detail`` a sentence for people."""
+
+    state: State
+    reason: str = ""
+    detail: str = ""
+
+
+class Verdicts(Struct, frozen=True, kw_only=True):
+    """The verdict on every replica by name, on every GPU by UUID, and on the node."""
+
+    replicas: Mapping[str, Verdict] = EMPTY
+    gpus: Mapping[str, Verdict] = EMPTY
+    node: Verdict = Verdict(State.UNKNOWN, "starting")

@@ -1,0 +1,113 @@
+"""What findings and verdicts need of the past: how long a condition has held.
+
+A finding is shown once its condition has held for its own time, and goes when the condition has been absent for as long
+as a poll may be missing.  A verdict changes only after the new one has held for its own time, in both directions, so
+that neither one late poll ejects a replica nor one good poll brings it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from exporter.diagnosis.diagnose import arrange, find
+from exporter.diagnosis.verdicts import verdicts
+from exporter.model import Snapshot
+from exporter.model.finding import Finding, State, Verdict, Verdicts
+
+# Seconds that a condition must hold until it is a finding; those that are not listed are certain at once.
+HOLD = {
+    "GroupMemoryUneven": 30.0,
+    "GpuHot": 30.0,
+    "HighErrorRatio": 10.0,
+    "KvCachePressure": 60.0,
+    "RanksUneven": 60.0,
+    "ReplicaSlowerThanSiblings": 60.0,
+    "ReplicasUneven": 300.0,
+    "ReplicaUsesPcie": 10.0,
+    "EngineVersionsDiffer": 60.0,
+    "SourceDown": 30.0,
+}
+LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
+# Seconds that a verdict must hold until it is shown.  "No progress" has been judged over 20 s already.
+VERDICT_HOLD = {State.SERVE: 10.0, State.DRAIN: 5.0, State.EJECT: 5.0, State.UNKNOWN: 0.0}
+
+
+class _Held(Struct):
+    """One condition: since when it holds (monotonic and Unix time), and when it was seen last."""
+
+    since: float
+    since_unix: float
+    seen: float
+    finding: Finding
+
+
+class _Pending(Struct):
+    shown: Verdict
+    wanted: Verdict
+    since: float
+
+
+class Diagnosis:
+    """Judges each snapshot in turn; owned by the thread that publishes."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], _Held] = {}
+        self._replicas: dict[str, _Pending] = {}
+        self._gpus: dict[str, _Pending] = {}
+        self._node: dict[str, _Pending] = {}
+
+    def judge(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with its findings and verdicts."""
+        now = snapshot.at
+        for finding in find(snapshot):
+            held = self._held.get(finding.key)
+            if held is None:
+                self._held[finding.key] = _Held(now, snapshot.unix_time, now, finding)
+            else:
+                held.seen, held.finding = now, finding
+        self._held = {key: held for key, held in self._held.items() if now - held.seen <= LINGER}
+        shown = [
+            replace(held.finding, since=held.since_unix)
+            for held in self._held.values()
+            if now - held.since >= HOLD.get(held.finding.id, 0.0)
+        ]
+        raw = verdicts(snapshot)
+        return replace(
+            snapshot,
+            findings=arrange(shown),
+            verdicts=Verdicts(
+                replicas=_hold(self._replicas, raw.replicas, now),
+                gpus=_hold(self._gpus, raw.gpus, now),
+                node=_hold(self._node, {"": raw.node}, now)[""],
+            ),
+        )
+
+
+def _hold(pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float) -> dict[str, Verdict]:
+    """Return the verdicts to show, and keep in ``pending`` what waits to replace them."""
+    for name in pending.keys() - raw.keys():
+        del pending[name]
+    for name, verdict in raw.items():
+        entry = pending.get(name)
+        if entry is None:  # the first snapshot knows nothing of the past, and must not eject
+            first = verdict if verdict.state is State.SERVE else Verdict(State.UNKNOWN, "starting")
+            entry = pending[name] = _Pending(first, verdict, now)
+        if verdict.state is entry.shown.state:
+            entry.shown, entry.wanted, entry.since = verdict, verdict, now
+        elif verdict.state is not entry.wanted.state:
+            entry.wanted, entry.since = verdict, now
+        else:
+            entry.wanted = verdict
+        if entry.wanted.state is not entry.shown.state and now - entry.since >= _time_to(entry):
+            entry.shown = entry.wanted
+    return {name: entry.shown for name, entry in pending.items()}
+
+
+def _time_to(entry: _Pending) -> float:
+    """Return how long the wanted verdict must hold: from unknown nothing is taken back by serving."""
+    if entry.wanted.state is State.SERVE and entry.shown.state is State.UNKNOWN:
+        return 0.0
+    return VERDICT_HOLD[entry.wanted.state]
