@@ -175,15 +175,15 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
     if health.pcie_degraded:
         generation, width = signal(card, Signal.PCIE_LINK_GENERATION), signal(card, Signal.PCIE_LINK_WIDTH)
         best = signal(card, Signal.PCIE_LINK_GENERATION_MAX), signal(card, Signal.PCIE_LINK_WIDTH_MAX)
+        known = None not in (generation, width, *best)
+        actual = f" (gen {generation:g} x{width:g} of gen {best[0]:g} x{best[1]:g})" if known else ""
         yield Finding(
             id="GpuPcieDowngraded",
             severity=Severity.WARNING,
             subject=gpu,
             summary=Text(
-                f"{gpu.label}: PCIe link runs at generation {generation:g} x{width:g} instead of {best[0]:g} x{best[1]:g}"
-                if None not in (generation, width, *best)
-                else f"{gpu.label}: PCIe link runs below its best under load",
-                f"{gpu.label}：负载下 PCIe 链路低于最佳速率",
+                f"{gpu.label}: PCIe link runs below its best under load{actual}",
+                f"{gpu.label}：负载下 PCIe 链路低于最佳速率{actual}",
             ),
             evidence=(*measured("pcie_generation", generation), *measured("pcie_width", width), *_where(card)),
             action=Text(

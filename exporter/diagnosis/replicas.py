@@ -127,7 +127,7 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
 
 
 def _cache(replica: ReplicaState) -> Iterator[Finding]:
-    """A full cache with a queue is normal at full throughput; it is a fault when first tokens are late."""
+    """Yield a full KV cache only where first tokens are late: with a queue it is normal at full throughput."""
     assert replica.reading is not None
     usage = [numbers.get(Quantity.KV_CACHE_USAGE, 0.0) for numbers in replica.reading.ranks.values()]
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
@@ -233,9 +233,10 @@ def _siblings(view: View) -> Iterator[Finding]:
                     severity=Severity.WARNING,
                     subject=_subject(replica),
                     summary=Text(
-                        f"{replica.name} is slow: ITL p50 {median * 1e3:.1f} ms, {fastest.name} has {best * 1e3:.1f} ms "
-                        f"on the same model",
-                        f"{replica.name} 偏慢：ITL p50 {median * 1e3:.1f} ms，同模型的 {fastest.name} 为 {best * 1e3:.1f} ms",
+                        f"{replica.name} is slow: ITL p50 {median * 1e3:.1f} ms, "
+                        f"{fastest.name} has {best * 1e3:.1f} ms on the same model",
+                        f"{replica.name} 偏慢：ITL p50 {median * 1e3:.1f} ms，"
+                        f"同模型的 {fastest.name} 为 {best * 1e3:.1f} ms",
                     ),
                     evidence=(
                         Evidence("itl_p50", median, "seconds"),
@@ -259,7 +260,8 @@ def _balance(view: View) -> Iterator[Finding]:
             for replica in view.snapshot.replicas
             if replica.labels[2] == model and (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
         }
-        if sum(loads.values()) < limit.BALANCE_REQUESTS or len(loads) < 2:
+        total = sum(loads.values())
+        if total < limit.BALANCE_REQUESTS or len(loads) < 2:
             continue
         busiest = max(loads, key=lambda replica: loads[replica])
         yield Finding(
@@ -267,8 +269,8 @@ def _balance(view: View) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=Subject(SubjectKind.NODE, model, model),
             summary=Text(
-                f"The gateway prefers {busiest} for {model}: {loads[busiest]:g} of {sum(loads.values()):g} running requests",
-                f"网关偏向 {busiest}（{model}）：{sum(loads.values()):g} 个运行中请求里的 {loads[busiest]:g} 个",
+                f"{busiest} has {loads[busiest]:g} of {total:g} running requests of {model}",
+                f"{model} 的 {total:g} 个运行中请求里有 {loads[busiest]:g} 个在 {busiest}",
             ),
             evidence=(
                 Evidence("max_to_mean", uneven, "ratio"),
@@ -302,7 +304,7 @@ def _versions(view: View) -> Iterator[Finding]:
 
 
 def _gateways(view: View) -> Iterator[Finding]:
-    """Findings about gateways that send to replicas that cannot serve are part of those replicas' findings."""
+    """Yield gateways that cannot be read; what they send to broken replicas is those replicas' evidence."""
     for gateway in view.snapshot.gateways:
         status = gateway.status
         if status.up or status.reason == "starting" or gateway.last_read_at is None:

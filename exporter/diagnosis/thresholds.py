@@ -18,4 +18,4 @@ SIBLING_SLOWDOWN = 1.2  # ITL p50 over that of the model's fastest sibling
 SIBLING_TOKENS = 500.0  # observations below which a median is chance
 GATEWAY_SHARE = 0.02  # of a pool's requests; less is a probe
 XID_RECENT_SECONDS = 3600.0
-CERTIFICATE_SECONDS = 3 * 86_400.0
+CERTIFICATE_DRAIN_SECONDS = 3600.0

@@ -40,23 +40,24 @@ def _gpu(view: View, card: CardState) -> Verdict:
 
 
 def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
-    out = [gpus[uuid] for uuid in view.uuids_of.get(replica.name, ()) if uuid in gpus]
-    worst = next((found for found in out if found.state is State.EJECT), None)
-    if worst is not None:
-        return worst
+    below = [gpus[uuid] for uuid in view.uuids_of.get(replica.name, ()) if uuid in gpus]
+    lost = next((found for found in below if found.state is State.EJECT), None)
+    if lost is not None:
+        return lost
     if not replica.status.up:
-        if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
-            return Verdict(State.EJECT, "down", f"{replica.name} refuses connections")
-        return Verdict(State.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
+        return _unread(replica)
     if replica.frozen:
         return Verdict(State.EJECT, "no_progress", f"{replica.name} has requests and makes no progress")
-    draining = next((found for found in out if found.state is State.DRAIN), None)
-    if draining is not None:
-        return draining
     expires = replica.certificate_expires
-    if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_SECONDS / 72:  # an hour
+    if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
         return Verdict(State.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")
-    return _SERVE
+    return next((found for found in below if found.state is State.DRAIN), _SERVE)
+
+
+def _unread(replica: ReplicaState) -> Verdict:
+    if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
+        return Verdict(State.EJECT, "down", f"{replica.name} refuses connections")
+    return Verdict(State.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
 
 
 def _node(snapshot: Snapshot, replicas: dict[str, Verdict], gpus: dict[str, Verdict]) -> Verdict:

@@ -14,6 +14,7 @@ from exporter.config.settings import EngineSettings, Settings
 from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
+from exporter.http.server.api import Api
 from exporter.http.server.listener import Listener
 from exporter.http.server.routes import routes
 from exporter.logs import log_event, log_exception
@@ -138,6 +139,7 @@ class App:
             reload=lambda: self.reload(wait=False),
             may_reload=lambda: self.settings.reload_endpoint,
             dcgm=self.dcgm,
+            api=Api(lambda: self.publisher.snapshot, self._clock),
         )
         self.listener = Listener(address.host, address.port, handler)
         self.listener.start()

@@ -1,8 +1,8 @@
 """What findings and verdicts need of the past: how long a condition has held.
 
-A finding is shown once its condition has held for its own time, and goes when the condition has been absent for as long
-as a poll may be missing.  A verdict changes only after the new one has held for its own time, in both directions, so
-that neither one late poll ejects a replica nor one good poll brings it back.
+A finding is shown once its condition has held for its own time, and goes when the condition has been absent for as
+long as a poll may be missing.  A verdict changes only after the new one has held for its own time, in both
+directions, so that neither one late poll ejects a replica nor one good poll brings it back.
 """
 
 from __future__ import annotations

@@ -112,10 +112,11 @@ class Publisher:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``judge`` adds findings and verdicts; ``publish`` is given every snapshot; ``on_cards`` the cards, for whoever follows their processes.
+        """Create a publisher; nothing runs before ``start``.
 
-        ``others``: the health of what only leads to engines, and of the sources of ``xids``.  ``economy`` keeps
-        accounts: it is called once for each snapshot, in its order.
+        ``judge`` adds findings and verdicts to a snapshot; ``publish`` is given every snapshot; ``on_cards`` the
+        cards, for whoever follows their processes.  ``others``: the health of what only leads to engines, and of the
+        sources of ``xids``.  ``economy`` keeps accounts: it is called once for each snapshot, in its order.
         """
         self.snapshot: Snapshot | None = None
         self.interval = 1.0

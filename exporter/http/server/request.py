@@ -20,6 +20,7 @@ _ONCE_ONLY = frozenset({"content-length", "host", "transfer-encoding"})
 _METHODS = frozenset({"GET", "HEAD", "POST"})
 _REASONS = {
     200: "OK",
+    304: "Not Modified",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",

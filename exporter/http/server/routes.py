@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from exporter import __version__
+from exporter.http.server.api import PREFIX, Api
 from exporter.http.server.listener import DeferredResponse, Handler, Request, Response
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
@@ -64,6 +65,7 @@ def routes(
     reload: Reload | None,
     may_reload: Callable[[], bool] = lambda: True,
     dcgm: DcgmPages | None = None,
+    api: Api | None = None,
 ) -> Handler:
     """Return the handler of all paths.
 
@@ -87,13 +89,18 @@ def routes(
     if dcgm is not None:
         title = "GPU metrics under DCGM's names; ?dialect=legacy or ?dialect=4.9"
         table["/metrics/dcgm"] = _Route(method="GET", title=title, handle=lambda r: _dcgm(r, dcgm))
+    if api is not None:
+        for name, title in (("node", "the node, as JSON"), ("findings", "what is wrong"), ("verdicts", "who serves")):
+            table[f"{PREFIX}{name}"] = _Route(method="GET", title=title, handle=api.answer)
     index = _index(table)
     table["/"] = _Route(method="GET", title="this page", handle=lambda _: index)
-    return functools.partial(_handle, table)
+    return functools.partial(_handle, table, api)
 
 
-def _handle(table: Mapping[str, _Route], request: Request) -> Response | DeferredResponse:
+def _handle(table: Mapping[str, _Route], api: Api | None, request: Request) -> Response | DeferredResponse:
     route = table.get(request.path)
+    if route is None and api is not None and request.path.startswith(PREFIX):
+        route = _Route(method="GET", title="", handle=api.answer)
     if route is None:
         return text_response(404, "not found; the paths are " + ", ".join(sorted(table)))
     allowed = ("GET", "HEAD") if route.method == "GET" else (route.method,)

@@ -1,0 +1,353 @@
+"""The snapshot as JSON for programs: /api/v1.  Base units, ratios 0 to 1; what is not known is absent.
+
+The structs are the contract: ``schema`` turns them into the JSON Schema that is served, committed and proved.  Fields
+are added, never renamed or removed, within v1; one that is at its default is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from exporter import __version__
+from exporter.model import CardState, GatewayState, ReplicaState, Snapshot
+from exporter.model.finding import Finding, Verdict
+from exporter.model.text import Language
+
+
+class VerdictDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether something should get work."""
+
+    state: str
+    reason: str = ""
+    detail: str = ""
+
+
+class EvidenceDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One named value."""
+
+    name: str
+    value: float | str
+    unit: str = ""
+
+
+class FindingDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One problem; ``causes`` explain it."""
+
+    id: str
+    severity: str
+    subject_kind: str
+    subject: str
+    label: str
+    summary: str
+    action: str
+    runbook: str
+    cause: str = ""
+    replica: str = ""
+    since: float | None = None  # Unix time
+    evidence: tuple[EvidenceDocument, ...] = ()
+    causes: tuple[FindingDocument, ...] = ()
+
+
+class HealthDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One source."""
+
+    source: str
+    up: bool
+    reason: str = ""
+    age: float | None = None  # seconds since the last success
+    duration: float | None = None  # seconds of the last attempt
+
+
+class XidDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One XID code of one GPU."""
+
+    xid: str
+    count: int
+    last: float | None = None  # Unix time
+
+
+class GpuDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU or MIG instance."""
+
+    gpu: str
+    uuid: str
+    up: bool
+    verdict: VerdictDocument
+    reason: str = ""
+    name: str = ""
+    pci_bus_id: str = ""
+    mig_parent: str = ""
+    signals: dict[str, float] = {}
+    missing: dict[str, str] = {}  # signal → reason
+    clock_events: tuple[str, ...] = ()  # reasons that are active
+    replicas: tuple[str, ...] = ()
+    processes: dict[str, float] = {}  # pid → bytes, where known
+    xids: tuple[XidDocument, ...] = ()
+    straggler: str = ""  # cause
+    slowdown: float | None = None
+
+
+class WindowDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What changed at a replica during one window."""
+
+    seconds: float
+    hit_ratio: float | None = None
+    error_ratio: float | None = None
+    request_rate: float | None = None
+    generation_token_rate: float | None = None
+    latency: dict[str, dict[str, float]] = {}  # stage → quantile → seconds
+
+
+class ReplicaDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One replica."""
+
+    replica: str
+    engine: str
+    model: str
+    up: bool
+    verdict: VerdictDocument
+    version: str = ""
+    reason: str = ""
+    progress: bool | None = None  # absent: not known
+    ranks: dict[str, dict[str, float]] = {}  # rank → quantity → value
+    windows: dict[str, WindowDocument] = {}
+    gpus: tuple[str, ...] = ()  # UUIDs
+    slowest_path: str = ""
+
+
+class BackendDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One backend of a gateway."""
+
+    pool: str
+    backend: str
+    replica: str = ""
+    up: bool | None = None
+    active: float | None = None
+    queued: float | None = None
+    share: float | None = None  # of the pool's requests over the shortest window
+
+
+class GatewayDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One gateway."""
+
+    gateway: str
+    kind: str
+    up: bool
+    reason: str = ""
+    backends: tuple[BackendDocument, ...] = ()
+
+
+class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything about the node at one instant."""
+
+    api: str
+    version: str
+    time: float  # Unix time of the snapshot
+    verdict: VerdictDocument
+    driver: dict[str, str] = {}
+    findings: tuple[FindingDocument, ...] = ()
+    gpus: tuple[GpuDocument, ...] = ()
+    replicas: tuple[ReplicaDocument, ...] = ()
+    gateways: tuple[GatewayDocument, ...] = ()
+    sources: tuple[HealthDocument, ...] = ()
+
+
+class FindingsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The findings alone."""
+
+    api: str
+    time: float
+    findings: tuple[FindingDocument, ...]
+
+
+class VerdictsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The verdicts alone."""
+
+    api: str
+    time: float
+    node: VerdictDocument
+    replicas: dict[str, VerdictDocument]
+    gpus: dict[str, VerdictDocument]
+
+
+DOCUMENTS = (NodeDocument, FindingsDocument, VerdictsDocument)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of every document, by name, with shared definitions."""
+    schemas, components = msgspec.json.schema_components(DOCUMENTS, ref_template="#/$defs/{name}")
+    names = [document.__name__ for document in DOCUMENTS]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Shardwatch API v1",
+        "oneOf": list(schemas),
+        "$defs": dict(sorted(components.items())),
+        "documents": names,
+    }
+
+
+def node(snapshot: Snapshot, language: Language = Language.ENGLISH) -> NodeDocument:
+    """Return everything that the snapshot holds and a program may want."""
+    driver = snapshot.driver
+    return NodeDocument(
+        api="v1",
+        version=__version__,
+        time=snapshot.unix_time,
+        verdict=verdict(snapshot.verdicts.node),
+        driver={} if driver is None else {name: getattr(driver, name) for name in driver.__struct_fields__},
+        findings=tuple(finding(found, language) for found in snapshot.findings),
+        gpus=tuple(_gpu(snapshot, card) for card in snapshot.cards),
+        replicas=tuple(_replica(snapshot, replica) for replica in snapshot.replicas),
+        gateways=tuple(_gateway(gateway) for gateway in snapshot.gateways),
+        sources=tuple(
+            HealthDocument(
+                source=status.source,
+                up=status.up,
+                reason=status.reason,
+                age=None if status.last_success is None else max(0.0, snapshot.at - status.last_success),
+                duration=status.duration,
+            )
+            for status in snapshot.sources
+        ),
+    )
+
+
+def findings(snapshot: Snapshot, language: Language = Language.ENGLISH) -> FindingsDocument:
+    """Return the findings in order of urgency."""
+    found = tuple(finding(found, language) for found in snapshot.findings)
+    return FindingsDocument(api="v1", time=snapshot.unix_time, findings=found)
+
+
+def verdicts(snapshot: Snapshot) -> VerdictsDocument:
+    """Return the verdicts on node, replicas and GPUs."""
+    return VerdictsDocument(
+        api="v1",
+        time=snapshot.unix_time,
+        node=verdict(snapshot.verdicts.node),
+        replicas={name: verdict(found) for name, found in snapshot.verdicts.replicas.items()},
+        gpus={uuid: verdict(found) for uuid, found in snapshot.verdicts.gpus.items()},
+    )
+
+
+def verdict(found: Verdict) -> VerdictDocument:
+    """Return one verdict."""
+    return VerdictDocument(state=found.state.value, reason=found.reason, detail=found.detail)
+
+
+def finding(found: Finding, language: Language) -> FindingDocument:
+    """Return one finding with its causes."""
+    return FindingDocument(
+        id=found.id,
+        severity=found.severity.value,
+        subject_kind=found.subject.kind.value,
+        subject=found.subject.name,
+        label=found.subject.label,
+        summary=found.summary.in_(language),
+        action=found.action.in_(language),
+        runbook=found.id,
+        cause=found.cause.in_(language) if found.cause is not None else "",
+        replica=found.replica,
+        since=found.since,
+        evidence=tuple(EvidenceDocument(name=one.name, value=one.value, unit=one.unit) for one in found.evidence),
+        causes=tuple(finding(cause, language) for cause in found.causes),
+    )
+
+
+def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
+    facts, reading = card.facts, card.reading
+    straggler = next((found for found in snapshot.stragglers.found if found.uuid == facts.uuid), None)
+    known = snapshot.verdicts.gpus.get(facts.uuid)
+    owners = dict.fromkeys(owner.replica for owner in snapshot.assignments if owner.uuid == facts.uuid)
+    document = GpuDocument(
+        gpu=card.labels[0],
+        uuid=facts.uuid,
+        up=card.status.up,
+        verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
+        reason=card.status.reason,
+        name=facts.name,
+        pci_bus_id=facts.pci_bus_id,
+        mig_parent=facts.instance.parent if facts.instance is not None else "",
+        replicas=tuple(owners),
+        xids=tuple(
+            XidDocument(xid=count.labels[2], count=count.count, last=count.last_unix_time)
+            for count in snapshot.xids
+            if count.labels[1] == facts.uuid and count.last_unix_time is not None
+        ),
+        straggler=straggler.cause.value if straggler is not None else "",
+        slowdown=straggler.slowdown if straggler is not None else None,
+    )
+    if reading is None:
+        return document
+    return msgspec.structs.replace(
+        document,
+        signals={name.value: value for name, value in reading.signals.items()},
+        missing={name.value: reason.value for name, reason in reading.missing.items()},
+        clock_events=tuple(reason for reason, active in reading.clock_events.items() if active),
+        processes={
+            str(process.pid): process.memory for process in reading.processes or () if process.memory is not None
+        },
+    )
+
+
+def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
+    known = snapshot.verdicts.replicas.get(replica.name)
+    path = next((group.worst for group in snapshot.topology.groups if group.replica == replica.name), "")
+    reading = replica.reading
+    return ReplicaDocument(
+        replica=replica.name,
+        engine=replica.labels[1],
+        model=replica.labels[2],
+        up=replica.status.up,
+        verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
+        version=reading.version if reading is not None else "",
+        reason=replica.status.reason,
+        progress=None if replica.frozen is None else not replica.frozen,
+        ranks={}
+        if reading is None
+        else {
+            rank: {quantity.value: value for quantity, value in numbers.items()}
+            for rank, numbers in reading.ranks.items()
+        },
+        windows={
+            label: WindowDocument(
+                seconds=figures.seconds,
+                hit_ratio=figures.hit_ratio,
+                error_ratio=figures.error_ratio,
+                request_rate=figures.request_rate,
+                generation_token_rate=figures.generation_token_rate,
+                latency={
+                    stage.value: {f"{quantile:g}": seconds for quantile, seconds in summary.quantiles.items()}
+                    for stage, summary in figures.latency.items()
+                },
+            )
+            for label, figures in replica.windows.items()
+        },
+        gpus=tuple(dict.fromkeys(owner.uuid for owner in snapshot.assignments if owner.replica == replica.name)),
+        slowest_path=path,
+    )
+
+
+def _gateway(gateway: GatewayState) -> GatewayDocument:
+    figures = next(iter(gateway.windows.values()), None)
+    loads = gateway.reading.backends if gateway.reading is not None else {}
+    return GatewayDocument(
+        gateway=gateway.name,
+        kind=gateway.labels[1],
+        up=gateway.status.up,
+        reason=gateway.status.reason,
+        backends=tuple(
+            BackendDocument(
+                pool=backend[0],
+                backend=backend[1],
+                replica=gateway.replicas.get(backend, ""),
+                up=load.up,
+                active=load.active,
+                queued=load.queued,
+                share=figures.shares.get(backend) if figures is not None else None,
+            )
+            for backend, load in loads.items()
+        ),
+    )

@@ -1,0 +1,81 @@
+"""What the diagnosis of every simulated scenario says, on a virtual clock, and that a healthy node has no finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.model.finding import State
+from tests.support.virtual_node import VirtualNode
+
+SECONDS = 180
+
+
+class Lived:
+    """The findings of one scenario, second by second."""
+
+    def __init__(self, scenario):
+        node = VirtualNode(scenario, interval=5.0)
+        self.seen = {}  # (id, label) → second at which it was first listed at the top
+        self.states = {}  # (replica, state) → second
+        for second in node.live(SECONDS):
+            self.snapshot = node.publisher.snapshot
+            for finding in self.snapshot.findings:
+                self.seen.setdefault((finding.id, finding.subject.label), second)
+            for replica, verdict in self.snapshot.verdicts.replicas.items():
+                self.states.setdefault((replica, verdict.state), second)
+        self.findings = self.snapshot.findings
+
+
+@pytest.fixture(scope="module")
+def lived():
+    known = {}
+    return lambda scenario: known.setdefault(scenario, Lived(scenario))
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "idle", "mixed"])
+def test_a_node_that_is_well_has_no_finding_and_serves(lived, scenario):
+    node = lived(scenario)
+    assert node.seen == {}
+    assert {verdict.state for verdict in node.snapshot.verdicts.replicas.values()} == {State.SERVE}
+    assert {verdict.state for verdict in node.snapshot.verdicts.gpus.values()} == {State.SERVE}
+    assert node.snapshot.verdicts.node.state is State.SERVE
+
+
+# Scenario → the finding at the top at the end, about whom, and the causes under it.
+EXPECTED = {
+    "hang": ("EngineFrozen", "chat-b", ["GpuLost"]),
+    "heat": ("GpuStraggler", "GPU 2", ["GpuThermalThrottling"]),
+    "skew": ("RanksUneven", "chat", []),
+    "pcie": ("ReplicaUsesPcie", "chat", []),
+    "tenant": ("ReplicaSlowerThanSiblings", "chat-b", ["GpuStraggler"]),
+    "oom": ("HighErrorRatio", "chat-b", ["GpuMemoryFull"]),
+}
+
+
+@pytest.mark.parametrize("scenario", EXPECTED)
+def test_the_first_finding_names_who_is_hurt_and_the_cause_stands_under_it(lived, scenario):
+    first = lived(scenario).findings[0]
+    assert (first.id, first.subject.label, [cause.id for cause in first.causes][:1]) == (
+        EXPECTED[scenario][0],
+        EXPECTED[scenario][1],
+        EXPECTED[scenario][2],
+    )
+
+
+def test_a_finding_says_since_when_with_what_evidence_and_what_to_do(lived):
+    node = lived("heat")
+    (straggler,) = [finding for finding in node.findings if finding.id == "GpuStraggler"]
+    evidence = {one.name: one for one in straggler.evidence}
+    assert evidence["sm_clock"].value < 0.95 * evidence["sm_clock_of_peers"].value
+    assert evidence["temperature"].unit == "celsius"
+    assert node.snapshot.unix_time - straggler.since < SECONDS
+    assert "fan" in straggler.action.en
+    assert straggler.summary.zh != straggler.summary.en
+
+
+def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_serves_on(lived):
+    node = lived("hang")
+    lost_at = node.seen["GpuLost", "GPU 6"]
+    assert node.states["chat-b", State.EJECT] - lost_at <= 15
+    assert ("chat-a", State.EJECT) not in node.states
+    assert node.snapshot.verdicts.replicas["chat-b"].reason == "gpu_lost"

@@ -1,0 +1,60 @@
+"""A verdict changes only after the new one has held, and never from ignorance to ejection at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.model import SourceStatus
+from exporter.model.finding import State
+from exporter.runtime.diagnosis import VERDICT_HOLD, Diagnosis
+from tests.support.builders import replica, snapshot
+from tests.support.records import replace
+
+START = 1000.0
+
+
+def states(*seen):
+    """Return the state after each (seconds, replica) of one life."""
+    diagnosis = Diagnosis()
+    found = []
+    for seconds, one in seen:
+        judged = diagnosis.judge(replace(snapshot(replicas=(one,)), at=START + seconds))
+        found.append(judged.verdicts.replicas["a"].state)
+    return found
+
+
+def down_for(reason):
+    """Return a replica that was read before and cannot be read now."""
+    return replace(replica("a", up=False), status=SourceStatus(source="engine:a", up=False, reason=reason))
+
+
+WELL = replica("a", frozen=False)
+FROZEN = replica("a", frozen=True)
+HOLD, BACK = VERDICT_HOLD[State.EJECT], VERDICT_HOLD[State.SERVE]
+
+
+def test_no_progress_ejects_once_it_has_held():
+    assert states((0, WELL), (1, FROZEN), (1 + HOLD - 0.1, FROZEN), (1 + HOLD, FROZEN)) == [
+        State.SERVE, State.SERVE, State.SERVE, State.EJECT,
+    ]  # fmt: skip
+
+
+def test_one_good_page_does_not_bring_a_replica_back():
+    life = [(0, WELL), (1, FROZEN), (1 + HOLD, FROZEN), (10, WELL), (11, FROZEN), (12, WELL), (12 + BACK, WELL)]
+    assert states(*life)[2:] == [State.EJECT, State.EJECT, State.EJECT, State.EJECT, State.SERVE]
+
+
+def test_after_a_restart_of_the_daemon_nothing_is_ejected_at_once():
+    assert states((0, FROZEN)) == [State.UNKNOWN]
+    assert states((0, FROZEN), (HOLD, FROZEN)) == [State.UNKNOWN, State.EJECT]
+
+
+@pytest.mark.parametrize("reason", ["timeout", "dns", "http_503", "too_large", "hung"])
+def test_an_engine_that_cannot_be_read_is_unknown(reason):
+    down = down_for(reason)
+    assert states((0, WELL), (1, down), (60, down)) == [State.SERVE, State.UNKNOWN, State.UNKNOWN]
+
+
+def test_a_refused_connection_ejects_since_nobody_listens():
+    down = down_for("refused")
+    assert states((0, WELL), (1, down), (1 + HOLD, down)) == [State.SERVE, State.SERVE, State.EJECT]

@@ -1,0 +1,102 @@
+"""/api/v1: documents that fit their schema, verdicts as status codes, ETags, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import jsonschema
+import pytest
+
+from exporter.http.server.api import HEADER, TOO_OLD, Api
+from exporter.http.server.request import Request
+from exporter.model.finding import Evidence, Finding, Severity, State, Subject, SubjectKind, Verdict, Verdicts
+from exporter.model.text import Text
+from tests.support.builders import Clock, card, replica, snapshot
+from tests.support.records import replace
+
+HOSTILE = '<script>"\u202e\\'
+FINDING = Finding(
+    id="EngineFrozen",
+    severity=Severity.CRITICAL,
+    subject=Subject(SubjectKind.REPLICA, HOSTILE, HOSTILE),
+    summary=Text("makes no progress", "没有进展"),
+    action=Text("Restart it.", "重启。"),
+    evidence=(Evidence("requests_running", 3.0), Evidence("xid", "79", "")),
+)
+SNAPSHOT = replace(
+    snapshot(cards=(card(0, utilization=0.5), card(1, up=False)), replicas=(replica(HOSTILE), replica("b"))),
+    findings=(replace(FINDING, causes=(FINDING,)),),
+    verdicts=Verdicts(
+        replicas={HOSTILE: Verdict(State.EJECT, "no_progress", "makes no progress"), "b": Verdict(State.SERVE)},
+        gpus={card(0).facts.uuid: Verdict(State.DRAIN, "xid_95"), card(1).facts.uuid: Verdict(State.UNKNOWN, "lost")},
+        node=Verdict(State.DRAIN, "xid_95"),
+    ),
+)
+
+
+@pytest.fixture
+def ask():
+    clock = Clock(SNAPSHOT.at)
+    api = Api(lambda: SNAPSHOT, clock)
+
+    def answer(path, query="", **headers):
+        request = Request(method="GET", path=f"/api/v1/{path}", query=query, headers=headers)
+        response = api.answer(request)
+        return response.status, json.loads(response.body) if response.body else None, dict(response.headers)
+
+    answer.clock = clock
+    return answer
+
+
+@pytest.mark.parametrize("path", ["node", "findings", "verdicts"])
+def test_every_document_fits_the_served_schema(ask, path):
+    schema = ask("schema")[1]
+    status, document, _ = ask(path)
+    assert status == 200
+    title = {"node": "NodeDocument", "findings": "FindingsDocument", "verdicts": "VerdictsDocument"}[path]
+    jsonschema.validate(document, {"$ref": f"#/$defs/{title}", "$defs": schema["$defs"]})
+
+
+def test_findings_come_in_both_languages_with_their_causes(ask):
+    (english,) = ask("findings")[1]["findings"]
+    (chinese,) = ask("findings", "lang=zh")[1]["findings"]
+    assert (english["summary"], chinese["summary"]) == ("makes no progress", "没有进展")
+    assert english["causes"][0]["evidence"][0] == {"name": "requests_running", "value": 3.0}
+    assert english["subject"] == HOSTILE
+    assert ask("findings", "lang=fr")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "state"),
+    [
+        ("verdicts/replica/b", 200, "serve"),
+        (f"verdicts/replica/{quote(HOSTILE)}", 503, "eject"),
+        (f"verdicts/gpu/{card(0).facts.uuid}", 503, "drain"),
+        (f"verdicts/gpu/{card(1).facts.uuid}", 200, "unknown"),
+        ("verdicts/node", 503, "drain"),
+    ],
+)
+def test_a_verdict_is_a_status_code_and_a_header(ask, path, status, state):
+    answered, document, headers = ask(path)
+    assert (answered, document["state"], headers[HEADER]) == (status, state, state)
+
+
+def test_an_unknown_replica_is_404_and_those_that_exist_are_named(ask):
+    status, document, _ = ask("verdicts/replica/nobody")
+    assert status == 404
+    assert document["known"] == sorted([HOSTILE, "b"])
+    assert ask("verdicts/rank/0")[0] == ask("elsewhere")[0] == 404
+
+
+def test_an_unchanged_snapshot_is_not_sent_again(ask):
+    etag = ask("node")[2]["ETag"]
+    assert ask("node", **{"if-none-match": etag}) == (304, None, {"ETag": etag})
+    assert ask("node", "lang=zh", **{"if-none-match": etag})[0] == 200
+
+
+def test_when_the_monitor_is_blind_documents_fail_and_nobody_is_ejected(ask):
+    ask.clock.tick(TOO_OLD + 0.1)
+    assert [ask(path)[0] for path in ("node", "findings", "verdicts")] == [503] * 3
+    status, document, _ = ask(f"verdicts/replica/{quote(HOSTILE)}")
+    assert (status, document["state"]) == (200, "unknown")
