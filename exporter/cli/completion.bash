@@ -5,11 +5,12 @@
 #    source ~/.local/share/bash_completion/shardwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_shardwatch_subparsers=(run demo once check-config config completion alerts dashboards)
+_shtab_shardwatch_subparsers=(run demo once check check-config config completion alerts dashboards)
 
 _shtab_shardwatch_run_option_strings=(-h --help --config --listen)
 _shtab_shardwatch_demo_option_strings=(-h --help --scenario --listen --seed --fault-at --fault-until --node --list)
 _shtab_shardwatch_once_option_strings=(-h --help --config)
+_shtab_shardwatch_check_option_strings=(-h --help --json --lang --timeout --fail-on)
 _shtab_shardwatch_check_config_option_strings=(-h --help)
 _shtab_shardwatch_config_option_strings=(-h --help --example --schema --reference)
 _shtab_shardwatch_completion_option_strings=(-h --help)
@@ -27,10 +28,12 @@ _shtab_shardwatch_dashboards___output_COMPGEN=_shtab_compgen_dirs
 _shtab_shardwatch_dashboards___thresholds_COMPGEN=_shtab_compgen_files
 
 _shtab_shardwatch_demo___scenario_choices=(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines mig)
+_shtab_shardwatch_check___lang_choices=(en zh)
+_shtab_shardwatch_check___fail_on_choices=(warning critical)
 _shtab_shardwatch_completion_pos_0_choices=(bash zsh fish)
 _shtab_shardwatch_alerts___language_choices=(en zh)
 _shtab_shardwatch_dashboards___language_choices=(en zh)
-_shtab_shardwatch_pos_0_choices=(run demo once check-config config completion alerts dashboards)
+_shtab_shardwatch_pos_0_choices=(run demo once check check-config config completion alerts dashboards)
 
 _shtab_shardwatch_run__h_nargs=0
 _shtab_shardwatch_run___help_nargs=0
@@ -39,6 +42,10 @@ _shtab_shardwatch_demo___help_nargs=0
 _shtab_shardwatch_demo___list_nargs=0
 _shtab_shardwatch_once__h_nargs=0
 _shtab_shardwatch_once___help_nargs=0
+_shtab_shardwatch_check_pos_0_nargs='*'
+_shtab_shardwatch_check__h_nargs=0
+_shtab_shardwatch_check___help_nargs=0
+_shtab_shardwatch_check___json_nargs=0
 _shtab_shardwatch_check_config__h_nargs=0
 _shtab_shardwatch_check_config___help_nargs=0
 _shtab_shardwatch_config__h_nargs=0

@@ -50,8 +50,8 @@ function _shtab_shardwatch_using
   test "$_shtab_shardwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_shardwatch_commands run demo once check-config config completion alerts dashboards
-set -g _shtab_shardwatch_opts_with_value --config --fault-at --fault-until --language --listen --node --output --receivers --runbook-url --scenario --seed --thresholds --traces
+set -g _shtab_shardwatch_commands run demo once check check-config config completion alerts dashboards
+set -g _shtab_shardwatch_opts_with_value --config --fail-on --fault-at --fault-until --lang --language --listen --node --output --receivers --runbook-url --scenario --seed --thresholds --timeout --traces
 
 complete -c shardwatch -e
 complete -c shardwatch -f
@@ -74,6 +74,12 @@ complete -c shardwatch -n '_shtab_shardwatch_using demo' -l list -d 'list the sc
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a once -d 'read everything once and print the metrics'
 complete -c shardwatch -n '_shtab_shardwatch_using once' -s h -l help -d 'show this help message and exit'
 complete -c shardwatch -n '_shtab_shardwatch_using once' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'YAML configuration (default: find GPUs and engines)'
+complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check -d 'say what is wrong on one or many nodes, with evidence and what to do'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -s h -l help -d 'show this help message and exit'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l json -d 'print JSON'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l lang -xka "en zh" -d 'language (default en)'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l timeout -x -d 'for each node (default 5)'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l fail-on -xka "warning critical" -d 'least severity that fails (default warning)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check-config -d 'print every problem of a configuration with its path and line'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config' -s h -l help -d 'show this help message and exit'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config; and test $_shtab_shardwatch_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'YAML configuration'

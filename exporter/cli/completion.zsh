@@ -11,6 +11,7 @@
 _shtab_shardwatch_commands() {
   local _commands=(
     alerts:'write the Prometheus alert rules and the Alertmanager configuration'
+    check:'say what is wrong on one or many nodes, with evidence and what to do'
     check-config:'print every problem of a configuration with its path and line'
     completion:'print a script that completes the command line in bash, zsh or fish'
     config:'print an example, the JSON Schema or the reference of the configuration'
@@ -42,6 +43,18 @@ _shtab_shardwatch_alerts_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_shardwatch_alerts_defaults_added=0
+
+_shtab_shardwatch_check_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--json[print JSON]"
+  "--lang[language (default en)]:lang:(en zh)"
+  "--timeout[for each node (default 5)]:SECONDS:"
+  "--fail-on[least severity that fails (default warning)]:fail_on:(warning critical)"
+  "(*)::HOST\:PORT or URL of a daemon (default\: this node):"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_shardwatch_check_defaults_added=0
 
 _shtab_shardwatch_check_config_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -132,6 +145,7 @@ _shtab_shardwatch() {
       curcontext="${curcontext%:*:*}:_shtab_shardwatch-$line[1]:"
       case $line[1] in
         alerts) _arguments -C -s $_shtab_shardwatch_alerts_options ;;
+        check) _arguments -C -s $_shtab_shardwatch_check_options ;;
         check-config) _arguments -C -s $_shtab_shardwatch_check_config_options ;;
         completion) _arguments -C -s $_shtab_shardwatch_completion_options ;;
         config) _arguments -C -s $_shtab_shardwatch_config_options ;;

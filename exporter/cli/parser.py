@@ -128,6 +128,20 @@ def _once(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", metavar="FILE", help="YAML configuration (default: find GPUs and engines)")
 
 
+def _diagnose(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("urls", metavar="URL", nargs="*", help="HOST:PORT or URL of a daemon (default: this node)")
+    add("--json", action="store_true", help="print JSON")
+    add("--lang", choices=("en", "zh"), default="en", help="language (default %(default)s)")
+    add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each node (default %(default)g)")
+    add(
+        "--fail-on",
+        choices=("warning", "critical"),
+        default="warning",
+        help="least severity that fails (default %(default)s)",
+    )
+
+
 def _check(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", help="YAML configuration")
 
@@ -155,6 +169,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(texts.RUN, _run, "exporter.cli.daemon:run"),
     "demo": Command(texts.DEMO, _demo, "exporter.cli.demo:run"),
     "once": Command(texts.ONCE, _once, "exporter.cli.once:run"),
+    "check": Command(texts.DIAGNOSE, _diagnose, "exporter.cli.check:run"),
     "check-config": Command(texts.CHECK, _check, "exporter.cli.config:check"),
     "config": Command(texts.CONFIG, _config, "exporter.cli.config:show"),
     "completion": Command(texts.COMPLETION, _completion, "exporter.cli.config:completion"),

@@ -113,6 +113,28 @@ ONCE = CommandHelp(
     ),
 )
 
+DIAGNOSE = CommandHelp(
+    summary="say what is wrong on one or many nodes, with evidence and what to do",
+    description=(
+        "Ask the daemons at the given addresses what they found, and print it in order of urgency: what users feel "
+        "first, its causes under it.  Without an address the daemon on this node is asked; where none runs, the node "
+        "is read for some seconds without one.  The exit codes are those of Nagios and Icinga plugins, and Slurm's "
+        "HealthCheckProgram."
+    ),
+    examples=(
+        ("shardwatch check", "this node"),
+        ("shardwatch check node1:9853 node2:9853", "two nodes"),
+        ("shardwatch check --json --fail-on critical", "for programs; only critical findings fail"),
+    ),
+    environment=(("NO_COLOR", "no colours, also on a terminal"),),
+    exit_codes=(
+        ("0", "well"),
+        ("1", "a warning"),
+        ("2", "critical; also bad usage"),
+        ("3", "unknown: a node does not answer, or nothing could be read"),
+    ),
+)
+
 CHECK = CommandHelp(
     summary="print every problem of a configuration with its path and line",
     description=(

@@ -113,8 +113,8 @@ class Fault:
 
 
 FAULTS = {
-    "lost": "GPU {gpu} has NVLink errors for {lead:g} s and is then lost",
-    "memory": "a process on GPU {gpu} takes the rest of its memory within {lead:g} s",
+    "lost": "GPU {gpu} has NVLink errors for {ramp:g} s and is then lost",
+    "memory": "a process on GPU {gpu} takes the rest of its memory within {ramp:g} s",
     "heat": "the cooler of GPU {gpu} fails",
     "cap": "the power limit of GPU {gpu} is lowered to {percent:.0%}",
     "brake": "the power supply brakes GPU {gpu} to {percent:.0%} of its clock",

@@ -88,7 +88,7 @@ def test_no_command_loads_what_only_generates_its_completion():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("check x", "unknown command 'check'; did you mean check-config?"),
+        ("chek-config x", "unknown command 'chek-config'; did you mean check-config?"),
         ("check_config x", "did you mean check-config?"),
         ("deme", "did you mean demo?"),
         ("alert", "did you mean alerts?"),

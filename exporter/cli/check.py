@@ -1,0 +1,202 @@
+"""``shardwatch check``: what is wrong on one or many nodes, in words and as an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec import Struct
+
+from exporter.cli import streams
+from exporter.cli.setup import read_settings
+from exporter.errors import ShardwatchError, SourceError
+from exporter.model.finding import Severity, State
+from exporter.model.text import Language, Text
+from exporter.render import api
+
+OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3  # also what Nagios, Icinga and Slurm's health check expect
+DEFAULT = "http://127.0.0.1:9853"
+OWN_LOOK_SECONDS = 8.0  # several readings of a second, so that rates and progress can be judged
+_AT_ONCE = 32  # nodes that are asked at the same time
+_CODE = {Severity.CRITICAL.value: CRITICAL, Severity.WARNING.value: WARNING, Severity.INFO.value: OK}
+_WORDS = {
+    CRITICAL: Text("CRITICAL", "严重"),
+    WARNING: Text("WARNING", "警告"),
+    UNKNOWN: Text("UNKNOWN", "未知"),
+    OK: Text("OK", "正常"),
+}
+_COLOURS = {CRITICAL: "31;1", WARNING: "33;1", UNKNOWN: "35;1", OK: "32"}
+_GIB = 2**30
+
+
+class Answer(Struct, frozen=True):
+    """One node: its document, or why there is none."""
+
+    url: str
+    document: api.NodeDocument | None
+    problem: str = ""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what is wrong and return 0 (well), 1 (warning), 2 (critical) or 3 (unknown)."""
+    language = Language(arguments.lang)
+    answers = _ask_all(arguments.urls or [DEFAULT], language, arguments.timeout)
+    if not arguments.urls and answers[0].document is None:
+        answers = [_own_look(language)]
+    codes = [_code(answer) for answer in answers]
+    if arguments.json:
+        documents = [
+            {"url": answer.url, "exit": code, "problem": answer.problem, "node": answer.document}
+            for answer, code in zip(answers, codes, strict=True)
+        ]
+        streams.write(msgspec.json.format(msgspec.json.encode(documents), indent=2) + b"\n")
+    else:
+        colour = sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        paint = _painter(enabled=colour)
+        lines = [
+            line
+            for answer, code in zip(answers, codes, strict=True)
+            for line in _node_lines(answer, code, language, paint)
+        ]
+        streams.print_lines(*lines)
+    return _worst(codes, arguments.fail_on)
+
+
+def _worst(codes: Sequence[int], fail_on: str) -> int:
+    """Return the gravest code: what is known to be critical counts more than what is not known."""
+    for code in (CRITICAL, UNKNOWN, WARNING):
+        if code in codes:
+            return OK if code == WARNING and fail_on == Severity.CRITICAL.value else code
+    return OK
+
+
+def _code(answer: Answer) -> int:
+    if answer.document is None:
+        return UNKNOWN
+    gravest = max((_CODE.get(finding.severity, OK) for finding in answer.document.findings), default=OK)
+    if gravest == OK and answer.document.verdict.state == State.UNKNOWN.value:
+        return UNKNOWN
+    return gravest
+
+
+# ---------------------------------------------------------------------- asking
+
+
+def _ask_all(urls: Sequence[str], language: Language, timeout: float) -> list[Answer]:
+    with ThreadPoolExecutor(min(_AT_ONCE, len(urls)), thread_name_prefix="check") as pool:
+        return list(pool.map(lambda url: _ask(url, language, timeout), urls))
+
+
+def _ask(url: str, language: Language, timeout: float) -> Answer:
+    from exporter.http.client.client import SessionClient  # noqa: PLC0415 - the own look needs none of it
+    from exporter.http.client.target import Target  # noqa: PLC0415
+
+    base = url if "://" in url else f"http://{url}"
+    try:
+        client = SessionClient(Target(url=f"{base.rstrip('/')}/api/v1/node?lang={language.value}", timeout=timeout))
+        with contextlib.closing(client):
+            return Answer(url, msgspec.json.decode(client.fetch().body, type=api.NodeDocument))
+    except SourceError as error:
+        return Answer(url, None, str(error))
+    except msgspec.MsgspecError as error:
+        return Answer(url, None, f"is no Shardwatch of this version: {error}")
+    except (ShardwatchError, ValueError) as error:
+        return Answer(url, None, str(error))
+
+
+def _own_look(language: Language) -> Answer:
+    """Read the node for some seconds without a daemon."""
+    from exporter.runtime.app import App  # noqa: PLC0415
+
+    app = App(read_settings(None))
+    app.start()
+    try:
+        deadline = time.monotonic() + OWN_LOOK_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+        snapshot = app.publisher.snapshot
+    finally:
+        app.stop()
+    if snapshot is None or not (snapshot.cards or snapshot.replicas):
+        return Answer("this node", None, "no daemon answers here, and no GPU and no engine was found")
+    return Answer("this node", api.node(snapshot, language))
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _painter(*, enabled: bool) -> Callable[[int, str], str]:
+    def paint(code: int, text: str) -> str:
+        return f"\x1b[{_COLOURS[code]}m{text}\x1b[0m" if enabled else text
+
+    return paint
+
+
+def _node_lines(answer: Answer, code: int, language: Language, paint: Callable[[int, str], str]) -> Iterator[str]:
+    word = paint(code, _WORDS[code].in_(language))
+    node = answer.document
+    if node is None:
+        yield f"{word}  {answer.url}  {clean(answer.problem)}"
+        return
+    models = sorted({clean(gpu.name) for gpu in node.gpus if gpu.name})
+    up = sum(gpu.up for gpu in node.gpus)
+    age = max(0.0, time.time() - node.time)
+    parts = [
+        answer.url,
+        f"{up}/{len(node.gpus)} GPUs" + (f" {models[0]}" if len(models) == 1 else ""),
+        *([f"driver {clean(node.driver['driver_version'])}"] if node.driver.get("driver_version") else []),
+        Text(f"{len(node.replicas)} replicas", f"{len(node.replicas)} 个副本").in_(language),
+        Text(f"data {age:.0f} s old", f"数据 {age:.0f} 秒前").in_(language),
+    ]
+    yield f"{word}  {'  '.join(parts)}"
+    for finding in node.findings:
+        yield from _finding_lines(finding, language, paint, "  ")
+
+
+def _finding_lines(
+    finding: api.FindingDocument, language: Language, paint: Callable[[int, str], str], indent: str
+) -> Iterator[str]:
+    code = _CODE.get(finding.severity, OK)
+    yield f"{indent}{paint(code, finding.severity.upper())} {clean(finding.summary)}"
+    inner = indent + "    "
+    for cause in finding.causes:
+        yield f"{inner}{Text('cause', '原因').in_(language)}: {clean(cause.summary)}"
+        if cause.evidence:
+            yield f"{inner}  {_evidence(cause)}"
+        for deeper in cause.causes:
+            yield f"{inner}  {Text('because', '因为').in_(language)}: {clean(deeper.summary)}"
+    if finding.evidence:
+        yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding)}"
+    actions = dict.fromkeys([finding.action, *(cause.action for cause in finding.causes)])
+    yield f"{inner}{Text('do', '处理').in_(language)}: {' '.join(map(clean, actions))}"
+    yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {finding.runbook}"
+
+
+def _evidence(finding: api.FindingDocument) -> str:
+    return "  ".join(f"{clean(one.name)} {_value(one)}" for one in finding.evidence[:12])
+
+
+def _value(evidence: api.EvidenceDocument) -> str:
+    value = evidence.value
+    if isinstance(value, str):
+        return clean(value)
+    shown = {
+        "ratio": lambda: f"{value:.2f}" if value > 1 else f"{value:.0%}",
+        "bytes": lambda: f"{value / _GIB:.1f} GiB",
+        "hertz": lambda: f"{value / 1e6:.0f} MHz",
+        "celsius": lambda: f"{value:.0f} °C",
+        "watts": lambda: f"{value:.0f} W",
+        "seconds": lambda: f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.2f} s",
+    }
+    return shown.get(evidence.unit, lambda: f"{value:g}")()
+
+
+def clean(text: str) -> str:
+    """Return text that cannot move the cursor or turn the line around, whoever wrote it."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)[:300]
