@@ -70,6 +70,7 @@ class ReplicaCounters(Struct, frozen=True, kw_only=True):
     busy: frozenset[str]  # ranks that the newest page said to be running requests
     idle: bool  # it said that nothing is running
     moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
+    activity: Mapping[str, tuple[float, ...]] = EMPTY  # as on the newest page
 
 
 def update(
@@ -96,6 +97,7 @@ def update(
         busy=_busy(reading),
         idle=_idle(reading),
         moved=moved,
+        activity=reading.activity,
     )
 
 
@@ -162,7 +164,9 @@ def _moved(progress: ReplicaCounters, reading: EngineReading, step: Step) -> Map
     busy = _busy(reading) & progress.busy  # work that was not there at the last page has had no time to move anything
     return {
         rank: progress.moved.get(rank, reading.at)
-        if rank in busy and is_unchanged(step.before.get(rank, NO_COUNTERS), now)
+        if rank in busy
+        and is_unchanged(step.before.get(rank, NO_COUNTERS), now)
+        and reading.activity.get(rank) == progress.activity.get(rank)
         else reading.at
         for rank, now in step.page.items()
         if Quantity.GENERATION_TOKENS in now.quantities
@@ -200,6 +204,7 @@ def _sum_up(
         and (responses is totals.responses or _served(responses) == _served(totals.responses))
         and histograms is totals.histograms
         and not _moved_elsewhere(step, stages)
+        and reading.activity == progress.activity
     )
     return ReplicaTotals(
         at=reading.at,

@@ -89,6 +89,7 @@ class CompiledEngine(Struct):
     finished: dict[RankWord, tuple[int, ...]] = {}
     responses: dict[str, tuple[int, ...]] = {}  # status class → …
     buckets: list[Buckets] = []
+    activity: dict[str, tuple[int, ...]] = {}  # rank → …
     frozen_after: float | None = None
     process_start: int | None = None
     created: dict[str, tuple[int, ...]] = {}  # rank → …
@@ -111,8 +112,12 @@ def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> 
             _compile_histogram(engine, row, row.target, by_name, compiled)
         else:
             _compile_number(engine, row, by_name, compiled)
-    if engine.frozen_after is not None and (not engine.live or engine.live in by_name):
+    if engine.frozen_after is not None and (not engine.live or any(name in by_name for name in engine.live)):
         compiled.frozen_after = max(engine.frozen_after, _RELAYED_FROZEN_AFTER if compiled.relayed else 0.0)
+    for name in sorted(engine.activity_names() & by_name.keys()):
+        for sample in by_name[name][:MAX_RANKS]:
+            rank = engine.rank(sample.labels)
+            compiled.activity[rank] = (*compiled.activity.get(rank, ()), sample.position)
     starts = by_name.get(engine.process_start)
     # The process of a page that relays is the relay's: its restart is none of the engine.
     compiled.process_start = starts[0].position if starts and not compiled.relayed else None

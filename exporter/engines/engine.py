@@ -149,10 +149,11 @@ class Engine(Struct, frozen=True, kw_only=True):
     hits_from_first: tuple[str, ...] = ()
     version_label: str = ""
     # Seconds at work in which no counter moves before that is a fault: a long prefill step stays far below 20, a
-    # wedged collective does not end.  Only on pages with ``live``, a counter that moves while requests run; None:
-    # this engine counts at the end of requests alone, which may be long.
+    # wedged collective does not end.  None: this engine counts at the end of requests alone, which may be long.
     frozen_after: float | None = 20.0
-    live: str = ""
+    # Sample names, canonical: counters and gauges that change while requests run.  Where they are named, a page with
+    # none of them cannot tell work from standstill.
+    live: tuple[str, ...] = ()
     reasons: Mapping[str, str] = EMPTY  # signal → why it is missing, where known
     hint: str = ""  # what to do when the page has no series of this engine
 
@@ -185,12 +186,19 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def wanted_names(self) -> frozenset[str]:
         """Return every canonical sample name whose value is needed."""
-        names = {self.process_start, self.created, *self.hits_from_first}
+        return self._field_names() | ({self.process_start, self.created, *self.hits_from_first, *self.live} - {""})
+
+    def activity_names(self) -> frozenset[str]:
+        """Return those of ``live`` that no field reads."""
+        return frozenset(self.live) - self._field_names()
+
+    def _field_names(self) -> frozenset[str]:
+        names: set[str] = set()
         for row in self.fields:
             names.update(row.plus.values())
             for name in row.names:
                 names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
-        return frozenset(names - {""})
+        return frozenset(names)
 
     def matches(self, name: str) -> bool:
         """Return whether a sample of this name marks a page as this engine's."""

@@ -65,6 +65,7 @@ class EngineInterpreter:
             finished=_finished(compiled, numbers, warnings),
             responses=_responses(compiled, numbers, warnings),
             histograms=self._histograms,
+            activity={rank: _known(positions, numbers) for rank, positions in compiled.activity.items()},
             process_start=start,
             created={rank: max([numbers[p] for p in positions]) for rank, positions in compiled.created.items()},
             complete=page.complete,
@@ -90,6 +91,11 @@ def _reduce(item: Number, numbers: list[float]) -> float:
         return max(chosen) * item.scale
     total = sum(chosen) * item.scale
     return total / len(chosen) if item.reduce is Reduce.MEAN else total
+
+
+def _known(positions: tuple[int, ...], numbers: list[float]) -> tuple[float, ...]:
+    """Return the numbers without NaN, which never equals what it was."""
+    return tuple([number for position in positions if (number := numbers[position]) == number])
 
 
 def _count(numbers: list[float], positions: tuple[int, ...], warnings: Counter[str]) -> float | None:

@@ -83,6 +83,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     ranks: Mapping[str, Mapping[Quantity, float]]
     finished: Mapping[str, Mapping[str, float]] = EMPTY  # rank → outcome → counter
     responses: Mapping[str, float] = EMPTY  # HTTP status class → counter
+    activity: Mapping[str, tuple[float, ...]] = EMPTY  # rank → other figures that change with every step
     histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # stage → rank → …
     process_start: float | None = None  # wall; a change is a restart
     created: Mapping[str, float] = EMPTY  # rank → wall; a change is a restart

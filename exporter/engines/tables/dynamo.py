@@ -35,7 +35,7 @@ DYNAMO = Engine(
     wrapper=True,
     model_label="model",
     several_models=True,
-    live="dynamo_frontend_inter_token_latency_seconds_count",
+    live=("dynamo_frontend_inter_token_latency_seconds_count",),
     reasons={
         "kv_cache_usage": _WORKERS,
         "kv_cache_capacity": _WORKERS,

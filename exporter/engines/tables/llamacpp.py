@@ -34,7 +34,7 @@ LLAMACPP = Engine(
     prefixes=("llamacpp:",),
     model_label="",
     process_start="",
-    frozen_after=None,
+    live=("llamacpp:n_decode_total",),
     reasons={"inter_token": ONLY_AS_SUM, "prefill": ONLY_AS_SUM, "decode": ONLY_AS_SUM},
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("llamacpp:requests_processing",)),

@@ -95,7 +95,7 @@ SGLANG = Engine(
         "sglang:inter_token_latency_seconds_bucket",
     ),
     frozen_after=60.0,  # the gauge of running requests may be half a minute old when work has ended
-    live="sglang:realtime_tokens_total",
+    live=("sglang:realtime_tokens_total",),
     reasons={"decode": "only_as_inter_token"},
     metrics_flag="--enable-metrics",
     hint="Was the server started with --enable-metrics?",

@@ -24,7 +24,13 @@ TENSORRT_LLM = Engine(
     buckets=BUCKETS,
     targets=TARGETS,
     prefixes=("trtllm:",),
-    live="trtllm:generation_tokens_total",
+    # Everything about requests, tokens included, is counted when a request ends.
+    live=(
+        "trtllm:iteration_latency_seconds",
+        "trtllm:kv_cache_gen_alloc_blocks_total",
+        "trtllm:kv_cache_used_blocks",
+        "trtllm:total_context_tokens",
+    ),
     hint="Versions before 1.0 wrote names without a prefix, which cannot be told from other programs'.",
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),

@@ -47,7 +47,7 @@ TGI = Engine(
     not_judged="its bounds, powers of 1.5, lie at no round figure; name a target in the thresholds",
     prefixes=("tgi_",),
     model_label="",
-    live="tgi_request_skipped_tokens_count",
+    live=("tgi_request_skipped_tokens_count",),
     reasons={"inter_token": "only_per_batch", "prefill": "only_per_batch", "decode": "only_per_batch"},
     fields=(
         EngineField(target=Quantity.REQUESTS_RUNNING, names=("tgi_batch_current_size",)),

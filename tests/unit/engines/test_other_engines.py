@@ -119,6 +119,48 @@ def test_tensorrt_llm_gives_hits_from_its_blocks(colon):
     assert reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""].counts[-1] == 100.0
 
 
+def long_request(step: int, *, iterations: bool = True, hung: bool = False) -> bytes:
+    """TensorRT-LLM in one long request: what counts requests stands still until it ends."""
+    moves = 0 if hung else step
+    body = page("tensorrt_llm-handmade").decode() + (
+        'trtllm_prompt_tokens_total{model_name="llama"} 9000\ntrtllm_generation_tokens_total{model_name="llama"} 4000\n'
+    )
+    if iterations:
+        body += (
+            f'trtllm_iteration_latency_seconds{{model_name="llama"}} {0.02 + moves * 1e-6}\n'
+            f'trtllm_kv_cache_gen_alloc_blocks_total{{model_name="llama"}} {100 + moves}\n'
+        )
+    return body.encode()
+
+
+def frozen_states(bodies):
+    clock = Clock()
+    one = poller(bodies, clock)
+    return [polled(one, clock, step=5.0).frozen for _ in bodies]
+
+
+def test_one_long_request_of_tensorrt_llm_is_not_frozen_while_its_iterations_go_on():
+    states = frozen_states([long_request(step) for step in range(20)])
+    assert set(states[1:]) == {False}
+
+
+def test_tensorrt_llm_is_frozen_when_its_iterations_stand_still_too():
+    states = frozen_states([long_request(step, hung=step > 3) for step in range(12)])
+    assert states[3] is False
+    assert states[-1] is True
+
+
+def test_tensorrt_llm_without_iteration_figures_counts_at_the_end_of_requests_and_cannot_be_judged():
+    assert set(frozen_states([long_request(step, iterations=False) for step in range(20)])) == {None}
+
+
+def test_llama_cpp_is_not_frozen_while_it_decodes_one_long_answer():
+    body = page("llamacpp-documented")
+    pages = [body.replace(b"n_decode_total 7000", b"n_decode_total %d" % (7000 + step)) for step in range(12)]
+    assert set(frozen_states(pages)[1:]) == {False}
+    assert frozen_states([*pages[:3], *[pages[2]] * 9])[-1] is True
+
+
 def test_triton_counts_a_request_once_however_many_members_its_ensemble_has():
     reading = interpret(TRITON_PAGE)
     assert recognise(TRITON_PAGE) is TRITON
