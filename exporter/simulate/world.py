@@ -71,7 +71,8 @@ class SimulatedReplica:
 class World:
     """The node.  ``fault_at`` and ``fault_until`` move the scenario's faults (seconds since the start).
 
-    ``day``: seconds in which traffic rises and falls once.
+    ``day``: seconds in which traffic rises and falls once.  ``step``: seconds of a step; copies that must agree take
+    the same, and a world that is lived for hours takes a longer one.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class World:
         fault_at: float | None = None,
         fault_until: float | None = None,
         day: float = DAY,
+        step: float = STEP,
     ) -> None:
         self.scenario = find(scenario) if isinstance(scenario, str) else scenario
         self.node = node
@@ -99,7 +101,7 @@ class World:
             for spec in self.scenario.replicas
         ]
         self.faults = tuple(_rescheduled(fault, fault_at, fault_until) for fault in self.scenario.faults)
-        self.steps = 0
+        self.steps, self._step_seconds = 0, step
         self.xids: list[tuple[int, int]] = []  # (GPU, code) in the order of their time
         self._pace = [[1.0] * len(replica.ranks) for replica in self.replicas]
         self._set_memory()
@@ -107,11 +109,11 @@ class World:
     @property
     def now(self) -> float:
         """Seconds since the start that this copy has lived."""
-        return self.steps * STEP
+        return self.steps * self._step_seconds
 
     def advance_to(self, seconds: float, *, budget: float = math.inf) -> World:
         """Advance to ``seconds`` after the start, as far as ``budget`` real seconds allow; never goes back."""
-        goal = int(seconds / STEP)
+        goal = int(seconds / self._step_seconds)
         if self.steps < goal:
             end = time.monotonic() + budget
             while self.steps < goal and time.monotonic() < end:
@@ -135,7 +137,7 @@ class World:
         ]
 
     def _step(self) -> None:
-        end = (self.steps + 1) * STEP
+        end = (self.steps + 1) * self._step_seconds
         self._apply_faults(self.now)
         loads = [Load() for _ in self.gpus]
         for replica, pace in zip(self.replicas, self._pace, strict=True):
@@ -149,7 +151,7 @@ class World:
                     loads[index].compute /= alone
         self._add_mig_load(loads)
         for gpu, load in zip(self.gpus, loads, strict=True):
-            gpu.advance(end, STEP, Load() if gpu.lost else load)
+            gpu.advance(end, self._step_seconds, Load() if gpu.lost else load)
         self.steps += 1
 
     def _slowest(self, group: tuple[int, ...]) -> float:

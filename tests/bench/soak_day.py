@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.support import servers, soak_day
+from tests.support import servers
+from tests.support.soak_day import NodeDay, replayed
 
 
 def main() -> int:
@@ -14,14 +15,17 @@ def main() -> int:
     parser.add_argument("--read", type=int, default=30, help="seconds between readings")
     parser.add_argument("--scrape", type=int, default=60, help="seconds between scrapes and evaluations")
     given = parser.parse_args()
-    days = {"n1:9853": ("healthy", {}), "n2:9853": ("mixed", {"seed": 2})}
+    node_days = [
+        NodeDay(scenario="healthy", hours=given.hours, read=given.read),
+        NodeDay(scenario="mixed", hours=given.hours, read=given.read, instance="n2:9853", seed=2),
+    ]
     with servers.scratch() as folder:
-        fired, took = soak_day.replayed(folder, days, hours=given.hours, read=given.read, scrape=given.scrape)
+        fired, took = replayed(folder, node_days, scrape=given.scrape)
     print(", ".join(f"{what} {seconds:.0f} s" for what, seconds in took.items()))
-    for (name, severity), found in sorted(fired.items()):
+    for (name, severity), found in sorted(fired.by_alert.items()):
         for labels, at in found:
             print(f"{name} {severity} after {at / 3600:.1f} h: {labels}")
-    return 0 if set(fired) == {("Watchdog", "none")} else 1
+    return 0 if set(fired.by_alert) == {("Watchdog", "none")} else 1
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 """A simulated day through the daemon's own readers into a real Prometheus, and which alerts would have fired when.
 
-``write`` lives the day in this process: a ``VirtualNode``, whose clock jumps from reading to reading.  ``Replay``
-backfills the pages into Prometheus, lets promtool backfill the recording rules level by level, asks every alert's
-expression over the day and applies its ``for``.  ``python -m tests.support.soak_day SCENARIO PATH …`` writes one
-node's day: processes share the cores.
+``write`` lives a ``VirtualNode``, whose clock jumps from reading to reading.  ``Replay`` backfills the pages into
+Prometheus, lets promtool backfill the recording rules level by level, asks every alert's expression over the day and
+applies its ``for``.  Scenarios that must not meet have a scrape job each: no rule aggregates over jobs.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import math
 import re
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
@@ -22,8 +23,7 @@ from alerts.rule import Alert, Recording, seconds
 from alerts.tuning import Tuning
 from tests.support import servers
 from tests.support.tools import tool
-from tests.support.virtual_node import UNIX_START as BEGIN
-from tests.support.virtual_node import VirtualNode
+from tests.support.virtual_node import UNIX_START, VirtualNode
 
 JOB = Tuning().job
 _SAMPLE = re.compile(r"([a-z_:][a-z0-9_:]*)(?:\{(.*)\})? (\S+)\Z", re.IGNORECASE)
@@ -31,13 +31,13 @@ _PART = re.compile(r"_(bucket|count|sum)\Z")
 
 
 def rules():
-    """Give (recordings, alerts) of what ships."""
+    """Return (recordings, alerts) of what ships."""
     every = [rule for group in groups(Tuning()) for rule in group.rules]
     return [r for r in every if isinstance(r, Recording)], [r for r in every if isinstance(r, Alert)]
 
 
 def read_families():
-    """Name the families that rules read; the day is written without the others."""
+    """Return the families that rules read; the day is written without the others."""
     recordings, alerts = rules()
     return {_PART.sub("", source) for rule in (*recordings, *alerts) for source in rule.expr.sources}
 
@@ -56,26 +56,42 @@ def lines(page, target, at, wanted):
     yield f"up{{{target}}} 1 {at}\n"
 
 
-def write(
-    scenario,
-    path,
-    *,
-    hours,
-    day=24.0,
-    read=30,
-    scrape=60,
-    instance="n1:9853",
-    seed=1,
-    fault_at=None,
-    fault_until=None,
-):
-    """Live so many hours of a node and write its samples; traffic rises and falls once in ``day`` hours."""
-    node = VirtualNode(scenario, seed=seed, fault_at=fault_at, fault_until=fault_until, day=day * 3600.0)
-    wanted, target = read_families(), f'job="{JOB}",instance="{instance}"'
-    with open(path, "w", encoding="utf-8") as file:
-        for now in node.live(hours * 3600, every=read):
+@dataclass(frozen=True, kw_only=True)
+class NodeDay:
+    """Some hours of a node under a scrape job, read each ``read`` seconds.
+
+    ``fault_at`` and ``fault_until`` are seconds after its start.
+    """
+
+    scenario: str
+    hours: float
+    job: str = JOB
+    instance: str = "n1:9853"
+    seed: int = 1
+    node: int = 0
+    fault_at: float | None = None
+    fault_until: float | None = None
+    read: int = 60
+
+    @property
+    def file(self):
+        return f"{self.job}-{self.instance}.om"
+
+
+def write(folder, node_day, *, day, scrape):
+    """Write the samples of a node that is scraped each so many seconds.
+
+    Traffic rises and falls once in ``day`` hours; the world takes long steps.
+    """
+    node = VirtualNode(
+        node_day.scenario, seed=node_day.seed, node=node_day.node, fault_at=node_day.fault_at,
+        fault_until=node_day.fault_until, day=day * 3600.0, step=1.0, interval=float(node_day.read),
+    )  # fmt: skip
+    wanted, target = read_families(), f'job="{node_day.job}",instance="{node_day.instance}"'
+    with open(Path(folder) / node_day.file, "w", encoding="utf-8") as file:
+        for now in node.live(node_day.hours * 3600, every=node_day.read):
             if now % scrape == 0:
-                file.writelines(lines(node.page(), target, int(BEGIN + now), wanted))
+                file.writelines(lines(node.page(), target, int(UNIX_START + now), wanted))
 
 
 # ------------------------------------------------------------------ the replay
@@ -86,7 +102,7 @@ class Replay:
 
     def __init__(self, folder, *, hours, scrape=60):
         self.folder, self.hours, self.step = Path(folder), hours, scrape
-        self.begin, self.end = BEGIN + scrape, BEGIN + int(hours * 3600)
+        self.begin, self.end = UNIX_START + scrape, UNIX_START + int(hours * 3600)
 
     def load(self, days):
         """Backfill the nodes' days and the recording rules that alerts read."""
@@ -115,7 +131,7 @@ class Replay:
         return servers.prometheus({}, folder=self.folder, arguments=("--storage.tsdb.retention.time=50y",))
 
     def fired(self):
-        """Give by alert's name (and severity) the labels of those that fired, and when first."""
+        """Return by alert's name (and severity) the labels of those that fired, and when first."""
         found = {}
         with self.serve() as prometheus:
             for alert in rules()[1]:
@@ -134,11 +150,11 @@ class Replay:
                 since = at if last is None or at - last > self.step else since
                 last = at
                 if at - since >= held:
-                    yield series["metric"], at - BEGIN
+                    yield series["metric"], at - UNIX_START
                     break
 
     def _levels(self):
-        """Give the recording rules that alerts need, those first that the next ones read."""
+        """Yield the recording rules that alerts need, those first that the next ones read."""
         recordings, alerts = rules()
         by_name = {}
         for one in recordings:
@@ -168,50 +184,69 @@ class Replay:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def spawn(scenario, path, **options):
-    """Write a node's day in a process of its own."""
-    given = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    command = [sys.executable, "-m", "tests.support.soak_day", scenario, str(path), *given]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+@dataclass(frozen=True)
+class Fired:
+    """What fired while its node lived: by (alert, severity), (labels, seconds after the start) of each series."""
+
+    by_alert: dict
+
+    def names(self, job, *, instance=None):
+        """Return the alerts of a job, or of one of its nodes."""
+        return {
+            name
+            for (name, _), found in self.by_alert.items()
+            for labels, _ in found
+            if labels.get("job", job) == job and instance in (None, labels.get("instance"))
+        }
+
+    def of(self, job, alert, severity):
+        """Return (labels, seconds) of an alert of a job."""
+        return [(labels, at) for labels, at in self.by_alert.get((alert, severity), ()) if labels.get("job") == job]
 
 
-def replayed(folder, days, *, hours, day=24.0, read=30, scrape=60):
-    """Live the days at once ({instance: (scenario, more options)}), replay them; gives what fired and the seconds."""
+def replayed(folder, node_days, *, day=24.0, scrape=60, processes=2):
+    """Live the nodes' hours and replay them; return what fired, and how long the parts took."""
     begun = time.monotonic()
-    processes = {
-        f"{folder}/{instance}.om": spawn(
-            scenario,
-            f"{folder}/{instance}.om",
-            **{"hours": hours, "day": day, "read": read, "scrape": scrape, "instance": instance, **more},
-        )  # fmt: skip
-        for instance, (scenario, more) in days.items()
-    }
-    assert [process.wait(1200) for process in processes.values()] == [0] * len(processes)
+    _live(folder, node_days, {"day": day, "scrape": scrape}, processes)
     lived = time.monotonic()
-    replay = Replay(folder, hours=hours, scrape=scrape)
-    replay.load(processes)
+    replay = Replay(folder, hours=max(node_day.hours for node_day in node_days), scrape=scrape)
+    replay.load([Path(folder) / node_day.file for node_day in node_days])
     loaded = time.monotonic()
-    fired = replay.fired()
-    return fired, {"lived": lived - begun, "loaded": loaded - lived, "asked": time.monotonic() - loaded}
+    ends = {node_day.job: node_day.hours * 3600 for node_day in node_days}
+    fired = {
+        alert: [(labels, at) for labels, at in found if at <= ends.get(labels.get("job"), math.inf)]
+        for alert, found in replay.fired().items()
+    }
+    took = {"lived": lived - begun, "loaded": loaded - lived, "asked": time.monotonic() - loaded}
+    return Fired({alert: found for alert, found in fired.items() if found}), took
+
+
+def _live(folder, node_days, options, processes):
+    """Share the nodes out among processes, the longest first to whoever has least."""
+    shares = [[] for _ in range(min(processes, len(node_days)))]
+    for node_day in sorted(node_days, key=lambda node_day: -node_day.hours):
+        min(shares, key=lambda share: sum(node_day.hours for node_day in share)).append(node_day)
+    running = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.support.soak_day",
+                str(folder),
+                json.dumps([list(map(asdict, share)), options]),
+            ],
+            cwd=Path(__file__).parents[2],
+        )
+        for share in shares
+    ]
+    assert [process.wait(1200) for process in running] == [0] * len(running)
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("scenario")
-    parser.add_argument("path")
-    parser.add_argument("--hours", type=float, required=True)
-    for name, kind in (
-        ("--day", float),
-        ("--read", int),
-        ("--scrape", int),
-        ("--seed", int),
-        ("--fault-at", float),
-        ("--fault-until", float),
-    ):
-        parser.add_argument(name, type=kind, default=argparse.SUPPRESS)
-    parser.add_argument("--instance", default="n1:9853")
-    given = vars(parser.parse_args())
-    write(given.pop("scenario"), given.pop("path"), **given)
+    folder, text = sys.argv[1:]
+    node_days, options = json.loads(text)
+    for node_day in node_days:
+        write(folder, NodeDay(**node_day), **options)
 
 
 if __name__ == "__main__":

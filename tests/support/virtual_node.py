@@ -16,6 +16,7 @@ from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
+from exporter.driver.protocol import EventSubscription, XidSeen
 from exporter.model import CardState, GpuAssignment, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import CostTracker
@@ -30,7 +31,7 @@ from exporter.simulate.gateway import Gateway
 from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.traffic import DAY
 from exporter.simulate.vllm_page import ProcessStats
-from exporter.simulate.world import World
+from exporter.simulate.world import STEP, World
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
 from tests.support.engine_pages import poll
@@ -39,6 +40,7 @@ from tests.support.simulated_driver import simulated_driver
 UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
 WINDOWS = (("1m", 60.0), ("5m", 300.0))
 QUANTILES = (0.5, 0.95, 0.99)
+SLOW_INTERVAL = 5.0  # seconds between two readings of what changes rarely, as in the worker
 PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, max_files=1)
 
 
@@ -108,12 +110,14 @@ class VirtualNode:
     """
 
     def __init__(
-        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, day=DAY, interval=5.0, costs=None,
-        series=SeriesSet.FULL,
+        self, scenario, *, seed=0, node=0, fault_at=None, fault_until=None, day=DAY, step=STEP, interval=5.0,
+        costs=None, series=SeriesSet.FULL,
     ):  # fmt: skip
         self._interval = interval
         self.clock = Clock(0.0)
-        self.world = World(scenario, seed=seed, node=node, fault_at=fault_at, fault_until=fault_until, day=day)
+        self.world = World(
+            scenario, seed=seed, node=node, fault_at=fault_at, fault_until=fault_until, day=day, step=step
+        )
         driver = simulated_driver(self.clock, self.world, started_unix=float(UNIX_START))
         self.gpus = Gpus(driver, self.world, self.clock, self.unix_now)
         self.owners = tuple(self._owners())
@@ -124,13 +128,17 @@ class VirtualNode:
             Page(gateway.page), clock=self.clock, wall=self.unix_now,
         )  # fmt: skip
         cost_tracker, costs = CostTracker(), costs or CostSettings()
+        self._events, self._xids_seen = GpuEvents(clock=self.clock, wall=self.unix_now), 0
+        self._events.on_driver_event(EventSubscription(cards=self.world.scenario.gpus))
         self._renderer = ExpositionRenderer(openmetrics=False, series=series)
         self.publisher = Publisher(
             cards=self.gpus,
             replicas=lambda: self.replicas,
             gateways=lambda: [self.gateway],
             assignment=lambda: Assignment(gpus=self.owners),
-            xids=GpuEvents(clock=self.clock, wall=self.unix_now).view,
+            xids=self._events.view,
+            sxids=self._events.switches,
+            others=lambda: self._events.statuses,
             publish=lambda _: None,
             judge=Diagnosis().judge,
             economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
@@ -161,13 +169,20 @@ class VirtualNode:
         while self.clock.now + every <= seconds:
             self.clock.tick(float(every))
             self.world.advance_to(self.clock.now)
-            self.gpus.read(slow=True)
+            self.gpus.read(slow=self.clock.now % SLOW_INTERVAL < every)
+            self._read_events()
             if self.clock.now % self._interval < every:
                 for poller in self.replicas:
                     poll(poller)
                 self.gateway.poll()
             self.publisher.publish_once()
             yield self.clock.now
+
+    def _read_events(self):
+        for gpu, xid in self.world.xids[self._xids_seen :]:
+            message = XidSeen(uuid=self.gpus.uuids[gpu], xid=xid, times=1, at=self.clock.now)
+            self._events.on_driver_event(message)
+        self._xids_seen = len(self.world.xids)
 
     def live_until(self, seconds):
         """Read everything each second until so many after the start, and return the last snapshot."""

@@ -1,8 +1,9 @@
-"""From a fault to a message: the daemon on simulated faults, a real Prometheus, a real Alertmanager, a webhook.
+"""From a fault to a message: the daemon on a simulated fault, a real Prometheus, a real Alertmanager, a webhook.
 
-All scenarios run at once in one pair of servers.  Times of rules are compressed (``compressed.py``) and Alertmanager
-waits for seconds by its own configuration; thresholds, expressions, routes and inhibition are those that ship.
-Each test prints how long its fault took to become a message.
+Times of rules are compressed (``compressed.py``) and Alertmanager waits for seconds by its own configuration;
+thresholds, expressions, routes and inhibition are those that ship.  What the other faults of the field fire is known
+from ``fault_days``, and posted to the same Alertmanager.  The first test prints how long its fault took to become a
+message.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -20,7 +22,10 @@ from alerts.registry import groups
 from alerts.text import Language
 from alerts.tuning import Tuning
 from tests.support import compressed, servers
+from tests.support.fault_days import fault_days
+from tests.support.soak_day import rules
 from tests.support.tools import tool
+from tests.support.waiting import until
 
 PACE = 30  # rules run this many times as fast
 PATIENCE = 110.0  # seconds for a message to come
@@ -35,17 +40,8 @@ timing:
   warning: {{wait: 2s, interval: 2s, repeat: 1h}}
   info: {{wait: 2s, interval: 2s, repeat: 1h}}
 """
-# By job: the demo's arguments, and where a scenario has no end of its own, what the node is replaced by.
-LOST_AT, LOST_UNTIL, FULL_AT, FULL_UNTIL = 15.0, 60.0, 12.0, 75.0
-NODES = {
-    "pcie": ("--scenario", "pcie"),
-    "oom": ("--scenario", "oom", "--fault-at", str(FULL_AT), "--fault-until", str(FULL_UNTIL)),
-    "hang": ("--scenario", "hang", "--fault-at", str(LOST_AT), "--fault-until", str(LOST_UNTIL)),
-    "skew": ("--scenario", "skew"),
-    "shardwatch": ("--scenario", "drift", "--node", "0"),
-    "drifted": ("--scenario", "drift", "--node", "1"),
-}
-SERVICE = "shardwatch"  # the job of both nodes of the scenario drift
+LOST_AT, LOST_UNTIL = 12.0, 45.0
+DEMO = ("--scenario", "hang", "--fault-at", str(LOST_AT), "--fault-until", str(LOST_UNTIL))
 
 
 @dataclass
@@ -55,9 +51,8 @@ class Field:
     inbox: servers.Inbox
     prometheus: servers.Server
     alertmanager: servers.Server
-    started: dict
-    addresses: dict
-    restart: object
+    started: float
+    address: str
     history: list  # (monotonic time, all alerts that Alertmanager knew)
 
     def told(self, alert, path, job, status="firing", seconds=PATIENCE, **labels):
@@ -90,26 +85,14 @@ def field():
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(servers.scratch())
         inbox = stack.enter_context(servers.webhook())
-        nodes, started, addresses = {}, {}, {}
-
-        def run(job, *arguments, listen="127.0.0.1:0"):
-            nodes[job] = contextlib.ExitStack()
-            started[job] = time.monotonic()
-            log = f"{place}/{job}.log"
-            addresses[job] = nodes[job].enter_context(servers.daemon("demo", "--listen", listen, *arguments, log=log))
-
-        def restart(job, *arguments):
-            nodes.pop(job).close()
-            run(job, *arguments, listen=addresses[job])
-
-        stack.callback(lambda: [node.close() for node in nodes.values()])
-        for job, arguments in NODES.items():
-            run(job, *arguments)
+        started = time.monotonic()
+        log = f"{place}/hang.log"
+        address = stack.enter_context(servers.daemon("demo", "--listen", "127.0.0.1:0", *DEMO, log=log))
         manager = stack.enter_context(_alertmanager(place, inbox.url))
-        prometheus = stack.enter_context(_prometheus(place, addresses, manager.url))
+        prometheus = stack.enter_context(_prometheus(place, address, manager.url))
         history = []
         stack.enter_context(_watching(manager, history))
-        yield Field(inbox, prometheus, manager, started, addresses, restart, history)
+        yield Field(inbox, prometheus, manager, started, address, history)
 
 
 @contextlib.contextmanager
@@ -138,16 +121,14 @@ def _alertmanager(place, url):
     return servers.alertmanager(f"{place}/alertmanager.yaml", folder=place)
 
 
-def _prometheus(place, addresses, manager):
+def _prometheus(place, address, manager):
     with open(f"{place}/rules.yaml", "w", encoding="utf-8") as file:
         file.write(compressed.rules(Tuning(), PACE))
-    jobs = {job: [address] for job, address in addresses.items() if job != "drifted"}
-    jobs[SERVICE].append(addresses["drifted"])
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [f"{place}/rules.yaml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [manager.removeprefix("http://")]}]}]},
-        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": found}]} for job, found in jobs.items()],
+        "scrape_configs": [{"job_name": "hang", "static_configs": [{"targets": [address]}]}],
     }
     return servers.prometheus(config, folder=place)
 
@@ -167,12 +148,12 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_lost_card_pages_with_the_card_and_its_replica_freezes(field, tell):
-    fault = field.started["hang"] + LOST_AT
+    fault = field.started + LOST_AT
     told, message, lost = field.told("GpuLost", "/pager", "hang", gpu="6")
     tell("lost card (8 s of link trouble before it is gone) to page", told - fault)
     assert lost["labels"]["severity"] == "critical"
     assert len(message["alerts"]) == 1, "one card, one alert"
-    assert message["groupLabels"]["instance"] == field.addresses["hang"]
+    assert message["groupLabels"]["instance"] == field.address
     at, _, frozen = field.told("EngineFrozen", "/pager", "hang", replica="chat-b")
     tell("frozen replica to page", at - fault)
     assert frozen["labels"]["severity"] == "critical"
@@ -202,50 +183,66 @@ def _told_of(field, alert, **labels):
     ]
 
 
-def test_a_full_card_that_is_not_the_first_is_named(field, tell):
-    fault = field.started["oom"] + FULL_AT
-    at, _, full = field.told("GpuMemoryFull", "/tickets", "oom", gpu="5")
-    tell("memory that grows for 40 s until the card is full, to ticket", at - fault)
-    assert full["labels"]["severity"] == "warning"
-    at, _, uneven = field.told("GroupMemoryUneven", "/tickets", "oom", replica="chat-b")
-    tell("memory uneven in the group, to ticket", at - fault)
-    at, _, failing = field.told("HighErrorRatio", "/tickets", "oom", replica="chat-b", severity="warning")
-    tell("requests that fail, to ticket", at - fault)
-    field.over("GpuMemoryFull", "/tickets", "oom", gpu="5")
-    field.over("GroupMemoryUneven", "/tickets", "oom", replica="chat-b")
-    assert {one["labels"]["gpu"] for one in _told_of(field, "GpuMemoryFull", job="oom")} == {"5"}
+@pytest.fixture
+def posted(field, tmp_path_factory):
+    """Post what fired in the replay of a job to Alertmanager, as Prometheus would; gives those alerts."""
+    fired = fault_days(tmp_path_factory)
+
+    def post(job):
+        end = datetime.now(timezone.utc) + timedelta(minutes=5)
+        alerts = [
+            {
+                "labels": {**rule.labels, **labels, "alertname": rule.name, "severity": rule.severity.value},
+                "endsAt": end.isoformat(),
+            }
+            for rule in rules()[1]
+            for labels, _ in fired.of(job, rule.name, rule.severity.value)
+        ]
+        field.alertmanager.post("/api/v2/alerts", alerts)
+        return {alert["labels"]["alertname"] for alert in alerts}
+
+    return post
 
 
-def test_cards_that_talk_over_pcie_are_told_with_their_replica(field, tell):
-    at, message, slow = field.told("ReplicaUsesPcie", "/tickets", "pcie", replica="chat")
-    tell("start of eight cards over PCIe to ticket", at - field.started["pcie"])
-    assert slow["labels"]["severity"] == "warning"
-    assert not _told_of(field, "GroupUtilizationUneven", job="pcie"), "the cause silences its effect"
-    field.restart("pcie", "--scenario", "mixed")  # the known cure: four cards with NVLink
-    field.over("ReplicaUsesPcie", "/tickets", "pcie", replica="chat")
+@pytest.mark.parametrize(
+    ("job", "alert", "labels"),
+    [
+        ("oom", "GpuMemoryFull", {"gpu": "5"}),
+        ("oom", "GroupMemoryUneven", {"replica": "chat-b"}),
+        ("pcie", "ReplicaUsesPcie", {"replica": "chat"}),
+        ("skew", "RanksUneven", {"replica": "chat"}),
+        ("brake", "GpuStraggler", {"gpu": "1"}),
+        ("drift", "EngineVersionsDiffer", {"engine": "vllm"}),
+    ],
+)
+def test_what_each_fault_of_the_field_fires_becomes_a_ticket(field, posted, job, alert, labels):
+    assert alert in posted(job)
+    _, _, found = field.told(alert, "/tickets", job, **labels)
+    assert found["labels"]["severity"] == "warning"
 
 
-def test_a_scheduler_that_prefers_its_first_ranks_is_told(field, tell):
-    at, _, uneven = field.told("RanksUneven", "/tickets", "skew", replica="chat")
-    tell("start of a skewed scheduler to ticket", at - field.started["skew"])
-    assert uneven["labels"]["component"] == "engine"
-    field.restart("skew", "--scenario", "mixed")
-    field.over("RanksUneven", "/tickets", "skew", replica="chat")
-
-
-def test_nodes_whose_versions_differ_are_told_once_for_the_service(field, tell):
-    at, message, drivers = field.told("DriverVersionsDiffer", "/tickets", SERVICE)
-    tell(f"start of nodes that differ to ticket (must last {1800 // PACE} s here)", at - field.started["drifted"])
+def test_nodes_whose_versions_differ_are_one_message_for_the_service(field, posted):
+    posted("drift")
+    _, message, drivers = field.told("DriverVersionsDiffer", "/tickets", "drift")
     assert len(message["alerts"]) == 1
     assert message["groupLabels"] == {
         "alertname": "DriverVersionsDiffer",
-        "job": SERVICE,
+        "job": "drift",
         "model": drivers["labels"]["model"],
     }
-    field.told("EngineVersionsDiffer", "/tickets", SERVICE, engine="vllm")
-    field.restart("drifted", "--scenario", "drift", "--node", "2")  # other cards, the first node's software
-    field.over("DriverVersionsDiffer", "/tickets", SERVICE)
-    field.over("EngineVersionsDiffer", "/tickets", SERVICE, engine="vllm")
+
+
+def test_the_cause_silences_its_effect(field, posted):
+    assert {"ReplicaUsesPcie", "GroupUtilizationUneven"} <= posted("pcie")
+    field.told("ReplicaUsesPcie", "/tickets", "pcie", replica="chat")
+    until(lambda: _known(field, "GroupUtilizationUneven", "pcie"))
+    assert all(alert["status"]["inhibitedBy"] for alert in _known(field, "GroupUtilizationUneven", "pcie"))
+    assert not _told_of(field, "GroupUtilizationUneven", job="pcie")
+
+
+def _known(field, alert, job):
+    labels = {"alertname": alert, "job": job}.items()
+    return [known for known in field.alertmanager.get("/api/v2/alerts") if labels <= known["labels"].items()]
 
 
 def test_the_watchdog_comes_from_the_start_and_only_outside(field):

@@ -1,44 +1,72 @@
-"""On a healthy day nobody is told anything but that alerting works; the same replay tells of a fault.
+"""On a healthy day nobody is notified but of the watchdog, and each fault of the field is named; on a virtual clock.
 
-The day's curve of traffic is lived in five hours here; ``python -m tests.bench.soak_day`` lives twenty-four.
+The day's curve of traffic takes three hours here; ``python -m tests.bench.soak_day`` lives twenty-four.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support import servers, soak_day
+from tests.support.fault_days import FAULT_AT, JOB, fault_days
 from tests.support.tools import tool
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def folder():
+@pytest.fixture(scope="module")
+def fired(tmp_path_factory):
     for name in ("prometheus", "promtool"):
         tool(name)
-    with servers.scratch() as place:
-        yield place
+    return fault_days(tmp_path_factory)
 
 
-def test_a_healthy_and_a_mixed_day_fire_only_the_watchdog(folder):
-    days = {"n1:9853": ("healthy", {}), "n2:9853": ("mixed", {"seed": 2})}
-    fired, _ = soak_day.replayed(folder, days, hours=5, day=5, read=60)
-    assert set(fired) == {("Watchdog", "none")}, fired
+def one(fired, job, alert, severity):
+    """Return labels and time of the only series of an alert."""
+    ((labels, at),) = fired.of(job, alert, severity)
+    return labels, at
 
 
-def test_the_same_replay_tells_of_a_lost_card_and_of_cards_that_idle(folder):
-    days = {
-        "n1:9853": ("hang", {"fault_at": 3600, "fault_until": 5400}),
-        "n2:9853": ("idle", {"seed": 2}),
-    }
-    fired, _ = soak_day.replayed(folder, days, hours=2.25, read=60)
-    names = {name for name, _ in fired}
-    assert {"GpuLost", "EngineFrozen", "GpuMemoryHeldIdle"} <= names, fired
-    ((lost, at),) = fired["GpuLost", "critical"]
-    assert (lost["gpu"], lost["instance"]) == ("6", "n1:9853")
-    assert 3600 < at <= 3600 + 240
-    assert {labels["replica"] for labels, _ in fired["EngineFrozen", "critical"]} == {"chat-b"}
-    assert {labels["gpu"] for labels, _ in fired["GpuMemoryHeldIdle", "info"]} == {str(gpu) for gpu in range(8)}
-    idle = {name for (name, _), found in fired.items() for labels, _ in found if labels.get("instance") == "n2:9853"}
-    assert idle == {"GpuMemoryHeldIdle"}, "an idle node is a note about money, and nothing else"
+def test_a_healthy_and_a_mixed_day_fire_only_the_watchdog(fired):
+    assert fired.names(JOB) == {"Watchdog"}
+
+
+def test_an_idle_node_is_a_note_about_money_and_nothing_else(fired):
+    assert fired.names("idle") == {"GpuMemoryHeldIdle", "Watchdog"}
+    assert {labels["gpu"] for labels, _ in fired.of("idle", "GpuMemoryHeldIdle", "info")} == set("01234567")
+
+
+def test_a_lost_card_pages_and_its_frozen_replica_with_it(fired):
+    labels, at = one(fired, "hang", "GpuLost", "critical")
+    assert labels["gpu"] == "6"
+    assert FAULT_AT < at <= FAULT_AT + 240
+    labels, at = one(fired, "hang", "EngineFrozen", "critical")
+    assert labels["replica"] == "chat-b"
+    assert FAULT_AT < at <= FAULT_AT + 300
+    assert {labels["xid"] for labels, _ in fired.of("hang", "GpuXidResetNode", "warning")} == {"79"}
+
+
+def test_a_full_card_that_is_not_the_first_is_named_and_so_are_the_requests_that_fail(fired):
+    labels, at = one(fired, "oom", "GpuMemoryFull", "warning")
+    assert labels["gpu"] == "5"
+    assert FAULT_AT < at <= FAULT_AT + 300
+    assert one(fired, "oom", "GroupMemoryUneven", "warning")[0]["replica"] == "chat-b"
+    assert one(fired, "oom", "HighErrorRatio", "warning")[0]["replica"] == "chat-b"
+
+
+def test_cards_that_talk_over_pcie_are_told_with_their_replica(fired):
+    assert one(fired, "pcie", "ReplicaUsesPcie", "warning")[0]["replica"] == "chat"
+
+
+def test_a_scheduler_that_prefers_its_first_ranks_is_told(fired):
+    assert one(fired, "skew", "RanksUneven", "warning")[0]["replica"] == "chat"
+
+
+def test_the_card_that_the_others_wait_for_is_named_with_the_cause(fired):
+    labels, at = one(fired, "brake", "GpuStraggler", "warning")
+    assert (labels["gpu"], labels["cause"]) == ("1", "power_brake")
+    assert FAULT_AT < at <= FAULT_AT + 300
+
+
+def test_nodes_whose_versions_differ_are_told_once_for_the_service(fired):
+    assert one(fired, "drift", "DriverVersionsDiffer", "warning")[1] >= 1800
+    assert one(fired, "drift", "EngineVersionsDiffer", "warning")[0]["engine"] == "vllm"
