@@ -25,6 +25,9 @@ README_LINES = 150
 # Commands that another test runs; each must exist.
 ELSEWHERE = {
     "make demo": "system/test_end_to_end.py::test_the_demo_joins_cards_and_replicas_and_its_page_is_clean",
+    "shardwatch check": "system/test_check.py::test_without_a_daemon_the_node_is_read",
+    "shardwatch check node1:9853 node2:9853": "system/test_check.py::test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown",
+    "shardwatch check --json --fail-on critical": "system/test_check.py::test_a_fault_is_an_exit_code_and_json",
     "shardwatch run": "system/test_end_to_end.py::test_without_driver_and_engines_it_runs_and_says_so",
     "shardwatch run --config shardwatch.yaml": "system/test_faults_process.py::test_p1_sigterm_ends_every_state_with_zero_and_leaves_no_worker",
     "shardwatch once": "unit/cli/test_command_line.py::test_the_help_of_a_command_answers_like_a_manual",
@@ -120,7 +123,7 @@ def test_a_query_of_the_documentation_parses_and_names_metrics_that_exist(page, 
 def test_a_configuration_of_the_documentation_is_accepted(page, block):
     document = yaml.safe_load(block)
     assert document
-    if "scrape_configs" not in document:
+    if not {"scrape_configs", "readinessProbe"} & document.keys():
         parse(block, "shardwatch.yaml", {})
 
 
