@@ -31,7 +31,7 @@ def node():
     ) as demo:
         try:
             address = next(line for line in demo.stdout if "/metrics" in line).split("//")[1].split("/")[0]
-            until(lambda: run(address).returncode == 2, 120)
+            until(lambda: "GPU 6 is lost" in run(address).stdout, 120)
             yield address
         finally:
             demo.terminate()
