@@ -128,6 +128,7 @@ class Receiver(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128  # with the library's 5, clients that come at once wait seconds for their connection
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__((host, port), Handler)

@@ -138,7 +138,7 @@ def test_silent_clients_take_no_place_for_long_and_no_more_than_there_are(port, 
 
     with contextlib.ExitStack() as silent:
         for _ in range(receiver.MOST_REQUESTS * 2):
-            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         until(healthy, seconds=60)
 
 

@@ -16,6 +16,7 @@ from exporter.http.client.resolver import Address, Resolver
 from tests.support.endpoint_probe import SLACK, full_backlog
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import PAGE
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("either_client")
 
@@ -63,10 +64,7 @@ def test_e39_a_resolver_that_hangs_keeps_the_deadline_and_one_thread(server: Hos
             assert time.monotonic() - started < 3 * 0.2 + SLACK
     finally:
         release.set()
-    deadline = time.monotonic() + 5
-    while resolver_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert resolver_threads() == []
+    until(lambda: resolver_threads() == [])
     assert [each.fetch().body for each in endpoints] == [PAGE] * 4
     for each in endpoints:
         each.close()

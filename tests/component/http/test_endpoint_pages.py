@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import EndpointError
+from exporter.http.client import body_buffer
 from exporter.http.client.client import HttpClient, Limits, Target
 from tests.support.endpoint_probe import REFUSED, D, failure, fetch, refused_port
 from tests.support.hostile import Hostile
 from tests.support.hostile_pages import LARGE_PAGE, PAGE, bomb
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("either_client")
 
@@ -123,7 +124,7 @@ def test_the_turn_of_a_large_page_ends_with_its_deadline(server: Hostile) -> Non
     waiter = HttpClient(Target(url=server.url("good_large"), timeout=D))
     with closing(holder), closing(waiter), ThreadPoolExecutor(2) as pool:
         held = pool.submit(holder.fetch)
-        time.sleep(D / 2)
+        until(lambda: body_buffer._one_large_body._value == 0)
         with pytest.raises(EndpointError, match="another large page") as caught:
             waiter.fetch()
         assert caught.value.reason == "timeout"
@@ -147,10 +148,7 @@ def test_e15_descriptors_and_threads_are_given_back_after_failures(server: Hosti
             for _ in range(5):
                 with pytest.raises(EndpointError):
                     endpoint.fetch("/status_500")
-        deadline = time.monotonic() + 5
-        while resources() != before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert resources() == before
+        until(lambda: resources() == before)
 
 
 @pytest.mark.parametrize("path", ["redirect_port", "redirect_host", "redirect_no_scheme", "redirect_userinfo"])

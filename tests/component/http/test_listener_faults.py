@@ -254,19 +254,18 @@ def test_stopping_waits_for_no_slow_reader():
     with serving(lambda _: big) as listener, connect(listener, receive_buffer=4096) as sock:
         sock.sendall(GET)
         assert sock.recv(1) == b"H"
-        began = time.monotonic()
         listener.stop(0.5)
-        assert time.monotonic() - began < 5
-        assert not listener.alive
+        assert not listener.alive, "the client reads on, and very slowly"
         with socket.socket() as late, pytest.raises(ConnectionRefusedError):
             late.connect(listener.address)
 
 
 def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
-    release = threading.Event()
+    entered, release = threading.Event(), threading.Event()
 
     def hung(request: Request) -> Response:
-        release.wait(20)
+        entered.set()
+        release.wait(60)
         return page(request)
 
     listener = Listener("127.0.0.1", 0, hung)
@@ -274,10 +273,9 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
     try:
         with connect(listener) as sock:
             sock.sendall(GET)
-            time.sleep(0.1)
-            began = time.monotonic()
+            assert entered.wait(15)
             listener.stop(0.2)
-            assert time.monotonic() - began < 5
+            assert not release.is_set() and listener.alive, "the handler hangs still"
             Listener("127.0.0.1", listener.address[1], page).stop()
     finally:
         release.set()
