@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
-from exporter.model import Economics, Snapshot
+from exporter.model import Economics, ReplicaWindow, Snapshot
 
-ByWindow = Callable[[Economics], Mapping[tuple[str, str], float]]
+ByWindow = Callable[[Economics], Mapping[ReplicaWindow, float]]
 ByCard = Callable[[Economics], Mapping[str, float]]
 
 

@@ -23,8 +23,8 @@ def _all_counts(snapshot: Snapshot) -> Iterator[Sample]:
     """Give the counts, and of each known card 0 for whatever needs a reset and has not come."""
     seen: dict[Labels, set[int | None]] = {}
     for one in snapshot.xids:
-        if one.whole:
-            seen.setdefault((*one.card, one.listening), set()).add(one.xid)
+        if one.is_whole_gpu:
+            seen.setdefault((one.labels.gpu, one.labels.uuid, one.labels.source), set()).add(one.xid)
     yield from _counts(snapshot)
     for (gpu, uuid, source), codes in seen.items():
         for code in sorted(RESETTING - codes):
@@ -41,7 +41,7 @@ def _actions(snapshot: Snapshot) -> Iterator[Sample]:
     for one in snapshot.xids:
         if one.last_unix_time is not None and one.xid is not None:
             known = describe(one.xid)
-            yield (*one.card, str(one.xid), known.kind.value, known.action, known.meaning), 1.0
+            yield (one.labels.gpu, one.labels.uuid, str(one.xid), known.kind.value, known.action, known.meaning), 1.0
 
 
 XIDS = (

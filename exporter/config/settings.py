@@ -19,7 +19,7 @@ from exporter.config.reader import Item, ListOf, Scalar, Table
 from exporter.config.section import SectionResult, key, section
 from exporter.config.targets import ENGINE_KINDS, GATEWAY_KINDS, EngineSettings, GatewaySettings, targets
 from exporter.errors import Problem, SettingsError
-from exporter.model import EMPTY
+from exporter.model import EMPTY, Window
 
 __all__ = [
     "ENGINE_KINDS",
@@ -50,14 +50,6 @@ MAX_WINDOWS = 4
 MAX_QUANTILES = 8
 
 _WINDOW_SECONDS = fields.duration(10, 3600)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A length of time that figures are computed over; ``label`` is the canonical spelling (``60s`` → ``1m``)."""
-
-    label: str
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

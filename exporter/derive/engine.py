@@ -10,7 +10,16 @@ from exporter.derive.delta import FINISHED, RESPONSES, ReplicaTotals
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.latency import summarize
 from exporter.derive.windows import History
-from exporter.model import EngineReading, LatencySummary, Quantity, ReplicaState, Stage, WindowFigures
+from exporter.model import (
+    EngineReading,
+    LatencySummary,
+    ModelSignal,
+    Quantity,
+    ReplicaState,
+    Stage,
+    TokenCount,
+    WindowFigures,
+)
 
 LIFETIME = "lifetime"
 
@@ -115,12 +124,12 @@ def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:
     return max(failed, finished.get("error", 0.0)) / total if total > 0 else None
 
 
-def generated_tokens(totals: ReplicaTotals | None) -> tuple[float, float] | None:
+def generated_tokens(totals: ReplicaTotals | None) -> TokenCount | None:
     """Give when, and how many tokens had been generated since the first reading; None when the page does not say."""
     name = Quantity.GENERATION_TOKENS
     if totals is None or name not in totals.quantities or name.value in totals.withdrawn:
         return None
-    return totals.at, totals.quantities[name]
+    return TokenCount(totals.at, totals.quantities[name])
 
 
 def is_frozen(reading: EngineReading, totals: ReplicaTotals | None, now: float) -> bool | None:
@@ -164,7 +173,7 @@ def rank_imbalance(reading: EngineReading, token_rates: Mapping[str, float]) -> 
     return found
 
 
-def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[tuple[str, str], float]:
+def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[ModelSignal, float]:
     """Give maximum ÷ mean between replicas of one model, by (model, signal); needs two with readings.
 
     Requests are summed over a replica's ranks, cache use is averaged; rates are taken from the first window that
@@ -172,19 +181,19 @@ def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[tuple[str, st
     """
     models: dict[str, list[ReplicaState]] = {}
     for replica in replicas:
-        if replica.reading is not None and replica.labels[2]:
-            models.setdefault(replica.labels[2], []).append(replica)
-    found: dict[tuple[str, str], float] = {}
+        if replica.reading is not None and replica.labels.model:
+            models.setdefault(replica.labels.model, []).append(replica)
+    found: dict[ModelSignal, float] = {}
     for model, members in models.items():
         for name in _GAUGES:
             levels = [_level(member.reading, name) for member in members if member.reading is not None]
             ratio = max_to_mean(level for level in levels if level is not None)
             if ratio is not None:
-                found[model, name.value] = ratio
+                found[ModelSignal(model, name.value)] = ratio
         for signal in (_TOKEN_RATE, _REQUEST_RATE):
             ratio = max_to_mean(_rates(members, signal))
             if ratio is not None:
-                found[model, signal] = ratio
+                found[ModelSignal(model, signal)] = ratio
     return found
 
 

@@ -40,7 +40,7 @@ class GatewayCounters(Struct, frozen=True, kw_only=True):
     totals: GatewayTotals
     counters: Mapping[Backend, float]
     pools: Mapping[str, float]
-    cut: frozenset[str]
+    truncated_pools: frozenset[str]
     started: float | None
     uptime: float | None
     restarts: int = 0
@@ -59,7 +59,7 @@ def update(progress: GatewayCounters | None, reading: GatewayReading) -> Gateway
         totals=GatewayTotals(at=reading.at, sent=_bounded({key: sent[key] for key in shown}, sent)),
         counters=_bounded(now, EMPTY if progress is None or restarted else progress.counters),
         pools=pools,
-        cut=reading.cut,
+        truncated_pools=reading.truncated_pools,
         started=reading.started,
         uptime=reading.uptime,
         restarts=(progress.restarts if progress is not None else 0) + restarted,
@@ -75,7 +75,7 @@ def _sent(
         counter = now.get(key)
         if counter is not None:
             # In a pool that was cut, a backend may be new to us only.
-            unseen = counter if key[0] in progress.cut else 0.0
+            unseen = counter if key.pool in progress.truncated_pools else 0.0
             before = 0.0 if restarted else progress.counters.get(key, unseen)
             # A single counter that falls is a backend that was taken out and put back in.
             sent[key] = sent.get(key, 0.0) + (counter - before if counter >= before else counter)
@@ -117,8 +117,8 @@ def window_figures(history: History[GatewayTotals], reading: GatewayReading) -> 
 def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading) -> GatewayFigures:
     pools: dict[str, dict[Backend, float]] = {}
     for key, total in latest.sent.items():
-        if key[0] not in reading.cut:
-            pools.setdefault(key[0], {})[key] = max(0.0, total - base.sent.get(key, 0.0))
+        if key.pool not in reading.truncated_pools:
+            pools.setdefault(key.pool, {})[key] = max(0.0, total - base.sent.get(key, 0.0))
     shares: dict[Backend, float] = {}
     imbalance: dict[str, float] = {}
     for pool, sent in pools.items():
@@ -159,12 +159,12 @@ def match_backends(
     names = {place.replica for place in places}
     found: dict[Backend, str] = {}
     for backend in backends:
-        address = _ADDRESS.match(backend[1])
+        address = _ADDRESS.match(backend.name)
         there = by_address.get(_spot(address[1] or address[2], int(address[3]), here), set()) if address else set()
         if len(there) == 1:
             found[backend] = next(iter(there))
-        elif not there and backend[1] in names:
-            found[backend] = backend[1]
+        elif not there and backend.name in names:
+            found[backend] = backend.name
     return found
 
 

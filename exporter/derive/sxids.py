@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from exporter.model import SxidCount, SxidReport
+from exporter.model import SxidCount, SxidLabels, SxidReport
 
 BURST = 1.0  # seconds
 MAX_SWITCHES = 16  # a node has six at most, except those of one old model with twelve
@@ -58,7 +58,9 @@ class SxidCounters:
         """Give all counts by place, code and severity."""
         if self._shown is None:
             self._shown = tuple(
-                SxidCount(labels=(pci, sxid, severity), count=tally.count, last_unix_time=tally.last_unix_time)
+                SxidCount(
+                    labels=SxidLabels(pci, sxid, severity), count=tally.count, last_unix_time=tally.last_unix_time
+                )
                 for pci, codes in sorted(self._switches.items())
                 for sxid, severities in sorted(codes.items())
                 for severity, tally in sorted(severities.items())

@@ -59,8 +59,8 @@ def variance_breakdowns(
     teams = _teams(cards, replicas, assignments)
     models: dict[str, list[ReplicaState]] = {}
     for replica in replicas:
-        if replica.labels[2]:
-            models.setdefault(replica.labels[2], []).append(replica)
+        if replica.labels.model:
+            models.setdefault(replica.labels.model, []).append(replica)
     rows: list[VarianceBreakdown | None] = []
     for model in sorted(models):
         if model in teams:
@@ -135,7 +135,7 @@ def _teams(
     users: dict[str, dict[str, set[str]]] = {}  # uuid → replica → ranks
     for assignment in assignments:
         users.setdefault(assignment.uuid, {}).setdefault(assignment.replica, set()).add(assignment.rank)
-    models = {replica.name: replica.labels[2] for replica in replicas if replica.labels[2]}
+    models = {replica.name: replica.labels.model for replica in replicas if replica.labels.model}
     found: dict[str, dict[str, dict[frozenset[str], list[Mapping[Signal, float]]]]] = {}
     for card in cards:
         replica_ranks = users.get(card.facts.uuid, EMPTY)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
+from exporter.model import Window
+
 # 64 and not 60: polls once a second come a little early or late, and an entry refused for one millisecond would
 # double the spacing of a one-minute window.
 _STEPS = 64
@@ -34,7 +36,7 @@ class History(Generic[_Sums]):
 
     __slots__ = ("_latest", "_rings", "_windows")
 
-    def __init__(self, windows: Sequence[tuple[str, float]]) -> None:
+    def __init__(self, windows: Sequence[Window]) -> None:
         """``windows``: label and length in seconds of each window, labels distinct, lengths above 0."""
         self._windows = dict(windows)
         self._rings: dict[str, deque[_Sums]] = {label: deque(maxlen=_STEPS + 1) for label in self._windows}
@@ -62,7 +64,7 @@ class History(Generic[_Sums]):
             if not ring or totals.at - ring[-1].at >= length / _STEPS:
                 ring.append(totals)
 
-    def over(self, windows: Sequence[tuple[str, float]]) -> History[_Sums]:
+    def over(self, windows: Sequence[Window]) -> History[_Sums]:
         """Give the same past over other windows; one that is longer than any before begins with what is kept."""
         other: History[_Sums] = History(windows)
         kept = {totals.at: totals for ring in self._rings.values() for totals in ring}

@@ -23,7 +23,17 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from exporter.model import BUS, KERNEL_LOG, WHOLE_GPU, CardState, InstanceId, XidCount, XidReport, canonical_pci
+from exporter.model import (
+    BUS,
+    KERNEL_LOG,
+    WHOLE_GPU,
+    CardState,
+    InstanceId,
+    XidCount,
+    XidLabels,
+    XidReport,
+    canonical_pci,
+)
 
 WINDOW = 10.0  # seconds
 BURST = 5.0  # seconds from the line before
@@ -191,7 +201,7 @@ class XidCounters:
         """Note that an instance is there; it has no zeros from the start, as most errors befall the whole card."""
         card = self._cards.get(uuid)
         if card is not None:
-            card.index, card.present = self._parts[uuid].labels[0], True
+            card.index, card.present = self._parts[uuid].labels.gpu, True
 
     def _settle(self, pci: str, uuid: str) -> None:
         """Give the card at a place what was reported of the place before anybody knew who it is."""
@@ -238,9 +248,9 @@ class XidCounters:
         found = []
         for one, state in self._parts.items():
             instance = state.facts.instance
-            if instance is None or (instance.parent, instance.gpu_instance) != (uuid, part[0]):
+            if instance is None or (instance.parent, instance.gpu_instance) != (uuid, part.gpu_instance):
                 continue
-            if part[1] in {None, instance.compute_instance}:
+            if part.compute_instance in {None, instance.compute_instance}:
                 found.append(one)
         return found[0] if len(found) == 1 else ""
 
@@ -248,7 +258,7 @@ class XidCounters:
         state = self._parts[uuid]
         parent = state.facts.instance.parent if state.facts.instance is not None else ""
         whole = self._cards.get(parent)
-        return _Card(uuid, state.labels[0], {}, pci=whole.pci if whole is not None else "", parent=parent)
+        return _Card(uuid, state.labels.gpu, {}, pci=whole.pci if whole is not None else "", parent=parent)
 
     def _kin(self, card: _Card, code: int) -> list[_Tally]:
         """Give the tallies of the code on the card of an instance, or on the instances of a card."""
@@ -277,9 +287,9 @@ class XidCounters:
             for code in sorted(card.tallies):
                 tally, shown = card.tallies[code], str(code) if code != OTHER else "other"
                 yield XidCount(
-                    labels=(card.index, card.uuid, shown, listening),
+                    labels=XidLabels(card.index, card.uuid, shown, listening),
                     xid=code if code != OTHER else None,
                     count=tally.count,
                     last_unix_time=tally.last_unix_time,
-                    whole=card.present and not card.parent,
+                    is_whole_gpu=card.present and not card.parent,
                 )

@@ -48,7 +48,7 @@ class CompiledGateway(Struct):
     less: dict[LoadKey, float] = {}
     backends: dict[Backend, None] = {}
     pools: dict[str, None] = {}
-    cut: set[str] = set()
+    truncated_pools: set[str] = set()
     started: int | None = None
     uptime: int | None = None
     parse_warnings: Counter[str] = field(default_factory=Counter)
@@ -101,9 +101,9 @@ def _admitted(compiled: CompiledGateway, pool: str, name: str | None) -> bool:
             return False
         compiled.pools[pool] = None
         return True
-    if (pool, name) not in compiled.backends and len(compiled.backends) >= MAX_BACKENDS:
+    if Backend(pool, name) not in compiled.backends and len(compiled.backends) >= MAX_BACKENDS:
         compiled.parse_warnings["too_many_backends"] += 1
-        compiled.cut.add(pool)
+        compiled.truncated_pools.add(pool)
         return False
-    compiled.backends[pool, name] = None
+    compiled.backends[Backend(pool, name)] = None
     return True

@@ -47,7 +47,7 @@ class GatewayInterpreter:
             if key.backend is None:
                 load = pools.setdefault(key.pool, {})
             else:
-                load = backends.setdefault((key.pool, key.backend), {})
+                load = backends.setdefault(Backend(key.pool, key.backend), {})
             if value is not None:
                 load[key.measure.value] = value
         return GatewayReading(
@@ -55,7 +55,7 @@ class GatewayInterpreter:
             gateway=self.gateway.kind,
             backends={backend: _load(values) for backend, values in backends.items()},
             pools={pool: _load(values) for pool, values in pools.items()},
-            cut=frozenset(compiled.cut),
+            truncated_pools=frozenset(compiled.truncated_pools),
             started=_sound(compiled.started, numbers),
             uptime=_sound(compiled.uptime, numbers),
             complete=page.complete,

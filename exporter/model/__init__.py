@@ -1,8 +1,8 @@
 """Frozen records that travel between the stages; what was not read is absent, never zero and never stale.
 
-Units are base units everywhere (seconds, bytes, ratios 0 to 1, hertz, watts, joules, degrees Celsius): whoever
-reads a source converts once, and nobody downstream scales.  Times called ``at`` are ``time.monotonic()`` seconds,
-which all processes of one machine share; only times called ``…unix_time`` are Unix time, and only people read those.
+Units are base units everywhere (seconds, bytes, ratios 0 to 1, hertz, watts, joules, degrees Celsius): each source
+converts once, and nothing downstream scales.  Times called ``at`` are ``time.monotonic()`` seconds, which all
+processes of one machine share.  Times called ``…unix_time`` are Unix time, for people only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from exporter.model.card import (
     CardReading,
     CardState,
     DriverFacts,
+    GpuLabels,
     MigInstance,
     Missing,
     Signal,
@@ -26,14 +27,17 @@ from exporter.model.engine import (
     KvTokens,
     LatencySummary,
     Quantity,
+    ReplicaLabels,
     ReplicaState,
     Stage,
+    TokenCount,
     WindowFigures,
 )
 from exporter.model.gateway import (
     Backend,
     BackendLoad,
     GatewayFigures,
+    GatewayLabels,
     GatewayReading,
     GatewayState,
 )
@@ -42,7 +46,10 @@ from exporter.model.node import (
     Economics,
     GpuAssignment,
     GroupImbalance,
+    ModelSignal,
+    ReplicaWindow,
     Snapshot,
+    SourceReason,
     Spread,
     VarianceBreakdown,
 )
@@ -62,6 +69,7 @@ from exporter.model.sxid import (
     NON_FATAL,
     UNRATED,
     SxidCount,
+    SxidLabels,
     SxidReport,
 )
 from exporter.model.topology import (
@@ -73,6 +81,7 @@ from exporter.model.topology import (
     PeerPath,
     Topology,
 )
+from exporter.model.window import Window
 from exporter.model.xid import (
     BUS,
     KERNEL_LOG,
@@ -80,6 +89,7 @@ from exporter.model.xid import (
     WHOLE_GPU,
     InstanceId,
     XidCount,
+    XidLabels,
     XidReport,
     canonical_pci,
 )
@@ -109,9 +119,11 @@ __all__ = [
     "Economics",
     "EngineReading",
     "GatewayFigures",
+    "GatewayLabels",
     "GatewayReading",
     "GatewayState",
     "GpuAssignment",
+    "GpuLabels",
     "GroupImbalance",
     "GroupPaths",
     "Histogram",
@@ -123,24 +135,32 @@ __all__ = [
     "LinkHealth",
     "MigInstance",
     "Missing",
+    "ModelSignal",
     "Outcome",
     "Peer",
     "PeerPath",
     "Quantity",
+    "ReplicaLabels",
     "ReplicaState",
+    "ReplicaWindow",
     "Signal",
     "Snapshot",
+    "SourceReason",
     "SourceStatus",
     "Spread",
     "Stage",
     "Straggler",
     "Stragglers",
     "SxidCount",
+    "SxidLabels",
     "SxidReport",
+    "TokenCount",
     "Topology",
     "VarianceBreakdown",
+    "Window",
     "WindowFigures",
     "XidCount",
+    "XidLabels",
     "XidReport",
     "canonical_pci",
 ]

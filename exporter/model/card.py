@@ -1,9 +1,10 @@
-"""What is known of cards and of the driver."""
+"""GPUs and the driver: facts, readings, state.  A card is a GPU or a MIG instance."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,9 +13,9 @@ from exporter.model.topology import CardTopology
 
 
 class Signal(str, Enum):
-    """One measured number of a card.  The value is the word that ``gpu_signal_missing_info`` shows.
+    """One measured quantity of a card.  The value is the label ``signal`` of ``gpu_signal_missing_info``.
 
-    str comes first among the bases so that look-ups hash in C; this enum keys the hottest mappings.
+    str comes first among the bases so that look-ups hash in C: this enum keys the hottest mappings.
     """
 
     UTILIZATION = "utilization"
@@ -89,7 +90,7 @@ class Signal(str, Enum):
     C2C_LINKS_ACTIVE = "c2c_links_active"
     C2C_ERRORS = "c2c_errors"
     PROCESSES = "processes"
-    # Work, not residency: share of time or of peak, from the hardware's own counters (GPM, Hopper and newer).
+    # Work, not residency: ratio of time or of the peak, from the hardware's counters (GPM, Hopper and newer).
     SM_ACTIVE = "sm_active"
     SM_OCCUPANCY = "sm_occupancy"
     TENSOR_ACTIVE = "tensor_active"
@@ -97,36 +98,36 @@ class Signal(str, Enum):
     GRAPHICS_ACTIVE = "graphics_active"
     PIPE_ACTIVE = "pipe_active"
     TRAFFIC = "traffic"
-    INSTANCES = "instances"  # of a divided card; never a number, only missing
+    INSTANCES = "instances"  # of a MIG-enabled GPU; never a number, only missing
 
 
 class Missing(str, Enum):
     """Why a signal of a card that answers is absent."""
 
-    UNSUPPORTED = "unsupported"  # the card, driver or binding does not have it; asked again after the next init
+    UNSUPPORTED = "unsupported"  # by card, driver or binding; retried after the next initialisation
     NO_PERMISSION = "no_permission"
     MIG = "mig"  # meaningless while MIG is on
     ERROR = "error"  # the call failed this time
-    INVALID = "invalid"  # the driver answered, with a number that cannot be
-    STARTING = "starting"  # a difference between two reads, and there was only one yet
-    BUSY = "busy"  # not asked, because a call about another card, or an earlier one about this card, does not return
-    SLOW = "slow"  # not asked lately: the card takes so long to answer that there was no time for it
-    CRASHED = "crashed"  # not asked for a while: the driver crashed when it was
-    UNVERIFIED = "unverified"  # it is not known (yet) which number or unit this driver means, or how often it wrapped
+    INVALID = "invalid"  # the driver returned an impossible number
+    STARTING = "starting"  # needs two reads, and there was only one yet
+    BUSY = "busy"  # not read: another call into the driver does not return
+    SLOW = "slow"  # not read lately: the card answers so slowly that there was no time
+    CRASHED = "crashed"  # not read for a while: the driver crashed in the call
+    UNVERIFIED = "unverified"  # unit, meaning or number of wraps is not known (yet) with this driver
 
 
 class MigInstance(Struct, frozen=True, kw_only=True):
-    """What makes an instance of a divided card: its place in the parent's list, and what it was cut as."""
+    """What identifies a MIG instance: its position in the parent's list, its profile, its ids."""
 
     number: int
     parent: str  # UUID
-    profile: str = ""  # "1g.10gb"; empty where the driver does not say
+    profile: str = ""  # "1g.10gb"; empty where the driver does not report it
     gpu_instance: int
     compute_instance: int
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
-    """What stays true of a card from one driver initialisation to the next.  Keyed by ``uuid``, never by index."""
+    """What is constant between two driver initialisations.  ``uuid`` is the key; the index may change."""
 
     index: int
     uuid: str
@@ -135,19 +136,19 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     serial: str = ""
     vbios_version: str = ""
     numa_node: int | None = None
-    mig: bool = False  # divided into instances, which are cards of their own
-    instance: MigInstance | None = None  # set on those
+    mig: bool = False  # MIG-enabled: its instances are cards of their own
+    instance: MigInstance | None = None  # set on those instances
 
 
 class CardProcess(Struct, frozen=True, kw_only=True):
-    """A process that holds a compute context on a card; pid in the daemon's pid namespace."""
+    """A process with a compute context on a card; pid in the daemon's pid namespace."""
 
     pid: int
     memory: float | None = None  # bytes
 
 
 class CardReading(Struct, frozen=True, kw_only=True):
-    """One card at one instant.  ``signals`` holds what was read, ``missing`` why the rest was not."""
+    """One card at one instant: ``signals`` that were read, and why the others are ``missing``."""
 
     at: float
     signals: Mapping[Signal, float]
@@ -157,29 +158,36 @@ class CardReading(Struct, frozen=True, kw_only=True):
     policy_seconds: Mapping[str, float] = EMPTY  # older policy → counter
     nvlink_up: Mapping[int, bool] = EMPTY  # link → state
     nvlink_errors: Mapping[str, float] = EMPTY  # type → counter, all links
-    nvlink_errors_at: float | None = None  # when those were read, if not with the rest
-    nvlink_bit_errors: Mapping[str, float] = EMPTY  # type → share of bits, worst link
+    nvlink_errors_at: float | None = None  # when those were read, if not together with the rest
+    nvlink_bit_errors: Mapping[str, float] = EMPTY  # type → ratio of bits, worst link
     c2c_errors: Mapping[str, float] = EMPTY  # type → counter, worst link
-    pipe_active: Mapping[str, float] = EMPTY  # kind of arithmetic → share of time
+    pipe_active: Mapping[str, float] = EMPTY  # kind of arithmetic → ratio of time
     traffic: Mapping[tuple[str, str], float] = EMPTY  # (link, direction) → bytes/s
     processes: tuple[CardProcess, ...] | None = None  # None: not known
 
 
 class DriverFacts(Struct, frozen=True, kw_only=True):
-    """Versions of the node's driver stack; empty where the driver does not say."""
+    """Versions of the node's driver stack; empty where the driver does not report one."""
 
     driver_version: str = ""
     nvml_version: str = ""
     cuda_version: str = ""
 
 
+class GpuLabels(NamedTuple):
+    """The labels of every series about a card.  ``gpu``: the index, or PARENT:POSITION of a MIG instance."""
+
+    gpu: str
+    uuid: str
+
+
 class CardState(Struct, frozen=True, kw_only=True):
-    """A card as the page shows it: facts, health, and a reading only while it is fresh."""
+    """A card in a snapshot: facts, health, and a reading only while it is fresh."""
 
     facts: CardFacts
     status: SourceStatus
     reading: CardReading | None
-    last_read_at: float | None  # age counts from here even after the reading is withdrawn
-    labels: tuple[str, str]  # (index, uuid), made once: every row of the card shows it
+    last_read_at: float | None  # kept when the reading is withdrawn, because the age counts from here
+    labels: GpuLabels  # built once: every series of the card carries them
     topology: CardTopology | None = None  # None: not known yet
-    pipes: Collection[str] = ()  # kinds of arithmetic that it has done since the daemon knows it
+    pipes: Collection[str] = ()  # kinds of arithmetic seen since the daemon started

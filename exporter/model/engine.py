@@ -1,9 +1,10 @@
-"""What engines say, and what was derived from it."""
+"""Engine replicas: what their pages report, and what is derived from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from exporter.model.source import EMPTY, SourceStatus
 
 
 class Quantity(str, Enum):
-    """One number per rank that an engine says.  Gauges unless listed in ``COUNTERS``."""
+    """One number per rank that an engine reports.  Gauges unless listed in ``COUNTERS``."""
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
@@ -21,10 +22,10 @@ class Quantity(str, Enum):
     PROMPT_TOKENS = "prompt_tokens"
     GENERATION_TOKENS = "generation_tokens"
     PREEMPTIONS = "preemptions"
-    REQUESTS_ABORTED = "requests_aborted"  # given up before their end; among the finished ones too
+    REQUESTS_ABORTED = "requests_aborted"  # cancelled before their end; also among the finished ones
     PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens, or blocks where the engine counts blocks
     PREFIX_CACHE_HITS = "prefix_cache_hits"
-    PROXIES_HEALTHY = "proxies_healthy"  # of a server with proxies of its own before its replicas
+    PROXIES_HEALTHY = "proxies_healthy"  # of a server with its own proxies in front of its replicas
     PROXIES_UNHEALTHY = "proxies_unhealthy"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
 
@@ -51,21 +52,21 @@ class Stage(str, Enum):
     QUEUE = "queue"
     PREFILL = "prefill"
     DECODE = "decode"
-    INFERENCE = "inference"  # prefill and decode together, of engines that do not tell them apart
+    INFERENCE = "inference"  # prefill and decode together, where the engine does not separate them
     BATCH_PREFILL = "batch_prefill"  # one observation per batch, not per request
     BATCH_DECODE = "batch_decode"
 
 
-# Those that everybody asks for first: the common set of series shows these, and only what is shown is followed over
-# the windows, which keep 65 states of each stage.
+# The stages of the common set of series.  Only exposed stages are followed over the windows, which keep 65 states of
+# each stage.
 COMMON_STAGES = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN, Stage.REQUEST)
 
 
 class Histogram(Struct, frozen=True, kw_only=True):
     """Cumulative bucket counts as an engine keeps them.
 
-    ``bounds``: finite upper bounds, ascending, n of them.  ``counts``: n + 1 cumulative counts, the last one for
-    +Inf, never falling.  ``sum`` may be missing, or may be a fiction (some engines re-observe midpoints).
+    ``bounds``: n finite upper bounds, ascending.  ``counts``: n + 1 cumulative counts that never decrease, the last
+    one for +Inf.  ``sum`` may be missing, and is not exact in engines that observe bucket midpoints again.
     """
 
     bounds: tuple[float, ...]
@@ -74,7 +75,7 @@ class Histogram(Struct, frozen=True, kw_only=True):
 
 
 class EngineReading(Struct, frozen=True, kw_only=True):
-    """What one engine page said, upstream names gone.  A rank is a data-parallel engine; "" when there are none."""
+    """One parsed engine page, free of upstream names.  A rank is a data-parallel engine; "" without ranks."""
 
     at: float
     engine: str  # the kind: vllm, tgi, sglang, …
@@ -85,31 +86,31 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     responses: Mapping[str, float] = EMPTY  # HTTP status class → counter
     activity: Mapping[str, tuple[float, ...]] = EMPTY  # rank → other figures that change with every step
     histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # stage → rank → …
-    process_start: float | None = None  # wall; a change is a restart
-    created: Mapping[str, float] = EMPTY  # rank → wall; a change is a restart
-    complete: bool = True  # False: cut off in the middle; fit to show, unfit to be the base of a window
-    parse_warnings: Mapping[str, int] = EMPTY  # what was skipped: reason → lines
-    several_models: bool = False  # the page sums up several; ``model`` is "" because of that
-    relayed: bool = False  # the page is another program's, which gathers the series of several servers
-    name_style: str = ""  # how the names' prefix is written: "vllm:", "ray_vllm_", "sglang_"
-    missing: Mapping[str, str] = EMPTY  # signal this kind never gives → reason
-    stale_ranks: frozenset[str] = frozenset()  # whose figures stand still while others move
-    hits_from_first: bool = False  # where queries stand without PREFIX_CACHE_HITS, nothing has been found yet
-    frozen_after: float | None = 20.0  # seconds without progress at work that mean a fault; None: means nothing here
+    process_start: float | None = None  # Unix time; a change is a restart
+    created: Mapping[str, float] = EMPTY  # rank → Unix time; a change is a restart
+    complete: bool = True  # False: truncated; may be exposed, but is no base of a window
+    parse_warnings: Mapping[str, int] = EMPTY  # skipped lines by reason
+    several_models: bool = False  # the page sums over several; ``model`` is "" then
+    relayed: bool = False  # the page comes from a program that collects several servers' series
+    name_style: str = ""  # the names' prefix as written: "vllm:", "ray_vllm_", "sglang_"
+    missing: Mapping[str, str] = EMPTY  # signal that this kind of engine never reports → reason
+    stale_ranks: frozenset[str] = frozenset()  # whose figures do not change while others' do
+    hits_from_first: bool = False  # queries without PREFIX_CACHE_HITS mean no hit yet
+    frozen_after: float | None = 20.0  # seconds without progress at work that are a fault; None: never one
 
 
 class LatencySummary(Struct, frozen=True, kw_only=True):
-    """A latency over one window: quantiles by q, how many observations, and how far the buckets can be trusted."""
+    """One latency over one window: quantiles, observations, and how many of them exceed the buckets."""
 
-    quantiles: Mapping[float, float]  # q → seconds; absent when no observations
+    quantiles: Mapping[float, float]  # q → seconds; empty without observations
     observations: float
-    overflow_ratio: float | None  # share of observations beyond the last finite bound
+    overflow_ratio: float | None  # ratio of observations beyond the last finite bound
 
 
 class WindowFigures(Struct, frozen=True, kw_only=True):
-    """What changed at one replica during one window.  None and empty: not known, or nothing to divide by."""
+    """What one replica did during one window.  None and empty: not known, or nothing to divide by."""
 
-    seconds: float  # time really covered; may be less than the window after a start
+    seconds: float  # time covered; less than the window after a start
     hit_ratio: float | None = None
     latency: Mapping[Stage, LatencySummary] = EMPTY
     error_ratio: float | None = None
@@ -135,12 +136,27 @@ class KvCacheHeadroom(Struct, frozen=True, kw_only=True):
     seconds_to_full: float | None  # until the first rank is full; None: not growing, or not known
 
 
+class ReplicaLabels(NamedTuple):
+    """The labels of every series about a replica.  ``engine`` is the kind, ``model`` is "" while not known."""
+
+    replica: str
+    engine: str
+    model: str
+
+
+class TokenCount(NamedTuple):
+    """Tokens that a replica generated up to an instant since its first reading, across restarts."""
+
+    at: float
+    tokens: float
+
+
 class ReplicaState(Struct, frozen=True, kw_only=True):
-    """A replica as the page shows it.  ``windows`` is keyed by the window's label ("1m", or "lifetime")."""
+    """A replica in a snapshot.  ``windows`` is keyed by the window's label ("1m", or "lifetime")."""
 
     name: str
-    kind: str  # configured kind; "auto" until the page says
-    labels: tuple[str, str, str]  # (replica, engine, model)
+    kind: str  # the configured kind, maybe "auto"
+    labels: ReplicaLabels
     status: SourceStatus
     reading: EngineReading | None
     last_read_at: float | None
@@ -149,10 +165,10 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     frozen: bool | None = None  # None: not known
     rank_imbalance: Mapping[str, float] = EMPTY  # signal → max ÷ mean
     restarts: int = 0
-    certificate_expires: float | None = None  # wall; of the engine's TLS certificate
+    certificate_expires: float | None = None  # Unix time; of the engine's TLS certificate
     headroom: KvCacheHeadroom | None = None
     image: str = ""  # of its container, NAME[:TAG][@DIGEST]; "" when not known
     # Sums over the ranks, departed ones included, so that they do not fall when a rank is missing.
     quantity_totals: Mapping[Quantity, float] = EMPTY  # counters and capacities
     finished_totals: Mapping[str, float] = EMPTY  # outcome → requests
-    generated_tokens: tuple[float, float] | None = None  # (at, tokens since the first reading, across restarts)
+    generated_tokens: TokenCount | None = None

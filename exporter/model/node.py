@@ -1,8 +1,9 @@
-"""The node as a whole: who owns what, what is uneven, what it costs, and the snapshot that one page shows."""
+"""The node as a whole: assignments, imbalance, costs, and the snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -26,16 +27,16 @@ class GpuAssignment(Struct, frozen=True, kw_only=True):
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """How uneven one signal is within one group of cards."""
+    """The spread of one signal within one group of cards."""
 
     stddev: float  # population standard deviation
-    spread: float  # max − min
+    spread: float  # maximum − minimum
     coefficient_of_variation: float | None  # None when the mean is 0
     max_to_mean: float | None
 
 
 class GroupImbalance(Struct, frozen=True, kw_only=True):
-    """Unevenness inside one group.  scope "replica": group is the replica; scope "node": group is ""."""
+    """The imbalance within one group: a replica's cards (scope "replica"), or the node's (scope "node", group "")."""
 
     scope: str
     group: str
@@ -44,39 +45,60 @@ class GroupImbalance(Struct, frozen=True, kw_only=True):
 
 
 class VarianceBreakdown(Struct, frozen=True, kw_only=True):
-    """At which layer the unevenness of one signal of one model arises; no shares when nothing is uneven."""
+    """At which layer the variance of one signal of one model arises; no shares without variance."""
 
     model: str
     signal: str
     coefficient_of_variation: float | None  # over all cards, or over all ranks; None when the mean is 0
-    shares: Mapping[str, float]  # layer "replica", "rank", "card" → share of the sum of squares; they add up to 1
+    shares: Mapping[str, float]  # layer "replica", "rank", "card" → ratio of the sum of squares; sum 1
+
+
+class ReplicaWindow(NamedTuple):
+    """A replica, and a window's label."""
+
+    replica: str
+    window: str
 
 
 class Economics(Struct, frozen=True, kw_only=True):
-    """What work and idleness cost.  Prices are in ``currency``, which is "" when nothing is priced."""
+    """What work and idle time cost.  Prices are in ``currency``, "" without prices."""
 
     currency: str = ""
     prices: Mapping[str, float] = EMPTY  # uuid → price of one hour
-    joules_per_token: Mapping[tuple[str, str], float] = EMPTY  # (replica, window)
-    tokens_per_joule: Mapping[tuple[str, str], float] = EMPTY
-    cost_per_million: Mapping[tuple[str, str], float] = EMPTY
+    joules_per_token: Mapping[ReplicaWindow, float] = EMPTY
+    tokens_per_joule: Mapping[ReplicaWindow, float] = EMPTY
+    cost_per_million: Mapping[ReplicaWindow, float] = EMPTY
     idle_seconds: Mapping[str, float] = EMPTY  # uuid → counter
     idle_cost: Mapping[str, float] = EMPTY  # uuid → counter
 
 
+class SourceReason(NamedTuple):
+    """A source, and why something of it was skipped."""
+
+    source: str
+    reason: str
+
+
 class DaemonState(Struct, frozen=True, kw_only=True):
-    """The daemon about itself."""
+    """The daemon's own state."""
 
     config_reload_successful: bool = True
     config_reload_unix_time: float | None = None
     loop_restarts: Mapping[str, int] = EMPTY  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
-    parse_warnings: Mapping[tuple[str, str], int] = EMPTY  # (source, reason) → lines
+    parse_warnings: Mapping[SourceReason, int] = EMPTY  # skipped lines
     unassigned: Mapping[str, str] = EMPTY  # replica → why no card was found
 
 
+class ModelSignal(NamedTuple):
+    """A model, and a signal of its replicas."""
+
+    model: str
+    signal: str
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """Everything that one page shows, immutable once made; the publisher holds the newest."""
+    """Everything known at one instant.  Immutable and complete: rendering it reads and computes nothing more."""
 
     at: float
     unix_time: float
@@ -86,7 +108,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewayState, ...] = ()
     assignments: tuple[GpuAssignment, ...] = ()
     imbalance: tuple[GroupImbalance, ...] = ()
-    replica_imbalance: Mapping[tuple[str, str], float] = EMPTY  # (model, signal)
+    replica_imbalance: Mapping[ModelSignal, float] = EMPTY  # maximum ÷ mean
     variance_breakdowns: tuple[VarianceBreakdown, ...] = ()
     economics: Economics = field(default_factory=Economics)
     stragglers: Stragglers = field(default_factory=Stragglers)

@@ -1,4 +1,4 @@
-"""What one scan of the processes found: who runs, who listens where, and what could not be read."""
+"""The process table: processes, listening sockets, and what could not be read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from exporter.model.server import ServerRole
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """One process.  ``started`` counts seconds from boot; ``cgroup`` ends at the container, "" outside of one.
+    """One process.  ``started``: seconds after boot.  ``cgroup``: the container's, "" outside of containers.
 
     ``engine``: the kind of engine whose server the command line starts, else "".  ``shared``: a shell, supervisor or
-    container runtime; what stands below it is not one server.  ``relay``: it only passes a published port on into a
+    container runtime, whose descendants are not one server.  ``relay``: it forwards a published port into a
     container.  ``mps``: CUDA's multi-process service, which holds a GPU for its clients.
     """
 
     pid: int
     parent: int
-    command: tuple[str, ...] = ()  # the first 4 KiB; a process that renames itself has its title in command[0]
+    command: tuple[str, ...] = ()  # the first 4 KiB; a process that sets its title has it in command[0]
     title: str = ""
     cgroup: str = ""
     netns: int = 0  # 0: not known
@@ -45,7 +45,7 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class Listener(Struct, frozen=True, kw_only=True):
-    """A listening TCP socket; ``pids`` are those holders that were found, none when it is a stranger's."""
+    """A listening TCP socket; ``pids``: its holders as far as they could be read."""
 
     port: int
     address: str
@@ -54,11 +54,11 @@ class Listener(Struct, frozen=True, kw_only=True):
 
 
 class ProcessTable(Struct, frozen=True, kw_only=True):
-    """The processes of interest at one moment.
+    """The processes of interest at one instant.
 
     ``problems`` counts what could not be read: no_permission, vanished, pid_namespace (the GPU pids belong to
     another pid namespace), truncated.  ``home`` is the daemon's network namespace, ``outer`` that of pid 1;
-    ``addresses`` holds what each namespace is reached by, without loopback.  ``reader`` is the daemon's own pid.
+    ``addresses`` are those of each namespace, without loopback.  ``reader`` is the daemon's pid.
     """
 
     processes: Mapping[int, Process]

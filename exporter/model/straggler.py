@@ -1,4 +1,4 @@
-"""Which card the others of its group wait for, and why."""
+"""Stragglers: which card the others of its group wait for, and why."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from exporter.model.source import EMPTY
 
 
 class Cause(str, Enum):
-    """What makes a card the slow one; the value is the ``cause`` label."""
+    """Why a card is slow; the value is the ``cause`` label."""
 
-    POWER_BRAKE = "power_brake"  # the server's power supply or the board holds the clocks down from outside
+    POWER_BRAKE = "power_brake"  # the power supply or the board reduces the clocks from outside
     THERMAL = "thermal"
     POWER_CAP = "power_cap"
-    CLOCK_LOCK = "clock_lock"  # the clocks are lower than the group's, and no event says why: somebody set them
+    CLOCK_LOCK = "clock_lock"  # lower clocks than the group's without a clock event: somebody set them
     OTHER_TENANT = "other_tenant"
     PCIE = "pcie"
     NVLINK = "nvlink"
     MEMORY_PRESSURE = "memory_pressure"
-    UNKNOWN = "unknown"  # measured to be slow, and nothing that the driver says explains it
+    UNKNOWN = "unknown"  # measured slowdown that nothing the driver reports explains
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
-    """A card that its group waits for.  ``slowdown``: time it needs for the same work over the others' median."""
+    """A card that its group waits for.  ``slowdown``: its time for the same work over the others' median."""
 
     uuid: str
     replica: str
@@ -34,7 +34,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
 
 
 class Stragglers(Struct, frozen=True, kw_only=True):
-    """The verdict on every replica that has cards to compare.  ``judged`` is False where nothing can be said now."""
+    """Stragglers of all replicas.  ``judged``: whether a replica's cards can be compared now."""
 
     judged: Mapping[str, bool] = EMPTY  # replica →
     found: tuple[Straggler, ...] = ()

@@ -1,18 +1,20 @@
-"""The errors that NVSwitches report by number (SXids): one report, and what was counted of them."""
+"""SXids, the numbered errors of NVSwitches: reports and counts."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
-# How bad the driver says an error is.  UNRATED: the line does not say.
+# The driver's severities.  UNRATED: the line names none.
 FATAL_SEVERITY, NON_FATAL, CORRECTABLE, UNRATED = "fatal", "non_fatal", "correctable", "unrated"
 
 
 class SxidReport(Struct, frozen=True, kw_only=True):
-    """One line of the kernel log about one error of the switch at ``pci`` (canonical, see ``canonical_pci``).
+    """One line of the kernel log about one error of the switch at ``pci`` (see ``canonical_pci``).
 
-    ``link``: the switch's own number of the NVLink it is about; None where the line names none.  ``old``: it happened
-    before this daemon could count; ``unix_time`` says when.
+    ``link``: the switch's number of the NVLink; None where the line names none.  ``old``: it happened at
+    ``unix_time``, before this daemon counted.
     """
 
     pci: str
@@ -20,13 +22,21 @@ class SxidReport(Struct, frozen=True, kw_only=True):
     severity: str
     link: int | None
     at: float  # monotonic
-    unix_time: float  # Unix time
+    unix_time: float
     old: bool = False
 
 
-class SxidCount(Struct, frozen=True, kw_only=True):
-    """One code of one switch and severity as the page shows it."""
+class SxidLabels(NamedTuple):
+    """The labels of a count."""
 
-    labels: tuple[str, str, str]  # pci_bus_id, sxid, severity
+    pci_bus_id: str
+    sxid: str
+    severity: str
+
+
+class SxidCount(Struct, frozen=True, kw_only=True):
+    """The events of one SXid of one switch and severity."""
+
+    labels: SxidLabels
     count: int  # events since the daemon's start
-    last_unix_time: float  # Unix time of the newest, also of one before the start
+    last_unix_time: float  # of the newest event, also of one before the start

@@ -1,4 +1,4 @@
-"""How cards are joined to each other and to the host: what the driver says, and what follows for replicas."""
+"""Paths between cards and to the host: what the driver reports, and what follows for replicas."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ STATUSES = (
 
 
 class LinkEnd(Struct, frozen=True, kw_only=True):
-    """Where one NVLink of a card leads: a word of ``LINK_ENDS``, and the address on the bus of a card there."""
+    """The far end of one NVLink: a word of ``LINK_ENDS``, and the PCI address of a GPU there."""
 
     kind: str
     pci_bus_id: str = ""
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """What the driver says of a pair of cards; empty where it did not answer."""
+    """What the driver reports of a pair of cards; empty where it did not answer."""
 
-    pci_path: str = ""  # a word of PCI_PATHS: the way over PCIe, even where there is a better one
+    pci_path: str = ""  # a word of PCI_PATHS: the path over PCIe, even where NVLink joins them
     access: Mapping[str, str] = EMPTY  # word of CAPABILITIES → word of STATUSES
 
 
 class CardTopology(Struct, frozen=True, kw_only=True):
-    """One card's place among the others.  Static: read rarely, and kept while a card is away."""
+    """One card's position among the others.  Static: read rarely, and kept while a card is lost."""
 
     peers: Mapping[str, Peer] = EMPTY  # the other card's uuid
     links: Mapping[int, LinkEnd] = EMPTY  # NVLink → its far end
@@ -50,16 +50,16 @@ class PeerPath(Struct, frozen=True, kw_only=True):
     uuid: str
     peer: str  # uuid
     path: str  # "NV18" or a word of PCI_PATHS
-    access: str  # what one may do with the other's memory: "read,write,…", or why nothing; "" when not known
+    access: str  # granted to the other's memory: "read,write,…", or the refusal; "": not known
 
 
 class GroupPaths(Struct, frozen=True, kw_only=True):
-    """How the cards of one replica reach each other.  None and "": some pair is not known, and it matters."""
+    """How the cards of one replica reach each other.  None and "": not known for a pair that matters."""
 
     replica: str
     worst: str = ""  # the slowest path between two of its cards
     over_pcie: bool | None = None  # some pair has no NVLink between them
-    cross_sockets: bool | None = None  # some pair stands behind different sockets
+    cross_sockets: bool | None = None  # some pair is attached to different sockets
 
 
 class LinkHealth(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class LinkHealth(Struct, frozen=True, kw_only=True):
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """All that a page shows of paths and links.  ``links`` is keyed by uuid."""
+    """Paths and link health of a snapshot.  ``links`` is keyed by uuid."""
 
     paths: tuple[PeerPath, ...] = ()
     groups: tuple[GroupPaths, ...] = ()

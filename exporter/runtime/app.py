@@ -190,11 +190,10 @@ class App:
         self._on_snapshot()
 
     def _economy(
-        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], owners: Sequence[GpuAssignment]
+        self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], assignments: Sequence[GpuAssignment]
     ) -> Economics:
         settings = self.settings
-        windows = tuple((window.label, window.seconds) for window in settings.windows)
-        return self._cost_tracker.update(cards, replicas, owners, windows=windows, costs=settings.costs)
+        return self._cost_tracker.update(cards, replicas, assignments, windows=settings.windows, costs=settings.costs)
 
     def _assignment(self) -> Assignment:
         """Say who sits where, without replicas that have gone since the last look, which may itself hang."""

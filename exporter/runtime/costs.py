@@ -15,9 +15,18 @@ from dataclasses import dataclass
 from exporter.derive import economics
 from exporter.derive.economics import HOUR, Consumed, Costs, EnergyMeter
 from exporter.derive.windows import History
-from exporter.model import CardState, Economics, EngineReading, GpuAssignment, ReplicaState, Signal
+from exporter.model import (
+    CardState,
+    Economics,
+    EngineReading,
+    GpuAssignment,
+    ReplicaState,
+    ReplicaWindow,
+    Signal,
+    TokenCount,
+    Window,
+)
 
-Windows = tuple[tuple[str, float], ...]  # label and length
 _Parts = tuple[tuple[str, float, float], ...]  # uuid, portion, when its energy began to be counted
 
 
@@ -34,16 +43,16 @@ class _Idle:
 class _ReplicaUsage:
     """One replica: its cards, what it consumed, and the newest count of tokens that waits for its energy."""
 
-    def __init__(self, parts: _Parts, windows: Windows) -> None:
+    def __init__(self, parts: _Parts, windows: Sequence[Window]) -> None:
         self.parts = parts
         self.history: History[Consumed] = History(windows)
-        self._waiting: tuple[float, float] | None = None
+        self._waiting: TokenCount | None = None
 
-    def add(self, generated: tuple[float, float], meters: Mapping[str, EnergyMeter]) -> None:
+    def add(self, generated: TokenCount, meters: Mapping[str, EnergyMeter]) -> None:
         """Book the tokens that waited as soon as the energy up to their instant is known."""
         self._record(meters)
         latest = self.history.latest
-        if latest is None or generated[0] > latest.at:
+        if latest is None or generated.at > latest.at:
             self._waiting = generated
             self._record(meters)
 
@@ -65,7 +74,7 @@ class CostTracker:
     """Makes the economics of each snapshot, and remembers what the next one needs."""
 
     def __init__(self) -> None:
-        self._windows: Windows = ()
+        self._windows: Sequence[Window] = ()
         self._meters: dict[str, EnergyMeter] = {}
         self._usages: dict[str, _ReplicaUsage] = {}
         self._idle: dict[str, _Idle] = {}
@@ -79,7 +88,7 @@ class CostTracker:
         replicas: Sequence[ReplicaState],
         assignments: Sequence[GpuAssignment],
         *,
-        windows: Windows,
+        windows: Sequence[Window],
         costs: Costs,
     ) -> Economics:
         """Book what the sources said since the last call, and give the figures.
@@ -134,10 +143,10 @@ class CostTracker:
 
     def _energy(
         self, replicas: Sequence[ReplicaState], shown: set[str]
-    ) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+    ) -> tuple[dict[ReplicaWindow, float], dict[ReplicaWindow, float]]:
         """Give joules per token and tokens per joule by (replica, window)."""
-        per_token: dict[tuple[str, str], float] = {}
-        per_joule: dict[tuple[str, str], float] = {}
+        per_token: dict[ReplicaWindow, float] = {}
+        per_joule: dict[ReplicaWindow, float] = {}
         kept: dict[str, _ReplicaUsage] = {}
         for replica in replicas:
             usage = self._usage_of(replica)
@@ -150,9 +159,9 @@ class CostTracker:
             usage.add(replica.generated_tokens, self._meters)
             for label, joules, tokens in _consumed(usage.history):
                 if tokens > 0:
-                    per_token[replica.name, label] = joules / tokens
+                    per_token[ReplicaWindow(replica.name, label)] = joules / tokens
                 if joules > 0:
-                    per_joule[replica.name, label] = tokens / joules
+                    per_joule[ReplicaWindow(replica.name, label)] = tokens / joules
         self._usages = kept
         return per_token, per_joule
 
@@ -165,12 +174,12 @@ class CostTracker:
         usage = self._usages.get(replica.name)
         if usage is not None and usage.parts == parts:
             latest = usage.history.latest
-            if latest is None or replica.generated_tokens is None or replica.generated_tokens[1] >= latest.tokens:
+            if latest is None or replica.generated_tokens is None or replica.generated_tokens.tokens >= latest.tokens:
                 return usage
         return _ReplicaUsage(parts, self._windows)
 
-    def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[tuple[str, str], float]:
-        found: dict[tuple[str, str], float] = {}
+    def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[ReplicaWindow, float]:
+        found: dict[ReplicaWindow, float] = {}
         for replica in replicas:
             price = economics.hourly(self._portions.get(replica.name, {}), prices)
             if price is None:
@@ -179,7 +188,7 @@ class CostTracker:
                 rate = figures.generation_token_rate
                 cost = None if rate is None else economics.cost_per_million(price, rate)
                 if cost is not None:
-                    found[replica.name, label] = cost
+                    found[ReplicaWindow(replica.name, label)] = cost
         return found
 
     # ------------------------------------------------------------------ idle time

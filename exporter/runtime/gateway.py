@@ -16,7 +16,7 @@ from exporter.errors import EndpointError, PageError, SourceError
 from exporter.gateways.detect import recognise
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
-from exporter.model import EMPTY, GatewayReading, GatewayState, SourceStatus
+from exporter.model import EMPTY, GatewayLabels, GatewayReading, GatewayState, SourceStatus, Window
 from exporter.runtime.poll.loop import Fetched, Fetcher, PollLoop
 from exporter.runtime.poll.target_poller import TargetPoller
 
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """What is asked of a gateway's poller.  Times in seconds; ``windows``: label and length."""
+    """What is asked of a gateway's poller.  Times in seconds."""
 
     name: str
     kind: str
     interval: float
-    windows: tuple[tuple[str, float], ...]
+    windows: tuple[Window, ...]
 
 
 class Gateway:
@@ -54,7 +54,7 @@ class Gateway:
     def initial_state(self) -> GatewayState:
         """Give the state before the first poll."""
         config = self.config
-        labels = (config.name, "" if config.kind == "auto" else config.kind)
+        labels = GatewayLabels(config.name, "" if config.kind == "auto" else config.kind)
         return GatewayState(
             name=config.name, labels=labels, status=self._poll_loop.status, reading=None, last_read_at=None
         )
@@ -87,7 +87,7 @@ class Gateway:
             self._poll_loop.log_restart()
         return GatewayState(
             name=self.config.name,
-            labels=(self.config.name, reading.gateway),
+            labels=GatewayLabels(self.config.name, reading.gateway),
             status=self._poll_loop.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,

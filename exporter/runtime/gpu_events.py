@@ -24,6 +24,7 @@ from exporter.model import (
     KERNEL_LOG,
     NVML,
     CardState,
+    InstanceId,
     SourceStatus,
     SxidCount,
     SxidReport,
@@ -161,7 +162,7 @@ class GpuEvents:
                 at=at,
                 unix_time=wall,
                 uuid=message.uuid,
-                instance=(message.gpu_instance, message.compute_instance),
+                instance=InstanceId(message.gpu_instance, message.compute_instance),
                 times=message.times,
             )
             self._report(report)

@@ -29,6 +29,7 @@ from exporter.model import (
     Outcome,
     ReplicaState,
     Snapshot,
+    SourceReason,
     SourceStatus,
     Stragglers,
     SxidCount,
@@ -193,7 +194,7 @@ class Publisher:
             loop_restarts=restarts,
             dropped_series=self._dropped(),
             parse_warnings={
-                (status.source, reason): count
+                SourceReason(status.source, reason): count
                 for status, found in zip(polled, parse_warnings, strict=True)
                 for reason, count in found.items()
             },

@@ -23,9 +23,11 @@ from exporter.model import (
     EngineReading,
     Histogram,
     KvCacheHeadroom,
+    ReplicaLabels,
     ReplicaState,
     SourceStatus,
     Stage,
+    Window,
     WindowFigures,
 )
 from exporter.runtime.engine_info import EngineInfoReader
@@ -42,14 +44,14 @@ _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that we
 class ReplicaConfig:
     """What is asked of a replica's poller.  Times in seconds; ``timeout`` is that of a poll.
 
-    ``windows``: label and length.  ``stages``: those that are followed over them.
+    ``stages``: those that are followed over them.
     """
 
     name: str
     kind: str
     interval: float
     timeout: float = 1.0
-    windows: tuple[tuple[str, float], ...]
+    windows: tuple[Window, ...]
     quantiles: tuple[float, ...]
     stages: tuple[Stage, ...] = tuple(Stage)
     image: str = ""
@@ -84,7 +86,7 @@ class Replica:
         return ReplicaState(
             name=config.name,
             kind=config.kind,
-            labels=(config.name, "" if config.kind == "auto" else config.kind, ""),
+            labels=ReplicaLabels(config.name, "" if config.kind == "auto" else config.kind, ""),
             status=self._poll_loop.status,
             reading=None,
             last_read_at=None,
@@ -182,12 +184,12 @@ class Replica:
     def apply(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
         """Give the state after a page that was understood."""
         now = self._clock()
-        known = "" if reading.several_models else reading.model or before.labels[2]
-        if before.labels[2] not in ("", known):
+        known = "" if reading.several_models else reading.model or before.labels.model
+        if before.labels.model not in ("", known):
             self._reset()
         restarts = self._progress.totals.restarts if self._progress else 0
         reading = delta.with_zero_hits(self._progress, reading)
-        longest = max((seconds for _, seconds in self.config.windows), default=delta.RETENTION)
+        longest = max((window.seconds for window in self.config.windows), default=delta.RETENTION)
         self._progress = delta.update(self._progress, reading, self.config.stages, longest)
         totals = self._progress.totals if self._progress else None
         if totals is not None:
@@ -202,13 +204,13 @@ class Replica:
         if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.take():
             self._log_frozen(frozen=frozen)
         windows = engine.window_figures(self._history, self.config.quantiles, reading)
-        shortest = windows.get(self.config.windows[0][0]) if self.config.windows else None
+        shortest = windows.get(self.config.windows[0].label) if self.config.windows else None
         carried = delta.departed_totals(self._progress, reading)
         added, self._departed_histograms = self._departed_histograms, carried.histograms
         return ReplicaState(
             name=self.config.name,
             kind=self.config.kind,
-            labels=(self.config.name, reading.engine, known),
+            labels=ReplicaLabels(self.config.name, reading.engine, known),
             status=self._poll_loop.succeeded(page.duration),
             reading=reading,
             last_read_at=reading.at,
@@ -235,9 +237,9 @@ class Replica:
 
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> KvCacheHeadroom:
         self._usage.add(capacity.kv_cache_usage(reading))
-        window = self.config.windows[0] if self.config.windows else ("", 0.0)
-        recent = self._usage.within(window[0]) if self.config.windows else ()
-        return capacity.headroom(reading, windows, recent, window[1])
+        window = self.config.windows[0] if self.config.windows else Window("", 0.0)
+        recent = self._usage.within(window.label) if self.config.windows else ()
+        return capacity.headroom(reading, windows, recent, window.seconds)
 
     def explain(self, error: SourceError) -> SourceError:
         """Return the error with the flag that the server may lack, where it has no metrics endpoint."""

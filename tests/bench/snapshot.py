@@ -15,7 +15,7 @@ import time
 
 from exporter.catalog.spec import SeriesSet
 from exporter.derive.assignment import Assignment
-from exporter.model import COMMON_STAGES, DriverFacts, GpuAssignment, Snapshot, SourceStatus, Stage
+from exporter.model import COMMON_STAGES, DriverFacts, GpuAssignment, Snapshot, SourceStatus, Stage, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -26,7 +26,7 @@ from tests.support.builders import Clock, card
 
 WARM_UP = 60  # seconds
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-WINDOWS = (("1m", 60.0), ("5m", 300.0))
+WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 
 
 class Engine:

@@ -13,7 +13,7 @@ import os
 
 from exporter.catalog.spec import SeriesSet
 from exporter.errors import EndpointError
-from exporter.model import Snapshot
+from exporter.model import Snapshot, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import ReplayedPage
@@ -48,7 +48,11 @@ def main() -> None:
         return now
 
     plan = ReplicaConfig(
-        name="r", kind="auto", interval=1.0, windows=(("1m", 60.0), ("5m", 300.0)), quantiles=(0.5, 0.95, 0.99, 0.999)
+        name="r",
+        kind="auto",
+        interval=1.0,
+        windows=(Window("1m", 60.0), Window("5m", 300.0)),
+        quantiles=(0.5, 0.95, 0.99, 0.999),
     )
     poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
     renderer = ExpositionRenderer(openmetrics=True, series=SeriesSet.FULL)

@@ -20,11 +20,11 @@ import pytest
 from exporter.derive.delta import update
 from exporter.derive.engine import window_figures
 from exporter.derive.windows import History
-from exporter.model import EngineReading, Histogram, Quantity, Stage
+from exporter.model import EngineReading, Histogram, Quantity, Stage, Window
 
 PROMTOOL = shutil.which("promtool")
 STEP, PAGES = 5, 145
-WINDOWS = (("1m", 60.0), ("5m", 300.0))
+WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 QUANTILES = (0.5, 0.95, 0.99, 0.999)
 BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 COUNTERS = (Quantity.GENERATION_TOKENS, Quantity.PREFIX_CACHE_QUERIES, Quantity.PREFIX_CACHE_HITS)

@@ -28,6 +28,7 @@ from exporter.model import (
     Economics,
     EngineReading,
     GpuAssignment,
+    GpuLabels,
     KvCacheHeadroom,
     KvTokens,
     LinkHealth,
@@ -39,9 +40,12 @@ from exporter.model import (
     Straggler,
     Stragglers,
     SxidCount,
+    SxidLabels,
     Topology,
+    Window,
     WindowFigures,
     XidCount,
+    XidLabels,
 )
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -89,7 +93,7 @@ def page_of_recording(stem: str) -> str:
         name="replica",
         kind="auto",
         interval=5.0,
-        windows=(("1m", 60.0), ("5m", 300.0)),
+        windows=(Window("1m", 60.0), Window("5m", 300.0)),
         quantiles=(0.5, 0.95, 0.99, 0.999),
     )
     poller = replica_poller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
@@ -135,7 +139,7 @@ def page_of_cards(scenario: str) -> str:
             status=SourceStatus(source=f"gpu:{card.uuid}", up=True, duration=0.001, last_success=clock.now),
             reading=reading,
             last_read_at=reading.at,
-            labels=(str(card.index), card.uuid),
+            labels=GpuLabels(str(card.index), card.uuid),
             topology=joined[card.uuid],
             pipes=frozenset(pipe for pipe, share in reading.pipe_active.items() if share > 0),
         )
@@ -185,7 +189,9 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
     cards = (
         card(0, up=False),
         replace(card(1), reading=sick),
-        replace(card(2), facts=CardFacts(index=1, uuid="MIG-0002", instance=part), labels=("1:2", "MIG-0002")),
+        replace(
+            card(2), facts=CardFacts(index=1, uuid="MIG-0002", instance=part), labels=GpuLabels("1:2", "MIG-0002")
+        ),
     )
     standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
     left = KvTokens(used=900.0, free=100.0, sequences=0.0)
@@ -225,15 +231,23 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         ),
         xids=(
             XidCount(
-                labels=("0", "GPU-0000", "79", "nvml+kernel_log"), xid=79, count=1, last_unix_time=1.69e9, whole=True
+                labels=XidLabels("0", "GPU-0000", "79", "nvml+kernel_log"),
+                xid=79,
+                count=1,
+                last_unix_time=1.69e9,
+                is_whole_gpu=True,
             ),
             XidCount(
-                labels=("0", "GPU-0000", "95", "nvml+kernel_log"), xid=95, count=0, last_unix_time=None, whole=True
+                labels=XidLabels("0", "GPU-0000", "95", "nvml+kernel_log"),
+                xid=95,
+                count=0,
+                last_unix_time=None,
+                is_whole_gpu=True,
             ),
         ),
         sxids=(
-            SxidCount(labels=("0000:c1:00", "12028", "non_fatal"), count=2, last_unix_time=1.69e9),
-            SxidCount(labels=("0000:c1:00", "24007", "fatal"), count=1, last_unix_time=1.69e9),
+            SxidCount(labels=SxidLabels("0000:c1:00", "12028", "non_fatal"), count=2, last_unix_time=1.69e9),
+            SxidCount(labels=SxidLabels("0000:c1:00", "24007", "fatal"), count=1, last_unix_time=1.69e9),
         ),
         daemon=DaemonState(
             parse_warnings={("engine:a", "duplicate"): 2},

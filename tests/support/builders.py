@@ -8,6 +8,8 @@ from exporter.model import (
     CardReading,
     CardState,
     EngineReading,
+    GpuLabels,
+    ReplicaLabels,
     ReplicaState,
     Signal,
     Snapshot,
@@ -36,7 +38,7 @@ def card(index: int = 0, *, at: float = 1000.0, up: bool = True, **signals: floa
         status=SourceStatus(source=f"gpu:{uuid}", up=up, reason="" if up else "lost"),
         reading=CardReading(at=at, signals=values) if up else None,
         last_read_at=at,
-        labels=(str(index), uuid),
+        labels=GpuLabels(str(index), uuid),
     )
 
 
@@ -49,7 +51,7 @@ def replica(name: str = "a", *, at: float = 1000.0, up: bool = True, model: str 
     return ReplicaState(
         name=name,
         kind="vllm",
-        labels=(name, "vllm", model),
+        labels=ReplicaLabels(name, "vllm", model),
         status=SourceStatus(source=f"engine:{name}", up=up, reason="" if up else "refused"),
         reading=reading if up else None,
         last_read_at=at,

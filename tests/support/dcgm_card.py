@@ -6,7 +6,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.model import DriverFacts, Signal, XidCount
+from exporter.model import DriverFacts, Signal, XidCount, XidLabels
 from exporter.render.dcgm.page import render
 from exporter.render.dcgm.query import parse_query
 from tests.support.builders import card, snapshot
@@ -83,7 +83,7 @@ def moved(at, index=0, **counters):
 
 def xid(index, code, count=0, wall=None):
     return XidCount(
-        labels=(str(index), f"GPU-{index:04d}", str(code or "other"), "nvml"),
+        labels=XidLabels(str(index), f"GPU-{index:04d}", str(code or "other"), "nvml"),
         xid=code,
         count=count,
         last_unix_time=wall,

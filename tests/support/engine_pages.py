@@ -7,6 +7,7 @@ import pathlib
 from exporter.engines.detect import recognise
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
+from exporter.model import Window
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay
 
@@ -23,7 +24,7 @@ def interpret(body: bytes, engine=None):
 
 
 def poller(pages, clock, **changes):
-    values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0),), "quantiles": (0.5,)}
+    values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (Window("1m", 60.0),), "quantiles": (0.5,)}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
 

@@ -8,7 +8,7 @@ import re
 from exporter.derive.assignment import Endpoint
 from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import by_kind
-from exporter.model import DaemonState, Snapshot
+from exporter.model import DaemonState, Snapshot, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.sources.replay import Replay
@@ -38,7 +38,13 @@ def capture(name: str) -> bytes:
 
 
 def poller(pages, clock=None, **changes):
-    values = {"name": "edge", "kind": "auto", "interval": 5.0, "windows": (("1m", 60.0), ("5m", 300.0)), **changes}
+    values = {
+        "name": "edge",
+        "kind": "auto",
+        "interval": 5.0,
+        "windows": (Window("1m", 60.0), Window("5m", 300.0)),
+        **changes,
+    }
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return gateway_poller(
         GatewayConfig(**values), fetcher, endpoints=lambda: PLACES, clock=clock or Clock(), wall=lambda: 1.7e9

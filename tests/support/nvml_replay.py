@@ -17,7 +17,7 @@ from exporter.driver.nvml.errors import NOT_SUPPORTED
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
-from exporter.model import CardState, Snapshot, SourceStatus
+from exporter.model import CardState, GpuLabels, Snapshot, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
 from exporter.simulate.nvml_gpm import c_nvmlGpmMetricsGet_t
 from tests.support.builders import Clock
@@ -171,6 +171,6 @@ def _state(facts, reading, index, joined=None):
         status=SourceStatus(source=f"gpu:{facts.uuid}", up=True, last_success=reading.at),
         reading=reading,
         last_read_at=reading.at,
-        labels=(index, facts.uuid),
+        labels=GpuLabels(index, facts.uuid),
         topology=joined,
     )

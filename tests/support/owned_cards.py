@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from exporter.derive.assignment import Assignment, Endpoint, assign_gpus
-from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, Signal, SourceStatus
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, GpuLabels, Missing, Signal, SourceStatus
 from tests.support.fake_proc import FakeProc
 from tests.support.processes import read_processes
 
@@ -24,7 +24,7 @@ def card(index: int, *pids: int, known: bool = True, read: bool = True, missing:
         status=SourceStatus(source=f"gpu:{uuid}", up=read),
         reading=reading if read else None,
         last_read_at=1.0 if read else None,
-        labels=(str(index), uuid),
+        labels=GpuLabels(str(index), uuid),
     )
 
 

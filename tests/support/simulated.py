@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.config.settings import CostSettings
 from exporter.derive.assignment import Assignment
-from exporter.model import CardFacts, CardReading, CardState, DriverFacts, GpuAssignment, Signal, SourceStatus
+from exporter.model import CardFacts, CardReading, CardState, DriverFacts, GpuAssignment, Signal, SourceStatus, Window
 from exporter.runtime.costs import CostTracker
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -18,7 +18,7 @@ from tests.support.builders import Clock
 from tests.support.engine_pages import poll
 
 BEGIN = 1000.0  # the clock at the world's start
-WINDOWS = (("1m", 60.0), ("5m", 300.0))
+WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 PROCESS = ProcessFacts(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, most_files=1)
 
 

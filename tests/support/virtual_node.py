@@ -17,7 +17,7 @@ from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.protocol import EventSubscription, XidSeen
-from exporter.model import CardState, GpuAssignment, SourceStatus
+from exporter.model import CardState, GpuAssignment, GpuLabels, SourceStatus, Window
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.costs import CostTracker
 from exporter.runtime.diagnosis import Diagnosis
@@ -38,7 +38,7 @@ from tests.support.engine_pages import poll
 from tests.support.simulated_driver import simulated_driver
 
 UNIX_START = 1_767_571_200  # Monday 2026-01-05, midnight UTC
-WINDOWS = (("1m", 60.0), ("5m", 300.0))
+WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 QUANTILES = (0.5, 0.95, 0.99)
 SLOW_INTERVAL = 5.0  # seconds between two readings of what changes rarely, as in the worker
 PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, open_files=1, max_files=1)
@@ -98,7 +98,7 @@ class Gpus:
             ),
             reading=reading,
             last_read_at=at,
-            labels=(place(facts), facts.uuid),
+            labels=GpuLabels(place(facts), facts.uuid),
             topology=self._topology.get(facts.uuid),
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from exporter.driver import protocol
 from exporter.logs import log_down, log_event, log_up
-from exporter.model import CardFacts, CardReading, CardState, CardTopology, Missing, SourceStatus
+from exporter.model import CardFacts, CardReading, CardState, CardTopology, GpuLabels, Missing, SourceStatus
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ OPEN_DEADLINE = 30.0  # seconds; without persistence mode a card's first handle 
 @dataclass(slots=True)
 class _Card:
     facts: CardFacts
-    labels: tuple[str, str]
+    labels: GpuLabels
     seen_at: float
     reading: CardReading | None = None
     reason: str = ""  # why it is gone; empty while it answers
@@ -96,9 +96,9 @@ def _fresh(card: _Card, whole: _Card, now: float, freshness: float) -> bool:
 
 def _log_state(card: _Card, uuid: str) -> None:
     if card.said:
-        log_down(_log, f"gpu:{uuid}", card.said, gpu=card.labels[0])
+        log_down(_log, f"gpu:{uuid}", card.said, gpu=card.labels.gpu)
     else:
-        log_up(_log, f"gpu:{uuid}", gpu=card.labels[0])
+        log_up(_log, f"gpu:{uuid}", gpu=card.labels.gpu)
 
 
 class CardRegistry:
@@ -134,7 +134,7 @@ class CardRegistry:
             self._keep_instances(facts.uuid, frozenset())
 
     def _noted(self, facts: CardFacts, now: float) -> _Card:
-        labels = (place(facts), facts.uuid)
+        labels = GpuLabels(place(facts), facts.uuid)
         card = self._cards.get(facts.uuid)
         if card is None:
             card = self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
@@ -154,7 +154,7 @@ class CardRegistry:
             instance = card.facts.instance
             if instance is not None and instance.parent == parent and uuid not in kept:
                 del self._cards[uuid]
-                log_event(_log, logging.INFO, "mig_instance_removed", source=f"gpu:{uuid}", gpu=card.labels[0])
+                log_event(_log, logging.INFO, "mig_instance_removed", source=f"gpu:{uuid}", gpu=card.labels.gpu)
 
     def read(self, message: protocol.CardRead, wall: float) -> None:
         """Take in a reading."""
@@ -306,7 +306,9 @@ class CardRegistry:
         name = f"unknown-{index}"
         status = SourceStatus(source=f"gpu:{name}", up=False, reason=reason, hung=reason == "hung")
         facts = CardFacts(index=index, uuid=name)
-        return CardState(facts=facts, status=status, reading=None, last_read_at=None, labels=(str(index), name))
+        return CardState(
+            facts=facts, status=status, reading=None, last_read_at=None, labels=GpuLabels(str(index), name)
+        )
 
     def _state(self, uuid: str, card: _Card, now: float, freshness: float, down: str) -> CardState:
         reading = card.reading
@@ -382,6 +384,6 @@ class CardRegistry:
         if absent != card.said_absent:
             log_event(
                 _log, logging.INFO, "unsupported_signals",
-                source=f"gpu:{card.facts.uuid}", gpu=card.labels[0], signals=",".join(absent) or "none",
+                source=f"gpu:{card.facts.uuid}", gpu=card.labels.gpu, signals=",".join(absent) or "none",
             )  # fmt: skip
         card.said_absent = absent

@@ -48,7 +48,7 @@ def render(snapshot: Snapshot, wanted: PageQuery, *, hostname: str, rates: Rates
 def _by_card(snapshot: Snapshot) -> dict[str, tuple[XidCount, ...]]:
     found: dict[str, list[XidCount]] = {}
     for one in snapshot.xids:
-        found.setdefault(one.labels[1], []).append(one)
+        found.setdefault(one.labels.uuid, []).append(one)
     return {uuid: tuple(counts) for uuid, counts in found.items()}
 
 

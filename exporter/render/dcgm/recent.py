@@ -27,7 +27,7 @@ class XidWindow:
 
     def take(self, xids: Sequence[XidCount], at: float, wall: float) -> Recent:
         """Note the counts at ``at`` (monotonic; ``wall`` the same in Unix time) and give those of the window."""
-        shown = {(one.labels[1], one.xid): one for one in xids if one.xid is not None and one.count}
+        shown = {(one.labels.uuid, one.xid): one for one in xids if one.xid is not None and one.count}
         if self._counts is None:
             ages = {
                 key: max(0.0, wall - one.last_unix_time)

@@ -82,14 +82,11 @@ class PollerManager:
             kind=engine.kind,
             interval=engine.interval,
             timeout=engine.timeout,
-            windows=self._windows(),
+            windows=self._settings.windows,
             quantiles=self._settings.quantiles,
             stages=tuple(Stage) if self._settings.series == "full" else COMMON_STAGES,
             image=engine.image,
         )
-
-    def _windows(self) -> tuple[tuple[str, float], ...]:
-        return tuple((window.label, window.seconds) for window in self._settings.windows)
 
     # ------------------------------------------------------------------ gateways
 
@@ -102,7 +99,7 @@ class PollerManager:
 
         def config(gateway: GatewaySettings) -> GatewayConfig:
             return GatewayConfig(
-                name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=self._windows()
+                name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=self._settings.windows
             )
 
         def make(gateway: GatewaySettings) -> GatewayPoller:

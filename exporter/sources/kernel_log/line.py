@@ -108,7 +108,7 @@ def _part(text: str) -> InstanceId:
     found = _PART.match(text)
     if found is None:
         return WHOLE_GPU
-    return int(found[1]), int(found[2]) if found[2] else None
+    return InstanceId(int(found[1]), int(found[2]) if found[2] else None)
 
 
 def _plain(text: str) -> str:

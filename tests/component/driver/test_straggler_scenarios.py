@@ -6,7 +6,7 @@ import pytest
 
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
-from exporter.model import CardState, Cause, GpuAssignment, Signal, SourceStatus
+from exporter.model import CardState, Cause, GpuAssignment, GpuLabels, Signal, SourceStatus
 from exporter.runtime.stragglers import StragglerWatch
 from exporter.simulate.scenarios import find
 from tests.support.builders import Clock
@@ -57,7 +57,7 @@ class Lab:
             status=SourceStatus(source=f"gpu:{card.uuid}", up=True),
             reading=reading,
             last_read_at=reading.at,
-            labels=(str(card.index), card.uuid),
+            labels=GpuLabels(str(card.index), card.uuid),
         )
 
 

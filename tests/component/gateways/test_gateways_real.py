@@ -14,6 +14,7 @@ import threading
 import pytest
 
 from exporter.http.client.client import HttpClient, Target
+from exporter.model import Window
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from tests.support.tools import tool
 from tests.support.waiting import until
@@ -157,7 +158,7 @@ def haproxy(program, backends, tmp_path):
 
 
 def watch(url, kind="auto"):
-    plan = GatewayConfig(name="edge", kind=kind, interval=5.0, windows=(("1m", 60.0),))
+    plan = GatewayConfig(name="edge", kind=kind, interval=5.0, windows=(Window("1m", 60.0),))
     return gateway_poller(plan, HttpClient(Target(url=url, timeout=5.0)))
 
 

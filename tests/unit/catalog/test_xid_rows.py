@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.catalog import metrics
 from exporter.derive.xids import MAX_CODES, XidCounters
-from exporter.model import KERNEL_LOG, NVML, CardFacts, MigInstance, Snapshot, XidReport
+from exporter.model import KERNEL_LOG, NVML, CardFacts, GpuLabels, MigInstance, Snapshot, XidReport
 from exporter.model.xid_catalog import CATALOGUE, FATAL, RESETTING
 from tests.support.builders import card
 from tests.support.records import replace
@@ -19,7 +19,7 @@ def whole(index: int):
 def part(index: int):
     instance = MigInstance(number=0, parent=f"GPU-{index}", profile="1g.10gb", gpu_instance=7, compute_instance=0)
     return replace(
-        card(index), facts=CardFacts(index=index, uuid="MIG-0", instance=instance), labels=("0:0", "MIG-0")
+        card(index), facts=CardFacts(index=index, uuid="MIG-0", instance=instance), labels=GpuLabels("0:0", "MIG-0")
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headroom, mean_length
 from exporter.derive.delta import FINISHED, ReplicaTotals
-from exporter.model import EngineReading, KvTokens, Quantity, WindowFigures
+from exporter.model import EngineReading, KvTokens, Quantity, Window, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.simulate.records import Replica, Scenario, Traffic
 from exporter.simulate.scenarios import H100, LLAMA_8B
@@ -167,7 +167,7 @@ def page(usage, model="m"):
 
 
 def poller(pages, clock):
-    windows = (("1m", 60.0), ("5m", 300.0))
+    windows = (Window("1m", 60.0), Window("5m", 300.0))
     plan = ReplicaConfig(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
     return replica_poller(plan, Replay(pages), clock=clock, wall=lambda: 1.7e9)
 

@@ -10,6 +10,7 @@ from exporter.derive.counters import MAX_NAMES
 from exporter.derive.delta import RETENTION, departed_totals, update
 from exporter.derive.departed_ranks import MAX_DEPARTED, MAX_EXPIRED
 from exporter.derive.ranks import quantity_totals, sum_over_ranks
+from exporter.model import Window
 from tests.support.builders import Clock
 from tests.support.counted_pages import GEN, TTFT, histogram, page, run, tokens
 from tests.support.engine_pages import polled, poller
@@ -74,7 +75,7 @@ def test_a_replica_remembers_ranks_for_its_longest_window():
 
     clock = Clock()
     bodies = [body(100, 1e6), *[body(100)] * 4, body(100, 1e6 + 50)]
-    one = poller(bodies, clock, windows=(("1m", 60.0), ("1h", 3600.0)))
+    one = poller(bodies, clock, windows=(Window("1m", 60.0), Window("1h", 3600.0)))
     state = polled(one, clock, len(bodies), step=2 * RETENTION)
     assert state.windows["1h"].generation_token_rate == pytest.approx(50 / (10 * RETENTION))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.config.settings import CostSettings, parse
 from exporter.derive import economics
-from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
+from exporter.model import EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
 from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
 from exporter.simulate.records import Replica, Scenario, Traffic
@@ -30,7 +30,7 @@ def serving(name="a", *, rate=None, running=1.0, generated=None, **ranks):
     windows = {} if rate is None else {"1m": WindowFigures(seconds=60.0, generation_token_rate=rate)}
     numbers = {rank: {Quantity.REQUESTS_RUNNING: number} for rank, number in (ranks or {"0": running}).items()}
     reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks=numbers)
-    return replica(name, reading=reading, windows=windows, generated_tokens=generated)
+    return replica(name, reading=reading, windows=windows, generated_tokens=generated and TokenCount(*generated))
 
 
 class Books:
@@ -206,7 +206,7 @@ def test_new_windows_begin_with_what_the_old_accounts_kept():
     before = books.run(30)
     serves = serving(generated=(1030.4, 1520.0))
     cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
-    found = books.cost_tracker.update(cards, [serves], books.assignments, windows=(("2m", 120.0),), costs=FREE)
+    found = books.cost_tracker.update(cards, [serves], books.assignments, windows=(Window("2m", 120.0),), costs=FREE)
     assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
 
 
@@ -222,7 +222,7 @@ def test_new_windows_leave_idle_time_alone():
     books = Books(costs=DOLLARS)
     books.book([card(0, at=1000.0, utilization=0.0)])
     cards = [card(0, at=1010.0, utilization=0.0)]
-    found = books.cost_tracker.update(cards, [], (), windows=(("2m", 120.0),), costs=DOLLARS)
+    found = books.cost_tracker.update(cards, [], (), windows=(Window("2m", 120.0),), costs=DOLLARS)
     assert found.idle_seconds == {"GPU-0000": 10.0}
 
 

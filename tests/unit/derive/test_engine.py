@@ -12,7 +12,17 @@ from exporter.derive.delta import update
 from exporter.derive.engine import LIFETIME, is_frozen, rank_imbalance, replica_imbalance, window_figures
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.windows import History
-from exporter.model import EngineReading, Histogram, Quantity, ReplicaState, SourceStatus, Stage, WindowFigures
+from exporter.model import (
+    EngineReading,
+    Histogram,
+    Quantity,
+    ReplicaLabels,
+    ReplicaState,
+    SourceStatus,
+    Stage,
+    Window,
+    WindowFigures,
+)
 from tests.support.records import replace
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
@@ -20,7 +30,7 @@ GEN = Quantity.GENERATION_TOKENS
 QUERIES = Quantity.PREFIX_CACHE_QUERIES
 HITS = Quantity.PREFIX_CACHE_HITS
 RUNNING = Quantity.REQUESTS_RUNNING
-WINDOWS = (("1m", 60.0), ("5m", 300.0))
+WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 QUANTILES = (0.5, 0.99)
 
 
@@ -370,7 +380,7 @@ def replica(name, ranks, model="m", **windows):
     return ReplicaState(
         name=name,
         kind="vllm",
-        labels=(name, "vllm", model),
+        labels=ReplicaLabels(name, "vllm", model),
         status=SourceStatus(source=name, up=True),
         reading=None if ranks is None else page(0, ranks=ranks),
         last_read_at=0.0,

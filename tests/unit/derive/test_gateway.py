@@ -7,7 +7,7 @@ import pytest
 from exporter.derive.assignment import Endpoint
 from exporter.derive.gateway import MAX_REMEMBERED, match_backends, update, window_figures
 from exporter.derive.windows import History
-from exporter.model import BackendLoad, GatewayReading
+from exporter.model import Backend, BackendLoad, GatewayReading
 
 WINDOW = "1m"
 
@@ -16,7 +16,7 @@ def said(at, /, *, pool="p", **backends):
     """A page of one pool: each backend's requests, or all that is known of it; ``_name`` is a field of the page."""
     fields = {name[1:]: backends.pop(name) for name in list(backends) if name.startswith("_")}
     loads = {
-        (pool, name): load if isinstance(load, BackendLoad) else BackendLoad(requests=load)
+        Backend(pool, name): load if isinstance(load, BackendLoad) else BackendLoad(requests=load)
         for name, load in backends.items()
     }
     return GatewayReading(at=at, gateway="haproxy", backends=loads, **fields)
@@ -71,7 +71,11 @@ def test_requests_of_a_gateway_that_says_only_rates_are_rate_by_time():
 
 def test_a_pool_of_which_some_backends_were_left_out_has_no_shares_and_a_new_face_brings_no_old_requests():
     cut = frozenset({"p"})
-    readings = [said(0, a=0, _cut=cut), said(10, a=10, b=9000, _cut=cut), said(20, a=20, b=9010)]
+    readings = [
+        said(0, a=0, _truncated_pools=cut),
+        said(10, a=10, b=9000, _truncated_pools=cut),
+        said(20, a=20, b=9010),
+    ]
     assert windows(*readings[:2])[1].shares == {}
     assert shares(*readings) == {"a": pytest.approx(2 / 3), "b": pytest.approx(1 / 3)}
 
@@ -93,5 +97,5 @@ def test_half_a_page_changes_nothing():
 def test_a_name_decides_only_where_nobody_is_at_the_address():
     two = [Endpoint(replica=name, host="node-7", port=8000, gpus=None) for name in ("node-7:8000", "other")]
     named = [Endpoint(replica="node-7:8000", host="far.example", port=9000, gpus=None)]
-    assert match_backends([("p", "node-7:8000")], two) == {}
-    assert match_backends([("p", "node-7:8000")], named) == {("p", "node-7:8000"): "node-7:8000"}
+    assert match_backends([Backend("p", "node-7:8000")], two) == {}
+    assert match_backends([Backend("p", "node-7:8000")], named) == {("p", "node-7:8000"): "node-7:8000"}

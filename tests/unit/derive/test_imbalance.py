@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.imbalance import SIGNALS, group_imbalances
-from exporter.model import CardFacts, CardReading, CardState, GpuAssignment, Signal, SourceStatus
+from exporter.model import CardFacts, CardReading, CardState, GpuAssignment, GpuLabels, Signal, SourceStatus
 
 USE = Signal.UTILIZATION
 POWER = Signal.POWER
@@ -25,7 +25,7 @@ def card(index: int, signals=None, **named) -> CardState:
         status=SourceStatus(source=f"gpu:{uuid}", up=True),
         reading=CardReading(at=1.0, signals=values),
         last_read_at=1.0,
-        labels=(str(index), uuid),
+        labels=GpuLabels(str(index), uuid),
     )
 
 
@@ -37,7 +37,7 @@ def lost(index: int) -> CardState:
         status=status,
         reading=None,
         last_read_at=None,
-        labels=(str(index), uuid),
+        labels=GpuLabels(str(index), uuid),
     )
 
 

@@ -14,6 +14,7 @@ from exporter.model import (
     CardState,
     CardTopology,
     GpuAssignment,
+    GpuLabels,
     LinkEnd,
     MigInstance,
     Missing,
@@ -38,7 +39,7 @@ def card(index=0, *, at=0.0, name="H100", up=None, mig=False, read=True, missing
         status=SourceStatus(source="gpu", up=read),
         reading=reading if read else None,
         last_read_at=at,
-        labels=(str(index), f"GPU-{index}"),
+        labels=GpuLabels(str(index), f"GPU-{index}"),
         topology=topology,
     )
 

@@ -16,6 +16,7 @@ from exporter.model import (
     CardState,
     CardTopology,
     GpuAssignment,
+    GpuLabels,
     LinkEnd,
     Missing,
     Peer,
@@ -50,7 +51,7 @@ def card(index, *, up=None, links=None, peers=None, numa=None, missing=None, rea
         status=SourceStatus(source=f"gpu:{uuid}", up=read),
         reading=reading if read else None,
         last_read_at=1.0,
-        labels=(str(index), uuid),
+        labels=GpuLabels(str(index), uuid),
         topology=CardTopology(peers=known, links=links or {}),
     )
 

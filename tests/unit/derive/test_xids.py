@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.derive import xids
 from exporter.derive.xids import WINDOW, XidCounters
-from exporter.model import BUS, KERNEL_LOG, NVML, CardFacts, XidReport, canonical_pci
+from exporter.model import BUS, KERNEL_LOG, NVML, CardFacts, GpuLabels, XidReport, canonical_pci
 from tests.support.builders import card
 from tests.support.records import replace
 
@@ -18,7 +18,9 @@ PCI = "0000:65:00"
 
 
 def state(index=0, uuid="GPU-a", pci="00000000:65:00.0"):
-    return replace(card(index), facts=CardFacts(index=index, uuid=uuid, pci_bus_id=pci), labels=(str(index), uuid))
+    return replace(
+        card(index), facts=CardFacts(index=index, uuid=uuid, pci_bus_id=pci), labels=GpuLabels(str(index), uuid)
+    )
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from exporter.derive.xids import MAX_UNKNOWN, WINDOW, XidCounters
-from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE_GPU, CardFacts, MigInstance, XidReport
+from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE_GPU, CardFacts, GpuLabels, InstanceId, MigInstance, XidReport
 from tests.support.builders import card
 from tests.support.records import replace
 
 PCI = "0000:65:00"
 WHOLE_CARD = replace(
-    card(0), facts=CardFacts(index=0, uuid="GPU-a", pci_bus_id="00000000:65:00.0", mig=True), labels=("0", "GPU-a")
+    card(0),
+    facts=CardFacts(index=0, uuid="GPU-a", pci_bus_id="00000000:65:00.0", mig=True),
+    labels=GpuLabels("0", "GPU-a"),
 )
 
 
@@ -19,7 +21,7 @@ def part(number, gpu, compute=0, *, uuid=None, parent="GPU-a"):
     uuid = uuid or f"MIG-{number}"
     instance = MigInstance(number=number, parent=parent, gpu_instance=gpu, compute_instance=compute)
     facts = CardFacts(index=0, uuid=uuid, instance=instance)
-    return replace(card(0), facts=facts, labels=(f"0:{number}", uuid))
+    return replace(card(0), facts=facts, labels=GpuLabels(f"0:{number}", uuid))
 
 
 @pytest.fixture
@@ -30,11 +32,11 @@ def book():
 
 
 def nvml(xid=94, at=100.0, befell=WHOLE_GPU, uuid="GPU-a", **more):
-    return XidReport(xid=xid, source=NVML, at=at, unix_time=1e9 + at, uuid=uuid, instance=befell, **more)
+    return XidReport(xid=xid, source=NVML, at=at, unix_time=1e9 + at, uuid=uuid, instance=InstanceId(*befell), **more)
 
 
 def log(xid=94, at=100.0, befell=WHOLE_GPU, source=KERNEL_LOG, **more):
-    return XidReport(xid=xid, source=source, at=at, unix_time=1e9 + at, pci=PCI, instance=befell, **more)
+    return XidReport(xid=xid, source=source, at=at, unix_time=1e9 + at, pci=PCI, instance=InstanceId(*befell), **more)
 
 
 def rows(book):

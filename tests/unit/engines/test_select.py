@@ -11,7 +11,7 @@ from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
 from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, SeriesSelector, candidates
 from exporter.engines.tables.vllm import VLLM
-from exporter.model import Quantity
+from exporter.model import Quantity, Window
 from exporter.render.exposition import ExpositionRenderer
 from tests.support.builders import Clock, snapshot
 from tests.support.engine_pages import interpret, page, polled, poller
@@ -87,7 +87,7 @@ def crowd(step, dead=MAX_RANKS, live=1):
 
 def test_the_replica_that_works_is_shown_among_a_hundred_dead_ones():
     clock = Clock()
-    one = poller([crowd(step) for step in range(10)], clock, windows=(("1m", 60.0),))
+    one = poller([crowd(step) for step in range(10)], clock, windows=(Window("1m", 60.0),))
     assert "x0/0" not in polled(one, clock).reading.ranks
     state = polled(one, clock)
     assert state.reading.ranks["x0/0"][TOKENS] == 1e6 + 1

@@ -9,7 +9,7 @@ from exporter.derive.assignment import Endpoint
 from exporter.derive.gateway import match_backends
 from exporter.gateways.detect import recognise
 from exporter.gateways.tables import GATEWAYS, by_kind
-from exporter.model import BackendLoad
+from exporter.model import Backend, BackendLoad
 from tests.support.builders import Clock
 from tests.support.gateway_probe import (
     CAPTURES,
@@ -270,17 +270,17 @@ def test_a_backend_is_the_replica_at_its_address_or_of_its_name(backend, replica
         Endpoint(replica="c", host="node-7", port=8002, gpus=None),
         Endpoint(replica="d", host="node-7", port=8002, gpus=None),
     ]
-    assert match_backends([("p", backend)], places).get(("p", backend)) == replica
+    assert match_backends([Backend("p", backend)], places).get(("p", backend)) == replica
 
 
 def test_a_backend_at_any_address_of_this_machine_is_the_replica_polled_on_loopback():
     places = [Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)]
     here = {"10.0.0.9", "node-7"}.__contains__
     for backend in ("10.0.0.9:8000", "http://Node-7:8000", "[::1]:8000"):
-        assert match_backends([("p", backend)], places, here) == {("p", backend): "a"}
+        assert match_backends([Backend("p", backend)], places, here) == {("p", backend): "a"}
     for backend in ("10.0.0.8:8000", "10.0.0.9:8001"):
-        assert match_backends([("p", backend)], places, here) == {}
-    assert match_backends([("p", "10.0.0.9:8000")], places) == {}
+        assert match_backends([Backend("p", backend)], places, here) == {}
+    assert match_backends([Backend("p", "10.0.0.9:8000")], places) == {}
 
 
 def test_every_kind_that_can_be_configured_can_be_read_and_the_other_way_round():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from exporter.model import MigInstance, Signal
+from exporter.model import GpuLabels, MigInstance, Signal
 from exporter.render.dcgm.query import DIALECTS
 from tests.support import dcgm_contract as contract
 from tests.support.builders import card, snapshot
@@ -99,7 +99,7 @@ def instance(number, profile="1g.10gb", parent="GPU-0000", compute=0, **signals)
     facts = replace(
         one.facts, uuid=f"MIG-{number}-{compute}", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", instance=part
     )
-    return replace(one, facts=facts, labels=("0:0", facts.uuid))
+    return replace(one, facts=facts, labels=GpuLabels("0:0", facts.uuid))
 
 
 def test_an_instance_stands_under_its_parents_labels_and_its_own_two():

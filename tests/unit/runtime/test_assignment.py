@@ -14,7 +14,7 @@ import pytest
 from exporter.derive.assignment import Endpoint
 from exporter.errors import EndpointError
 from exporter.http.client import resolver
-from exporter.model import CardFacts, CardProcess, CardReading, CardState, Missing, SourceStatus
+from exporter.model import CardFacts, CardProcess, CardReading, CardState, GpuLabels, Missing, SourceStatus
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
 from exporter.runtime.assignment import HUNG_AFTER, AssignmentWatcher
@@ -31,7 +31,7 @@ def card(index: int, *pids: int) -> CardState:
         status=SourceStatus(source=f"gpu:GPU-{index}", up=True),
         reading=CardReading(at=1.0, signals={}, processes=tuple(CardProcess(pid=pid) for pid in pids)),
         last_read_at=1.0,
-        labels=(str(index), f"GPU-{index}"),
+        labels=GpuLabels(str(index), f"GPU-{index}"),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from exporter.config import settings
 from exporter.errors import EndpointError
+from exporter.model import Window
 from exporter.runtime.app import App
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.simulate import gateway as simulated
@@ -140,7 +141,7 @@ class Counting:
 def test_the_loop_polls_survives_a_bug_and_ends(fail, reason):
     before = threading.active_count()
     gateway = Counting(fail)
-    plan = GatewayConfig(name="edge", kind="haproxy", interval=0.05, windows=(("1m", 60.0),))
+    plan = GatewayConfig(name="edge", kind="haproxy", interval=0.05, windows=(Window("1m", 60.0),))
     one = gateway_poller(plan, gateway)
     one.start(time.monotonic())
     deadline = time.monotonic() + 10
@@ -259,7 +260,7 @@ def test_a_reload_keeps_the_poller_and_what_it_has_read_under_other_windows_too(
             time.sleep(0.02)
         assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
-        assert first.config.windows == (("2m", 120.0),)
+        assert first.config.windows == (Window("2m", 120.0),)
         while "2m" not in first.state.windows and time.monotonic() < deadline:
             time.sleep(0.02)
         assert first.state.windows["2m"].seconds > 0.3, "begun before the reload"

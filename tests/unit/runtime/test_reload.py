@@ -16,7 +16,7 @@ import pytest
 from exporter.config.reader import ListOf, join
 from exporter.config.section import Section
 from exporter.config.settings import SECTION, parse
-from exporter.model import Outcome
+from exporter.model import Outcome, Window
 from exporter.runtime import gateway
 from exporter.runtime.app import App
 from tests.support.fault_matrix import programs
@@ -311,7 +311,7 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
         assert not outcome.ok and "can't start new thread" in outcome.message and "event=reload_failed" in caplog.text
         assert app.settings == old and not app.publisher.reload_successful
         plans = {one.name: poller.config for one, poller in app.pollers.replicas.items()}
-        assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (("1m", 60.0),))
+        assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (Window("1m", 60.0),))
         names = {f"engine:{name}" for name in "abxy"}
         until(lambda: names & {one.name for one in threading.enumerate()} == {"engine:a", "engine:b"})
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.model import COMMON_STAGES, Stage
+from exporter.model import COMMON_STAGES, Stage, Window
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
@@ -27,7 +27,7 @@ def plan(**changes):
         "name": "a",
         "kind": "auto",
         "interval": 5.0,
-        "windows": (("1m", 60.0), ("5m", 300.0)),
+        "windows": (Window("1m", 60.0), Window("5m", 300.0)),
         "quantiles": (0.5, 0.99),
     }
     return ReplicaConfig(**{**values, **changes})
@@ -347,7 +347,7 @@ def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
     clock = Clock()
     one = poller([page(100 * n) for n in range(20)], clock)
     polled(one, clock, 13)
-    other = plan(windows=(("30s", 30.0), ("1m", 60.0), ("10m", 600.0)), quantiles=(0.9,))
+    other = plan(windows=(Window("30s", 30.0), Window("1m", 60.0), Window("10m", 600.0)), quantiles=(0.9,))
     one.reconfigure(other, None, clock.now)
     state = polled(one, clock, 1)
     assert {label: figures.seconds for label, figures in state.windows.items()} == {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from exporter.errors import EndpointError, PageError
-from exporter.model import EMPTY, SourceStatus
+from exporter.model import EMPTY, SourceStatus, Window
 from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.target_poller import TargetPoller
@@ -199,13 +199,13 @@ def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
 
 def replica(clock):
     page = b'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{model_name="m"} 0\n'
-    config = ReplicaConfig(name="a", kind="auto", interval=1.0, windows=(("1m", 60.0),), quantiles=(0.5,))
+    config = ReplicaConfig(name="a", kind="auto", interval=1.0, windows=(Window("1m", 60.0),), quantiles=(0.5,))
     return replica_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
 
 
 def gateway(clock):
     page = b'haproxy_server_sessions_total{proxy="p",server="a"} 3\nhaproxy_backend_sessions_total{proxy="p"} 3\n'
-    config = GatewayConfig(name="edge", kind="haproxy", interval=1.0, windows=(("1m", 60.0),))
+    config = GatewayConfig(name="edge", kind="haproxy", interval=1.0, windows=(Window("1m", 60.0),))
     return gateway_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
 
 
