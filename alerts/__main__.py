@@ -1,6 +1,6 @@
-"""``python -m alerts``: write the rule files and the Alertmanager configuration, or say which differ from the code.
+"""``python -m alerts``: write the rule files and the Alertmanager configuration, or check them against the code.
 
-Exit codes: 0 written or equal, 1 a file differs (with ``--check``), 2 bad usage, or a refused file of thresholds or receivers.
+Exit codes: 0 written or equal, 1 a file differs (with ``--check``), 2 bad usage, or a rejected thresholds or receivers file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GENERATED = Path(__file__).parent / "generated"
 def generated(
     tuning: Tuning, languages: Sequence[Language], plan: NotificationPlan | None = None
 ) -> Mapping[Path, str]:
-    """Give every file's content by its path below the output folder, one folder a language."""
+    """Return every file's content by its path below the output folder, one folder a language."""
     found = groups(tuning)
     rules = {
         Path(language.value, name): text
@@ -38,7 +38,7 @@ def generated(
 
 
 def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, str]]:
-    """Give the files that are not what the code makes, and how: missing, differs, or of no use any more."""
+    """Return the files that are not what the code makes, and how: missing, differs, or of no use any more."""
     for path, text in wanted.items():
         place = output / path
         if not place.is_file():

@@ -1,4 +1,4 @@
-"""Alerts about uneven work: between cards of a group, ranks and replicas; only under demand."""
+"""Alerts about imbalance between GPUs of a group, ranks and replicas; only under demand."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _GROUP = ("job", "instance", "replica")
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about balance."""
+    """Return the alerts about balance."""
     cards = (_straggler(), _pcie(tuning), _gpus(tuning), _memory(tuning))
     return (*cards, _ranks(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
 
 
 def _of_replica(group: Expr) -> Expr:
-    """Call the group by its replica's name, which it is in scope replica."""
+    """Return the series with label ``replica``: in scope replica a group has the replica's name."""
     return label_replace(group, "replica", "$1", "group", "(.+)")
 
 
 def _demand() -> Expr:
-    """Keep replicas on which requests have been running for all of 3 minutes."""
+    """Return replicas with requests running throughout the last 3 minutes."""
     return sum_by(over_time("min", select(RUNNING.known), "3m"), *_GROUP) > 0
 
 
@@ -56,7 +56,7 @@ def _straggler() -> Alert:
         name="GpuStraggler",
         severity=Severity.WARNING,
         component=Component.GPU,
-        # The daemon judges work under load over several cycles, and shows nothing for an idle group.
+        # The daemon evaluates several cycles under load and exposes nothing for an idle group.
         expr=select(m.GPU_STRAGGLER).equals(1),
         for_="2m",
         keep_firing_for="5m",
@@ -88,7 +88,7 @@ def _spread() -> Expr:
 
 def _pcie(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.utilization_spread
-    # Many good nodes have no NVLink at all; what is wrong is that the group suffers from it.
+    # Many healthy nodes have no NVLink; the alert needs an effect on the group.
     suffers = and_on(_spread() > limit.warning, _demand(), on=_GROUP)
     return Alert(
         name="ReplicaUsesPcie",
@@ -217,10 +217,10 @@ def _replicas(tuning: Tuning) -> Alert:
     load = over_time("avg", select(RUNNING.known), "5m")
     mean = avg_by(load, *MODEL)
     ratio = max_by(load, *MODEL) / mean
-    # Who is given a trickle is a canary as long as no more replicas are than are not, and those are even.  A replica
-    # that is given nothing is none.
-    trickle = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, group_left=())
-    rest = unless(load, trickle, on=REPLICA)
+    # Replicas with little load are canaries while at most half of the replicas are, and the others are even.  A replica
+    # without any load is not a canary.
+    canaries = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, group_left=())
+    rest = unless(load, canaries, on=REPLICA)
     most = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
     even = and_on(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, most, on=MODEL)
     uneven = unless(ratio > limits.replica_imbalance.warning, even, on=MODEL)
@@ -252,11 +252,11 @@ def _replicas(tuning: Tuning) -> Alert:
 
 def _not_receiving_traffic(tuning: Tuning) -> Alert:
     floor = tuning.thresholds.balance_requests.warning
-    # Short requests slip between two scrapes: tokens tell of them.
+    # Short requests fall between two scrapes; their tokens are counted.
     read, wrote = (token_rate(tokens, "10m") for tokens in (m.LLM_PROMPT_TOKENS_TOTAL, m.LLM_GENERATION_TOKENS_TOTAL))
     idle = unless(over_time("max", select(RUNNING.known), "10m").equals(0), (read > 0) | (wrote > 0), on=REPLICA)
     written = select(GENERATED.known)
-    used = (written.offset("1h") > 0) | (written.offset("1d") > 0)  # a reserve that nobody ever asked is none's fault
+    used = (written.offset("1h") > 0) | (written.offset("1d") > 0)  # an unused reserve is intended
     siblings = avg_by(over_time("avg", select(RUNNING.known), "10m") > 0, "job", "model") >= floor
     spare = and_on(and_on(idle, select(m.LLM_UP).equals(1), on=REPLICA), used, on=REPLICA)
     return Alert(

@@ -1,9 +1,8 @@
-"""Alerts about what is served no more: replicas that are down or gone, and models that nobody serves.
+"""Alerts about lost capacity: replicas that are down or have disappeared, and models without a replica.
 
-Who is down while others of its model serve is a ticket at first, since it may just load.  It pages once it has been
-away longer than loading takes, if requests ran on it when it was last read: so a replica that was drained does not.
-A replica that discovery found leaves the page a minute after its process ended, and no ``llm_up`` 0 tells of it then;
-what was recorded of it does, for ``MEMORY``.
+A replica that is down while others of its model are up is a warning at first, since it may be loading.  It pages after the
+time that loading takes, if requests were running at its last read; a drained replica does not page.  A discovered replica
+is removed one minute after its process ended, without an ``llm_up`` of 0; the recordings remember it for ``MEMORY``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from exporter.promql import (
 )  # fmt: skip
 
 MEMORY = "6h"
-_PLACE = (*NODE, "replica")  # what a replica is called stays; which model it has is not known before it answers
+_PLACE = (*NODE, "replica")  # the model of a replica is not known before it answers
 _REPLICA_ALERTS = ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(REPLICA))
 _MODEL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(MODEL))
 
@@ -68,13 +67,13 @@ USED = Recording(
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about capacity that is lost."""
+    """Return the group about lost capacity."""
     rules: tuple[Rule, ...] = (SERVING, LATELY, USED, *_down(tuning), *_vanished(tuning), _model_has_no_replica())
     return (Group(name="shardwatch-capacity", rules=rules),)
 
 
 def _served_last() -> Expr:
-    """Keep replicas on which requests ran when they were last read; the value is how many their model had up."""
+    """Return replicas with requests running at their last read; the value is the number of replicas their model had up."""
     return select(LATELY.known) > 0
 
 
@@ -146,7 +145,7 @@ def _engine_down(tuning: Tuning, severity: Severity, expr: Expr) -> Alert:
 
 
 def _gone(before: Expr) -> Expr:
-    """Keep replicas that are on the page no more, although their node's daemon answers."""
+    """Return replicas that are no longer exposed although their node's daemon answers."""
     return and_on(unless(before, select(m.LLM_UP), on=_PLACE), select(UP).equals(1), on=NODE)
 
 
@@ -159,7 +158,7 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
     # Pods get new names when they are replaced, so what counts is whether the model has as many replicas as then.
     now = sum_by(select(m.LLM_UP), *MODEL)
     fewer = binary(">", gone, now, on=MODEL, group_left=()) | unless(gone, now, on=MODEL)
-    # Judged when it goes: if its model shrinks hours later on purpose, that is no news of this one.
+    # Evaluated when it disappears: a model that is scaled down hours later says nothing about this replica.
     just = over_time("last", select(SERVING.known), "30m")
     told = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
     known = aggregate("max", just, by=_PLACE) | aggregate("max", told, by=_PLACE)

@@ -1,4 +1,4 @@
-"""Alerts about the watcher itself: down, restarting, failing inside, or running on an old configuration."""
+"""Alerts about the daemon: down, restarting, internal errors, or running with an old configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROCESS_START = ExternalMetric(name="process_start_time_seconds", labels=TARGET
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about the daemon and what it reads."""
+    """Return the group about the daemon and what it reads."""
     rules = (
         _down(tuning),
         _absent(tuning),

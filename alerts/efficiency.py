@@ -1,4 +1,4 @@
-"""Notes about money: cards that idle with a model loaded, cards that run half empty, tokens that became dear."""
+"""Alerts about cost: idle GPUs with a model loaded, low utilisation, increased cost per token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exporter.promql import aggregate, and_on, over_time, rate, select, unless
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about efficiency; money has time, so it is evaluated seldom."""
+    """Return the group about efficiency, which is evaluated every 2 minutes."""
     return (
         Group(
             name="shardwatch-efficiency",
@@ -81,7 +81,7 @@ def _low_utilization(tuning: Tuning) -> Alert:
 
 def _cost_increased(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.cost_of_past
-    # Over the hour each of the daemon's windows gives the same price; which there are is up to the configuration.
+    # Over one hour every window of the daemon has the same price; the configuration decides which exist.
     cost = select(m.LLM_COST_PER_MILLION_TOKENS)
     today, yesterday = (
         aggregate("avg", over_time("avg", price, "1h"), without=("window",)) for price in (cost, cost.offset("1d"))

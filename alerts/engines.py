@@ -1,4 +1,4 @@
-"""Alerts about engines: wedged, frozen, waiting beside idle cards, out of KV cache, thrashing, blind tails."""
+"""Alerts about engines: frozen, without progress, idle with a queue, out of KV cache, preempting, restarting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from exporter.promql import Expr, aggregate, and_on, increase, observations, ove
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about engines."""
+    """Return the alerts about engines."""
     return (
         _frozen(),
         _no_tokens(),
@@ -66,7 +66,7 @@ def _frozen() -> Alert:
 
 
 def _still(window: str) -> Expr:
-    """Give the requests of replicas that had some at both ends of the window and ever between, and made no token."""
+    """Return the running requests of replicas that had some throughout the window and produced no token."""
     busy = over_time("min", select(RUNNING.known), window) > 0
     already = select(RUNNING.known).offset(window) > 0
     no_output = token_rate(m.LLM_GENERATION_TOKENS_TOTAL, window).equals(0)
@@ -75,15 +75,15 @@ def _still(window: str) -> Expr:
 
 
 def _no_tokens() -> Alert:
-    # Engines that let freezing be judged count while they work.  The others may count at a request's end alone, and
-    # one long answer on a quiet night must wake nobody.
-    judged = select(m.LLM_FROZEN)
+    # Engines with llm_frozen count while they work.  Others may count only when a request ends, and one long answer
+    # must not page.
+    progress = select(m.LLM_FROZEN)
     return Alert(
         name="EngineNoTokens",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.ENGINE,
-        expr=and_on(_still("5m"), judged.equals(0), on=REPLICA) | unless(_still("20m"), judged, on=REPLICA),
+        expr=and_on(_still("5m"), progress.equals(0), on=REPLICA) | unless(_still("20m"), progress, on=REPLICA),
         for_="2m",
         panel=REPLICA_HEALTH,
         summary=Text(
@@ -207,7 +207,7 @@ def _preemptions(tuning: Tuning) -> Alert:
 
 def _hit_rate_dropped(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
-    # The same half hour of yesterday, because prompts follow the day; an hour ago while there is no yesterday.
+    # The same half hour of yesterday, because prompts follow the time of day; 1 hour ago while there is no yesterday.
     now = select(HIT_RATIO.known)
     past = now.offset("1d") | now.offset("1h")
     collapsed = and_on(now / past < limits.hit_rate_of_past.warning, past > limits.past_hit_rate.warning, on=REPLICA)
@@ -238,7 +238,7 @@ def _hit_rate_dropped(tuning: Tuning) -> Alert:
 
 def _saturated(tuning: Tuning) -> Alert:
     limits = tuning.thresholds
-    # Which windows there are is up to the configuration, and the common set has the longest only: all must agree.
+    # The configuration decides which windows exist, and the common set has the longest only: all must agree.
     beyond = aggregate("min", select(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO), without=("window",))
     seen = increase(observations(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS), "5m") > limits.error_requests.warning
     return Alert(

@@ -1,7 +1,7 @@
-"""What concerns many nodes: figures recorded by node, model and job, and alerts about what differs or is gone.
+"""Recordings by node, model and job, and alerts about versions that differ and GPUs that are missing.
 
-Quantiles are computed from buckets summed over replicas with the same bounds, by model and engine; a mean of
-quantiles would be no quantile.  A board over a thousand nodes reads these few series instead of all.
+Quantiles are computed from buckets summed over replicas with the same bounds, by model and engine; quantiles are never
+averaged.  Dashboards over many nodes read these few series instead of the raw ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GPUS = Recording(level=NODE, noun="gpu_up", operations="count", expr=count_by(se
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the groups about the fleet; who looks back for a week is evaluated seldom."""
+    """Return the groups about the fleet; the rule over one week is evaluated every 5 minutes."""
     del tuning
     return (
         Group(name="shardwatch-fleet", rules=(*_nodes(), *_models(), _drivers(), _engine_versions())),
@@ -119,7 +119,7 @@ def _quantiles() -> Iterator[Recording]:
 def _drivers() -> Alert:
     versions = ("driver_version", "cuda_version")
     engines, drivers = select(m.LLM_ENGINE_INFO), select(m.GPU_DRIVER_INFO)
-    # On whatever labels the targets carry, not on job and instance alone: two clusters may have nodes of one name.
+    # On all labels of the targets, not on job and instance alone: two clusters may have nodes with the same name.
     own = sorted(engines.labels ^ drivers.labels)
     by_model = binary("*", engines, drivers, ignoring=own, group_left=versions)
     return Alert(

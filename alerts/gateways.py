@@ -1,4 +1,4 @@
-"""Alerts about gateways: blind, pools without a backend, failing or uneven backends."""
+"""Alerts about gateways: unreadable, pools without a healthy backend, failing or uneven backends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.promql import Expr, ExternalMetric, and_on, count_by, increase, max_by, rate, select, sum_by, unless
 
-# Several daemons may read one gateway, and a pool that is down for all of them is down once.
+# Several daemons may read one gateway; a pool that is down for all of them fires once.
 _SHARED = ("job", "gateway", "kind", "pool")
 _POOL_ALERTS = ExternalMetric(name="ALERTS", labels=(ALERTS_LABELS - {"instance"}) | set(_SHARED))
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about gateways."""
+    """Return the group about gateways."""
     rules = (_unreadable(), _pool_down(), _backend_down(), *_errors(tuning), _uneven(tuning))
     return (Group(name="shardwatch-gateways", rules=rules),)
 
@@ -48,7 +48,7 @@ def _unreadable() -> Alert:
 def _pool_down() -> Alert:
     down = count_by(max_by(select(m.GATEWAY_BACKEND_UP), *POOL).equals(0), *_SHARED)
     requests = increase(select(m.GATEWAY_POOL_REQUESTS_TOTAL), "2m") > 0
-    # Some gateways count no request that found no backend: once told it lasts until there is one.
+    # Some gateways do not count requests without a backend: once firing, it lasts until a backend is up.
     asked = (
         sum_by(requests, *_SHARED)
         | sum_by(select(m.GATEWAY_POOL_REQUESTS_QUEUED) > 0, *_SHARED)

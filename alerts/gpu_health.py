@@ -1,4 +1,4 @@
-"""Alerts about sick cards: lost, asking for a reset, fatal XIDs by what they ask for; with memory errors and links."""
+"""Alerts about GPU health: lost, recovery requested by the driver, XIDs by recommended action, memory errors, links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unl
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about the health of cards."""
+    """Return the group about GPU health."""
     rules = (_lost(), _recovery(), *_xids(), *gpu_memory_errors.alerts(tuning), *gpu_links.alerts(tuning))
     return (Group(name="shardwatch-gpu-health", rules=rules),)
 
@@ -80,13 +80,13 @@ def _xids() -> tuple[Alert, ...]:
 
 
 def _seen(kind: Class) -> Expr:
-    """Select the XIDs of a class that were seen within the hour.
+    """Return the XIDs of a class that occurred within the last hour.
 
-    By their time, not by the counter's increase: the first event of a code creates its series at 1, and increase()
-    never sees a first sample.
+    By timestamp, not by the counter's increase: the first event of a code creates its series at 1, and increase()
+    ignores a first sample.
     """
     codes = [code for code in sorted(CATALOGUE) if (CATALOGUE[code].kind is kind) is not (kind is Class.INSPECT)]
-    match = no_regex if kind is Class.INSPECT else regex  # a code that nobody knows yet needs a look as well
+    match = no_regex if kind is Class.INSPECT else regex  # unknown codes need inspection too
     return since(select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=match("|".join(map(str, codes))))) < RECENT_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Alerts about the links of a card: NVLink lost or erring, PCIe packets repeated, a fabric torn or not fully joined."""
+"""Alerts about GPU links: NVLinks down or with errors, PCIe replays, NVSwitch fabric and switch errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exporter.promql import aggregate, increase, select, since
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about links."""
+    """Return the alerts about links."""
     return (_nvlink_down(), _nvlink_errors(tuning), _pcie_replays(tuning), _fabric(), _switch())
 
 
@@ -126,14 +126,14 @@ def _fabric() -> Alert:
 
 
 def _switch() -> Alert:
-    """By the time of the error, not by the counter's increase: the counter is absent before the first one."""
+    """Return the alert by the time of the error: the counter is absent before the first one, and increase() ignores it."""
     fatal = since(select(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS, severity=FATAL_SEVERITY)) < RECENT_SECONDS
     return Alert(
         name="GpuNvswitchFatal",
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.GPU,
-        # The figure's label "severity" is dropped: the alert has one of its own.
+        # The metric's label "severity" is dropped: the alert has its own.
         expr=aggregate("max", fatal, without=("severity",)),
         for_="1m",
         panel=GPU_SXIDS,

@@ -1,4 +1,4 @@
-"""Alerts about cards that are slower or fuller than they should be: heat, power brake, PCIe under load, memory."""
+"""Alerts about GPUs under load: temperature, throttling, power brake, PCIe link, full memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exporter.promql import Expr, Matcher, aggregate, and_on, over_time, rate, r
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about the load on cards."""
+    """Return the group about GPUs under load."""
     hot = (_hot(tuning), _hot_without_limit(tuning))
     rules = (*hot, _thermal_throttling(tuning), _power_brake(tuning), _pcie(), _full(tuning))
     return (Group(name="shardwatch-gpu-load", rules=rules),)
@@ -87,9 +87,9 @@ def _hot_without_limit(tuning: Tuning) -> Alert:
 
 
 def _held_down(reason: Matcher) -> Expr:
-    """Give the share of 5 minutes in which a card's clocks were held down.
+    """Return the share of 5 minutes in which a GPU's clocks were reduced for a reason.
 
-    Drivers before R575 count no time for heat and brake: how often a scrape found it so is as good for such shares.
+    Drivers before R575 do not measure the time; the share of scrapes that found it active is a good estimate.
     """
     counted = rate(select(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, reason=reason), "5m")
     found = over_time("avg", select(m.GPU_CLOCK_EVENT_ACTIVE, reason=reason), "5m").as_unit(Unit.RATIO)
@@ -161,7 +161,7 @@ def _pcie() -> Alert:
         name="GpuPcieDowngraded",
         severity=Severity.WARNING,
         component=Component.GPU,
-        # Shown by the daemon only while the card works: an idle card lowers its link on purpose.
+        # Exposed only while the GPU is busy: an idle GPU lowers its link on purpose.
         expr=over_time("min", select(m.GPU_PCIE_LINK_DEGRADED), "5m").equals(1),
         for_="5m",
         keep_firing_for="10m",

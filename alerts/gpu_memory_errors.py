@@ -1,4 +1,4 @@
-"""Alerts about a card's memory that errs: what was lost, what is corrected often, rows that must be replaced."""
+"""Alerts about GPU memory errors: uncorrectable and corrected ECC errors, row remapping."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from exporter.promql import increase, over_time, select
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about errors of memory."""
+    """Return the alerts about errors of memory."""
     return (_uncorrectable(), _corrected(tuning), _remap_pending(), _remap_failed())
 
 
 def _uncorrectable() -> Alert:
     errors = select(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile")
-    # A level, not an increase: the counter is volatile, so anything above 0 happened since the last reset of the
-    # card, and an increase would miss what happened before the first scrape.
+    # A level, not an increase: the counter is volatile, so anything above 0 happened since the last reset of the GPU,
+    # and increase() would miss errors before the first scrape.
     return Alert(
         name="GpuEccUncorrectable",
         severity=Severity.WARNING,

@@ -1,6 +1,6 @@
-"""Alerts about the monitoring itself: the watchdog, and a Prometheus or Alertmanager that fails silently.
+"""Alerts about the monitoring itself: the watchdog, and failures of Prometheus and Alertmanager.
 
-None links to a board: their series are those of Prometheus and Alertmanager, which no board shows.
+They have no dashboard: their series are those of Prometheus and Alertmanager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALERTMANAGER_LOADED = ExternalMetric(name="alertmanager_config_last_reload_succ
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the watchdog and the group about Prometheus and Alertmanager."""
+    """Return the watchdog and the group about Prometheus and Alertmanager."""
     del tuning
     prometheus = (_rules_fail(), _rules_slow(), _not_sent(), _nobody_to_send_to(), _prometheus_not_loaded())
     alertmanager = (_notifications_failing(), _alertmanager_not_loaded())

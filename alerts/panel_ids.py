@@ -1,7 +1,6 @@
-"""Where an alert's dashboard link leads: fixed uids of boards and fixed ids of the panels that alerts name.
+"""Fixed dashboard UIDs and panel ids that alerts refer to.
 
-The dashboards give these panels these ids; an id is never reused for another figure, since links stand in old
-notifications.
+An id is never reused for another figure, since old notifications and bookmarks contain it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from enum import Enum
 
 
 class DashboardUid(str, Enum):
-    """The uid of each board."""
+    """The UID of each dashboard."""
 
     FLEET = "shardwatch-fleet"
     NODE = "shardwatch-node"
@@ -24,29 +23,29 @@ class DashboardUid(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class PanelId:
-    """One panel: ``number`` is its id inside the board."""
+    """One panel: ``number`` is its id in the dashboard."""
 
     dashboard: DashboardUid
     number: int
     description: str
 
 
-FLEET_GPUS = PanelId(DashboardUid.FLEET, 101, "cards by node, up and lost")
+FLEET_GPUS = PanelId(DashboardUid.FLEET, 101, "GPUs by node, up and lost")
 FLEET_VERSIONS = PanelId(DashboardUid.FLEET, 102, "driver and CUDA versions by node")
-FLEET_OBJECTIVES = PanelId(DashboardUid.FLEET, 103, "error budget burnt, by model and objective")
+FLEET_OBJECTIVES = PanelId(DashboardUid.FLEET, 103, "burn rate by model and objective")
 FLEET_ENGINE_VERSIONS = PanelId(DashboardUid.FLEET, 104, "engine versions by replica")
-NODE_UTILIZATION = PanelId(DashboardUid.NODE, 201, "utilisation by card")
-NODE_MEMORY = PanelId(DashboardUid.NODE, 202, "memory used by card")
-NODE_TEMPERATURE = PanelId(DashboardUid.NODE, 203, "margin to the slowdown temperature by card")
-NODE_THROTTLE = PanelId(DashboardUid.NODE, 204, "time share of clock events by card and reason")
-NODE_POWER = PanelId(DashboardUid.NODE, 205, "power by card against its limit")
-NODE_LINKS = PanelId(DashboardUid.NODE, 206, "PCIe and NVLink by card")
-NODE_DEGRADED = PanelId(DashboardUid.NODE, 207, "PCIe links and NVLinks that are worse than they should be")
-NODE_OVER_PCIE = PanelId(DashboardUid.NODE, 208, "replicas whose cards talk over PCIe")
+NODE_UTILIZATION = PanelId(DashboardUid.NODE, 201, "utilisation by GPU")
+NODE_MEMORY = PanelId(DashboardUid.NODE, 202, "memory used by GPU")
+NODE_TEMPERATURE = PanelId(DashboardUid.NODE, 203, "temperature margin by GPU")
+NODE_THROTTLE = PanelId(DashboardUid.NODE, 204, "throttling by GPU and reason")
+NODE_POWER = PanelId(DashboardUid.NODE, 205, "power and limit by GPU")
+NODE_LINKS = PanelId(DashboardUid.NODE, 206, "PCIe and NVLink by GPU")
+NODE_DEGRADED = PanelId(DashboardUid.NODE, 207, "degraded PCIe links and NVLinks")
+NODE_OVER_PCIE = PanelId(DashboardUid.NODE, 208, "replicas that use PCIe")
 REPLICA_HEALTH = PanelId(DashboardUid.REPLICA, 301, "up, frozen, age of data")
 REPLICA_QUEUE = PanelId(DashboardUid.REPLICA, 302, "requests running and waiting")
 REPLICA_FIRST_TOKEN = PanelId(DashboardUid.REPLICA, 303, "time to first token")
-REPLICA_TOKEN = PanelId(DashboardUid.REPLICA, 304, "time between tokens")
+REPLICA_TOKEN = PanelId(DashboardUid.REPLICA, 304, "inter-token latency")
 REPLICA_DURATION = PanelId(DashboardUid.REPLICA, 305, "request duration")
 REPLICA_CACHE = PanelId(DashboardUid.REPLICA, 306, "KV-cache use")
 REPLICA_HITS = PanelId(DashboardUid.REPLICA, 307, "prefix-cache hit rate")
@@ -60,27 +59,27 @@ IMBALANCE_REPLICAS = PanelId(DashboardUid.IMBALANCE, 403, "load by replica")
 IMBALANCE_GATEWAY = PanelId(DashboardUid.IMBALANCE, 404, "share of requests by backend")
 IMBALANCE_POOLS = PanelId(DashboardUid.IMBALANCE, 405, "pools of the gateways: requests and errors")
 IMBALANCE_BACKENDS = PanelId(DashboardUid.IMBALANCE, 406, "backends of the gateways, up and down")
-IMBALANCE_GATEWAYS = PanelId(DashboardUid.IMBALANCE, 407, "gateways, read or not")
+IMBALANCE_GATEWAYS = PanelId(DashboardUid.IMBALANCE, 407, "gateways, readable or not")
 IMBALANCE_BUSIEST = PanelId(DashboardUid.IMBALANCE, 408, "busiest backend over the mean of its pool")
 IMBALANCE_MEMORY = PanelId(DashboardUid.IMBALANCE, 409, "memory inside the groups")
-EFFICIENCY_IDLE = PanelId(DashboardUid.EFFICIENCY, 501, "idle cards and what they hold")
+EFFICIENCY_IDLE = PanelId(DashboardUid.EFFICIENCY, 501, "idle GPUs and the memory they hold")
 EFFICIENCY_COST = PanelId(DashboardUid.EFFICIENCY, 502, "cost per million tokens")
-GPU_XIDS = PanelId(DashboardUid.GPU_HEALTH, 601, "XIDs by card")
-GPU_ECC = PanelId(DashboardUid.GPU_HEALTH, 602, "ECC errors by card")
-GPU_REMAP = PanelId(DashboardUid.GPU_HEALTH, 603, "rows to remap, by card")
+GPU_XIDS = PanelId(DashboardUid.GPU_HEALTH, 601, "XIDs by GPU")
+GPU_ECC = PanelId(DashboardUid.GPU_HEALTH, 602, "ECC errors by GPU")
+GPU_REMAP = PanelId(DashboardUid.GPU_HEALTH, 603, "row remapping by GPU")
 GPU_LINKS = PanelId(DashboardUid.GPU_HEALTH, 604, "NVLinks up")
-GPU_SXIDS = PanelId(DashboardUid.GPU_HEALTH, 605, "errors of NVSwitches by number")
-GPU_VERDICTS = PanelId(DashboardUid.GPU_HEALTH, 606, "cards and what is wrong with them")
-GPU_RECOVERY = PanelId(DashboardUid.GPU_HEALTH, 607, "what the driver asks for")
-GPU_SIGNALS = PanelId(DashboardUid.GPU_HEALTH, 608, "signals that are absent, and why")
+GPU_SXIDS = PanelId(DashboardUid.GPU_HEALTH, 605, "NVSwitch errors (SXid)")
+GPU_VERDICTS = PanelId(DashboardUid.GPU_HEALTH, 606, "GPUs and their problems")
+GPU_RECOVERY = PanelId(DashboardUid.GPU_HEALTH, 607, "recovery actions requested by the driver")
+GPU_SIGNALS = PanelId(DashboardUid.GPU_HEALTH, 608, "missing signals and reasons")
 GPU_FABRIC = PanelId(DashboardUid.GPU_HEALTH, 609, "fabric problems")
 GPU_LINK_ERRORS = PanelId(DashboardUid.GPU_HEALTH, 610, "NVLink errors by type")
 GPU_REPLAYS = PanelId(DashboardUid.GPU_HEALTH, 611, "PCIe replays")
 SELF_SOURCES = PanelId(DashboardUid.SELF, 701, "sources up, hung and their ages")
-SELF_DAEMON = PanelId(DashboardUid.SELF, 702, "the daemon: up, reloads, survived errors")
-SELF_GPU_AGES = PanelId(DashboardUid.SELF, 703, "age of cards' data")
-SELF_HUNG = PanelId(DashboardUid.SELF, 704, "calls that do not return")
-SELF_UNASSIGNED = PanelId(DashboardUid.SELF, 705, "replicas without cards, and why")
-SELF_PARSE_ERRORS = PanelId(DashboardUid.SELF, 706, "lines left out of pages")
-SELF_DOWN = PanelId(DashboardUid.SELF, 708, "sources that are down, and why")
-SELF_MEMORY = PanelId(DashboardUid.SELF, 707, "memory of the daemon, and its starts")
+SELF_DAEMON = PanelId(DashboardUid.SELF, 702, "the daemon: up, reloads, internal errors")
+SELF_GPU_AGES = PanelId(DashboardUid.SELF, 703, "age of GPU data")
+SELF_HUNG = PanelId(DashboardUid.SELF, 704, "hung calls")
+SELF_UNASSIGNED = PanelId(DashboardUid.SELF, 705, "replicas without GPUs, and reasons")
+SELF_PARSE_ERRORS = PanelId(DashboardUid.SELF, 706, "ignored metric lines")
+SELF_DOWN = PanelId(DashboardUid.SELF, 708, "sources that are down, and reasons")
+SELF_MEMORY = PanelId(DashboardUid.SELF, 707, "memory and starts of the daemon")

@@ -1,4 +1,4 @@
-"""What several alerts and boards ask of every replica and model, recorded once."""
+"""Recordings by replica and model that several alerts and dashboards read, and label sets."""
 
 from __future__ import annotations
 
@@ -29,22 +29,20 @@ MODEL = ("job", "model")
 POOL = (*NODE, "gateway", "kind", "pool")
 _OF_ALERT = ("alertname", "alertstate", "severity", "component")
 ALERTS_LABELS = TARGET | set(_OF_ALERT)  # labels of ALERTS, beside an alert's own
-CLIENT_OUTCOMES = "abort|rejected|invalid"  # outcomes that are no fault of the service
-RECENT_SECONDS = (
-    3600  # seconds: an error by number is news for an hour, also when daemon or Prometheus started in between
-)
-WINDOW = "5m"  # of the daemon's windows, the one that rules read; WindowMissing tells of a page without it
-# Somebody told the daemon to let go of the cards (SIGUSR1): it reads none, and none is lost.
+CLIENT_OUTCOMES = "abort|rejected|invalid"  # not failures of the service
+RECENT_SECONDS = 3600  # an XID or SXid fires for an hour, also across restarts of the daemon or Prometheus
+WINDOW = "5m"  # the daemon's window that rules read; WindowMissing fires without it
+# The daemon was told to release the GPUs (SIGUSR1): none is read, and none is lost.
 RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="released")
 
 REPLICA_INFO = frozenset({"replica", "engine", "model"})
 
 
 def with_replica(cards: Expr, alert: str) -> Expr:
-    """Name the replica beside each card that has one, and leave the others as they are.
+    """Return the GPUs with the labels of the replica that uses them, where there is one.
 
-    Who owns a card may be known no longer once it is lost or its processes are gone.  Then it is who did within 10
-    minutes, and after that whom the alert names already: an alert whose labels change is over, and begins anew.
+    The replica of a lost GPU may not be known any more.  Then it is the one of the last 10 minutes, and after that the
+    one that the firing alert already names: an alert whose labels change resolves and fires again.
     """
     now = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
     recent = aggregate("max", over_time("last", select(m.GPU_REPLICA_INFO), "10m"), without=("rank",))
@@ -64,7 +62,7 @@ def without_rank(expr: Expr) -> Expr:
 
 
 def token_rate(metric: Metric, window: str = "5m") -> Expr:
-    """Give a counter's rate, summed over ranks."""
+    """Return a counter's rate, summed over ranks."""
     return without_rank(rate(select(metric), window))
 
 
@@ -108,5 +106,5 @@ RUNNING_BY_MODEL = Recording(
 
 
 def recordings() -> tuple[Recording, ...]:
-    """Give the recordings by replica."""
+    """Return the recordings by replica."""
     return (RUNNING, WAITING, UTILIZATION, GENERATED, HIT_RATIO)

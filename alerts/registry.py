@@ -1,4 +1,4 @@
-"""Every group of rules, in the order of the files; a new subject is one word here."""
+"""All rule groups, in the order of the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBJECTS = (daemon, gpu_health, gpu_load, replicas, capacity, requests, gateways
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give all groups; RuleError when two rules collide or one hides that it needs the full set of series."""
+    """Return all groups; raises RuleError when two rules collide or one does not declare that it needs the full set."""
     found = tuple(group for subject in SUBJECTS for group in subject.groups(tuning))
     for name, count in Counter(group.name for group in found).items():
         if count > 1:
@@ -41,10 +41,10 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
 
 
 def full_series_metrics() -> frozenset[str]:
-    """Name the families that exist only with ``series: full``."""
+    """Return the names of the families that exist only with ``series: full``."""
     return frozenset(metric.name for metric in CATALOG if metric.series is SeriesSet.FULL)
 
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give every alert."""
+    """Return every alert."""
     return tuple(alert for group in groups(tuning) for alert in group.alerts())

@@ -1,7 +1,4 @@
-"""Recordings about replicas that several alerts and boards read: demand, work, and what their cards do.
-
-One group with the alerts about engines and balance, records first, so that an alert reads what was just recorded.
-"""
+"""The group about replicas: recordings first, so that its alerts about engines and imbalance read current values."""
 
 from __future__ import annotations
 
@@ -12,6 +9,6 @@ from alerts.tuning import Tuning
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about replicas."""
+    """Return the group about replicas."""
     rules: tuple[Rule, ...] = (*recordings(), *engines.alerts(tuning), *balance.alerts(tuning))
     return (Group(name="shardwatch-replicas", rules=rules),)

@@ -1,8 +1,7 @@
-"""What users were promised, as burn of an error budget over two windows at once, and plain failures.
+"""SLO burn-rate alerts over two windows at once, and error ratios.
 
-Each promise is counted by replica first, so that a replica whose engine has no such bucket drops out of both sides,
-then summed by job and model.  Longer windows add up what was recorded every ``STEP`` seconds: cheap at any number of
-nodes, exact in weighting, and blind to nothing but the time in which there was no data.
+Events are counted by replica first, so that a replica without a bucket at the target is excluded from both sides, then
+summed by job and model.  Longer windows add up what was recorded every ``STEP`` seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ BUDGET = ExternalMetric(name="class_objective:llm_error_budget:ratio", labels=fr
 
 
 def groups(tuning: Tuning) -> tuple[Group, ...]:
-    """Give the group about promises, where there are any, and the one about failures."""
+    """Return the group about SLOs, where classes have models, and the one about errors."""
     failures = Group(name="shardwatch-requests", rules=(FINISHED, *_failures(tuning)))
     counted = tuple(_counted(tuning.classes))
     if not counted:
@@ -76,7 +75,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
 
 
 def _counted(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
-    """Yield events and bad events per second, for every promise of every class that has models."""
+    """Yield events and bad events per second, for every objective of every class that has models."""
     earlier: list[str] = []
     for one in classes:
         if one.models:
@@ -111,7 +110,7 @@ def _availability(models: tuple[Match, ...]) -> tuple[Expr, Expr]:
 
 
 def _by_bound(latency: Latency) -> Mapping[str, list[str]]:
-    """Give the engines that share each bound, by the bound."""
+    """Return the engines that share each bound, by the bound."""
     found: dict[str, list[str]] = {}
     for engine, target in latency.targets.items():
         found.setdefault(bucket_bound(engine, latency.metric, target), []).append(engine)
@@ -129,7 +128,7 @@ def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
         slow = binary("-", seen, quick, ignoring=("le",))  # clusters may have nodes of one name
         events = judged if events is None else events | judged
         bad = slow if bad is None else bad | slow
-    assert events is not None and bad is not None  # noqa: PT018 - a latency without targets is refused when read
+    assert events is not None and bad is not None  # noqa: PT018 - the reader rejects a latency without targets
     return events, bad
 
 
@@ -268,7 +267,7 @@ def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
 
 
 def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
-    """Yield an alert a kind of promise about replicas that answer, and whose pages lack the bucket at the target."""
+    """Yield one alert per objective about replicas that serve requests and lack the bucket at the target."""
     lacking: dict[str, Expr] = {}
     earlier: list[str] = []
     for one in classes:
@@ -312,7 +311,7 @@ def _without_bucket(latency: Latency, models: tuple[Match, ...]) -> Expr:
         answers = rate(observations(latency.metric, engine=these, model=models), "5m") > 0
         lacks = unless(answers, buckets(latency.metric, le=bound, engine=these, model=models), on=REPLICA)
         found = lacks if found is None else found | lacks
-    assert found is not None  # a latency without targets is refused when read
+    assert found is not None  # the reader rejects a latency without targets
     return found
 
 

@@ -151,7 +151,7 @@ class Recording:
     operations: str
     expr: Expr
     labels: Mapping[str, str] = field(default_factory=dict)
-    kept: frozenset[str] = frozenset()  # labels that tell parts of one figure apart (le, quantile), not in the level
+    kept: frozenset[str] = frozenset()  # labels beside the level: le, quantile
 
     def __post_init__(self) -> None:
         """Reject a name that contradicts the expression."""
@@ -186,7 +186,7 @@ Rule = Alert | Recording
 class Group:
     """Rules that are evaluated together and in order.
 
-    ``limit`` bounds what one rule may yield; beyond it the whole rule fails, so it must hold the replicas of a fleet.
+    ``limit`` bounds the series of one rule; above it the rule fails, so it must be larger than the replicas of a fleet.
     """
 
     name: str

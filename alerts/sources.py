@@ -1,4 +1,4 @@
-"""Alerts about what the daemon reads: silent, hung or old sources, and what it cannot learn from them."""
+"""Alerts about the daemon's sources: unreadable, hung or stale, and data that cannot be read."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SUCCESS = m.SHARDWATCH_SOURCE_LAST_SUCCESS_TIMESTAMP_SECONDS
 
 
 def silent(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about sources from which nothing comes any more."""
+    """Return the alerts about sources that deliver nothing."""
     return (_blind(tuning), _driver(), _released(), _hung(), _gpu_data_stale(tuning), _source_stale(tuning))
 
 
 def lacking(tuning: Tuning) -> tuple[Alert, ...]:
-    """Give the alerts about what a source that answers does not let us know, now or soon."""
+    """Return the alerts about data that a source does not deliver, now or soon."""
     return (_certificate(tuning), _unassigned(), _signals())
 
 
@@ -274,7 +274,7 @@ def _signals() -> Alert:
 
 
 def parse_errors() -> Alert:
-    """Give the alert about pages that are understood in part."""
+    """Return the alert about metrics that are parsed in part."""
     return Alert(
         name="ParseErrors",
         severity=Severity.INFO,
@@ -298,9 +298,9 @@ def parse_errors() -> Alert:
 
 
 def window_missing(tuning: Tuning) -> Alert:
-    """Give the alert about figures that stand on the page over other windows than the one that rules read."""
+    """Return the alert about values that exist only for windows other than the one that rules read."""
     limit = tuning.thresholds.gateway_requests.warning
-    # Only under demand: a longer window still shows the figure when there was nothing within this one.
+    # Only under demand: a longer window still has a value when this one has no data.
     serves = and_on(select(FINISHED.known) > 0, select(m.LLM_ERROR_RATIO), on=REPLICA)
     engines = unless(serves, select(m.LLM_ERROR_RATIO, window=WINDOW), on=REPLICA)
     imbalance = m.GATEWAY_BACKEND_IMBALANCE_MAX_TO_MEAN_RATIO

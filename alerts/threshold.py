@@ -1,4 +1,4 @@
-"""What one threshold is: a number or two with a unit, why it is that number, and what the judged figure can be."""
+"""One threshold: values, unit, reason, and the range of the evaluated figure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ UNEVEN = (1.0, float("inf"))  # highest over mean: 1 is even
 class Threshold:
     """One number, or a warning and a critical one, in ``unit`` (``per_second``: the unit per second).
 
-    ``above``: bad is more than the value, else less.  ``for_`` is how long it must hold before an alert fires.
-    ``value_range`` is what the judged figure can be: a threshold at or beyond its ends could never be crossed.
+    ``above``: values above it are bad, else values below.  ``for_`` is how long it must hold before the alert fires.
+    ``value_range`` is the range of the evaluated figure: a threshold at or beyond its ends can never be crossed.
     """
 
     reason: str
@@ -32,6 +32,6 @@ class Threshold:
     corrected: str = ""
 
     def tiers(self) -> tuple[tuple[str, float], ...]:
-        """Give the tiers in rising order of trouble: (``warning``, value) and, where there is one, ``critical``."""
+        """Return (tier, value) in rising order of severity: ``warning`` and, where there is one, ``critical``."""
         tiers = (("warning", self.warning), ("critical", self.critical))
         return tuple((name, value) for name, value in tiers if value is not None)

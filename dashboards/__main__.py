@@ -24,7 +24,7 @@ GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated"
 
 
 def files(language: Language, traces: str = JAEGER_URL) -> dict[str, str]:
-    """Give every file of one language: its path below the language's folder, and its text.
+    """Return every file of one language: its path below the language's folder, and its text.
 
     ``traces`` is where Jaeger is; empty for no links to it.
     """
@@ -120,7 +120,7 @@ def _made(arguments: argparse.Namespace) -> int:
 
 
 def _strangers(folders: Sequence[str], wanted: set[str]) -> list[str]:
-    """Give the generated files that no board makes any more."""
+    """Return the generated files that no board makes any more."""
     return sorted(
         path
         for folder in folders

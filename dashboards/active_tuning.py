@@ -24,5 +24,5 @@ def set_(tuning: Tuning) -> None:
 
 
 def get() -> Tuning:
-    """Give the figures that hold."""
+    """Return the figures that hold."""
     return _tuning

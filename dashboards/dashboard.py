@@ -55,7 +55,7 @@ class Dashboard:
         return tuple(panel for row in self.rows for panel in row.panels)
 
     def render(self, language: Language) -> Json:
-        """Give the board's file in one language."""
+        """Return the board's file in one language."""
         self._check()
         data = render(
             uid=self.uid.value, title=self.title, description=self.description, version=VERSION, placed=self._placed(),
@@ -98,7 +98,7 @@ class Dashboard:
 
 
 def _lay_out(row: Row, dashboard: str, top: int, free: Iterable[int]) -> tuple[list[Placed], int]:
-    """Place a row's panels; give them and the height that they take."""
+    """Place a row's panels; return them and the height that they take."""
     numbers = iter(free)
     found: list[Placed] = []
     left, line_height, used = 0, 0, 0

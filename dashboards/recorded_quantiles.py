@@ -14,7 +14,7 @@ from exporter.promql import Expr
 
 
 def quantile(metric: Metric, share: float) -> Expr:
-    """Give a latency's quantile by model and engine, from summed buckets, in seconds; BoardError if none is recorded."""
+    """Return a latency's quantile by model and engine, from summed buckets, in seconds; BoardError if none is recorded."""
     wanted = f"{share:g}"
     for group in fleet.groups(active_tuning.get()):
         for one in group.recordings():

@@ -34,7 +34,7 @@ BURN_RATE = Threshold(
 
 
 def burn_rate(window: str) -> ExternalMetric:
-    """Give the recording rule that says how fast an error budget is burnt over a window, 1 being allowed."""
+    """Return the recording rule that says how fast an error budget is burnt over a window, 1 being allowed."""
     if window not in WINDOWS:
         raise DashboardError(f"no rule records the burn over {window}; there are {', '.join(WINDOWS)}")
     name = f"{'_'.join(LEVEL)}:llm_error_budget_burn:ratio_rate{window}"
@@ -42,12 +42,12 @@ def burn_rate(window: str) -> ExternalMetric:
 
 
 def has_slo(kind: str) -> bool:
-    """Say whether any class of models was promised this latency: without one there is nothing to keep."""
+    """Return whether any class of models was promised this latency: without one there is nothing to keep."""
     return any(True for _ in _classes(kind))
 
 
 def slo_threshold(kind: str) -> Threshold:
-    """Give the attainment that was promised, as a threshold: of the last class, which is that for everybody else."""
+    """Return the attainment that was promised, as a threshold: of the last class, which is that for everybody else."""
     *_, (_, latency) = _classes(kind)
     worst = max(0.0, 1 - FASTEST_BURN * (1 - latency.objective))
     return Threshold(
@@ -57,7 +57,7 @@ def slo_threshold(kind: str) -> Threshold:
 
 
 def attainment(kind: str, *labels: str, window: str = RATE_INTERVAL) -> Expr:
-    """Give the share of requests within their class' target, from the bucket at the target.
+    """Return the share of requests within their class' target, from the bucket at the target.
 
     Counted as the alerts count: each model in the first class that names it, and only replicas whose engine has a
     bucket at the target; else a target of another engine would look like a promise broken.
@@ -94,7 +94,7 @@ def _models(one: ModelClass, earlier: list[str]) -> tuple[Match, ...]:
 
 
 def _bounds(latency: Latency) -> dict[str, list[str]]:
-    """Give the engines that share each bound, by the bound."""
+    """Return the engines that share each bound, by the bound."""
     found: dict[str, list[str]] = {}
     for engine, target in latency.targets.items():
         found.setdefault(bucket_bound(engine, latency.metric, target), []).append(engine)

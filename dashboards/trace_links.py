@@ -28,7 +28,7 @@ def trace_link(label: str, language: Language) -> Json:
 
 
 def with_jaeger_url(dashboard: Json, traces: str) -> Json:
-    """Give the board with its links to traces led to another address, or without them where that is empty."""
+    """Return the board with its links to traces led to another address, or without them where that is empty."""
     return {name: _redirected(value, traces.rstrip("/")) for name, value in dashboard.items()}
 
 

@@ -40,7 +40,7 @@ DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def _matchers(metric: Metric | ExternalMetric, more: dict[str, Matcher]) -> dict[str, Matcher]:
-    """Give the matchers of the variables, and the given ones beside them: none takes a variable's place."""
+    """Return the matchers of the variables, and the given ones beside them: none takes a variable's place."""
     own = labels_of(metric)
     chosen: dict[str, Matcher] = {name: regex(f"${name}") for name in VARIABLES if name in own}
     for name, given in more.items():
@@ -70,7 +70,7 @@ def selected_sum(metric: Metric, **more: Matcher) -> Expr:
 
 
 def targets() -> Expr:
-    """Give ``up`` of the exporters.
+    """Return ``up`` of the exporters.
 
     With the job variable on All, ``up`` alone would be that of every job: kept are targets that showed Shardwatch's
     page within the last day.
@@ -86,7 +86,7 @@ def with_exporter_down(expr: Expr) -> Expr:
 
 
 def by_recent_replica(expr: Expr) -> Expr:
-    """Give a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
+    """Return a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
     joined = binary(
         "*", over_time("max", selected(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), group_left=()
     )
@@ -94,7 +94,7 @@ def by_recent_replica(expr: Expr) -> Expr:
 
 
 def by_replica(expr: Expr) -> Expr:
-    """Give a card's figure for each replica that uses it, with the replica's labels.
+    """Return a card's figure for each replica that uses it, with the replica's labels.
 
     The fact stands on the left: a card of several replicas is then no error, as it would be with group_left the other
     way round.  ``expr`` must have one series a card.

@@ -1,4 +1,4 @@
-"""The Alertmanager configuration, made from the alerts and from who is to be told: routes, inhibition, messages."""
+"""The Alertmanager configuration, generated from the alerts and the receivers file: routes, inhibition, templates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Each kind of channel: the keys that a user gives it, and what it becomes in Alertmanager's words.
+"""The kinds of channels: the keys of each in the receivers file, and the Alertmanager configuration that it becomes.
 
-A channel needs at least the Alertmanager that knows all it is made of; ``needs`` says since when and what for.
+``needs`` lists the features that require a newer Alertmanager than the oldest supported one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _pagerduty(given: Given) -> Made:
         "group": "{{ .CommonLabels.instance }}",
         "details": {"alerts": _TEXT, "number": "{{ .Alerts.Firing | len }}"},
         "links": [
-            # An empty one is left out, and one that is no address would lead into PagerDuty's own pages.
+            # PagerDuty ignores an empty link and resolves a relative one against its own address.
             {
                 "href": '{{ with (index .Alerts 0).Annotations.runbook_url }}{{ if match "^https?://" . }}{{ . }}{{ end }}{{ end }}',
                 "text": "runbook",
@@ -206,7 +206,7 @@ _SHAPES: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 
 def fault(key: str, value: str) -> str:
-    """Say what is wrong with a channel's value; empty when nothing is.  Never repeats the value."""
+    """Return what is wrong with a channel's value, empty when nothing is; never repeats the value."""
     if not value.strip() or not value.isprintable():
         return "must be text"
     if "{{" in value:

@@ -24,7 +24,7 @@ _HEADER = """\
 
 
 def files(groups: Iterable[Group], plan: NotificationPlan, languages: Iterable[Language]) -> Mapping[Path, str]:
-    """Give every file's content by its path below the output folder."""
+    """Return every file's content by its path below the output folder."""
     configuration = _header(plan) + dump(
         _configuration(tuple(alert for group in groups for alert in group.alerts()), plan)
     )
@@ -57,8 +57,8 @@ def _configuration(alerts: tuple[Alert, ...], plan: NotificationPlan) -> dict[st
 
 
 def _receivers(plan: NotificationPlan) -> Mapping[str, tuple[Made, ...]]:
-    """Give the receivers that a route names; the watchdog's is a copy that tells of no recovery."""
-    told = {*plan.routes.values(), *(name for team in plan.teams for name in team.told.values())}
+    """Return the receivers that a route names; the watchdog's is a copy that does not send resolved notifications."""
+    told = {*plan.routes.values(), *(name for team in plan.teams for name in team.receivers.values())}
     used = {name: channels for name, channels in plan.receivers.items() if name in told}
     if not plan.watchdog:
         return {**used, NOBODY: ()}

@@ -1,7 +1,7 @@
-"""Which alert silences which, found from the alerts themselves: by what they are about, which their labels say.
+"""Inhibition rules, derived from the alerts' labels.
 
-A cause silences what follows from it on the same subject, never the other way round, and nothing that pages is
-silenced by what does not.  Two alerts have the same subject when the labels in ``equal`` are the same on both.
+A cause inhibits its consequences on the same subject, never the reverse, and nothing that pages is inhibited by something
+less severe.  Two alerts have the same subject when the labels in ``equal`` are equal on both.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _WORSE = {
     Severity.CRITICAL: (Severity.WARNING, Severity.INFO),
     Severity.WARNING: (Severity.INFO,),
 }
-# Silenced by nothing on their replica: each may be why it is down.
+# Never inhibited by an alert of their replica: each may be the reason why it is down.
 _WHY_AN_ENGINE_ENDS = frozenset({"CertificateExpires", "EngineRestarting", "ReplicaVanished"})
 _WHY_THE_DAEMON_ENDS = frozenset({"ShardwatchRestarting"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inhibition:
-    """While one of ``sources`` fires, ``targets`` with equal labels are not told.  Severities: "" is any.
+    """While one of ``sources`` fires, no notification is sent for ``targets`` with equal labels.
 
-    ``ends``: the figures of the targets end with the source, which need not be faster then; elsewhere it must be.
+    ``ends``: the series of the targets end with the source, which therefore need not fire first.
     """
 
     why: str
@@ -43,7 +43,7 @@ class Inhibition:
 
 
 def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
-    """Give every rule; RuleError when an alert that is named here is gone, or one would silence what pages."""
+    """Return all rules; raises RuleError for an alert that does not exist, or a rule that would inhibit what pages."""
     every = tuple(alerts)
     found = (*_tiers(every), *_causes(every))
     for one in found:
@@ -52,7 +52,7 @@ def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
 
 
 def _tiers(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
-    """Let the higher severity of an alert silence the lower ones about the same subject."""
+    """Yield the rules by which a higher severity of an alert inhibits the lower ones."""
     by_name: dict[str, list[Alert]] = defaultdict(list)
     for alert in alerts:
         by_name[alert.name].append(alert)
@@ -79,7 +79,7 @@ def _tiers(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
 
 def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     def about(*labels: str, but: Iterable[str] = ()) -> tuple[str, ...]:
-        """Name the alerts whose labels hold all of these, without ``but``."""
+        """Return the names of the alerts with all of these labels, without ``but``."""
         left = set(but)
         return tuple(sorted({a.name for a in alerts if set(labels) <= a.result_labels and a.name not in left}))
 

@@ -1,4 +1,4 @@
-"""Who is to be told about what, when and how often, as records; ``reader.py`` makes them of the user's YAML."""
+"""The receivers file as records: who is notified about what, when and how often."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from alerts.alertmanager.channels import OLDEST, Made, Need, Version
 from alerts.rule import Severity
 
-NOTIFIED = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that reach people
-WATCHDOG, NOBODY = "watchdog", "nobody"  # receivers that are made here
+NOTIFIED = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that notify people
+WATCHDOG, NOBODY = "watchdog", "nobody"  # generated receivers
 TAKEN = (WATCHDOG, NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationTiming:
-    """How long to wait for more of a group, between messages about changes, and before repeating; Go durations."""
+    """Group wait, group interval and repeat interval; Go durations."""
 
     wait: str
     interval: str
@@ -31,7 +31,7 @@ DEFAULT_TIMINGS: Mapping[Severity, NotificationTiming] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Hours of some days, as Alertmanager writes them; no days are all days."""
+    """Hours of some days in Alertmanager's notation; no days means every day."""
 
     days: tuple[str, ...] = ()
     begin: str = ""
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """When people want to hear: ``only_then`` names severities that wait for business hours."""
+    """When notifications are sent: ``only_then`` names severities that wait for business hours."""
 
     location: str = "UTC"
     business_hours: tuple[Span, ...] = ()
@@ -51,15 +51,15 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """Whose labels match (each one of the values) is told instead of whom the severity names."""
+    """Receivers for alerts whose labels match (one of the values each), instead of those of the severity."""
 
     match: Mapping[str, tuple[str, ...]]
-    told: Mapping[Severity, str]
+    receivers: Mapping[Severity, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationPlan:
-    """Everything that the user decides about notifications."""
+    """The receivers file."""
 
     receivers: Mapping[str, tuple[Made, ...]]
     routes: Mapping[Severity, str]
@@ -69,11 +69,11 @@ class NotificationPlan:
     timings: Mapping[Severity, NotificationTiming] = field(default_factory=lambda: dict(DEFAULT_TIMINGS))
 
     def needs(self) -> tuple[Need, ...]:
-        """Give what needs more than the oldest Alertmanager, each once."""
+        """Return the features that need more than the oldest Alertmanager."""
         every = [need for channels in self.receivers.values() for made in channels for need in made.needs]
         return tuple(sorted(set(every), key=lambda need: (need.version, need.feature)))
 
     @property
     def floor(self) -> Version:
-        """The oldest Alertmanager that loads this."""
+        """Return the oldest Alertmanager that loads the configuration."""
         return max((need.version for need in self.needs()), default=OLDEST)

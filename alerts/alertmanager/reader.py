@@ -130,7 +130,9 @@ _TEAM = Section(
         ),
         **{severity.value: Key(reader=_TEXT) for severity in NOTIFIED},
     },
-    build=lambda values: Team(match=values.pop("match"), told={Severity(key): name for key, name in values.items()}),
+    build=lambda values: Team(
+        match=values.pop("match"), receivers={Severity(key): name for key, name in values.items()}
+    ),
     finish=_finish_team,
 )
 
@@ -140,7 +142,7 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, name in values.get("routes", {}).items():
         yield f"routes.{key}", name
     for number, team in enumerate(values.get("teams", ())):
-        for severity, name in team.told.items():
+        for severity, name in team.receivers.items():
             yield f"teams[{number}].{severity.value}", name
 
 

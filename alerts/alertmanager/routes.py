@@ -1,7 +1,7 @@
-"""The routing tree: the watchdog first and apart, then one route a severity with the teams below it.
+"""The routing tree: the watchdog, then one route per severity with the routes of teams below it.
 
-Routes that mute or wait for hours repeat that on every team's route, because Alertmanager hands nothing of it down.
-What has none of our severities (somebody else's alerts) goes to whom warnings go to, so that it is not lost.
+Time intervals are repeated on every team's route, because Alertmanager does not inherit them.  Alerts of other sources,
+without one of our severities, go to the receiver of warnings.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from alerts.alertmanager.plan import NOBODY, NOTIFIED, WATCHDOG, NotificationPla
 from alerts.rule import Severity
 
 BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
-# A page is about one node; a ticket lists all nodes with the same trouble.  Labels that an alert lacks are empty, and
-# ``cluster`` is there for whoever has several Prometheus servers with that external label.
+# A page is about one node; a ticket lists all nodes with the same problem.  Labels that an alert lacks are empty;
+# ``cluster`` is the external label of setups with several Prometheus servers.
 _GROUPS: Mapping[Severity, tuple[str, ...]] = {
     Severity.CRITICAL: ("alertname", "cluster", "job", "instance", "model"),
     Severity.WARNING: ("alertname", "cluster", "job", "model"),
@@ -27,7 +27,7 @@ _HEARTBEAT = NotificationTiming("0s", "50s", "45s")
 
 
 def routing(plan: NotificationPlan) -> dict[str, Any]:
-    """Give Alertmanager's ``route``."""
+    """Return Alertmanager's ``route``."""
     root = plan.routes[Severity.WARNING]
     routes = [_watchdog(plan), *(_severity(plan, severity) for severity in NOTIFIED)]
     return {
@@ -49,7 +49,7 @@ def _watchdog(plan: NotificationPlan) -> dict[str, Any]:
 
 def _severity(plan: NotificationPlan, severity: Severity) -> dict[str, Any]:
     times = _times(plan, severity)
-    teams = [_team(team, severity, times) for team in plan.teams if severity in team.told]
+    teams = [_team(team, severity, times) for team in plan.teams if severity in team.receivers]
     return {
         "receiver": plan.routes[severity],
         "matchers": [f'severity="{severity.value}"'],
@@ -62,7 +62,7 @@ def _severity(plan: NotificationPlan, severity: Severity) -> dict[str, Any]:
 
 def _team(team: Team, severity: Severity, times: Mapping[str, Any]) -> dict[str, Any]:
     matchers = [_one_of(label, values) for label, values in team.match.items()]
-    return {"receiver": team.told[severity], "matchers": matchers, **times}
+    return {"receiver": team.receivers[severity], "matchers": matchers, **times}
 
 
 def _one_of(label: str, values: tuple[str, ...]) -> str:

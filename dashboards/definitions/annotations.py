@@ -30,7 +30,7 @@ _GAP = "1h"  # an engine that is away for longer was not restarted but set up an
 
 
 def _moment(time: Expr) -> Expr:
-    """Give Unix times of the chosen range, in milliseconds."""
+    """Return Unix times of the chosen range, in milliseconds."""
     return (time * 1000 > RANGE_START).as_unit(Unit.SECONDS)
 
 

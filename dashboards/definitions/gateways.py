@@ -18,7 +18,7 @@ BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
 
 
 def _named(expr: Expr) -> Expr:
-    """Give a backend's figure with the replica that it is, where that is known."""
+    """Return a backend's figure with the replica that it is, where that is known."""
     facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
     known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, group_left=("replica",))
     assert expr.unit is not None

@@ -94,7 +94,7 @@ _LAYERS: tuple[Panel, ...] = (
 
 
 def _deviation(expr: Expr) -> Expr:
-    """Give each card's figure over the mean of its replica, less one."""
+    """Return each card's figure over the mean of its replica, less one."""
     each = max_by(by_replica(expr), "instance", "replica", "gpu")
     return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), group_left=()) - 1
 

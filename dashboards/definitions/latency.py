@@ -17,7 +17,7 @@ WHICH = "{{replica}} {{instance}}"  # many nodes call a replica alike
 
 
 def curves(metric: Metric) -> tuple[Query, ...]:
-    """Give p50, p95, p99 and the mean of a histogram, by replica, from summed buckets."""
+    """Return p50, p95, p99 and the mean of a histogram, by replica, from summed buckets."""
     return (
         series(lambda: _quantile(metric, 0.5), f"{WHICH} p50"),
         series(lambda: _quantile(metric, 0.95), f"{WHICH} p95"),
@@ -27,7 +27,7 @@ def curves(metric: Metric) -> tuple[Query, ...]:
 
 
 def spread_out(metric: Metric) -> Expr:
-    """Give all buckets of all chosen replicas, while there is anything in them."""
+    """Return all buckets of all chosen replicas, while there is anything in them."""
     some = sum_by(rate(selected_count(metric), RATE_INTERVAL)) > 0
     return and_on(sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le"), some, on=())
 

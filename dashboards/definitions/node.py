@@ -51,7 +51,7 @@ SOCKETS = (
 
 
 def held_down(*labels: str, **matchers: Match) -> Expr:
-    """Give the share of time in which clocks were held down; for reasons that the driver does not time, of readings."""
+    """Return the share of time in which clocks were held down; for reasons that the driver does not time, of readings."""
     timed = rate(selected(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, **matchers), RATE_INTERVAL)
     sampled = over_time("avg", selected(m.GPU_CLOCK_EVENT_ACTIVE, **matchers), RATE_INTERVAL)
     assert timed.unit is not None
@@ -59,12 +59,12 @@ def held_down(*labels: str, **matchers: Match) -> Expr:
 
 
 def throttled() -> Expr:
-    """Give the share of time in which heat or a power brake held a card's clocks down."""
+    """Return the share of time in which heat or a power brake held a card's clocks down."""
     return held_down(reason=without_value("sw_power_cap"))
 
 
 def memory_share() -> Expr:
-    """Give the share of a card's memory that is allocated."""
+    """Return the share of a card's memory that is allocated."""
     return max_by(selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), *GPU_LABELS)
 
 

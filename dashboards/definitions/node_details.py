@@ -20,7 +20,7 @@ WORK = (Requires.FULL, Requires.SUPPORT)
 
 
 def _peers() -> Expr:
-    """Give the paths between cards with the other card's index: its uuid alone nobody knows by heart."""
+    """Return the paths between cards with the other card's index: its uuid alone nobody knows by heart."""
     facts = select(m.GPU_INFO, job=regex("$job"), instance=regex("$instance"))  # the other card may not be chosen
     peer = label_replace(label_replace(facts, "peer", "$1", "uuid", "(.+)"), "peer_gpu", "$1", "gpu", "(.+)")
     index = max_by(peer, *NODE, "peer", "peer_gpu")

@@ -36,13 +36,13 @@ TRAFFIC = (Requires.TRAFFIC,)
 
 
 def replica_state() -> Expr:
-    """Give 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
+    """Return 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
     up = min_by(selected(m.LLM_UP), "instance", "replica")
     return up + max_by(selected(m.LLM_FROZEN), "instance", "replica") | up
 
 
 def _ending() -> Expr:
-    """Give 4 for a replica whose certificate ends soon."""
+    """Return 4 for a replica whose certificate ends soon."""
     left = max_by(until(selected(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), "instance", "replica")
     return ((left < THRESHOLDS.certificate_remaining.warning) * 0 + 4).as_unit(Unit.NONE)
 

@@ -65,7 +65,7 @@ HOW_TO_READ = Text(
 
 
 def ours(metric: ExternalMetric) -> Expr:
-    """Give what every process tells of itself, of the daemons alone: with all jobs chosen there are strangers' too."""
+    """Return what every process tells of itself, of the daemons alone: with all jobs chosen there are strangers' too."""
     build = max_by(selected(m.SHARDWATCH_BUILD_INFO), *NODE)
     figure = selected(metric) if metric.kind is MetricKind.GAUGE else rate(selected(metric), RATE_INTERVAL)
     return and_on(figure, build, on=NODE)

@@ -143,7 +143,7 @@ def _missing() -> Panel:
 
 
 def status() -> Row:
-    """Give the head row."""
+    """Return the head row."""
     return Row(
         title=Text("Now: what is lost, and who still measures", "此刻：丢了什么，谁还在采集"),
         panels=(_exporters(), _cards(), _engines(), _frozen(), _alerts(), _missing()),

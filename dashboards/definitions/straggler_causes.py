@@ -25,7 +25,7 @@ CAUSES = tuple(ValueMapping(place, _WORDS[cause], Colour.CRITICAL) for place, ca
 
 
 def cause() -> Expr:
-    """Give the place of the cause in ``CAUSES`` for each card that the others wait for."""
+    """Return the place of the cause in ``CAUSES`` for each card that the others wait for."""
     found: Expr | None = None
     for place, one in enumerate(Cause, 1):
         waited = selected(m.GPU_STRAGGLER, cause=one.value) * place

@@ -30,7 +30,7 @@ def counted() -> Expr:
 
 
 def fresh() -> Expr:
-    """Give the new XIDs of each moment, of the codes that occurred within the chosen time.
+    """Return the new XIDs of each moment, of the codes that occurred within the chosen time.
 
     0 where there is none: cells alone, without their neighbours, Grafana gives no width.
     """
@@ -41,7 +41,7 @@ def fresh() -> Expr:
 
 
 def ago() -> Expr:
-    """Give how long ago each code was seen last, with what to do about it."""
+    """Return how long ago each code was seen last, with what to do about it."""
     newest = max_by(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *NODE, "uuid", "xid")
     said = binary("*", selected(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), group_left=())
     return said.as_unit(Unit.SECONDS)

@@ -45,7 +45,7 @@ class Annotation:
 
 
 def annotation_json(annotation: Annotation, language: Language) -> Json:
-    """Give Grafana's JSON."""
+    """Return Grafana's JSON."""
     return {
         "name": annotation.name.in_(language),
         "datasource": DATA_SOURCE,

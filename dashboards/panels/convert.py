@@ -28,7 +28,7 @@ _TOOLTIP: Json = {"mode": "multi", "sort": "desc", "hideZeros": False}
 
 
 def draw(panel: Panel, language: Language) -> core.Panel:
-    """Give grafanalib's object of a panel; the grid position comes later."""
+    """Return grafanalib's object of a panel; the grid position comes later."""
     given: core.Panel = _DRAWERS[panel.kind](panel, language)
     return given
 
@@ -131,7 +131,7 @@ _MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's
 
 
 def _above(threshold: Threshold) -> float:
-    """Give an axis' end at which the thresholds are in sight: an axis of zeros alone would end at 100, or 10000 %."""
+    """Return an axis' end at which the thresholds are in sight: an axis of zeros alone would end at 100, or 10000 %."""
     return round(max(value for _, value in threshold.tiers()) * 1.2, 6)
 
 

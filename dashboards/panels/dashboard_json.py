@@ -55,7 +55,7 @@ def render(
     language: Language,
     every_node: bool = True,
 ) -> Json:
-    """Give the board as Grafana's classic JSON, schema 42.
+    """Return the board as Grafana's classic JSON, schema 42.
 
     Without ``every_node`` the nodes have no All: Grafana begins with the first, and several can be chosen.
     """

@@ -47,7 +47,7 @@ def series(
     dashed: bool = False,
     requires: tuple[Requires, ...] = (),
 ) -> Query:
-    """Give one query and the name of its series, ``{{label}}`` templates included.
+    """Return one query and the name of its series, ``{{label}}`` templates included.
 
     ``dashed`` draws a limit rather than a figure.  ``requires`` are beyond the panel's.
     """
@@ -68,7 +68,7 @@ def column(
     summed: bool = False,
     decimals: int | None = None,
 ) -> Query:
-    """Give one column of a table; the query is brought to the table's rows by the largest value, or the sum.
+    """Return one column of a table; the query is brought to the table's rows by the largest value, or the sum.
 
     A trend (``Cell.TREND``) is a small curve over the chosen time; all other cells are of now.
     """
@@ -280,7 +280,7 @@ def table(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Give a row for each combination of labels and a column for each query.
+    """Return a row for each combination of labels and a column for each query.
 
     Only the first column must have data: a card that lacks a signal keeps its row, with an empty cell.
     """

@@ -58,12 +58,12 @@ LABELS: dict[str, Text] = {
 
 
 def label_name(label: str, language: Language) -> str:
-    """Give a label's heading in a table."""
+    """Return a label's heading in a table."""
     return LABELS[label].in_(language)
 
 
 def steps(threshold: Threshold | None) -> list[Json]:
-    """Give threshold steps, the lowest first; without a threshold nothing is judged."""
+    """Return threshold steps, the lowest first; without a threshold nothing is judged."""
     if threshold is None:
         return [_step(Colour.PLAIN, None)]
     tiers = dict(threshold.tiers())

@@ -24,7 +24,7 @@ class Modern(core.Panel):  # type: ignore[misc]
     overrides: list[Json] = attr.ib(factory=list)
 
     def to_json_data(self) -> Json:
-        """Give Grafana's JSON."""
+        """Return Grafana's JSON."""
         given: Json = self.panel_json(
             {
                 "type": self.kind,
@@ -63,7 +63,7 @@ class Variable(core.Template):  # type: ignore[misc]
     """A variable whose ``current`` Grafana 13 reads: everything, or the first data source or node."""
 
     def to_json_data(self) -> Json:
-        """Give Grafana's JSON, without the keys of old versions."""
+        """Return Grafana's JSON, without the keys of old versions."""
         old: Json = super().to_json_data()
         kept = ("name", "label", "type", "query", "datasource", "refresh", "sort", "regex", "hide")
         given = {key: old[key] for key in kept if old[key] not in (None, "")}

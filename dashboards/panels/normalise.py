@@ -27,7 +27,7 @@ _TARGET = ("datasource", "expr", "format", "instant", "legendFormat", "refId")
 
 
 def plain(thing: object) -> Json:
-    """Give what grafanalib would write, as plain data."""
+    """Return what grafanalib would write, as plain data."""
     data: Json = json.loads(json.dumps(thing, cls=DashboardEncoder))
     return data
 

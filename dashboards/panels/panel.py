@@ -101,7 +101,7 @@ _UNITS: dict[tuple[Unit, bool], str] = {
 
 
 def unit_of(expr: Expr, number_format: NumberFormat | None) -> str:
-    """Give Grafana's unit of an expression; ``number_format`` may only refine what has no unit of its own.
+    """Return Grafana's unit of an expression; ``number_format`` may only refine what has no unit of its own.
 
     A ratio may be shown as a factor: 1.5 times the mean is not read as 150 %; or as a power of ten.
     """

@@ -23,7 +23,7 @@ _WIDTHS = {
 
 
 def options(panel: Panel, language: Language) -> Json:
-    """Give the options: how it is sorted; by its first labels unless the panel names columns, largest first."""
+    """Return the options: how it is sorted; by its first labels unless the panel names columns, largest first."""
     columns = {one.legend.en: one.legend.in_(language) for one in panel.series}
     for name in panel.sort:
         if name not in columns:
@@ -37,7 +37,7 @@ def options(panel: Panel, language: Language) -> Json:
 
 
 def defaults(panel: Panel, language: Language) -> Json:
-    """Give what holds for a column unless its override says otherwise."""
+    """Return what holds for a column unless its override says otherwise."""
     return {
         "color": {"mode": "thresholds"}, "noValue": panel.no_data.in_(language), "mappings": [],
         "custom": {
@@ -49,7 +49,7 @@ def defaults(panel: Panel, language: Language) -> Json:
 
 
 def overrides(panel: Panel, language: Language) -> list[Json]:
-    """Give each column its look: figures, then links, then labels."""
+    """Return each column its look: figures, then links, then labels."""
     found = [_column(one, language) for one in panel.series if one.cell is not Cell.FACT]
     found += [_row_link(panel.drill_down, label, language) for label in panel.rows if _leads(panel.drill_down, label)]
     return found + [_label(label, language) for label in panel.rows]
@@ -96,7 +96,7 @@ def _row_link(drills: tuple[DrillDown, ...], label: str, language: Language) -> 
 
 
 def _label(label: str, language: Language) -> Json:
-    """Give a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
+    """Return a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
     properties: list[Json] = [{"id": "noValue", "value": "–"}]
     if label in _WIDTHS:
         properties.append({"id": "custom.width", "value": _WIDTHS[label]})

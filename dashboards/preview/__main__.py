@@ -22,7 +22,7 @@ CACHE = os.path.join(recording.ROOT, ".cache", "preview")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record, draw; give the exit code: 0, 1 with a message, 130 when interrupted."""
+    """Record, draw; return the exit code: 0, 1 with a message, 130 when interrupted."""
     arguments = _arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with its block
     try:

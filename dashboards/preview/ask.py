@@ -22,7 +22,7 @@ class Client:
     url: str
 
     def ask(self, request: Request) -> Json:
-        """Give {"result": [...]} or {"error": "..."}."""
+        """Return {"result": [...]} or {"error": "..."}."""
         if request.step is None:
             return self._get("query", query=request.expr, time=request.end)
         start = request.start - request.start % request.step  # Grafana aligns ranges to the step, too
@@ -39,7 +39,7 @@ class Client:
 
 
 def answers(client: Client, plan: Plan) -> Json:
-    """Give all that the page draws: by panel and query the series, the annotations, the alerts at the end."""
+    """Return all that the page draws: by panel and query the series, the annotations, the alerts at the end."""
     with ThreadPoolExecutor(4) as pool:
         given = list(pool.map(client.ask, plan.requests))
         notes = list(pool.map(client.ask, (request for _, request in plan.annotations)))
@@ -55,7 +55,7 @@ def answers(client: Client, plan: Plan) -> Json:
 
 
 def problems(plan: Plan, given: Json) -> list[str]:
-    """Give the queries that Prometheus refused."""
+    """Return the queries that Prometheus refused."""
     titles = {str(panel["id"]): panel["title"] for panel in plan.panels}
     return [
         f"{plan.board['uid']}, {titles[panel]} {ref}: {answer['error']}"

@@ -47,7 +47,7 @@ class Page:
 
 
 def bundle(cache: str) -> str:
-    """Install the locked packages and bundle the page, each only when its sources changed; give the bundle's folder.
+    """Install the locked packages and bundle the page, each only when its sources changed; return the bundle's folder.
 
     The packages lie outside of the tree, so that nothing can ship them.
     """
@@ -89,7 +89,7 @@ def _read(path: str) -> bytes | None:
 
 
 def describe(plan: Plan, given: Json, *, language: str, theme: str, subtitle: str) -> Json:
-    """Give what the page draws."""
+    """Return what the page draws."""
     request = plan.requests[0]
     return {
         "title": plan.board["title"], "subtitle": subtitle, "honest": HONEST[language], "language": language,

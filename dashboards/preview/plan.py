@@ -68,7 +68,7 @@ class Plan:
 
 
 def load(uid: str, language: str, folder: str = GENERATED) -> Json:
-    """Give a generated board."""
+    """Return a generated board."""
     path = os.path.join(folder, language, f"{uid}.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -79,12 +79,12 @@ def load(uid: str, language: str, folder: str = GENERATED) -> Json:
 
 
 def takes_all(board: Json, variable: str) -> bool:
-    """Say whether a variable of the board may stand for everything."""
+    """Return whether a variable of the board may stand for everything."""
     return any(one["includeAll"] for one in _variables(board) if one["name"] == variable)
 
 
 def uids(language: str, folder: str = GENERATED) -> list[str]:
-    """Give the names of all generated boards."""
+    """Return the names of all generated boards."""
     try:
         names = os.listdir(os.path.join(folder, language))
     except FileNotFoundError as error:
@@ -116,7 +116,7 @@ def plan(board: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, wi
 
 
 def step_of(window: Window, points: float) -> float:
-    """Give the seconds between two points: a round number, not below the scrape interval."""
+    """Return the seconds between two points: a round number, not below the scrape interval."""
     least = max(window.seconds / max(points, 1), window.scrape)
     return float(next((nice for nice in _NICE_SECONDS if nice >= least), _NICE_SECONDS[-1]))
 
@@ -169,7 +169,7 @@ def _note(annotation: Json, place: int, window: Window, values: Mapping[str, str
 
 
 def _in_place(board: Json, *, unfold: bool) -> tuple[Json, ...]:
-    """Give rows and panels in one list; unfolded rows push down what is below them."""
+    """Return rows and panels in one list; unfolded rows push down what is below them."""
     found: list[Json] = []
     pushed = 0
     for top in board["panels"]:

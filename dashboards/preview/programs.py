@@ -12,7 +12,7 @@ class PreviewError(Exception):
 
 
 def program(name: str) -> str:
-    """Give the path of a program; PreviewError names the package where it is missing."""
+    """Return the path of a program; PreviewError names the package where it is missing."""
     path = shutil.which(name)
     if path is None:
         raise PreviewError(f"{name} is not installed: apt-get install {PACKAGES[name]}")

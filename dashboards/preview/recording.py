@@ -56,7 +56,7 @@ class Recording:
 
 
 def nodes_of(scenario: str) -> tuple[Node, ...]:
-    """Give a scenario's nodes: as many as it has kinds of software."""
+    """Return a scenario's nodes: as many as it has kinds of software."""
     from exporter.simulate.scenarios import find  # noqa: PLC0415 - only who records needs it
 
     try:
@@ -115,7 +115,7 @@ def _live(daemons: Mapping[Node, Process], until: float) -> None:
 
 
 def load(folder: str) -> Recording | None:
-    """Give what is recorded in a folder, None where there is nothing."""
+    """Return what is recorded in a folder, None where there is nothing."""
     try:
         with open(os.path.join(folder, "recording.json"), encoding="utf-8") as file:
             data = json.load(file)
@@ -127,7 +127,7 @@ def load(folder: str) -> Recording | None:
 
 @contextlib.contextmanager
 def serving(recording: Recording) -> Iterator[str]:
-    """Run a Prometheus over a recording, which scrapes nothing and evaluates nothing; give its URL."""
+    """Run a Prometheus over a recording, which scrapes nothing and evaluates nothing; return its URL."""
     with _prometheus(recording.folder, {}) as url:
         yield url
 
@@ -190,7 +190,7 @@ def _prometheus(folder: str, config: dict[str, object]) -> Iterator[str]:
 
 
 def _ready(process: Process, log: str) -> str:
-    """Wait until Prometheus answers; give its URL, which its log names."""
+    """Wait until Prometheus answers; return its URL, which its log names."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         url = _listening(log)

@@ -30,7 +30,7 @@ HISTOGRAMS = {
 }
 NAMES = {metric.name for metric in CATALOG} | HISTOGRAMS | {"prometheus_rule_group_last_duration_seconds"}
 LINES = {
-    Language.ENGLISH: ("Meaning:", "Hurts:", "Check", "False alarm:"),
+    Language.ENGLISH: ("Meaning:", "Impact:", "Check", "False alarm:"),
     Language.CHINESE: ("含义：", "影响：", "检查", "误报："),
 }
 both = pytest.mark.parametrize("language", list(Language))
