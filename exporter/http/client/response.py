@@ -212,6 +212,7 @@ def _read_to_end(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
 
 def _read_chunks(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
     left = limits.wire_bytes  # framing counts: a million chunks of one byte are no small page
+    collected = bytearray()  # as whoever reads would pay for each of them
     size = -1
     while size:
         line = stream.readline(_CHUNK_LINE)
@@ -227,10 +228,15 @@ def _read_chunks(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
             if not piece:
                 raise _cut_off()
             rest -= len(piece)
-            yield piece
+            collected += piece
+            if len(collected) >= _PIECE:
+                yield bytes(collected)
+                collected.clear()
         if size and (end := stream.read(2)) != b"\r\n":
             raise _bad_chunk() if len(end) == 2 else _cut_off()
     _parse_fields(_read_lines(stream, limits))  # the trailers; nothing in them is of use
+    if collected:
+        yield bytes(collected)
 
 
 def _cut_off() -> EndpointError:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import exporter.http.client.session  # noqa: F401 - both clients load theirs late, and some tests measure memory
 from exporter.http.client.client import HttpClient, SessionClient
 from tests.support import endpoint_probe
 
