@@ -32,11 +32,12 @@ class Thread(threading.Thread):
     def run(self) -> None:
         """Name the thread for the kernel, and run its target."""
         if sys.version_info < (3, 14):  # from there on Python does so
-            _set_kernel_name(self.name)
+            name_thread(self.name)
         super().run()
 
 
-def _set_kernel_name(name: str) -> None:
+def name_thread(name: str) -> None:
+    """Tell the kernel the name of the running thread, cut to 15 bytes; of the main thread it is the process's."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # absent where the kernel is not Linux
     if prctl is not None:
         prctl(_PR_SET_NAME, name.encode("ascii", "replace")[:_MAX_NAME], 0, 0, 0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from exporter.model.bounds import Count, Finite, Text, Uuid
 from exporter.model.source import EMPTY, SourceStatus
 from exporter.model.topology import CardTopology
 
@@ -119,23 +120,23 @@ class Missing(str, Enum):
 class MigInstance(Struct, frozen=True, kw_only=True):
     """What identifies a MIG instance: its position in the parent's list, its profile, its ids."""
 
-    number: int
-    parent: str  # UUID
-    profile: str = ""  # "1g.10gb"; empty where the driver does not report it
-    gpu_instance: int
-    compute_instance: int
+    number: Count
+    parent: Text  # UUID
+    profile: Text = ""  # "1g.10gb"; empty where the driver does not report it
+    gpu_instance: Count
+    compute_instance: Count
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
     """What is constant between two driver initialisations.  ``uuid`` is the key; the index may change."""
 
-    index: int
-    uuid: str
-    name: str = ""
-    pci_bus_id: str = ""
-    serial: str = ""
-    vbios_version: str = ""
-    numa_node: int | None = None
+    index: Count
+    uuid: Uuid
+    name: Text = ""
+    pci_bus_id: Text = ""
+    serial: Text = ""
+    vbios_version: Text = ""
+    numa_node: Count | None = None
     mig: bool = False  # MIG-enabled: its instances are cards of their own
     instance: MigInstance | None = None  # set on those instances
 
@@ -143,35 +144,35 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 class CardProcess(Struct, frozen=True, kw_only=True):
     """A process with a compute context on a card; pid in the daemon's pid namespace."""
 
-    pid: int
-    memory: float | None = None  # bytes
+    pid: Count
+    memory: Finite | None = None  # bytes
 
 
 class CardReading(Struct, frozen=True, kw_only=True):
     """One card at one instant: ``signals`` that were read, and why the others are ``missing``."""
 
-    at: float
-    signals: Mapping[Signal, float]
+    at: Finite
+    signals: Mapping[Signal, Finite]
     missing: Mapping[Signal, Missing] = EMPTY
-    clock_events: Mapping[str, bool] = EMPTY  # reason → active now
-    clock_event_seconds: Mapping[str, float] = EMPTY  # reason → counter
-    policy_seconds: Mapping[str, float] = EMPTY  # older policy → counter
-    nvlink_up: Mapping[int, bool] = EMPTY  # link → state
-    nvlink_errors: Mapping[str, float] = EMPTY  # type → counter, all links
-    nvlink_errors_at: float | None = None  # when those were read, if not together with the rest
-    nvlink_bit_errors: Mapping[str, float] = EMPTY  # type → ratio of bits, worst link
-    c2c_errors: Mapping[str, float] = EMPTY  # type → counter, worst link
-    pipe_active: Mapping[str, float] = EMPTY  # kind of arithmetic → ratio of time
-    traffic: Mapping[tuple[str, str], float] = EMPTY  # (link, direction) → bytes/s
+    clock_events: Mapping[Text, bool] = EMPTY  # reason → active now
+    clock_event_seconds: Mapping[Text, Finite] = EMPTY  # reason → counter
+    policy_seconds: Mapping[Text, Finite] = EMPTY  # older policy → counter
+    nvlink_up: Mapping[Count, bool] = EMPTY  # link → state
+    nvlink_errors: Mapping[Text, Finite] = EMPTY  # type → counter, all links
+    nvlink_errors_at: Finite | None = None  # when those were read, if not together with the rest
+    nvlink_bit_errors: Mapping[Text, Finite] = EMPTY  # type → ratio of bits, worst link
+    c2c_errors: Mapping[Text, Finite] = EMPTY  # type → counter, worst link
+    pipe_active: Mapping[Text, Finite] = EMPTY  # kind of arithmetic → ratio of time
+    traffic: Mapping[tuple[Text, Text], Finite] = EMPTY  # (link, direction) → bytes/s
     processes: tuple[CardProcess, ...] | None = None  # None: not known
 
 
 class DriverFacts(Struct, frozen=True, kw_only=True):
     """Versions of the node's driver stack; empty where the driver does not report one."""
 
-    driver_version: str = ""
-    nvml_version: str = ""
-    cuda_version: str = ""
+    driver_version: Text = ""
+    nvml_version: Text = ""
+    cuda_version: Text = ""
 
 
 class GpuLabels(NamedTuple):

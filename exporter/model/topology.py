@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from exporter.model.bounds import Text, one_of
 from exporter.model.source import EMPTY
 
 # From the nearest common ancestor to the farthest, as ``nvidia-smi topo -m`` calls them.
@@ -21,27 +23,37 @@ STATUSES = (
     "not_supported",
     "unknown",
 )
+_MAX = 64  # GPUs, and links of a GPU
+
+PciPath = Annotated[str, one_of("", *PCI_PATHS)]
+Capability = Annotated[str, one_of(*CAPABILITIES)]
+AccessStatus = Annotated[str, one_of(*STATUSES)]
+LinkEndKind = Annotated[str, one_of(*LINK_ENDS)]
+LinkNumber = Annotated[int, Meta(ge=0, lt=_MAX)]
 
 
 class LinkEnd(Struct, frozen=True, kw_only=True):
     """The far end of one NVLink: a word of ``LINK_ENDS``, and the PCI address of a GPU there."""
 
-    kind: str
-    pci_bus_id: str = ""
+    kind: LinkEndKind
+    pci_bus_id: Text = ""
 
 
 class Peer(Struct, frozen=True, kw_only=True):
     """What the driver reports of a pair of cards; empty where it did not answer."""
 
-    pci_path: str = ""  # a word of PCI_PATHS: the path over PCIe, even where NVLink joins them
-    access: Mapping[str, str] = EMPTY  # word of CAPABILITIES → word of STATUSES
+    pci_path: PciPath = ""  # a word of PCI_PATHS: the path over PCIe, even where NVLink joins them
+    access: Mapping[Capability, AccessStatus] = EMPTY  # word of CAPABILITIES → word of STATUSES
+
+
+Peers = Annotated[Mapping[Text, Peer], Meta(max_length=_MAX)]  # by uuid
 
 
 class CardTopology(Struct, frozen=True, kw_only=True):
     """One card's position among the others.  Static: read rarely, and kept while a card is lost."""
 
-    peers: Mapping[str, Peer] = EMPTY  # the other card's uuid
-    links: Mapping[int, LinkEnd] = EMPTY  # NVLink → its far end
+    peers: Peers = EMPTY  # the other card's uuid
+    links: Mapping[LinkNumber, LinkEnd] = EMPTY  # NVLink → its far end
 
 
 class PeerPath(Struct, frozen=True, kw_only=True):

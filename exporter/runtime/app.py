@@ -105,7 +105,7 @@ class App:
             on_update=self._notify,
             on_event=self.events.on_driver_event,
             clock=self._clock,
-            wall=self._wall,
+            unix_now=self._wall,
         )
 
     def _make_publisher(self) -> Publisher:

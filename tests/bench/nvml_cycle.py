@@ -43,7 +43,7 @@ GROUPS = {
 
 
 def group_of(name: str) -> str:
-    """Give the group under which a function is reported."""
+    """Return the group under which a function is reported."""
     return next((group for part, group in GROUPS.items() if part in name), "all other calls")
 
 
@@ -79,7 +79,7 @@ class Stopwatch:
 
 
 def median(function: Callable[[], object], rounds: int) -> float:
-    """Give the median of the microseconds of CPU time that a call takes."""
+    """Return the median of the microseconds of CPU time that a call takes."""
     spent = []
     for _ in range(rounds):
         started = time.thread_time()
@@ -89,7 +89,7 @@ def median(function: Callable[[], object], rounds: int) -> float:
 
 
 def reader(driver: Any, version: str) -> GpuReader:
-    """Give a card's reader that has settled."""
+    """Return a card's reader that has settled."""
     calls, facts = library.open_card(driver, 0)
     made = GpuReader(driver, calls, facts, version)
     made.read(slow=True)  # the first read asks for what could be of use, and later ones for what was

@@ -15,6 +15,7 @@ import pathlib
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 from exporter.driver import protocol
 from exporter.driver.nvml import gpm
@@ -23,6 +24,7 @@ from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import card_count, initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.worker import event_thread
+from exporter.driver.worker.driver_thread import AvailableGpu
 from exporter.driver.worker.event_thread import EventThread
 from exporter.model import Missing, Signal
 
@@ -84,7 +86,7 @@ class Trial:
     def read(self, reader: GpuReader, about: tuple[object, ...], code: int | None):
         """Read a card and its instances; what comes instead of a reading must be what the code means."""
         try:
-            parts = reader.instances.read(look=True) if reader.instances is not None else ()
+            instances = reader.instances.read(refresh=True) if reader.instances is not None else ()
             reading = reader.read(slow=True)
         except (DeviceUnavailable, DriverUnavailable) as error:
             self.outcomes[error.reason] += 1
@@ -95,8 +97,8 @@ class Trial:
             self.say(f"raised {type(error).__name__}: {error}", *about)
             return None
         self.outcomes["read"] += 1
-        for facts, part in parts:
-            self.sound(part, (*about, facts.uuid))
+        for instance in instances:
+            self.sound(instance.reading, (*about, instance.facts.uuid))
         self.sound(reading, about)
         return reading
 
@@ -128,7 +130,7 @@ class Trial:
         for reader in known.values():
             reader.read(slow=True)
             if reader.instances is not None:
-                reader.instances.read(look=True)
+                reader.instances.read(refresh=True)
             self.outcomes["opened"] += 1
         self.plan(*[f"on {uuid} {function} code {code}" for uuid in (CARDS[1], CARDS[2], PART)])
         for number, reader in known.items():
@@ -199,20 +201,19 @@ class Trial:
         """Let a call about events fail: the thread lives on and says so, or nothing is wrong for it."""
         sent: list[protocol.Message] = []
         handle = self.driver.nvmlDeviceGetHandleByIndex(1)
-        card = type("Card", (), {"standing": lambda _: (CARDS[1], handle)})()
+        card = SimpleNamespace(available=lambda: AvailableGpu(CARDS[1], handle))
         self.plan(f"on * {function} code {code}", f"event 1 {CARDS[1]} 0x8 79")
-        thread = EventThread(self.driver, [card], sent.append)
+        thread = EventThread(self.driver, [card], SimpleNamespace(send=sent.append))
+        thread.start()
         end = time.monotonic() + 5.0
         while not sent and time.monotonic() < end:
             time.sleep(0.002)
-        if not thread.thread.is_alive() or not sent:
+        if thread.join(0.0) or not sent:
             self.say(f"the thread said {sent}", function, code)
         said = {type(message).__name__ for message in sent}
         self.outcomes["heard" if "XidSeen" in said else "deaf"] += 1
-        thread.pause()
         thread.end()
-        thread.thread.join(5.0)
-        if thread.thread.is_alive():
+        if not thread.join(5.0):
             self.say("the thread does not end", function, code)
         self.plan()
 
@@ -231,7 +232,7 @@ class Trial:
 
 
 def called(counts: str) -> tuple[list[str], list[str]]:
-    """Give the functions that were called about cards 1 and 2 or their instances, and those about no card."""
+    """Return the functions that were called about cards 1 and 2 or their instances, and those about no card."""
     keys = set()
     data = pathlib.Path(counts).read_bytes()
     for place in range(0, len(data), 64):
@@ -245,12 +246,12 @@ def called(counts: str) -> tuple[list[str], list[str]]:
 def main() -> None:
     """Try everything and print what came of it."""
     event_thread.RETRY_FIRST = 0.01
-    gpm.WINDOW_LEAST = 0.0  # so that each second read asks for figures
+    gpm.MIN_WINDOW = 0.0  # so that each second read asks for figures
     trial = Trial(sys.argv[1])
     for number in range(3):
         reader = trial.reader(number)
         if reader.instances is not None:
-            reader.instances.read(look=True)
+            reader.instances.read(refresh=True)
         for _ in range(2):
             reader.read(slow=True)
         reader.close()

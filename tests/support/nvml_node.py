@@ -79,7 +79,7 @@ class Page:
         return all(self.card("gpu_up", number) == 1 for number in numbers)
 
     def why(self, source="driver"):
-        """Give why a source (a card's number, or its name) is down; None while it is up."""
+        """Return why a source (a card's number, or its name) is down; None while it is up."""
         source = f"gpu:{uuid(source)}" if isinstance(source, int) else source
         found = self.all("shardwatch_source_down_info", source=source)
         assert len(found) <= 1, found
@@ -94,7 +94,7 @@ class Page:
         return self.get("shardwatch_source_failures_total", source=source, reason=reason) or 0
 
     def names_of(self, number):
-        """Give the names of the card's own figures; identity, health and what it once reported do not count."""
+        """Return the names of the card's own figures; identity, health and what it once reported do not count."""
         kept = {"gpu_info", "gpu_up", "gpu_data_age_seconds", "gpu_replica_info", "gpu_xid_events_total"}
         return {s.name for s in self.samples if s.labels.get("uuid") == uuid(number)} - kept
 
@@ -174,7 +174,7 @@ class Node:
         fresh.replace(self.control)
 
     def asked(self):
-        """Give how often each question was put, over all workers: ``number:function`` or ``number:field:id``."""
+        """Return how often each question was put, over all workers: ``number:function`` or ``number:field:id``."""
         record = struct.Struct("56sQ")
         found = {}
         for key, times in record.iter_unpack(self.counts.read_bytes()):
@@ -247,7 +247,7 @@ class Node:
         return [int(pid) for pid in found]
 
     def workers(self):
-        """Give the children that live: running, stopped, or with a thread that the kernel cannot end."""
+        """Return the children that live: running, stopped, or with a thread that the kernel cannot end."""
         alive = []
         for pid in self.children():
             try:
@@ -260,7 +260,7 @@ class Node:
 
     @staticmethod
     def group(leader):
-        """Give what lives of a worker and all that it started."""
+        """Return what lives of a worker and all that it started."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -272,7 +272,7 @@ class Node:
         return found
 
     def worker(self):
-        """Give the one worker there is."""
+        """Return the one worker there is."""
         until = time.monotonic() + SLACK
         while len(found := self.workers()) != 1:
             assert time.monotonic() < until, found
@@ -280,7 +280,7 @@ class Node:
         return found[0]
 
     def footprint(self):
-        """Give resident MiB, threads and descriptors of the daemon.
+        """Return resident MiB, threads and descriptors of the daemon.
 
         The least of several looks: a poll of an engine, or a scrape that has just ended, holds a descriptor for a
         moment, and that is no growth.

@@ -26,7 +26,7 @@ def error(code):
 
 
 def missing(reading):
-    """Give what is absent beside the work signals, which this driver does not have; see test_work_signals.py."""
+    """Return what is absent beside the work signals, which this driver does not have; see test_work_signals.py."""
     return {signal: why for signal, why in reading.missing.items() if signal not in WORK}
 
 

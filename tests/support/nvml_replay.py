@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from exporter.catalog.spec import SeriesSet
 from exporter.derive.links import TopologyTracker
-from exporter.driver.nvml.arrays import VALUE_OF_TYPE
+from exporter.driver.nvml.arrays import VALUE_ATTRIBUTES
 from exporter.driver.nvml.errors import NOT_SUPPORTED
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
@@ -94,7 +94,7 @@ class Recorded:
         type_, samples = call["answer"]
         newer = max(0, last + 1 - min((at for at, _ in samples), default=0))  # each look finds the same ones again
         return type_, [
-            SimpleNamespace(timeStamp=at + newer, sampleValue=SimpleNamespace(**{VALUE_OF_TYPE[type_]: number}))
+            SimpleNamespace(timeStamp=at + newer, sampleValue=SimpleNamespace(**{VALUE_ATTRIBUTES[type_]: number}))
             for at, number in samples
         ]
 
@@ -128,7 +128,7 @@ def _shown(argument):
 
 
 def _shaped(answer):
-    """Give JSON's objects as the binding's: attributes instead of keys."""
+    """Return JSON's objects as the binding's: attributes instead of keys."""
     if isinstance(answer, dict):
         return SimpleNamespace(**{key: _shaped(value) for key, value in answer.items()})
     return [_shaped(one) for one in answer] if isinstance(answer, list) else answer
@@ -136,25 +136,27 @@ def _shaped(answer):
 
 def _field(code, kind, value):
     number = float(value) if isinstance(value, str) else value  # "nan" and the like
-    name = VALUE_OF_TYPE[kind] if 0 <= kind < len(VALUE_OF_TYPE) else "none"
+    name = VALUE_ATTRIBUTES[kind] if 0 <= kind < len(VALUE_ATTRIBUTES) else "none"
     return SimpleNamespace(nvmlReturn=code, valueType=kind, value=SimpleNamespace(**{name: number}))
 
 
 def page(document):
-    """Give the full page of a recording's cards, read three times at a pace of one second."""
+    """Return the full page of a recording's cards, read three times at a pace of one second."""
     driver, clock = Recorded(document), Clock(1000.0)
     facts, count = initialise(driver)
     opened = [open_card(driver, index) for index in range(count)]
     readers = [GpuReader(driver, calls, card, facts.driver_version) for calls, card in opened]
     for _ in range(READS):
         clock.tick(PAUSE)
-        parts = [reader.instances.read(look=True, clock=clock) if reader.instances else () for reader in readers]
+        parts = [reader.instances.read(refresh=True, clock=clock) if reader.instances else () for reader in readers]
         readings = [reader.read(slow=True, clock=clock) for reader in readers]
     joined = TopologyReader(driver).read({card.uuid: calls.handle for calls, card in opened})
     cards = []
     for (_, card), reading, instances in zip(opened, readings, parts, strict=True):
         cards.append(_state(card, reading, str(card.index), joined.get(card.uuid)))
-        cards += [_state(part, read, f"{card.index}:{part.instance.number}") for part, read in instances]
+        cards += [
+            _state(part.facts, part.reading, f"{card.index}:{part.facts.instance.number}") for part in instances
+        ]
     snapshot = Snapshot(
         at=clock.now + 0.5,
         unix_time=1.7e9,

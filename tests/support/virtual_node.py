@@ -11,7 +11,7 @@ import json
 from exporter.catalog.spec import SeriesSet
 from exporter.config.settings import CostSettings
 from exporter.derive.assignment import Assignment
-from exporter.driver.daemon.registry import place
+from exporter.driver.daemon.registry import gpu_label
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
@@ -82,8 +82,8 @@ class Gpus:
 
     def _read(self, facts, reader, slow):
         try:
-            for part in reader.instances.read(look=slow, clock=self._clock) if reader.instances else ():
-                yield self._state(*part)
+            for instance in reader.instances.read(refresh=slow, clock=self._clock) if reader.instances else ():
+                yield self._state(instance.facts, instance.reading)
             yield self._state(facts, reader.read(slow=slow, clock=self._clock))
         except DeviceUnavailable:
             yield self._state(facts, None)
@@ -98,7 +98,7 @@ class Gpus:
             ),
             reading=reading,
             last_read_at=at,
-            labels=GpuLabels(place(facts), facts.uuid),
+            labels=GpuLabels(gpu_label(facts), facts.uuid),
             topology=self._topology.get(facts.uuid),
         )  # fmt: skip
 

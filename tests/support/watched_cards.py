@@ -40,7 +40,7 @@ class Node:
 
     @property
     def pid(self):
-        worker = self.source._keeper._worker
+        worker = self.source._supervisor._worker
         return worker.pid if worker is not None else None
 
     def view(self):

@@ -1,82 +1,94 @@
-"""Which driver call killed a worker, so that the next one leaves it out and everything else comes back.
+"""Which driver call killed a worker, so that the next one skips it and everything else comes back.
 
-A library that crashes takes all cards of its process with it, and would again and again.  The worker's fault handler
+A library that crashes takes all GPUs of its process with it, and would again and again.  The worker's fault handler
 writes on its way out in which Python functions the thread was that died: the binding's are named after NVML's, and a
-card's thread runs in a function named after the card's index.  That card is not asked that question for a while,
-longer each time it crashes again.  A crash of which nothing is known (in a thread of the library's own, an exit
-without a signal) costs the worker only.
+GPU's thread runs in a function named after the GPU's index.  That GPU is not asked that question for a while, longer
+each time it crashes again.  A crash of which nothing is known (in a thread of the library's own, an exit without a
+signal) costs the worker only.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 
-from exporter.driver.call_names import THREAD, call_group, place
-from exporter.driver.daemon.cooldown import Cooldown
+from exporter.driver.calls import THREAD_FUNCTION, call_group, slot_key
+from exporter.driver.cooldown import Cooldown
 from exporter.logs import log_event
 from exporter.model import CardFacts
 
 _log = logging.getLogger(__name__)
 
-REST_FIRST, REST_LAST = 120.0, 6 * 3600.0  # seconds; each try of a call that crashes costs a worker
-# Whoever cannot be without them starts again and again, ever less often.
+FIRST, LAST = 120.0, 6 * 3600.0  # seconds; each try of a call that crashes costs a worker
+# A worker cannot do without these; those that crash are started again, ever less often.
 INDISPENSABLE = ("nvmlInit", "nvmlShutdown", "nvmlSystem", "nvmlDeviceGetCount", "nvmlGpm")
 OPENING = frozenset({"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"})  # asked of whatever stands at an index
-MOST_CALLS = 2  # of one card; with more the card is left alone as a whole
+MAX_CALLS = 2  # of one GPU; with more none of its calls is made
 
 _CALL = re.compile(r'^  File "[^"\n]*", line \d+ in (nvml\w{1,80})$', re.MULTILINE)
-_THREAD = re.compile(rf'^  File "[^"\n]*", line \d+ in {THREAD}(\d{{1,4}})$', re.MULTILINE)
+_THREAD = re.compile(rf'^  File "[^"\n]*", line \d+ in {THREAD_FUNCTION}(\d{{1,4}})$', re.MULTILINE)
 
 
-def crashing_call(crash_trace: str) -> tuple[int | None, str] | None:
-    """Give the card's index (None: no card's thread) and the NVML function; None where they do not say."""
+@dataclass(frozen=True, slots=True)
+class CrashingCall:
+    """An NVML function, and the index of the GPU whose thread made the call; None where no GPU's thread did."""
+
+    index: int | None
+    function: str
+
+
+def crashing_call(crash_trace: str) -> CrashingCall | None:
+    """Return the call that a worker died in; None where the trace does not say."""
     calls, thread = _CALL.findall(crash_trace), _THREAD.search(crash_trace)
     # The outermost: the binding tries several versions of a function under one name.
-    return (int(thread[1]) if thread else None, calls[-1]) if calls else None
+    return CrashingCall(int(thread[1]) if thread else None, calls[-1]) if calls else None
 
 
 class Crashes:
-    """What workers died of.  Keys are WHO/FUNCTION: a UUID, a ``place``, or nothing for what no card's thread did.
+    """What workers died of.  Keys are WHO/FUNCTION: a UUID, a ``slot_key``, or nothing for other threads' calls.
 
-    Without a function the card is left alone as a whole.  Times are monotonic seconds.
+    Without a function none of that GPU's calls is made.  Times are monotonic seconds.
     """
 
     def __init__(self) -> None:
-        self._rests = Cooldown(REST_FIRST, REST_LAST)
-        self._uuids: dict[int, str] = {}  # index → card, since the driver was last initialised
+        self._cooldown = Cooldown(FIRST, LAST)
+        self._uuids: dict[int, str] = {}  # by index, since the driver was last initialised
 
-    def begin(self) -> None:
-        """Note that a worker initialises the driver: any card may stand anywhere."""
+    def on_initialising(self) -> None:
+        """Forget where GPUs stand: after an initialisation it may be anywhere."""
         self._uuids = {}
 
-    def found(self, facts: CardFacts) -> None:
-        """Note which card it is."""
+    def on_found(self, facts: CardFacts) -> None:
+        """Remember which GPU stands at an index."""
         self._uuids[facts.index] = facts.uuid
 
-    def died(self, crash_trace: str, now: float) -> str:
-        """Take in what a worker said when it died; give the function that it died in, "" where that is not known."""
-        found = crashing_call(crash_trace)
-        if found is None:
+    def on_death(self, crash_trace: str, now: float) -> str:
+        """Skip the call that a worker died in and return its function, "" where that is not known."""
+        crash = crashing_call(crash_trace)
+        if crash is None:
             return ""
-        index, function = found
-        who = "" if index is None else place(index)
-        if index is not None and function not in OPENING:
-            who = self._uuids.get(index, who)
-        what = call_group(function)
+        who, function = self._who(crash), crash.function
         if not who and function.startswith(INDISPENSABLE):
             return function
-        resting = {key for key in self._rests.left(now) if key.startswith(f"{who}/")} - {f"{who}/{what}"}
-        if who and len(resting) >= MOST_CALLS:
-            what = ""
-        seconds = self._rests.begin(f"{who}/{what}", now)
-        source = f"gpu:{who}" if who else "driver"
+        group = call_group(function)
+        others = {key for key in self._cooldown.remaining(now) if key.startswith(f"{who}/")} - {f"{who}/{group}"}
+        if who and len(others) >= MAX_CALLS:
+            group = ""
+        seconds = self._cooldown.begin(f"{who}/{group}", now)
         log_event(
             _log, logging.ERROR, "call_crashed", "the driver crashed in this call; what is skipped is not asked for",
-            source=source, function=function, skipped=what or "gpu", seconds=round(seconds),
+            source=f"gpu:{who}" if who else "driver", function=function, skipped=group or "gpu",
+            seconds=round(seconds),
         )  # fmt: skip
         return function
 
-    def left(self, now: float) -> dict[str, float]:
-        """Give what the next worker leaves out: WHO/FUNCTION → seconds."""
-        return self._rests.left(now)
+    def _who(self, crash: CrashingCall) -> str:
+        if crash.index is None:
+            return ""
+        key = slot_key(crash.index)
+        return key if crash.function in OPENING else self._uuids.get(crash.index, key)
+
+    def remaining(self, now: float) -> dict[str, float]:
+        """Return what the next worker skips: WHO/FUNCTION → seconds."""
+        return self._cooldown.remaining(now)

@@ -11,18 +11,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+
+import msgspec
 
 import exporter
 from exporter.driver import protocol
-from exporter.model import EMPTY
 
 _READ = 65536
 _READS = 64  # at most 4 MiB at a time, so that a flood of frames cannot keep the supervisor
 
 
 def import_path() -> list[str]:
-    """Give the import path for the child: the parent's, without entries that mean the current directory."""
+    """Return the import path for the child: the parent's, without entries that mean the current directory."""
     kept = [entry for entry in sys.path if os.path.isabs(entry)]
     if len(kept) != len(sys.path):
         # This package may have been found through one of the entries just dropped.
@@ -30,24 +30,20 @@ def import_path() -> list[str]:
     return kept
 
 
-def command(module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY) -> list[str]:
-    """Give the command line of a worker; -I because the path is handed over whole."""
-    more = ["gentle"] if gentle else []
-    more += [f"{uuid}={seconds:.1f}" for uuid, seconds in resting.items()]
+def command(options: protocol.WorkerOptions) -> list[str]:
+    """Return the command line of a worker; -I because the path is handed over whole."""
     code = f"import sys; sys.path[:] = {import_path()!r}; from exporter.driver.worker.main import main; main()"
-    return [sys.executable, "-I", "-c", code, module, options, *more]
+    return [sys.executable, "-I", "-c", code, msgspec.json.encode(options).decode()]
 
 
 class WorkerProcess:
     """One child.  Raises OSError from the constructor when it cannot be started."""
 
-    def __init__(
-        self, module: str, options: str, *, gentle: bool = False, resting: Mapping[str, float] = EMPTY
-    ) -> None:
-        # Without the limit the C library keeps an arena of memory for each card's thread.
+    def __init__(self, options: protocol.WorkerOptions) -> None:
+        # Without the limit the C library keeps an arena of memory for each GPU's thread.
         environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
         self._child = subprocess.Popen(
-            command(module, options, gentle=gentle, resting=resting),
+            command(options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,  # the vendor's library does not see it: see crash_trace
@@ -58,20 +54,19 @@ class WorkerProcess:
         )
         if self._child.stdin is None or self._child.stdout is None or self._child.stderr is None:
             raise OSError("the worker has no pipes")
-        self._to_child, self._from_child, self._dying = self._child.stdin, self._child.stdout, self._child.stderr
-        os.set_blocking(self._to_child.fileno(), False)
-        os.set_blocking(self._from_child.fileno(), False)
-        os.set_blocking(self._dying.fileno(), False)
+        self._to_child, self._from_child, self._errors = self._child.stdin, self._child.stdout, self._child.stderr
+        for end in (self._to_child, self._from_child, self._errors):
+            os.set_blocking(end.fileno(), False)
         self._frames = protocol.FrameBuffer()
         self.pid = self._child.pid
         self.closed = False
 
     def fileno(self) -> int:
-        """Give the descriptor on which answers arrive, for poll."""
+        """Return the descriptor on which answers arrive, for poll."""
         return self._from_child.fileno()
 
     def send(self, message: protocol.Message) -> bool:
-        """Write one request; False when the worker does not take it."""
+        """Write one request and return whether the worker takes it."""
         data = protocol.encode(message)
         try:
             # Far below PIPE_BUF, so a pipe takes it whole or not at all.
@@ -79,17 +74,17 @@ class WorkerProcess:
         except OSError:
             return False
 
-    def dismiss(self) -> None:
-        """Take back the promise of further requests; a worker that can still think gives up the driver and ends."""
+    def request_exit(self) -> None:
+        """Close the worker's input: one that still runs releases the driver and ends."""
         with contextlib.suppress(OSError):
             self._to_child.close()
 
-    def receive(self) -> list[protocol.Message]:
-        """Give the messages that have arrived; sets ``closed`` at the end of the stream.
+    def receive(self) -> list[protocol.AnyMessage]:
+        """Return the messages that have arrived; sets ``closed`` at the end of the stream.
 
         Raises DriverError("protocol") when what arrived is not the protocol; the worker is then of no use.
         """
-        messages: list[protocol.Message] = []
+        messages: list[protocol.AnyMessage] = []
         for _ in range(_READS):
             try:
                 data = os.read(self.fileno(), _READ)
@@ -104,9 +99,9 @@ class WorkerProcess:
         return messages
 
     def crash_trace(self) -> str:
-        """Give what the worker's fault handler wrote when it died of a signal; "" when it died otherwise."""
+        """Return what the worker's fault handler wrote when it died of a signal; "" when it died otherwise."""
         try:
-            return os.read(self._dying.fileno(), _READ).decode("ascii", "replace")
+            return os.read(self._errors.fileno(), _READ).decode("ascii", "replace")
         except (OSError, ValueError):
             return ""
 
@@ -117,12 +112,12 @@ class WorkerProcess:
                 os.killpg(self.pid, number)
 
     def exit_code(self) -> int | None:
-        """Give the exit code (negative: the signal) without waiting; None while it is alive."""
+        """Return the exit code (negative: the signal) without waiting; None while it is alive."""
         return self._child.poll()
 
     def close(self) -> None:
-        """Close all pipes; a worker that can still think ends itself."""
+        """Close all pipes; a worker that still runs ends itself."""
         self.closed = True
-        for end in (self._to_child, self._from_child, self._dying):
+        for end in (self._to_child, self._from_child, self._errors):
             with contextlib.suppress(OSError):
                 end.close()

@@ -1,10 +1,10 @@
-"""Which questions are put to a card in one cycle: all that are due, unless the card is too slow to answer them.
+"""Which calls about a GPU are made in one cycle: all that are due, unless the GPU is too slow to answer them.
 
-Some cards take 100 ms for each call, and a cycle has sixty.  Each question has a tier: how much it matters, and for
-how long its answer may be shown.  What each costs is measured.  Where the sum is over the cycle's budget, the
-questions that have waited longest, by the measure of their tier, are put, and the rest waits for a later cycle.  So
-what matters most is asked each time, everything else in turn, and nothing is stale: an answer that is too old is
-absent as "slow".  A card that has become fast again is asked everything again within a few cycles.
+Some GPUs take 100 ms for each call, and a cycle has sixty.  Each call has a tier: how much it matters, and for how
+long its answer may be shown.  What each costs is measured.  Where the sum is over the cycle's budget, the calls that
+have waited longest, relative to the refresh period of their tier, are made, and the rest waits for a later cycle.  So
+what matters most is called each time, everything else round robin, and nothing is stale: an answer that is too old is
+absent as "slow".  For a GPU that has become fast again every call is made again within a few cycles.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ BUDGET = 1.5  # seconds, until the daemon says what its deadline leaves
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """``measure``: seconds of waiting, equally bad in each tier; ``life``: seconds for which an answer is shown."""
+    """``refresh_period``: seconds of waiting, equally bad in each tier; ``max_age``: seconds an answer is shown."""
 
-    measure: float
-    life: float
+    refresh_period: float
+    max_age: float
 
 
 ESSENTIAL = Tier(0.1, 3.0)
 CHANGING = Tier(1.0, 10.0)
 LINKS = Tier(5.0, 60.0)
 SLOW_TIER = Tier(10.0, 120.0)
-_ALWAYS = (ESSENTIAL, CHANGING)
+_EACH_CYCLE = (ESSENTIAL, CHANGING)
 
 
-class _Question:
-    """``since``: when it was put, or first came up; ``read_at``: when it was answered; ``cycle``: of the answer."""
+class _Call:
+    """``since``: when it was made, or first asked for; ``read_at`` and ``cycle``: of the answer."""
 
     __slots__ = ("answer", "cost", "cycle", "read_at", "since", "tier")
 
@@ -47,87 +47,88 @@ class _Question:
 
 
 class CallScheduler:
-    """The questions of one card.  ``clock`` measures what they cost; ages are by what ``begin`` is told."""
+    """The calls about one GPU.  ``clock`` measures what they cost; ages count from the time of ``begin_cycle``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[Hashable, _Question] = {}
-        self._wanted: dict[Tier, int] = {}
-        self._chosen: Collection[_Question] | None = None  # None: all that are due
-        self._costs: list[float] = []  # of what was put in this cycle
-        self._usual = 0.0  # the middle one of the cycle before
+        self._calls: dict[Hashable, _Call] = {}
+        self._due_cycles: dict[Tier, int] = {}  # in which cycle a tier was last due
+        self._chosen: Collection[_Call] | None = None  # None: all that are due
+        self._costs: list[float] = []  # of what was called in this cycle
+        self._usual_cost = 0.0  # the median of the cycle before
         self._at = self._until = 0.0
         self._cycle = 0
-        self.behind: frozenset[Tier] = frozenset()
+        self.tiers_due: frozenset[Tier] = frozenset()
 
     @staticmethod
     def unbounded() -> CallScheduler:
-        """Make turns in which everything is asked."""
-        turns = CallScheduler()
-        turns.begin(0.0, inf)
-        return turns
+        """Return a scheduler that makes every call."""
+        scheduler = CallScheduler()
+        scheduler.begin_cycle(0.0, inf)
+        return scheduler
 
-    def begin(self, at: float, budget: float, tiers: Iterable[Tier] = ()) -> None:
-        """Begin a cycle at ``at`` that may take ``budget`` seconds; ``tiers``: which are due beside the two first.
+    def begin_cycle(self, at: float, budget: float, tiers: Iterable[Tier] = ()) -> None:
+        """Begin a cycle at ``at`` that may take ``budget`` seconds; ``tiers``: which are due beside the first two.
 
-        ``behind`` is then which tiers have questions to put, new ones or of an earlier cycle.
+        ``tiers_due`` is then which tiers have calls to make, new ones or of an earlier cycle.
         """
         self._at, self._until = at, self._clock() + budget
         self._cycle += 1
         if self._costs:
-            self._usual = sorted(self._costs)[len(self._costs) // 2]
+            self._usual_cost = sorted(self._costs)[len(self._costs) // 2]
             self._costs.clear()
-        tiers = (*_ALWAYS, *tiers)
-        self._wanted |= dict.fromkeys(tiers, self._cycle)
-        due = [one for one in self._known.values() if one.cycle < self._wanted.get(one.tier, 0)]
-        self.behind = frozenset([*tiers, *[one.tier for one in due]])
-        fits = sum([self._expected(one) for one in due]) <= budget
+        tiers = (*_EACH_CYCLE, *tiers)
+        self._due_cycles |= dict.fromkeys(tiers, self._cycle)
+        due = [call for call in self._calls.values() if call.cycle < self._due_cycles.get(call.tier, 0)]
+        self.tiers_due = frozenset([*tiers, *[call.tier for call in due]])
+        fits = sum([self._expected_cost(call) for call in due]) <= budget
         self._chosen = None if fits else self._choose(due, budget)
 
-    def _expected(self, one: _Question) -> float:
-        """Give what a question is likely to cost: what was cheap before the card became slow is not any more."""
-        return one.cost if one.answer is Missing.UNSUPPORTED else max(one.cost, self._usual)
+    def _expected_cost(self, call: _Call) -> float:
+        """Return what a call is likely to cost: what was cheap before the GPU became slow is not any more."""
+        return call.cost if call.answer is Missing.UNSUPPORTED else max(call.cost, self._usual_cost)
 
-    def _since(self, one: _Question) -> float:
-        """Give since when a question waits by its tier's measure; one without any answer waits impatiently."""
-        measure = one.tier.measure if one.cycle else min(one.tier.measure, CHANGING.measure)
-        return (one.since - self._at) / measure
+    def _urgency(self, call: _Call) -> float:
+        """Return since when a call waits in refresh periods, lowest first; one without an answer is urgent."""
+        period = call.tier.refresh_period
+        return (call.since - self._at) / (period if call.cycle else min(period, CHANGING.refresh_period))
 
-    def _choose(self, due: list[_Question], budget: float) -> Collection[_Question]:
-        """Give what fits into the budget, and the first whether it fits or not."""
-        chosen: set[_Question] = set()
-        for one in sorted(due, key=self._since):
-            cost = self._expected(one)
+    def _choose(self, due: list[_Call], budget: float) -> Collection[_Call]:
+        """Return what fits into the budget, and the first whether it fits or not."""
+        chosen: set[_Call] = set()
+        for call in sorted(due, key=self._urgency):
+            cost = self._expected_cost(call)
             if cost <= budget or not chosen:
-                chosen.add(one)
+                chosen.add(call)
                 budget -= cost
         return chosen
 
-    def ask(self, key: Hashable, tier: Tier, put: Callable[[], Any]) -> Any:
-        """Put a question if it is due and its turn has come; else give its last answer, or Missing.SLOW."""
-        one = self._known.get(key)
-        if one is None:
-            one = self._known[key] = _Question(tier, self._at)
-            may = True
+    def run(self, key: Hashable, tier: Tier, function: Callable[[], Any]) -> Any:
+        """Call ``function`` if it is due and fits; else return its last answer, or Missing.SLOW."""
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = _Call(tier, self._at)
+            may_run = True
         else:
-            may = one.cycle < self._wanted.get(tier, self._cycle) and (self._chosen is None or one in self._chosen)
-        begun = self._clock() if may else inf
+            due = call.cycle < self._due_cycles.get(tier, self._cycle)
+            may_run = due and (self._chosen is None or call in self._chosen)
+        begun = self._clock() if may_run else inf
         if begun < self._until:
-            one.answer = put()
-            one.cost = self._clock() - begun
-            self._costs.append(one.cost)
-            one.read_at = one.since = self._at
-            one.cycle = self._cycle
-            return one.answer
-        young = one.read_at >= self._at - tier.life
-        return one.answer if young or one.answer is Missing.UNSUPPORTED else Missing.SLOW
+            call.answer = function()
+            call.cost = self._clock() - begun
+            self._costs.append(call.cost)
+            call.read_at = call.since = self._at
+            call.cycle = self._cycle
+            return call.answer
+        young = call.read_at >= self._at - tier.max_age
+        return call.answer if young or call.answer is Missing.UNSUPPORTED else Missing.SLOW
 
-    def fresh(self, key: Hashable) -> bool:
-        """Say whether a question was answered in this cycle."""
-        one = self._known.get(key)
-        return one is not None and one.cycle == self._cycle
+    def answered_now(self, key: Hashable) -> bool:
+        """Return whether a call was answered in this cycle."""
+        call = self._calls.get(key)
+        return call is not None and call.cycle == self._cycle
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """Drop questions that nobody will put any more."""
+        """Drop calls that nobody will make any more."""
         for key in keys:
-            self._known.pop(key, None)
+            self._calls.pop(key, None)

@@ -1,9 +1,9 @@
-"""Byte counters of 32 bits, followed through their wraps as far as it is known how often they have wrapped.
+"""Byte counters of 32 bits, unwrapped as far as it is known how often they have wrapped.
 
-Drivers count PCIe bytes so, and a link of today moves that many in a fraction of a second: between two looks the
-counter may have started over many times, and its difference says nothing.  How often it did follows from the link
-where that is too slow for a second lap, else from a rate that was measured over the same time in another way.  Where
-there is neither, there is no total: a rate that is wrong by any multiple of 2^32 bytes looks like any other.
+Drivers count PCIe bytes so, and a link of today moves that many in a fraction of a second: between two reads the
+counter may have wrapped many times, and its difference says nothing.  How often it did follows from the link where
+that is too slow to wrap twice, else from a rate that was measured over the same time in another way.  Where there is
+neither, there is no total: a rate that is wrong by any multiple of 2^32 bytes looks like any other.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from exporter.model import Missing
 
 RANGE = 2.0**32
-_SLACK = 0.05  # seconds by which two looks may be further apart than their times
-_UNLIKE = 0.1  # by which two measures of the same traffic differ: one counts what the other leaves out
-_LANE = (
-    0.25e9  # bytes per second of the first generation's lane in one direction; each further one at most doubles it
-)
+_SLACK = 0.05  # seconds by which two reads may be further apart than their times
+_TOLERANCE = 0.1  # by which two measures of the same traffic differ: one counts what the other leaves out
+# Bytes per second of the first generation's lane in one direction; each further one at most doubles it.
+_LANE = 0.25e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """A counter at one look.  ``at``: seconds, any monotonic clock; ``why``: why ``total`` is not to be shown."""
+class Counter32:
+    """A counter at one read.  ``at``: seconds, any monotonic clock; ``why``: why ``total`` is not to be shown."""
 
     at: float
     raw: float
@@ -30,32 +29,33 @@ class Followed:
     why: Missing | None = None
 
 
-def follow(
-    before: Followed | None, at: float, raw: float, *, most: float | None, shown: float | None = None
-) -> Followed:
-    """Take in a number; None for what is not known.
+def unwrap(
+    before: Counter32 | None, at: float, raw: float, *, max_rate: float | None, reference_rate: float | None = None
+) -> Counter32:
+    """Return the counter after a further read.
 
-    ``most``: bytes per second that can have been counted at most; ``shown``: that were, about, by another measure.
+    ``max_rate``: bytes per second that can have been counted at most; ``reference_rate``: that were counted, about,
+    by another measure.  None for what is not known.
     """
     if before is None or at <= before.at:
-        return Followed(at=at, raw=raw, total=raw, why=Missing.STARTING)
+        return Counter32(at=at, raw=raw, total=raw, why=Missing.STARTING)
     seconds, step = at - before.at, (raw - before.raw) % RANGE
-    if shown is not None:
-        total, sure = _by_measure(before.total, step, shown * seconds)
-    else:
-        limit = RANGE if most is None else most * (seconds + _SLACK)
-        # More than the link carries: the counter was set back.
-        total, sure = raw if step > limit else before.total + step, limit < RANGE
-    return Followed(at=at, raw=raw, total=total, why=None if sure else Missing.UNVERIFIED)
+    if reference_rate is not None:
+        return _unwrap_by_reference(before.total, at, raw, step, reference_rate * seconds)
+    limit = RANGE if max_rate is None else max_rate * (seconds + _SLACK)
+    # More than the link carries: the counter was reset.
+    total = raw if step > limit else before.total + step
+    return Counter32(at=at, raw=raw, total=total, why=None if limit < RANGE else Missing.UNVERIFIED)
 
 
-def _by_measure(total: float, step: float, expected: float) -> tuple[float, bool]:
-    """Add the laps that bring a step nearest to what is expected, and say whether the two agree then."""
+def _unwrap_by_reference(total: float, at: float, raw: float, step: float, expected: float) -> Counter32:
+    """Add the wraps that bring a step nearest to what is expected; the total is shown if the two agree then."""
     step += max(0, round((expected - step) / RANGE)) * RANGE
-    agree = abs(step - expected) <= max(RANGE / 4.0, _UNLIKE * expected)
-    return total + (step if agree else expected), agree
+    agree = abs(step - expected) <= max(RANGE / 4.0, _TOLERANCE * expected)
+    total += step if agree else expected
+    return Counter32(at=at, raw=raw, total=total, why=None if agree else Missing.UNVERIFIED)
 
 
 def link_limit(generation: float | None, width: float | None) -> float | None:
-    """Give what a PCIe link can carry at most in one direction, bytes per second."""
+    """Return what a PCIe link can carry at most in one direction, bytes per second."""
     return None if generation is None or width is None else _LANE * 2.0 ** (generation - 1.0) * width

@@ -1,4 +1,4 @@
-"""What a failing driver call means: one signal is absent, one card is gone, or the whole initialisation is over.
+"""What a failing driver call means: one signal is absent, one GPU is unavailable, or the initialisation is over.
 
 The numbers are NVML's return codes, written out because a stand-in for the binding need not have its constants.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from exporter.driver.call_names import left_out
+from exporter.driver.calls import is_disabled
 from exporter.errors import DriverError
 from exporter.model import EMPTY, Missing
 
@@ -21,27 +21,27 @@ FUNCTION_NOT_FOUND = 13
 
 # Never true a moment later: remembered until the next initialisation instead of asked again each cycle.
 UNSUPPORTED_CODES = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
-CARD_GONE = {15: "lost", 16: "reset_required", 28: "lost"}
-DRIVER_GONE = {UNINITIALIZED: "uninitialized", 9: "driver", 12: "library", 18: "mismatch"}
-OTHER_WORDS = {NO_PERMISSION: "no_permission", 10: "timeout", 17: "operating_system", 999: "unknown"}
+DEVICE_UNAVAILABLE = {15: "lost", 16: "reset_required", 28: "lost"}
+DRIVER_UNAVAILABLE = {UNINITIALIZED: "uninitialized", 9: "driver", 12: "library", 18: "mismatch"}
+OTHER_REASONS = {NO_PERMISSION: "no_permission", 10: "timeout", 17: "operating_system", 999: "unknown"}
 
 
-class DeviceUnavailable(DriverError):  # noqa: N818 - it names a state of the card
-    """One card answers nothing any more; its neighbours may go on."""
+class DeviceUnavailable(DriverError):  # noqa: N818 - a state of the GPU
+    """One GPU or MIG instance does not answer any more; others may."""
 
 
-class DriverUnavailable(DriverError):  # noqa: N818 - it names a state of the driver
-    """The initialisation is over for all cards; ``reason`` "uninitialized" is cured by another one in place."""
+class DriverUnavailable(DriverError):  # noqa: N818 - a state of the driver
+    """The initialisation is over for all GPUs; ``reason`` "uninitialized" is cured by another one in this process."""
 
 
 def code_of(error: BaseException) -> int | None:
-    """Give the NVML return code that an exception of the binding carries; None for any other exception."""
+    """Return the NVML return code that an exception of the binding carries; None for any other exception."""
     code = getattr(error, "value", None)
     return code if isinstance(code, int) else None
 
 
-def word_of(error: BaseException) -> str:
-    """Give the closed word under which a failure is counted and shown."""
+def reason_of(error: BaseException) -> str:
+    """Return the closed word under which a failure is counted and shown."""
     if isinstance(error, DriverError):
         return error.reason
     if isinstance(error, ImportError):
@@ -49,9 +49,9 @@ def word_of(error: BaseException) -> str:
     code = code_of(error)
     if code is None:
         return "error"
-    for words in (DRIVER_GONE, CARD_GONE, OTHER_WORDS):
-        if code in words:
-            return words[code]
+    for reasons in (DRIVER_UNAVAILABLE, DEVICE_UNAVAILABLE, OTHER_REASONS):
+        if code in reasons:
+            return reasons[code]
     return "library" if code == FUNCTION_NOT_FOUND else "error"
 
 
@@ -60,49 +60,58 @@ def missing_for(code: int) -> Missing:
 
     Raises DeviceUnavailable or DriverUnavailable where more than the signal is lost.
     """
-    if code in CARD_GONE:
-        raise DeviceUnavailable(CARD_GONE[code], f"the driver answered {code}")
-    if code in DRIVER_GONE:
-        raise DriverUnavailable(DRIVER_GONE[code], f"the driver answered {code}")
+    if code in DEVICE_UNAVAILABLE:
+        raise DeviceUnavailable(DEVICE_UNAVAILABLE[code], f"the driver answered {code}")
+    if code in DRIVER_UNAVAILABLE:
+        raise DriverUnavailable(DRIVER_UNAVAILABLE[code], f"the driver answered {code}")
     if code in UNSUPPORTED_CODES:
         return Missing.UNSUPPORTED
     return Missing.NO_PERMISSION if code == NO_PERMISSION else Missing.ERROR
 
 
 class DeviceCalls:
-    """The calls about one card, each failure turned into a reason, each refusal remembered until the next init.
+    """The calls about one GPU or MIG instance; a refusal is remembered until the next initialisation.
 
-    ``since`` is when the call now running began (monotonic), None between calls: the worker's main thread reads it
-    to tell a card that hangs in one call from a card that is slow in many.  ``failures`` counts the calls that may
-    succeed the next time.  ``left``: see ``left_out``.
+    ``call_started`` is when the call now running began (monotonic), None between calls: the worker's main thread
+    reads it to tell a GPU that hangs in one call from a GPU that is slow in many.  ``failures`` counts the
+    calls that may succeed the next time.  ``skipped_calls``: see ``is_disabled``.
     """
 
-    __slots__ = ("_answered", "_driver", "_handle", "failures", "last_error", "left", "since", "unsupported")
+    __slots__ = (
+        "_answered",
+        "_driver",
+        "_handle",
+        "call_started",
+        "failures",
+        "last_error",
+        "skipped_calls",
+        "unsupported",
+    )
 
-    def __init__(self, driver: Any, handle: Any, left: Mapping[str, float] = EMPTY) -> None:
-        self.left = left
+    def __init__(self, driver: Any, handle: Any, skipped_calls: Mapping[str, float] = EMPTY) -> None:
+        self.skipped_calls = skipped_calls
         self._driver = driver
         self._handle = handle
         self._answered: set[Any] = set()
         self.unsupported: set[Any] = set()
-        self.since: float | None = None
+        self.call_started: float | None = None
         self.last_error = ""
         self.failures = 0
 
     @property
     def handle(self) -> Any:
-        """The card's handle, for questions about two cards."""
+        """The device's handle, for questions about two GPUs."""
         return self._handle
 
     def call(self, name: str, *args: Any, key: Any = None) -> Any:
         """Call ``name`` with the device's handle and return its result, or a Missing.
 
-        Raises DeviceUnavailable and DriverUnavailable, no others.  ``key`` is what a refusal is
-        remembered under; it defaults to the name and the arguments.
+        Raises DeviceUnavailable and DriverUnavailable, no others.  ``key`` is what a refusal is remembered under; it
+        defaults to the name and the arguments.
         """
-        return self.ask(name, self._handle, *args, key=key if key is not None else (name, *args))
+        return self.call_without_handle(name, self._handle, *args, key=key if key is not None else (name, *args))
 
-    def ask(self, name: str, *args: Any, key: Any = None) -> Any:
+    def call_without_handle(self, name: str, *args: Any, key: Any = None) -> Any:
         """Do the same for a function that takes no handle, or another one; ``key`` defaults to the name."""
         key = key if key is not None else name
         if key in self.unsupported:
@@ -110,22 +119,22 @@ class DeviceCalls:
         function = getattr(self._driver, name, None)
         if function is None:
             return Missing.UNSUPPORTED
-        if self.left and left_out(name, self.left):
+        if self.skipped_calls and is_disabled(name, self.skipped_calls):
             self.last_error = "crashed"
             return Missing.CRASHED
-        self.since = time.monotonic()
+        self.call_started = time.monotonic()
         try:
             result = function(*args)
         except Exception as error:
             return self._missing(key, error)
         finally:
-            self.since = None
+            self.call_started = None
         self._answered.add(key)
         return result
 
-    def refused(self, key: Any, code: int) -> Missing:
-        """Say why ``key`` is absent after ``code``, and remember it where asking again is useless."""
-        self.last_error = OTHER_WORDS.get(code, "error")
+    def on_refused(self, key: Any, code: int) -> Missing:
+        """Return why ``key`` is absent after ``code``, and remember it where asking again is useless."""
+        self.last_error = OTHER_REASONS.get(code, "error")
         missing = missing_for(code)
         # An argument that the driver never accepted is a field or sensor it does not know.  After it was accepted
         # once, the same code is a passing failure.
@@ -136,14 +145,14 @@ class DeviceCalls:
         self.failures += missing is Missing.ERROR
         return missing
 
-    def accepted(self, key: Any) -> None:
-        """Note that the driver answered ``key`` properly at least once."""
+    def on_accepted(self, key: Any) -> None:
+        """Remember that the driver answered ``key`` at least once."""
         self._answered.add(key)
 
     def _missing(self, key: Any, error: Exception) -> Missing:
         code = code_of(error)
         if code is not None:
-            return self.refused(key, code)
+            return self.on_refused(key, code)
         self.last_error = "error"
         # The binding's own objections (a constant of the wrong type, a structure the library does not know) come
         # back on every call, so they count as "does not have it".

@@ -1,13 +1,14 @@
-"""What joins a card to more than its PCIe slot: the NVSwitch fabric, and the link to a processor on the same module.
+"""What connects a GPU beside its PCIe slot: the NVSwitch fabric, and the link to a processor on the same module.
 
-Most cards have neither, so what is not supported is left out without a word.
+Most GPUs have neither, so what is not supported is absent without a reason.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from exporter.driver.nvml.arrays import field_answers
@@ -28,12 +29,12 @@ _PARTS = {
 
 
 def fabric(driver: Any, calls: DeviceCalls) -> dict[Signal, float | Missing]:
-    """Give FABRIC_STATE: 1 not started, 2 in progress, 3 completed; a card without a fabric does not have it.
+    """Return FABRIC_STATE: 1 not started, 2 in progress, 3 completed; a GPU without a fabric does not have it.
 
     With it FABRIC_STATUS, the driver's return code of a completed start, FABRIC_HEALTH, its health bits, and, from
     drivers that sum those up, FABRIC_SUMMARY: 1 healthy, 2 unhealthy, 3 limited capacity, 0 not supported.
     """
-    info = _asked(driver, calls)
+    info = _fabric_info(driver, calls)
     if isinstance(info, Missing):
         return {Signal.FABRIC_STATE: info}
     state = checked(getattr(info, "state", None), high=16.0)
@@ -47,8 +48,8 @@ def fabric(driver: Any, calls: DeviceCalls) -> dict[Signal, float | Missing]:
     return found
 
 
-def _asked(driver: Any, calls: DeviceCalls) -> Any:
-    """Let the driver fill the newest structure that it knows; a Missing where it fills none."""
+def _fabric_info(driver: Any, calls: DeviceCalls) -> Any:
+    """Return the newest structure that the driver fills; a Missing where it fills none."""
     answer: Any = Missing.UNSUPPORTED
     for name in _STRUCTURES:
         structure = getattr(driver, name, None)
@@ -65,14 +66,14 @@ def _asked(driver: Any, calls: DeviceCalls) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class C2cRead:
-    """A card's chip-to-chip links: numbers by signal, or why not, and errors by type of the link that has most."""
+    """A GPU's chip-to-chip links: numbers by signal, or why not, and errors by type of the link that has most."""
 
-    values: Mapping[Signal, float | Missing] = field(default_factory=lambda: EMPTY)
-    errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    values: Mapping[Signal, float | Missing] = dataclasses.field(default_factory=lambda: EMPTY)
+    errors: Mapping[str, float] = dataclasses.field(default_factory=lambda: EMPTY)
 
 
 def c2c(calls: DeviceCalls, batch: FieldBatch) -> C2cRead:
-    """Read how many chip-to-chip links the card has, how many of them are active, and their errors.
+    """Read how many chip-to-chip links the GPU has, how many of them are active, and their errors.
 
     ``batch`` holds C2C_COUNT; only where that is not 0 is another question asked, one for everything.  Errors are of
     the worst link, not summed: whether a driver counts them per link or answers for all links at once is not
@@ -84,21 +85,25 @@ def c2c(calls: DeviceCalls, batch: FieldBatch) -> C2cRead:
         return C2cRead()
     links = range(int(number))
     wanted = (_C2C_STATUS, *_C2C_ERRORS.values())
-    answers = _asked_links(calls, [(number_of, link) for link in links for number_of in wanted])
+    answers = _link_fields(calls, [(number_of, link) for link in links for number_of in wanted])
     values: dict[Signal, float | Missing] = {Signal.C2C_LINKS: number}
     states = [answers[_C2C_STATUS, link] for link in links]
     if all(state in {0.0, 1.0} for state in states):
         values[Signal.C2C_LINKS_ACTIVE] = float(states.count(1.0))
-    most = {kind: _most([answers[number_of, link] for link in links]) for kind, number_of in _C2C_ERRORS.items()}
-    errors = {kind: value for kind, value in most.items() if not isinstance(value, Missing)}
+    highest = {
+        kind: _highest([answers[number_of, link] for link in links]) for kind, number_of in _C2C_ERRORS.items()
+    }
+    errors = {kind: value for kind, value in highest.items() if not isinstance(value, Missing)}
     if not errors:
-        whys = [value for value in most.values() if isinstance(value, Missing) and value is not Missing.UNSUPPORTED]
+        whys = [
+            value for value in highest.values() if isinstance(value, Missing) and value is not Missing.UNSUPPORTED
+        ]
         values[Signal.C2C_ERRORS] = whys[0] if whys else Missing.UNSUPPORTED
     return C2cRead(values, errors)
 
 
-def _most(answers: list[float | Missing]) -> float | Missing:
-    """Give the highest of a counter's numbers; none where one of them failed, as the highest may be that one."""
+def _highest(answers: list[float | Missing]) -> float | Missing:
+    """Return the highest of a counter's numbers; none where one of them failed, as the highest may be that one."""
     answered = [value for value in answers if value is not Missing.UNSUPPORTED]
     failed = [value for value in answered if isinstance(value, Missing)]
     numbers = [value for value in answered if not isinstance(value, Missing)]
@@ -107,17 +112,17 @@ def _most(answers: list[float | Missing]) -> float | Missing:
     return max(numbers)
 
 
-def _asked_links(calls: DeviceCalls, fields: list[Field]) -> Mapping[Field, float | Missing]:
-    """Ask for fields of single links in one call: each one's number, or why there is none."""
-    wanted = [one for one in fields if one not in calls.unsupported]
+def _link_fields(calls: DeviceCalls, fields: list[Field]) -> Mapping[Field, float | Missing]:
+    """Return the numbers of fields of single links, read in one call, or why there is none."""
+    wanted = [field for field in fields if field not in calls.unsupported]
     found: dict[Field, float | Missing] = dict.fromkeys(fields, Missing.UNSUPPORTED)
     items = calls.call("nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else []
     if isinstance(items, Missing):
         return found | dict.fromkeys(wanted, items)
-    for one, (code, _, number) in zip(wanted, field_answers(items), strict=False):
+    for field, (code, _, number) in zip(wanted, field_answers(items), strict=False):
         if code == 0:
-            calls.accepted(one)
-            found[one] = number if isinstance(number, Missing) else checked(number)
+            calls.on_accepted(field)
+            found[field] = number if isinstance(number, Missing) else checked(number)
         else:
-            found[one] = calls.refused(one, code) if isinstance(code, int) else Missing.INVALID
+            found[field] = calls.on_refused(field, code) if isinstance(code, int) else Missing.INVALID
     return found

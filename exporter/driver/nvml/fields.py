@@ -1,4 +1,4 @@
-"""Batched field reads: one driver call for all the field ids of a card and tier, each item checked by itself.
+"""Batched field reads: one driver call for all the field ids of a GPU and tier, each item checked by itself.
 
 A field is ``(id, scope)``.  Ids are the driver's numbers, not the binding's: some have moved between driver
 branches (``event_time_fields``), and a binding knows only the branch it was generated from.
@@ -44,26 +44,26 @@ def checked(raw: Any, scale: float = 1.0, low: float = 0.0, high: float = 2.0**6
 
 
 def event_time_fields(driver_version: str) -> dict[str, Field | Missing]:
-    """Give reason → field of the accumulated clock-event time for a driver branch and build, or why there is none.
+    """Return reason → field of the accumulated clock-event time for a driver branch and build, or why there is none.
 
     Two of the five never moved.  The other three are absent before R575, 251-253 from R575 to 580.81, and 269-271
-    from 580.82 on, where 251-253 mean power smoothing.  Of a driver without a readable version nobody knows which.
+    from 580.82 on, where 251-253 mean power smoothing.  Of a driver without a readable version it is not known which.
     """
     fields: dict[str, Field | Missing] = dict(SETTLED_REASONS)
     numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in driver_version.split(".")]
     version = (numbers[0], numbers[1] if len(numbers) > 1 else 0)
-    first = 269 if version >= (580, 82) else 251
+    first_id = 269 if version >= (580, 82) else 251
     none = Missing.UNSUPPORTED if version[0] else Missing.UNVERIFIED
-    for place, reason in enumerate(("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")):
-        fields[reason] = (first + place, 0) if version >= (575, 0) else none
+    for offset, reason in enumerate(("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")):
+        fields[reason] = (first_id + offset, 0) if version >= (575, 0) else none
     return fields
 
 
 class FieldBatch:
-    """The field ids of one card and tier, read in one call.
+    """The field ids of one GPU and tier, read in one call.
 
-    The first read asks for everything that could be of use; ``settle`` then keeps what was looked at, so that a
-    fallback that is not needed costs one question for each initialisation.
+    The first read asks for everything that could be of use; ``settle`` then keeps what was used, so that a
+    fallback that is not needed costs one read for each initialisation.
     """
 
     def __init__(self, calls: DeviceCalls, fields: Iterable[Field]) -> None:
@@ -83,8 +83,8 @@ class FieldBatch:
         if not self._wanted:
             return
         # The binding takes a plain id for scope 0; old bindings know only that form.
-        question = [field if field[1] else field[0] for field in self._wanted]
-        items = self._calls.call("nvmlDeviceGetFieldValues", question, key="fields")
+        wanted = [field if field[1] else field[0] for field in self._wanted]
+        items = self._calls.call("nvmlDeviceGetFieldValues", wanted, key="fields")
         if isinstance(items, Missing):
             self._values = dict.fromkeys(self._wanted, items)
             return
@@ -92,21 +92,23 @@ class FieldBatch:
         for field, (code, kind, number) in zip(self._wanted, field_answers(items), strict=False):
             if code == 0:
                 self._values[field] = number
-                self._calls.accepted(field)
+                self._calls.on_accepted(field)
                 if kind in _NARROW_TYPES:
                     self.narrow.add(field)
             else:
                 refused = True
-                self._values[field] = self._calls.refused(field, code) if isinstance(code, int) else Missing.INVALID
+                self._values[field] = (
+                    self._calls.on_refused(field, code) if isinstance(code, int) else Missing.INVALID
+                )
         if refused:
             self._wanted = [field for field in self._wanted if field not in self._calls.unsupported]
 
     def drop(self, why: Missing) -> None:
-        """Forget the numbers of the last read: they are too old."""
+        """Discard the numbers of the last read: they are too old."""
         self._values = dict.fromkeys(self._wanted, why)
 
     def get(self, field: Field) -> float | Missing:
-        """Give the number of the last read, or why there is none."""
+        """Return the number of the last read, or why there is none."""
         self._used.add(field)
         value = self._values.get(field)
         if value is not None:
@@ -118,5 +120,5 @@ class FieldBatch:
         return Missing.ERROR
 
     def settle(self) -> None:
-        """Stop asking for fields that nobody looked at since the last read."""
+        """Stop reading fields that nobody used since the last read."""
         self._wanted = [field for field in self._wanted if field in self._used]

@@ -1,8 +1,8 @@
-"""One card to CardReading: every number of it that needs neither events nor profiling.
+"""One GPU to CardReading: every number of it that needs no events.
 
 Three tiers: what changes (each cycle), what seldom changes or costs much (when the caller says so, NVLink states
-every few seconds), and what the card refused once (never again until the next initialisation).  A card that is too
-slow for all of it is asked what matters most, and the rest in turn: see ``nvml_turns``.
+every few seconds), and what the GPU refused once (never again until the next initialisation).  Of a GPU that is too
+slow for all of it what matters most is read, and the rest in turn: see ``call_scheduler``.
 """
 
 from __future__ import annotations
@@ -13,16 +13,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from exporter.driver.nvml.call_scheduler import BUDGET, CHANGING, ESSENTIAL, LINKS, SLOW_TIER, CallScheduler, Tier
-from exporter.driver.nvml.counter32 import Followed, follow, link_limit
-from exporter.driver.nvml.counter_units import Evidence
+from exporter.driver.nvml.call_scheduler import (
+    BUDGET,
+    CHANGING,
+    ESSENTIAL,
+    LINKS,
+    SLOW_TIER,
+    CallScheduler,
+    Tier,
+)
+from exporter.driver.nvml.counter32 import Counter32, link_limit, unwrap
 from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.fabric import C2C_COUNT, C2cRead, c2c, fabric
-from exporter.driver.nvml.fields import POLICIES, FieldBatch, checked, event_time_fields
-from exporter.driver.nvml.gpm import GpmCounters, GpmLock, GpmRead
+from exporter.driver.nvml.fields import POLICIES, Field, FieldBatch, checked, event_time_fields
+from exporter.driver.nvml.gpm import GpmCounters, GpmRead
 from exporter.driver.nvml.mig import MigInstances
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
-from exporter.driver.nvml.probes import ClockEvents, NvLinks, SampleMean, fan_speed, processes
+from exporter.driver.nvml.probes import (
+    ClockEvents,
+    ClockEventTimes,
+    LinkStates,
+    NvLinks,
+    SampleMean,
+    fan_speed,
+    processes,
+)
+from exporter.driver.nvml.shared import SharedState
 from exporter.driver.nvml.signals import (
     ESSENTIALS,
     FAST,
@@ -33,193 +49,187 @@ from exporter.driver.nvml.signals import (
     PCIE_BYTES,
     SAMPLED,
     SLOW,
+    Extract,
     Readers,
 )
-from exporter.model import CardFacts, CardProcess, CardReading, Missing, Signal
+from exporter.driver.protocol import InstanceReading
+from exporter.model import EMPTY, CardFacts, CardProcess, CardReading, Missing, Signal
 
-LINKS_EVERY = 5.0  # seconds between looks at which NVLinks are up: a call for each link
+LINKS_EVERY = 5.0  # seconds between reads of which NVLinks are up: a call for each link
+
+Values = dict[Signal, float | Missing]
 
 _FAILED = frozenset({Missing.ERROR, Missing.NO_PERMISSION})
-_FIRST = {signal: ways for signal, ways in FAST.items() if signal in ESSENTIALS}
-_THEN = {signal: ways for signal, ways in FAST.items() if signal not in ESSENTIALS}
+_FIRST = {signal: readers for signal, readers in FAST.items() if signal in ESSENTIALS}
+_THEN = {signal: readers for signal, readers in FAST.items() if signal not in ESSENTIALS}
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What the cards of one worker share: turns at profiling, and what outlives an initialisation of the driver.
+class GpuReadings:
+    """A GPU and its MIG instances at one instant; ``instances`` is None where MIG is not enabled."""
 
-    ``units``: reason → unit of its counter of clock event time, as some card has shown it; ``evidence``: UUID →
-    reason → what that card's counter has shown; ``links``: UUID → what the sums over its NVLinks have come to.
-    ``left``: what is left out of the calls about a card, see ``open_card``.
-    """
+    instances: tuple[InstanceReading, ...] | None
+    reading: CardReading
 
-    room: GpmLock = field(default_factory=GpmLock)
-    units: dict[str, float] = field(default_factory=dict)
-    evidence: dict[str, dict[str, Evidence]] = field(default_factory=dict)
-    links: dict[str, NvLinkCounters] = field(default_factory=dict)
-    left: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def clear(self, driver: Any) -> None:
-        """Give the driver back what it lent: it is about to be shut down."""
-        self.room.clear(driver)
+@dataclass(frozen=True, slots=True)
+class _SlowRead:
+    """The last answers of the slow tier."""
 
-    def unlearn(self) -> None:
-        """Forget what the counters have shown: another driver may count otherwise."""
-        self.units.clear()
-        self.evidence.clear()
-
-    def sound_units(self) -> dict[str, float]:
-        """Give the units of the counters that no card's evidence speaks against."""
-        shown = [evidence for one in list(self.evidence.values()) for evidence in list(one.items())]
-        doubtful = {reason for reason, evidence in shown if evidence.refuted}
-        return {reason: unit for reason, unit in list(self.units.items()) if reason not in doubtful}
+    values: Mapping[Signal, float | Missing] = field(default_factory=lambda: EMPTY)
+    errors: Mapping[str, float] | Missing = Missing.ERROR
+    bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    policies: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
 
 class GpuReader:
-    """Reads one card again and again: everything fast each time, the slow tier when asked, unsupported ones once.
+    """Reads one GPU again and again: everything fast each time, the slow tier when asked, unsupported ones once.
 
-    Not safe for two threads; ``calls.since`` may be looked at from another one.
+    Not safe for two threads; ``call_started`` may be called from another one.
     """
 
     def __init__(
-        self, driver: Any, calls: DeviceCalls, facts: CardFacts, driver_version: str, shared: Shared | None = None
+        self,
+        driver: Any,
+        calls: DeviceCalls,
+        facts: CardFacts,
+        driver_version: str,
+        shared: SharedState | None = None,
     ) -> None:
         self._driver = driver
         self._calls = calls
         self._mig = facts.mig
-        shared = shared or Shared()
-        self._turns = CallScheduler()
-        self._links = NvLinks(calls, shared.links.setdefault(facts.uuid, NvLinkCounters()))
-        self._states: tuple[dict[int, bool], Missing | None] = ({}, Missing.STARTING)
-        self._states_due = 0.0
-        shown = shared.evidence.setdefault(facts.uuid, {})
-        self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units, shown)
+        shared = shared or SharedState()
+        self._scheduler = CallScheduler()
+        self._links = NvLinks(calls, shared.nvlink_counters.setdefault(facts.uuid, NvLinkCounters()))
+        self._link_states = LinkStates(why=Missing.STARTING)
+        self._links_due = 0.0
+        evidence = shared.evidence.setdefault(facts.uuid, {})
+        self._events = ClockEvents(calls, event_time_fields(driver_version), shared.units, evidence)
+        self._event_times = ClockEventTimes(why=Missing.SLOW)
         self._samples = {signal: SampleMean(calls, kind) for signal, (kind, _) in SAMPLED.items()}
-        fast = [*self._fields(FAST), *self._events.fields()]
-        self._fast = FieldBatch(calls, fast)
+        self._fast = FieldBatch(calls, [*self._fields(FAST), *self._events.fields()])
         counted = [*NVLINK_ERRORS.values(), *NVLINK_BIT_ERRORS.values()]
         self._slow = FieldBatch(
             calls, [*self._fields(SLOW), *POLICIES.values(), C2C_COUNT, *self._links.fields(counted)]
         )
-        self._work = GpmCounters(driver, calls, shared.room, card=facts.uuid)
-        self._followed: dict[Signal, Followed] = {}
-        self._seconds: tuple[dict[str, float], Missing | None] = ({}, Missing.SLOW)
-        self.instances = MigInstances(driver, calls, facts, shared.room) if facts.mig else None
-        self._fresh = {"fast", "slow"}
-        self._slow_values: dict[Signal, float | Missing] = {}
-        self._slow_errors: dict[str, float] | Missing = Missing.ERROR
+        self._work = GpmCounters(driver, calls, shared.gpm_lock, uuid=facts.uuid)
+        self._counters: dict[Signal, Counter32] = {}
+        self.instances = MigInstances(driver, calls, facts, shared.gpm_lock) if facts.mig else None
+        self._unsettled = {"fast", "slow"}
+        self._slow_read = _SlowRead()
         self._slow_fields_at: float | None = None
-        self._slow_bit_errors: dict[str, float] = {}
-        self._slow_c2c = C2cRead()
-        self._slow_policies: Mapping[str, float] = {}
-        self._slow_processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
+        self._c2c = C2cRead()
 
-    def _fields(self, table: Mapping[Signal, Readers]) -> list[tuple[int, int]]:
-        fields: list[tuple[int, int]] = []
-        for ways in table.values():
-            for way in ways:
-                if way.field is not None:
-                    fields += self._links.fields([way.field[0]]) if way.per_link else [way.field]
+    def _fields(self, table: Mapping[Signal, Readers]) -> list[Field]:
+        fields: list[Field] = []
+        for readers in table.values():
+            for reader in readers:
+                if reader.field is not None:
+                    fields += self._links.fields([reader.field[0]]) if reader.per_link else [reader.field]
         return fields
 
-    def read_all(
-        self, *, slow: bool, budget: float
-    ) -> tuple[tuple[tuple[CardFacts, CardReading], ...] | None, CardReading]:
-        """Read the card's instances, None where it is not divided, and the card; see ``read``."""
-        at = self._begin(time.monotonic(), budget, slow=slow)
-        # The instances first: the card's reading says why some of them could not be opened.
-        parts = None if self.instances is None else self.instances.read(look=slow, turns=self._turns)
-        return parts, self._read(at, time.monotonic)
+    def read_all(self, *, slow: bool, budget: float) -> GpuReadings:
+        """Read the GPU's instances and the GPU; see ``read``."""
+        at = self._begin_cycle(time.monotonic(), budget, slow=slow)
+        # The instances first: the GPU's reading says why some of them could not be opened.
+        instances = None if self.instances is None else self.instances.read(refresh=slow, scheduler=self._scheduler)
+        return GpuReadings(instances, self._read(at, time.monotonic))
 
     def read(self, *, slow: bool, clock: Callable[[], float] = time.monotonic, budget: float = BUDGET) -> CardReading:
-        """Read the card once; ``slow`` also refreshes the slow tier, which otherwise keeps its last answers.
+        """Read the GPU once; ``slow`` also refreshes the slow tier, which otherwise keeps its last answers.
 
         It takes about ``budget`` seconds at most, or one call.  Raises DeviceUnavailable when nothing answers,
         DriverUnavailable when the initialisation is over.  ``at`` is when the read began: no number in it is older,
-        except those of a slow GPU (see ``call_scheduler``) and those that are not asked for each time.
+        except those of a slow GPU (see ``call_scheduler``) and those that are not read each time.
         """
-        return self._read(self._begin(clock(), budget, slow=slow), clock)
+        return self._read(self._begin_cycle(clock(), budget, slow=slow), clock)
 
-    def _begin(self, at: float, budget: float, *, slow: bool) -> float:
-        links = slow or at >= self._states_due
+    def _begin_cycle(self, at: float, budget: float, *, slow: bool) -> float:
+        links = slow or at >= self._links_due
         if links:
-            self._states_due = at + LINKS_EVERY
-        slow = slow or "slow" in self._fresh
-        self._turns.begin(at, budget, [tier for tier, due in ((LINKS, links), (SLOW_TIER, slow)) if due])
+            self._links_due = at + LINKS_EVERY
+        slow = slow or "slow" in self._unsettled
+        tiers = [tier for tier, due in ((LINKS, links), (SLOW_TIER, slow)) if due]
+        self._scheduler.begin_cycle(at, budget, tiers)
         return at
 
     def _read(self, at: float, clock: Callable[[], float]) -> CardReading:
-        values: dict[Signal, float | Missing] = {}
-        counted_at = clock()
-        if self._turns.ask("fields", ESSENTIAL, self._fast.read) is Missing.SLOW:
+        values: Values = {}
+        fields_at = clock()
+        if self._scheduler.run("fields", ESSENTIAL, self._fast.read) is Missing.SLOW:
             self._fast.drop(Missing.SLOW)
-            self._seconds = {}, Missing.SLOW
+            self._event_times = ClockEventTimes(why=Missing.SLOW)
         self._read_table(_FIRST, self._fast, values, ESSENTIAL)
         self._read_sampled(Signal.UTILIZATION, values, ESSENTIAL)
-        events = self._turns.ask("events", ESSENTIAL, self._events.active)
+        events = self._scheduler.run("events", ESSENTIAL, self._events.active)
         self._read_table(_THEN, self._fast, values, CHANGING)
         self._read_sampled(Signal.MEMORY_ACTIVITY, values, CHANGING)
         if _FAILED.intersection(values.values()) and not any(isinstance(v, float) for v in values.values()):
-            raise DeviceUnavailable(self._calls.last_error or "error", "the card answered none of the questions")
-        if SLOW_TIER in self._turns.behind:
+            raise DeviceUnavailable(self._calls.last_error or "error", "the GPU answered no call")
+        if SLOW_TIER in self._scheduler.tiers_due:
             self._read_slow(at)
-        values.update(self._slow_values)
+        values.update(self._slow_read.values)
         self._derive(values)
         work = GpmRead.none(Missing.MIG) if self._mig else self._read_work(clock)
         values.update(work.values)
-        self._unwrap(at, values, work.traffic if self._turns.fresh("work") else {})
-        if self._turns.fresh("fields"):
-            # Held against the time at which they were counted, so never twice.
-            self._seconds = self._events.seconds(self._fast, counted_at, events)
+        self._unwrap_counters(at, values, work.traffic if self._scheduler.answered_now("work") else {})
+        if self._scheduler.answered_now("fields"):
+            # Compared with the time at which they were counted, so never twice.
+            self._event_times = self._events.times(self._fast, fields_at, events)
             self._settle("fast", self._fast)
-        if LINKS in self._turns.behind:
-            self._states = self._links.states(self._link_state)
-        return self._reading(at, values, events, *self._seconds, work=work)
+        if LINKS in self._scheduler.tiers_due:
+            self._link_states = self._links.states(self._link_state)
+        return self._reading(at, values, events, work)
 
     def _read_work(self, clock: Callable[[], float]) -> GpmRead:
-        work = self._turns.ask("work", CHANGING, lambda: self._work.read(clock))
+        work = self._scheduler.run("work", CHANGING, lambda: self._work.read(clock))
         return work if isinstance(work, GpmRead) else GpmRead.none(work)
 
     def _link_state(self, link: int) -> Any:
-        return self._turns.ask(("link", link), LINKS, lambda: self._calls.call("nvmlDeviceGetNvLinkState", link))
+        call = partial(self._calls.call, "nvmlDeviceGetNvLinkState", link)
+        return self._scheduler.run(("link", link), LINKS, call)
 
     def close(self) -> None:
-        """Give back what belongs to the driver."""
+        """Release what belongs to the driver."""
         self._work.close()
         if self.instances is not None:
             self.instances.close()
 
-    def since(self) -> float | None:
-        """Give when the call that now runs began (monotonic), about the card or an instance; None between two."""
-        since = self._calls.since
-        return since if since is not None or self.instances is None else self.instances.since
+    def call_started(self) -> float | None:
+        """Return when the call that now runs began (monotonic), about the GPU or an instance; None between two."""
+        started = self._calls.call_started
+        return started if started is not None or self.instances is None else self.instances.call_started
 
     def _settle(self, tier: str, batch: FieldBatch) -> None:
-        if tier in self._fresh:
-            self._fresh.discard(tier)
+        if tier in self._unsettled:
+            self._unsettled.discard(tier)
             batch.settle()
 
-    def _read_table(
-        self, table: Mapping[Signal, Readers], batch: FieldBatch, values: dict[Signal, float | Missing], tier: Tier
-    ) -> None:
+    def _read_table(self, table: Mapping[Signal, Readers], batch: FieldBatch, values: Values, tier: Tier) -> None:
         answers: dict[Any, Any] = {}  # signals that share a call share its answer
-        for signal, ways in table.items():
+        for signal, readers in table.items():
             meaningless = self._mig and signal in MIG_MEANINGLESS
-            values[signal] = Missing.MIG if meaningless else self._first(ways, batch, answers, tier)
+            values[signal] = Missing.MIG if meaningless else self._first(readers, batch, answers, tier)
 
-    def _first(self, ways: Readers, batch: FieldBatch, answers: dict[Any, Any], tier: Tier) -> float | Missing:
+    def _first(self, readers: Readers, batch: FieldBatch, answers: dict[Any, Any], tier: Tier) -> float | Missing:
+        """Return what the first reader gives that the GPU supports."""
         value: float | Missing = Missing.UNSUPPORTED
         why = value
-        for way in ways:
-            if way.field is not None:
-                raw: Any = self._links.total(batch, way.field[0]) if way.per_link else batch.get(way.field)
+        for reader in readers:
+            if reader.field is not None:
+                raw: Any = self._links.total(batch, reader.field[0]) if reader.per_link else batch.get(reader.field)
             else:
-                question = (way.call, way.args)
-                if question not in answers:
-                    put = partial(self._calls.call, way.call, *way.args)
-                    answers[question] = self._turns.ask(question, tier, put)
-                raw = answers[question]
-            value = raw if isinstance(raw, Missing) else self._picked(way.pick, raw, way.scale, way.low, way.high)
+                key = (reader.call, reader.args)
+                if key not in answers:
+                    call = partial(self._calls.call, reader.call, *reader.args)
+                    answers[key] = self._scheduler.run(key, tier, call)
+                raw = answers[key]
+            if isinstance(raw, Missing):
+                value = raw
+            else:
+                value = self._extracted(reader.extract, raw, reader.scale, reader.low, reader.high)
             if value is Missing.CRASHED:
                 why = value
             elif value is not Missing.UNSUPPORTED:
@@ -227,56 +237,56 @@ class GpuReader:
         return why
 
     @staticmethod
-    def _picked(pick: Callable[[Any], Any], raw: Any, scale: float, low: float, high: float) -> float | Missing:
+    def _extracted(extract: Extract, raw: Any, scale: float, low: float, high: float) -> float | Missing:
         try:
-            number = pick(raw)
+            number = extract(raw)
         except (AttributeError, IndexError, KeyError, TypeError):
             return Missing.INVALID
         return checked(number, scale, low, high)
 
-    def _read_sampled(self, signal: Signal, values: dict[Signal, float | Missing], tier: Tier) -> None:
+    def _read_sampled(self, signal: Signal, values: Values, tier: Tier) -> None:
         if self._mig and signal in MIG_MEANINGLESS:
             values[signal] = Missing.MIG
             return
-        mean = self._turns.ask(signal, tier, self._samples[signal].read)
-        ways = SAMPLED[signal][1]
-        values[signal] = self._first(ways, self._fast, {}, tier) if isinstance(mean, Missing) else mean
+        mean = self._scheduler.run(signal, tier, self._samples[signal].read)
+        readers = SAMPLED[signal][1]
+        values[signal] = self._first(readers, self._fast, {}, tier) if isinstance(mean, Missing) else mean
 
     def _read_slow(self, at: float) -> None:
-        """Read what is due of the slow tier; a card that is slow itself takes several cycles for it."""
-        ask = self._turns.ask
-        if ask("slow fields", SLOW_TIER, self._read_slow_fields) is Missing.SLOW:
+        """Read what is due of the slow tier; it takes several cycles of a GPU that is slow itself."""
+        run = self._scheduler.run
+        if run("slow fields", SLOW_TIER, self._read_slow_fields) is Missing.SLOW:
             self._slow.drop(Missing.SLOW)
-        values: dict[Signal, float | Missing] = {}
+        values: Values = {}
         self._read_table(SLOW, self._slow, values, SLOW_TIER)
-        values[Signal.FAN_SPEED] = ask("fan", SLOW_TIER, lambda: fan_speed(self._calls))
-        joined = ask("fabric", SLOW_TIER, lambda: fabric(self._driver, self._calls))
-        values.update({Signal.FABRIC_STATE: joined} if isinstance(joined, Missing) else joined)
-        values.update(self._slow_c2c.values)
-        self._slow_errors = self._links.errors(self._slow)
-        self._slow_bit_errors = self._links.bit_errors(self._slow)
-        self._slow_policies = self._events.policies(self._slow)
-        # Those of a divided card are listed by its instances.
-        self._slow_processes = (
-            Missing.MIG if self._mig else ask("processes", SLOW_TIER, lambda: processes(self._calls))
+        values[Signal.FAN_SPEED] = run("fan", SLOW_TIER, lambda: fan_speed(self._calls))
+        states = run("fabric", SLOW_TIER, lambda: fabric(self._driver, self._calls))
+        values.update({Signal.FABRIC_STATE: states} if isinstance(states, Missing) else states)
+        values.update(self._c2c.values)
+        self._slow_read = _SlowRead(
+            values=values,
+            errors=self._links.errors(self._slow),
+            bit_errors=self._links.bit_errors(self._slow),
+            policies=self._events.policies(self._slow),
+            # Those of a MIG-enabled GPU are listed by its instances.
+            processes=Missing.MIG if self._mig else run("processes", SLOW_TIER, lambda: processes(self._calls)),
         )
-        self._slow_values = values
-        if self._turns.fresh("slow fields"):
+        if self._scheduler.answered_now("slow fields"):
             self._slow_fields_at = at
             self._settle("slow", self._slow)
 
     def _read_slow_fields(self) -> None:
         self._slow.read()
-        self._slow_c2c = c2c(self._calls, self._slow)
+        self._c2c = c2c(self._calls, self._slow)
 
-    def _derive(self, values: dict[Signal, float | Missing]) -> None:
-        """Fill in and cross-check what follows from several numbers."""
+    def _derive(self, values: Values) -> None:
+        """Compute and cross-check what follows from several numbers."""
         limit = values.get(Signal.TEMPERATURE_LIMIT_SLOWDOWN)
-        now = values[Signal.TEMPERATURE_GPU]
+        temperature = values[Signal.TEMPERATURE_GPU]
         if values[Signal.TEMPERATURE_MARGIN] is Missing.UNSUPPORTED and not (
-            limit is None or isinstance(limit, Missing) or isinstance(now, Missing)
+            limit is None or isinstance(limit, Missing) or isinstance(temperature, Missing)
         ):
-            values[Signal.TEMPERATURE_MARGIN] = limit - now
+            values[Signal.TEMPERATURE_MARGIN] = limit - temperature
         total = values[Signal.MEMORY_TOTAL]
         for signal in (Signal.MEMORY_USED, Signal.MEMORY_FREE, Signal.MEMORY_RESERVED):
             part = values[signal]
@@ -287,24 +297,23 @@ class GpuReader:
                 if values[signal] is Missing.UNSUPPORTED:
                     values[signal] = Missing.MIG
 
-    def _unwrap(
-        self, at: float, values: dict[Signal, float | Missing], traffic: Mapping[tuple[str, str], float]
-    ) -> None:
-        """Go on counting where the driver's byte counters are so narrow that they start over."""
-        most = self._most(values)
+    def _unwrap_counters(self, at: float, values: Values, traffic: Mapping[tuple[str, str], float]) -> None:
+        """Go on counting where the driver's byte counters are so narrow that they wrap."""
+        max_rate = self._max_pcie_rate(values)
         for signal, direction in PCIE_BYTES.items():
-            value, field = values[signal], FAST[signal][0].field
-            if isinstance(value, Missing) or field not in self._fast.narrow:
+            value, source = values[signal], FAST[signal][0].field
+            if isinstance(value, Missing) or source not in self._fast.narrow:
                 continue
-            now = self._followed.get(signal)
-            if now is None or self._turns.fresh("fields"):
-                now = follow(now, at, value, most=most, shown=traffic.get(("pcie", direction)))
-                self._followed[signal] = now
-            values[signal] = now.total if now.why is None else now.why
+            counter = self._counters.get(signal)
+            if counter is None or self._scheduler.answered_now("fields"):
+                reference = traffic.get(("pcie", direction))
+                counter = unwrap(counter, at, value, max_rate=max_rate, reference_rate=reference)
+                self._counters[signal] = counter
+            values[signal] = counter.total if counter.why is None else counter.why
 
     @staticmethod
-    def _most(values: Mapping[Signal, float | Missing]) -> float | None:
-        """Give what the card's PCIe link carries at its best, bytes per second in one direction."""
+    def _max_pcie_rate(values: Mapping[Signal, float | Missing]) -> float | None:
+        """Return what the GPU's PCIe link carries at its best, bytes per second in one direction."""
         best = []
         for pair in (
             (Signal.PCIE_LINK_GENERATION, Signal.PCIE_LINK_GENERATION_MAX),
@@ -314,21 +323,12 @@ class GpuReader:
             best.append(max(known, default=None))
         return link_limit(*best)
 
-    def _reading(
-        self,
-        at: float,
-        values: dict[Signal, float | Missing],
-        events: dict[str, bool] | Missing,
-        seconds: dict[str, float],
-        why_no_seconds: Missing | None,
-        *,
-        work: GpmRead,
-    ) -> CardReading:
-        (states, why_not_all), errors, running = self._states, self._slow_errors, self._slow_processes
+    def _reading(self, at: float, values: Values, events: dict[str, bool] | Missing, work: GpmRead) -> CardReading:
+        slow, errors, running = self._slow_read, self._slow_read.errors, self._slow_read.processes
         parts: dict[Signal, Any] = {
             Signal.CLOCK_EVENTS: events,
-            Signal.CLOCK_EVENT_TIME: why_no_seconds,
-            Signal.NVLINK_STATE: why_not_all,
+            Signal.CLOCK_EVENT_TIME: self._event_times.why,
+            Signal.NVLINK_STATE: self._link_states.why,
             Signal.NVLINK_ERRORS: errors,
             Signal.PROCESSES: running,
             Signal.INSTANCES: self.instances.refused if self.instances is not None else None,
@@ -343,13 +343,13 @@ class GpuReader:
             signals=signals,
             missing=missing,
             clock_events={} if isinstance(events, Missing) else events,
-            clock_event_seconds=seconds,
-            policy_seconds=self._slow_policies,
-            nvlink_up=states,
+            clock_event_seconds=self._event_times.seconds,
+            policy_seconds=slow.policies,
+            nvlink_up=self._link_states.up,
             nvlink_errors={} if isinstance(errors, Missing) else errors,
             nvlink_errors_at=None if isinstance(errors, Missing) else self._slow_fields_at,
-            nvlink_bit_errors=self._slow_bit_errors,
-            c2c_errors=self._slow_c2c.errors,
+            nvlink_bit_errors=slow.bit_errors,
+            c2c_errors=self._c2c.errors,
             pipe_active=work.pipes,
             traffic=work.traffic,
             processes=known,

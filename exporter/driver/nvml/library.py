@@ -1,4 +1,4 @@
-"""NVML: one driver and its cards, found, named and counted; ``nvml_card`` reads their numbers.
+"""NVML: one driver and its GPUs, found, named and counted; ``gpu`` reads their numbers.
 
 Sole importer of pynvml, and runs only inside the worker process, because any call here can block for ever.  The
 driver is a module (or any object) with pynvml's names; a missing name counts as a function that the driver lacks.
@@ -40,26 +40,40 @@ fields      fast: 3 4 5 6 ECC, 74 76 and 251-253 or 269-271 clock event time, 82
             170 C2C links, and where there are some (scope link) 171 their state, 231-233 their errors
 work        nvmlGpmQueryDeviceSupport(h).isSupportedDevice nvmlGpmSampleAlloc() nvmlGpmSampleFree(sample)
             nvmlGpmSampleGet(h, sample) nvmlGpmMetricsGet(question) with c_nvmlGpmMetricsGet_t(): .version .numMetrics
-            .sample1 .sample2 .metrics[place].metricId .nvmlReturn .value; ids in nvml_gpm
+            .sample1 .sample2 .metrics[place].metricId .nvmlReturn .value; ids in gpm
 instances   nvmlDeviceGetMaxMigDeviceCount(h) nvmlDeviceGetMigDeviceHandleByIndex(h, place) and, of what that gives,
             nvmlDeviceGetUUID nvmlDeviceGetName nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId
             nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses; nvmlGpmMigSampleGet(h, instance, sample)
-topology    see nvml_topology
+topology    see topology
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from exporter.driver.call_names import left_out, place
-from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, word_of
+from exporter.driver.calls import is_disabled, slot_key
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, reason_of
 from exporter.model import EMPTY, CardFacts, DriverFacts, Missing
 
 _MAX_CARDS = 64
 _MAX_TEXT = 96
 _NODE_SCOPE = 0
+
+
+class InitialisedDriver(NamedTuple):
+    """Versions, and the number of GPUs."""
+
+    facts: DriverFacts
+    cards: int
+
+
+class OpenedCard(NamedTuple):
+    """A GPU with a handle: the calls about it, and who it is."""
+
+    calls: DeviceCalls
+    facts: CardFacts
 
 
 def load_driver(module: str, options: str = "") -> Any:
@@ -73,7 +87,7 @@ def load_driver(module: str, options: str = "") -> Any:
     return driver
 
 
-def initialise(driver: Any) -> tuple[DriverFacts, int]:
+def initialise(driver: Any) -> InitialisedDriver:
     """Initialise NVML; return versions and number of GPUs.  May block for ever.
 
     Raises DriverUnavailable with the reason.
@@ -82,16 +96,16 @@ def initialise(driver: Any) -> tuple[DriverFacts, int]:
         driver.nvmlInit()
         count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
-        raise DriverUnavailable(word_of(error), f"NVML does not start: {error}") from error
+        raise DriverUnavailable(reason_of(error), f"NVML does not start: {error}") from error
     if not 0 <= count <= _MAX_CARDS:
-        raise DriverUnavailable("error", f"NVML counts {count} cards; at most {_MAX_CARDS} are believed")
+        raise DriverUnavailable("error", f"NVML counts {count} GPUs; at most {_MAX_CARDS} are accepted")
     cuda = _version_call(driver, "nvmlSystemGetCudaDriverVersion")
     facts = DriverFacts(
         driver_version=printable(_version_call(driver, "nvmlSystemGetDriverVersion")),
         nvml_version=printable(_version_call(driver, "nvmlSystemGetNVMLVersion")),
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else "",
     )
-    return facts, count
+    return InitialisedDriver(facts, count)
 
 
 def card_count(driver: Any) -> int | None:
@@ -102,60 +116,56 @@ def card_count(driver: Any) -> int | None:
     try:
         count = int(driver.nvmlDeviceGetCount())
     except Exception as error:
-        reason = word_of(error)
+        reason = reason_of(error)
         if reason in {"uninitialized", "mismatch", "driver"}:
-            raise DriverUnavailable(reason, f"NVML cannot count the cards: {error}") from error
+            raise DriverUnavailable(reason, f"NVML cannot count the GPUs: {error}") from error
         return None
     # A number that cannot be is no reason to initialise anew, which would take down cards that answer.
     return count if 0 <= count <= _MAX_CARDS else None
 
 
 def shut_down(driver: Any) -> None:
-    """Release the driver; failures are of no use to anybody at this point."""
+    """Release the driver; a failure does not matter any more."""
     try:
         driver.nvmlShutdown()
     except Exception:
         return
 
 
-def open_card(
-    driver: Any, index: int, left: Mapping[str, Mapping[str, float]] = EMPTY
-) -> tuple[DeviceCalls, CardFacts]:
-    """Get the handle and facts of one card.  Raises DeviceUnavailable or DriverUnavailable; may block for ever.
+def open_card(driver: Any, index: int, skipped_calls: Mapping[str, Mapping[str, float]] = EMPTY) -> OpenedCard:
+    """Get the handle and facts of one GPU.  May block for ever.  Raises DeviceUnavailable and DriverUnavailable.
 
-    ``left``: UUID or ``place`` → what is left out of the calls about that card, see ``left_out``.
+    ``skipped_calls``: UUID or ``slot_key`` → calls that are not made about that GPU, see ``is_disabled``.
     """
-    here = left.get(place(index), EMPTY)
-    if left_out("nvmlDeviceGetHandleByIndex", here):
-        raise DeviceUnavailable("crashed", f"card {index} is left alone: the driver crashed when it was opened")
+    skipped_here = skipped_calls.get(slot_key(index), EMPTY)
+    if is_disabled("nvmlDeviceGetHandleByIndex", skipped_here):
+        raise DeviceUnavailable("crashed", f"GPU {index} is not read: the driver crashed when it was opened")
     try:
         handle = driver.nvmlDeviceGetHandleByIndex(index)
     except Exception as error:
-        reason = word_of(error)
+        reason = reason_of(error)
         if reason in {"uninitialized", "mismatch", "driver"}:
-            raise DriverUnavailable(reason, f"card {index} has no handle: {error}") from error
-        raise DeviceUnavailable(reason, f"card {index} has no handle: {error}") from error
-    calls = DeviceCalls(driver, handle, here)
+            raise DriverUnavailable(reason, f"GPU {index} has no handle: {error}") from error
+        raise DeviceUnavailable(reason, f"GPU {index} has no handle: {error}") from error
+    calls = DeviceCalls(driver, handle, skipped_here)
     facts = read_facts(calls, index)
-    calls.left = {**here, **left.get(facts.uuid, EMPTY)}
-    if left_out("", calls.left):
-        raise DeviceUnavailable(
-            "crashed", f"card {index} is left alone: the driver crashed in several calls about it"
-        )
-    return calls, facts
+    calls.skipped_calls = {**skipped_here, **skipped_calls.get(facts.uuid, EMPTY)}
+    if is_disabled("", calls.skipped_calls):
+        raise DeviceUnavailable("crashed", f"GPU {index} is not read: the driver crashed in several calls about it")
+    return OpenedCard(calls, facts)
 
 
 def read_facts(calls: DeviceCalls, index: int, known: CardFacts | None = None) -> CardFacts:
-    """Read what stays true of a card; what the driver fails to answer this time stays as it is ``known``.
+    """Read what stays true of a GPU; what the driver fails to answer this time stays as it is ``known``.
 
-    Raises DeviceUnavailable where nothing says which card it is, as it could not be told from others.
+    Raises DeviceUnavailable where nothing says which GPU it is, as it could not be told from others.
     """
     answer = calls.call("nvmlDeviceGetUUID")
     if answer is Missing.ERROR and known is not None:
         return known
     uuid = printable(answer)
     if not uuid:
-        raise DeviceUnavailable(calls.last_error or "error", f"card {index} has no UUID")
+        raise DeviceUnavailable(calls.last_error or "error", f"GPU {index} has no UUID")
     before = known if known is not None and known.uuid == uuid else CardFacts(index=index, uuid=uuid)
     pci, mig = calls.call("nvmlDeviceGetPciInfo"), mig_enabled(calls)
     return CardFacts(
@@ -175,7 +185,7 @@ def _text(answer: Any, before: str) -> str:
 
 
 def mig_enabled(calls: DeviceCalls) -> bool | None:
-    """Say whether the card is divided into instances; None where the driver does not answer this time."""
+    """Return whether MIG is enabled; None where the driver does not answer this time."""
     mode = calls.call("nvmlDeviceGetMigMode")
     if isinstance(mode, Missing):
         return False if mode is Missing.UNSUPPORTED else None
@@ -183,13 +193,13 @@ def mig_enabled(calls: DeviceCalls) -> bool | None:
 
 
 def _numa_node(calls: DeviceCalls, before: int | None) -> int | None:
-    """Give the node of host memory nearest to the card; the card's own node only where it says no other."""
+    """Return the node of host memory nearest to the GPU; the GPU's own node only where it names no other."""
     words = calls.call("nvmlDeviceGetMemoryAffinity", 4, _NODE_SCOPE)
     if words is Missing.ERROR:
         return before
     if not isinstance(words, Missing):
-        mask = sum(int(word) << (64 * place) for place, word in enumerate(words))
-        if mask and not mask & (mask - 1):  # several nodes: the machine does not say which is near
+        mask = sum(int(word) << (64 * number) for number, word in enumerate(words))
+        if mask and not mask & (mask - 1):  # several nodes: which is near is not known
             return mask.bit_length() - 1
     node = calls.call("nvmlDeviceGetNumaNodeId")
     if node is Missing.ERROR:
@@ -206,7 +216,7 @@ def _version_call(driver: Any, name: str) -> Any:
 
 
 def printable(raw: Any) -> str:
-    """Give a driver's string, without what a page or log cannot carry; empty for anything else."""
+    """Return a driver's string without what a label or log cannot carry; empty for anything else."""
     if isinstance(raw, bytes):
         raw = raw.decode("utf-8", "replace")
     if not isinstance(raw, str) or isinstance(raw, Missing):

@@ -1,9 +1,9 @@
-"""The instances of a divided card (MIG): who they are, and what the driver says of each.
+"""The instances of a MIG-enabled GPU: who they are, and what the driver says of each.
 
 An instance has a handle and a UUID of its own and answers questions about memory and processes; its work comes from
-the parent's profiling functions, by GPU instance.  Power, heat, clocks and errors are the parent's.  Places in the
-list have holes, and an instance that was deleted may stay in it until the next initialisation: one that does not say
-what it is is left out.
+the parent's profiling functions, by GPU instance.  Power, heat, clocks and errors are the parent's.  The driver's
+list has holes, and an instance that was deleted may stay in it until the next initialisation: one that does not
+tell what it is is ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from exporter.driver.nvml.call_scheduler import CHANGING, ESSENTIAL, CallScheduler
@@ -20,9 +21,10 @@ from exporter.driver.nvml.gpm import GpmCounters, GpmLock, GpmRead
 from exporter.driver.nvml.library import printable
 from exporter.driver.nvml.probes import processes
 from exporter.driver.nvml.signals import MEMORY_V2, MIG_MEANINGLESS
+from exporter.driver.protocol import InstanceReading
 from exporter.model import CardFacts, CardProcess, CardReading, MigInstance, Missing, Signal
 
-MOST = 16  # instances of one card; the hardware has seven
+MAX_INSTANCES = 16  # of one GPU; the hardware has seven
 
 _MEMORY = {
     Signal.MEMORY_TOTAL: "total",
@@ -30,100 +32,107 @@ _MEMORY = {
     Signal.MEMORY_FREE: "free",
     Signal.MEMORY_RESERVED: "reserved",
 }
-_PARTS = ("memory", "processes", "work")
+_SCHEDULED = ("memory", "processes", "work")
 _PROFILE = re.compile(r"\bMIG (\S{1,32})\Z")
 
 
+@dataclass(frozen=True, slots=True)
 class _Instance:
     """One instance that answers."""
 
-    def __init__(self, calls: DeviceCalls, facts: CardFacts, work: GpmCounters) -> None:
-        self.calls, self.facts, self.work = calls, facts, work
+    calls: DeviceCalls
+    facts: CardFacts
+    work: GpmCounters
 
 
 class MigInstances:
-    """All instances of one card.  ``calls`` are the parent's; ``since`` is when a call about an instance began.
+    """All instances of one GPU.  ``calls`` are the parent's.
 
-    ``refused``: why some instance could not be opened at the last look.
+    ``refused``: why some instance could not be opened when they were last listed.
     """
 
-    def __init__(self, driver: Any, calls: DeviceCalls, parent: CardFacts, room: GpmLock) -> None:
-        self._driver, self._calls, self._parent, self._room = driver, calls, parent, room
-        self._found: dict[str, _Instance] = {}
+    def __init__(self, driver: Any, calls: DeviceCalls, parent: CardFacts, gpm_lock: GpmLock) -> None:
+        self._driver, self._calls, self._parent, self._gpm_lock = driver, calls, parent, gpm_lock
+        self._instances: dict[str, _Instance] = {}
         self._asking: DeviceCalls | None = None
-        self._looked = False
-        self._turns: CallScheduler | None = None
+        self._listed = False
+        self._scheduler: CallScheduler | None = None
         self.refused: Missing | None = None
 
     @property
-    def since(self) -> float | None:
-        """Give when the call about an instance that now runs began; None between two."""
+    def call_started(self) -> float | None:
+        """When the call about an instance that now runs began; None between two."""
         asking = self._asking
-        return asking.since if asking is not None else None
+        return asking.call_started if asking is not None else None
 
     def read(
-        self, *, look: bool, clock: Callable[[], float] = time.monotonic, turns: CallScheduler | None = None
-    ) -> tuple[tuple[CardFacts, CardReading], ...]:
-        """Read every instance; ``look`` lists them first.  May raise DeviceUnavailable, DriverUnavailable.
+        self,
+        *,
+        refresh: bool,
+        clock: Callable[[], float] = time.monotonic,
+        scheduler: CallScheduler | None = None,
+    ) -> tuple[InstanceReading, ...]:
+        """Read every instance; ``refresh`` lists them first.  May raise DeviceUnavailable and DriverUnavailable.
 
-        ``turns``: the parent's, as far as its time goes; without them everything is asked.
+        ``scheduler``: the parent's, as far as its time goes; without it every call is made.
         """
-        turns = self._turns = turns or CallScheduler.unbounded()
-        if look or not self._looked:
-            self._looked = True
-            self._look()
-        found = []
-        for uuid, instance in list(self._found.items()):
+        scheduler = self._scheduler = scheduler or CallScheduler.unbounded()
+        if refresh or not self._listed:
+            self._listed = True
+            self._refresh()
+        readings = []
+        for uuid, instance in list(self._instances.items()):
             self._asking = instance.calls
             try:
-                found.append((instance.facts, _read(instance, clock, turns)))
+                reading = _read(instance, clock, scheduler)
+                readings.append(InstanceReading(facts=instance.facts, reading=reading))
             except DeviceUnavailable:
                 self._forget(uuid)  # deleted, and still in the list
         self._asking = None
-        return tuple(found)
+        return tuple(readings)
 
     def close(self) -> None:
-        """Hand back what belongs to the driver."""
-        for uuid in list(self._found):
+        """Release what belongs to the driver."""
+        for uuid in list(self._instances):
             self._forget(uuid)
 
     def _forget(self, uuid: str) -> None:
-        self._found.pop(uuid).work.close()
-        if self._turns is not None:
-            self._turns.forget((uuid, part) for part in _PARTS)
+        self._instances.pop(uuid).work.close()
+        if self._scheduler is not None:
+            self._scheduler.forget((uuid, name) for name in _SCHEDULED)
 
-    def _look(self) -> None:
-        most = self._calls.call("nvmlDeviceGetMaxMigDeviceCount")
-        self.refused = most if isinstance(most, Missing) else None
-        standing = set()
-        for number in range(min(most, MOST) if isinstance(most, int) else 0):
-            # Not remembered as refused, whatever it answers: the place may be taken a moment later.
+    def _refresh(self) -> None:
+        count = self._calls.call("nvmlDeviceGetMaxMigDeviceCount")
+        self.refused = count if isinstance(count, Missing) else None
+        present = set()
+        for number in range(min(count, MAX_INSTANCES) if isinstance(count, int) else 0):
+            # Not remembered as refused, whatever it answers: there may be an instance a moment later.
             handle = self._calls.call("nvmlDeviceGetMigDeviceHandleByIndex", number, key=("mig", number))
             self._calls.unsupported.discard(("mig", number))
             if isinstance(handle, Missing):
-                self._note(handle)
+                self._check_permission(handle)
                 continue
-            uuid = self._meet(DeviceCalls(self._driver, handle, self._calls.left), number)
-            standing.add(uuid)
-        for uuid in self._found.keys() - standing:
+            present.add(self._identify(DeviceCalls(self._driver, handle, self._calls.skipped_calls), number))
+        for uuid in self._instances.keys() - present:
             self._forget(uuid)
 
-    def _note(self, answer: Any) -> None:
-        """Remember a refusal; an empty place and an instance that was deleted answer with other codes."""
+    def _check_permission(self, answer: Any) -> None:
+        """Remember a refusal; a hole in the list and an instance that was deleted answer with other codes."""
         if answer is Missing.NO_PERMISSION:
             self.refused = answer
 
-    def _meet(self, calls: DeviceCalls, number: int) -> str:
-        """Ask an instance who it is; give its UUID, "" where it does not say."""
+    def _identify(self, calls: DeviceCalls, number: int) -> str:
+        """Ask an instance who it is; return its UUID, "" where it does not tell."""
         self._asking = calls
         try:
-            raw = calls.call("nvmlDeviceGetUUID")
-            self._note(raw)
-            uuid = printable(raw)
-            part, compute = calls.call("nvmlDeviceGetGpuInstanceId"), calls.call("nvmlDeviceGetComputeInstanceId")
+            answer = calls.call("nvmlDeviceGetUUID")
+            self._check_permission(answer)
+            uuid = printable(answer)
+            gpu_instance = calls.call("nvmlDeviceGetGpuInstanceId")
+            compute_instance = calls.call("nvmlDeviceGetComputeInstanceId")
         except DeviceUnavailable:
             return ""
-        if not uuid or not isinstance(part, int) or not isinstance(compute, int):
+        if not uuid or not isinstance(gpu_instance, int) or not isinstance(compute_instance, int):
             return ""
         name = printable(calls.call("nvmlDeviceGetName"))
         profile = _PROFILE.search(name)
@@ -131,8 +140,8 @@ class MigInstances:
             number=number,
             parent=self._parent.uuid,
             profile=profile[1] if profile else "",
-            gpu_instance=part,
-            compute_instance=compute,
+            gpu_instance=gpu_instance,
+            compute_instance=compute_instance,
         )
         facts = CardFacts(
             index=self._parent.index,
@@ -143,36 +152,37 @@ class MigInstances:
             numa_node=self._parent.numa_node,
             instance=instance,
         )
-        known = self._found.get(uuid)
+        known = self._instances.get(uuid)
         if known is None or known.facts != facts:
             if known is not None:
                 self._forget(uuid)
-            self._found[uuid] = _Instance(calls, facts, self._work(part))
+            self._instances[uuid] = _Instance(calls, facts, self._gpm_counters(gpu_instance))
         return uuid
 
-    def _work(self, part: int) -> GpmCounters:
-        def take(buffer: Any) -> Any:
-            return self._calls.call("nvmlGpmMigSampleGet", part, buffer, key=("nvmlGpmMigSampleGet", part))
+    def _gpm_counters(self, gpu_instance: int) -> GpmCounters:
+        def sample(buffer: Any) -> Any:
+            name = "nvmlGpmMigSampleGet"
+            return self._calls.call(name, gpu_instance, buffer, key=(name, gpu_instance))
 
-        return GpmCounters(self._driver, self._calls, self._room, take, card=self._parent.uuid)
+        return GpmCounters(self._driver, self._calls, self._gpm_lock, sample, uuid=self._parent.uuid)
 
 
-def _read(instance: _Instance, clock: Callable[[], float], turns: CallScheduler) -> CardReading:
-    """Read one instance.  Raises DeviceUnavailable where it answers no question."""
+def _read(instance: _Instance, clock: Callable[[], float], scheduler: CallScheduler) -> CardReading:
+    """Read one instance.  Raises DeviceUnavailable where it answers no call."""
     uuid = instance.facts.uuid
     at = clock()
     values: dict[Signal, float | Missing] = dict.fromkeys(MIG_MEANINGLESS, Missing.MIG)
-    answer = turns.ask((uuid, "memory"), ESSENTIAL, lambda: _memory(instance.calls))
+    answer = scheduler.run((uuid, "memory"), ESSENTIAL, lambda: _memory(instance.calls))
     memory = dict.fromkeys(_MEMORY, answer) if isinstance(answer, Missing) else answer
     values.update(memory)
-    running = turns.ask((uuid, "processes"), CHANGING, lambda: processes(instance.calls))
+    running = scheduler.run((uuid, "processes"), CHANGING, lambda: processes(instance.calls))
     if isinstance(running, Missing):
         values[Signal.PROCESSES] = running
         if all(value is Missing.ERROR for value in memory.values()) and running is Missing.ERROR:
-            raise DeviceUnavailable("lost", "the instance answers no question")
+            raise DeviceUnavailable("lost", "the instance answers no call")
     else:
         values[Signal.PROCESSES] = float(len(running))
-    work = turns.ask((uuid, "work"), CHANGING, lambda: instance.work.read(clock))
+    work = scheduler.run((uuid, "work"), CHANGING, lambda: instance.work.read(clock))
     work = GpmRead.none(work) if isinstance(work, Missing) else work
     values.update(work.values)
     listed: tuple[CardProcess, ...] | None = None if isinstance(running, Missing) else running

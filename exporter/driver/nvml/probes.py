@@ -1,15 +1,16 @@
 """Readings that are more than one number: buffered samples, clock events, NVLinks, fans, processes.
 
-Each probe keeps what it needs between cycles of one initialisation and answers values, or the Missing that says why.
+Each probe keeps what it needs between cycles of one initialisation and returns values, or the Missing that says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.driver.nvml.arrays import decoded, samples_by_time
-from exporter.driver.nvml.counter_units import Evidence, plausible, rested, weigh
+from exporter.driver.nvml.counter_units import Evidence, after_gap, is_plausible, update
 from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
@@ -23,6 +24,22 @@ _MAX_PROCESSES = 1024
 _FIRST_WINDOW = 1_000_000  # µs of buffered samples that the first cycle takes; older ones are history
 
 
+@dataclass(frozen=True, slots=True)
+class ClockEventTimes:
+    """Reason → seconds, and why some reason is not among them (None: all are)."""
+
+    seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    why: Missing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStates:
+    """Link → up for the links that the driver knows, and why some link is not among them (None: all are)."""
+
+    up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)
+    why: Missing | None = None
+
+
 class SampleMean:
     """The mean of the driver's buffered samples since the previous cycle, as a ratio."""
 
@@ -34,7 +51,7 @@ class SampleMean:
         self._last = 0
 
     def read(self) -> float | Missing:
-        """Give the mean ratio; Missing where the driver has no buffer, or nothing new in it."""
+        """Return the mean ratio; Missing where the driver has no buffer, or nothing new in it."""
         answer = self._calls.call(
             "nvmlDeviceGetSamples", self._type, self._last, key=("nvmlDeviceGetSamples", self._type)
         )
@@ -44,7 +61,7 @@ class SampleMean:
             value_type, samples = answer
             stamped = samples_by_time(value_type, samples[-_MAX_SAMPLES:])
             newest = max(stamped, default=0)
-            if not 0 < newest < 2**62:  # a garbage time kept as "last seen" would hide every later sample
+            if not 0 < newest < 2**62:  # a garbage time kept as the last one would hide every later sample
                 return Missing.ERROR
             after = max(self._last, 0) or newest - _FIRST_WINDOW
             self._last = newest
@@ -58,10 +75,10 @@ class SampleMean:
 class ClockEvents:
     """Why the clocks are held down now (bits), and for how long in total (counters).
 
-    ``units``: reason → unit of its counter, as far as some card of this driver has shown it; shared by all of them.
-    ``evidence``: reason → what this card's counter has shown, also before this initialisation.
-    A counter is left out until its unit is known, unless it is zero, and when it moves as time cannot; see
-    ``calibration``.  ``fields``: reason → its field with this driver, or why it has none.
+    ``units``: reason → unit of its counter, as far as some GPU of this driver has shown it; shared by all of them.
+    ``evidence``: reason → what this GPU's counter has shown, also before this initialisation.
+    A counter is absent until its unit is known, unless it is zero, and when it moves as time cannot; see
+    ``counter_units``.  ``fields``: reason → its field with this driver, or why it has none.
     """
 
     def __init__(
@@ -75,14 +92,14 @@ class ClockEvents:
         self._fields = fields
         self._units = {} if units is None else units
         self._evidence = {} if evidence is None else evidence
-        self._evidence.update({reason: rested(shown) for reason, shown in self._evidence.items()})
+        self._evidence.update({reason: after_gap(evidence) for reason, evidence in self._evidence.items()})
 
     def fields(self) -> list[Field]:
-        """Give the fields to read."""
-        return [field for field in self._fields.values() if not isinstance(field, Missing)]
+        """Return the fields to read."""
+        return [wanted for wanted in self._fields.values() if not isinstance(wanted, Missing)]
 
     def active(self) -> dict[str, bool] | Missing:
-        """Give reason → active for the nine known reasons."""
+        """Return reason → active for the nine known reasons."""
         mask = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons")
         if mask is Missing.UNSUPPORTED:
             mask = self._calls.call("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -92,34 +109,32 @@ class ClockEvents:
             return Missing.INVALID
         return {reason: bool(mask & bit) for reason, bit in CLOCK_EVENT_BITS.items()}
 
-    def seconds(
-        self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing
-    ) -> tuple[dict[str, float], Missing | None]:
-        """Give reason → seconds, and why some reason is not among them (None: all are).
+    def times(self, batch: FieldBatch, at: float, active: Mapping[str, bool] | Missing) -> ClockEventTimes:
+        """Return the accumulated time of each reason.
 
-        Of several causes the one that may pass is given before what the card or the driver does not have.
+        Of several causes of absence, one that may pass goes before what the GPU or the driver does not have.
         """
         bits = EMPTY if isinstance(active, Missing) else active
         seconds: dict[str, float] = {}
         why: Missing | None = None
-        for reason, field in self._fields.items():
-            raw = field if isinstance(field, Missing) else batch.get(field)
+        for reason, wanted in self._fields.items():
+            raw = wanted if isinstance(wanted, Missing) else batch.get(wanted)
             number = raw if isinstance(raw, Missing) else checked(raw)
             value = number if isinstance(number, Missing) else self._value(reason, at, number, bits.get(reason))
             if not isinstance(value, Missing):
                 seconds[reason] = value
             elif why is None or value is not Missing.UNSUPPORTED:
                 why = value
-        return seconds, why
+        return ClockEventTimes(seconds, why)
 
     def policies(self, batch: FieldBatch) -> dict[str, float]:
-        """Give policy → seconds, in the unit that the power limit's counter has shown; before that only what is zero.
+        """Return policy → seconds in the unit that the power limit's counter has shown; before that only what is 0.
 
-        No bit says when a policy is active, so these cannot be held against time themselves.
+        No bit says when a policy is active, so these cannot be compared with time themselves.
         """
         unit, seconds = self._unit("sw_power_cap"), {}
-        for policy, field in POLICIES.items():
-            raw = batch.get(field)
+        for policy, number_of in POLICIES.items():
+            raw = batch.get(number_of)
             number = raw if isinstance(raw, Missing) else checked(raw)
             if number == 0.0 or not (isinstance(number, Missing) or unit is None):
                 seconds[policy] = number * (unit or 0.0)
@@ -128,11 +143,11 @@ class ClockEvents:
     def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
         unit = self._unit(reason)
         before = self._evidence.get(reason, Evidence())
-        sound = plausible(before, at, raw, unit)
-        evidence = self._evidence[reason] = weigh(before, at, raw, active=active, unit=unit)
-        if not sound:
+        plausible = is_plausible(before, at, raw, unit)
+        evidence = self._evidence[reason] = update(before, at, raw, active=active, unit=unit)
+        if not plausible:
             return Missing.INVALID
-        if evidence.unit is not None and not evidence.refuted:
+        if evidence.unit is not None and not evidence.disproved:
             self._units[reason] = unit = evidence.unit
         value = evidence.value(unit)
         return Missing.UNVERIFIED if value is None else value
@@ -145,11 +160,11 @@ class ClockEvents:
 
 
 class NvLinks:
-    """A card's NVLinks: state of each, counters summed over all.  ``sums``: of an earlier initialisation."""
+    """A GPU's NVLinks: state of each, counters summed over all.  ``counters``: of an earlier initialisation."""
 
-    def __init__(self, calls: DeviceCalls, sums: NvLinkCounters | None = None) -> None:
+    def __init__(self, calls: DeviceCalls, counters: NvLinkCounters | None = None) -> None:
         self._calls = calls
-        self._sums = NvLinkCounters() if sums is None else sums
+        self._counters = NvLinkCounters() if counters is None else counters
         self.count = self._count()
 
     def _count(self) -> int | None:
@@ -159,17 +174,17 @@ class NvLinks:
         number = checked(decoded(items[0]), high=_MAX_LINKS)
         return None if isinstance(number, Missing) else int(number)
 
-    def states(self, ask: Callable[[int], Any] | None = None) -> tuple[dict[int, bool], Missing | None]:
-        """Give link → up for the links that the driver knows, and why some link is not among them (None: all are).
+    def states(self, link_state: Callable[[int], Any] | None = None) -> LinkStates:
+        """Return the state of each link; one that is not fitted is not missing.
 
-        ``ask`` puts the question, or gives a last answer.  A link that is not fitted is not missing.
+        ``link_state`` asks the driver, or returns its last answer.
         """
-        ask = ask or (lambda link: self._calls.call("nvmlDeviceGetNvLinkState", link))
+        link_state = link_state or (lambda link: self._calls.call("nvmlDeviceGetNvLinkState", link))
         states: dict[int, bool] = {}
         why: Missing | None = None
-        past: int | None = None  # the first that the card does not have
+        past: int | None = None  # the first that the GPU does not have
         for link in range(_MAX_LINKS if self.count is None else self.count):
-            state = ask(link)
+            state = link_state(link)
             if state is Missing.UNSUPPORTED and self.count is None:
                 past = link
                 break
@@ -180,14 +195,14 @@ class NvLinks:
             states[link] = bool(state)
         if self.count is None and states and why is not Missing.SLOW:
             self.count = max(states) + 1 if past is None else past
-        return states, why if states or why else Missing.UNSUPPORTED
+        return LinkStates(states, why if states or why else Missing.UNSUPPORTED)
 
     def fields(self, numbers: Iterable[int]) -> list[Field]:
-        """Give the fields of all links for some field ids."""
+        """Return the fields of all links for some field ids."""
         return [(number, link) for number in numbers for link in range(self.count or 0)]
 
     def errors(self, batch: FieldBatch) -> dict[str, float] | Missing:
-        """Give type → errors of all links together; a type of which the sum is not known is left out."""
+        """Return type → errors of all links together; a type of which the sum is not known is absent."""
         totals: dict[str, float] = {}
         why: Missing = Missing.UNSUPPORTED
         for kind, number in NVLINK_ERRORS.items():
@@ -199,7 +214,7 @@ class NvLinks:
         return totals or why
 
     def bit_errors(self, batch: FieldBatch) -> dict[str, float]:
-        """Give type → share of bits that arrived wrong, of the link where it is highest."""
+        """Return type → share of bits that arrived wrong, of the link where it is highest."""
         worst = {}
         for kind, number in NVLINK_BIT_ERRORS.items():
             values = [batch.get((number, link)) for link in range(self.count or 0)]
@@ -209,8 +224,8 @@ class NvLinks:
         return worst
 
     def total(self, batch: FieldBatch, number: int) -> float | Missing:
-        """Give the sum of one field over all links; see NvLinkCounters."""
-        return self._sums.total(number, [batch.get((number, link)) for link in range(self.count or 0)])
+        """Return the sum of one field over all links; see NvLinkCounters."""
+        return self._counters.total(number, [batch.get((number, link)) for link in range(self.count or 0)])
 
 
 def bit_error_ratio(raw: float) -> float:
@@ -220,7 +235,7 @@ def bit_error_ratio(raw: float) -> float:
 
 
 def fan_speed(calls: DeviceCalls) -> float | Missing:
-    """Give the mean speed of the card's fans as a ratio; drivers say up to a little more than 1."""
+    """Return the mean speed of the GPU's fans as a ratio; drivers report up to a little more than 1."""
     count = calls.call("nvmlDeviceGetNumFans")
     if isinstance(count, int):
         if not 0 < count <= 16:
@@ -238,7 +253,7 @@ def fan_speed(calls: DeviceCalls) -> float | Missing:
 
 
 def processes(calls: DeviceCalls) -> tuple[CardProcess, ...] | Missing:
-    """Give the processes that compute on the card; the same pid in two instances is one process."""
+    """Return the processes that compute on the GPU; the same pid in two instances is one process."""
     answer = calls.call("nvmlDeviceGetComputeRunningProcesses")
     if isinstance(answer, Missing):
         return answer
@@ -252,4 +267,4 @@ def processes(calls: DeviceCalls) -> tuple[CardProcess, ...] | Missing:
     except (AttributeError, TypeError, ValueError):
         return Missing.INVALID
     found = tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
-    return Missing.INVALID if memory and not found else found  # none would say that nobody uses the card
+    return Missing.INVALID if memory and not found else found  # none would mean that nobody uses the GPU

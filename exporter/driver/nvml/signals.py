@@ -1,7 +1,7 @@
-"""Which driver calls and fields give each signal, in the order to try them: a table, no code path per signal.
+"""Which driver calls and fields each signal is read from, in the order to try them: a table, no code per signal.
 
-Power is field 185, the mean of the last second: what nvidia-smi and DCGM show as the card's power, and what a poll
-once a second can compare between cards.  The instant value (186) of a card in a decode loop swings by half its
+Power is field 185, the mean of the last second: what nvidia-smi and DCGM show as the GPU's power, and what a poll
+once a second can compare between GPUs.  The instant value (186) of a GPU in a decode loop swings by half its
 power between two samples; it is the last resort.  For consumption use the energy counter.
 """
 
@@ -18,16 +18,16 @@ from exporter.model import Signal
 MEMORY_V2 = 0x02000028
 _VIRTUAL_GPU = 1  # code of the feature that a vGPU needs a licence for
 
-Pick = Callable[[Any], Any]
+Extract = Callable[[Any], Any]
 
 
-def _whole(result: Any) -> Any:
+def _identity(result: Any) -> Any:
     return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """One way to get one number: a batched field, or a call with arguments.
+    """One way to read one number: a batched field, or a call with arguments.
 
     ``per_link``: the field is read for each NVLink and summed, whatever its scope says.  ``scale`` turns the
     driver's unit into the base unit; ``low`` and ``high`` bound what can be true, in base units.
@@ -37,7 +37,7 @@ class Reader:
     per_link: bool = False
     call: str = ""
     args: tuple[Any, ...] = ()
-    pick: Pick = _whole
+    extract: Extract = _identity
     scale: float = 1.0
     low: float = 0.0
     high: float = 2.0**63
@@ -68,12 +68,12 @@ _KIBIBYTES: dict[str, Any] = {"scale": 1024.0}
 
 
 def _memory(attribute: str, *, old: bool = True) -> Readers:
-    new = _call("MemoryInfo", MEMORY_V2, pick=attrgetter(attribute), **_BYTES)
-    return (new, _call("MemoryInfo", pick=attrgetter(attribute), **_BYTES)) if old else (new,)
+    new = _call("MemoryInfo", MEMORY_V2, extract=attrgetter(attribute), **_BYTES)
+    return (new, _call("MemoryInfo", extract=attrgetter(attribute), **_BYTES)) if old else (new,)
 
 
 def _remapped(field: int, place: int, **limits: Any) -> Readers:
-    return (_field(field, **limits), _call("RemappedRows", pick=itemgetter(place), **limits))
+    return (_field(field, **limits), _call("RemappedRows", extract=itemgetter(place), **limits))
 
 
 def _ecc(field: int, error: int, scope: int) -> Readers:
@@ -81,18 +81,18 @@ def _ecc(field: int, error: int, scope: int) -> Readers:
 
 
 def _retired(field: int, cause: int) -> Readers:
-    return (_field(field, high=2.0**20), _call("RetiredPages", cause, pick=len, high=2.0**20))
+    return (_field(field, high=2.0**20), _call("RetiredPages", cause, extract=len, high=2.0**20))
 
 
 def _bar1(attribute: str) -> Readers:
-    return (_call("BAR1MemoryInfo", pick=attrgetter(attribute), **_BYTES),)
+    return (_call("BAR1MemoryInfo", extract=attrgetter(attribute), **_BYTES),)
 
 
 def _vgpu_licensed(features: Any) -> int:
-    """Say whether the card's vGPU is licensed; a card that needs no licence has none: 0, as DCGM shows it."""
+    """Return whether the vGPU is licensed; one that needs no licence has none: 0, as DCGM shows it."""
     listed = list(features.gridLicensableFeatures)[: features.licensableFeaturesCount]
-    virtual = (one for one in listed if one.featureCode == _VIRTUAL_GPU)
-    return int(bool(features.isGridLicenseSupported) and any(one.featureState > 0 for one in virtual))
+    virtual = (feature for feature in listed if feature.featureCode == _VIRTUAL_GPU)
+    return int(bool(features.isGridLicenseSupported) and any(feature.featureState > 0 for feature in virtual))
 
 
 def _threshold(kind: int) -> Readers:
@@ -100,7 +100,7 @@ def _threshold(kind: int) -> Readers:
 
 
 def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Readers:
-    # NVLink 5 counts bytes; whether its fields take "all links" is not documented, so single links stand by.
+    # NVLink 5 counts bytes; whether its fields take "all links" is not documented, hence single links as a fallback.
     return (
         _field(bytes_field, ALL_LINKS),
         _field(bytes_field, per_link=True),
@@ -108,11 +108,12 @@ def _nvlink_bytes(bytes_field: int, kibibytes_field: int) -> Readers:
     )
 
 
-# Sample type, then the ways for a cycle without new samples.  Types of the driver's sample buffers; those of encoder
-# and decoder (3, 4) stay unread, as nobody who serves language models needs what lies between two looks at them.
+# Sample type, then the readers for a cycle without new samples.  Types of the driver's sample buffers; those of
+# encoder and decoder (3, 4) stay unread, as what lies between two reads of them
+# says nothing about serving language models.
 SAMPLED: Mapping[Signal, tuple[int, Readers]] = {
-    Signal.UTILIZATION: (1, (_call("UtilizationRates", pick=attrgetter("gpu"), **_PERCENT),)),
-    Signal.MEMORY_ACTIVITY: (2, (_call("UtilizationRates", pick=attrgetter("memory"), **_PERCENT),)),
+    Signal.UTILIZATION: (1, (_call("UtilizationRates", extract=attrgetter("gpu"), **_PERCENT),)),
+    Signal.MEMORY_ACTIVITY: (2, (_call("UtilizationRates", extract=attrgetter("memory"), **_PERCENT),)),
 }
 
 FAST: Mapping[Signal, Readers] = {
@@ -121,7 +122,7 @@ FAST: Mapping[Signal, Readers] = {
     Signal.MEMORY_FREE: _memory("free"),
     Signal.MEMORY_RESERVED: _memory("reserved", old=False),
     Signal.TEMPERATURE_GPU: (_call("TemperatureV", 0, **_CELSIUS), _call("Temperature", 0, **_CELSIUS)),
-    # 0 is what cards without a sensor in the memory say; a working memory is warmer.
+    # 0 is what GPUs without a sensor in the memory report; a working memory is warmer.
     Signal.TEMPERATURE_MEMORY: (_field(82, low=1.0, high=200.0),),
     Signal.TEMPERATURE_MARGIN: (_call("MarginTemperature", low=-100.0, high=200.0),),
     Signal.POWER: (_field(185, **_WATTS), _call("PowerUsage", **_WATTS), _field(186, **_WATTS)),
@@ -133,7 +134,7 @@ FAST: Mapping[Signal, Readers] = {
     Signal.PERFORMANCE_STATE: (_call("PerformanceState", high=15.0),),  # 32 is the driver's "unknown"
     Signal.PCIE_LINK_GENERATION: (_call("CurrPcieLinkGeneration", **_GENERATION),),
     Signal.PCIE_LINK_WIDTH: (_call("CurrPcieLinkWidth", **_LANES),),
-    # Never nvmlDeviceGetPcieThroughput: it blocks 20 ms for each direction and card.
+    # Never nvmlDeviceGetPcieThroughput: it blocks 20 ms for each direction and GPU.
     Signal.PCIE_TRANSMIT: (_field(197),),
     Signal.PCIE_RECEIVE: (_field(198),),
     Signal.PCIE_REPLAYS: (_field(94), _call("PcieReplayCounter")),
@@ -150,7 +151,7 @@ FAST: Mapping[Signal, Readers] = {
     Signal.RECOVERY_ACTION: (_field(230, high=64.0),),
 }
 
-# What a card that is slow to answer is asked each time all the same, and first: few calls, or the batch of fields.
+# What is read each time, and first, also of a GPU that is slow to answer: few calls, or the batch of fields.
 ESSENTIALS = frozenset(
     {
         Signal.MEMORY_TOTAL,
@@ -168,8 +169,8 @@ ESSENTIALS = frozenset(
 PCIE_BYTES = {Signal.PCIE_TRANSMIT: "transmit", Signal.PCIE_RECEIVE: "receive"}
 
 SLOW: Mapping[Signal, Readers] = {
-    Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", pick=itemgetter(0), **_PERCENT),),
-    Signal.DECODER_UTILIZATION: (_call("DecoderUtilization", pick=itemgetter(0), **_PERCENT),),
+    Signal.ENCODER_UTILIZATION: (_call("EncoderUtilization", extract=itemgetter(0), **_PERCENT),),
+    Signal.DECODER_UTILIZATION: (_call("DecoderUtilization", extract=itemgetter(0), **_PERCENT),),
     Signal.TEMPERATURE_LIMIT_SHUTDOWN: _threshold(0),
     Signal.TEMPERATURE_LIMIT_SLOWDOWN: _threshold(1),
     Signal.TEMPERATURE_LIMIT_MEMORY_MAX: _threshold(2),
@@ -181,8 +182,8 @@ SLOW: Mapping[Signal, Readers] = {
     Signal.POWER_LIMIT: (_call("EnforcedPowerLimit", **_WATTS),),
     Signal.POWER_LIMIT_REQUESTED: (_call("PowerManagementLimit", **_WATTS),),
     Signal.POWER_LIMIT_DEFAULT: (_call("PowerManagementDefaultLimit", **_WATTS),),
-    Signal.POWER_LIMIT_MIN: (_call("PowerManagementLimitConstraints", pick=itemgetter(0), **_WATTS),),
-    Signal.POWER_LIMIT_MAX: (_call("PowerManagementLimitConstraints", pick=itemgetter(1), **_WATTS),),
+    Signal.POWER_LIMIT_MIN: (_call("PowerManagementLimitConstraints", extract=itemgetter(0), **_WATTS),),
+    Signal.POWER_LIMIT_MAX: (_call("PowerManagementLimitConstraints", extract=itemgetter(1), **_WATTS),),
     Signal.CLOCK_MAX_GRAPHICS: (_call("MaxClockInfo", 0, **_HERTZ),),
     Signal.CLOCK_MAX_SM: (_call("MaxClockInfo", 1, **_HERTZ),),
     Signal.CLOCK_MAX_MEMORY: (_call("MaxClockInfo", 2, **_HERTZ),),
@@ -194,12 +195,12 @@ SLOW: Mapping[Signal, Readers] = {
     Signal.RETIRED_PAGES_PENDING: (_field(31, **_FLAG), _call("RetiredPagesPendingStatus", **_FLAG)),
     Signal.NVLINK_CRC_FLIT: (_field(38),),
     Signal.NVLINK_CRC_DATA: (_field(45),),
-    Signal.VGPU_LICENSED: (_call("GridLicensableFeatures", pick=_vgpu_licensed, **_FLAG),),
+    Signal.VGPU_LICENSED: (_call("GridLicensableFeatures", extract=_vgpu_licensed, **_FLAG),),
 }
 
-# The share of a card's time says nothing once the card is divided: the driver refuses, or answers for the whole.
+# The share of a GPU's time says nothing once MIG is enabled: the driver refuses, or answers for the whole.
 MIG_MEANINGLESS = frozenset({*SAMPLED, Signal.ENCODER_UTILIZATION, Signal.DECODER_UTILIZATION})
-# These the driver refuses while instances exist; the refusal is MIG's, not the card's.
+# These the driver refuses while instances exist; the refusal is MIG's, not the GPU's.
 MIG_REFUSED = frozenset(
     {
         Signal.REMAPPED_ROWS_CORRECTABLE,
@@ -209,7 +210,7 @@ MIG_REFUSED = frozenset(
     }
 )
 
-# Counted per link.  The first three belong to NVLink 1 to 4, the rest to NVLink 5; a card has one set or the other.
+# Counted per link.  The first three belong to NVLink 1 to 4, the rest to NVLink 5; a GPU has one set or the other.
 NVLINK_ERRORS: Mapping[str, int] = {
     "replay": 161,
     "recovery": 162,

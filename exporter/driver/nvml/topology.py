@@ -1,4 +1,4 @@
-"""How the cards of a node are joined, asked of the driver pair by pair and link by link; rarely, as it is static.
+"""How the GPUs of a node are connected, asked of the driver pair by pair and link by link; rarely, as it is static.
 
 Names used: nvmlDeviceGetTopologyCommonAncestor(h, other) nvmlDeviceGetP2PStatus(h, other, 0 read 1 write 2 NVLink
 3 atomics 4 PCI) nvmlDeviceGetNvLinkRemoteDeviceType(h, link) nvmlDeviceGetNvLinkRemotePciInfo(h, link).busId
@@ -21,30 +21,30 @@ _ENDS = {0: "gpu", 1: "npu", 2: "switch", 0xFF: "unknown"}
 
 
 class TopologyReader:
-    """One pass over some cards.  ``whole`` tells after it whether every question got a final answer.
+    """One pass over some GPUs.  ``complete`` tells after it whether every question got a final answer.
 
-    ``may_go_on`` is asked before each card and pair; Interrupted is raised when it says no.  ``left``: calls that are
-    left out.  ``calls`` is the card that the driver is asked about now, ``asked`` its uuid.  ``found`` is what is
-    known so far, uuid → topology; other threads may look at them while a call blocks.
+    ``may_continue`` is called before each GPU and pair; Interrupted is raised when it returns False.
+    ``skipped_calls``: see ``is_disabled``.  ``calls`` are those about the GPU that the driver is asked about now,
+    ``current`` is its uuid.  ``found`` is what is known so far, uuid → topology; other threads may read these while a
+    call blocks.
     """
 
     def __init__(
-        self, driver: Any, may_go_on: Callable[[], bool] = lambda: True, left: Mapping[str, float] = EMPTY
+        self, driver: Any, may_continue: Callable[[], bool] = lambda: True, skipped_calls: Mapping[str, float] = EMPTY
     ) -> None:
-        self._driver, self._left = driver, left
-        self._may_go_on = may_go_on
+        self._driver, self._skipped_calls = driver, skipped_calls
+        self._may_continue = may_continue
         self.calls: DeviceCalls | None = None
-        self.asked = ""
+        self.current = ""
         self.found: dict[str, CardTopology] = {}
-        self.whole = True
+        self.complete = True
 
     def read(self, handles: Mapping[str, Any], *, suspects: Collection[str] = ()) -> dict[str, CardTopology]:
         """Return uuid → topology of the GPUs behind ``handles``.  May block for ever.
 
-        Raises DriverUnavailable and Interrupted.
-
-        A card that is lost on the way is left out; what is not supported is empty.  ``suspects``: cards in whose name
-        nothing is asked, as a question of theirs has not returned; the others are asked about them at the very end.
+        Raises DriverUnavailable and Interrupted.  A GPU that is lost meanwhile is absent; what is not supported is
+        empty.  ``suspects``: GPUs that are not asked, as a call about them has not returned; the others are asked
+        about them at the very end.
         """
         for about_suspects in (False, True) if suspects else (False,):
             for uuid, handle in handles.items():
@@ -57,12 +57,12 @@ class TopologyReader:
                     if uuid not in suspects:
                         self._card(uuid, handle, others)
                 except DeviceUnavailable:
-                    self.whole = False
+                    self.complete = False
         return self.found
 
     def _card(self, uuid: str, handle: Any, others: Mapping[str, Any]) -> None:
-        self.asked = uuid
-        calls = self.calls = DeviceCalls(self._driver, handle, self._left)
+        self.current = uuid
+        calls = self.calls = DeviceCalls(self._driver, handle, self._skipped_calls)
         self._check()
         known = self.found.get(uuid)
         links = self._links(calls) if known is None else known.links
@@ -73,18 +73,18 @@ class TopologyReader:
             try:
                 peers[other] = self._peer(calls, other, peer, linked=bool(links))
             except DeviceUnavailable:
-                # It may be either of the two; the one of them that is gone says so itself.
-                self.whole = False
+                # It may be either of the two; its own thread finds out which.
+                self.complete = False
             self.found[uuid] = CardTopology(peers=dict(peers), links=links)
 
     def _check(self) -> None:
-        if not self._may_go_on():
+        if not self._may_continue():
             raise Interrupted
 
     def _ask(self, calls: DeviceCalls, name: str, *args: Any, key: Any) -> Any:
         answer = calls.call(name, *args, key=(name, key))
         if answer is Missing.ERROR:
-            self.whole = False
+            self.complete = False
         return None if isinstance(answer, Missing) else answer
 
     def _peer(self, calls: DeviceCalls, uuid: str, other: Any, *, linked: bool) -> Peer:
@@ -95,11 +95,11 @@ class TopologyReader:
             if isinstance(status, int) and 0 <= status < len(STATUSES):
                 access[capability] = STATUSES[status]
         if linked and access.get("nvlink", "ok") != "ok":
-            self.whole = False  # the fabric may still be starting
+            self.complete = False  # the fabric may still be starting
         return Peer(pci_path=_ANCESTORS.get(ancestor, "") if isinstance(ancestor, int) else "", access=access)
 
     def _links(self, calls: DeviceCalls) -> dict[int, LinkEnd]:
-        """Give the far ends of the links that have one; a link that is down refuses to say."""
+        """Return the far ends of the links that have one; a link that is down has none."""
         links = NvLinks(calls)
         if links.count is None:
             links.states()  # counts them
@@ -107,15 +107,15 @@ class TopologyReader:
         for link in range(links.count or 0):
             self._check()
             kind = self._ask(calls, "nvmlDeviceGetNvLinkRemoteDeviceType", link, key=link)
-            word = _ENDS.get(kind, "unknown") if isinstance(kind, int) else ""
-            place = "" if word == "switch" else self._place(calls, link)
-            if word or place:
-                ends[link] = LinkEnd(kind=word or "unknown", pci_bus_id=place)
+            end = _ENDS.get(kind, "unknown") if isinstance(kind, int) else ""
+            pci_bus_id = "" if end == "switch" else self._pci_bus_id(calls, link)
+            if end or pci_bus_id:
+                ends[link] = LinkEnd(kind=end or "unknown", pci_bus_id=pci_bus_id)
         return ends
 
-    def _place(self, calls: DeviceCalls, link: int) -> str:
+    def _pci_bus_id(self, calls: DeviceCalls, link: int) -> str:
         return printable(getattr(self._ask(calls, "nvmlDeviceGetNvLinkRemotePciInfo", link, key=link), "busId", ""))
 
 
 class Interrupted(Exception):  # noqa: N818 - no error: the pass is to be made again later
-    """The pass was given up half-way because somebody else needs the driver."""
+    """The pass was given up half-way because the driver is about to be shut down."""

@@ -13,8 +13,10 @@ from typing import Any
 from exporter.driver.nvml import library
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpm import WINDOW_LEAST
-from exporter.driver.nvml.gpu import GpuReader, Shared
+from exporter.driver.nvml.gpu import GpuReader
+from exporter.driver.nvml.shared import SharedState
 from exporter.driver.nvml.topology import TopologyReader
+from exporter.driver.protocol import InstanceReading
 from exporter.model import CardFacts, CardReading, CardTopology, DriverFacts
 
 _PACE = WINDOW_LEAST + 0.01  # seconds between two reads: below that no work is measured
@@ -28,7 +30,7 @@ class Look:
     facts: CardFacts
     reader: GpuReader
     reading: CardReading | None = None
-    instances: tuple[tuple[CardFacts, CardReading], ...] = ()
+    instances: tuple[InstanceReading, ...] = ()
     fast: list[float] = field(default_factory=list)
     slow: list[float] = field(default_factory=list)
     gone: str = ""  # why nothing more was read
@@ -47,7 +49,7 @@ class Seen:
 def read(driver: Any, seconds: float) -> Seen:
     """Initialise, read all cards for so long (six times at the least), and shut down.  Raises DriverUnavailable."""
     versions, count = library.initialise(driver)
-    shared = Shared()
+    shared = SharedState()
     try:
         looks, handles, closed = [], {}, []
         for index in range(count):
@@ -70,7 +72,7 @@ def read(driver: Any, seconds: float) -> Seen:
             look.reader.close()
         return Seen(versions, looks, topology, closed)
     finally:
-        shared.clear(driver)
+        shared.release(driver)
         library.shut_down(driver)
 
 
@@ -81,7 +83,7 @@ def _turn(look: Look, *, slow: bool, counted: bool) -> None:
     started = time.perf_counter_ns()
     try:
         if look.reader.instances is not None:
-            look.instances = look.reader.instances.read(look=slow)
+            look.instances = look.reader.instances.read(refresh=slow)
         look.reading = look.reader.read(slow=slow)
     except DeviceUnavailable as error:
         look.gone = f"{error.reason}: {error}"

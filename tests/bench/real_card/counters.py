@@ -39,7 +39,7 @@ class Raw:
 
 
 def look(driver: Any) -> dict[str, dict[int, Raw]]:
-    """Give uuid → id → raw number of all cards that answer.  Raises DriverUnavailable."""
+    """Return uuid → id → raw number of all cards that answer.  Raises DriverUnavailable."""
     _, count = library.initialise(driver)
     try:
         found = {}
@@ -67,7 +67,7 @@ def _raw(at: float, item: Any) -> Raw:
 def rows(
     before: Mapping[int, Raw], after: Mapping[int, Raw], version: str, theirs: Mapping[str, str | None]
 ) -> list[tuple[str, ...]]:
-    """Give a table's rows for one card: id, reason, whether it is read, number, steps a second, steps in a µs."""
+    """Return a table's rows for one card: id, reason, whether it is read, number, steps a second, steps in a µs."""
     read = {number for number, _ in event_time_fields(version).values()}
     found = []
     for number, reason in FIELDS.items():

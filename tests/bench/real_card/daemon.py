@@ -37,17 +37,17 @@ class Page:
         self.samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
 
     def all(self, name: str, **labels: str) -> list[tuple[Mapping[str, str], float]]:
-        """Give labels and value of the samples that have at least these labels."""
+        """Return labels and value of the samples that have at least these labels."""
         wanted = labels.items()
         return [(one.labels, one.value) for one in self.samples if one.name == name and wanted <= one.labels.items()]
 
     def get(self, name: str, **labels: str) -> float | None:
-        """Give the value of the one sample that has these labels, if there is one."""
+        """Return the value of the one sample that has these labels, if there is one."""
         found = self.all(name, **labels)
         return found[0][1] if found else None
 
     def cards(self) -> dict[str, str]:
-        """Give uuid → index of all cards and instances."""
+        """Return uuid → index of all cards and instances."""
         return {labels["uuid"]: labels["gpu"] for labels, _ in self.all("gpu_info")}
 
 
@@ -99,7 +99,7 @@ class Daemon:
             self._process.wait()
 
     def log(self) -> str:
-        """Give what it has said so far."""
+        """Return what it has said so far."""
         return self._log.read_text(errors="replace")
 
     def get(self, path: str) -> tuple[int, str]:
@@ -120,7 +120,7 @@ class Daemon:
             connection.close()
 
     def page(self) -> Page:
-        """Give the page.  Raises DaemonError where there is none, or none that can be parsed."""
+        """Return the page.  Raises DaemonError where there is none, or none that can be parsed."""
         status, text = self.get("/metrics")
         if status != 200:
             raise DaemonError(f"/metrics answers {status or 'nothing'}: {text[:200]}")
@@ -144,7 +144,7 @@ class Daemon:
         raise DaemonError(f"the daemon: {why} after {seconds:g} s; it said:\n{self.log()[-2000:]}")
 
     def fresh(self) -> Page:
-        """Give a page whose cards, but for those that are down, were all read after this call."""
+        """Return a page whose cards, but for those that are down, were all read after this call."""
         # Ages were true when the page was made, which may be one interval ago.
         begun = time.monotonic() + 1.1 * INTERVAL
 
@@ -163,7 +163,7 @@ class Daemon:
         return self.until(lambda page: len(page.samples) < 0.9 * before, f"series: {series} is not taken up", 30.0)
 
     def cost(self) -> dict[str, float]:
-        """Give CPU seconds and PSS (MiB) so far, of the daemon and of its worker."""
+        """Return CPU seconds and PSS (MiB) so far, of the daemon and of its worker."""
         pid = self._process.pid
         workers = tree(pid)[1:]
         return {
@@ -175,7 +175,7 @@ class Daemon:
 
 
 def up(page: Page) -> set[str]:
-    """Give the UUIDs of the cards that answer, without instances."""
+    """Return the UUIDs of the cards that answer, without instances."""
     return {labels["uuid"] for labels, value in page.all("gpu_up") if value == 1 and ":" not in labels["gpu"]}
 
 

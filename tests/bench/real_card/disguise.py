@@ -34,7 +34,7 @@ class Disguise:
             self._words[home] = "~"
 
     def meet(self, uuid: str, serial: str = "") -> None:
-        """Give a card its names."""
+        """Return a card its names."""
         self._uuid(uuid)
         if len(serial) > 2 and serial not in self._words:
             self._words[serial] = str(_FIRST_SERIAL + self._serials)
@@ -50,14 +50,14 @@ class Disguise:
         return self._uuids[uuid]
 
     def text(self, text: str) -> str:
-        """Give a text in which everything known is replaced; a UUID never met before as well."""
+        """Return a text in which everything known is replaced; a UUID never met before as well."""
         text = _UUID.sub(lambda found: self._uuid(found[0]), text)
         for word in sorted(self._words, key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", self._words[word], text)
         return text
 
     def pid(self, pid: int) -> int:
-        """Give a made-up process id."""
+        """Return a made-up process id."""
         return self._pids.setdefault(pid, _FIRST_PID + len(self._pids))
 
     def tree(self, found: Any) -> Any:

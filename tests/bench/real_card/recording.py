@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.driver.nvml.arrays import VALUE_OF_TYPE
+from exporter.driver.nvml.arrays import VALUE_ATTRIBUTES
 from exporter.driver.nvml.errors import code_of
 
 PATIENCE = 60.0  # seconds that one call may take; after that nobody would wait for the rest either
@@ -62,12 +62,12 @@ class Recorder:
         return self._made[name]
 
     def stuck(self) -> tuple[str, float] | None:
-        """Give the call that now runs and its seconds so far."""
+        """Return the call that now runs and its seconds so far."""
         asking = self._asking
         return None if asking is None else (asking[0], time.monotonic() - asking[1])
 
     def about(self, card: str) -> Iterator[Call]:
-        """Give what was asked of one card."""
+        """Return what was asked of one card."""
         return (call for call in self.calls.values() if call.card == card)
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +96,7 @@ class Recorder:
         known.codes[code] += 1
 
     def _shown(self, name: str, arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
-        """Give whom a call is about, and its other arguments for JSON."""
+        """Return whom a call is about, and its other arguments for JSON."""
         if name == "nvmlGpmMetricsGet":
             return self._buffers.get(_address(arguments[0].sample1), NODE), []
         whose = self._handles.get(_address(arguments[0])) if arguments else None
@@ -132,7 +132,7 @@ class Recorder:
         return self._plain(answer)
 
     def _plain(self, value: Any) -> Any:
-        """Give a value as JSON has it; structures by their fields."""
+        """Return a value as JSON has it; structures by their fields."""
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -170,14 +170,14 @@ def watch(recorder: Recorder, give_up: Callable[[str, float], None]) -> threadin
 
 
 def _address(value: Any) -> int:
-    """Give where a handle or buffer lies; 0 for what is neither."""
+    """Return where a handle or buffer lies; 0 for what is neither."""
     if isinstance(value, ctypes._Pointer):
         return ctypes.cast(value, ctypes.c_void_p).value or 0
     return 0
 
 
 def _number(kind: int, union: Any) -> float | str | None:
-    return _finite(getattr(union, VALUE_OF_TYPE[kind])) if kind < len(VALUE_OF_TYPE) else None
+    return _finite(getattr(union, VALUE_ATTRIBUTES[kind])) if kind < len(VALUE_ATTRIBUTES) else None
 
 
 def _finite(value: float) -> float | str:

@@ -54,7 +54,7 @@ class Report:
         self._parts += [f"## {title}", *(text for text in paragraphs if text)]
 
     def text(self) -> str:
-        """Give the whole."""
+        """Return the whole."""
         count = len(self.differences)
         verdict = f"**{count} {'difference' if count == 1 else 'differences'}.**"
         verdict = verdict if count else "**Everything that was compared agrees.**"
@@ -78,7 +78,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float]) -> tuple[str, str, str]:
-    """Give median, 99th percentile and maximum, for a table."""
+    """Return median, 99th percentile and maximum, for a table."""
     if not values:
         return "", "", ""
     ordered = list(values)
@@ -106,7 +106,7 @@ def arguments(call: Call) -> str:
 
 
 def calls_by_group(recorder: Recorder) -> str:
-    """Give the cost of each group of calls, all cards together; apart from it what is asked only at the start."""
+    """Return the cost of each group of calls, all cards together; apart from it what is asked only at the start."""
     groups: dict[str, list[float]] = defaultdict(list)
     for call in recorder.calls.values():
         once = len(call.microseconds) <= _ONCE
@@ -118,7 +118,7 @@ def calls_by_group(recorder: Recorder) -> str:
 
 
 def calls_by_name(recorder: Recorder) -> str:
-    """Give the cost of each call: cards of a node together, with the one that was slowest named."""
+    """Return the cost of each call: cards of a node together, with the one that was slowest named."""
     merged: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
     for call in recorder.calls.values():
         kind = call.card if call.card == "node" else "instance" if ":" in call.card else "card"
@@ -134,7 +134,7 @@ def calls_by_name(recorder: Recorder) -> str:
 
 
 def refused_fields(recorder: Recorder, card: str) -> str:
-    """Give the fields that a card does not answer, by code: ranges of ids, whatever the link."""
+    """Return the fields that a card does not answer, by code: ranges of ids, whatever the link."""
     ids: dict[int, set[int]] = defaultdict(set)
     for call in recorder.about(card):
         if call.name == "nvmlDeviceGetFieldValues":
@@ -145,7 +145,7 @@ def refused_fields(recorder: Recorder, card: str) -> str:
 
 
 def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tuple[str, str, str, str]]:
-    """Give each signal that a card does not show: card, signal, reason, and what the driver answered."""
+    """Return each signal that a card does not show: card, signal, reason, and what the driver answered."""
     batch: dict[tuple[int, int], int] = {}
     plain: dict[tuple[str, tuple[object, ...]], str] = {}
     for call in recorder.about(card):
@@ -154,15 +154,15 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
         else:
             plain[call.name, tuple(map(str, call.arguments))] = codes(call)
 
-    def said(way: Reader) -> str:
-        if way.field is not None:
-            number, scope = way.field
+    def said(reader: Reader) -> str:
+        if reader.field is not None:
+            number, scope = reader.field
             found = {
-                code for (one, place), code in batch.items() if one == number and (way.per_link or place == scope)
+                code for (one, place), code in batch.items() if one == number and (reader.per_link or place == scope)
             }
             return f"field {number}: {', '.join(map(str, sorted(found))) or 'not asked'}"
-        why = "the binding lacks it" if way.call in recorder.lacking else "not asked"
-        return f"{way.call}({', '.join(map(str, way.args))}): {plain.get((way.call, tuple(map(str, way.args))), why)}"
+        why = "the binding lacks it" if reader.call in recorder.lacking else "not asked"
+        return f"{reader.call}({', '.join(map(str, reader.args))}): {plain.get((reader.call, tuple(map(str, reader.args))), why)}"
 
     def probed(call: Call) -> str:
         no = call.name == _GPM[0] and call.answer and not call.answer.get("isSupportedDevice")
@@ -170,6 +170,6 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
 
     def answers(signal: Signal) -> str:
         asked = [probed(call) for call in recorder.about(card) if call.name in _PROBES.get(signal, ())]
-        return "; ".join([*(said(way) for way in _TABLES.get(signal, ())), *dict.fromkeys(asked)])
+        return "; ".join([*(said(reader) for reader in _TABLES.get(signal, ())), *dict.fromkeys(asked)])
 
     return [(card, signal.value, why.value, answers(signal)) for signal, why in reading.missing.items()]

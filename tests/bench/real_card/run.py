@@ -243,7 +243,7 @@ class Run:
             fields.append((str(look.facts.index), refused_fields(recorder, str(look.facts.index)) or "none"))
             if look.reading is not None:
                 absent += why_missing(recorder, str(look.facts.index), look.reading)
-            for facts, reading in look.instances:
+            for facts, reading in ((part.facts, part.reading) for part in look.instances):
                 assert facts.instance is not None
                 absent += why_missing(recorder, f"{facts.index}:{facts.instance.number}", reading)
         lacking = ", ".join(sorted(recorder.lacking))
@@ -255,7 +255,7 @@ class Run:
 
 
 def document(recorder: Recorder, seen: cards.Seen) -> dict[str, Any]:
-    """Give everything that was asked and answered, for calls.json."""
+    """Return everything that was asked and answered, for calls.json."""
     return {
         "driver": {
             "version": seen.driver.driver_version,

@@ -50,7 +50,7 @@ def run(*command: str) -> str:
 
 
 def query(fields: Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """Give uuid → field → text, None where the card has no such thing.
+    """Return uuid → field → text, None where the card has no such thing.
 
     A field that this nvidia-smi does not know is left out: it refuses a whole question for one of them.  Raises
     ProgramError.
@@ -76,7 +76,7 @@ def query(fields: Iterable[str]) -> dict[str, dict[str, str | None]]:
 
 
 def paths() -> dict[tuple[int, int], str]:
-    """Give (card, other card) → word, from ``nvidia-smi topo -m``.  Raises ProgramError."""
+    """Return (card, other card) → word, from ``nvidia-smi topo -m``.  Raises ProgramError."""
     lines = [_STYLE.sub("", line).split() for line in run("nvidia-smi", "topo", "-m").splitlines()]
     heads = next((line for line in lines if line and line[0] == "GPU0" and "X" not in line), [])
     columns = {place: int(word[3:]) for place, word in enumerate(heads) if re.fullmatch(r"GPU\d+", word)}
@@ -90,7 +90,7 @@ def paths() -> dict[tuple[int, int], str]:
 
 
 def work() -> tuple[str, dict[int, dict[str, float]]]:
-    """Give the program that answered, and card → metric → share, from nvidia-smi or dcgmi.  Raises ProgramError."""
+    """Return the program that answered, and card → metric → share, from nvidia-smi or dcgmi.  Raises ProgramError."""
     try:
         text = run("nvidia-smi", "dmon", "-s", "u", "-c", "3", "--gpm-metrics", ",".join(map(str, GPM)))
         found = _table(text, 0.01)

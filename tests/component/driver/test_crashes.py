@@ -8,8 +8,9 @@ import textwrap
 
 import pytest
 
-from exporter.driver.daemon.crashes import MOST_CALLS, REST_FIRST, REST_LAST, Crashes, crashing_call
-from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, left_out
+from exporter.driver.calls import is_disabled
+from exporter.driver.daemon.crashes import FIRST, LAST, MAX_CALLS, Crashes, CrashingCall, crashing_call
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import open_card
 from exporter.model import CardFacts, Missing, Signal
@@ -18,16 +19,16 @@ from tests.support.fake_nvml import FakeDriver
 
 def words(*functions, card=0):
     """Make what the fault handler writes; innermost function first, and no card for another thread."""
-    thread = [] if card is None else [f"card_{card}"]
+    thread = [] if card is None else [f"gpu_{card}"]
     frames = [f'  File "/x/some.py", line 7 in {name}' for name in (*functions, "call", *thread, "run")]
     return "\n".join(["Fatal Python error: Aborted", "", "Stack (most recent call first):", *frames, ""])
 
 
 def crashes(uuid="", index=0):
     known = Crashes()
-    known.begin()
+    known.on_initialising()
     if uuid:
-        known.found(CardFacts(index=index, uuid=uuid))
+        known.on_found(CardFacts(index=index, uuid=uuid))
     return known
 
 
@@ -37,17 +38,19 @@ def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_
         from types import SimpleNamespace
         from exporter.driver.worker import main
         from exporter.driver.worker.gpu_thread import GpuThread
-        from exporter.driver.nvml.gpu import Shared
+        from exporter.driver.nvml.shared import SharedState
         main._take_pipes()
         def nvmlInner(): os.abort()
         def nvmlDeviceGetHandleByIndex(index): nvmlInner()
         driver = SimpleNamespace(nvmlDeviceGetHandleByIndex=nvmlDeviceGetHandleByIndex)
-        GpuThread(driver, 3, "590", outlet=None, driver_gone=None, shared=Shared()).thread.join()
+        thread = GpuThread(driver, 3, "590", sender=None, on_driver_unavailable=None, shared=SharedState())
+        thread.start()
+        thread.join()
     """)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.PIPE
     )
-    assert crashing_call(done.stderr) == (3, "nvmlDeviceGetHandleByIndex")
+    assert crashing_call(done.stderr) == CrashingCall(3, "nvmlDeviceGetHandleByIndex")
 
 
 @pytest.mark.parametrize(
@@ -56,65 +59,65 @@ def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_
 )
 def test_without_a_function_nobody_is_blamed(crash_trace):
     known = crashes("GPU-a")
-    assert known.died(crash_trace, 100.0) == "" and known.left(100.0) == {}
+    assert known.on_death(crash_trace, 100.0) == "" and known.remaining(100.0) == {}
 
 
 def test_the_card_of_the_thread_is_not_asked_that_for_a_while_and_longer_each_time():
     known = crashes("GPU-a")
-    assert known.died(words("nvmlDeviceGetTemperatureV", "call", "ask"), 100.0) == "nvmlDeviceGetTemperatureV"
-    assert known.left(100.0) == {"GPU-a/nvmlDeviceGetTemperatureV": REST_FIRST}
+    assert known.on_death(words("nvmlDeviceGetTemperatureV", "call", "ask"), 100.0) == "nvmlDeviceGetTemperatureV"
+    assert known.remaining(100.0) == {"GPU-a/nvmlDeviceGetTemperatureV": FIRST}
     now, lengths = 100.0, []
     for _ in range(12):
-        now += known.left(now)["GPU-a/nvmlDeviceGetTemperatureV"] + 1.0
-        assert known.left(now) == {}
-        known.died(words("nvmlDeviceGetTemperatureV"), now)
-        lengths.append(known.left(now)["GPU-a/nvmlDeviceGetTemperatureV"])
-    assert lengths[:2] == [2 * REST_FIRST, 4 * REST_FIRST] and lengths[-1] == REST_LAST
+        now += known.remaining(now)["GPU-a/nvmlDeviceGetTemperatureV"] + 1.0
+        assert known.remaining(now) == {}
+        known.on_death(words("nvmlDeviceGetTemperatureV"), now)
+        lengths.append(known.remaining(now)["GPU-a/nvmlDeviceGetTemperatureV"])
+    assert lengths[:2] == [2 * FIRST, 4 * FIRST] and lengths[-1] == LAST
 
 
 def test_profiling_is_left_out_as_a_whole():
     known = crashes("GPU-a")
-    known.died(words("nvmlGpmMetricsGet"), 100.0)
-    assert known.left(100.0).keys() == {"GPU-a/nvmlGpm"}
+    known.on_death(words("nvmlGpmMetricsGet"), 100.0)
+    assert known.remaining(100.0).keys() == {"GPU-a/nvmlGpm"}
     left = {"nvmlGpm": 1e12}
-    assert left_out("nvmlGpmSampleGet", left) and not left_out("nvmlDeviceGetName", left)
+    assert is_disabled("nvmlGpmSampleGet", left) and not is_disabled("nvmlDeviceGetName", left)
 
 
 def test_a_card_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
     known = crashes("GPU-a")
-    for number in range(MOST_CALLS + 1):
-        known.died(words(f"nvmlCall{number}"), 100.0)
-    assert "GPU-a/" in known.left(100.0) and len(known.left(100.0)) == MOST_CALLS + 1
+    for number in range(MAX_CALLS + 1):
+        known.on_death(words(f"nvmlCall{number}"), 100.0)
+    assert "GPU-a/" in known.remaining(100.0) and len(known.remaining(100.0)) == MAX_CALLS + 1
     other = crashes("GPU-b")
-    other.died(words("nvmlCall0"), 100.0)
-    assert other.left(100.0).keys() == {"GPU-b/nvmlCall0"}
+    other.on_death(words("nvmlCall0"), 100.0)
+    assert other.remaining(100.0).keys() == {"GPU-b/nvmlCall0"}
 
 
 def test_a_card_without_a_name_is_blamed_by_its_place_and_another_thread_for_all_cards():
     known = crashes(index=3)
-    known.died(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
-    known.died(words("nvmlEventSetWait_v2", card=None), 100.0)
-    assert known.left(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex", "/nvmlEventSetWait_v2"}
+    known.on_death(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
+    known.on_death(words("nvmlEventSetWait_v2", card=None), 100.0)
+    assert known.remaining(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex", "/nvmlEventSetWait_v2"}
 
 
 def test_a_card_that_is_opened_again_is_blamed_by_its_place_too():
     known = crashes("GPU-a", index=3)
-    known.died(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
-    assert known.left(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex"}
+    known.on_death(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
+    assert known.remaining(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex"}
 
 
 def test_what_a_worker_cannot_be_without_is_never_left_out():
     known = crashes("GPU-a")
     for function in ("nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"):
-        assert known.died(words(function, card=None), 100.0) == function
-    assert known.left(100.0) == {}
+        assert known.on_death(words(function, card=None), 100.0) == function
+    assert known.remaining(100.0) == {}
 
 
 def test_after_an_initialisation_any_card_may_stand_at_an_index():
     known = crashes("GPU-a")
-    known.begin()
-    known.died(words("nvmlX"), 100.0)
-    assert known.left(100.0).keys() == {"#0/nvmlX"}
+    known.on_initialising()
+    known.on_death(words("nvmlX"), 100.0)
+    assert known.remaining(100.0).keys() == {"#0/nvmlX"}
 
 
 def test_what_is_left_out_is_not_asked_until_its_time_is_over():

@@ -29,7 +29,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def start(tmp_path, library):
-    """Give a function that starts a daemon; ``log``: the file that is its kernel log."""
+    """Return a function that starts a daemon; ``log``: the file that is its kernel log."""
     nodes = []
 
     def make(*plan, log=None, library=library, **more):

@@ -84,7 +84,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def told(request, tmp_path_factory):
-    """Give what a story saw; the stories of all tests that will run start at the first question."""
+    """Return what a story saw; the stories of all tests that will run start at the first question."""
     lab = Lab(tool("cc"), tmp_path_factory.mktemp("driver"))
     wanted = [
         name

@@ -31,7 +31,7 @@ LINKED = "read,write,nvlink,atomics,pci"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """Give what makes nodes; ends them all."""
+    """Return what makes nodes; ends them all."""
     folder = tmp_path_factory.mktemp("topology")
     library, poor = build(tool("cc"), folder / "lib"), build(tool("cc"), folder / "poor", ALL)
     nodes, lock = [], threading.Lock()
@@ -51,7 +51,7 @@ def lab(tmp_path_factory):
 
 
 def paths(page):
-    """Give (card, other) → path both ways; the page says a way back only where it differs."""
+    """Return (card, other) → path both ways; the page says a way back only where it differs."""
     said = {
         (int(s.labels["gpu"]), int(s.labels["peer"][-1])): s.labels["path"] for s in page.all("gpu_peer_path_info")
     }
@@ -267,7 +267,7 @@ print(json.dumps([found, tuple_of_the_binding is Missing.UNSUPPORTED, number]))
 
 @pytest.fixture(scope="module")
 def passes(lab, tmp_path_factory):
-    """Give what one pass over two cards finds for each function and code, in one process over the real binding."""
+    """Return what one pass over two cards finds for each function and code, in one process over the real binding."""
     folder = tmp_path_factory.mktemp("passes")
     control = folder / "control"
     control.write_text(f"cards {uuid(0)} {uuid(1)}\n")

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from exporter.driver.daemon.cooldown import HANG_FIRST
 from exporter.driver.daemon.registry import OPEN_DEADLINE
+from exporter.driver.daemon.restarts import HANG_FIRST
 from tests.support.nvml_node import COUNT, DEADLINE, INTERVAL, Node, build, uuid
 from tests.support.tools import tool
 
@@ -44,7 +44,7 @@ def story(tell):
 
 @pytest.fixture(scope="module")
 def told(request, tmp_path_factory):
-    """Give what a story saw; the stories of the tests that will run are told four at a time."""
+    """Return what a story saw; the stories of the tests that will run are told four at a time."""
     folder = tmp_path_factory.mktemp("work")
     library = build(tool("cc"), folder / "lib")
     nodes = []
@@ -77,7 +77,7 @@ def why(page, number):
 
 
 def open_files(pid):
-    """Give the driver's library among what a process has mapped; [] for a process that is gone."""
+    """Return the driver's library among what a process has mapped; [] for a process that is gone."""
     try:
         return [line for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if "nvidia" in line]
     except OSError:
@@ -310,7 +310,7 @@ def ended(node):
 
 
 def held(asked):
-    """Give what the driver lent and was not given back: buffers, sets of events, initialisations."""
+    """Return what the driver lent and was not given back: buffers, sets of events, initialisations."""
     pairs = ((ALLOCATE, FREE), ("nvmlEventSetCreate", "nvmlEventSetFree"), ("nvmlInitWithFlags", "nvmlShutdown"))
     return [asked.get(lent, 0) - asked.get(back, 0) for lent, back in pairs]
 

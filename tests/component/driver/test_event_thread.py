@@ -11,6 +11,7 @@ import pytest
 
 from exporter.driver import protocol
 from exporter.driver.worker import event_thread
+from exporter.driver.worker.driver_thread import AvailableGpu
 from exporter.driver.worker.event_thread import EventThread
 from tests.support.waiting import until
 
@@ -76,20 +77,21 @@ class Driver:
 
 class Card:
     def __init__(self, uuid, handle):
-        self.answer = (uuid, handle)
+        self.answer = AvailableGpu(uuid, handle)
 
-    def standing(self):
+    def available(self):
         return self.answer
 
 
-class Rig:
+class Harness:
     def __init__(self):
         self.driver, self.sent = Driver(), []
         self.cards = [Card("GPU-a", "ha"), Card("GPU-b", "hb")]
         self.thread = None
 
     def start(self):
-        self.thread = EventThread(self.driver, self.cards, self.sent.append)
+        self.thread = EventThread(self.driver, self.cards, SimpleNamespace(send=self.sent.append))
+        self.thread.start()
         return self
 
     def heard(self):
@@ -109,32 +111,30 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch):
+def harness(monkeypatch):
     monkeypatch.setattr(event_thread, "SLICE", 50)
     monkeypatch.setattr(event_thread, "RETRY_FIRST", 0.05)
     monkeypatch.setattr(event_thread, "RETRY_LAST", 0.1)
-    one = Rig()
+    one = Harness()
     yield one
     one.driver.block.set()
-    one.thread.pause()
     one.thread.end()
-    one.thread.thread.join(10.0)
-    assert not one.thread.thread.is_alive()
+    assert one.thread.join(10.0)
 
 
-def test_every_card_that_answers_is_registered_and_its_events_are_told(rig):
-    rig.start()
-    until(lambda: rig.said() == [("", 2)])
-    rig.driver.queue += [("ha", 0x8, 79), ("hb", 0x8, 13), ("ha", 0x8, 79), ("ha", 0x10, 5), ("who", 0x8, 62)]
-    until(lambda: rig.heard() == {("GPU-a", 79): 2, ("GPU-b", 13): 1, ("", 62): 1})
-    assert rig.said() == [("", 2)], "quiet waits are no news"
+def test_every_card_that_answers_is_registered_and_its_events_are_told(harness):
+    harness.start()
+    until(lambda: harness.said() == [("", 2)])
+    harness.driver.queue += [("ha", 0x8, 79), ("hb", 0x8, 13), ("ha", 0x8, 79), ("ha", 0x10, 5), ("who", 0x8, 62)]
+    until(lambda: harness.heard() == {("GPU-a", 79): 2, ("GPU-b", 13): 1, ("", 62): 1})
+    assert harness.said() == [("", 2)], "quiet waits are no news"
 
 
-def test_a_burst_is_a_few_messages_and_none_is_lost(rig):
-    rig.driver.queue += [("ha", 0x8, 13)] * 1500
-    rig.start()
-    until(lambda: rig.heard() == {("GPU-a", 13): 1500})
-    assert sum(isinstance(message, protocol.XidSeen) for message in rig.sent) <= 4
+def test_a_burst_is_a_few_messages_and_none_is_lost(harness):
+    harness.driver.queue += [("ha", 0x8, 13)] * 1500
+    harness.start()
+    until(lambda: harness.heard() == {("GPU-a", 13): 1500})
+    assert sum(isinstance(message, protocol.XidSeen) for message in harness.sent) <= 4
 
 
 class Binding(ctypes.Structure):
@@ -153,47 +153,49 @@ class OldBinding(ctypes.Structure):
     _fields_ = Binding._fields_[:3]
 
 
-def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(rig):
+def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(harness):
     memory = ctypes.create_string_buffer(16)
     handle = ctypes.cast(ctypes.addressof(memory), ctypes.POINTER(ctypes.c_char))
-    rig.cards[0].answer = ("GPU-a", handle)
+    harness.cards[0].answer = AvailableGpu("GPU-a", handle)
     none = 0xFFFFFFFF
-    rig.driver.queue += [
+    harness.driver.queue += [
         Binding(handle, 0x8, 94, 7, none),
         OldBinding(handle, 0x8, 13),
         Binding(handle, 0x10, 5, none, none),
         Binding(None, 0x8, 62, none, none),
     ]
-    rig.start()
-    until(lambda: sum(rig.heard().values()) == 3)
-    told = {(m.uuid, m.xid, m.gpu_instance, m.compute_instance) for m in rig.sent if isinstance(m, protocol.XidSeen)}
+    harness.start()
+    until(lambda: sum(harness.heard().values()) == 3)
+    told = {
+        (m.uuid, m.xid, m.gpu_instance, m.compute_instance) for m in harness.sent if isinstance(m, protocol.XidSeen)
+    }
     assert told == {("GPU-a", 94, 7, None), ("GPU-a", 13, None, None), ("", 62, None, None)}
 
 
-def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(rig, monkeypatch):
-    monkeypatch.setattr(event_thread, "TOGETHER", 1e6)
-    rig.start()
-    until(lambda: rig.said() == [("", 2)])
-    rig.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: rig.heard() == {("GPU-a", 79): 1})  # the first is told at once
-    rig.driver.queue += [("ha", 0x8, code) for code in range(100)] * 20
-    until(lambda: not rig.driver.queue)
+def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(harness, monkeypatch):
+    monkeypatch.setattr(event_thread, "SEND_EVERY", 1e6)
+    harness.start()
+    until(lambda: harness.said() == [("", 2)])
+    harness.driver.queue.append(("ha", 0x8, 79))
+    until(lambda: harness.heard() == {("GPU-a", 79): 1})  # the first is told at once
+    harness.driver.queue += [("ha", 0x8, code) for code in range(100)] * 20
+    until(lambda: not harness.driver.queue)
     time.sleep(0.2)
-    assert rig.heard() == {("GPU-a", 79): 1}
-    rig.thread.pause()  # whatever ends the wait, what was heard is told
-    until(lambda: not rig.thread.working)
-    assert sum(rig.heard().values()) == 2001 and sum(isinstance(m, protocol.XidSeen) for m in rig.sent) == 101
-    rig.thread.resume()
+    assert harness.heard() == {("GPU-a", 79): 1}
+    harness.thread.pause()  # whatever ends the wait, what was heard is told
+    until(lambda: not harness.thread.busy)
+    assert sum(harness.heard().values()) == 2001 and sum(isinstance(m, protocol.XidSeen) for m in harness.sent) == 101
+    harness.thread.resume()
 
 
-def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(rig):
-    rig.start()
+def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(harness):
+    harness.start()
     outside, absurd = 0xFFFFFFFF, "7"
-    rig.driver.queue += [("ha", 0x8, 94, 7, 0), ("ha", 0x8, 94, 7, outside), ("ha", 0x8, 94, outside, outside)]
-    rig.driver.queue += [("ha", 0x8, 94), ("ha", 0x8, 94, absurd, -1)]
-    until(lambda: sum(rig.heard().values()) == 5)
+    harness.driver.queue += [("ha", 0x8, 94, 7, 0), ("ha", 0x8, 94, 7, outside), ("ha", 0x8, 94, outside, outside)]
+    harness.driver.queue += [("ha", 0x8, 94), ("ha", 0x8, 94, absurd, -1)]
+    until(lambda: sum(harness.heard().values()) == 5)
     told = {}
-    for message in rig.sent:
+    for message in harness.sent:
         if isinstance(message, protocol.XidSeen):
             key = message.gpu_instance, message.compute_instance
             told[key] = told.get(key, 0) + message.times
@@ -201,28 +203,28 @@ def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(
     assert told == {(7, 0): 1, (7, None): 1, (None, None): 3}
 
 
-def test_a_code_beyond_all_bounds_is_cut_to_what_the_protocol_takes(rig):
-    rig.driver.queue.append(("ha", 0x8, 2**60))
-    rig.start()
-    until(lambda: rig.heard() == {("GPU-a", protocol.MAX_XID): 1})
-    for message in rig.sent:
+def test_a_code_beyond_all_bounds_is_cut_to_what_the_protocol_takes(harness):
+    harness.driver.queue.append(("ha", 0x8, 2**60))
+    harness.start()
+    until(lambda: harness.heard() == {("GPU-a", protocol.MAX_XID): 1})
+    for message in harness.sent:
         assert protocol.decode(protocol.encode(message)[4:]) == message
 
 
-def test_a_card_that_comes_later_is_registered_and_a_lost_one_is_still_named(rig):
-    late = rig.cards[1]
+def test_a_card_that_comes_later_is_registered_and_a_lost_one_is_still_named(harness):
+    late = harness.cards[1]
     late.answer = None
-    rig.start()
-    until(lambda: rig.said() == [("", 1)])
-    late.answer = ("GPU-b", "hb")
-    until(lambda: rig.said()[-1] == ("", 2))
-    rig.cards[0].answer = None
-    rig.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: rig.heard() == {("GPU-a", 79): 1})
-    assert rig.driver.sets == 1
+    harness.start()
+    until(lambda: harness.said() == [("", 1)])
+    late.answer = AvailableGpu("GPU-b", "hb")
+    until(lambda: harness.said()[-1] == ("", 2))
+    harness.cards[0].answer = None
+    harness.driver.queue.append(("ha", 0x8, 79))
+    until(lambda: harness.heard() == {("GPU-a", 79): 1})
+    assert harness.driver.sets == 1
 
 
-def test_a_card_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_is_lost(rig):
+def test_a_card_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_is_lost(harness):
     class Handle:  # equal, and not the same
         def __eq__(self, other):
             return isinstance(other, Handle)
@@ -231,102 +233,102 @@ def test_a_card_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_i
             return 1
 
     first, second = Handle(), Handle()
-    rig.cards[0].answer = ("GPU-a", first)
-    rig.start()
-    until(lambda: rig.said() == [("", 2)])
-    rig.cards[0].answer = ("GPU-a", second)
-    until(lambda: any(handle is second for handle in rig.driver.registered))
-    assert len(rig.driver.registered) == 2 and rig.driver.sets == 1
+    harness.cards[0].answer = AvailableGpu("GPU-a", first)
+    harness.start()
+    until(lambda: harness.said() == [("", 2)])
+    harness.cards[0].answer = AvailableGpu("GPU-a", second)
+    until(lambda: any(handle is second for handle in harness.driver.registered))
+    assert len(harness.driver.registered) == 2 and harness.driver.sets == 1
 
 
 @pytest.mark.parametrize("way", ["no function", "not supported", "function not found", "no type"])
-def test_a_driver_without_events_says_so_once(rig, way):
+def test_a_driver_without_events_says_so_once(harness, way):
     if way == "no function":
-        rig.driver.lacks.add("nvmlEventSetCreate")
+        harness.driver.lacks.add("nvmlEventSetCreate")
     elif way == "no type":
-        rig.driver.supported = {"ha": 0x1, "hb": 0x1}
+        harness.driver.supported = {"ha": 0x1, "hb": 0x1}
     else:
-        rig.driver.fail["nvmlDeviceRegisterEvents"] = 3 if way == "not supported" else 13
-    rig.start()
-    until(lambda: rig.said() == [("unsupported", 0)])
+        harness.driver.fail["nvmlDeviceRegisterEvents"] = 3 if way == "not supported" else 13
+    harness.start()
+    until(lambda: harness.said() == [("unsupported", 0)])
     time.sleep(0.5)
-    assert rig.said() == [("unsupported", 0)] and rig.driver.waits == 0
+    assert harness.said() == [("unsupported", 0)] and harness.driver.waits == 0
 
 
-def test_a_card_without_events_costs_its_neighbour_nothing(rig):
-    rig.driver.fail_card["ha"] = 3
-    rig.start()
-    until(lambda: rig.said() == [("", 1)])
-    rig.driver.queue.append(("hb", 0x8, 79))
-    until(lambda: rig.heard() == {("GPU-b", 79): 1})
+def test_a_card_without_events_costs_its_neighbour_nothing(harness):
+    harness.driver.fail_card["ha"] = 3
+    harness.start()
+    until(lambda: harness.said() == [("", 1)])
+    harness.driver.queue.append(("hb", 0x8, 79))
+    until(lambda: harness.heard() == {("GPU-b", 79): 1})
 
 
-def test_a_card_that_cannot_be_registered_now_is_tried_again(rig):
-    rig.driver.fail_card["ha"] = 999
-    rig.start()
-    until(lambda: rig.said() == [("", 1)])
-    rig.driver.fail_card.clear()
-    until(lambda: rig.said()[-1] == ("", 2))
+def test_a_card_that_cannot_be_registered_now_is_tried_again(harness):
+    harness.driver.fail_card["ha"] = 999
+    harness.start()
+    until(lambda: harness.said() == [("", 1)])
+    harness.driver.fail_card.clear()
+    until(lambda: harness.said()[-1] == ("", 2))
 
 
 @pytest.mark.parametrize(
     "code, word", [(999, "unknown"), (15, "lost"), (4, "no_permission"), (17, "operating_system")]
 )
-def test_a_wait_that_fails_for_ever_is_told_and_tried_ever_less_often(rig, code, word):
-    rig.driver.fail["nvmlEventSetWait_v2"] = code
-    rig.start()
-    until(lambda: rig.said().count((word, 0)) >= 3)
-    assert set(rig.said()) == {(word, 0)} and rig.driver.sets <= 1
-    rig.driver.fail.clear()
-    rig.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: rig.said()[-1] == ("", 2) and rig.heard() == {("GPU-a", 79): 1})
+def test_a_wait_that_fails_for_ever_is_told_and_tried_ever_less_often(harness, code, word):
+    harness.driver.fail["nvmlEventSetWait_v2"] = code
+    harness.start()
+    until(lambda: harness.said().count((word, 0)) >= 3)
+    assert set(harness.said()) == {(word, 0)} and harness.driver.sets <= 1
+    harness.driver.fail.clear()
+    harness.driver.queue.append(("ha", 0x8, 79))
+    until(lambda: harness.said()[-1] == ("", 2) and harness.heard() == {("GPU-a", 79): 1})
 
 
-def test_no_permission_for_any_card_is_told(rig):
-    rig.driver.fail["nvmlDeviceRegisterEvents"] = 4
-    rig.start()
-    until(lambda: ("no_permission", 0) in rig.said())
-    assert rig.thread.thread.is_alive()
+def test_no_permission_for_any_card_is_told(harness):
+    harness.driver.fail["nvmlDeviceRegisterEvents"] = 4
+    harness.start()
+    until(lambda: ("no_permission", 0) in harness.said())
+    assert not harness.thread.join(0.0)
 
 
-def test_a_wait_that_never_returns_is_told_once_and_up_again_when_it_does(rig, monkeypatch):
-    monkeypatch.setattr(event_thread, "STUCK", 0.1)
-    rig.driver.blocked = True
-    rig.start()
-    until(lambda: rig.thread.stuck(time.monotonic()) > 0.1)
+def test_a_wait_that_never_returns_is_told_once_and_up_again_when_it_does(harness, monkeypatch):
+    monkeypatch.setattr(event_thread, "HUNG", 0.1)
+    harness.driver.blocked = True
+    harness.start()
+    until(lambda: harness.thread.call_seconds(time.monotonic()) > 0.1)
     for _ in range(3):
-        rig.thread.stuck(time.monotonic())
-    assert rig.said() == [("hung", 0)]
-    rig.driver.blocked = False
-    rig.driver.block.set()
-    until(lambda: rig.said()[-1] == ("", 2))
-    assert rig.thread.stuck(time.monotonic()) < 5.0
+        harness.thread.check_hang(time.monotonic())
+    assert harness.said() == [("hung", 0)]
+    harness.driver.blocked = False
+    harness.driver.block.set()
+    until(lambda: harness.said()[-1] == ("", 2))
+    assert harness.thread.call_seconds(time.monotonic()) < 5.0
 
 
-def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(rig):
-    rig.start()
-    until(lambda: rig.said() == [("", 2)])
-    rig.thread.pause()
-    until(lambda: not rig.thread.working)
-    assert rig.driver.sets == 0
-    waits = rig.driver.waits
+def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(harness):
+    harness.start()
+    until(lambda: harness.said() == [("", 2)])
+    harness.thread.pause()
+    until(lambda: not harness.thread.busy)
+    assert harness.driver.sets == 0
+    waits = harness.driver.waits
     time.sleep(0.2)
-    assert rig.driver.waits == waits
-    rig.thread.resume()
-    rig.driver.queue.append(("hb", 0x8, 79))
-    until(lambda: rig.heard() == {("GPU-b", 79): 1})
-    assert rig.thread.working
+    assert harness.driver.waits == waits
+    harness.thread.resume()
+    harness.driver.queue.append(("hb", 0x8, 79))
+    until(lambda: harness.heard() == {("GPU-b", 79): 1})
+    assert harness.thread.busy
 
 
-def test_a_wait_that_hangs_keeps_it_working_so_that_nobody_shuts_the_driver_down(rig):
-    rig.driver.blocked = True
-    rig.start()
-    until(lambda: rig.driver.waits)
-    rig.thread.pause()
+def test_a_wait_that_hangs_keeps_it_working_so_that_nobody_shuts_the_driver_down(harness):
+    harness.driver.blocked = True
+    harness.start()
+    until(lambda: harness.driver.waits)
+    harness.thread.pause()
     time.sleep(0.2)
-    assert rig.thread.working
-    rig.driver.block.set()
-    until(lambda: not rig.thread.working)
+    assert harness.thread.busy
+    harness.driver.block.set()
+    until(lambda: not harness.thread.busy)
 
 
 def test_copies_of_a_pointer_are_one_handle():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.nvml.gpu import Shared
+from exporter.driver.nvml.shared import SharedState
 from exporter.driver.worker import gpu_thread
 from tests.support.fake_nvml import FakeDriver
 from tests.support.waiting import until
@@ -15,23 +15,35 @@ from tests.support.waiting import until
 SELDOM = "nvmlDeviceGetEnforcedPowerLimit"
 
 
+def started(driver, sent):
+    """Return the thread of GPU 0 of a driver, running."""
+    thread = gpu_thread.GpuThread(
+        driver,
+        0,
+        "590.48",
+        sender=SimpleNamespace(send=sent.append),
+        on_driver_unavailable=sent.append,
+        shared=SharedState(),
+    )
+    thread.start()
+    return thread
+
+
 @pytest.fixture
 def card(monkeypatch):
-    """Give a card's thread as ``read()``, which says whether the slow questions were asked."""
+    """Return a card's thread as ``read()``, which says whether the slow questions were asked."""
     monkeypatch.setattr(gpu_thread, "SLOW_EVERY", -1.0)
     monkeypatch.setattr(gpu_thread, "SLOW_EVERY_DEMOTED", 1e6)
     driver, sent = FakeDriver({}), []
-    thread = gpu_thread.GpuThread(
-        driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
-    )
+    thread = started(driver, sent)
 
     def answered(cycle):
         return any(isinstance(message, protocol.CardRead) and message.cycle == cycle for message in list(sent))
 
     def read():
-        until(lambda: not thread.working)
+        until(lambda: not thread.busy)
         before, cycle = driver.counts[SELDOM], len(sent) + 1000
-        thread.ask(cycle)
+        thread.request(cycle)
         until(lambda: answered(cycle))
         return driver.counts[SELDOM] > before
 
@@ -39,8 +51,7 @@ def card(monkeypatch):
     thread._slow_every = gpu_thread.SLOW_EVERY
     yield read
     thread.end()
-    thread.thread.join(10.0)
-    assert not thread.thread.is_alive()
+    assert thread.join(10.0)
 
 
 def test_a_card_that_answers_quickly_is_asked_the_slow_questions_when_they_are_due(card, monkeypatch):
@@ -64,16 +75,14 @@ def opened():
 
     def start(plan):
         driver, sent = FakeDriver(plan), []
-        thread = gpu_thread.GpuThread(
-            driver, 0, "590.48", outlet=SimpleNamespace(send=sent.append), driver_gone=sent.append, shared=Shared()
-        )
+        thread = started(driver, sent)
         threads.append(thread)
 
         def read(plan):
-            until(lambda: not thread.working)
+            until(lambda: not thread.busy)
             driver.plan = plan
             cycle = len(sent) + 1000
-            thread.ask(cycle)
+            thread.request(cycle)
             until(lambda: any(isinstance(one, protocol.CardRead) and one.cycle == cycle for one in list(sent)))
             found = [one.facts for one in sent if isinstance(one, protocol.CardFound)]
             return [tuple(getattr(facts, name) for name in FACTS.values()) for facts in found]
@@ -84,8 +93,7 @@ def opened():
     yield start
     for thread in threads:
         thread.end()
-        thread.thread.join(10.0)
-        assert not thread.thread.is_alive()
+        assert thread.join(10.0)
 
 
 def failing(*names, code=999):

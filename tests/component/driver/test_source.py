@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.daemon import cooldown, source, supervisor
+from exporter.driver.daemon import restarts, source, supervisor
 from exporter.driver.daemon.source import SECOND_READ, CardSource
 from exporter.driver.nvml.gpm import SIGNALS as WORK
 from exporter.model import CardFacts, CardReading, DriverFacts, Missing, Signal
@@ -23,7 +23,7 @@ BLOCK = {"nvmlDeviceGetTemperatureV": {"block": True}}
 
 
 def missing(reading):
-    """Give what is absent beside the work signals, which this driver does not have."""
+    """Return what is absent beside the work signals, which this driver does not have."""
     return {signal: why for signal, why in reading.missing.items() if signal not in WORK}
 
 
@@ -144,7 +144,7 @@ def test_a_card_that_sleeps_for_ever_hangs_alone(node):
 
 
 def test_a_card_that_goes_on_hanging_gets_a_new_worker(node, monkeypatch):
-    monkeypatch.setattr(cooldown, "HANG_FIRST", 0.5)
+    monkeypatch.setattr(restarts, "HANG_FIRST", 0.5)
     one = node()
     assert one.until(one.up)
     one.plan({"at": {"GPU-b": BLOCK}})
@@ -158,7 +158,7 @@ def test_a_card_that_goes_on_hanging_gets_a_new_worker(node, monkeypatch):
 
 
 def test_when_all_cards_hang_the_worker_is_replaced_and_never_two_are_alive(node, monkeypatch):
-    monkeypatch.setattr(cooldown, "HANG_FIRST", 1e6)  # the patience for single cards is not what acts here
+    monkeypatch.setattr(restarts, "HANG_FIRST", 1e6)  # the patience for single cards is not what acts here
     one = node()
     assert one.until(one.up)
     one.plan({"at": {"GPU-a": BLOCK, "GPU-b": BLOCK}})
@@ -231,7 +231,7 @@ def test_a_worker_that_survives_sigkill_is_waited_for_and_stop_is_not_held_up(no
     one = node()
     assert one.until(one.up)
     real, pid = supervisor.WorkerProcess.kill, one.pid
-    stuck = one.source._keeper._worker
+    stuck = one.source._supervisor._worker
     monkeypatch.setattr(supervisor.WorkerProcess, "kill", lambda *_: None)
     os.kill(pid, signal.SIGSTOP)
     assert one.until(lambda: one.view().status.hung)
@@ -248,7 +248,7 @@ def test_a_worker_that_survives_sigkill_is_waited_for_and_stop_is_not_held_up(no
 def test_stop_gives_up_on_a_worker_that_cannot_be_killed(node, monkeypatch):
     one = node()
     assert one.until(one.up)
-    stuck, real = one.source._keeper._worker, supervisor.WorkerProcess.kill
+    stuck, real = one.source._supervisor._worker, supervisor.WorkerProcess.kill
     monkeypatch.setattr(supervisor.WorkerProcess, "kill", lambda *_: None)
     os.kill(stuck.pid, signal.SIGSTOP)
     before = time.monotonic()
@@ -258,16 +258,21 @@ def test_stop_gives_up_on_a_worker_that_cannot_be_killed(node, monkeypatch):
     stuck._child.wait()
 
 
+def reinitialise(one, cards):
+    """Let the driver be initialised again, with other GPUs."""
+    one.plan({"cards": cards, "calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
+    assert one.until(lambda: all(state.status.failures.get("uninitialized") for state in one.view().cards))
+    one.plan({"cards": cards})
+
+
 def test_cards_that_move_or_leave_keep_their_uuid(node):
     one = node({"cards": ["GPU-a", "GPU-b", "GPU-c"]})
     assert one.until(lambda: one.up("GPU-a", "GPU-b", "GPU-c"))
-    one.plan({"cards": ["GPU-c", "GPU-a"]})
-    one.source._keeper._worker.send(protocol.Initialise())
+    reinitialise(one, ["GPU-c", "GPU-a"])
     assert one.until(lambda: one.reason("GPU-b") == "lost" and one.up("GPU-a", "GPU-c"))
     assert one.until(lambda: one.up("GPU-a", "GPU-c") and one.card("GPU-c").labels == ("0", "GPU-c"))
     assert one.until(lambda: one.card("GPU-a").labels == ("1", "GPU-a"))
-    one.plan({"cards": ["GPU-c", "GPU-a", "GPU-b"]})
-    one.source._keeper._worker.send(protocol.Initialise())
+    reinitialise(one, ["GPU-c", "GPU-a", "GPU-b"])
     assert one.until(lambda: one.up("GPU-a", "GPU-b", "GPU-c"))
     assert one.card("GPU-b").facts.index == 2
     assert len(one.pids) == 1
@@ -323,7 +328,7 @@ def test_nonsense_from_the_worker_replaces_it(node):
     one = node()
     assert one.until(one.up)
     pid = one.pid
-    one.source._keeper._worker._frames._data += b"\xff\xff\xff\xff"
+    one.source._supervisor._worker._frames._data += b"\xff\xff\xff\xff"
     assert one.until(lambda: one.pid not in {None, pid} and one.up())
     assert one.view().status.failures == {"protocol": 1}
 
@@ -331,10 +336,10 @@ def test_nonsense_from_the_worker_replaces_it(node):
 def test_a_mistake_in_the_supervisor_is_survived(node, monkeypatch, caplog):
     one = node()
     assert one.until(one.up)
-    pid, real = one.pid, one.source._book.judge
-    monkeypatch.setattr(one.source._book, "judge", lambda *_: 1 / 0)
+    pid, real = one.pid, one.source._registry.check_hangs
+    monkeypatch.setattr(one.source._registry, "check_hangs", lambda *_: 1 / 0)
     assert one.until(lambda: "supervisor" in caplog.text)
-    monkeypatch.setattr(one.source._book, "judge", real)
+    monkeypatch.setattr(one.source._registry, "check_hangs", real)
     assert one.until(lambda: one.pid not in {None, pid} and one.up())
 
 
@@ -363,12 +368,12 @@ class Clocked:
         self.now = 0.0
         self.news = []
         self.source = CardSource(**options, clock=lambda: self.now, on_update=lambda: self.news.append(self.now))
-        self.source._take(protocol.Initialised(facts=DriverFacts(), cards=1), 0.0, 0.0)
-        self.source._take(protocol.CardFound(facts=CardFacts(index=0, uuid="GPU-a")), 0.0, 0.0)
+        self.source._apply(protocol.Initialised(facts=DriverFacts(), cards=1), 0.0, 0.0)
+        self.source._apply(protocol.CardFound(facts=CardFacts(index=0, uuid="GPU-a")), 0.0, 0.0)
 
     def answer(self, at):
         reading = CardReading(at=at, signals={Signal.POWER: at})
-        self.source._take(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.0, reading=reading), at, at)
+        self.source._apply(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.0, reading=reading), at, at)
 
     def up(self, at):
         (card,) = self.source.state(at).cards
@@ -380,7 +385,7 @@ def test_a_shorter_interval_takes_no_card_down_until_it_has_had_the_time_to_answ
     one.answer(0.0)
     one.now = 15.0
     one.source.reconfigure(1.0, 1.0)
-    one.source._watch(SimpleNamespace(closed=False, send=asked.append), 15.0, stolen=False)
+    one.source._watch(SimpleNamespace(closed=False, send=asked.append), 15.0, suspended=False)
     assert [question.ask for question in asked] == [True]  # at once
     assert one.up(15.0) and one.up(16.0)
     assert not one.up(16.01)  # asked, and did not answer within the deadline
@@ -392,9 +397,9 @@ def test_a_shorter_interval_takes_no_card_down_until_it_has_had_the_time_to_answ
 def test_cards_are_asked_a_second_time_soon_for_what_is_measured_between_two_reads(interval, second):
     one, asked = Clocked(interval=interval, deadline=1.0), []
     worker = SimpleNamespace(closed=False, send=asked.append)
-    one.source._watch(worker, second - 0.01, stolen=False)
+    one.source._watch(worker, second - 0.01, suspended=False)
     assert asked == []
-    one.source._watch(worker, second, stolen=False)
+    one.source._watch(worker, second, suspended=False)
     assert [question.ask for question in asked] == [True]
     assert one.source._next_read == second + interval
 
@@ -404,11 +409,11 @@ def test_figures_of_cards_that_were_let_go_of_are_withdrawn_on_time_not_at_the_n
     one.answer(0.0)
     one.source.release(released=True)
     one.now = 0.5
-    assert one.source._turn() == pytest.approx(0.7)
+    assert one.source._run_cycle() == pytest.approx(0.7)
     one.now, one.news = 1.201, []
-    one.source._turn()
+    one.source._run_cycle()
     assert one.news and one.source.state(1.201).cards[0].reading is None
-    assert one.source._turn() == 1.0
+    assert one.source._run_cycle() == 1.0
 
 
 def test_each_state_of_the_driver_is_logged_once(node, caplog):
@@ -447,6 +452,6 @@ def test_a_daemon_that_stood_still_does_not_blame_the_worker(node):
     source = one.source
     worker = SimpleNamespace(closed=False, send=lambda _: True)
     with source._lock:
-        source._asked_at = time.monotonic() - 100
-    source._watch(worker, time.monotonic(), stolen=True)
+        source._requested_at = time.monotonic() - 100
+    source._watch(worker, time.monotonic(), suspended=True)
     assert one.view().status.up

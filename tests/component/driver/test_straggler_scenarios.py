@@ -39,7 +39,7 @@ class Lab:
         self.watch = StragglerWatch()
 
     def run(self, seconds):
-        """Give, second by second, who is accused of what (by index), and which replicas are judged."""
+        """Return, second by second, who is accused of what (by index), and which replicas are judged."""
         for second in range(seconds):
             self.clock.tick(1.0)
             cards = [self._read(card, reader, slow=second % 5 == 0) for card, reader in self.readers]

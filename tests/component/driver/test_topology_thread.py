@@ -10,18 +10,20 @@ import pytest
 
 from exporter.driver import protocol
 from exporter.driver.daemon.registry import CardRegistry
-from exporter.driver.worker import main, topology_thread
+from exporter.driver.protocol import WorkerOptions
+from exporter.driver.worker import topology_thread, worker
+from exporter.driver.worker.driver_thread import AvailableGpu
 from exporter.driver.worker.topology_thread import TopologyThread
 from exporter.model import CardFacts, CardReading, CardTopology, LinkEnd, Peer
 from tests.support.waiting import until
 
 
-class Place:
-    def __init__(self, uuid, gone=False):
-        self.uuid, self.gone = uuid, gone
+class Gpu:
+    def __init__(self, uuid, unavailable=False):
+        self.uuid, self.unavailable = uuid, unavailable
 
-    def standing(self):
-        return (self.uuid, self.uuid) if self.gone is False else None
+    def available(self):
+        return AvailableGpu(self.uuid, self.uuid) if self.unavailable is False else None
 
 
 class Driver:
@@ -41,21 +43,22 @@ class Driver:
         return 10
 
 
-class FrameWriter(list):
+class Sent(list):
     def send(self, message):
         self.append(message)
 
 
 @pytest.fixture
 def start(monkeypatch):
-    monkeypatch.setattr(topology_thread, "LOOK", 0.01)
+    monkeypatch.setattr(topology_thread, "CHECK", 0.01)
     started = []
 
-    def begin(driver, places):
-        outlet = FrameWriter()
-        thread = TopologyThread(driver, places, outlet)
+    def begin(driver, gpus):
+        sent = Sent()
+        thread = TopologyThread(driver, gpus, sent)
+        thread.start()
         started.append((driver, thread))
-        return thread, outlet
+        return thread, sent
 
     yield begin
     for driver, thread in started:
@@ -65,82 +68,82 @@ def start(monkeypatch):
 
 
 def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
-    late = Place("b", gone=None)
-    driver, places = Driver(), [Place("a"), late, Place("c", gone=True)]
-    _, outlet = start(driver, places)
+    late = Gpu("b", unavailable=None)
+    driver, gpus = Driver(), [Gpu("a"), late, Gpu("c", unavailable=True)]
+    _, sent = start(driver, gpus)
     time.sleep(0.1)
     assert not driver.asked
-    late.gone = False
-    until(lambda: outlet)
-    assert outlet[0] == protocol.TopologyRead(
+    late.unavailable = False
+    until(lambda: sent)
+    assert sent[0] == protocol.TopologyRead(
         cards={
             "a": CardTopology(peers={"b": Peer(pci_path="PIX")}),
             "b": CardTopology(peers={"a": Peer(pci_path="PIX")}),
         }
     )
     time.sleep(0.1)
-    assert len(outlet) == 1, "once is enough"
+    assert len(sent) == 1, "once is enough"
 
 
 def test_a_card_that_hangs_from_the_start_is_not_waited_for_longer_than_that(start, monkeypatch):
     monkeypatch.setattr(topology_thread, "FIRST_ANSWERS", 0.1)
-    _, outlet = start(Driver(), [Place("a"), Place("b"), Place("c", gone=None)])
-    until(lambda: outlet)
-    assert set(outlet[0].cards) == {"a", "b"}
+    _, sent = start(Driver(), [Gpu("a"), Gpu("b"), Gpu("c", unavailable=None)])
+    until(lambda: sent)
+    assert set(sent[0].cards) == {"a", "b"}
 
 
 def test_a_card_that_comes_back_is_asked_about_at_once(start):
-    away = Place("c", gone=True)
-    _, outlet = start(Driver(), [Place("a"), Place("b"), away])
-    until(lambda: outlet)
-    away.gone = False
-    until(lambda: len(outlet) == 2)
-    assert set(outlet[1].cards["a"].peers) == {"b", "c"}
+    away = Gpu("c", unavailable=True)
+    _, sent = start(Driver(), [Gpu("a"), Gpu("b"), away])
+    until(lambda: sent)
+    away.unavailable = False
+    until(lambda: len(sent) == 2)
+    assert set(sent[1].cards["a"].peers) == {"b", "c"}
 
 
 def test_answers_that_were_not_final_are_asked_for_again(start, monkeypatch):
-    monkeypatch.setattr(topology_thread, "AGAIN", 0.05)
+    monkeypatch.setattr(topology_thread, "RETRY", 0.05)
     driver = Driver()
     driver.error = type("E", (Exception,), {"value": 999})()
-    _, outlet = start(driver, [Place("a"), Place("b")])
-    until(lambda: len(outlet) >= 2)
+    _, sent = start(driver, [Gpu("a"), Gpu("b")])
+    until(lambda: len(sent) >= 2)
     driver.error = None
-    until(lambda: outlet[-1].cards["a"].peers["b"].pci_path == "PIX")
+    until(lambda: sent[-1].cards["a"].peers["b"].pci_path == "PIX")
     time.sleep(0.1)
-    count = len(outlet)
+    count = len(sent)
     time.sleep(0.2)
-    assert len(outlet) == count
+    assert len(sent) == count
 
 
 def test_it_makes_way_at_its_next_question_and_begins_anew_when_resumed(start):
     driver = Driver()
     driver.gate.clear()
-    thread, outlet = start(driver, [Place("a"), Place("b"), Place("c")])
+    thread, sent = start(driver, [Gpu("a"), Gpu("b"), Gpu("c")])
     assert driver.entered.wait(10)
-    assert thread.working
-    until(lambda: thread.stuck(time.monotonic()) > 0.02)
+    assert thread.busy
+    until(lambda: thread.call_seconds(time.monotonic()) > 0.02)
     thread.pause()
     driver.gate.set()
-    until(lambda: not thread.working)
-    assert not outlet and len(driver.asked) == 1 and thread.stuck(time.monotonic()) == 0
+    until(lambda: not thread.busy)
+    assert not sent and len(driver.asked) == 1 and thread.call_seconds(time.monotonic()) == 0
     thread.resume()
-    until(lambda: outlet)
-    assert len(outlet[0].cards) == 3
+    until(lambda: sent)
+    assert len(sent[0].cards) == 3
 
 
 def test_a_driver_that_is_over_ends_the_pass_and_is_left_to_others_to_say(start):
     driver = Driver()
     driver.error = type("E", (Exception,), {"value": 1})()
-    thread, outlet = start(driver, [Place("a"), Place("b")])
+    thread, sent = start(driver, [Gpu("a"), Gpu("b")])
     until(lambda: len(driver.asked) > 1)
     driver.error = None
-    until(lambda: outlet)
-    assert not thread.working
+    until(lambda: sent)
+    assert not thread.busy
 
 
 class Stuck:
     def __init__(self, seconds):
-        self.seconds, self.working, self.paused = seconds, True, 0
+        self.seconds, self.busy, self.paused = seconds, True, 0
 
     def pause(self):
         self.paused += 1
@@ -148,35 +151,35 @@ class Stuck:
     def resume(self):
         self.paused -= 1
 
-    def stuck(self, _now):
+    def call_seconds(self, _now):
         return self.seconds
 
 
-@pytest.mark.parametrize(("seconds", "given_up"), [(main.STUCK - 5, []), (main.STUCK + 5, ["hung"])])
+@pytest.mark.parametrize(("seconds", "given_up"), [(worker.STUCK - 5, []), (worker.STUCK + 5, ["hung"])])
 def test_a_new_initialisation_waits_for_a_question_but_not_for_ever(monkeypatch, seconds, given_up):
-    monkeypatch.setattr(main.time, "sleep", lambda _: None)
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
     failures = []
-    outlet = SimpleNamespace(send=lambda _: None, fail=lambda reason, _: failures.append(reason))
-    one = main.Worker("none", "", outlet)
+    sent = SimpleNamespace(send=lambda _: None, fail=lambda reason, _: failures.append(reason))
+    one = worker.Worker(WorkerOptions(module="none"), sent)
     thread = Stuck(seconds)
-    one._topology = (thread,)
+    one._topology = thread
     one._initialise_again(SimpleNamespace())
     assert failures == given_up and thread.paused == 0
 
 
 def test_what_is_known_of_a_card_outlives_the_worker_and_passes_without_it():
-    book, links = CardRegistry(), {0: LinkEnd(kind="switch")}
+    registry, links = CardRegistry(), {0: LinkEnd(kind="switch")}
     facts = CardFacts(index=0, uuid="GPU-a")
-    book.begin(1)
-    book.found(facts, 1.0)
-    book.joined(protocol.TopologyRead(cards={"GPU-a": CardTopology(links=links), "GPU-x": CardTopology()}))
-    book.end()
-    book.begin(1)
-    book.found(facts, 2.0)
+    registry.on_initialised(1)
+    registry.on_found(facts, 1.0)
+    registry.on_topology(protocol.TopologyRead(cards={"GPU-a": CardTopology(links=links), "GPU-x": CardTopology()}))
+    registry.on_driver_down()
+    registry.on_initialised(1)
+    registry.on_found(facts, 2.0)
     reading = CardReading(at=2.0, signals={})
-    book.read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=reading), 1e9)
-    book.joined(protocol.TopologyRead(cards={}))
-    (state,) = book.view(2.0, 5.0, "")
+    registry.on_read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=reading), 1e9)
+    registry.on_topology(protocol.TopologyRead(cards={}))
+    (state,) = registry.view(2.0, 5.0, "")
     assert state.topology == CardTopology(links=links)
 
 
@@ -198,21 +201,21 @@ class Blocking(Driver):
 def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_of_threads(start, monkeypatch, stuck):
     monkeypatch.setattr(topology_thread, "HANGS", 0.05)
     driver = Blocking(*stuck)
-    thread, outlet = start(driver, [Place(uuid) for uuid in "abcdef"])
-    told = min(len(stuck), topology_thread.MOST_HANGING)
-    until(lambda: len(outlet) > told or (len(outlet) == told == topology_thread.MOST_HANGING))
+    thread, sent = start(driver, [Gpu(uuid) for uuid in "abcdef"])
+    told = min(len(stuck), topology_thread.MAX_HANGING)
+    until(lambda: len(sent) > told or (len(sent) == told == topology_thread.MAX_HANGING))
     time.sleep(0.2)
-    known = {(one, peer) for message in outlet for one, said in message.cards.items() for peer in said.peers}
-    asking = set("abcdef") - set(stuck) if len(stuck) < topology_thread.MOST_HANGING else set()
+    known = {(one, peer) for message in sent for one, said in message.cards.items() for peer in said.peers}
+    asking = set("abcdef") - set(stuck) if len(stuck) < topology_thread.MAX_HANGING else set()
     assert known == {(one, other) for one in asking for other in "abcdef" if other != one}
     passes = [one for one in threading.enumerate() if one.name == "topology-pass"]
-    assert len(passes) == told and thread.working and thread.stuck(time.monotonic()) > 0.05
+    assert len(passes) == told and thread.busy and thread.call_seconds(time.monotonic()) > 0.05
     driver.gate.set()
-    until(lambda: all(len(said.peers) == 5 for said in outlet[-1].cards.values()) and len(outlet[-1].cards) == 6)
-    until(lambda: not thread.working)
-    count = len(outlet)
+    until(lambda: all(len(said.peers) == 5 for said in sent[-1].cards.values()) and len(sent[-1].cards) == 6)
+    until(lambda: not thread.busy)
+    count = len(sent)
     time.sleep(0.1)
-    assert len(outlet) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
+    assert len(sent) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
 
 
 def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_pass(start, monkeypatch):
@@ -226,20 +229,20 @@ def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_p
             return 10
 
     gates["b"].set()
-    thread, outlet = start(Gated(), [Place(uuid) for uuid in "abc"])
+    thread, sent = start(Gated(), [Gpu(uuid) for uuid in "abc"])
     until(lambda: "c" in entered)  # the pass without a has come to c
     gates["a"].set()
     until(lambda: len(thread._passes) == 1)
     gates["c"].set()
-    until(lambda: outlet[-1].cards.keys() == set("abc"))
-    assert outlet[-1].cards["a"].peers.keys() == {"b", "c"}
+    until(lambda: sent[-1].cards.keys() == set("abc"))
+    assert sent[-1].cards["a"].peers.keys() == {"b", "c"}
 
 
 def test_a_pair_that_was_not_asked_about_this_time_keeps_what_is_known_of_it():
-    book, far, near = CardRegistry(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
-    book.begin(3)
+    registry, far, near = CardRegistry(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
+    registry.on_initialised(3)
     for index, uuid in enumerate("abc"):
-        book.found(CardFacts(index=index, uuid=uuid), 1.0)
-    book.joined(protocol.TopologyRead(cards={"a": CardTopology(peers={"b": far, "c": far, "gone": far})}))
-    book.joined(protocol.TopologyRead(cards={"a": CardTopology(peers={"b": near})}))
-    assert book.view(1.0, 5.0, "")[0].topology.peers == {"b": near, "c": far}
+        registry.on_found(CardFacts(index=index, uuid=uuid), 1.0)
+    registry.on_topology(protocol.TopologyRead(cards={"a": CardTopology(peers={"b": far, "c": far, "gone": far})}))
+    registry.on_topology(protocol.TopologyRead(cards={"a": CardTopology(peers={"b": near})}))
+    assert registry.view(1.0, 5.0, "")[0].topology.peers == {"b": near, "c": far}

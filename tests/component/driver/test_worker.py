@@ -16,8 +16,10 @@ import pytest
 from exporter.driver import protocol
 from exporter.driver.daemon import process
 from exporter.driver.daemon.process import WorkerProcess
-from exporter.driver.nvml.gpu import Shared
-from exporter.driver.worker import gpu_thread, main
+from exporter.driver.nvml.shared import SharedState
+from exporter.driver.protocol import WorkerOptions
+from exporter.driver.worker import gpu_thread, worker
+from exporter.driver.worker.reinit_scheduler import RETRY_FIRST, ReinitScheduler
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
 from tests.support.waiting import until, wait_until
@@ -40,7 +42,7 @@ class Talk:
     def __init__(self, path, plan):
         self.path = path
         self.plan(plan)
-        self.process = WorkerProcess("tests.support.fake_nvml", str(path))
+        self.process = WorkerProcess(WorkerOptions(module="tests.support.fake_nvml", options=str(path)))
         self.messages = []
 
     def plan(self, plan):
@@ -144,7 +146,7 @@ def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(talk):
 def test_a_driver_that_does_not_start_is_reported_and_the_process_ends(talk, code, reason):
     one = talk({"calls": {"nvmlInit": {"error": code}}})
     assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == reason
-    assert one.code() == gpu_thread.FAILED
+    assert one.code() == protocol.EXIT_FAILED
 
 
 def test_a_version_mismatch_while_running_ends_the_process(talk):
@@ -153,7 +155,7 @@ def test_a_version_mismatch_while_running_ends_the_process(talk):
     one.plan({"calls": {"*": {"error": 18}}})
     one.process.send(protocol.Read(cycle=1))
     assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == "mismatch"
-    assert one.code() == gpu_thread.FAILED
+    assert one.code() == protocol.EXIT_FAILED
 
 
 def test_an_uninitialised_driver_is_initialised_again_in_place(talk):
@@ -165,18 +167,18 @@ def test_an_uninitialised_driver_is_initialised_again_in_place(talk):
     assert isinstance(one.read(2, "GPU-a")["GPU-a"], protocol.CardRead)
 
 
-def test_it_initialises_again_when_asked_and_indices_may_change(talk):
+def test_after_another_initialisation_there_may_be_other_gpus_at_other_indices(talk):
     one = talk()
     one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
-    one.plan({"cards": ["GPU-b", "GPU-c", "GPU-a"]})
-    one.process.send(protocol.Initialise())
+    cards = ["GPU-b", "GPU-c", "GPU-a"]
+    one.plan({"cards": cards, "calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
+    one.process.send(protocol.Read(cycle=1))
     assert one.wait(lambda m: isinstance(m, protocol.Initialised) and m.cards == 3)
-    for uuid in ("GPU-a", "GPU-b", "GPU-c"):
-        assert one.wait(lambda m, uuid=uuid: isinstance(m, protocol.CardRead) and m.uuid == uuid)
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == ("GPU-a", 2))
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == ("GPU-b", 0))
-    answers = one.read(1, "GPU-a", "GPU-b", "GPU-c")
-    assert [answers[uuid].index for uuid in ("GPU-b", "GPU-c", "GPU-a")] == [0, 1, 2]
+    one.plan({"cards": cards})
+    for index, uuid in enumerate(cards):
+        assert one.wait(lambda m, u=uuid, i=index: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == (u, i))
+    answers = one.read(2, *cards)
+    assert [answers[uuid].index for uuid in cards] == [0, 1, 2]
 
 
 def test_a_driver_that_prints_corrupts_nothing(talk):
@@ -242,21 +244,22 @@ def test_it_recycles_itself_at_its_memory_cap(talk):
     one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
     one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
     one.process.send(protocol.Read(cycle=1))
-    assert one.code() == main.RECYCLED
+    assert one.code() == protocol.EXIT_RECYCLED
 
 
 def test_nonsense_from_the_parent_ends_it(talk):
     one = talk()
     one.wait(lambda m: isinstance(m, protocol.CardRead))
     os.write(one.process._to_child.fileno(), b"\xff\xff\xff\xff nonsense")
-    assert one.code() == gpu_thread.FAILED
+    assert one.code() == protocol.EXIT_FAILED
 
 
 PARENT = """
 import sys, time
 sys.path[:] = {path!r}
 from exporter.driver.daemon.process import WorkerProcess
-child = WorkerProcess("tests.support.fake_nvml", {plan!r})
+from exporter.driver.protocol import WorkerOptions
+child = WorkerProcess(WorkerOptions(module="tests.support.fake_nvml", options={plan!r}))
 print(child.pid, flush=True)
 time.sleep(60)
 """
@@ -282,7 +285,7 @@ def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_p
     (tmp_path / "plan.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    child = WorkerProcess("tests.support.fake_nvml", str(tmp_path / "plan.json"))
+    child = WorkerProcess(WorkerOptions(module="tests.support.fake_nvml", options=str(tmp_path / "plan.json")))
     try:
         messages = []
 
@@ -308,11 +311,15 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     sent = []
     driver = FakeDriver({})
     outlet = SimpleNamespace(send=sent.append)
-    thread = gpu_thread.GpuThread(driver, 0, "590.48", outlet=outlet, driver_gone=sent.append, shared=Shared())
+    thread = gpu_thread.GpuThread(
+        driver, 0, "590.48", sender=outlet, on_driver_unavailable=sent.append, shared=SharedState()
+    )
+
+    thread.start()
 
     def read(cycle):
-        until(lambda: not thread.working, PATIENCE)
-        thread.ask(cycle)
+        until(lambda: not thread.busy, PATIENCE)
+        thread.request(cycle)
         until(lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle, PATIENCE)
         return sent[-1].reading
 
@@ -325,57 +332,58 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     read(4)
     assert len([message for message in sent if isinstance(message, protocol.CardFound)]) == 2
     thread.end()
-    thread.thread.join(PATIENCE)
-    assert not thread.thread.is_alive()
+    assert thread.join(PATIENCE)
 
 
 def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
-    again = main.ReinitScheduler(0.0)
+    scheduler = ReinitScheduler(0.0)
     times, now = [], 0.0
     while now < 1300:
         now += 0.5
-        if again.due(now, [False, True]):
+        if scheduler.due(now, [False, True]):
             times.append(now)
-            again.done(now)
+            scheduler.on_done(now)
     gaps = [after - before for before, after in zip(times, times[1:])]
     assert times[0] == pytest.approx(2.5)
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 500
     assert len(times) < 12
     # Healthy again: the next loss is acted on as fast as the first.
-    again.due(now, [False, False])
-    assert again._retry == main.RETRY_FIRST
+    scheduler.due(now, [False, False])
+    assert not scheduler.due(now + 100.0, [False, True])
+    assert scheduler.due(now + 100.0 + RETRY_FIRST, [False, True])
 
 
 def test_a_driver_that_is_uninitialised_for_ever_is_not_initialised_all_the_time():
-    again, count, now = main.ReinitScheduler(0.0), 0, 0.0
+    scheduler, count, now = ReinitScheduler(0.0), 0, 0.0
     while now < 600:
         now += 0.5
-        again.request()
-        if again.due(now, [None]):
+        scheduler.request()
+        if scheduler.due(now, [None]):
             count += 1
-            again.done(now)
+            scheduler.on_done(now)
     assert 8 <= count <= 20
 
 
 def test_a_card_in_a_call_postpones_the_initialisation():
-    again = main.ReinitScheduler(0.0)
-    again.request()
-    assert again.due(1.0, [])
-    again.postpone(1.0)
-    assert not again.due(30.0, [])
-    assert again.due(62.0, [])
+    scheduler = ReinitScheduler(0.0)
+    scheduler.request()
+    assert scheduler.due(1.0, [])
+    scheduler.postpone(1.0)
+    assert not scheduler.due(30.0, [])
+    assert scheduler.due(62.0, [])
 
 
 def test_resident_memory_is_read_from_the_kernel():
-    assert 2**20 < main.resident_bytes() < 2**34
+    assert 2**20 < worker.resident_bytes() < 2**34
 
 
 def test_a_new_initialisation_does_not_make_the_others_wait_for_a_card_that_hangs(monkeypatch):
-    one = main.Worker("tests.support.fake_nvml", "", outlet=None)
+    one = worker.Worker(WorkerOptions(module="tests.support.fake_nvml"), writer=None)
     one._accepting = True
-    one._cards = (SimpleNamespace(working=True, stuck=lambda now: 10.0), SimpleNamespace(stuck=lambda now: 0.0))
+    hanging = SimpleNamespace(busy=True, call_seconds=lambda now: 10.0)
+    one._gpus = (hanging, SimpleNamespace(call_seconds=lambda now: 0.0))
     waits = []
-    monkeypatch.setattr(main.time, "sleep", waits.append)
-    assert not one._quiet()
+    monkeypatch.setattr(worker.time, "sleep", waits.append)
+    assert not one._quiesce()
     assert one._accepting and waits == []

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver.nvml.fields import POLICIES
-from exporter.driver.nvml.gpu import GpuReader, Shared
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import open_card
+from exporter.driver.nvml.shared import SharedState
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
 from tests.support.nvml_reading import calls, error, read, reader
@@ -77,7 +78,7 @@ def test_a_driver_that_does_not_say_whether_a_card_is_licensed_is_not_answered_f
 def policies(fields, units=None, **plan):
     driver = FakeDriver({"fields": fields, **plan})
     asked, facts = open_card(driver, 0)
-    shared = Shared(units=dict(units or {}))
+    shared = SharedState(units=dict(units or {}))
     return GpuReader(driver, asked, facts, "590.48.01", shared).read(slow=True).policy_seconds
 
 

@@ -19,7 +19,7 @@ class Card:
 
     def __init__(self):
         self.now, self.cost, self.dear = 100.0, 0.0, {}
-        self.turns = CallScheduler(lambda: self.now)
+        self.scheduler = CallScheduler(lambda: self.now)
         self.asked, self.durations, self.shown = [], [], {}
 
     def put(self, key):
@@ -29,11 +29,11 @@ class Card:
 
     def cycle(self, budget=BUDGET, tiers=(LINKS, SLOW_TIER)):
         begun, self.asked = self.now, []
-        self.turns.begin(begun, budget, tiers)
+        self.scheduler.begin_cycle(begun, budget, tiers)
         for word, (tier, count) in TIERS.items():
             for number in range(count):
                 key = (word, number)
-                self.shown[key] = self.turns.ask(key, tier, lambda k=key: self.put(k))
+                self.shown[key] = self.scheduler.run(key, tier, lambda k=key: self.put(k))
         self.durations.append(self.now - begun)
         self.now = max(self.now, begun + 1.0)
         if self.durations[-1] > 1.0:
@@ -99,8 +99,8 @@ def test_a_card_that_has_become_fast_again_is_asked_everything_within_a_few_cycl
 def test_one_question_dearer_than_the_budget_is_put_now_and_then_and_costs_the_others_one_turn():
     card = Card()
     card.dear["quick", 3] = 1.6
-    turns = [("quick", 3) in card.cycle(tiers=()) for _ in range(60)]
-    assert 3 <= sum(turns[1:]) <= 15
+    scheduler = [("quick", 3) in card.cycle(tiers=()) for _ in range(60)]
+    assert 3 <= sum(scheduler[1:]) <= 15
     card.shown.clear()
     for _ in range(30):
         card.cycle(tiers=())
@@ -108,31 +108,31 @@ def test_one_question_dearer_than_the_budget_is_put_now_and_then_and_costs_the_o
 
 
 def test_an_answer_is_shown_for_as_long_as_its_tier_says_and_then_it_is_absent():
-    turns = CallScheduler(lambda: 0.0)
-    turns.begin(100.0, 1.0, (SLOW_TIER,))
-    assert turns.ask("a", SLOW_TIER, lambda: 7) == 7
-    for age, shown in ((1.0, 7), (SLOW_TIER.life, 7), (SLOW_TIER.life + 1.0, Missing.SLOW)):
-        turns.begin(100.0 + age, 1.0)
-        assert turns.ask("a", SLOW_TIER, lambda: 8) == shown and not turns.fresh("a")
+    scheduler = CallScheduler(lambda: 0.0)
+    scheduler.begin_cycle(100.0, 1.0, (SLOW_TIER,))
+    assert scheduler.run("a", SLOW_TIER, lambda: 7) == 7
+    for age, shown in ((1.0, 7), (SLOW_TIER.max_age, 7), (SLOW_TIER.max_age + 1.0, Missing.SLOW)):
+        scheduler.begin_cycle(100.0 + age, 1.0)
+        assert scheduler.run("a", SLOW_TIER, lambda: 8) == shown and not scheduler.answered_now("a")
 
 
 def test_a_refusal_does_not_grow_old_and_a_new_question_is_due_at_once():
-    turns = CallScheduler(lambda: 0.0)
-    turns.begin(0.0, 1.0, (SLOW_TIER,))
-    turns.ask("a", SLOW_TIER, lambda: Missing.UNSUPPORTED)
-    turns.begin(1e6, 1.0)
-    assert turns.ask("a", SLOW_TIER, lambda: 8) is Missing.UNSUPPORTED
-    assert turns.ask("b", SLOW_TIER, lambda: 9) == 9
-    assert SLOW_TIER not in turns.behind and ESSENTIAL in turns.behind
+    scheduler = CallScheduler(lambda: 0.0)
+    scheduler.begin_cycle(0.0, 1.0, (SLOW_TIER,))
+    scheduler.run("a", SLOW_TIER, lambda: Missing.UNSUPPORTED)
+    scheduler.begin_cycle(1e6, 1.0)
+    assert scheduler.run("a", SLOW_TIER, lambda: 8) is Missing.UNSUPPORTED
+    assert scheduler.run("b", SLOW_TIER, lambda: 9) == 9
+    assert SLOW_TIER not in scheduler.tiers_due and ESSENTIAL in scheduler.tiers_due
 
 
 def test_a_question_that_raises_is_due_again():
-    turns = CallScheduler(lambda: 0.0)
-    turns.begin(0.0, 1.0, (LINKS,))
+    scheduler = CallScheduler(lambda: 0.0)
+    scheduler.begin_cycle(0.0, 1.0, (LINKS,))
     with pytest.raises(ZeroDivisionError):
-        turns.ask("a", LINKS, lambda: 1 // 0)
-    turns.begin(1.0, 1.0)
-    assert LINKS in turns.behind and turns.ask("a", LINKS, lambda: 3) == 3
+        scheduler.run("a", LINKS, lambda: 1 // 0)
+    scheduler.begin_cycle(1.0, 1.0)
+    assert LINKS in scheduler.tiers_due and scheduler.run("a", LINKS, lambda: 3) == 3
 
 
 def slow_reader(seconds):
@@ -181,9 +181,9 @@ def test_the_cycle_after_a_card_became_slow_asks_the_essential_whatever_comes_be
     order = dict(reversed(TIERS.items()))
     for cost in (0.0, 0.0, 0.1, 0.1):
         card.cost, card.asked = cost, []
-        card.turns.begin(card.now, BUDGET, (LINKS, SLOW_TIER))
+        card.scheduler.begin_cycle(card.now, BUDGET, (LINKS, SLOW_TIER))
         for word, (tier, count) in order.items():
             for number in range(count):
-                card.turns.ask((word, number), tier, lambda k=(word, number): card.put(k))
+                card.scheduler.run((word, number), tier, lambda k=(word, number): card.put(k))
         card.now += 2.0
     assert vital() <= set(card.asked)

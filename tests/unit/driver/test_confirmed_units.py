@@ -10,8 +10,8 @@ import pytest
 
 from exporter.driver import protocol
 from exporter.driver.nvml.counter_units import MICROSECONDS, NANOSECONDS, Evidence
-from exporter.driver.nvml.gpu import Shared
-from exporter.driver.worker.main import Worker
+from exporter.driver.nvml.shared import SharedState
+from exporter.driver.worker.worker import Worker
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
 from tests.support.waiting import until
@@ -27,11 +27,11 @@ FOUND = protocol.CounterUnits(driver_version=VERSION, units={CAP: NANOSECONDS})
 
 @pytest.fixture
 def inside():
-    """Give a worker's parts in this process, with the driver and what was sent; all threads end afterwards."""
+    """Return a worker's parts in this process, with the driver and what was sent; all threads end afterwards."""
     driver, sent = FakeDriver(dict(QUIET)), []
-    one = Worker("tests.support.fake_nvml", "", SimpleNamespace(send=sent.append))
+    one = Worker(protocol.WorkerOptions(module="tests.support.fake_nvml"), SimpleNamespace(send=sent.append))
     yield SimpleNamespace(worker=one, driver=driver, sent=sent)
-    one._leave()
+    one._release()
 
 
 def first_readings(inside, again):
@@ -64,7 +64,7 @@ def test_units_outlive_an_initialisation_but_not_the_driver(inside):
 
 def test_a_counter_that_was_found_to_be_another_stays_so_over_an_initialisation(inside):
     worker = inside.worker
-    worker._driven_by(VERSION)
+    worker._set_driver_version(VERSION)
     worker._shared.units[CAP] = NANOSECONDS
     worker._shared.evidence["GPU-a"] = {CAP: Evidence(at=1.0, raw=3.0, unit=NANOSECONDS, runs_idle=True)}
     first_readings(inside, worker._start)
@@ -73,30 +73,30 @@ def test_a_counter_that_was_found_to_be_another_stays_so_over_an_initialisation(
 
 @pytest.mark.parametrize(("version", "expected"), [(VERSION, 5.0), ("580.10", None)])
 def test_a_worker_uses_what_an_earlier_one_has_found_out_about_the_same_driver(inside, version, expected):
-    inside.worker._taught = protocol.CounterUnits(driver_version=version, units={CAP: NANOSECONDS})
+    inside.worker._known_units = protocol.CounterUnits(driver_version=version, units={CAP: NANOSECONDS})
     assert shown(first_readings(inside, inside.worker._start)) == [expected] * 2
 
 
 def test_a_worker_says_once_what_it_has_found_out_and_again_when_that_changes(inside):
     worker, shared = inside.worker, inside.worker._shared
-    worker._tell()
-    worker._driven_by(VERSION)
-    worker._tell()
+    worker._send_units()
+    worker._set_driver_version(VERSION)
+    worker._send_units()
     assert inside.sent == []
     shared.units[CAP] = NANOSECONDS
     for _ in range(3):
-        worker._tell()
+        worker._send_units()
     assert inside.sent == [FOUND]
     shared.evidence["GPU-a"] = {CAP: Evidence(fits_nothing=True)}
-    worker._tell()
+    worker._send_units()
     assert inside.sent[1:] == [protocol.CounterUnits(driver_version=VERSION, units={})]
 
 
 def test_what_some_card_speaks_against_is_not_handed_on():
     units = {CAP: NANOSECONDS, "sync_boost": MICROSECONDS}
     evidence = {"GPU-a": {CAP: Evidence(runs_idle=True)}, "GPU-b": {CAP: Evidence(unit=NANOSECONDS)}}
-    assert Shared(units=units).sound_units() == units
-    assert Shared(units=units, evidence=evidence).sound_units() == {"sync_boost": MICROSECONDS}
+    assert SharedState(units=units).confirmed_units() == units
+    assert SharedState(units=units, evidence=evidence).confirmed_units() == {"sync_boost": MICROSECONDS}
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_throttle_time_goes_on_at_once_in_a_new_worker(tmp_path):
     one.source.start()
     try:
         assert one.until(lambda: one.up() and CAP in one.card().reading.clock_event_seconds)
-        assert one.until(lambda: one.source._keeper.learnt == FOUND)
+        assert one.until(lambda: one.source._supervisor.counter_units == FOUND)
         one.plan(QUIET)
         pid, at = one.pid, one.card().reading.at
         seen = []

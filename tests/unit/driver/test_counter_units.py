@@ -14,8 +14,8 @@ from exporter.driver.nvml.counter_units import (
     MICROSECONDS,
     NANOSECONDS,
     Evidence,
-    plausible,
-    weigh,
+    is_plausible,
+    update,
 )
 
 UNITS = st.sampled_from([NANOSECONDS, MICROSECONDS])
@@ -27,7 +27,7 @@ def watched(numbers, evidence=None, unit=None):
     """Take in (at, raw, active) one after another."""
     evidence = evidence or Evidence()
     for at, raw, active in numbers:
-        evidence = weigh(evidence, at, raw, active=active, unit=unit)
+        evidence = update(evidence, at, raw, active=active, unit=unit)
     return evidence
 
 
@@ -43,7 +43,7 @@ def running(gaps, unit, begin, *, share=1.0, active=True):
 def test_a_counter_that_runs_with_time_while_its_reason_is_active_shows_its_unit(unit, gaps, begin, share):
     numbers = list(running(gaps, unit, begin, share=share))
     evidence = watched(numbers)
-    assert evidence.unit == (unit if sum(gaps) >= ENOUGH_ACTIVE else None) and not evidence.refuted
+    assert evidence.unit == (unit if sum(gaps) >= ENOUGH_ACTIVE else None) and not evidence.disproved
     if evidence.unit:
         assert evidence.value(None) == pytest.approx(begin + share * sum(gaps))
 
@@ -51,7 +51,7 @@ def test_a_counter_that_runs_with_time_while_its_reason_is_active_shows_its_unit
 @given(UNITS, GAPS, BEFORE)
 def test_before_it_has_shown_its_unit_a_counter_has_no_value_but_zero(unit, gaps, begin):
     evidence = watched(running(gaps, unit, begin, share=0.0, active=False))
-    assert evidence.unit is None and evidence.value(None) is None and not evidence.refuted
+    assert evidence.unit is None and evidence.value(None) is None and not evidence.disproved
     assert evidence.value(unit) == pytest.approx(begin)  # once another card has shown it
     assert watched([(1.0, 0.0, False)]).value(None) == 0.0
 
@@ -59,10 +59,10 @@ def test_before_it_has_shown_its_unit_a_counter_has_no_value_but_zero(unit, gaps
 @given(UNITS, st.lists(st.floats(0.5, 5.0), min_size=32, max_size=40), BEFORE)
 def test_a_counter_that_runs_with_time_without_its_reason_is_something_else(unit, gaps, begin):
     evidence = watched(running(gaps, unit, begin, active=False), unit=unit)
-    assert evidence.refuted and evidence.value(unit) is None
+    assert evidence.disproved and evidence.value(unit) is None
     own = watched(running([1.0, 1.0, 1.0], unit, begin))
     numbers = [(own.at + at, own.raw + raw, active) for at, raw, active in running(gaps, unit, begin, active=False)]
-    assert watched(numbers, own).refuted
+    assert watched(numbers, own).disproved
 
 
 def restless(interval, share, hours, seed, *, burst=0.05, unit=NANOSECONDS):
@@ -79,8 +79,8 @@ def restless(interval, share, hours, seed, *, burst=0.05, unit=NANOSECONDS):
 def test_a_reason_that_comes_and_goes_between_the_looks_never_refutes_its_counter(interval, share):
     evidence = Evidence()
     for at, raw, active in restless(interval, share, hours=6, seed=3):
-        evidence = weigh(evidence, at, raw, active=active, unit=NANOSECONDS)
-        assert not evidence.refuted, at
+        evidence = update(evidence, at, raw, active=active, unit=NANOSECONDS)
+        assert not evidence.disproved, at
     if share > 0.9:
         assert evidence.unit == NANOSECONDS
 
@@ -92,13 +92,13 @@ def test_one_burst_that_no_look_has_seen_refutes_nothing(burst, quiet, interval)
     for number in range(400):
         at += interval
         raw += burst / NANOSECONDS if number == quiet else 0.0
-        evidence = weigh(evidence, at, raw, active=False)
-        assert not evidence.refuted and evidence.value(None) == raw * NANOSECONDS
+        evidence = update(evidence, at, raw, active=False)
+        assert not evidence.disproved and evidence.value(None) == raw * NANOSECONDS
 
 
 def test_without_a_known_unit_nothing_is_held_against_a_counter_that_rests():
     slow = watched(running([1.0] * 60, MICROSECONDS, 5.0, active=False))
-    assert not slow.refuted and slow.value(None) is None
+    assert not slow.disproved and slow.value(None) is None
 
 
 def test_a_counter_that_was_taken_for_something_else_is_believed_again_once_it_behaves():
@@ -108,14 +108,14 @@ def test_a_counter_that_was_taken_for_something_else_is_believed_again_once_it_b
 
     known = watched(running([1.0] * 5, NANOSECONDS, 5.0))
     ran = on(known, 1.0, 20, active=False)
-    assert ran.refuted
-    assert on(ran, 1.0, 60, active=True).refuted, "so does any clock"
+    assert ran.disproved
+    assert on(ran, 1.0, 60, active=True).disproved, "so does any clock"
     still = on(ran, 0.0, 20, active=False)
-    assert not still.refuted and still.value(None) == pytest.approx(still.raw * NANOSECONDS)
+    assert not still.disproved and still.value(None) == pytest.approx(still.raw * NANOSECONDS)
     odd = on(watched([(1.0, 5.0, True)]), 0.05, 20, active=True)
-    assert odd.refuted and odd.unit is None
+    assert odd.disproved and odd.unit is None
     fitting = on(odd, 1.0, 20, active=True)
-    assert not fitting.refuted and fitting.unit == NANOSECONDS
+    assert not fitting.disproved and fitting.unit == NANOSECONDS
 
 
 def test_a_counter_once_seen_to_run_as_nanoseconds_do_was_never_microseconds():
@@ -138,7 +138,7 @@ def test_two_looks_far_apart_do_not_show_a_unit():
 def test_a_counter_that_fits_no_unit_while_its_reason_is_active_is_something_else(steps, gaps):
     numbers = [(float(place), 7.0 + steps * place, True) for place in range(len(gaps))]
     evidence = watched(numbers)
-    assert len(gaps) - 1 >= DOUBT and evidence.refuted and evidence.value(NANOSECONDS) is None
+    assert len(gaps) - 1 >= DOUBT and evidence.disproved and evidence.value(NANOSECONDS) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e18), st.none() | st.booleans()), max_size=60))
@@ -146,7 +146,7 @@ def test_whatever_a_driver_says_a_value_is_seconds_of_a_known_unit_or_none(numbe
     at, evidence = 0.0, Evidence()
     for gap, raw, active in numbers:
         at += gap
-        evidence = weigh(evidence, at, raw, active=active)
+        evidence = update(evidence, at, raw, active=active)
         assert evidence.unit in {None, NANOSECONDS, MICROSECONDS}
         assert evidence.value(None) in {None, 0.0, raw * (evidence.unit or 0.0)}
 
@@ -163,12 +163,12 @@ def test_unknown_bits_decide_nothing():
 @pytest.mark.parametrize("unit", [NANOSECONDS, MICROSECONDS])
 def test_a_counter_never_goes_back_and_never_outruns_time(unit):
     evidence = watched(running([1.0] * 4, unit, 50.0))
-    assert plausible(evidence, evidence.at + 1.0, evidence.raw + 1.0 / unit, unit)
-    assert not plausible(evidence, evidence.at + 1.0, evidence.raw - 1.0, unit)
-    assert not plausible(evidence, evidence.at + 1.0, evidence.raw + 9.0 / unit, unit)
+    assert is_plausible(evidence, evidence.at + 1.0, evidence.raw + 1.0 / unit, unit)
+    assert not is_plausible(evidence, evidence.at + 1.0, evidence.raw - 1.0, unit)
+    assert not is_plausible(evidence, evidence.at + 1.0, evidence.raw + 9.0 / unit, unit)
 
 
 def test_a_fall_starts_the_judgement_anew_and_keeps_the_unit():
     evidence = watched(running([1.0] * 4, NANOSECONDS, 50.0))
-    fallen = weigh(evidence, evidence.at + 1.0, 5.0, active=True)
-    assert fallen.unit == NANOSECONDS and fallen.seconds == 0.0 and fallen.looks == 0
+    fallen = update(evidence, evidence.at + 1.0, 5.0, active=True)
+    assert fallen.unit == NANOSECONDS and fallen.seconds == 0.0 and fallen.reads == 0

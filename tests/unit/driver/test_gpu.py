@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.driver.nvml import library
-from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, word_of
+from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable, DriverUnavailable, reason_of
 from exporter.driver.nvml.gpm import SIGNALS as WORK
 from exporter.model import Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
@@ -224,17 +224,17 @@ def test_a_call_that_runs_can_be_seen_from_outside():
     driver = FakeDriver({})
     handle = DeviceCalls(driver, "GPU-a")
     seen = []
-    driver._nvmlDeviceGetUUID = lambda _: seen.append(handle.since) or "GPU-a"
+    driver._nvmlDeviceGetUUID = lambda _: seen.append(handle.call_started) or "GPU-a"
     handle.call("nvmlDeviceGetUUID")
     assert seen[0] is not None
-    assert handle.since is None
+    assert handle.call_started is None
 
 
 def test_every_failure_has_a_closed_word():
-    assert word_of(ImportError("x")) == "library"
-    assert word_of(ValueError("x")) == "error"
-    assert word_of(NVMLError(15)) == "lost"
-    assert word_of(NVMLError(14)) == "error"
+    assert reason_of(ImportError("x")) == "library"
+    assert reason_of(ValueError("x")) == "error"
+    assert reason_of(NVMLError(15)) == "lost"
+    assert reason_of(NVMLError(14)) == "error"
 
 
 def test_slow_signals_are_kept_between_slow_reads_and_replaced_by_them():

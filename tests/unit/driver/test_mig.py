@@ -1,4 +1,4 @@
-"""Instances of divided cards in the card book, and what a stand-in for the driver says of them."""
+"""MIG instances in the registry of GPUs, and what a stand-in for the driver says of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from exporter.driver import protocol
 from exporter.driver.daemon.registry import CardRegistry
 from exporter.driver.nvml import library
 from exporter.driver.nvml.errors import DeviceUnavailable
-from exporter.driver.nvml.gpu import GpuReader, Shared
+from exporter.driver.nvml.gpu import GpuReader
+from exporter.driver.nvml.shared import SharedState
 from exporter.model import CardFacts, CardReading, MigInstance, Missing, Signal
 from tests.support.builders import Clock
 from tests.support.fake_nvml import FakeDriver, NVMLError
 from tests.support.simulated_driver import simulated_driver
 
-WALL = 5000.0
+UNIX_NOW = 5000.0
 
 
-def part(number, uuid, parent="GPU-a"):
+def instance_facts(number, uuid, parent="GPU-a"):
     instance = MigInstance(number=number, parent=parent, profile="1g", gpu_instance=number + 7, compute_instance=0)
     return CardFacts(index=0, uuid=uuid, instance=instance)
 
@@ -28,66 +29,81 @@ def read(at, memory=1.0):
     return CardReading(at=at, signals={Signal.MEMORY_USED: memory})
 
 
-def a_book(*parts, at=100.0):
-    book = CardRegistry()
-    book.begin(1)
-    book.found(CardFacts(index=0, uuid="GPU-a", mig=True), at)
-    book.divided(protocol.InstancesRead(uuid="GPU-a", instances=tuple((facts, read(at)) for facts in parts)), WALL)
-    book.read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=read(at)), WALL)
-    return book
+def instance_reading(facts, at):
+    return protocol.InstanceReading(facts=facts, reading=read(at))
 
 
-def shown(book, now=100.5, down=""):
-    return {state.facts.uuid: state for state in book.view(now, 3.0, down)}
+def registry_of(*instances, at=100.0):
+    registry = CardRegistry()
+    registry.on_initialised(1)
+    registry.on_found(CardFacts(index=0, uuid="GPU-a", mig=True), at)
+    registry.on_instances(
+        protocol.InstancesRead(uuid="GPU-a", instances=tuple(instance_reading(facts, at) for facts in instances)),
+        UNIX_NOW,
+    )
+    registry.on_read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=0.1, reading=read(at)), UNIX_NOW)
+    return registry
 
 
-def test_instances_stand_after_their_card_with_their_place_in_the_label():
-    book = a_book(part(3, "MIG-a"), part(0, "MIG-z"))
-    assert [state.labels[0] for state in book.view(100.5, 3.0, "")] == ["0", "0:0", "0:3"]
+def shown(registry, now=100.5, down=""):
+    return {state.facts.uuid: state for state in registry.view(now, 3.0, down)}
 
 
-def test_an_instance_that_is_listed_no_more_is_forgotten_and_not_lost():
-    book = a_book(part(0, "MIG-a"), part(1, "MIG-b"))
-    book.divided(protocol.InstancesRead(uuid="GPU-a", instances=((part(1, "MIG-b"), read(101.0)),)), WALL)
-    book.judge(101.0, 2.0)
-    assert set(shown(book)) == {"GPU-a", "MIG-b"} and shown(book)["MIG-b"].status.up
+def test_instances_are_sorted_after_their_gpu_with_their_number_in_the_label():
+    registry = registry_of(instance_facts(3, "MIG-a"), instance_facts(0, "MIG-z"))
+    assert [state.labels[0] for state in registry.view(100.5, 3.0, "")] == ["0", "0:0", "0:3"]
+
+
+def test_an_instance_that_is_not_listed_any_more_is_removed_and_not_lost():
+    registry = registry_of(instance_facts(0, "MIG-a"), instance_facts(1, "MIG-b"))
+    registry.on_instances(
+        protocol.InstancesRead(uuid="GPU-a", instances=(instance_reading(instance_facts(1, "MIG-b"), 101.0),)),
+        UNIX_NOW,
+    )
+    registry.check_hangs(101.0, 2.0)
+    assert set(shown(registry)) == {"GPU-a", "MIG-b"} and shown(registry)["MIG-b"].status.up
 
 
 def test_the_instances_of_another_card_are_left_alone():
-    book = a_book(part(0, "MIG-a"))
-    book.divided(protocol.InstancesRead(uuid="GPU-b", instances=((part(0, "MIG-b", "GPU-b"), read(100.0)),)), WALL)
-    book.divided(protocol.InstancesRead(uuid="GPU-b", instances=()), WALL)
-    assert set(shown(book)) == {"GPU-a", "MIG-a"}
+    registry = registry_of(instance_facts(0, "MIG-a"))
+    registry.on_instances(
+        protocol.InstancesRead(
+            uuid="GPU-b", instances=(instance_reading(instance_facts(0, "MIG-b", "GPU-b"), 100.0),)
+        ),
+        UNIX_NOW,
+    )
+    registry.on_instances(protocol.InstancesRead(uuid="GPU-b", instances=()), UNIX_NOW)
+    assert set(shown(registry)) == {"GPU-a", "MIG-a"}
 
 
 def test_an_instance_hangs_and_is_lost_with_its_card():
-    book = a_book(part(0, "MIG-a"))
-    book.beat(protocol.Heartbeat(cycle=2, busy={0: 2.5}), 103.0)
-    book.judge(103.0, 2.0)
-    assert {state.status.reason for state in shown(book, 103.0).values()} == {"hung"}
-    assert shown(book, 103.0)["MIG-a"].reading is None
-    book.failed(protocol.CardFailed(index=0, uuid="GPU-a", cycle=2, reason="lost"), 104.0)
-    assert shown(book, 104.0)["MIG-a"].status.reason == "lost"
+    registry = registry_of(instance_facts(0, "MIG-a"))
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 2.5}), 103.0)
+    registry.check_hangs(103.0, 2.0)
+    assert {state.status.reason for state in shown(registry, 103.0).values()} == {"hung"}
+    assert shown(registry, 103.0)["MIG-a"].reading is None
+    registry.on_failed(protocol.CardFailed(index=0, uuid="GPU-a", cycle=2, reason="lost"), 104.0)
+    assert shown(registry, 104.0)["MIG-a"].status.reason == "lost"
 
 
-def test_a_card_that_is_whole_again_has_no_instances():
-    book = a_book(part(0, "MIG-a"))
-    book.found(CardFacts(index=0, uuid="GPU-a"), 101.0)
-    assert set(shown(book)) == {"GPU-a"}
+def test_a_gpu_on_which_mig_was_disabled_has_no_instances():
+    registry = registry_of(instance_facts(0, "MIG-a"))
+    registry.on_found(CardFacts(index=0, uuid="GPU-a"), 101.0)
+    assert set(shown(registry)) == {"GPU-a"}
 
 
-def test_a_card_that_never_said_who_it_is_now_is_known_by_its_index_in_spite_of_instances():
-    book = a_book(part(0, "MIG-a"))
-    book.begin(1)
-    book.failed(protocol.CardFailed(index=0, uuid="", cycle=0, reason="lost"), 101.0)
-    assert shown(book, 101.0)["GPU-a"].status.reason == "lost"
+def test_a_gpu_that_does_not_tell_its_uuid_now_is_known_by_its_index_in_spite_of_instances():
+    registry = registry_of(instance_facts(0, "MIG-a"))
+    registry.on_initialised(1)
+    registry.on_failed(protocol.CardFailed(index=0, uuid="", cycle=0, reason="lost"), 101.0)
+    assert shown(registry, 101.0)["GPU-a"].status.reason == "lost"
 
 
 # ---- through the reader
 
 
-class InstancesRead(FakeDriver):
-    """One divided card whose list of places is ``places``: place → (uuid, GPU instance)."""
+class MigDriver(FakeDriver):
+    """One MIG-enabled GPU; ``places``: number in the driver's list → (uuid, GPU instance)."""
 
     places = {1: ("MIG-one", 9), 4: ("MIG-two", 11)}
 
@@ -117,53 +133,54 @@ class InstancesRead(FakeDriver):
 
 def reader(driver):
     calls, facts = library.open_card(driver, 0)
-    return GpuReader(driver, calls, facts, "590.48.01", Shared())
+    return GpuReader(driver, calls, facts, "590.48.01", SharedState())
 
 
-def test_every_place_of_the_list_is_tried_and_holes_are_no_failure():
-    parts = reader(InstancesRead({})).instances.read(look=True)
-    assert [(facts.instance.number, facts.uuid, facts.instance.gpu_instance) for facts, _ in parts] == [
+def test_every_number_of_the_list_is_tried_and_holes_are_no_failure():
+    instances = reader(MigDriver({})).instances.read(refresh=True)
+    known = [instance.facts for instance in instances]
+    assert [(facts.instance.number, facts.uuid, facts.instance.gpu_instance) for facts in known] == [
         (1, "MIG-one", 9), (4, "MIG-two", 11),
     ]  # fmt: skip
-    assert [facts.instance.profile for facts, _ in parts] == ["", "1c.2g.20gb+me"]
-    facts, reading = parts[0]
+    assert [facts.instance.profile for facts in known] == ["", "1c.2g.20gb+me"]
+    facts, reading = known[0], instances[0].reading
     assert reading.signals[Signal.MEMORY_TOTAL] == 80 * 2**30 and [p.pid for p in reading.processes] == [100]
     assert reading.missing[Signal.UTILIZATION] is Missing.MIG and facts.pci_bus_id == ""
 
 
-def test_an_instance_that_was_deleted_and_lingers_in_the_list_is_left_out_and_the_others_are_read():
-    one = reader(driver := InstancesRead({}))
-    assert len(one.instances.read(look=True)) == 2
+def test_an_instance_that_was_deleted_and_stays_in_the_list_is_ignored_and_the_others_are_read():
+    one = reader(driver := MigDriver({}))
+    assert len(one.instances.read(refresh=True)) == 2
     driver.plan = {"at": {"MIG-one": {"*": {"error": 6}}}}
-    assert [facts.uuid for facts, _ in one.instances.read(look=False)] == ["MIG-two"]
-    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
+    assert [instance.facts.uuid for instance in one.instances.read(refresh=False)] == ["MIG-two"]
+    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-two"]
     driver.plan = {"at": {"MIG-two": {"*": {"error": 15}}}}
-    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-one"]
+    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-one"]
 
 
-def test_a_divided_card_without_permission_for_its_instances_has_none():
-    driver = InstancesRead({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
+def test_a_mig_enabled_gpu_without_permission_for_its_instances_has_none():
+    driver = MigDriver({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
     one = reader(driver)
-    assert one.instances.read(look=True) == ()
+    assert one.instances.read(refresh=True) == ()
     reading = one.read(slow=True)
     assert reading.signals[Signal.POWER] > 0 and reading.missing[Signal.INSTANCES] is Missing.NO_PERMISSION
     driver.plan = {}
-    assert len(one.instances.read(look=True)) == 2
+    assert len(one.instances.read(refresh=True)) == 2
     assert Signal.INSTANCES not in one.read(slow=True).missing
 
 
 def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
-    one = reader(InstancesRead({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
-    assert [facts.uuid for facts, _ in one.instances.read(look=True)] == ["MIG-two"]
+    one = reader(MigDriver({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
+    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-two"]
     assert one.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
 
 
 def test_old_memory_structures_serve_too():
-    driver = InstancesRead({})
+    driver = MigDriver({})
     driver._nvmlDeviceGetMemoryInfo = lambda uuid, version=None: refuse(25) if version else SimpleNamespace(
         total=10.0, used=4.0, free=6.0
     )  # fmt: skip
-    (_, reading), _ = reader(driver).instances.read(look=True)
+    reading = reader(driver).instances.read(refresh=True)[0].reading
     assert reading.signals[Signal.MEMORY_USED] == 4.0
     assert reading.missing[Signal.MEMORY_RESERVED] is Missing.UNSUPPORTED
 
@@ -173,7 +190,7 @@ def test_old_memory_structures_serve_too():
 
 @pytest.fixture
 def simulated():
-    """The node of the scenario with a divided card, a minute old, and its clock."""
+    """The node of the scenario with a MIG-enabled GPU, a minute old, and its clock."""
     clock = Clock(60.0)
     driver = simulated_driver(clock, scenario="mig", pids={"small": (4321,)})
     facts, cards = library.initialise(driver)
@@ -181,15 +198,17 @@ def simulated():
     return driver, clock, facts.driver_version
 
 
-def test_the_simulated_divided_card_has_a_busy_half_and_an_idle_one(simulated):
+def test_the_simulated_mig_enabled_gpu_has_a_busy_half_and_an_idle_one(simulated):
     driver, clock, version = simulated
     calls, facts = library.open_card(driver, 7)
     assert facts.mig and not library.open_card(driver, 6)[1].mig
-    one = GpuReader(driver, calls, facts, version, Shared())
-    one.instances.read(look=True, clock=clock)
+    one = GpuReader(driver, calls, facts, version, SharedState())
+    one.instances.read(refresh=True, clock=clock)
     clock.tick(5.0)
-    (busy, work), (idle, rest) = one.instances.read(look=False, clock=clock)
-    assert [part.instance.profile for part in (busy, idle)] == ["3g.40gb"] * 2 and busy.uuid.startswith("MIG-")
+    busy, idle = one.instances.read(refresh=False, clock=clock)
+    work, rest = busy.reading, idle.reading
+    assert [read.facts.instance.profile for read in (busy, idle)] == ["3g.40gb"] * 2
+    assert busy.facts.uuid.startswith("MIG-")
     assert [process.pid for process in work.processes] == [4321] and rest.processes == ()
     assert work.signals[Signal.SM_ACTIVE] > 0.05 > rest.signals[Signal.SM_ACTIVE]
     whole = one.read(slow=True, clock=clock)

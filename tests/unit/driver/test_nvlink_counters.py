@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.driver.nvml.gpu import GpuReader, Shared
+from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import open_card
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
+from exporter.driver.nvml.shared import SharedState
 from exporter.model import Missing
 from tests.support.fake_nvml import FakeDriver, item
 from tests.support.nvml_reading import reader, refuse
@@ -67,16 +68,16 @@ def linked(numbers):
 
 
 def test_a_sum_goes_on_over_a_new_initialisation_in_which_a_link_refuses():
-    numbers, shared = [10, 100], Shared()
+    numbers, shared = [10, 100], SharedState()
     driver = linked(numbers)
 
     def replays():
-        calls, facts = open_card(driver, 0, shared.left)
+        calls, facts = open_card(driver, 0, shared.skipped_calls)
         return GpuReader(driver, calls, facts, "590.48.01", shared).read(slow=True).nvlink_errors["replay"]
 
     assert replays() == 110
     numbers[:] = [12, -3]
-    shared.clear(driver)
+    shared.release(driver)
     assert replays() == 112
 
 

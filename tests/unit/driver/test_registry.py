@@ -8,7 +8,7 @@ import pytest
 
 from exporter.catalog import metrics
 from exporter.driver import protocol
-from exporter.driver.daemon.registry import FORGET_AFTER, OPEN_DEADLINE, CardRegistry
+from exporter.driver.daemon.registry import EXPIRE_AFTER, OPEN_DEADLINE, CardRegistry
 from exporter.model import CardFacts, CardReading, Missing, Signal, Snapshot
 
 
@@ -29,22 +29,22 @@ def failure(reason="lost", index=0, uuid="GPU-a"):
 
 
 @pytest.fixture
-def book():
+def registry():
     """Two cards that answered at 100."""
     made = CardRegistry()
-    made.begin(2)
+    made.on_initialised(2)
     for index, uuid in enumerate(("GPU-a", "GPU-b")):
-        made.found(facts(index, uuid), 100.0)
-        made.read(answer(100.0, index, uuid), 5000.0)
+        made.on_found(facts(index, uuid), 100.0)
+        made.on_read(answer(100.0, index, uuid), 5000.0)
     return made
 
 
-def card(book, uuid="GPU-a", now=100.0, down=""):
-    return next(state for state in book.view(now, 3.0, down) if state.facts.uuid == uuid)
+def card(registry, uuid="GPU-a", now=100.0, down=""):
+    return next(state for state in registry.view(now, 3.0, down) if state.facts.uuid == uuid)
 
 
-def test_a_fresh_reading_is_shown_with_its_times(book):
-    state = card(book)
+def test_a_fresh_reading_is_shown_with_its_times(registry):
+    state = card(registry)
     assert state.status.up and not state.status.hung
     assert (state.status.source, state.status.duration, state.labels) == ("gpu:GPU-a", 0.5, ("0", "GPU-a"))
     assert (state.status.last_success, state.status.last_success_unix_time, state.last_read_at) == (
@@ -55,213 +55,232 @@ def test_a_fresh_reading_is_shown_with_its_times(book):
     assert state.reading.signals[Signal.POWER] == 100.0
 
 
-def test_an_old_reading_is_withdrawn_and_its_age_stays(book):
-    assert card(book, now=103.5).status.up  # it took half a second to make
-    state = card(book, now=103.6)
+def test_an_old_reading_is_withdrawn_and_its_age_stays(registry):
+    assert card(registry, now=103.5).status.up  # it took half a second to make
+    state = card(registry, now=103.6)
     assert (state.reading, state.status.up, state.status.reason) == (None, False, "slow")
     assert state.last_read_at == 100.0
-    assert card(book, now=103.6, down="mismatch").status.reason == "mismatch"
+    assert card(registry, now=103.6, down="mismatch").status.reason == "mismatch"
 
 
 @pytest.mark.parametrize("duration, until", [(1e9, 106.0), (-5.0, 103.0), (1.5, 104.5)])
-def test_however_long_a_reading_took_it_grows_old(book, duration, until):
-    book.read(protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=duration, reading=reading(100.0)), 5000.0)
-    assert card(book, now=until).status.up and not card(book, now=until + 0.1).status.up
+def test_however_long_a_reading_took_it_grows_old(registry, duration, until):
+    registry.on_read(
+        protocol.CardRead(index=0, uuid="GPU-a", cycle=1, duration=duration, reading=reading(100.0)), 5000.0
+    )
+    assert card(registry, now=until).status.up and not card(registry, now=until + 0.1).status.up
 
 
-def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(book):
-    book.beat(protocol.Heartbeat(cycle=2, busy={0: 1.0}), 101.0)
-    assert book.judge(102.0, 2.0).hung == 0
-    verdict = book.judge(102.1, 2.0)
+def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(registry):
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 1.0}), 101.0)
+    assert registry.check_hangs(102.0, 2.0).hung == 0
+    verdict = registry.check_hangs(102.1, 2.0)
     assert (verdict.hung, verdict.answering, verdict.settled) == (1, 1, False)
-    state = card(book, now=102.1)
+    state = card(registry, now=102.1)
     assert (state.status.up, state.status.reason, state.status.hung, state.reading) == (False, "hung", True, None)
     assert state.status.failures == {"hung": 1} and state.status.skipped == 1
-    assert card(book, "GPU-b", now=102.1).status.up
-    book.judge(110.0, 2.0)
-    assert card(book, now=110.0).status.failures == {"hung": 1}  # once for each time, not for each look
+    assert card(registry, "GPU-b", now=102.1).status.up
+    registry.check_hangs(110.0, 2.0)
+    assert card(registry, now=110.0).status.failures == {"hung": 1}  # once for each time, not for each look
 
 
-def test_a_late_answer_ends_the_hang(book):
-    book.beat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
-    book.judge(101.0, 2.0)
-    book.read(answer(101.5), 5001.0)
-    assert card(book, now=102.0).status.up
-    assert book.judge(102.0, 2.0).settled
+def test_a_late_answer_ends_the_hang(registry):
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
+    registry.check_hangs(101.0, 2.0)
+    registry.on_read(answer(101.5), 5001.0)
+    assert card(registry, now=102.0).status.up
+    assert registry.check_hangs(102.0, 2.0).settled
 
 
-def test_a_card_slow_in_many_calls_does_not_hang(book):
+def test_a_card_slow_in_many_calls_does_not_hang(registry):
     for cycle in range(2, 10):
-        book.beat(protocol.Heartbeat(cycle=cycle, busy={0: 0.1}), 100.0 + cycle)
-        assert book.judge(100.0 + cycle, 2.0).hung == 0
-    assert card(book, now=109.0).status.reason == "slow"
-    assert card(book, now=109.0).status.skipped == 8
+        registry.on_heartbeat(protocol.Heartbeat(cycle=cycle, busy={0: 0.1}), 100.0 + cycle)
+        assert registry.check_hangs(100.0 + cycle, 2.0).hung == 0
+    assert card(registry, now=109.0).status.reason == "slow"
+    assert card(registry, now=109.0).status.skipped == 8
 
 
-def test_the_moment_a_card_begins_to_hang_is_known_beforehand(book):
-    assert book.next_hang(100.0, 2.0) is None
-    book.beat(protocol.Heartbeat(cycle=2, busy={0: 1.0, 1: 0.5}), 101.0)
-    assert book.next_hang(101.25, 2.0) == 0.75
-    assert book.next_hang(102.25, 2.0) == 0.25
-    assert book.next_hang(103.0, 2.0) is None
+def test_the_moment_a_card_begins_to_hang_is_known_beforehand(registry):
+    assert registry.next_hang(100.0, 2.0) is None
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 1.0, 1: 0.5}), 101.0)
+    assert registry.next_hang(101.25, 2.0) == 0.75
+    assert registry.next_hang(102.25, 2.0) == 0.25
+    assert registry.next_hang(103.0, 2.0) is None
 
 
-def test_a_card_of_a_new_worker_is_starting_not_slow(book):
-    book.begin(2)
-    assert card(book, now=110.0).status.reason == "starting"
-    book.read(answer(110.0), 5010.0)
-    assert card(book, now=114.0).status.reason == "slow"
-    assert card(book, "GPU-b", now=114.0).status.reason == "starting"
+def test_a_card_of_a_new_worker_is_starting_not_slow(registry):
+    registry.on_initialised(2)
+    assert card(registry, now=110.0).status.reason == "starting"
+    registry.on_read(answer(110.0), 5010.0)
+    assert card(registry, now=114.0).status.reason == "slow"
+    assert card(registry, "GPU-b", now=114.0).status.reason == "starting"
 
 
-def test_the_first_handle_of_a_card_may_take_long(book):
-    book.begin(1)
-    book.beat(protocol.Heartbeat(cycle=1, busy={0: 10.0}), 200.0)
-    assert book.judge(200.0, 2.0).hung == 0
-    assert book.judge(200.0 + OPEN_DEADLINE, 2.0).hung == 1
+def test_the_first_handle_of_a_card_may_take_long(registry):
+    registry.on_initialised(1)
+    registry.on_heartbeat(protocol.Heartbeat(cycle=1, busy={0: 10.0}), 200.0)
+    assert registry.check_hangs(200.0, 2.0).hung == 0
+    assert registry.check_hangs(200.0 + OPEN_DEADLINE, 2.0).hung == 1
 
 
-def test_a_hang_lasts_until_the_card_answers_not_until_the_worker_is_replaced(book):
-    book.beat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
-    book.judge(101.0, 2.0)
-    book.end()
-    book.begin(2)
-    book.found(facts(1, "GPU-b"), 102.0)
-    book.read(answer(102.0, 1, "GPU-b"), 5001.0)
-    assert not book.judge(102.0, 2.0).settled
-    assert card(book, now=102.0).status.reason == "hung"
+def test_a_hang_lasts_until_the_card_answers_not_until_the_worker_is_replaced(registry):
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
+    registry.check_hangs(101.0, 2.0)
+    registry.on_driver_down()
+    registry.on_initialised(2)
+    registry.on_found(facts(1, "GPU-b"), 102.0)
+    registry.on_read(answer(102.0, 1, "GPU-b"), 5001.0)
+    assert not registry.check_hangs(102.0, 2.0).settled
+    assert card(registry, now=102.0).status.reason == "hung"
 
 
-def test_a_lost_card_stays_visible_and_comes_back_under_its_uuid(book):
-    book.failed(failure("reset_required"), 101.0)
-    book.failed(failure("reset_required"), 102.0)
-    state = card(book, now=102.0)
+def test_a_lost_card_stays_visible_and_comes_back_under_its_uuid(registry):
+    registry.on_failed(failure("reset_required"), 101.0)
+    registry.on_failed(failure("reset_required"), 102.0)
+    state = card(registry, now=102.0)
     assert (state.status.up, state.status.reason, state.reading) == (False, "reset_required", None)
     assert state.status.failures == {"reset_required": 2}
-    book.read(answer(103.0), 5003.0)
-    assert card(book, now=103.0).status.up
+    registry.on_read(answer(103.0), 5003.0)
+    assert card(registry, now=103.0).status.up
 
 
-def test_a_card_that_is_no_longer_counted_is_lost_and_a_moved_one_is_not(book):
-    book.begin(1)
-    book.found(facts(0, "GPU-b"), 101.0)
-    book.judge(101.0, 2.0)
-    assert card(book, "GPU-a", now=101.0).status.up  # nobody has answered yet: not known to be lost
-    book.read(answer(101.0, 0, "GPU-b"), 5001.0)
-    book.judge(101.0, 2.0)
-    assert card(book, "GPU-a", now=101.0).status.reason == "lost"
-    moved = card(book, "GPU-b", now=101.0)
+@pytest.mark.parametrize(
+    "reason,shown", [("uninitialized", "lost"), ("error", "lost"), ("reset_required", "reset_required")]
+)
+def test_a_gpu_that_failed_before_it_was_not_counted_any_more_is_lost_unless_it_named_a_lasting_reason(
+    registry, reason, shown
+):
+    registry.on_failed(failure(reason), 101.0)
+    registry.on_initialised(1)
+    registry.on_found(facts(0, "GPU-b"), 102.0)
+    registry.on_read(answer(102.0, 0, "GPU-b"), 5002.0)
+    registry.check_hangs(102.0, 2.0)
+    assert card(registry, now=102.0).status.reason == shown
+    failures = card(registry, now=102.0).status.failures
+    registry.check_hangs(103.0, 2.0)
+    assert card(registry, now=103.0).status.failures == failures, "counted once"
+
+
+def test_a_card_that_is_no_longer_counted_is_lost_and_a_moved_one_is_not(registry):
+    registry.on_initialised(1)
+    registry.on_found(facts(0, "GPU-b"), 101.0)
+    registry.check_hangs(101.0, 2.0)
+    assert card(registry, "GPU-a", now=101.0).status.up  # nobody has answered yet: not known to be lost
+    registry.on_read(answer(101.0, 0, "GPU-b"), 5001.0)
+    registry.check_hangs(101.0, 2.0)
+    assert card(registry, "GPU-a", now=101.0).status.reason == "lost"
+    moved = card(registry, "GPU-b", now=101.0)
     assert (moved.status.up, moved.labels) == (True, ("0", "GPU-b"))
 
 
-def test_an_index_without_a_uuid_is_the_absent_card_that_stood_there(book):
-    book.begin(2)
-    book.found(facts(0), 101.0)
-    book.read(answer(101.0), 5001.0)
-    book.failed(failure("reset_required", index=1, uuid=""), 101.0)
-    book.judge(101.0, 2.0)
-    assert card(book, "GPU-b", now=101.0).status.reason == "reset_required"
+def test_an_index_without_a_uuid_is_the_absent_card_that_stood_there(registry):
+    registry.on_initialised(2)
+    registry.on_found(facts(0), 101.0)
+    registry.on_read(answer(101.0), 5001.0)
+    registry.on_failed(failure("reset_required", index=1, uuid=""), 101.0)
+    registry.check_hangs(101.0, 2.0)
+    assert card(registry, "GPU-b", now=101.0).status.reason == "reset_required"
 
 
-def test_a_lost_card_is_forgotten_after_a_day(book):
-    book.begin(1)
-    book.found(facts(0, "GPU-b"), 101.0)
-    for now in (101.0, 100.0 + FORGET_AFTER, 102.0 + FORGET_AFTER):
-        book.read(answer(now, 0, "GPU-b"), 5001.0)
-        book.judge(now, 2.0)
-        kept = [state.facts.uuid for state in book.view(now, 3.0, "")]
-        assert kept == (["GPU-a", "GPU-b"] if now <= 100.0 + FORGET_AFTER else ["GPU-b"])
+def test_a_lost_card_is_forgotten_after_a_day(registry):
+    registry.on_initialised(1)
+    registry.on_found(facts(0, "GPU-b"), 101.0)
+    for now in (101.0, 100.0 + EXPIRE_AFTER, 102.0 + EXPIRE_AFTER):
+        registry.on_read(answer(now, 0, "GPU-b"), 5001.0)
+        registry.check_hangs(now, 2.0)
+        kept = [state.facts.uuid for state in registry.view(now, 3.0, "")]
+        assert kept == (["GPU-a", "GPU-b"] if now <= 100.0 + EXPIRE_AFTER else ["GPU-b"])
 
 
-def kept(book, now):
-    return [state.facts.uuid for state in book.view(now, 3.0, "")]
+def kept(registry, now):
+    return [state.facts.uuid for state in registry.view(now, 3.0, "")]
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_a_card_that_hangs_for_days_is_not_forgotten(book, workers):
+def test_a_card_that_hangs_for_days_is_not_forgotten(registry, workers):
     for hour in range(1, 60):
         now = 100.0 + 3600.0 * hour
         if workers and hour % 6 == 0:  # a new worker for its sake, in which it hangs again
-            book.begin(2)
-            book.found(facts(0), now)
-            book.found(facts(1, "GPU-b"), now)
-        book.read(answer(now), 5000.0)
-        book.beat(protocol.Heartbeat(cycle=2, busy={1: 50.0}), now)
-        book.judge(now, 2.0)
-        assert kept(book, now) == ["GPU-a", "GPU-b"]
-        assert card(book, "GPU-b", now=now).status.reason == "hung"
+            registry.on_initialised(2)
+            registry.on_found(facts(0), now)
+            registry.on_found(facts(1, "GPU-b"), now)
+        registry.on_read(answer(now), 5000.0)
+        registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={1: 50.0}), now)
+        registry.check_hangs(now, 2.0)
+        assert kept(registry, now) == ["GPU-a", "GPU-b"]
+        assert card(registry, "GPU-b", now=now).status.reason == "hung"
 
 
-def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(book):
-    book.begin(2)
-    book.found(facts(0), 100.0)
-    for now in (200.0, 200.0 + FORGET_AFTER, 900.0 + FORGET_AFTER):
-        book.read(answer(now), 5000.0)
-        book.beat(protocol.Heartbeat(cycle=2, busy={1: now - 100.0}), now)
-        book.judge(now, 2.0)
-        assert kept(book, now)[:2] == ["GPU-a", "GPU-b"]
+def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(registry):
+    registry.on_initialised(2)
+    registry.on_found(facts(0), 100.0)
+    for now in (200.0, 200.0 + EXPIRE_AFTER, 900.0 + EXPIRE_AFTER):
+        registry.on_read(answer(now), 5000.0)
+        registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={1: now - 100.0}), now)
+        registry.check_hangs(now, 2.0)
+        assert kept(registry, now)[:2] == ["GPU-a", "GPU-b"]
 
 
-def test_cards_that_were_let_go_of_for_days_are_all_there_at_the_first_look_and_after(book):
-    now = 200.0 + FORGET_AFTER
-    book.end()
-    book.begin(2)
-    book.found(facts(0), now)
-    book.judge(now, 2.0)
-    assert kept(book, now) == ["GPU-a", "GPU-b"]
-    book.found(facts(1, "GPU-b"), now)
-    book.judge(now, 2.0)
+def test_cards_that_were_let_go_of_for_days_are_all_there_at_the_first_look_and_after(registry):
+    now = 200.0 + EXPIRE_AFTER
+    registry.on_driver_down()
+    registry.on_initialised(2)
+    registry.on_found(facts(0), now)
+    registry.check_hangs(now, 2.0)
+    assert kept(registry, now) == ["GPU-a", "GPU-b"]
+    registry.on_found(facts(1, "GPU-b"), now)
+    registry.check_hangs(now, 2.0)
     for index, uuid in enumerate(("GPU-a", "GPU-b")):
-        book.read(answer(now, index, uuid), 5000.0)
-        book.judge(now, 2.0)
-        assert card(book, uuid, now=now).status.up
+        registry.on_read(answer(now, index, uuid), 5000.0)
+        registry.check_hangs(now, 2.0)
+        assert card(registry, uuid, now=now).status.up
 
 
-def test_links_that_never_were_up_are_hidden_and_one_that_fell_is_shown(book):
-    book.read(answer(101.0, nvlink_up={0: True, 1: False}), 5001.0)
-    assert card(book, now=101.0).reading.nvlink_up == {0: True}
-    book.end()
-    book.begin(2)
-    book.read(answer(102.0, nvlink_up={0: False, 1: False}), 5002.0)
-    assert card(book, now=102.0).reading.nvlink_up == {0: False}
+def test_links_that_never_were_up_are_hidden_and_one_that_fell_is_shown(registry):
+    registry.on_read(answer(101.0, nvlink_up={0: True, 1: False}), 5001.0)
+    assert card(registry, now=101.0).reading.nvlink_up == {0: True}
+    registry.on_driver_down()
+    registry.on_initialised(2)
+    registry.on_read(answer(102.0, nvlink_up={0: False, 1: False}), 5002.0)
+    assert card(registry, now=102.0).reading.nvlink_up == {0: False}
 
 
-def test_a_kind_of_arithmetic_is_shown_from_its_first_use_on(book):
-    book.read(answer(101.0, pipe_active={"fp32": 0.25, "fp64": 0.0}), 1e9)
-    assert set(card(book).pipes) == {"fp32"}
-    book.read(answer(102.0, pipe_active={"fp32": 0.0, "fp64": 0.0}), 1e9)
-    rows = metrics.GPU_PIPE_ACTIVE_RATIO.read(Snapshot(at=102.0, unix_time=1e9, cards=(card(book, now=102.0),)))
+def test_a_kind_of_arithmetic_is_shown_from_its_first_use_on(registry):
+    registry.on_read(answer(101.0, pipe_active={"fp32": 0.25, "fp64": 0.0}), 1e9)
+    assert set(card(registry).pipes) == {"fp32"}
+    registry.on_read(answer(102.0, pipe_active={"fp32": 0.0, "fp64": 0.0}), 1e9)
+    rows = metrics.GPU_PIPE_ACTIVE_RATIO.read(Snapshot(at=102.0, unix_time=1e9, cards=(card(registry, now=102.0),)))
     assert list(rows) == [(("0", "GPU-a", "fp32"), 0.0)]
 
 
-def test_signals_that_failed_are_counted_and_those_a_card_lacks_are_not(book):
+def test_signals_that_failed_are_counted_and_those_a_card_lacks_are_not(registry):
     missing = {Signal.POWER: Missing.ERROR, Signal.ENERGY: Missing.INVALID, Signal.FAN_SPEED: Missing.UNSUPPORTED}
-    book.read(answer(101.0, missing=missing), 5001.0)
-    assert card(book, now=101.0).status.failures == {"signal_error": 1, "signal_invalid": 1}
+    registry.on_read(answer(101.0, missing=missing), 5001.0)
+    assert card(registry, now=101.0).status.failures == {"signal_error": 1, "signal_invalid": 1}
 
 
-def test_a_cycle_is_complete_when_all_that_can_answer_have(book):
-    book.beat(protocol.Heartbeat(cycle=2, busy={}), 101.0)
-    assert book.waiting() and not book.complete()
-    book.read(answer(101.0), 5001.0)
-    assert not book.complete()
-    book.read(answer(101.0, 1, "GPU-b"), 5001.0)
-    assert book.complete() and not book.waiting()
-    book.beat(protocol.Heartbeat(cycle=3, busy={0: 1.0}), 102.0)
-    book.read(answer(102.0, 1, "GPU-b"), 5002.0)
-    assert book.complete()
+def test_a_cycle_is_complete_when_all_that_can_answer_have(registry):
+    registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={}), 101.0)
+    assert registry.waiting() and not registry.complete()
+    registry.on_read(answer(101.0), 5001.0)
+    assert not registry.complete()
+    registry.on_read(answer(101.0, 1, "GPU-b"), 5001.0)
+    assert registry.complete() and not registry.waiting()
+    registry.on_heartbeat(protocol.Heartbeat(cycle=3, busy={0: 1.0}), 102.0)
+    registry.on_read(answer(102.0, 1, "GPU-b"), 5002.0)
+    assert registry.complete()
 
 
-def test_each_state_is_logged_on_entering_and_on_leaving(book, caplog):
+def test_each_state_is_logged_on_entering_and_on_leaving(registry, caplog):
     caplog.set_level(logging.INFO)
     for now in (100.0, 100.5):
-        book.log_changes(now, 3.0, "")
+        registry.log_changes(now, 3.0, "")
     for now in (101.0, 101.5):
-        book.failed(failure(), now)
-        book.log_changes(now, 3.0, "")
+        registry.on_failed(failure(), now)
+        registry.log_changes(now, 3.0, "")
     for now in (102.0, 102.5):
-        book.read(answer(now), 5000.0)
-        book.log_changes(now, 3.0, "")
+        registry.on_read(answer(now), 5000.0)
+        registry.log_changes(now, 3.0, "")
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "event=state_changed source=gpu:GPU-a state=down reason=lost gpu=0",
@@ -269,7 +288,7 @@ def test_each_state_is_logged_on_entering_and_on_leaving(book, caplog):
     ]
 
 
-def test_signals_that_a_card_lacks_are_logged_once(book, caplog):
+def test_signals_that_a_card_lacks_are_logged_once(registry, caplog):
     caplog.set_level(logging.INFO)
     missing = {
         Signal.FAN_SPEED: Missing.UNSUPPORTED,
@@ -277,8 +296,8 @@ def test_signals_that_a_card_lacks_are_logged_once(book, caplog):
         Signal.POWER: Missing.ERROR,
     }
     for now in (101.0, 102.0):
-        book.read(answer(now, missing=missing), 5000.0)
-        book.log_changes(now, 3.0, "")
+        registry.on_read(answer(now, missing=missing), 5000.0)
+        registry.log_changes(now, 3.0, "")
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "event=unsupported_signals source=gpu:GPU-a gpu=0 signals=fan_speed:unsupported,energy:no_permission"

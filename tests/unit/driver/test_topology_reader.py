@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from exporter.driver import protocol
@@ -53,13 +54,13 @@ class Joined:
 
 def read(driver):
     reader = TopologyReader(driver)
-    return reader.read(HANDLES), reader.whole
+    return reader.read(HANDLES), reader.complete
 
 
 def test_pairs_and_links_are_asked_with_the_driver_s_own_numbers():
     driver = Joined()
-    found, whole = read(driver)
-    assert whole
+    found, complete = read(driver)
+    assert complete
     assert found["GPU-a"] == CardTopology(
         peers={
             "GPU-b": Peer(
@@ -81,9 +82,9 @@ ANCESTOR, ACCESS, END = (
 
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 10, 13, 17, 19, 21, 25, 27, 999])
 def test_each_refusal_costs_its_own_answer_and_only_passing_ones_are_asked_again_soon(code):
-    found, whole = read(Joined(**{ANCESTOR: code}))
+    found, complete = read(Joined(**{ANCESTOR: code}))
     assert found["GPU-a"].peers["GPU-b"].pci_path == "" and found["GPU-a"].peers["GPU-b"].access["read"] == "ok"
-    assert whole is (code in {2, 3, 4, 13, 25})
+    assert complete is (code in {2, 3, 4, 13, 25})
     found, _ = read(Joined(**{ACCESS: code}))
     assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE")
     found, _ = read(Joined(**{END: code, "nvmlDeviceGetNvLinkRemotePciInfo": 3}))
@@ -91,10 +92,10 @@ def test_each_refusal_costs_its_own_answer_and_only_passing_ones_are_asked_again
 
 
 def test_a_card_that_is_lost_on_the_way_costs_its_pairs_only():
-    found, whole = read(Joined(**{f"{ANCESTOR}:b": 15}))
-    assert not whole and found["GPU-a"].peers["GPU-b"].pci_path == "NODE" and found["GPU-b"].peers == {}
-    found, whole = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
-    assert not whole and set(found) == {"GPU-b"}
+    found, complete = read(Joined(**{f"{ANCESTOR}:b": 15}))
+    assert not complete and found["GPU-a"].peers["GPU-b"].pci_path == "NODE" and found["GPU-b"].peers == {}
+    found, complete = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
+    assert not complete and set(found) == {"GPU-b"}
 
 
 @pytest.mark.parametrize("code", [1, 9, 12, 18])
@@ -107,8 +108,8 @@ def test_a_refused_pair_of_linked_cards_is_asked_again_because_the_fabric_may_be
     driver = Joined()
     answer = driver.answer
     driver.answer = lambda name, handle, *args: 5 if name == ACCESS else answer(name, handle, *args)
-    found, whole = read(driver)
-    assert found["GPU-a"].peers["GPU-b"].access["nvlink"] == "not_supported" and not whole
+    found, complete = read(driver)
+    assert found["GPU-a"].peers["GPU-b"].access["nvlink"] == "not_supported" and not complete
 
 
 @pytest.mark.parametrize("garbage", [-1, 7, 2**32 - 1, None, "40", 3.5])
@@ -124,9 +125,9 @@ def test_answers_that_mean_nothing_are_left_out(garbage):
 
 
 def test_a_pass_is_left_when_somebody_else_needs_the_driver():
-    driver, turns = Joined(), iter([True, True, True])
+    driver, scheduler = Joined(), iter([True, True, True])
     with pytest.raises(Interrupted):
-        TopologyReader(driver, lambda: next(turns, False)).read(HANDLES)
+        TopologyReader(driver, lambda: next(scheduler, False)).read(HANDLES)
     assert not any(asked[1] == "b" for asked in driver.asked)
 
 
@@ -139,8 +140,8 @@ def test_the_binding_s_own_objection_counts_as_not_supported():
 
     driver = Joined()
     driver.nvmlDeviceGetP2PStatus = refuse
-    found, whole = read(driver)
-    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and whole
+    found, complete = read(driver)
+    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and complete
     assert DeviceCalls(driver, "a").call("nvmlDeviceGetP2PStatus", "b", (0,), key="k") is Missing.UNSUPPORTED
 
 
@@ -155,27 +156,26 @@ def test_topologies_pass_the_pipe_unchanged():
 
 
 @pytest.mark.parametrize(
-    "card_body",
+    "body",
     [
-        {"peers": {"GPU-b": ["FAR", {}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", {"fly": "ok"}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", {"read": "maybe"}]}, "links": {}},
-        {"peers": {"GPU-b": ["SYS", []]}, "links": {}},
-        {"peers": {"GPU-b": "SYS"}, "links": {}},
-        {"peers": {}, "links": {"64": ["switch", ""]}},
-        {"peers": {}, "links": {"x": ["switch", ""]}},
-        {"peers": {}, "links": {"0": ["moon", ""]}},
-        {"peers": {}, "links": {"0": ["gpu", 7]}},
-        {"peers": {str(i): ["SYS", {}] for i in range(65)}, "links": {}},
-        {"peers": {}},
+        {"peers": {"GPU-b": {"pci_path": "FAR"}}},
+        {"peers": {"GPU-b": {"access": {"fly": "ok"}}}},
+        {"peers": {"GPU-b": {"access": {"read": "maybe"}}}},
+        {"peers": {"GPU-b": {"access": []}}},
+        {"peers": {"GPU-b": "SYS"}},
+        {"peers": {"x" * 513: {}}},
+        {"peers": {f"GPU-{number}": {} for number in range(65)}},
+        {"links": {64: {"kind": "switch"}}},
+        {"links": {"x": {"kind": "switch"}}},
+        {"links": {0: {"kind": "moon"}}},
+        {"links": {0: {"kind": "gpu", "pci_bus_id": 7}}},
+        {"links": {0: {}}},
         [],
         None,
     ],
 )
-def test_what_no_worker_writes_is_refused_as_broken_protocol(card_body):
-    import json  # noqa: PLC0415
-
-    frame = json.dumps({"kind": "TopologyRead", "cards": {"GPU-a": card_body}}).encode()
+def test_what_no_worker_writes_is_refused_as_broken_protocol(body):
+    frame = msgspec.msgpack.encode({"kind": "TopologyRead", "cards": {"GPU-a": body}})
     with pytest.raises(DriverError):
         protocol.decode(frame)
 

@@ -1,4 +1,4 @@
-"""Work of cards in-process: the window between two samples, turns between cards, and what simulated cards answer."""
+"""Work of cards in-process: the window between two samples, scheduler between cards, and what simulated cards answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from exporter.driver.nvml.gpm import SIGNALS, WINDOW_MOST, GpmCounters, GpmLock
+from exporter.driver.nvml.gpm import MAX_WINDOW, SIGNALS, GpmCounters, GpmLock
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.model import Missing, Signal
 from exporter.simulate.driver import NVMLError
@@ -20,7 +20,7 @@ from tests.support.simulated_driver import simulated_driver
 
 @pytest.fixture
 def node():
-    """A simulated driver on a clock that tests move, and the room of its cards."""
+    """A simulated driver on a clock that tests move, and the lock of its cards."""
     clock = Clock(60.0)
     driver = simulated_driver(clock, scenario="healthy")
     initialise(driver)
@@ -28,9 +28,9 @@ def node():
 
 
 def counters(node, index=0):
-    driver, _, room = node
+    driver, _, lock = node
     calls, _ = open_card(driver, index)
-    return GpmCounters(driver, calls, room)
+    return GpmCounters(driver, calls, lock)
 
 
 def test_the_first_read_has_nothing_to_compare_with(node):
@@ -57,47 +57,47 @@ def test_two_reads_within_a_tenth_of_a_second_are_one(node):
 def test_after_a_long_gap_the_window_starts_anew(node):
     one = counters(node)
     one.read(node[1])
-    node[1].tick(WINDOW_MOST + 1.0)
+    node[1].tick(MAX_WINDOW + 1.0)
     assert set(one.read(node[1]).values.values()) == {Missing.STARTING}
     node[1].tick(1.0)
     assert isinstance(one.read(node[1]).values[Signal.SM_ACTIVE], float)
 
 
 def test_while_another_card_is_inside_for_ever_a_card_waits_once_and_not_long(node):
-    one, (_, clock, room) = counters(node), node
+    one, (_, clock, lock) = counters(node), node
     one.read(clock)
     clock.tick(2.0)
     entered, leave = threading.Event(), threading.Event()
 
     def stay():
-        assert room.enter()
+        assert lock.acquire()
         entered.set()
         leave.wait(10)
-        room.leave()
+        lock.release()
 
     other = threading.Thread(target=stay)
     other.start()
     assert entered.wait(10)
     assert set(one.read(clock).values.values()) == {Missing.BUSY}
-    assert room._stuck  # from here on nobody waits
+    assert lock._stuck  # from here on nobody waits
     leave.set()
     other.join(10)
     assert isinstance(one.read(clock).values[Signal.SM_ACTIVE], float)
 
 
 def test_it_is_known_who_is_inside_and_for_how_long():
-    room = GpmLock()
-    assert room.enter("GPU-a")
-    assert room.inside(time.monotonic() + 5.0) == {"GPU-a": pytest.approx(5.0, abs=1.0)}
-    room.leave()
-    assert room.inside(time.monotonic()) == {}
+    lock = GpmLock()
+    assert lock.acquire("GPU-a")
+    assert lock.holder(time.monotonic() + 5.0) == {"GPU-a": pytest.approx(5.0, abs=1.0)}
+    lock.release()
+    assert lock.holder(time.monotonic()) == {}
 
 
 def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
-    driver, clock, room = node
+    driver, clock, lock = node
     calls, _ = open_card(driver, 0)
-    one, other = GpmCounters(driver, calls, room, card="GPU-a"), counters(node, 1)
-    room.resting["GPU-a"] = clock.now + 10.0
+    one, other = GpmCounters(driver, calls, lock, uuid="GPU-a"), counters(node, 1)
+    lock.backed_off["GPU-a"] = clock.now + 10.0
     assert set(one.read(clock).values.values()) == {Missing.BUSY}
     assert set(other.read(clock).values.values()) == {Missing.STARTING}
     clock.tick(10.0)
@@ -105,19 +105,19 @@ def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
 
 
 def test_buffers_go_from_one_reader_to_the_next_and_back_to_the_driver(node, monkeypatch):
-    driver, clock, room = node
+    driver, clock, lock = node
     freed = []
     monkeypatch.setattr(driver, "nvmlGpmSampleFree", freed.append)
     one = counters(node)
     one.read(clock)
     one.close()
-    assert len(room.buffers) == 2
+    assert len(lock.buffers) == 2
     two = counters(node, 1)
     two.read(clock)
-    assert room.buffers == []
+    assert lock.buffers == []
     two.close()
-    room.clear(driver)
-    assert len(freed) == 2 and room.buffers == []
+    lock.free_buffers(driver)
+    assert len(freed) == 2 and lock.buffers == []
 
 
 def test_a_driver_without_the_functions_has_no_work_signals(node, monkeypatch):
@@ -148,7 +148,7 @@ def answer(code):
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc"])
 def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(node, monkeypatch, name, code):
-    driver, clock, room = node
+    driver, clock, lock = node
     with monkeypatch.context() as patch:
         patch.setattr(driver, name, answer(code))
         one = counters(node)
@@ -156,8 +156,8 @@ def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(nod
         assert why == {
             Missing.UNSUPPORTED if code in FOR_GOOD else Missing.NO_PERMISSION if code == 4 else Missing.ERROR
         }
-        assert room.enter(), "the turn is given back"
-        room.leave()
+        assert lock.acquire(), "the turn is given back"
+        lock.release()
     one.read(clock)
     clock.tick(1.0)
     back = set(one.read(clock).values.values())
@@ -168,7 +168,7 @@ def test_no_return_code_of_what_comes_first_costs_more_than_the_work_signals(nod
 
 
 def work(scenario, begin, end, metrics=(SM, OCCUPANCY, TENSOR, DRAM), **more):
-    """Give utilisation and metrics of each card between two times of a scenario."""
+    """Return utilisation and metrics of each card between two times of a scenario."""
     world = World(scenario, seed=0, **more)
     world.advance_to(begin)
     first = [GpmSample() for _ in world.gpus]

@@ -1,0 +1,40 @@
+"""What the GPUs of one worker share, and what outlives an initialisation of the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from exporter.driver.nvml.counter_units import Evidence
+from exporter.driver.nvml.gpm import GpmLock
+from exporter.driver.nvml.nvlink_counters import NvLinkCounters
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """``units``: reason → unit of its counter of clock event time, as some GPU has shown it.
+
+    ``evidence``: UUID → reason → what that GPU's counter has shown.  ``nvlink_counters``: UUID → the sums over its
+    NVLinks.  ``skipped_calls``: see ``open_card``.
+    """
+
+    gpm_lock: GpmLock = field(default_factory=GpmLock)
+    units: dict[str, float] = field(default_factory=dict)
+    evidence: dict[str, dict[str, Evidence]] = field(default_factory=dict)
+    nvlink_counters: dict[str, NvLinkCounters] = field(default_factory=dict)
+    skipped_calls: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def release(self, driver: Any) -> None:
+        """Free what the driver has allocated: it is about to be shut down."""
+        self.gpm_lock.free_buffers(driver)
+
+    def reset_units(self) -> None:
+        """Forget what the counters have shown: another driver may count otherwise."""
+        self.units.clear()
+        self.evidence.clear()
+
+    def confirmed_units(self) -> dict[str, float]:
+        """Return the units of the counters that no GPU's evidence disproves."""
+        shown = [item for evidence in list(self.evidence.values()) for item in list(evidence.items())]
+        disproved = {reason for reason, evidence in shown if evidence.disproved}
+        return {reason: unit for reason, unit in list(self.units.items()) if reason not in disproved}
