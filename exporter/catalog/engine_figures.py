@@ -171,7 +171,13 @@ RATES = (
     _figure(
         "request_rate",
         lambda figures: figures.request_rate,
-        "Requests finished per second during the window.",
+        "Requests finished per second during the window, without those that were rejected.",
+        series=SeriesSet.FULL,
+    ),
+    _figure(
+        "rejected_request_rate",
+        lambda figures: figures.rejected_rate,
+        "Requests per second during the window that the engine refused on purpose because its queue was full.",
         series=SeriesSet.FULL,
     ),
     _figure(

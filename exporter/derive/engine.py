@@ -27,7 +27,8 @@ _GAUGES = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING, Quantity.KV_CAC
 _TOKEN_RATE = "generation_token_rate"  # noqa: S105 - a rate, no secret
 _REQUEST_RATE = "request_rate"
 
-_OF_CLIENTS = frozenset({"invalid", "abort", "rejected"})
+_REJECTED = "rejected"
+_OF_CLIENTS = frozenset({"invalid", "abort", _REJECTED})
 
 
 def window_figures(
@@ -69,7 +70,8 @@ def _window(
         hit_ratio=None if queries is None or hits is None else hit_ratio(queries, hits),
         latency=_latencies(history, label, latest, quantiles),
         error_ratio=_error_ratio(base, latest),
-        request_rate=sum(finished.values()) / seconds if known else None,
+        request_rate=(sum(finished.values()) - finished.get(_REJECTED, 0.0)) / seconds if known else None,
+        rejected_rate=finished[_REJECTED] / seconds if known and _REJECTED in finished else None,
         generation_token_rate=None if tokens is None else tokens / seconds,
         rank_token_rates={
             rank: increase / seconds
@@ -118,7 +120,8 @@ def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:
     responses = {} if RESPONSES in latest.withdrawn else _increases(base.responses, latest.responses)
     if not responses and "error" not in finished:
         return None  # an engine that counts no failures has not shown that there are none
-    failed = responses.get("5xx", 0.0)
+    # Engines that have an HTTP side answer shed load with 503.
+    failed = max(0.0, responses.get("5xx", 0.0) - finished.get(_REJECTED, 0.0))
     served = sum(count for outcome, count in finished.items() if outcome not in _OF_CLIENTS)
     total = max(responses.get("2xx", 0.0) + failed, served)
     return max(failed, finished.get("error", 0.0)) / total if total > 0 else None

@@ -114,7 +114,8 @@ class WindowFigures(Struct, frozen=True, kw_only=True):
     hit_ratio: float | None = None
     latency: Mapping[Stage, LatencySummary] = EMPTY
     error_ratio: float | None = None
-    request_rate: float | None = None  # finished requests per second
+    request_rate: float | None = None  # finished requests per second, without those that were rejected
+    rejected_rate: float | None = None  # requests per second that the engine refused on purpose
     generation_token_rate: float | None = None
     rank_token_rates: Mapping[str, float] = EMPTY
     request_tokens: float | None = None  # mean length of finished requests: prompt and answer

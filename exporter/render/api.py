@@ -97,6 +97,7 @@ class WindowDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hit_ratio: float | None = None
     error_ratio: float | None = None
     request_rate: float | None = None
+    rejected_rate: float | None = None
     generation_token_rate: float | None = None
     latency: dict[str, dict[str, float]] = {}  # stage → quantile → seconds
 
@@ -317,6 +318,7 @@ def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
                 hit_ratio=figures.hit_ratio,
                 error_ratio=figures.error_ratio,
                 request_rate=figures.request_rate,
+                rejected_rate=figures.rejected_rate,
                 generation_token_rate=figures.generation_token_rate,
                 latency={
                     stage.value: {f"{quantile:g}": seconds for quantile, seconds in summary.quantiles.items()}

@@ -221,6 +221,32 @@ def test_what_clients_did_wrong_or_gave_up_does_not_dilute_the_error_ratio():
     assert answers(readings)["1m"].error_ratio == pytest.approx(0.9)
 
 
+def test_shed_load_is_no_error_and_no_finished_request_but_has_a_rate_of_its_own():
+    """vLLM 0.32 with a bounded queue: 58 served, 1,678 answered 503 on purpose, no error."""
+    readings = [
+        page(
+            at,
+            finished={"0": {"stop": 58.0 * at, "error": 0.0}, "": {"rejected": 1678.0 * at}},
+            responses={"2xx": 58.0 * at, "5xx": 1678.0 * at},
+        )
+        for at in (0, 10)
+    ]
+    figures = answers(readings)["1m"]
+    assert figures.error_ratio == 0
+    assert (figures.request_rate, figures.rejected_rate) == (58, 1678)
+
+
+def test_errors_beside_shed_load_are_errors_still():
+    finished = {"0": {"stop": 70.0}, "": {"rejected": 100.0}}
+    readings = [page(0), page(10, finished=finished, responses={"2xx": 70.0, "5xx": 130.0})]
+    assert answers(readings)["1m"].error_ratio == 30 / 100
+
+
+def test_an_engine_that_does_not_count_what_it_sheds_has_no_rate_of_it():
+    figures = answers([page(at, finished={"0": {"stop": 1.0 * at}}) for at in (0, 5)])["1m"]
+    assert (figures.request_rate, figures.rejected_rate) == (1, None)
+
+
 def test_a_side_that_left_the_page_has_no_say_in_the_errors():
     first, then = requests(0, 0, 0, 0, 0), requests(5, 80, 0, 0, 20)
     assert answers([first, then, requests(10, 160, 0)])["1m"].error_ratio == 0
