@@ -40,13 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_urls(host: str, port: int, lines: tuple[str, ...] = ()) -> None:
-    """Print where the metrics are, after ``lines``."""
+    """Print where the metrics are, then ``lines``."""
     shown = f"[{host}]" if ":" in host else host
     with contextlib.suppress(OutputError):  # the log has it too, and nothing is served worse
         streams.print_lines(
-            *lines,
             f"metrics   http://{shown}:{port}/metrics",
             f"ready     http://{shown}:{port}/-/ready",
+            *lines,
             "stop with Ctrl-C",
         )
 

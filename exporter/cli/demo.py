@@ -53,7 +53,7 @@ def guide(scenario: Scenario, fault_at: float | None = None) -> tuple[str, ...]:
 
 
 def serve_simulated(node: SimulatedNode, settings: Settings, lines: tuple[str, ...] = ()) -> int:
-    """Run the daemon on a simulated node until stopped, and return the exit code; ``lines`` are printed first."""
+    """Run the daemon on a simulated node until stopped; ``lines`` are printed after the URLs."""
     signals.install_handlers()  # what is started from here on is stopped in order, so a stop signal has to wait
     node.start()
     try:

@@ -85,7 +85,7 @@ def test_the_wheel_says_its_version(clean, tmp_path):
 def test_the_wheel_brings_what_the_daemon_needs_and_nothing_of_the_boards_or_the_tests(clean, tmp_path):
     code = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
     names = set(typed(clean, "python", "-c", code, cwd=tmp_path).stdout.split())
-    assert {"shardwatch", "pyyaml", "nvidia-ml-py"} <= names
+    assert {"shardwatch", "pyyaml", "nvidia-ml-py", "prometheus_client", "requests"} <= names
     assert not names & {
         "grafanalib",
         "pytest",
@@ -93,9 +93,18 @@ def test_the_wheel_brings_what_the_daemon_needs_and_nothing_of_the_boards_or_the
         "mypy",
         "attrs",
         "promql-parser",
-        "prometheus_client",
-        "requests",
+        "shtab",
     }
+
+
+def test_the_generators_are_commands_of_the_installed_program(clean, tmp_path):
+    said = typed(clean, "shardwatch", "alerts", "--output", "rules", "--language", "en", cwd=tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert (tmp_path / "rules/en/rules.yaml").read_text() == (ROOT / "alerts/generated/en/rules.yaml").read_text()
+    said = typed(clean, "shardwatch", "dashboards", "--output", "dashboards", cwd=tmp_path)
+    assert said.returncode == 2 and "pip install 'shardwatch[dashboards]'" in said.stderr
+    for command in (["completion", "bash"], ["config", "--example"], ["config", "--schema"]):
+        assert typed(clean, "shardwatch", *command, cwd=tmp_path).returncode == 0
 
 
 def test_one_cycle_works_from_the_wheel_on_a_node_without_cards(clean, tmp_path):

@@ -39,24 +39,24 @@ def test_the_node_is_started_as_it_is_here():
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        ("prometheus/prometheus.yaml", ("global", "unknown key")),
+        ("prometheus/prometheus.yaml", ("scrape_configs", "unknown key")),
         ("compose.yaml", ("services", "unknown key")),
         ("systemd/shardwatch.service", ("expected",)),
     ],
 )
-def test_a_file_of_somebody_else_is_refused_by_the_names_in_it(wrong, words):
+def test_a_file_of_another_program_is_refused_by_its_keys(wrong, words):
     refused(start("run", "--config", stack_files.COMPOSE / wrong), BAD_USAGE, wrong, *words)
 
 
 def test_a_folder_that_docker_made_in_the_place_of_a_file_is_said(tmp_path):
     folder = tmp_path / "shardwatch.yaml"
     folder.mkdir()
-    refused(start("run", "--config", folder), BAD_USAGE, str(folder), "Docker makes a folder")
+    refused(start("run", "--config", folder), BAD_USAGE, str(folder), "Docker creates a directory")
 
 
 def test_a_configuration_that_is_not_mounted_is_said(tmp_path):
     place = tmp_path / "shardwatch.yaml"
-    refused(start("run", "--config", place), BAD_USAGE, str(place), "only what is mounted exists")
+    refused(start("run", "--config", place), BAD_USAGE, str(place), "only mounted files exist")
 
 
 def test_a_configuration_that_may_not_be_read_is_said_with_who_must(tmp_path):
@@ -72,7 +72,7 @@ def test_a_configuration_that_may_not_be_read_is_said_with_who_must(tmp_path):
     tmp_path.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(stack_files.ROOT)}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    refused(run, BAD_USAGE, "must be able to read it")
+    refused(run, BAD_USAGE, "needs read access")
 
 
 def test_a_secret_that_is_not_mounted_is_named_with_its_key_and_line(tmp_path):
@@ -80,7 +80,7 @@ def test_a_secret_that_is_not_mounted_is_named_with_its_key_and_line(tmp_path):
     place.write_text(
         'engines:\n  - url: "http://127.0.0.1:8000/metrics"\n    bearer_token_file: /run/secrets/nothing\n'
     )
-    refused(start("run", "--config", place), BAD_USAGE, "line 3", "bearer_token_file", "only what is mounted exists")
+    refused(start("run", "--config", place), BAD_USAGE, "line 3", "bearer_token_file", "only mounted files exist")
 
 
 @pytest.mark.slow
