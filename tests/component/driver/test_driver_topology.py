@@ -255,7 +255,7 @@ for plan in plans:
         cards = reader.read(handles)
         one = cards.get(opened[0][1].uuid)
         pair = one.peers.get(opened[1][1].uuid) if one else None
-        found.append([sorted(cards), pair and [pair.pci_path, dict(pair.access)], one and len(one.links), reader.whole])
+        found.append([sorted(cards), pair and [pair.pci_path, dict(pair.access)], one and len(one.links), reader.complete])
     except Exception as error:
         found.append(type(error).__name__)
 calls, other = opened[0][0], opened[1][0].handle
