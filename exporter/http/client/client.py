@@ -168,10 +168,10 @@ class HttpClient:
 
 
 class SessionClient(HttpClient):
-    """The same over a ``requests`` session, for what is asked seldom: versions, lists of targets, pods."""
+    """The same over a ``requests`` session, for what is asked seldom: lists of targets, pods, other nodes."""
 
     def _make_connection(self, origin: Origin) -> DeadlineConnection:
-        from exporter.http.client.session import SessionConnection, open_session  # noqa: PLC0415 - 6 MiB
+        from exporter.http.client.session import SessionConnection, open_session  # noqa: PLC0415 - 5 MiB
 
         connection = SessionConnection(self._target, origin, self._limits, self._resolver)
         self._session = open_session(origin, connection)

@@ -1,4 +1,4 @@
-"""What the configuration says of a place that is asked over HTTP, as the endpoint takes it."""
+"""HTTP clients for configured targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class EngineClient:
     def fetch(self, path: str | None = None) -> Response:
         """Return the answer of the metrics URL, or of ``path`` of the same origin.  Raises EndpointError.
 
-        An exchange with another path makes no poll wait.
+        An exchange with another path makes no poll wait.  It goes without requests, whose 5 MiB (of a node's
+        50) are much for one answer in ten minutes.
         """
         if path is None:
             return self._metrics.fetch()
@@ -37,7 +38,7 @@ class EngineClient:
 def target(
     place: EngineSettings | GatewaySettings | HttpSdSettings, timeout: float, *, accept: str = METRICS
 ) -> Target:
-    """Give where to ask and as whom; ``timeout`` in seconds."""
+    """Return where to read and as whom; ``timeout`` in seconds."""
     basic, tls = place.basic_auth, place.tls
     return Target(
         url=place.url,
