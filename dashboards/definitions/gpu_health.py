@@ -275,6 +275,15 @@ _FULL: tuple[Panel, ...] = (
 
 _FACTS: tuple[Panel, ...] = (
     table(
+        Text("Verdicts on GPUs", "GPU 判定"),
+        Text(
+            "What schedulers are told (gpu_verdict): serve, drain, eject or unknown, with the reason.",
+            "告知调度器的判定（gpu_verdict）：serve、drain、eject 或 unknown，并附原因。",
+        ),
+        column(lambda: selected(m.GPU_VERDICT), Text("In force", "生效"), cell=Cell.FACT),
+        rows=("instance", "gpu", "state", "reason"), height=8, drill_down=(TO_NODE,),
+    ),
+    table(
         Text("Which card it is", "是哪张卡"),
         Text(
             "What whoever takes a card out must know: serial number, slot and VBIOS. Cards of one name with different "

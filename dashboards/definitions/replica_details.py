@@ -60,6 +60,16 @@ _OTHER_STAGES = (
        "单个批次的一个解码步；适用于不按请求计时的引擎：即不含排队的 token 间隔。")),
 )  # fmt: skip
 MORE: tuple[Panel, ...] = (
+    table(
+        Text("Verdicts on replicas", "副本判定"),
+        Text(
+            "What load balancers and probes are told (llm_verdict): serve, drain, eject or unknown, with the reason. "
+            "Unknown never ejects.",
+            "告知负载均衡与探针的判定（llm_verdict）：serve、drain、eject 或 unknown，并附原因。unknown 不会摘除副本。",
+        ),
+        column(lambda: selected(m.LLM_VERDICT), Text("In force", "生效"), cell=Cell.FACT),
+        rows=("instance", "replica", "state", "reason"), requires=ENGINE, width=24, height=6,
+    ),
     *(time_series(title, description, *curves(metric), requires=FULL) for metric, title, description in _STAGES),
     *(time_series(title, description, *curves(metric), requires=(*FULL, requires)) for metric, requires, title, description in _OTHER_STAGES),
     time_series(

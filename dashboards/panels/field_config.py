@@ -54,6 +54,7 @@ LABELS: dict[str, Text] = {
     "problem": Text("Problem", "问题"),
     "image": Text("Image", "镜像"),
     "digest": Text("Digest", "摘要"),
+    "state": Text("State", "状态"),
 }
 
 

@@ -21,13 +21,15 @@ from exporter.catalog.straggler import STRAGGLER
 from exporter.catalog.sxids import SXIDS
 from exporter.catalog.topology import TOPOLOGY
 from exporter.catalog.variance import VARIANCE
+from exporter.catalog.verdicts import VERDICTS
 from exporter.catalog.work import WORK
 from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
     *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *UNEVENNESS, *STRAGGLER,
-    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS, *OWN_HEALTH
+    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
+    *VERDICTS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

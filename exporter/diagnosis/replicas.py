@@ -60,8 +60,8 @@ def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
     status = replica.status
     if status.up or status.reason == "starting" or replica.last_read_at is None:
         return
-    model = replica.labels[2]
-    others = [other for other in view.snapshot.replicas if other.labels[2] == model and other.status.up]
+    model = replica.labels.model
+    others = [other for other in view.snapshot.replicas if other.labels.model == model and other.status.up]
     sends, sends_zh = _sends(view, replica.name)
     yield Finding(
         id="EngineDown",
@@ -223,7 +223,7 @@ def _siblings(view: View) -> Iterator[Finding]:
         figures = _window(replica)
         latency = figures.latency.get(Stage.INTER_TOKEN) if figures is not None else None
         if latency is not None and latency.observations >= limit.SIBLING_TOKENS and 0.5 in latency.quantiles:
-            models[replica.labels[2]].append((replica, latency.quantiles[0.5]))
+            models[replica.labels.model].append((replica, latency.quantiles[0.5]))
     for model, found in models.items():
         fastest, best = min(found, key=lambda pair: pair[1])
         for replica, median in found:
@@ -258,7 +258,7 @@ def _balance(view: View) -> Iterator[Finding]:
         loads = {
             replica.name: load
             for replica in view.snapshot.replicas
-            if replica.labels[2] == model and (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
+            if replica.labels.model == model and (load := requests(replica, Quantity.REQUESTS_RUNNING)) is not None
         }
         total = sum(loads.values())
         if total < limit.BALANCE_REQUESTS or len(loads) < 2:
@@ -284,7 +284,7 @@ def _versions(view: View) -> Iterator[Finding]:
     models: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for replica in view.snapshot.replicas:
         if replica.reading is not None and replica.reading.version:
-            models[replica.labels[1], replica.labels[2]][replica.reading.version].append(replica.name)
+            models[replica.labels.engine, replica.labels.model][replica.reading.version].append(replica.name)
     for (engine, model), versions in models.items():
         if len(versions) > 1:
             said = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))

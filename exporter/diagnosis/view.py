@@ -29,7 +29,7 @@ class View:
         self.xids: dict[str, list[XidCount]] = defaultdict(list)
         for count in snapshot.xids:
             if count.xid is not None and count.last_unix_time is not None:
-                self.xids[count.labels[1]].append(count)
+                self.xids[count.labels.uuid].append(count)
 
     def gpus_of(self, replica: str) -> list[CardState]:
         """Return the GPUs that are assigned to a replica and known."""

@@ -273,9 +273,9 @@ def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
         mig_parent=facts.instance.parent if facts.instance is not None else "",
         replicas=tuple(owners),
         xids=tuple(
-            XidDocument(xid=count.labels[2], count=count.count, last=count.last_unix_time)
+            XidDocument(xid=count.labels.xid, count=count.count, last=count.last_unix_time)
             for count in snapshot.xids
-            if count.labels[1] == facts.uuid and count.last_unix_time is not None
+            if count.labels.uuid == facts.uuid and count.last_unix_time is not None
         ),
         straggler=straggler.cause.value if straggler is not None else "",
         slowdown=straggler.slowdown if straggler is not None else None,
@@ -299,8 +299,8 @@ def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
     reading = replica.reading
     return ReplicaDocument(
         replica=replica.name,
-        engine=replica.labels[1],
-        model=replica.labels[2],
+        engine=replica.labels.engine,
+        model=replica.labels.model,
         up=replica.status.up,
         verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
         version=reading.version if reading is not None else "",

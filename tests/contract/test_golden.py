@@ -48,6 +48,7 @@ from exporter.model import (
     XidLabels,
 )
 from exporter.render.exposition import ExpositionRenderer
+from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock, card, replica
@@ -257,7 +258,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
             dropped_series=7,
         ),
     )
-    golden("down.prom", rendered(snapshot))
+    golden("down.prom", rendered(Diagnosis().judge(snapshot)))
 
 
 def emitted_families() -> set[str]:
