@@ -59,19 +59,19 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.RANKS: Text("single rank", "仅一个 rank"),
     Requires.REPLICAS: Text("single replica", "仅一个副本"),
     Requires.SUPPORT: Text("not supported", "不支持"),
-    Requires.PRESSURE: Text("not filling", "未在增长"),
+    Requires.PRESSURE: Text("not growing", "未在增长"),
     Requires.XID: Text("no XID seen", "未见 XID"),
-    Requires.FANS: Text("passive cards", "被动散热"),
-    Requires.UNEVEN: Text("even: nothing to explain", "均衡：无需归因"),
-    Requires.GROUPS: Text("one card each", "各仅一张卡"),
-    Requires.STRAGGLER: Text("nobody waits", "无人等待"),
-    Requires.ABSENT: Text("nothing is missing", "无缺失"),
-    Requires.MIG: Text("no divided card", "无 MIG 分区"),
-    Requires.IMAGE: Text("image not known", "镜像未知"),
+    Requires.FANS: Text("passively cooled", "被动散热"),
+    Requires.UNEVEN: Text("balanced", "均衡"),
+    Requires.GROUPS: Text("one GPU each", "各仅一张卡"),
+    Requires.STRAGGLER: Text("no straggler", "无慢卡"),
+    Requires.ABSENT: Text("none missing", "无缺失"),
+    Requires.MIG: Text("MIG not enabled", "未启用 MIG"),
+    Requires.IMAGE: Text("image unknown", "镜像未知"),
     Requires.TLS: Text("engines over plain HTTP", "引擎使用明文 HTTP"),
     Requires.RAY: Text("no Ray Serve", "无 Ray Serve"),
-    Requires.KIND: Text("not of this kind of engine", "此类引擎没有"),
-    Requires.BATCH: Text("engine times no batches", "引擎不按批次计时"),
+    Requires.KIND: Text("not provided by this engine", "此类引擎不提供"),
+    Requires.BATCH: Text("no batch timing", "引擎不按批次计时"),
     Requires.NEWER: Text("needs NVLink 5", "需要 NVLink 5"),
     Requires.OLDER: Text("only before Ampere", "仅 Ampere 之前的卡"),
     Requires.READ: Text("never read", "从未读到"),
@@ -79,5 +79,5 @@ NO_VALUE: dict[Requires, Text] = {
     Requires.C2C: Text("no C2C link", "无 C2C 链路"),
 }
 NO_DATA = Text("no data: is Shardwatch scraped?", "无数据：Prometheus 抓取了 Shardwatch 吗？")
-OR_EXPORTER_DOWN = Text(" (or the exporter is dead: see the top row)", "（或采集器失联：见首行）")
-EXPORTER_DOWN_TEXT = Text("exporter dead", "采集器已停")
+OR_EXPORTER_DOWN = Text(" (or the exporter is down: see the top row)", "（或采集器失联：见首行）")
+EXPORTER_DOWN_TEXT = Text("exporter down", "采集器失联")

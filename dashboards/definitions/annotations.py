@@ -80,7 +80,7 @@ DAEMON = Annotation(
     colour=Colour.OFF, title=Text("Shardwatch {{version}} started", "Shardwatch {{version}} 已启动"), text="{{instance}}", timed=True,
 )  # fmt: skip
 CONFIGURED = Annotation(
-    name=Text("Configuration loaded", "配置加载"),
+    name=Text("Configuration reloads", "配置加载"),
     expr=_moment(selected(m.SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS)),
     colour=Colour.UNKNOWN, title=Text("configuration loaded", "已加载配置"), text="{{instance}}", timed=True,
 )  # fmt: skip

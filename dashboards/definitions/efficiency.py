@@ -29,23 +29,23 @@ def _idle() -> Expr:
 _NOW: tuple[Panel, ...] = (
     stat(
         Text("Power", "总功率"),
-        Text("Watts that the chosen cards draw.", "所选各卡的总功耗。高而 token 少即在空耗。"),
-        series(lambda: sum_by(selected(m.GPU_POWER_WATTS)), Text("watts", "功率")),
+        Text("Power draw of the selected GPUs.", "所选各卡的总功耗。高而 token 少即在空耗。"),
+        series(lambda: sum_by(selected(m.GPU_POWER_WATTS)), Text("power", "功率")),
         width=6,
     ),
     stat(
         Text("Tokens per second", "每秒 token"),
         Text(
-            "Tokens generated on the chosen nodes. Low beside high power is waste.",
+            "Tokens generated per second on the selected nodes. Low at high power is waste.",
             "所选节点每秒生成的 token。功率高而此值低即浪费。",
         ),
         series(lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL)), Text("tokens", "token")),
         requires=ENGINE, width=6,
     ),
     stat(
-        Text("Tokens per watt-second", "每焦耳 token"),
+        Text("Tokens per joule", "每焦耳 token"),
         Text(
-            "Generated tokens for one joule of the cards, idle cards included. Falls when cards wait or idle.",
+            "Generated tokens per joule of the GPUs, idle GPUs included. Falls when GPUs wait or are idle.",
             "每焦耳生成的 token，含空闲卡。卡等待或空闲时下降。",
         ),
         series(
@@ -57,10 +57,10 @@ _NOW: tuple[Panel, ...] = (
         requires=ENGINE, width=6, decimals=3,
     ),
     gauge(
-        Text("Idle share of card time", "卡时空闲占比"),
+        Text("Idle share of GPU time", "GPU 空闲时间占比"),
         Text(
-            "Share of all cards' time in which nothing ran on their replica. Paid for, not used.",
-            "所有卡时间中所属副本无请求的占比。付了钱没用上。",
+            "Share of GPU time without requests on the replica.",
+            "所属副本没有请求的 GPU 时间占比。",
         ),
         series(lambda: avg_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL)), Text("idle", "空闲")),
         min_value=0, max_value=1, threshold=THRESHOLDS.idle_share, width=6,
@@ -72,8 +72,8 @@ _TOKENS: tuple[Panel, ...] = (
     time_series(
         Text("Energy per token", "每 token 能耗"),
         Text(
-            f"Joules of the replica's cards for one generated token, 5 minutes, the {TOP_N} highest. Rises with small batches, waiting "
-            "cards and low clocks; compare replicas of one model.",
+            f"Energy of the replica's GPUs per generated token over 5 minutes, the {TOP_N} highest. Rises with "
+            "small batches, waiting GPUs and low clocks; compare replicas of one model.",
             f"副本各卡生成一个 token 的能耗（5 分钟，最高的 {TOP_N} 个）。批次小、卡在等待、频率低都会升高；同模型副本互相比较。",
         ),
         series(
@@ -86,10 +86,10 @@ _TOKENS: tuple[Panel, ...] = (
         requires=TRAFFIC, drill_down=(TO_REPLICA,),
     ),
     time_series(
-        Text("Cost of a million tokens", "百万 token 成本"),
+        Text("Cost per million tokens", "每百万 token 成本"),
         Text(
-            f"Price of the replica's cards, busy or not, for the time of a million generated tokens, the {TOP_N} highest. Doubles when "
-            "traffic halves.",
+            f"Cost of the replica's GPUs, busy or idle, per million generated tokens, the {TOP_N} highest. "
+            "Doubles when traffic halves.",
             f"生成百万 token 的时间内该副本各卡的价格（无论忙闲，最高的 {TOP_N} 个）。流量减半则翻倍。",
         ),
         series(
@@ -104,7 +104,7 @@ _TOKENS: tuple[Panel, ...] = (
     time_series(
         Text("Tokens by replica", "各副本 token 速率"),
         Text(
-            f"Generated tokens per second, the {TOP_N} replicas with the most.",
+            f"Tokens generated per second, the {TOP_N} highest replicas.",
             f"每秒生成的 token（最多的 {TOP_N} 个副本）。同模型副本相差大即浪费。",
         ),
         series(lambda: topk(TOP_N, sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica")),
@@ -116,10 +116,10 @@ _TOKENS: tuple[Panel, ...] = (
 
 _GPUS: tuple[Panel, ...] = (
     table(
-        Text("Idle cards and what they hold", "空闲卡及其占用"),
+        Text("Idle GPUs and the memory they hold", "空闲 GPU 及其占用"),
         Text(
-            "Share of time in which nothing ran, and the memory that is still allocated. Idle and full is a model "
-            "that nobody asks; idle and empty can be given away.",
+            "Share of time without work, and the memory that is still allocated. Idle with memory allocated: a "
+            "loaded model without requests; idle without memory: free capacity.",
             "空闲时间占比与仍被占用的显存。空闲且占满：加载了没人用的模型；空闲且空：可以让出。",
         ),
         column(_idle, Text("Idle", "空闲"), cell=Cell.BAR, threshold=THRESHOLDS.idle_share, max_value=1),
@@ -132,28 +132,28 @@ _GPUS: tuple[Panel, ...] = (
         rows=("instance", "gpu"), sort=("Idle",), width=12, height=10, panel_id=ids.EFFICIENCY_IDLE, drill_down=(TO_GPU,),
     ),
     time_series(
-        Text("Idle share by card", "各卡空闲占比"),
-        Text(f"Share of time in which nothing ran, the {TOP_N} idlest. Flat at 100 % for an hour is no pause.",
+        Text("Idle share by GPU", "各卡空闲占比"),
+        Text(f"Share of time without work, the {TOP_N} highest GPUs.",
           f"空闲时间占比（最闲的 {TOP_N} 张）。一小时都在 100 % 就不是间歇。"),
         series(lambda: topk(TOP_N, _idle()), GPU_LEGEND),
         threshold=THRESHOLDS.idle_share, max_value=1, width=12, height=10, drill_down=(TO_GPU,),
     ),
     time_series(
         Text("Power by replica", "各副本功率"),
-        Text(f"Watts of a replica's cards, the {TOP_N} highest. High power with few tokens is spinning.",
+        Text(f"Power draw of a replica's GPUs, the {TOP_N} highest. High power with few tokens is busy-waiting.",
           f"副本各卡功率之和（最高的 {TOP_N} 个）。功率高而 token 少即空转。"),
         series(lambda: topk(TOP_N, sum_by(by_replica(selected(m.GPU_POWER_WATTS)), "instance", "replica")), "{{replica}} {{instance}}"),
         requires=ENGINE, stacked=True, drill_down=(TO_REPLICA,),
     ),
     bar_gauge(
-        Text("Energy in the chosen time", "所选时间内的能耗"),
-        Text(f"Joules by node, from the cards' own counters; the {TOP_N} highest.", f"各节点的能耗（焦耳，最高的 {TOP_N} 个），取自卡的计数器。同型节点相差大则需查。"),
+        Text("Energy in the selected time range", "所选时间内的能耗"),
+        Text(f"Energy by node from the GPUs' own counters, the {TOP_N} highest.", f"各节点的能耗（焦耳，最高的 {TOP_N} 个），取自卡的计数器。同型节点相差大则需查。"),
         series(lambda: topk(TOP_N, sum_by(increase(selected(m.GPU_ENERGY_JOULES_TOTAL), RANGE), "instance")), "{{instance}}"),
         height=8, drill_down=(TO_NODE,),
     ),
     bar_gauge(
-        Text("Price of an hour", "每小时价格"),
-        Text(f"What the chosen cards cost an hour, by node, from costs.gpu_hour; the {TOP_N} dearest.",
+        Text("Cost per hour", "每小时成本"),
+        Text(f"Cost per hour of the selected GPUs by node, from costs.gpu_hour, the {TOP_N} highest.",
           f"所选各卡每小时的价格（按节点，最高的 {TOP_N} 个），来自 costs.gpu_hour。"),
         series(
             lambda: topk(TOP_N, sum_by(selected(m.GPU_PRICE_PER_HOUR), "instance", "currency")), "{{instance}} {{currency}}"
@@ -166,7 +166,7 @@ _GPUS: tuple[Panel, ...] = (
 _FULL: tuple[Panel, ...] = (
     time_series(
         Text("Tokens per joule by replica", "各副本每焦耳 token"),
-        Text(f"As the daemon measures it, 5 minutes, the {TOP_N} highest; 0 while only idling.", f"守护进程计算（5 分钟，最高的 {TOP_N} 个）；只空转时为 0。"),
+        Text(f"As computed by the daemon over 5 minutes, the {TOP_N} highest; 0 without requests.", f"守护进程计算（5 分钟，最高的 {TOP_N} 个）；只空转时为 0。"),
         series(
             lambda: topk(
                 TOP_N,
@@ -177,8 +177,8 @@ _FULL: tuple[Panel, ...] = (
         requires=(Requires.FULL, Requires.TRAFFIC), width=12,
     ),
     bar_gauge(
-        Text("Price of idle time", "空闲花费"),
-        Text(f"What idle seconds cost in the chosen time, at the price in force; the {TOP_N} dearest cards.", f"所选时间内空闲的花费（按当时价格，最高的 {TOP_N} 张卡）。"),
+        Text("Cost of idle time", "空闲成本"),
+        Text(f"Cost of idle GPU time in the selected time range, the {TOP_N} highest GPUs.", f"所选时间内空闲的花费（按当时价格，最高的 {TOP_N} 张卡）。"),
         series(
             lambda: topk(TOP_N, sum_by(increase(selected(m.GPU_IDLE_COST_TOTAL), RANGE), "instance", "gpu", "currency")),
             f"{GPU_LEGEND} {{{{currency}}}}",
@@ -192,15 +192,15 @@ EFFICIENCY = Dashboard(
     uid=Uid.EFFICIENCY,
     title=Text("Shardwatch / Efficiency", "Shardwatch / 效率"),
     description=Text(
-        "What a token costs in energy and money, and which cards do nothing for it.",
-        "一个 token 花多少能源与钱，哪些卡在白耗。",
+        "Energy and cost per token, and GPUs that do no work.",
+        "每个 token 的能耗与成本，以及没有工作的 GPU。",
     ),
     rows=(
         status(),
         Row(title=Text("Now", "当前"), panels=_NOW),
         Row(title=Text("Tokens", "token"), panels=_TOKENS),
-        Row(title=Text("Cards", "卡"), panels=_GPUS),
-        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+        Row(title=Text("GPUs", "GPU"), panels=_GPUS),
+        Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_NODE,
 )

@@ -62,7 +62,7 @@ _LOAD: tuple[Panel, ...] = (
     time_series(
         Text("Requests running and waiting", "运行与排队的请求"),
         Text(
-            "By model. Waiting requests are the first sign of saturation: they grow before latency does.",
+            "By model. Waiting requests are the first sign of saturation: the queue grows before latency does.",
             "按模型。排队是饱和的第一个迹象，先于延迟上升。",
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "model"), Text("{{model}} running", "{{model}} 运行")),
@@ -72,8 +72,8 @@ _LOAD: tuple[Panel, ...] = (
     time_series(
         Text("TTFT p95 by model", "首 token p95（按模型）"),
         Text(
-            "95th percentile of time to first token over all replicas of a model and engine, 5 minutes, from summed "
-            "buckets; queue and prefill included. Of all nodes, whichever are chosen. Needs the recording rules of the alerts.",
+            "95th percentile of TTFT over all replicas of a model and engine, 5 minutes, from summed buckets; "
+            "includes queue and prefill. Always of all nodes. Needs the recording rules of the alerts.",
             "模型（按引擎）全部副本 5 分钟首 token 时间的 95 分位，由桶求和得出；含排队与预填充。不随所选节点变化。需要告警附带的记录规则。",
         ),
         series(
@@ -85,8 +85,8 @@ _LOAD: tuple[Panel, ...] = (
     time_series(
         Text("Prefix-cache hit rate by model", "前缀缓存命中率（按模型）"),
         Text(
-            "Tokens found over tokens looked up, over all replicas of a model. A fall after a change of routing, prompts or "
-            "replicas makes every first token later.",
+            "Tokens found over tokens looked up, over all replicas of a model. A drop after a change of routing, "
+            "prompts or replicas raises TTFT.",
             "模型全部副本的命中 token 占查询 token 的比例。路由、提示词或副本变化后下降，首 token 都会变慢。",
         ),
         series(
@@ -128,32 +128,34 @@ def _tokens() -> Expr:
 
 _NODES: tuple[Panel, ...] = (
     table(
-        Text("Cards that others wait for", "被等待的卡"),
+        Text("Stragglers", "慢卡"),
         Text(
-            "The slow card of a replica, the cause, and how much longer it takes for the same work. Empty is healthy; "
-            "click the replica or node to see it among its neighbours.",
-            "副本中的慢卡、原因，及同样工作多花几倍时间。为空即正常；点击副本或节点与邻卡对比。",
+            "The GPU that the others of its replica wait for, the cause, and the slowdown. Empty is healthy. "
+            "Click a replica or node for details.",
+            "其他卡在等的那张卡、原因与减速倍数。为空即正常；点击副本或节点查看详情。",
         ),
         column(lambda: selected(m.GPU_STRAGGLER), Text("Verdict", "结论"), cell=Cell.COLOUR, value_mappings=STRAGGLER),
-        column(_slower, Text("Slower by factor", "慢几倍"), number_format=NumberFormat.FACTOR),
+        column(_slower, Text("Slowdown", "减速倍数"), number_format=NumberFormat.FACTOR),
         rows=("instance", "replica", "gpu", "cause"), requires=(Requires.STRAGGLER,), width=24, height=7,
         drill_down=(TO_NODE, TO_REPLICA),
     ),
     table(
-        Text("Nodes, the worst first", "节点（最差在前）"),
+        Text("Nodes by severity", "节点（最严重在前）"),
         Text(
-            "One row a node; click a node to open it. Pages: a dead exporter, lost cards, engines down or frozen, requests "
-            "that fail, a fatal NVSwitch error, or critical alerts of the node if those are more. Problems adds cards that "
-            "others wait for, with lost memory, bad links or a reset due, full, hot or held down, and uneven replicas. An "
-            "empty cell is a figure that the node does not have; no row at all: dead for more than a day.",
-            "每个节点一行，点击节点名进入。呼叫 = 采集器失联、丢卡、引擎停止或冻结、请求失败、NVSwitch 致命错误；若该节点的 critical 告警更多则取告警数。问题数另加：被等待的卡，显存出错、链路不良或待复位的卡，显存满、过热或被降频的卡，不均衡的副本。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
+            "One row per node. Critical: exporter down, GPUs lost, engines down or frozen, failing requests, a "
+            "fatal NVSwitch error, or the node's critical alerts if there are more. Problems adds stragglers, "
+            "GPUs with memory errors, faulty links or a pending reset, full, hot or throttled GPUs, and uneven "
+            "replicas. An empty cell is a value that the node does not have; a missing row is an exporter that "
+            "has been down for more than one day.",
+            "每个节点一行，点击节点名进入。紧急告警 = 采集器失联、掉卡、引擎停止或冻结、请求失败、NVSwitch 致命错误；若该节点的 critical "
+            "告警更多则取告警数。问题数另加：慢卡，显存出错、链路不良或待复位的卡，显存满、过热或被降频的卡，不均衡的副本。空单元格表示该节点没有这个数据；整行消失表示采集器失联超过一天。",
         ),
-        column(pages, Text("Pages", "呼叫"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
+        column(pages, Text("Critical", "紧急告警"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
         column(problems, Text("Problems", "问题数"), cell=Cell.COLOUR, threshold=ANY_WARNING),
-        column(lambda: 1 - targets(), Text("Exporter dead", "采集器失联"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
-        column(lambda: count_by(selected(m.GPU_UP), "instance"), Text("Cards", "卡数")),
+        column(lambda: 1 - targets(), Text("Exporter down", "采集器失联"), cell=Cell.COLOUR, threshold=ANY_CRITICAL),
+        column(lambda: count_by(selected(m.GPU_UP), "instance"), Text("GPUs", "GPU 数")),
         column(
-            lambda: sum_by(1 - selected(m.GPU_UP), "instance"), Text("Lost", "丢失"), cell=Cell.COLOUR, threshold=ANY_CRITICAL
+            lambda: sum_by(1 - selected(m.GPU_UP), "instance"), Text("Lost", "掉卡"), cell=Cell.COLOUR, threshold=ANY_CRITICAL
         ),
         column(
             lambda: avg_by(selected(m.GPU_UTILIZATION_RATIO), "instance"),
@@ -161,16 +163,16 @@ _NODES: tuple[Panel, ...] = (
         ),
         column(
             lambda: max_by(selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "instance"),
-            Text("Widest spread", "组内最大差"), cell=Cell.COLOUR, threshold=THRESHOLDS.utilization_spread,
+            Text("Utilisation spread", "组内最大差"), cell=Cell.COLOUR, threshold=THRESHOLDS.utilization_spread,
             requires=ENGINE,
         ),
         column(
             lambda: max_by(selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), "instance"),
-            Text("Fullest card", "最满的卡"), cell=Cell.COLOUR, threshold=THRESHOLDS.gpu_memory_used,
+            Text("Max memory", "最高显存占用"), cell=Cell.COLOUR, threshold=THRESHOLDS.gpu_memory_used,
         ),
         column(
             lambda: min_by(selected(m.GPU_TEMPERATURE_MARGIN_CELSIUS), "instance"),
-            Text("Least margin", "最小余量"), cell=Cell.COLOUR, threshold=THRESHOLDS.temperature_margin,
+            Text("Min margin", "最小温度余量"), cell=Cell.COLOUR, threshold=THRESHOLDS.temperature_margin,
         ),
         column(
             lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance"), Text("Waiting", "排队"), cell=Cell.BAR,
@@ -179,24 +181,24 @@ _NODES: tuple[Panel, ...] = (
         column(lambda: sum_by(selected(m.GPU_POWER_WATTS), "instance"), Text("Power", "功率")),
         column(_tokens, Text("Tokens", "token 速率"), requires=ENGINE),
         column(_tokens, Text("Trend", "趋势"), cell=Cell.TREND, requires=ENGINE),
-        rows=("instance",), sort=("Pages", "Problems"), width=24, height=11, drill_down=(TO_NODE,),
+        rows=("instance",), sort=("Critical", "Problems"), width=24, height=11, drill_down=(TO_NODE,),
     ),
     time_series(
-        Text("Cards answering, by node", "应答的卡数（按节点）"),
+        Text("GPUs up by node", "在线 GPU（按节点）"),
         Text(
-            f"Cards that answer, of the {TOP_N} nodes with the fewest. A step down is a lost card; a line that ends is a dead "
-            "exporter.",
-            f"应答的卡数，只画最少的 {TOP_N} 个节点。台阶式下降是丢卡；线条中断是采集器失联。",
+            f"GPUs that answer, the {TOP_N} nodes with the fewest. A step down is a lost GPU; a line that ends is "
+            "an exporter that is down.",
+            f"在线的 GPU 数，只画最少的 {TOP_N} 个节点。台阶式下降是掉卡；线条中断是采集器失联。",
         ),
         series(lambda: bottomk(TOP_N, sum_by(selected(m.GPU_UP), "instance")), "{{instance}}"),
         panel_id=ids.FLEET_GPUS, drill_down=(TO_NODE,),
     ),
     bar_gauge(
-        Text("Waiting requests, by replica", "排队请求（按副本）"),
+        Text("Waiting requests by replica", "排队请求（按副本）"),
         Text(
-            f"Which replica holds the queue; the {TOP_N} longest. One long bar among replicas of one model: the gateway sends too much "
-            "there, or that replica is slow; the Imbalance board tells which.",
-            f"队列在哪个副本（最长的 {TOP_N} 个）。同一模型中只有一根长：网关分配过多或该副本变慢，“不均衡”看板可区分。",
+            f"The {TOP_N} longest queues. One long queue among replicas of a model: the gateway sends it too "
+            "much, or it is slow; see Imbalance.",
+            f"最长的 {TOP_N} 个队列。同一模型中只有一个长：网关分配过多或该副本变慢，见“不均衡”仪表盘。",
         ),
         series(
             lambda: topk(TOP_N, sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica")), "{{replica}} {{instance}}"
@@ -206,8 +208,8 @@ _NODES: tuple[Panel, ...] = (
     alert_list(
         Text("Alerts", "告警"),
         Text(
-            "What fires or is pending. Each alert links to its panel and runbook.",
-            "触发或待触发的告警。每条都链接到对应面板与处置手册。",
+            "Firing and pending alerts. Each links to its dashboard and runbook.",
+            "触发或待触发的告警。每条都链接到对应的仪表盘与运行手册。",
         ),
     ),
 )  # fmt: skip
@@ -217,8 +219,8 @@ _BALANCE: tuple[Panel, ...] = (
     stat(
         Text("Busiest replica over mean", "最忙副本/均值"),
         Text(
-            "Requests running on a model's busiest replica over the mean of its replicas: 1 is even, 2 of two "
-            "replicas is all on one.",
+            "Requests running on the busiest replica of a model over the mean of its replicas: 1 is even; with "
+            "two replicas 2 means all on one.",
             "某模型最忙副本的运行请求数与副本均值之比：1 为均衡；两个副本时 2 表示全压在一个上。",
         ),
         series(
@@ -228,10 +230,10 @@ _BALANCE: tuple[Panel, ...] = (
         requires=(Requires.REPLICAS, Requires.TRAFFIC), threshold=THRESHOLDS.replica_imbalance, width=5, decimals=2,
     ),
     stat(
-        Text("Widest spread inside a replica", "副本内最大利用率差"),
+        Text("Utilisation spread inside a replica", "副本内最大利用率差"),
         Text(
-            "Highest minus lowest utilisation among the cards of one replica. Cards of a group work in step: a "
-            "wide spread is work that somebody waits for.",
+            "Highest minus lowest utilisation among the GPUs of one replica. They work in lockstep: a wide "
+            "spread means that some wait.",
             "同一副本内各卡利用率的最大差。组内各卡同步工作：差距大说明有卡在等待。",
         ),
         series(
@@ -242,18 +244,18 @@ _BALANCE: tuple[Panel, ...] = (
     stat(
         Text("Energy per token", "每 token 能耗"),
         Text(
-            "Joules that the cards drew for one generated token, mean of the replicas. Double its usual value "
-            "means waiting or tiny batches.",
+            "Energy of the GPUs per generated token, mean of the replicas. Twice the usual value means waiting "
+            "or very small batches.",
             "生成一个 token 的卡能耗（焦耳），各副本平均。翻倍通常意味着等待或批次过小。",
         ),
         series(lambda: avg_by(selected(m.LLM_ENERGY_JOULES_PER_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES), Text("mean", "平均")),
         requires=TRAFFIC, width=5, decimals=2,
     ),
     stat(
-        Text("Cards idle", "空闲的卡"),
+        Text("GPUs idle", "空闲的 GPU"),
         Text(
-            "Cards that did nothing for most of the last interval. Idle cards cost what busy ones cost.",
-            "最近一段时间基本无工作的卡数。空闲与忙碌的成本相同。",
+            "GPUs without work for most of the last interval.",
+            "最近一段时间基本没有工作的 GPU 数。",
         ),
         series(
             lambda: count_by(rate(selected(m.GPU_IDLE_SECONDS_TOTAL), RATE_INTERVAL) > THRESHOLDS.idle_share.warning)
@@ -263,11 +265,11 @@ _BALANCE: tuple[Panel, ...] = (
         width=4,
     ),
     stat(
-        Text("Versions that differ", "不一致的版本"),
+        Text("Version mismatches", "版本不一致"),
         Text(
-            "Models whose nodes run different drivers or CUDA versions, and models whose replicas run different versions of "
-            "an engine. Speed and answers then differ by node; the last row of this board lists who runs what.",
-            "所在节点驱动或 CUDA 版本不一致的模型数，加上副本引擎版本不一致的模型数。速度与回答会因节点而异；本看板最后一行列出各自的版本。",
+            "Models whose nodes differ in driver or CUDA version, plus models whose replicas differ in engine "
+            "version. The last row of this dashboard lists the versions.",
+            "所在节点驱动或 CUDA 版本不一致的模型数，加上副本引擎版本不一致的模型数。本仪表盘最后一行列出各自的版本。",
         ),
         series(_differing, Text("models", "模型")),
         threshold=ANY_WARNING, value_mappings=NONE_IS_GOOD, width=5,
@@ -279,16 +281,16 @@ FLEET = Dashboard(
     uid=Uid.FLEET,
     title=Text("Shardwatch / Fleet", "Shardwatch / 集群总览"),
     description=Text(
-        "Is anything wrong, for whom, and on which node? From users to nodes; click a node or replica to go on.",
-        "有没有问题、影响谁、在哪个节点？从用户到节点；点击节点或副本继续下钻。",
+        "Is anything wrong, for whom, and on which node? Click a node or replica for details.",
+        "有没有问题、影响谁、在哪个节点？点击节点或副本继续下钻。",
     ),
     rows=(
         status(),
-        Row(title=Text("What users get", "用户体验"), panels=SLO),
+        Row(title=Text("User experience", "用户体验"), panels=SLO),
         Row(title=Text("Load", "负载"), panels=_LOAD),
         Row(title=Text("Nodes", "节点"), panels=_NODES),
         Row(title=Text("Balance, cost, versions", "均衡、成本与版本"), panels=_BALANCE),
-        Row(title=Text("Versions, cost and cards in use", "版本、成本与在用卡"), panels=VERSIONS, collapsed=True),
+        Row(title=Text("Versions, cost and GPUs in use", "版本、成本与在用 GPU"), panels=VERSIONS, collapsed=True),
     ),
     annotations=OF_FLEET,
 )

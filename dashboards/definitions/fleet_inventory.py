@@ -20,7 +20,8 @@ VERSIONS: tuple[Panel, ...] = (
     table(
         Text("Driver versions by node", "驱动版本（按节点）"),
         Text(
-            "Nodes of one service should agree: a node on an old driver or CUDA is slower without any error.",
+            "Nodes of one service should agree: a node with an old driver or CUDA version is slower without any "
+            "error.",
             "同一服务的节点应一致：驱动或 CUDA 较旧的节点会变慢而不报错。",
         ),
         column(lambda: selected(m.GPU_DRIVER_INFO), Text("Seen", "已见"), cell=Cell.FACT),
@@ -30,7 +31,7 @@ VERSIONS: tuple[Panel, ...] = (
     table(
         Text("Engine versions by replica", "引擎版本（按副本）"),
         Text(
-            "Replicas of one model should run one version; different ones differ in speed and in what they "
+            "Replicas of one model should run one version: different versions differ in speed and in what they "
             "measure.",
             "同一模型的副本应运行同一版本；版本不同，速度与指标口径都可能不同。",
         ),
@@ -41,17 +42,17 @@ VERSIONS: tuple[Panel, ...] = (
     table(
         Text("Images by replica", "镜像（按副本）"),
         Text(
-            "Container image of each replica, where somebody says it. Replicas of one model should run one digest.",
+            "Container image of each replica, where known. Replicas of one model should run one digest.",
             "各副本的容器镜像（若可知）。同一模型的副本应为同一 digest。",
         ),
         column(lambda: selected(m.LLM_IMAGE_INFO), Text("Seen", "已见"), cell=Cell.FACT),
         rows=("instance", "replica", "image", "digest"), requires=(Requires.IMAGE,), width=24, height=6,
     ),
     table(
-        Text("Cost of a million tokens", "百万 token 成本"),
+        Text("Cost per million tokens", "每百万 token 成本"),
         Text(
-            "Price of a replica's cards for the time of a million generated tokens; idle time makes it expensive.",
-            "生成百万 token 所用时间内该副本各卡的价格；空闲会推高成本。",
+            "Cost of a replica's GPUs per million generated tokens; idle time raises it.",
+            "该副本各卡每生成百万 token 的成本；空闲会推高成本。",
         ),
         column(
             lambda: selected(m.LLM_COST_PER_MILLION_TOKENS, window=EXPORTER_WINDOW), Text("Cost", "成本"), cell=Cell.BAR,
@@ -59,11 +60,11 @@ VERSIONS: tuple[Panel, ...] = (
         rows=("instance", "model", "replica", "currency"), requires=(Requires.PRICE, Requires.TRAFFIC), width=12, height=7,
     ),
     bar_gauge(
-        Text("Share of cards in use, by node", "在用卡占比（按节点）"),
+        Text("Share of GPUs in use by node", "在用 GPU 占比（按节点）"),
         Text(
-            f"Cards that some replica uses, over the node's cards; the {TOP_N} nodes with the lowest share. Below 100 %: capacity that nobody holds, or "
-            "replicas whose cards were not found (see Shardwatch itself).",
-            f"被副本占用的卡占节点卡数的比例（最低的 {TOP_N} 个节点）。低于 100 %：有空闲容量，或未能识别副本所用的卡（见 Shardwatch 自身）。",
+            f"GPUs used by a replica over the node's GPUs, the {TOP_N} lowest nodes. Below 100 %: free capacity, "
+            "or replicas whose GPUs are unknown (see Shardwatch health).",
+            f"被副本占用的 GPU 占节点 GPU 数的比例（最低的 {TOP_N} 个节点）。低于 100 %：有空闲容量，或未能识别副本所用的 GPU（见 Shardwatch 健康）。",
         ),
         series(
             lambda: bottomk(

@@ -29,7 +29,8 @@ GATEWAYS: tuple[Panel, ...] = (
     time_series(
         Text("Share of requests by backend", "各后端请求占比"),
         Text(
-            "Share of the pool's requests that each backend was sent in a minute. Uneven shares on purpose are weights.",
+            "Share of the pool's requests that each backend received in 1 minute. Intended unevenness comes from "
+            "weights.",
             "1 分钟内各后端分到的请求占比。有意的不均是权重。",
         ),
         series(
@@ -41,13 +42,13 @@ GATEWAYS: tuple[Panel, ...] = (
     table(
         Text("Gateways", "网关"),
         Text(
-            "Whether each gateway's page is read, how old its figures are, how long it takes to answer, and its "
-            "restarts in the chosen time. A slow answer is a gateway short of CPU.",
-            "各网关页面是否可读、数据年龄、应答耗时，及所选时间内的重启。应答慢说明网关缺 CPU。",
+            "Whether each gateway can be read, age of its data, response time, and restarts in the selected time "
+            "range. A slow response is a gateway short of CPU.",
+            "各网关是否可读、数据年龄、应答耗时，及所选时间内的重启。应答慢说明网关缺 CPU。",
         ),
         column(lambda: selected(m.GATEWAY_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
         column(lambda: selected(m.GATEWAY_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, threshold=THRESHOLDS.replica_data_age),
-        column(lambda: selected(m.GATEWAY_SCRAPE_DURATION_SECONDS), Text("Answered in", "应答耗时")),
+        column(lambda: selected(m.GATEWAY_SCRAPE_DURATION_SECONDS), Text("Response time", "应答耗时")),
         column(
             lambda: increase(selected(m.GATEWAY_RESTARTS_TOTAL), RANGE), Text("Restarts", "重启"), cell=Cell.COLOUR,
             threshold=ANY_WARNING, decimals=0,
@@ -55,27 +56,27 @@ GATEWAYS: tuple[Panel, ...] = (
         rows=("instance", "gateway"), requires=(Requires.GATEWAY,), width=12, height=7, panel_id=ids.IMBALANCE_GATEWAYS,
     ),
     table(
-        Text("Pools of the gateways", "网关后端池"),
+        Text("Gateway pools", "网关后端池"),
         Text(
-            "What clients asked of each pool and got: requests, those answered 5xx by a backend or by the gateway "
-            "itself, in work, and waiting for a backend. Errors here and none at the backends are the gateway's own.",
+            "Requests to each pool, those answered 5xx by a backend or by the gateway itself, active, and "
+            "queued. Errors here without errors at the backends come from the gateway.",
             "客户端对各池的请求与结果：请求、由后端或网关返回的 5xx、处理中、等待后端。此处有错误而后端没有，就是网关自己的错误。",
         ),
         column(lambda: rate(selected(m.GATEWAY_POOL_REQUESTS_TOTAL), RATE_INTERVAL), Text("Requests", "请求"), number_format=NumberFormat.REQUESTS),
         column(lambda: rate(selected(m.GATEWAY_POOL_ERRORS_TOTAL), RATE_INTERVAL), Text("Errors", "错误"), number_format=NumberFormat.REQUESTS),
-        column(lambda: selected(m.GATEWAY_POOL_REQUESTS_ACTIVE), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: selected(m.GATEWAY_POOL_REQUESTS_ACTIVE), Text("Active", "处理中"), cell=Cell.BAR),
         column(lambda: selected(m.GATEWAY_POOL_REQUESTS_QUEUED), Text("Queued", "排队"), cell=Cell.BAR),
         rows=("instance", "gateway", "pool"), requires=(Requires.GATEWAY,), width=12, height=7, panel_id=ids.IMBALANCE_POOLS,
     ),
     table(
-        Text("Backends of the gateways", "网关后端"),
+        Text("Gateway backends", "网关后端"),
         Text(
-            "What each gateway holds of its backends, and which replica each is. A backend that is down while its "
-            "replica is up has a broken path; errors here and none in the engine lie between.",
+            "Backends as the gateway sees them, and the replica behind each. A backend that is down while its "
+            "replica is up has a broken path; errors here without errors in the engine are in between.",
             "网关眼中的后端及其对应副本。后端下线而副本在线：路径有问题；此处有错误而引擎没有：问题在两者之间。",
         ),
         column(lambda: _named(selected(m.GATEWAY_BACKEND_UP)), Text("Up", "在线"), cell=Cell.COLOUR, value_mappings=UP),
-        column(lambda: _named(selected(m.GATEWAY_REQUESTS_ACTIVE)), Text("In work", "处理中"), cell=Cell.BAR),
+        column(lambda: _named(selected(m.GATEWAY_REQUESTS_ACTIVE)), Text("Active", "处理中"), cell=Cell.BAR),
         column(lambda: _named(selected(m.GATEWAY_REQUESTS_QUEUED)), Text("Queued", "排队"), cell=Cell.BAR),
         column(
             lambda: _named(rate(selected(m.GATEWAY_REQUESTS_TOTAL), RATE_INTERVAL)), Text("Requests", "请求"), number_format=NumberFormat.REQUESTS,
@@ -85,10 +86,9 @@ GATEWAYS: tuple[Panel, ...] = (
         drill_down=(TO_REPLICA,), panel_id=ids.IMBALANCE_BACKENDS,
     ),
     time_series(
-        Text("Waiting in the gateways' pools", "网关后端池的排队"),
+        Text("Queued in gateway pools", "网关后端池的排队"),
         Text(
-            "Requests that have no backend yet, by pool. A queue here with free replicas is the gateway's limit, not "
-            "the engines'.",
+            "Requests without a backend yet, by pool. A queue here with free replicas is a limit of the gateway.",
             "尚未分到后端的请求（按池）。此处排队而副本空闲，是网关的限制而非引擎。",
         ),
         series(lambda: max_by(selected(m.GATEWAY_POOL_REQUESTS_QUEUED), "gateway", "pool"), "{{gateway}} {{pool}}"),
@@ -97,7 +97,7 @@ GATEWAYS: tuple[Panel, ...] = (
     stat(
         Text("Busiest backend over mean", "最忙后端/均值"),
         Text(
-            "Requests sent to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
+            "Requests to the busiest backend of a pool over the mean, 5 minutes. 1 is even.",
             "池中最忙后端的请求与均值之比（5 分钟）。1 为均衡。",
         ),
         series(

@@ -40,12 +40,12 @@ FABRIC = (
 
 _VERDICTS: tuple[Panel, ...] = (
     table(
-        Text("Cards and what is wrong with them", "各卡及其问题"),
+        Text("GPU problems", "各卡的问题"),
         Text(
-            "One row a card. Green or 0 across is healthy. Failed remaps and uncorrected errors (since the card's last reset; "
-            "corrected ones are of the chosen time) mean service; a pending remap means a reset at the next chance; a lost "
-            "card, a node reboot at worst.",
-            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误（自该卡上次复位以来；已纠正错误为所选时间内）：报修；待重映射：择机重置；丢卡：最坏需重启节点。",
+            "One row per GPU; green or 0 is healthy. Remap failed or uncorrected errors (since the GPU's last "
+            "reset; corrected errors in the selected time range): request service. Remap pending: reset at the "
+            "next opportunity. Down: reset the GPU or reboot the node.",
+            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误（自该卡上次复位以来；已纠正错误为所选时间内）：报修；待重映射：择机复位；掉卡：复位该卡或重启节点。",
         ),
         column(lambda: selected(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
         column(
@@ -70,23 +70,23 @@ _VERDICTS: tuple[Panel, ...] = (
         rows=("instance", "gpu"), height=10, drill_down=(TO_NODE,), panel_id=ids.GPU_VERDICTS,
     ),
     table(
-        Text("What the driver asks for", "驱动要求的动作"),
+        Text("Recovery actions requested by the driver", "驱动要求的恢复操作"),
         Text(
-            "Cards for which the driver asks for an action: reset, reboot, drain. Empty is healthy.",
-            "驱动要求动作的卡：重置、重启、排空。为空即正常。",
+            "GPUs for which the driver requests an action: reset, reboot, drain. Empty is healthy.",
+            "驱动要求执行操作的卡：复位、重启、排空。为空即正常。",
         ),
         column(
-            lambda: selected(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1), Text("Asked", "要求"),
+            lambda: selected(m.GPU_RECOVERY_ACTION, action=without_value("none")).equals(1), Text("Requested", "要求"),
             cell=Cell.COLOUR, threshold=ANY_CRITICAL,
         ),
         rows=("instance", "gpu", "action"), requires=(Requires.TROUBLE,), width=12, height=7, drill_down=(TO_NODE,), panel_id=ids.GPU_RECOVERY,
     ),
     table(
-        Text("Signals that are absent, and why", "缺失的信号及原因"),
+        Text("Missing signals and reasons", "缺失的信号及原因"),
         Text(
-            "Figures that an answering card does not give: no_permission, mig, error, invalid; with series: full "
-            "also unsupported. Their panels are empty for this reason, not for want of trouble.",
-            "卡有应答但给不出的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。面板为空是这个原因，而不是没有问题。",
+            "Values that a GPU does not provide although it is up: no_permission, mig, error, invalid; with "
+            "series: full also unsupported.",
+            "卡在线但不提供的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。",
         ),
         column(lambda: selected(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失"), cell=Cell.FACT),
         rows=("instance", "gpu", "signal", "reason"), requires=(Requires.TROUBLE,), width=12, height=7, panel_id=ids.GPU_SIGNALS,
@@ -96,11 +96,11 @@ _VERDICTS: tuple[Panel, ...] = (
 
 _XIDS: tuple[Panel, ...] = (
     status_history(
-        Text("XIDs by card", "XID（按卡）"),
+        Text("XIDs by GPU", "XID（按卡）"),
         Text(
-            "New XID errors at each moment; a row begins with the first of its code. 79 is a card that fell off the bus, 48 and 95 memory, 74 NVLink, "
-            "119 and 120 the card's own processor: these take the card out of use until it or the node is reset. 13, 31 and 94 "
-            "end a program, and the card goes on.",
+            "New XID errors over time. 79: GPU fallen off the bus; 48, 95: memory; 74: NVLink; 119, 120: GSP. "
+            "These make the GPU unusable until it is reset or the node is rebooted. 13, 31 and 94 end a process; "
+            "the GPU stays usable.",
             "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、95 显存；74 NVLink；119、120 GSP：卡不可用，需复位卡或重启节点。13、31、94 只终止程序，卡可继续运行。",
         ),
         series(
@@ -110,15 +110,15 @@ _XIDS: tuple[Panel, ...] = (
         threshold=ANY_WARNING, requires=XID, panel_id=ids.GPU_XIDS, drill_down=(TO_NODE,),
     ),
     table(
-        Text("Errors of NVSwitches (SXid)", "NVSwitch 错误（SXid）"),
+        Text("NVSwitch errors (SXid)", "NVSwitch 错误（SXid）"),
         Text(
-            "What the switches between the cards reported by number, from the kernel log. A fatal one takes every job on "
-            "this node's NVLinks with it; the cards' own XID 74 of the same moment is its echo.",
-            "卡间交换机按编号上报的错误，来自内核日志。fatal 会中断本机所有走 NVLink 的任务；同一时刻各卡的 XID 74 只是它的回声。",
+            "Errors of the NVSwitches from the kernel log. A fatal error affects every job that uses NVLink on "
+            "this node; XID 74 of the GPUs at the same time is a consequence.",
+            "NVSwitch 的错误，来自内核日志。fatal 会影响本机所有走 NVLink 的任务；同一时刻各卡的 XID 74 是其伴随现象。",
         ),
         column(
             lambda: since(max_by(selected(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS), "instance", *SWITCH)),
-            Text("Ago", "距今"), number_format=NumberFormat.AGE,
+            Text("Age", "距今"), number_format=NumberFormat.AGE,
         ),
         column(
             lambda: increase(selected(m.GPU_NVSWITCH_SXID_EVENTS_TOTAL), RANGE), Text("New", "新增"), cell=Cell.COLOUR,
@@ -127,13 +127,14 @@ _XIDS: tuple[Panel, ...] = (
         rows=("instance", *SWITCH), requires=(Requires.SXID,), width=12, height=8, panel_id=ids.GPU_SXIDS, drill_down=(TO_NODE,),
     ),
     table(
-        Text("XIDs seen, and what to do", "出现过的 XID 与处置"),
+        Text("XIDs and recommended actions", "XID 与建议操作"),
         Text(
-            "Codes that were seen, kernel-log history included, with their meaning, what to do, and how long ago the newest was.",
-            "出现过的编号（含内核日志中的历史）、含义、处置方式，以及最近一次距今多久。",
+            "Codes that occurred, kernel-log history included, with meaning, recommended action and age of the "
+            "newest.",
+            "出现过的编号（含内核日志中的历史）、含义、建议操作，以及最近一次距今多久。",
         ),
         column(lambda: selected(m.GPU_XID_ACTION_INFO), Text("Seen", "已见"), cell=Cell.FACT),
-        column(xids.ago, Text("Ago", "距今"), number_format=NumberFormat.AGE),
+        column(xids.ago, Text("Age", "距今"), number_format=NumberFormat.AGE),
         rows=("instance", "gpu", "xid", "class", "action", "meaning"), requires=XID, width=24, height=6,
         drill_down=(TO_NODE,),
     ),
@@ -142,10 +143,10 @@ _XIDS: tuple[Panel, ...] = (
 
 _MEMORY: tuple[Panel, ...] = (
     time_series(
-        Text("ECC errors by card", "ECC 错误（按卡）"),
+        Text("ECC errors by GPU", "ECC 错误（按卡）"),
         Text(
-            "Errors in the last interval, corrected and uncorrected. One uncorrected error kills the process; a "
-            "hundred corrected ones a day often come before it.",
+            "Errors in the last interval. An uncorrected error ends the process; a hundred corrected ones per "
+            "day often precede it.",
             "最近时段内的 ECC 错误。一次不可纠正错误就会杀死进程；一天上百次已纠正错误往往是先兆。",
         ),
         series(
@@ -155,10 +156,10 @@ _MEMORY: tuple[Panel, ...] = (
         requires=(Requires.SUPPORT,), width=12, panel_id=ids.GPU_ECC, drill_down=(TO_NODE,),
     ),
     state_timeline(
-        Text("Rows to remap", "待重映射的行"),
+        Text("Row remapping pending", "待重映射的行"),
         Text(
-            "A memory row waits for the next reset to be replaced by a spare one. Plan a reset; the card runs on.",
-            "有显存行等待下次重置时替换为备用行。安排重置；卡可继续运行。",
+            "A memory row will be remapped at the next reset. Schedule a reset; the GPU stays usable.",
+            "有显存行将在下次复位时重映射。安排复位；卡可继续运行。",
         ),
         series(lambda: max_by(selected(m.GPU_ROW_REMAP_PENDING), "instance", "gpu"), GPU_LEGEND),
         value_mappings=YES_IS_BAD, requires=(Requires.SUPPORT,), width=12, panel_id=ids.GPU_REMAP, drill_down=(TO_NODE,),
@@ -166,9 +167,8 @@ _MEMORY: tuple[Panel, ...] = (
     time_series(
         Text("NVLinks up", "活跃 NVLink 数"),
         Text(
-            "Active NVLinks by card. A step down costs bandwidth and often comes before a frozen replica. Their "
-            "errors stand in the row below (series: full).",
-            "各卡活跃的 NVLink 数。台阶下降意味着带宽损失，常是副本冻结的前兆。错误数见下方（series: full）。",
+            "Active NVLinks by GPU. A step down costs bandwidth and often precedes a frozen replica.",
+            "各卡活跃的 NVLink 数。台阶下降意味着带宽损失，常是副本冻结的前兆。",
         ),
         series(lambda: max_by(selected(m.GPU_NVLINK_ACTIVE_LINKS), "instance", "gpu"), GPU_LEGEND),
         requires=(Requires.NVLINK,), width=12, panel_id=ids.GPU_LINKS, drill_down=(TO_NODE,),
@@ -176,7 +176,8 @@ _MEMORY: tuple[Panel, ...] = (
     table(
         Text("Fabric problems", "Fabric 问题"),
         Text(
-            "What keeps a card from using the NVSwitch fabric fully. Empty is healthy, or no such fabric.",
+            "Problems that keep a GPU from fully using the NVSwitch fabric. Empty is healthy, or there is no "
+            "such fabric.",
             "妨碍卡充分使用 NVSwitch fabric 的问题。为空即正常或没有此类 fabric。",
         ),
         column(lambda: selected(m.GPU_FABRIC_PROBLEM_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, threshold=ANY_WARNING),
@@ -195,9 +196,9 @@ _FULL: tuple[Panel, ...] = (
     time_series(
         Text("NVLink errors", "NVLink 错误"),
         Text(
-            "New errors by type, those of links to a processor on the same module too. A good link makes none; replays cost "
-            "bandwidth before they cost the link.",
-            "新增错误（按类型），含同模块处理器的 C2C 链路。好的链路没有错误；重放先损失带宽，再损失链路。",
+            "New errors by type, including C2C links. A healthy link has none; replays cost bandwidth before the "
+            "link fails.",
+            "新增错误（按类型），含 C2C 链路。正常链路没有错误；重放先损失带宽，再损失链路。",
         ),
         series(
             lambda: max_by(increase(selected(m.GPU_NVLINK_ERRORS_TOTAL), RATE_INTERVAL), "instance", "gpu", "type"),
@@ -211,15 +212,15 @@ _FULL: tuple[Panel, ...] = (
     ),
     time_series(
         Text("PCIe replays", "PCIe 重传"),
-        Text("Packets sent again. One a minute is a bad riser, slot or cable.", "重传的包。每分钟一次说明转接卡、插槽或线缆有问题。"),
+        Text("Repeated packets. One per minute is a faulty riser, slot or cable.", "重传的包。每分钟一次说明转接卡、插槽或线缆有问题。"),
         series(lambda: max_by(increase(selected(m.GPU_PCIE_REPLAYS_TOTAL), RATE_INTERVAL), "instance", "gpu"), GPU_LEGEND),
         requires=FULL, threshold=THRESHOLDS.pcie_replays, drill_down=(TO_NODE,), panel_id=ids.GPU_REPLAYS,
     ),
     time_series(
         Text("Rows remapped, pages retired", "重映射的行与停用的页"),
         Text(
-            "New rows replaced (before Ampere: pages retired), by cause, in the last interval. Uncorrectable causes add "
-            "up to a card for service.",
+            "Rows remapped (before Ampere: pages retired) by cause, in the last interval. Repeated uncorrectable "
+            "causes: request service.",
             "最近时段新替换的行（Ampere 之前为停用的页），按原因。不可纠正原因不断累积就该报修。",
         ),
         series(
@@ -235,7 +236,7 @@ _FULL: tuple[Panel, ...] = (
     state_timeline(
         Text("NVSwitch fabric", "NVSwitch fabric"),
         Text(
-            "State of the fabric by card. Anything but completed: no multi-card work starts.",
+            "Fabric state by GPU. Other than completed: no multi-GPU work can start.",
             "各卡 fabric 状态。不是“完成”就无法启动多卡任务。",
         ),
         series(lambda: max_by(selected(m.GPU_FABRIC_STATE), "instance", "gpu"), GPU_LEGEND),
@@ -244,28 +245,29 @@ _FULL: tuple[Panel, ...] = (
     state_timeline(
         Text("NVLinks that were down, by link", "断开过的 NVLink（按链路）"),
         Text(
-            "Each link that was down at any time of the chosen range: which one fell first, and did its partner?",
+            "Each link that was down at any time of the selected range: which failed first, and did its peer?",
             "所选时间内断开过的每条链路：哪条先断，对端呢？",
         ),
         series(_fallen, f"{GPU_LEGEND} {{{{link}}}}"),
         value_mappings=UP, requires=(Requires.FULL, Requires.NVLINK, Requires.TROUBLE), width=12, drill_down=(TO_NODE,),
     ),
     table(
-        Text("Bits that arrive wrong over NVLink", "NVLink 误码率"),
+        Text("NVLink bit error ratio", "NVLink 误码率"),
         Text(
-            "Share of bits that arrive wrong on the card's worst link: raw on the wire, effective after correction, symbol "
-            "for symbols after correction. Effective above 1E-15 or so, or far above its neighbours: cable, socket or card.",
+            "Bit error ratio of the GPU's worst link: raw on the wire, effective after correction, symbol for "
+            "symbols after correction. Effective above about 1E-15, or far above that of the other GPUs: cable, "
+            "socket or GPU.",
             "该卡最差链路的误码率：raw 为线上，effective 为纠错后，symbol 为纠错后的符号。effective 高于约 1E-15 或远高于邻卡：线缆、插座或卡有问题。",
         ),
-        column(lambda: selected(m.GPU_NVLINK_BIT_ERROR_RATIO), Text("Share", "占比"), number_format=NumberFormat.TINY),
+        column(lambda: selected(m.GPU_NVLINK_BIT_ERROR_RATIO), Text("Ratio", "占比"), number_format=NumberFormat.TINY),
         rows=("instance", "gpu", "type"), requires=(Requires.FULL, Requires.NEWER), width=12, height=8, drill_down=(TO_NODE,),
     ),
     table(
-        Text("What is at the other end of the NVLinks", "NVLink 的另一端"),
+        Text("NVLink peers", "NVLink 对端"),
         Text(
-            "Links of each card by what they lead to: another card, a switch, a processor. Cards of one node should "
-            "agree; 'unknown' is often a link that is down.",
-            "各卡 NVLink 的对端：另一张卡、交换机或处理器。同节点的卡应一致；unknown 往往是断开的链路。",
+            "NVLinks of each GPU by peer: another GPU, a switch, a CPU. GPUs of one node should agree; 'unknown' "
+            "is often a link that is down.",
+            "各卡 NVLink 的对端：另一张 GPU、交换机或 CPU。同节点的卡应一致；unknown 往往是断开的链路。",
         ),
         column(lambda: selected(m.GPU_NVLINK_REMOTE_LINKS), Text("Links", "链路数")),
         rows=("instance", "gpu", "remote"), requires=(Requires.FULL, Requires.NVLINK), width=12, height=8, drill_down=(TO_NODE,),
@@ -284,10 +286,10 @@ _FACTS: tuple[Panel, ...] = (
         rows=("instance", "gpu", "state", "reason"), height=8, drill_down=(TO_NODE,),
     ),
     table(
-        Text("Which card it is", "是哪张卡"),
+        Text("GPU identity", "GPU 标识"),
         Text(
-            "What whoever takes a card out must know: serial number, slot and VBIOS. Cards of one name with different "
-            "VBIOS may differ in power and clocks.",
+            "Serial number, slot and VBIOS for a replacement. GPUs of one model with different VBIOS may differ "
+            "in power and clocks.",
             "换卡所需：序列号、插槽与 VBIOS。同型号而 VBIOS 不同的卡，功率与频率可能不同。",
         ),
         column(lambda: selected(m.GPU_INFO), Text("Seen", "已见"), cell=Cell.FACT),
@@ -299,18 +301,18 @@ _FACTS: tuple[Panel, ...] = (
 
 GPU_HEALTH = Dashboard(
     uid=Uid.GPU_HEALTH,
-    title=Text("Shardwatch / Card health", "Shardwatch / 卡健康"),
+    title=Text("Shardwatch / GPU health", "Shardwatch / GPU 健康"),
     description=Text(
-        "Errors, remapped memory, links and XIDs: which card must be taken out, and what to do with it.",
+        "Errors, row remapping, links and XIDs: which GPU to take out of service, and what to do.",
         "错误、重映射、链路与 XID：哪张卡该下线，怎么处置。",
     ),
     rows=(
         status(),
-        Row(title=Text("Verdicts", "结论"), panels=_VERDICTS),
+        Row(title=Text("Status", "结论"), panels=_VERDICTS),
         Row(title=Text("XIDs", "XID"), panels=_XIDS),
         Row(title=Text("Memory and links", "显存与链路"), panels=_MEMORY),
         Row(title=Text("Serial numbers, slots, VBIOS", "序列号、插槽与 VBIOS"), panels=_FACTS, collapsed=True),
-        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+        Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_GPUS,
     per_gpu=True,

@@ -27,7 +27,7 @@ _LAYERS: tuple[Panel, ...] = (
     stat(
         Text("Between replicas", "副本之间"),
         Text(
-            "Running requests on the busiest replica over the mean. High: the gateway does not spread.",
+            "Running requests on the busiest replica over the mean. High: the gateway distributes unevenly.",
             "最忙副本的运行请求与均值之比。偏高：网关分配不均。",
         ),
         series(
@@ -39,7 +39,7 @@ _LAYERS: tuple[Panel, ...] = (
     stat(
         Text("Between ranks", "rank 之间"),
         Text(
-            "Running requests on the busiest rank over the mean. High: the engine's scheduler prefers some ranks.",
+            "Running requests on the busiest rank over the mean. High: the scheduler prefers some ranks.",
             "最忙 rank 的运行请求与均值之比。偏高：引擎调度器偏向部分 rank。",
         ),
         series(
@@ -49,9 +49,9 @@ _LAYERS: tuple[Panel, ...] = (
         requires=RANKS, threshold=THRESHOLDS.rank_imbalance, width=8, height=5, decimals=2,
     ),
     stat(
-        Text("Between cards", "卡之间"),
+        Text("Between GPUs", "卡之间"),
         Text(
-            "Highest minus lowest utilisation inside a replica. High with even ranks: the hardware, or a worker.",
+            "Highest minus lowest utilisation inside a replica. High with even ranks: the GPUs, or a worker.",
             "同一副本内最高与最低利用率之差。rank 均衡而此值高：硬件或 worker 的问题。",
         ),
         series(
@@ -60,12 +60,12 @@ _LAYERS: tuple[Panel, ...] = (
         requires=ENGINE, threshold=THRESHOLDS.utilization_spread, width=8, height=5,
     ),
     time_series(
-        Text("In which layer the unevenness lies", "不均衡出在哪一层"),
+        Text("Imbalance by layer", "不均衡出在哪一层"),
         Text(
-            "Shares of a model's unevenness in power: between replicas (gateway), between ranks (scheduler), "
-            "between cards of a rank (hardware). Adds up to 100 %. Empty while the model is even "
-            "within 10 %: then there is nothing to explain.",
-            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。模型不均衡在 10 % 以内时为空：没有什么可解释的。",
+            "Share of a model's imbalance in power: between replicas (gateway), between ranks (scheduler), "
+            "between GPUs of a rank (hardware). Adds up to 100 %. Empty while the coefficient of variation is "
+            "below 10 %.",
+            "模型功率不均衡的来源占比：副本间（网关）、rank 间（调度器）、卡间（硬件）。合计 100 %。变异系数低于 10 % 时为空。",
         ),
         series(
             lambda: and_on(
@@ -78,10 +78,10 @@ _LAYERS: tuple[Panel, ...] = (
         requires=(Requires.UNEVEN,), max_value=1, width=12,
     ),
     time_series(
-        Text("How uneven a model is", "模型有多不均衡"),
+        Text("Coefficient of variation by model", "各模型的变异系数"),
         Text(
-            "Standard deviation over mean between all cards of the model (request load: between ranks). Below a "
-            "few percent the layer beside it does not matter.",
+            "Standard deviation over mean of all GPUs of the model (request load: of all ranks). Below a few "
+            "percent the layer does not matter.",
             "模型全部卡（请求负载：全部 rank）的标准差与均值之比。低于百分之几时，不必在意左侧的层。",
         ),
         series(
@@ -101,39 +101,39 @@ def _deviation(expr: Expr) -> Expr:
 
 _GPUS: tuple[Panel, ...] = (
     bar_gauge(
-        Text("Utilisation, card by card", "各卡利用率"),
+        Text("Utilisation by GPU", "各卡利用率"),
         Text(
-            "The field's 'card 0' pattern at a glance: bars that fall from the first card to the last are a "
-            "scheduler that prefers its first ranks, or cards that talk over PCIe.",
-            "一眼看出“0 号卡”现象：从第一张到最后一张依次下降，是调度器偏向前面的 rank，或卡间走 PCIe。",
+            "Bars that fall from the first GPU to the last: a scheduler that prefers low ranks, or communication "
+            "over PCIe.",
+            "从第一张卡到最后一张依次下降：调度器偏向前面的 rank，或卡间通信走 PCIe。",
         ),
         series(lambda: max_by(selected(m.GPU_UTILIZATION_RATIO), "instance", "gpu"), "{{instance}} GPU {{gpu}}"),
         max_value=1, width=8, height=9, drill_down=(TO_GPU,),
     ),
     status_history(
-        Text("Deviation inside the group: utilisation", "组内偏差：利用率"),
+        Text("Utilisation relative to the group", "利用率与组内均值之差"),
         Text(
-            "Each card's utilisation against the mean of its replica, at each moment. Yellow is even; a row "
-            "that stays blue (below) or red (above) is the card that differs.",
+            "Utilisation of each GPU relative to the mean of its replica. Yellow is even; a row that stays blue "
+            "(below) or red (above) is the one that differs.",
             "各卡利用率相对副本均值的偏差。黄色为均衡；持续偏蓝（低）或偏红（高）的一行就是不同的那张卡。",
         ),
         series(lambda: _deviation(selected(m.GPU_UTILIZATION_RATIO)), "{{instance}} GPU {{gpu}}"),
         requires=TRAFFIC, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
     ),
     status_history(
-        Text("Deviation inside the group: power", "组内偏差：功率"),
+        Text("Power relative to the group", "功率与组内均值之差"),
         Text(
-            "Power follows real work, so it finds the straggler that utilisation hides: a waiting card shows full "
-            "utilisation and little power.",
-            "功率反映真实工作量，能发现利用率掩盖的拖后腿者：等待中的卡利用率满、功率低。",
+            "Power follows useful work and shows the straggler that utilisation hides: a waiting GPU has full "
+            "utilisation and low power.",
+            "功率反映有效工作量，能发现利用率掩盖的慢卡：等待中的卡利用率满、功率低。",
         ),
         series(lambda: _deviation(selected(m.GPU_POWER_WATTS)), "{{instance}} GPU {{gpu}}"),
         requires=ENGINE, min_value=-0.3, max_value=0.3, width=8, height=9, drill_down=(TO_GPU,),
     ),
     time_series(
-        Text("Utilisation inside the groups: spread", "组内利用率差"),
+        Text("Utilisation spread by group", "组内利用率差"),
         Text(
-            "Highest minus lowest utilisation of each replica's cards. Above the line somebody waits.",
+            "Highest minus lowest utilisation of each replica's GPUs. Above the threshold some wait.",
             "每个副本内最高与最低利用率之差。越过线即有卡在等。",
         ),
         series(
@@ -142,9 +142,9 @@ _GPUS: tuple[Panel, ...] = (
         requires=ENGINE, threshold=THRESHOLDS.utilization_spread, max_value=1, panel_id=ids.IMBALANCE_GPUS,
     ),
     time_series(
-        Text("Utilisation inside the groups: deviation", "组内利用率标准差"),
+        Text("Utilisation standard deviation by group", "组内利用率标准差"),
         Text(
-            "Standard deviation of utilisation inside each replica; it cannot exceed 50 %.",
+            "Standard deviation of utilisation inside each replica; at most 50 %.",
             "每个副本内利用率的标准差；不会超过 50 %。",
         ),
         series(
@@ -153,9 +153,9 @@ _GPUS: tuple[Panel, ...] = (
         requires=ENGINE, threshold=THRESHOLDS.utilization_stddev, max_value=0.5,
     ),
     time_series(
-        Text("Memory inside the groups", "组内显存不均"),
+        Text("Memory skew by group", "组内显存不均"),
         Text(
-            "Fullest card over the mean of its replica. Shards are equal: a climb is a leak or a second tenant.",
+            "Fullest GPU over the mean of its replica. Shards are equal: a rise is a leak or a second tenant.",
             "最满的卡与副本均值之比。分片大小相同：上升即泄漏或有第二个租户。",
         ),
         series(
@@ -173,7 +173,7 @@ _ENGINES: tuple[Panel, ...] = (
     time_series(
         Text("Load by rank", "各 rank 负载"),
         Text(
-            "Running and waiting requests of each rank. Lines that stay apart are the scheduler's doing.",
+            "Running and waiting requests of each rank. Lines that stay apart come from the scheduler.",
             "各 rank 的运行与排队请求。长期分离的线是调度器造成的。",
         ),
         series(
@@ -189,7 +189,7 @@ _ENGINES: tuple[Panel, ...] = (
     time_series(
         Text("Load by replica", "各副本负载"),
         Text(
-            "Requests running and waiting by replica. Replicas of one model should lie together.",
+            "Requests running and waiting by replica. Replicas of one model should be close together.",
             "各副本运行与排队请求之和。同一模型的副本应聚在一起。",
         ),
         series(
@@ -206,7 +206,7 @@ _FULL: tuple[Panel, ...] = (
     status_history(
         Text("Deviation from the group's median", "相对组中位数的偏差"),
         Text(
-            "As the daemon measures it, by signal: 0 is the median, -20 % a fifth below.",
+            "As computed by the daemon, by signal: 0 is the median, -20 % a fifth below.",
             "守护进程按信号计算：0 为中位数，-20 % 即低五分之一。",
         ),
         series(
@@ -221,8 +221,8 @@ _FULL: tuple[Panel, ...] = (
     time_series(
         Text("Coefficient of variation by signal", "各信号变异系数"),
         Text(
-            "Standard deviation over mean inside each group, every signal. The signal that leaves the bundle "
-            "names the trouble.",
+            "Standard deviation over mean inside each group, by signal. The signal that stands out names the "
+            "problem.",
             "组内各信号的标准差与均值之比。脱离其余的那个信号指出问题所在。",
         ),
         series(
@@ -238,15 +238,15 @@ IMBALANCE = Dashboard(
     uid=Uid.IMBALANCE,
     title=Text("Shardwatch / Imbalance", "Shardwatch / 不均衡"),
     description=Text(
-        "How uneven is the load, and who makes it so: the gateway, the engine's scheduler, or a card?",
-        "负载有多不均衡，是谁造成的：网关、引擎调度器，还是某张卡？",
+        "How uneven is the load, and where does it come from: gateway, scheduler or GPU?",
+        "负载有多不均衡，出自哪里：网关、调度器还是 GPU？",
     ),
     rows=(
         status(),
-        Row(title=Text("In which layer", "在哪一层"), panels=_LAYERS),
-        Row(title=Text("Cards", "卡"), panels=_GPUS),
-        Row(title=Text("Ranks, replicas, gateway", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAYS)),
-        Row(title=Text("More, with series: full", "更多（series: full）"), panels=_FULL, collapsed=True),
+        Row(title=Text("Layers", "分层"), panels=_LAYERS),
+        Row(title=Text("GPUs", "GPU"), panels=_GPUS),
+        Row(title=Text("Ranks, replicas, gateways", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAYS)),
+        Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_BALANCE,
 )

@@ -31,17 +31,17 @@ _WORK: tuple[Panel, ...] = (
     time_series(
         Text("Occupancy", "占用率"),
         Text(
-            "Active warps over the most that the processors hold. Low with high SM work: kernels too small for the card.",
-            "活跃 warp 占处理器上限的比例。SM 工作高而此值低：核函数对这张卡太小。",
+            "Active warps over the maximum of the SMs. Low with high SM activity: kernels too small for the GPU.",
+            "活跃 warp 占处理器上限的比例。SM 活动高而此值低：核函数对这张卡太小。",
         ),
         series(lambda: max_by(selected(m.GPU_SM_OCCUPANCY_RATIO), *GPU_LABELS), GPU_LEGEND),
         requires=WORK, max_value=1, drill_down=(TO_GPU,),
     ),
     time_series(
-        Text("Arithmetic by kind", "运算类型"),
+        Text("Pipe activity", "运算管线活动"),
         Text(
-            "Share of time in which the processors did this kind of arithmetic. FP32 where tensor work is expected: "
-            "a kernel that does not use the tensor cores.",
+            "Share of time in which each arithmetic pipe was active. FP32 where tensor operations are expected: "
+            "a kernel without tensor cores.",
             "处理器执行各类运算的时间占比。本应是张量运算却在做 FP32：核函数没有用上张量核心。",
         ),
         series(lambda: max_by(selected(m.GPU_PIPE_ACTIVE_RATIO), *GPU_LABELS, "pipe"), f"{GPU_LEGEND} {{{{pipe}}}}"),
@@ -50,7 +50,8 @@ _WORK: tuple[Panel, ...] = (
     time_series(
         Text("Memory activity", "显存活动"),
         Text(
-            "Share of time in which device memory was read or written: not bandwidth, but all that cards before Hopper say.",
+            "Share of time in which device memory was read or written: not bandwidth, but all that GPUs before "
+            "Hopper report.",
             "显存有读写的时间占比：不是带宽，但 Hopper 之前的卡只提供它。",
         ),
         series(lambda: max_by(selected(m.GPU_MEMORY_ACTIVITY_RATIO), *GPU_LABELS), GPU_LEGEND),
@@ -59,7 +60,7 @@ _WORK: tuple[Panel, ...] = (
     time_series(
         Text("Video engines", "视频引擎"),
         Text(
-            "Share of time in which encoder and decoder were busy: models that watch videos decode there.",
+            "Share of time in which encoder and decoder were busy; video models decode there.",
             "编码器与解码器的忙碌占比：处理视频的模型在此解码。",
         ),
         series(lambda: max_by(selected(m.GPU_ENCODER_UTILIZATION_RATIO), *GPU_LABELS), Text(f"{GPU_LEGEND} encoder", f"{GPU_LEGEND} 编码")),
@@ -71,19 +72,19 @@ _WORK: tuple[Panel, ...] = (
 
 _RATED: tuple[Panel, ...] = (
     table(
-        Text("What each card is rated for, and what it has now", "各卡的额定值与当前值"),
+        Text("Rated vs current limits", "各卡的额定值与当前值"),
         Text(
-            "One row a card; cards of one name should agree. Another P-state under load, a lower link generation or "
-            "fewer links than its neighbours say which part to look at.",
+            "One row per GPU; GPUs of one model should agree. A different P-state under load, a lower link "
+            "generation or fewer links show which part to check.",
             "每卡一行，同型号的卡应一致。负载下 P-state 不同、链路代数更低或链路更少，即指出该查哪一部分。",
         ),
-        column(lambda: selected(m.GPU_CLOCK_MAX_HERTZ, domain="sm"), Text("Best SM clock", "最高 SM 频率")),
+        column(lambda: selected(m.GPU_CLOCK_MAX_HERTZ, domain="sm"), Text("Max SM clock", "最高 SM 频率")),
         column(lambda: selected(m.GPU_PERFORMANCE_STATE), Text("P-state", "P-state")),
-        column(lambda: selected(m.GPU_TEMPERATURE_LIMIT_CELSIUS, limit="slowdown"), Text("Slows down at", "降频温度")),
+        column(lambda: selected(m.GPU_TEMPERATURE_LIMIT_CELSIUS, limit="slowdown"), Text("Slowdown temperature", "降频温度")),
         column(lambda: selected(m.GPU_PCIE_LINK_GENERATION), Text("PCIe generation", "PCIe 代数")),
-        column(lambda: selected(m.GPU_PCIE_LINK_GENERATION_MAX), Text("Best generation", "最高代数")),
+        column(lambda: selected(m.GPU_PCIE_LINK_GENERATION_MAX), Text("Max generation", "最高代数")),
         column(lambda: selected(m.GPU_PCIE_LINK_WIDTH), Text("Lanes", "通道数")),
-        column(lambda: selected(m.GPU_PCIE_LINK_WIDTH_MAX), Text("Most lanes", "最多通道")),
+        column(lambda: selected(m.GPU_PCIE_LINK_WIDTH_MAX), Text("Max lanes", "最多通道")),
         column(lambda: selected(m.GPU_NVLINK_LINKS), Text("NVLinks", "NVLink 数"), requires=(Requires.NVLINK,)),
         column(lambda: selected(m.GPU_C2C_LINKS), Text("C2C links", "C2C 链路"), requires=(Requires.C2C,)),
         column(lambda: selected(m.GPU_C2C_ACTIVE_LINKS), Text("C2C active", "活跃 C2C"), requires=(Requires.C2C,)),
@@ -91,21 +92,21 @@ _RATED: tuple[Panel, ...] = (
         rows=GPU_LABELS, requires=FULL, height=10, drill_down=(TO_GPU,),
     ),
     table(
-        Text("How each card reaches the others", "卡与卡之间的路径"),
+        Text("Paths between GPUs", "卡间路径"),
         Text(
-            "As nvidia-smi topo -m has it: NV# over that many NVLinks; PIX, PXB, PHB and NODE over PCIe; SYS between "
-            "sockets. Peer access says what the driver lets the two do, or why nothing.",
-            "同 nvidia-smi topo -m：NV# 为若干条 NVLink；PIX、PXB、PHB、NODE 走 PCIe；SYS 跨插槽。“对等访问”为驱动允许的操作或不允许的原因。",
+            "As in nvidia-smi topo -m: NV# is that many NVLinks; PIX, PXB, PHB and NODE are PCIe; SYS crosses "
+            "CPU sockets. Peer access says what the driver allows, or why it does not.",
+            "同 nvidia-smi topo -m：NV# 为若干条 NVLink；PIX、PXB、PHB、NODE 走 PCIe；SYS 跨 CPU socket。“对等访问”为驱动允许的操作或不允许的原因。",
         ),
         column(_peers, Text("Seen", "已见"), cell=Cell.FACT),
         rows=(*GPU_LABELS, "peer_gpu", "path", "p2p"), requires=(Requires.FULL, Requires.GROUPS), width=16, height=10, drill_down=(TO_GPU,),
     ),
     table(
-        Text("Divided cards (MIG)", "MIG 分区"),
+        Text("MIG instances", "MIG 实例"),
         Text(
-            "The instances of divided cards, each a card of its own on these boards. Some signals of theirs are "
-            "absent by design.",
-            "MIG 分区实例，在看板上各算一张卡。部分信号本就缺失。",
+            "Instances of MIG-enabled GPUs; each counts as a GPU on these dashboards. Some signals do not exist "
+            "for them.",
+            "启用 MIG 的 GPU 的实例，在仪表盘上各算一张卡。部分信号本就没有。",
         ),
         column(lambda: selected(m.GPU_MIG_INFO), Text("Seen", "已见"), cell=Cell.FACT),
         rows=(*GPU_LABELS, "profile", "gpu_instance", "compute_instance"), requires=(Requires.MIG,), width=8, height=10,
@@ -117,7 +118,7 @@ _STATE: tuple[Panel, ...] = (
     time_series(
         Text("Clocks of all domains", "各域频率"),
         Text(
-            "Memory, video and graphics clocks beside the SM's. A memory clock that fell alone halves decoding.",
+            "Memory, video and graphics clocks. A memory clock that falls alone halves the decode speed.",
             "除 SM 外的显存、视频与图形频率。显存频率单独下降会使解码速度减半。",
         ),
         series(
@@ -129,8 +130,8 @@ _STATE: tuple[Panel, ...] = (
     time_series(
         Text("Memory free", "空闲显存"),
         Text(
-            "Bytes that can still be allocated. At a few hundred MiB the next allocation fails.",
-            "仍可分配的字节数。只剩几百 MiB 时，下一次分配就会失败。",
+            "Memory that can still be allocated. At a few hundred MiB further allocations fail.",
+            "仍可分配的显存。只剩几百 MiB 时，继续分配将失败。",
         ),
         series(lambda: max_by(selected(m.GPU_MEMORY_FREE_BYTES), *GPU_LABELS), GPU_LEGEND),
         requires=FULL,
@@ -138,17 +139,17 @@ _STATE: tuple[Panel, ...] = (
     time_series(
         Text("Fans", "风扇"),
         Text(
-            "Intended speed over the highest. At 100 % the air is warm or the cooler full of dust; absent on "
-            "passive cards.",
+            "Intended speed over the maximum. At 100 % the inlet is warm or the cooler dusty; absent on "
+            "passively cooled GPUs.",
             "目标转速占最高转速之比。100 % 说明进风过热或积灰；被动散热卡无此数据。",
         ),
         series(lambda: max_by(selected(m.GPU_FAN_SPEED_RATIO), *GPU_LABELS), GPU_LEGEND),
         requires=(Requires.FULL, Requires.FANS), max_value=1,
     ),
     time_series(
-        Text("Processes on the card", "卡上的进程"),
+        Text("Processes on the GPU", "卡上的进程"),
         Text(
-            "Processes with a compute context. One more than usual is a second tenant.",
+            "Processes with a compute context. One more than usual is another tenant.",
             "持有计算上下文的进程数。比平时多出一个即有第二个租户。",
         ),
         series(lambda: sum_by(selected(m.GPU_PROCESSES), *GPU_LABELS), GPU_LEGEND),

@@ -49,12 +49,12 @@ def _ending() -> Expr:
 
 _HEALTH: tuple[Panel, ...] = (
     state_timeline(
-        Text("Replica up and moving", "副本是否在线"),
+        Text("Replica state", "副本状态"),
         Text(
-            "Up while the engine's page can be read and something moves. Frozen: requests run and nothing moves, mostly "
-            "because a card is gone that the others wait for. A strip of its own: a rank on a Ray node that stands "
-            "still, or a TLS certificate that ends soon.",
-            "引擎页面可读且有进展即正常。冻结：有请求但毫无进展，多半是某张卡没了而其他卡在等它。另有条带：Ray 节点上停滞的 rank、即将到期的 TLS 证书。",
+            "Up while the engine can be read and makes progress. Frozen: requests run and no counter moves, "
+            "usually because a GPU is lost. Separate strips: a stale rank on a Ray node, and a TLS certificate "
+            "that expires soon.",
+            "引擎可读且有进展即正常。冻结：有请求但毫无进展，通常是掉卡所致。另有条带：Ray 节点上停滞的 rank、即将到期的 TLS 证书。",
         ),
         series(replica_state, WHICH),
         series(
@@ -65,11 +65,10 @@ _HEALTH: tuple[Panel, ...] = (
         value_mappings=REPLICA_STATES, requires=ENGINE, width=8, height=6, panel_id=ids.REPLICA_HEALTH,
     ),
     time_series(
-        Text("Failed requests", "失败请求占比"),
+        Text("Error ratio", "错误率"),
         Text(
-            "Failed over finished requests of one minute and five. Server and engine errors; clients' mistakes do "
-            "not count. Above 1 % somebody notices.",
-            "1 分钟与 5 分钟窗口的失败占比。只计服务端与引擎错误。高于 1 % 用户就会察觉。",
+            "Failed over finished requests of 1 and 5 minutes: server and engine errors, without client errors.",
+            "1 分钟与 5 分钟窗口内失败请求占完成请求的比例。只计服务端与引擎错误。",
         ),
         series(lambda: max_by(selected(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{WHICH} {{{{window}}}}"),
         requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, height=6, panel_id=ids.REPLICA_ERRORS, traces="replica",
@@ -77,8 +76,8 @@ _HEALTH: tuple[Panel, ...] = (
     time_series(
         Text("Finished requests by outcome", "完成的请求（按结果）"),
         Text(
-            "Requests per second. A rise of abort is clients that give up; of error, the engine; of rejected, load "
-            "that the engine sheds because its queue is full: no failure, but too little capacity.",
+            "Requests per second. A rise of abort: clients give up; of error: the engine fails; of rejected: the engine sheds "
+            "load because its queue is full (not a failure, but too little capacity).",
             "每秒完成的请求。abort 上升是客户端放弃，error 上升是引擎出错，rejected 上升是引擎因队列已满而拒绝：不算失败，但容量不足。",
         ),
         series(
@@ -92,10 +91,10 @@ _HEALTH: tuple[Panel, ...] = (
 
 _LATENCY: tuple[Panel, ...] = (
     time_series(
-        Text("Time to first token", "首 token 时间"),
+        Text("Time to first token (TTFT)", "首 token 时间（TTFT）"),
         Text(
-            "Arrival to first token, queue and prefill included; p50, p95, p99 and mean. If p50 is well and p99 "
-            "is not, a part of the requests waits; if all rise, the replica is full or slow.",
+            "Arrival to first token, queue and prefill included; p50, p95, p99 and mean. p50 normal and p99 "
+            "high: some requests wait; all high: the replica is full or slow.",
             "从到达到首 token，含排队与预填充；p50、p95、p99 与平均。p50 正常而 p99 高：部分请求在等；全部上升：副本已满或变慢。",
         ),
         *curves(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
@@ -103,39 +102,38 @@ _LATENCY: tuple[Panel, ...] = (
             traces="replica",
     ),
     heatmap(
-        Text("Time to first token, all requests", "首 token 时间分布"),
+        Text("TTFT distribution", "首 token 时间分布"),
         Text(
-            "Where requests lie, by bucket, per second. Two bands mean two kinds of requests (cached and not, "
-            "say); a band that climbs is a queue.",
+            "Requests per second by bucket. Two bands are two kinds of requests, such as cached and not; a "
+            "rising band is a queue.",
             "各区间每秒的请求数。两条带说明有两类请求（如命中与未命中缓存）；整带上移即在排队。",
         ),
         lambda: spread_out(m.LLM_TIME_TO_FIRST_TOKEN_SECONDS),
         requires=TRAFFIC, width=8, height=9,
     ),
     time_series(
-        Text("Time between tokens", "token 间隔"),
+        Text("Inter-token latency (ITL)", "token 间隔（ITL）"),
         Text(
             "Time between engine steps of a request; with speculative decoding a step yields several tokens. "
-            "Spikes of p99 are long prefills or preemptions; a level that rose is a slow card or a big batch.",
+            "Spikes of p99 are long prefills or preemptions; a higher level is a slow GPU or a large batch.",
             "请求相邻引擎步的间隔；投机解码时一步产生多个 token。p99 尖峰是长预填充或抢占；整体抬高是慢卡或大批次。",
         ),
         *curves(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
         requires=TRAFFIC, width=8, height=9, panel_id=ids.REPLICA_TOKEN,
     ),
     heatmap(
-        Text("Time between tokens, all steps", "token 间隔分布"),
+        Text("ITL distribution", "token 间隔分布"),
         Text(
-            "Where the steps lie, by bucket, per second. A second band above the first is interrupted decoding.",
+            "Steps per second by bucket. A second band above the first is interrupted decoding.",
             "各区间每秒的步数。上方出现第二条带即解码被打断。",
         ),
         lambda: spread_out(m.LLM_INTER_TOKEN_LATENCY_SECONDS),
         requires=TRAFFIC, width=12,
     ),
     time_series(
-        Text("Request duration, quantiles of 5 minutes", "请求总时长（5 分钟分位）"),
+        Text("Request duration, quantiles over 5 minutes", "请求总时长（5 分钟分位）"),
         Text(
-            "Arrival to last token. It depends on the length of answers above all: read it beside the two above, "
-            "not alone.",
+            "Arrival to last token. Depends mostly on the length of answers; read it together with TTFT and ITL.",
             "从到达到最后一个 token。主要取决于回答长度：应与上面两项一起看。",
         ),
         series(
@@ -153,8 +151,8 @@ _QUEUE: tuple[Panel, ...] = (
     time_series(
         Text("Requests running and waiting", "运行与排队的请求"),
         Text(
-            "Waiting requests with a full KV cache mean too little memory; waiting with an empty one means that "
-            "the engine does not take them: it hangs or its limit of sequences is reached.",
+            "Waiting requests with a full KV cache: too little memory; with an empty one: the engine does not "
+            "schedule them, or its limit of sequences is reached.",
             "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
@@ -164,8 +162,8 @@ _QUEUE: tuple[Panel, ...] = (
     time_series(
         Text("KV cache in use", "KV 缓存使用率"),
         Text(
-            "Share of the KV cache that live requests hold, by rank. Full is well used; full with requests "
-            "waiting is what they wait for.",
+            "Share of the KV cache in use by rank. Full is well used; full with requests waiting is the "
+            "bottleneck.",
             "在途请求占用的 KV 缓存比例，按 rank。满是用得好；满且有排队就是在等它。",
         ),
         series(
@@ -176,8 +174,8 @@ _QUEUE: tuple[Panel, ...] = (
     time_series(
         Text("Preemptions", "抢占"),
         Text(
-            "Running requests set back per second because the KV cache was full; each computes its tokens again. "
-            "Anything above zero for minutes is felt at the tail.",
+            "Running requests preempted per second because the KV cache was full; each computes its tokens "
+            "again. Above zero for minutes, tail latency suffers.",
             "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
         ),
         series(lambda: sum_by(rate(selected(m.LLM_PREEMPTIONS_TOTAL), RATE_INTERVAL), "instance", "replica"), WHICH),
@@ -186,21 +184,21 @@ _QUEUE: tuple[Panel, ...] = (
     time_series(
         Text("Prefix-cache hit rate", "前缀缓存命中率"),
         Text(
-            "Tokens found over tokens looked up, of 5 minutes. It belongs to the workload: a fall against its own "
-            "past is trouble (routing, prompts, evictions), a low level is not.",
+            "Tokens found over tokens looked up, 5 minutes. It depends on the workload: a drop against its own "
+            "past is a problem (routing, prompts, evictions), a low level is not.",
             "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
         ),
         series(lambda: max_by(selected(m.LLM_KV_CACHE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "replica"), WHICH),
         requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=6, panel_id=ids.REPLICA_HITS,
     ),
     table(
-        Text("KV cache, tokens free of all", "KV 缓存：空闲/总量"),
+        Text("KV cache tokens", "KV 缓存：空闲/总量"),
         Text(
-            "Tokens that requests can still take, and all that the cache can hold. Fewer in all than usual: the engine "
-            "started with less memory.",
+            "Free tokens and the capacity of the cache. A lower capacity than usual: the engine started with "
+            "less memory.",
             "请求还能占用的 token 数与总容量。总量比平时少：引擎启动时可用显存变少。",
         ),
-        column(lambda: selected(m.LLM_KV_CACHE_CAPACITY_TOKENS), Text("In all", "总量"), summed=True),
+        column(lambda: selected(m.LLM_KV_CACHE_CAPACITY_TOKENS), Text("Capacity", "总量"), summed=True),
         column(lambda: selected(m.LLM_KV_CACHE_FREE_TOKENS), Text("Free", "空闲"), summed=True),
         rows=("instance", "replica"), requires=ENGINE, width=8, height=8,
     ),
@@ -214,9 +212,9 @@ _QUEUE: tuple[Panel, ...] = (
         requires=TRAFFIC, width=5, height=8, decimals=0,
     ),
     stat(
-        Text("Time until the cache is full", "缓存写满还需"),
+        Text("Time until the KV cache is full", "缓存写满还需"),
         Text(
-            "At the growth of the last minute. Minutes mean a queue soon; no value while it does not grow.",
+            "At the growth of the last minute. A few minutes mean a queue soon; no value while it does not grow.",
             "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
         ),
         series(lambda: min_by(selected(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), WHICH),
@@ -228,21 +226,21 @@ _QUEUE: tuple[Panel, ...] = (
 GPU_LABELS = ("instance", "replica", "rank", "gpu")
 _GPUS: tuple[Panel, ...] = (
     table(
-        Text("Its cards side by side", "所属各卡对比"),
+        Text("GPUs side by side", "所属各卡对比"),
         Text(
-            "The cards of the chosen replicas. They work in step: the one that differs from its neighbours in "
-            "clock, power, margin or memory is the one that the others wait for.",
+            "The GPUs of the selected replicas work in lockstep: the one that differs in clock, power, margin or "
+            "memory is the one that the others wait for.",
             "所选副本的卡。它们同步工作：频率、功率、余量或显存与邻居不同的那张，就是大家在等的那张。",
         ),
         column(lambda: by_recent_replica(selected(m.GPU_UP)), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
         column(lambda: by_replica(selected(m.GPU_UTILIZATION_RATIO)), Text("Utilisation", "利用率"), cell=Cell.BAR, max_value=1),
         column(
-            lambda: by_replica(selected(m.GPU_SM_ACTIVE_RATIO)), Text("SM work", "SM 工作"), cell=Cell.BAR, max_value=1,
+            lambda: by_replica(selected(m.GPU_SM_ACTIVE_RATIO)), Text("SM activity", "SM 活动"), cell=Cell.BAR, max_value=1,
             requires=(Requires.SUPPORT,),
         ),
         column(
             lambda: by_replica(selected(m.GPU_POWER_WATTS)) / by_replica(selected(m.GPU_POWER_LIMIT_WATTS)),
-            Text("Power of limit", "功率/上限"), cell=Cell.BAR, max_value=1,
+            Text("Power / limit", "功率/上限"), cell=Cell.BAR, max_value=1,
         ),
         column(lambda: by_replica(selected(m.GPU_CLOCK_HERTZ, domain="sm")), Text("SM clock", "SM 频率")),
         column(
@@ -256,11 +254,11 @@ _GPUS: tuple[Panel, ...] = (
         rows=GPU_LABELS, requires=ENGINE, width=17, height=10, drill_down=(DrillDown(Uid.GPU_HEALTH, ("instance", "gpu")),),
     ),
     state_timeline(
-        Text("Straggler and cause", "拖后腿的卡与原因"),
+        Text("Straggler and cause", "慢卡与原因"),
         Text(
-            "The card that the others of its replica wait for, and why: thermal, power_brake, power_cap, clock_lock, "
-            "other_tenant, pcie, nvlink, memory_pressure. The strip of each replica says whether its cards could be "
-            "compared at all.",
+            "The GPU that the others of its replica wait for, with the cause: thermal, power_brake, power_cap, "
+            "clock_lock, other_tenant, pcie, nvlink, memory_pressure. The strip of a replica says whether its "
+            "GPUs can be compared.",
             "同副本其他卡在等的那张卡及原因：thermal、power_brake、power_cap、clock_lock、other_tenant、pcie、nvlink、memory_pressure。每个副本的条带说明其卡能否比较。",
         ),
         series(
@@ -276,7 +274,7 @@ _GPUS: tuple[Panel, ...] = (
     bar_gauge(
         Text("Requests by rank", "各 rank 的请求"),
         Text(
-            "Running requests of each data-parallel rank. Uneven bars are the engine's scheduler.",
+            "Running requests of each data-parallel rank. Uneven bars come from the scheduler.",
             "各数据并行 rank 的运行请求数。不均匀即引擎调度器的问题。",
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
@@ -285,7 +283,8 @@ _GPUS: tuple[Panel, ...] = (
     time_series(
         Text("Tokens", "token 速率"),
         Text(
-            "Prompt and generated tokens per second. Prompts that rise while generation falls are long prefills.",
+            "Prompt and generated tokens per second. More prompt tokens with fewer generated ones are long "
+            "prefills.",
             "每秒提示与生成的 token。提示上升而生成下降是长预填充所致。",
         ),
         series(
@@ -305,17 +304,19 @@ REPLICA = Dashboard(
     uid=Uid.REPLICA,
     title=Text("Shardwatch / Replica", "Shardwatch / 副本"),
     description=Text(
-        "What users of a replica feel, what it waits for, and which of its cards is different.",
-        "副本的用户感受如何、它在等什么、哪张卡不一样。",
+        "User experience of a replica, its bottleneck, and the GPU that differs.",
+        "副本的用户体验、瓶颈，以及不同的那张卡。",
     ),
     rows=(
         status(),
         Row(title=Text("Health", "健康"), panels=_HEALTH),
         Row(title=Text("Latency", "延迟"), panels=_LATENCY),
         Row(title=Text("Queue and KV cache", "排队与 KV 缓存"), panels=_QUEUE),
-        Row(title=Text("Its cards and ranks", "所属的卡与 rank"), panels=_GPUS),
+        Row(title=Text("GPUs and ranks", "所属的卡与 rank"), panels=_GPUS),
         Row(
-            title=Text("Stages and what limits them; mostly series: full", "各阶段与测量限制（多数需 series: full）"),
+            title=Text(
+                "Stages and measurement limits (mostly series: full)", "各阶段与测量限制（多数需 series: full）"
+            ),
             panels=MORE,
             collapsed=True,
         ),

@@ -25,33 +25,31 @@ def _attainment(kind: str, title: Text, description: Text) -> Panel:
 
 _ABOUT: dict[str, tuple[Text, Text, Text]] = {
     "first_token": (
-        Text("{{model}} first token", "{{model}} 首 token"),
-        Text("TTFT within target", "首 token 达标率"),
+        Text("{{model}} TTFT", "{{model}} TTFT"),
+        Text("TTFT SLO attainment", "TTFT SLO 达成率"),
         Text(
-            "Share of requests whose first token came within the target of the model's class, in the chosen "
-            "time; seconds alone would be noise. Below the promise users wait; red is where the alerts page.",
-            "首 token 在模型所属等级目标内到达的请求占比（所选时间内）。低于承诺即用户在等；红色对应告警的紧急线。",
+            "Share of requests whose TTFT is within the target of the model's class, in the selected time range. "
+            "Red is the level at which the alerts page.",
+            "TTFT 在模型所属等级目标内的请求占比（所选时间内）。红色对应紧急告警的水平。",
         ),
     ),
     "token": (
-        Text("{{model}} token gap", "{{model}} token 间隔"),
-        Text("Token gaps within target", "token 间隔达标率"),
+        Text("{{model}} ITL", "{{model}} ITL"),
+        Text("ITL SLO attainment", "ITL SLO 达成率"),
         Text(
-            "Share of the times between tokens within the target of the model's class, in the chosen time. Low: answers "
-            "stutter.",
-            "所选时间内 token 间隔达标的占比。偏低：回答卡顿。",
+            "Share of inter-token latencies within the target of the model's class, in the selected time range.",
+            "token 间隔（ITL）在目标内的占比（所选时间内）。偏低：回答卡顿。",
         ),
     ),
 }  # fmt: skip
 _KINDS = tuple(kind for kind in _ABOUT if has_slo(kind))  # to any class of models; of no other can any be kept
 _BY_MODEL: tuple[Panel, ...] = (
     time_series(
-        Text("Promises kept, by model", "承诺达成率（按模型）"),
+        Text("SLO attainment by model", "SLO 达成率（按模型）"),
         Text(
-            "Share of requests within target by model: first token and time between tokens. The distance to 100 % "
-            "is the error budget being burnt. A drop of one model only is its replicas; of all, the gateway or "
-            "the nodes.",
-            "按模型的达标请求占比：首 token 与 token 间隔。距 100 % 的差即正在消耗的错误预算。只有一个模型下降查其副本；全部下降查网关或节点。",
+            "Share of requests within target by model: TTFT and ITL. A drop of one model: its replicas; of all: "
+            "the gateway or the nodes.",
+            "按模型的达标占比：TTFT 与 ITL。只有一个模型下降查其副本；全部下降查网关或节点。",
         ),
         *(series(partial(attainment, kind, "model"), _ABOUT[kind][0]) for kind in _KINDS),
         requires=TRAFFIC, max_value=1, width=12, height=5,
@@ -60,10 +58,10 @@ _BY_MODEL: tuple[Panel, ...] = (
 SLO: tuple[Panel, ...] = (
     *(_attainment(kind, *_ABOUT[kind][1:]) for kind in _KINDS),
     stat(
-        Text("Failed requests", "失败请求占比"),
+        Text("Error ratio", "错误率"),
         Text(
-            "Failed over finished requests of 5 minutes, the worst replica. Server and engine errors; clients' "
-            "mistakes do not count.",
+            "Failed over finished requests of 5 minutes, the worst replica: server and engine errors, without "
+            "client errors.",
             "5 分钟内失败请求占完成请求的比例，取最差副本。只计服务端与引擎错误，不含客户端错误。",
         ),
         series(lambda: max_by(selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW)), Text("worst replica", "最差副本")),
@@ -71,11 +69,11 @@ SLO: tuple[Panel, ...] = (
     ),
     *_BY_MODEL,
     time_series(
-        Text("Error budget burnt, by model and promise", "错误预算消耗速度（按模型与承诺）"),
+        Text("Burn rate by model and objective", "错误预算消耗速率（按模型与目标）"),
         Text(
-            "How many times faster than allowed the error budget is burnt: 1 uses it up exactly by the end of the 30 "
-            "days; at the red line the alerts page. Needs the recording rules of the alerts.",
-            "错误预算消耗速度的倍数：1 恰好在 30 天末用完；红线处告警呼叫值班。需要告警附带的记录规则。",
+            "Burn rate of the error budget: 1 uses it up exactly within 30 days; at the red line the alerts "
+            "page. Needs the recording rules of the alerts.",
+            "错误预算消耗速率：1 恰好在 30 天末用完；红线处触发紧急告警。需要告警附带的记录规则。",
         ),
         series(lambda: selected(burn_rate("5m")) >= 0, Text("{{model}} {{objective}} 5m", "{{model}} {{objective}} 5m"), number_format=NumberFormat.FACTOR),
         series(lambda: selected(burn_rate("1h")) >= 0, Text("{{model}} {{objective}} 1h", "{{model}} {{objective}} 1h"), number_format=NumberFormat.FACTOR),

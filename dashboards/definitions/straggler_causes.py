@@ -12,14 +12,14 @@ from exporter.promql import Expr
 
 _WORDS = {
     Cause.POWER_BRAKE: Text("power brake", "功率制动"),
-    Cause.THERMAL: Text("too hot", "过热"),
+    Cause.THERMAL: Text("thermal", "过热"),
     Cause.POWER_CAP: Text("power cap", "功率上限"),
     Cause.CLOCK_LOCK: Text("clock locked", "频率被锁"),
     Cause.OTHER_TENANT: Text("other tenant", "其他租户"),
     Cause.PCIE: Text("PCIe", "PCIe"),
     Cause.NVLINK: Text("NVLink", "NVLink"),
-    Cause.MEMORY_PRESSURE: Text("memory full", "显存将满"),
-    Cause.UNKNOWN: Text("slow: unknown", "慢：原因不明"),
+    Cause.MEMORY_PRESSURE: Text("memory pressure", "显存压力"),
+    Cause.UNKNOWN: Text("unknown cause", "原因不明"),
 }
 CAUSES = tuple(ValueMapping(place, _WORDS[cause], Colour.CRITICAL) for place, cause in enumerate(Cause, 1))
 

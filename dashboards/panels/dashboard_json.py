@@ -25,7 +25,7 @@ _NAMES: dict[str, Text] = {
     "instance": Text("Instance", "节点"),
     "model": Text("Model", "模型"),
     "replica": Text("Replica", "副本"),
-    "gpu": Text("Card", "卡"),
+    "gpu": Text("GPU", "GPU"),
 }
 
 
@@ -91,7 +91,7 @@ def _place(placed: Placed, language: Language) -> core.Panel:
 
 
 def _siblings(language: Language) -> core.DashboardLink:
-    title = Text("Shardwatch boards", "Shardwatch 看板").in_(language)
+    title = Text("Shardwatch dashboards", "Shardwatch 仪表盘").in_(language)
     return core.DashboardLink(
         title=title, tags=[TAG], type="dashboards", asDropdown=True, includeVars=True, keepTime=True,
     )  # fmt: skip

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 LABELS: dict[str, Text] = {
     "instance": Text("Node", "节点"),
-    "gpu": Text("Card", "卡"),
+    "gpu": Text("GPU", "GPU"),
     "replica": Text("Replica", "副本"),
     "model": Text("Model", "模型"),
     "engine": Text("Engine", "引擎"),
@@ -29,7 +29,7 @@ LABELS: dict[str, Text] = {
     "version": Text("Version", "版本"),
     "driver_version": Text("Driver", "驱动"),
     "cuda_version": Text("CUDA", "CUDA"),
-    "action": Text("Action", "动作"),
+    "action": Text("Action", "建议操作"),
     "xid": Text("XID", "XID"),
     "cause": Text("Cause", "原因"),
     "profile": Text("Profile", "配置"),
@@ -37,7 +37,7 @@ LABELS: dict[str, Text] = {
     "compute_instance": Text("Compute instance", "计算实例"),
     "currency": Text("Currency", "货币"),
     "path": Text("Path", "路径"),
-    "peer_gpu": Text("Other card", "对端卡"),
+    "peer_gpu": Text("Other GPU", "对端 GPU"),
     "p2p": Text("Peer access", "对等访问"),
     "name": Text("Name", "型号"),
     "serial": Text("Serial", "序列号"),
@@ -115,10 +115,10 @@ def link(drill_down: DrillDown, language: Language, *, table: bool) -> Json:
 
 LINK_TITLES: dict[str, Text] = {
     "FLEET": Text("Open Fleet", "打开集群总览"),
-    "NODE": Text("Open the node", "打开节点"),
-    "REPLICA": Text("Open the replica", "打开副本"),
+    "NODE": Text("Open Node", "打开节点"),
+    "REPLICA": Text("Open Replica", "打开副本"),
     "IMBALANCE": Text("Open Imbalance", "打开不均衡"),
     "EFFICIENCY": Text("Open Efficiency", "打开效率"),
-    "GPU_HEALTH": Text("Open the card's health", "打开卡的健康"),
-    "SELF": Text("Open Shardwatch itself", "打开 Shardwatch 自身"),
+    "GPU_HEALTH": Text("Open GPU health", "打开 GPU 健康"),
+    "SELF": Text("Open Shardwatch health", "打开 Shardwatch 健康"),
 }

@@ -11,7 +11,7 @@ from exporter.catalog import metrics as m
 from exporter.promql import max_by
 
 T = Text
-TITLE, SHOWS = T("Power by card", "功率"), T("Watts drawn.", "功率。")
+TITLE, SHOWS = T("Power by GPU", "功率"), T("Watts drawn.", "功率。")
 
 
 def panel(ask=lambda: max_by(selected(m.GPU_POWER_WATTS), "gpu"), legend="{{gpu}}", **more):

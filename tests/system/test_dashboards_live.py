@@ -158,7 +158,7 @@ def test_marks_are_read_from_what_daemons_really_show(answers):
         (started,) = answers.marks[job]["Shardwatch starts"]
         labels, values = started
         assert labels["version"] and 0 < time.time() - float(values[-1]) / 1000 < 3600, job
-        assert answers.marks[job]["Configuration loaded"]
+        assert answers.marks[job]["Configuration reloads"]
         assert not answers.marks[job]["Engine restarts"] and not answers.marks[job]["Gateway restarts"], job
     lost = {labels["xid"] for labels, _ in answers.marks["lost"]["XID events"]}
     assert "79" in lost and not answers.marks["healthy"]["XID events"]
@@ -166,16 +166,16 @@ def test_marks_are_read_from_what_daemons_really_show(answers):
 
 def test_a_lost_card_shows_on_the_boards(answers):
     assert len(answers.absent_card) == 1
-    lost = answers.of["lost"]["shardwatch-node", "Cards lost", 0]
+    lost = answers.of["lost"]["shardwatch-node", "GPUs lost", 0]
     assert [values for _, values in lost] == [["1"]]
-    states = answers.of["lost"]["shardwatch-node", "Cards side by side", 0]
+    states = answers.of["lost"]["shardwatch-node", "GPUs side by side", 0]
     assert sorted(values for _, values in states) == [["0"]] + [["1"]] * 7
     frozen = answers.of["lost"]["shardwatch-fleet", "Replicas frozen", 0]
     assert [values for _, values in frozen] == [["1"]]
 
 
 def test_the_card_that_others_wait_for_is_named_with_its_cause(answers):
-    (shown,) = answers.of["brake"]["shardwatch-fleet", "Cards that others wait for", 0]
+    (shown,) = answers.of["brake"]["shardwatch-fleet", "Stragglers", 0]
     labels, values = shown
     assert labels["gpu"] == "1" and labels["cause"] == "power_brake" and values == ["1"]
     held = answers.of["brake"]["shardwatch-node", "Throttle timeline", 0]
@@ -187,14 +187,14 @@ def test_a_dead_exporter_is_said_by_every_single_figure(answers):
     silent = []
     for key, panel, _ in every_series():
         if panel.kind in {PanelKind.STAT, PanelKind.GAUGE} and panel.title.en not in {
-            "Exporters dead",
+            "Exporters down",
             "Alerts firing",
         }:
             values = [value for _, values in answers.dead[key] for value in values]
             if [float(value) for value in values] != [EXPORTER_DOWN]:
                 silent.append((key, values))
     assert silent == []
-    counted = answers.dead["shardwatch-fleet", "Exporters dead", 0]
+    counted = answers.dead["shardwatch-fleet", "Exporters down", 0]
     assert [values for _, values in counted] == [["1"]]
 
 

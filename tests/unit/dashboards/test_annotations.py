@@ -33,7 +33,7 @@ MARKED = {
     "shardwatch-imbalance": DAEMON | {"Engine restarts", "Gateway restarts"},
     "shardwatch-efficiency": DAEMON | {"Engine restarts"},
     "shardwatch-card-health": DAEMON | {"Engine restarts"},
-    "shardwatch-self": DAEMON | {"Engine restarts", "Configuration loaded"},
+    "shardwatch-self": DAEMON | {"Engine restarts", "Configuration reloads"},
 }
 
 
@@ -140,7 +140,7 @@ def test_the_newest_xid_is_marked_also_where_it_was_the_first_of_its_code(promto
 
 def note(expr, **more):
     given = {"title": T("{{gpu}}", "{{gpu}}"), "text": "{{instance}}"} | more
-    return Annotation(name=T("Lost", "丢失"), expr=expr, colour=Colour.WARNING, **given)
+    return Annotation(name=T("Lost", "掉卡"), expr=expr, colour=Colour.WARNING, **given)
 
 
 @pytest.mark.parametrize(

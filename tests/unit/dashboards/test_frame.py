@@ -67,15 +67,15 @@ def test_a_figure_that_needs_the_full_set_says_so_and_is_hidden():
 
 def test_the_three_kinds_of_nothing_look_different():
     fleet = {one["title"]: one for one in panels(dashboard("shardwatch-fleet"))}
-    defaults = fleet["TTFT within target"]["fieldConfig"]["defaults"]
+    defaults = fleet["TTFT SLO attainment"]["fieldConfig"]["defaults"]
     dead, nothing = defaults["mappings"]
-    assert dead["options"]["-9999"]["text"] == "exporter dead"
+    assert dead["options"]["-9999"]["text"] == "exporter down"
     assert nothing["options"]["result"]["text"] == defaults["noValue"] == "no traffic"
     first_token = next(
-        one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Time to first token"
+        one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Time to first token (TTFT)"
     )
     said = first_token["fieldConfig"]["defaults"]["noValue"]
-    assert said.startswith("no traffic") and "exporter is dead" in said
+    assert said.startswith("no traffic") and "exporter is down" in said
     assert (
         len({text.en for text in NO_VALUE.values()}) == len({text.zh for text in NO_VALUE.values()}) == len(Requires)
     )

@@ -28,10 +28,10 @@ EXCLUSIONS = {
     ("template-datasource", "zh", "*", "datasource"): "the label is Chinese in the Chinese set",
     ("template-job", "zh", "*", "job"): "the label is Chinese in the Chinese set",
     ("template-instance", "zh", "*", "instance"): "the label is Chinese in the Chinese set",
-    ("target-rate-interval", "en", "shardwatch-fleet", "TTFT within target"): "of the whole chosen time, one number",
-    ("target-rate-interval", "zh", "shardwatch-fleet", "首 token 达标率"): "of the whole chosen time, one number",
-    ("target-rate-interval", "en", "shardwatch-fleet", "Token gaps within target"): "of the whole chosen time",
-    ("target-rate-interval", "zh", "shardwatch-fleet", "token 间隔达标率"): "of the whole chosen time",
+    ("target-rate-interval", "en", "shardwatch-fleet", "TTFT SLO attainment"): "of the whole chosen time, one number",
+    ("target-rate-interval", "zh", "shardwatch-fleet", "TTFT SLO 达成率"): "of the whole chosen time, one number",
+    ("target-rate-interval", "en", "shardwatch-fleet", "ITL SLO attainment"): "of the whole chosen time",
+    ("target-rate-interval", "zh", "shardwatch-fleet", "ITL SLO 达成率"): "of the whole chosen time",
     **{
         ("template-instance", "*", uid, "-"): "by card: all of a thousand nodes would be 8,000 curves in each panel"
         for uid in ("shardwatch-node", "shardwatch-card-health")
@@ -39,11 +39,11 @@ EXCLUSIONS = {
     **{
         ("target-counter-agg", language, uid, title): "a level since the reset, or a counter younger than the range"
         for language, uid, title in (
-            ("en", "shardwatch-fleet", "Nodes, the worst first"),
-            ("zh", "shardwatch-fleet", "节点（最差在前）"),
-            ("en", "shardwatch-card-health", "Cards and what is wrong with them"),
-            ("zh", "shardwatch-card-health", "各卡及其问题"),
-            ("en", "shardwatch-node", "XIDs in the chosen time"),
+            ("en", "shardwatch-fleet", "Nodes by severity"),
+            ("zh", "shardwatch-fleet", "节点（最严重在前）"),
+            ("en", "shardwatch-card-health", "GPU problems"),
+            ("zh", "shardwatch-card-health", "各卡的问题"),
+            ("en", "shardwatch-node", "XIDs in the selected time range"),
             ("zh", "shardwatch-node", "所选时间内的 XID"),
         )
     },

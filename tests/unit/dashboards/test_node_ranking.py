@@ -7,9 +7,9 @@ import pytest
 from tests.support.dashboard_promtool import answered
 from tests.support.dashboard_queries import LANGUAGES, dashboard, filled, panels
 
-TITLES = {"en": "Nodes, the worst first", "zh": "节点（最差在前）"}
-DRIFT = {"en": "Versions that differ", "zh": "不一致的版本"}
-SORTED_BY = {"en": ["Pages", "Problems"], "zh": ["呼叫", "问题数"]}
+TITLES = {"en": "Nodes by severity", "zh": "节点（最严重在前）"}
+DRIFT = {"en": "Version mismatches", "zh": "版本不一致"}
+SORTED_BY = {"en": ["Critical", "Problems"], "zh": ["紧急告警", "问题数"]}
 CARD = 'gpu="0",uuid="GPU-0"'
 WHOSE = 'replica="chat",engine="vllm",model="llama"'
 
@@ -68,8 +68,8 @@ def test_each_fault_of_a_node_counts_and_what_pages_counts_first(promtool, tmp_p
         target = f'job="shardwatch",instance="{name}"'
         series |= node(name) | {key.replace("{T,", f"{{{target},"): values for key, values in own.items()}
         wanted[name] = counts
-    series |= node("dead", up=0)
-    wanted["dead"] = [1, 1]
+    series |= node("down", up=0)
+    wanted["down"] = [1, 1]
     assert figures(promtool, tmp_path, series, language) == wanted
 
 

@@ -103,9 +103,9 @@ def test_the_links_lead_to_boards_and_carry_every_variable(uid):
 
 
 def test_the_way_leads_from_the_fleet_over_the_node_to_the_card():
-    nodes = next(one for one in panels(dashboard("shardwatch-fleet")) if one["title"] == "Nodes, the worst first")
-    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "Cards side by side")
-    owners = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "Who uses which card")
+    nodes = next(one for one in panels(dashboard("shardwatch-fleet")) if one["title"] == "Nodes by severity")
+    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "GPUs side by side")
+    owners = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "GPU assignment")
     assert "/d/shardwatch-node?" in json.dumps(nodes)
-    assert 'var-gpu=${__data.fields[\\"Card\\"]:percentencode}' in json.dumps(cards).replace('\\\\\\"', '\\"')
+    assert 'var-gpu=${__data.fields[\\"GPU\\"]:percentencode}' in json.dumps(cards).replace('\\\\\\"', '\\"')
     assert "/d/shardwatch-replica?" in json.dumps(owners)

@@ -37,8 +37,8 @@ def test_bars_of_a_table_are_measured_by_their_own_column():
 
 
 def test_every_cause_for_which_others_wait_has_words_on_the_node_board():
-    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "Cards side by side")
-    said = next(one for one in cards["fieldConfig"]["overrides"] if one["matcher"]["options"] == "Others wait")
+    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "GPUs side by side")
+    said = next(one for one in cards["fieldConfig"]["overrides"] if one["matcher"]["options"] == "Straggler")
     words = next(each["value"] for each in said["properties"] if each["id"] == "mappings")[0]["options"]
     assert set(words) == {str(place) for place, _ in enumerate(Cause, 1)}
     for place, cause in enumerate(Cause, 1):
@@ -46,5 +46,5 @@ def test_every_cause_for_which_others_wait_has_words_on_the_node_board():
 
 
 def test_a_lost_card_keeps_its_row_beside_the_cards_that_wait_for_it():
-    (cards,) = (one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Its cards side by side")
+    (cards,) = (one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "GPUs side by side")
     assert "max_over_time(gpu_replica_info" in cards["targets"][0]["expr"]

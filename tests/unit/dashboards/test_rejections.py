@@ -23,17 +23,17 @@ from tests.support.records import replace
 
 
 def test_a_vanished_metric_names_the_panel():
-    with pytest.raises(DashboardError, match=r"^Power by card: .*GPU_GONE"):
+    with pytest.raises(DashboardError, match=r"^Power by GPU: .*GPU_GONE"):
         panel(lambda: selected(m.GPU_GONE))
 
 
 def test_a_dropped_label_names_the_panel():
-    with pytest.raises(DashboardError, match=r"^Power by card: .*has no label 'sensor'"):
+    with pytest.raises(DashboardError, match=r"^Power by GPU: .*has no label 'sensor'"):
         panel(lambda: selected(m.GPU_POWER_WATTS, sensor="gpu"))
-    with pytest.raises(DashboardError, match=r"^Power by card: the legend names 'gpu'"):
+    with pytest.raises(DashboardError, match=r"^Power by GPU: the legend names 'gpu'"):
         panel(lambda: sum_by(selected(m.GPU_POWER_WATTS), "instance"))
-    with pytest.raises(DashboardError, match=r"^Cards: .*has no label 'rank'"):
-        table(T("Cards", "卡"), SHOWS, column(lambda: selected(m.GPU_UP), T("Up", "在线")), rows=("gpu", "rank"))
+    with pytest.raises(DashboardError, match=r"^GPUs: .*has no label 'rank'"):
+        table(T("GPUs", "GPU"), SHOWS, column(lambda: selected(m.GPU_UP), T("Up", "在线")), rows=("gpu", "rank"))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_panel_that_would_mislead_is_refused(made, why):
 
 
 def test_two_panels_of_one_title_in_a_row_are_refused():
-    with pytest.raises(DashboardError, match="Test, row One: two panels are called 'Power by card'"):
+    with pytest.raises(DashboardError, match="Test, row One: two panels are called 'Power by GPU'"):
         small(Row(title=T("One", "一"), panels=(panel(), panel()))).render(Language.ENGLISH)
 
 
@@ -101,7 +101,7 @@ def test_overlapping_panels_and_one_id_twice_are_refused():
     first, second = [one for one in data["panels"] if one["type"] != "row"][:2]
     kept = dict(second["gridPos"])
     second["gridPos"] = dict(first["gridPos"])
-    with pytest.raises(DashboardError, match="Cards lost overlaps Exporters dead"):
+    with pytest.raises(DashboardError, match="GPUs lost overlaps Exporters down"):
         reject_overlaps(data)
     second["gridPos"] = dict(kept, x=22)
     with pytest.raises(DashboardError, match="outside of the 24 columns"):
@@ -121,11 +121,11 @@ def test_two_boards_of_one_uid_or_title_are_refused():
 
 def test_a_wrong_board_ends_the_command_with_its_message(monkeypatch, capsys):
     def broken(_language, _traces):
-        raise DashboardError("Power by card: gone")
+        raise DashboardError("Power by GPU: gone")
 
     monkeypatch.setattr("dashboards.__main__.files", broken)
     assert main(["--check"]) == 1
-    assert capsys.readouterr().err == "dashboards: Power by card: gone\n"
+    assert capsys.readouterr().err == "dashboards: Power by GPU: gone\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--check"]])

@@ -18,7 +18,7 @@ POINTS = 1000  # as many as Grafana asks of a wide panel
 MOST_SAMPLES = 25_000_000  # half of what Prometheus loads for one query before it refuses
 MOST_CURVES = 150  # beyond, nobody finds one
 # Strips of states, which no largest value would choose from: on them one looks at the nodes that one has chosen.
-STRIPS = {"Exporters reached by Prometheus", "Sources up", "Calls that do not return"}
+STRIPS = {"Exporters up", "Sources up", "Hung calls"}
 PER_NODE = {"gpu": CARDS, "replica": REPLICAS}
 OTHERS = {  # labels beside, and the most values that one card or replica has of them
     "le": 23, "objective": 4, "window": 2, "reason": 5, "sensor": 2, "xid": 16, "error": 2, "type": 4, "pipe": 6, "domain": 3,

@@ -24,7 +24,7 @@ classes:
     models: [".*"]
     first_token: {objective: 96%, metric: llm_time_to_first_token_seconds, target: {vllm: 2.5s}}
 """
-TITLES = {"en": "TTFT within target", "zh": "首 token 达标率"}
+TITLES = {"en": "TTFT SLO attainment", "zh": "TTFT SLO 达成率"}
 
 
 def query(data, title):
@@ -94,7 +94,7 @@ def colours(data, title):
 
 
 @pytest.mark.parametrize(
-    ("language", "memory", "idle"), [("en", "Memory by card", "Cards idle"), ("zh", "显存（按卡）", "空闲的卡")]
+    ("language", "memory", "idle"), [("en", "Memory by GPU", "GPUs idle"), ("zh", "显存（按卡）", "空闲的 GPU")]
 )
 def test_a_users_thresholds_reach_colours_promises_and_queries(tuned, language, memory, idle):
     assert colours(made(tuned, "shardwatch-node", language), memory) == [0.91, 0.93]
@@ -106,9 +106,9 @@ def test_a_users_thresholds_reach_colours_promises_and_queries(tuned, language, 
 
 def test_a_latency_that_nobody_was_promised_has_no_panel(tuned):
     titles = {one["title"] for one in panels(made(tuned, "shardwatch-fleet"))}
-    assert "TTFT within target" in titles and "Token gaps within target" not in titles
-    kept = next(one for one in panels(made(tuned, "shardwatch-fleet")) if one["title"] == "Promises kept, by model")
-    assert [one["legendFormat"] for one in kept["targets"]] == ["{{model}} first token"]
+    assert "TTFT SLO attainment" in titles and "ITL SLO attainment" not in titles
+    kept = next(one for one in panels(made(tuned, "shardwatch-fleet")) if one["title"] == "SLO attainment by model")
+    assert [one["legendFormat"] for one in kept["targets"]] == ["{{model}} TTFT"]
 
 
 @pytest.mark.parametrize(

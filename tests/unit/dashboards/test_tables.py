@@ -39,7 +39,7 @@ def test_the_unit_follows_from_the_query(expr, shown, unit):
 
 def test_a_table_names_and_orders_its_columns_and_keeps_cards_that_lack_a_signal():
     made = table(
-        T("Cards", "卡"), SHOWS,
+        T("GPUs", "GPU"), SHOWS,
         column(lambda: selected(m.GPU_UP), T("State", "状态")),
         column(lambda: selected(m.GPU_POWER_WATTS), T("Power", "功率"), cell=Cell.BAR),
         rows=("instance", "gpu"),
@@ -49,13 +49,13 @@ def test_a_table_names_and_orders_its_columns_and_keeps_cards_that_lack_a_signal
     merge, organise = shown["transformations"]
     assert merge["id"] == "merge"
     assert organise["options"]["renameByName"] == {
-        "instance": "Node", "gpu": "Card", "Value #A": "State", "Value #B": "Power",
+        "instance": "Node", "gpu": "GPU", "Value #A": "State", "Value #B": "Power",
     }  # fmt: skip
     assert list(organise["options"]["indexByName"].values()) == [0, 1, 2, 3]
     first = {one["matcher"]["options"]: one["properties"][0] for one in shown["fieldConfig"]["overrides"]}
     units = {name: one["value"] for name, one in first.items() if one["id"] == "unit"}
     assert units == {"State": "short", "Power": "watt"}
-    assert first["Card"] == {"id": "noValue", "value": "–"}
+    assert first["GPU"] == {"id": "noValue", "value": "–"}
     assert {target["format"] for target in shown["targets"]} == {"table"}
 
 

@@ -11,8 +11,8 @@ from tests.support.dashboard_promtool import answered
 from tests.support.dashboard_queries import LANGUAGES, dashboard, filled, panels
 
 CARD = 'job="shardwatch",instance="n1:9853",gpu="3",uuid="GPU-3"'
-NODE_TITLES = {"en": "XIDs in the chosen time", "zh": "所选时间内的 XID"}
-CARD_TITLES = {"en": "XIDs by card", "zh": "XID（按卡）"}
+NODE_TITLES = {"en": "XIDs in the selected time range", "zh": "所选时间内的 XID"}
+CARD_TITLES = {"en": "XIDs by GPU", "zh": "XID（按卡）"}
 
 
 def events(xid):
@@ -83,7 +83,7 @@ def test_both_boards_name_the_same_codes_as_those_that_take_a_card_out_of_use(la
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_uncorrected_errors_stand_beside_the_card_for_as_long_as_their_alert_fires(promtool, tmp_path, language):
-    titles = {"en": "Cards and what is wrong with them", "zh": "各卡及其问题"}
+    titles = {"en": "GPU problems", "zh": "各卡的问题"}
     expr = panel("shardwatch-card-health", titles[language], language)["targets"][1]["expr"]
     errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'
     found = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
