@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from exporter.config import fields, parsers
 from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
@@ -18,41 +18,34 @@ RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is 
 class KubernetesSettings:
     """How this node's pods are listed; what is None is taken from the pod's environment and service account."""
 
-    enabled: bool = field(
-        default=False, metadata=key(fields.boolean(), "Find engines in the pods of this node.", aliases=("enable",))
+    enabled: bool = key(
+        fields.boolean(), "Find engines in the pods of this node.", default=False, aliases=("enable",)
     )
-    url: str | None = field(
+    url: str | None = key(
+        fields.url("an https:// URL", parsers.pod_list),
+        "API server, or a kubelet's https://NODE:10250/pods.",
         default=None,
         repr=False,
-        metadata=key(
-            fields.url("an https:// URL", parsers.pod_list),
-            "API server, or a kubelet's https://NODE:10250/pods.",
-            default="the API server, as any pod finds it",
-            example="https://10.96.0.1:443",
-        ),
+        default_text="the API server, as any pod finds it",
+        example="https://10.96.0.1:443",
     )
-    node_name: str | None = field(
+    node_name: str | None = key(
+        fields.text("a node name"),
+        "Kubernetes node whose pods are listed.",
         default=None,
-        metadata=key(
-            fields.text("a node name"),
-            "Kubernetes node whose pods are listed.",
-            default="$NODE_NAME",
-            example="gpu-node-7",
-        ),
+        default_text="$NODE_NAME",
+        example="gpu-node-7",
     )
-    interval: float = field(default=15.0, metadata=key(fields.duration(1, 600), "How often the pods are listed."))
-    bearer_token_file: str | None = field(
+    interval: float = key(fields.duration(1, 600), "How often the pods are listed.", default=15.0)
+    bearer_token_file: str | None = key(
+        fields.file(secret=True),
+        "File that holds the token; read again when it changes.",
         default=None,
-        metadata=key(
-            fields.file(secret=True),
-            "File that holds the token; read again when it changes.",
-            default="the service account's",
-            example="/etc/shardwatch/token",
-        ),
+        default_text="the service account's",
+        example="/etc/shardwatch/token",
     )
-    tls: TlsSettings = field(
-        default_factory=TlsSettings,
-        metadata=key(TLS, "TLS towards the API server. ca_file defaults to the service account's."),
+    tls: TlsSettings = key(
+        TLS, "TLS towards the API server. ca_file defaults to the service account's.", factory=TlsSettings
     )
 
 
@@ -60,23 +53,17 @@ class KubernetesSettings:
 class HttpSdSettings:
     """A list of engines that a server returns in Prometheus' http_sd format, and how the server is asked."""
 
-    url: str = field(
-        repr=False, metadata=key(ENDPOINT_URL, "URL of the list.", example="https://inventory.example/engines")
-    )
-    bearer_token_file: str | None = field(
+    url: str = key(ENDPOINT_URL, "URL of the list.", repr=False, example="https://inventory.example/engines")
+    bearer_token_file: str | None = key(
+        fields.file(secret=True),
+        "File that holds the token; read again when it changes.",
         default=None,
-        metadata=key(
-            fields.file(secret=True),
-            "File that holds the token; read again when it changes.",
-            example="/etc/shardwatch/token",
-        ),
+        example="/etc/shardwatch/token",
     )
-    basic_auth: BasicAuth | None = field(
-        default=None, metadata=key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
+    basic_auth: BasicAuth | None = key(
+        BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.", default=None
     )
-    tls: TlsSettings = field(
-        default_factory=TlsSettings, metadata=key(TLS, "TLS towards the server, for https:// URLs.")
-    )
+    tls: TlsSettings = key(TLS, "TLS towards the server, for https:// URLs.", factory=TlsSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,80 +73,65 @@ class DiscoverySettings:
     ``ray_url``: the dashboard that is asked instead of reading ``ray_file``.
     """
 
-    processes: bool = field(
+    processes: bool = key(
+        fields.boolean(),
+        "Find engines among the processes of this node.",
         default=True,
-        metadata=key(
-            fields.boolean(),
-            "Find engines among the processes of this node.",
-            default="true without `engines`, else false",
-        ),
+        default_text="true without `engines`, else false",
     )
-    ray: bool = field(
+    ray: bool = key(
+        fields.boolean(),
+        "Find the metrics endpoint of this node of a Ray cluster.",
         default=False,
-        metadata=key(
-            fields.boolean(),
-            "Find the metrics endpoint of this node of a Ray cluster.",
-            default="true if ray_file or ray_url is set, else false",
-        ),
+        default_text="true if ray_file or ray_url is set, else false",
     )
-    ray_file: str = field(
+    ray_file: str = key(
+        fields.path("a file name"),
+        "File in which Ray lists its metrics endpoints. It need not exist yet.",
         default=RAY_FILE,
-        metadata=key(
-            fields.path("a file name"), "File in which Ray lists its metrics endpoints. It need not exist yet."
-        ),
     )
-    ray_url: str | None = field(
+    ray_url: str | None = key(
+        fields.url("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list),
+        "Ray's dashboard, which is asked for that list instead of reading ray_file.",
         default=None,
         repr=False,
-        metadata=key(
-            fields.url("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list),
-            "Ray's dashboard, which is asked for that list instead of reading ray_file.",
-            example="http://ray-head:8265",
-        ),
+        example="http://ray-head:8265",
     )
-    ray_bearer_token_file: str | None = field(
+    ray_bearer_token_file: str | None = key(
+        fields.file(secret=True),
+        "File that holds a token for the dashboard, if it requires one (Ray 2.5x and newer).",
         default=None,
-        metadata=key(
-            fields.file(secret=True),
-            "File that holds a token for the dashboard, if it requires one (Ray 2.5x and newer).",
-            example="/etc/shardwatch/token",
-        ),
+        example="/etc/shardwatch/token",
     )
-    file_sd: tuple[str, ...] = field(
+    file_sd: tuple[str, ...] = key(
+        ListOf(
+            item=fields.path("a file name", parsers.target_files),
+            what="file names",
+            max_items=MAX_PATTERNS,
+            distinct={"": str},
+        ),
+        "Files in Prometheus' file_sd format (.json, .yml, .yaml) that list engines; the last part may hold "
+        "wildcards. Files are followed as they change. Labels that count: __scheme__, __metrics_path__, replica "
+        "or name, engine or kind, image.",
         default=(),
-        metadata=key(
-            ListOf(
-                item=fields.path("a file name", parsers.target_files),
-                what="file names",
-                max_items=MAX_PATTERNS,
-                distinct={"": str},
-            ),
-            "Files in Prometheus' file_sd format (.json, .yml, .yaml) that list engines; the last part may hold "
-            "wildcards. Files are followed as they change. Labels that count: __scheme__, __metrics_path__, replica "
-            "or name, engine or kind, image.",
-            example="[targets/*.yaml, targets/chat.json]",
-        ),
+        example="[targets/*.yaml, targets/chat.json]",
     )
-    http_sd: tuple[HttpSdSettings, ...] = field(
+    http_sd: tuple[HttpSdSettings, ...] = key(
+        ListOf(
+            item=section(HttpSdSettings, finish_credentials),
+            what="servers",
+            max_items=MAX_LISTS,
+            distinct={"url": lambda server: parsers.identity(server.url)},
+        ),
+        "Servers that return such lists in Prometheus' http_sd format, asked every 15s.",
         default=(),
-        metadata=key(
-            ListOf(
-                item=section(HttpSdSettings, finish_credentials),
-                what="servers",
-                max_items=MAX_LISTS,
-                distinct={"url": lambda server: parsers.identity(server.url)},
-            ),
-            "Servers that return such lists in Prometheus' http_sd format, asked every 15s.",
-        ),
     )
-    kubernetes: KubernetesSettings = field(
-        default_factory=KubernetesSettings,
-        metadata=key(
-            section(KubernetesSettings),
-            "Engines in this node's pods, by their annotations prometheus.io/scrape, /port, /path and /scheme. A pod "
-            "counts once its metrics endpoint is recognised as an engine's.",
-            aliases=("k8s",),
-        ),
+    kubernetes: KubernetesSettings = key(
+        section(KubernetesSettings),
+        "Engines in this node's pods, by their annotations prometheus.io/scrape, /port, /path and /scheme. A pod "
+        "counts once its metrics endpoint is recognised as an engine's.",
+        factory=KubernetesSettings,
+        aliases=("k8s",),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from exporter.config import fields
 from exporter.config.section import SectionResult, key, section
@@ -14,13 +14,11 @@ ENDPOINT_URL = fields.url("a URL that begins with http:// or https://")
 class BasicAuth:
     """A user name, and the file that its password is read from at every use."""
 
-    username: str = field(metadata=key(fields.text("a user name", forbidden=":"), "User name.", example="shardwatch"))
-    password_file: str = field(
-        metadata=key(
-            fields.file(secret=True),
-            "File that holds the password; read again when it changes.",
-            example="/etc/shardwatch/password",
-        )
+    username: str = key(fields.text("a user name", forbidden=":"), "User name.", example="shardwatch")
+    password_file: str = key(
+        fields.file(secret=True),
+        "File that holds the password; read again when it changes.",
+        example="/etc/shardwatch/password",
     )
 
 
@@ -28,37 +26,27 @@ class BasicAuth:
 class TlsSettings:
     """How an https endpoint is verified, and the client certificate.  None: the system's default."""
 
-    ca_file: str | None = field(
+    ca_file: str | None = key(
+        fields.file(),
+        "Certificate authorities that the endpoint is verified against.",
         default=None,
-        metadata=key(
-            fields.file(),
-            "Certificate authorities that the endpoint is verified against.",
-            default="the system's authorities",
-            example="/etc/shardwatch/ca.pem",
-        ),
+        default_text="the system's authorities",
+        example="/etc/shardwatch/ca.pem",
     )
-    cert_file: str | None = field(
+    cert_file: str | None = key(
+        fields.file(), "Client certificate; needs key_file.", default=None, example="/etc/shardwatch/client.pem"
+    )
+    key_file: str | None = key(
+        fields.file(secret=True), "Key of the client certificate.", default=None, example="/etc/shardwatch/client.key"
+    )
+    server_name: str | None = key(
+        fields.text("a host name"),
+        "Host name that the certificate must be valid for.",
         default=None,
-        metadata=key(fields.file(), "Client certificate; needs key_file.", example="/etc/shardwatch/client.pem"),
+        default_text="the host of the URL",
+        example="engine.example",
     )
-    key_file: str | None = field(
-        default=None,
-        metadata=key(
-            fields.file(secret=True), "Key of the client certificate.", example="/etc/shardwatch/client.key"
-        ),
-    )
-    server_name: str | None = field(
-        default=None,
-        metadata=key(
-            fields.text("a host name"),
-            "Host name that the certificate must be valid for.",
-            default="the host of the URL",
-            example="engine.example",
-        ),
-    )
-    insecure_skip_verify: bool = field(
-        default=False, metadata=key(fields.boolean(), "Accept any certificate. For tests only.")
-    )
+    insecure_skip_verify: bool = key(fields.boolean(), "Accept any certificate. For tests only.", default=False)
 
 
 def finish_tls(found: SectionResult) -> None:

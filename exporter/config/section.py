@@ -8,7 +8,7 @@ the example and the reference are derived from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final
 
 from exporter.config import suggest
@@ -63,33 +63,37 @@ def key(
     reader: Reader,
     doc: str = "",
     *,
-    default: str = "",
+    default: Any = UNSET,
+    factory: Callable[[], Any] | None = None,
+    default_text: str = "",
     example: str = "",
     aliases: tuple[str, ...] = (),
     hidden: bool = False,
-) -> Mapping[str, Key]:
-    """Return the metadata of a record's field; the record itself says what the default is.
+    repr: bool = True,  # noqa: A002 - as dataclasses.field has it
+) -> Any:
+    """Return the field of a record that is read by ``reader``; the other arguments are those of ``Key``.
 
-    ``default`` describes one that is computed, or means something that its value does not say.
+    ``factory`` makes a default that cannot be shared; ``repr``: whether the record's ``repr`` shows the value.
     """
     found = Key(
-        reader=reader, doc=doc, default_text=default, example=example, aliases=aliases, hidden=hidden
-    )  # fmt: skip
-    return {_KEY: found}
+        reader=reader,
+        doc=doc,
+        default=factory() if factory else default,
+        default_text=default_text,
+        example=example,
+        aliases=aliases,
+        required=default is UNSET and factory is None,
+        hidden=hidden,
+    )
+    metadata = {_KEY: found}
+    if factory:
+        return field(default_factory=factory, repr=repr, metadata=metadata)
+    return field(default=MISSING if default is UNSET else default, repr=repr, metadata=metadata)
 
 
 def keys_of(cls: type[Any]) -> dict[str, Key]:
     """Return the keys of a record in the order of its fields."""
-    found = {}
-    for spec in fields(cls):
-        declared: Key | None = spec.metadata.get(_KEY)
-        if declared is None:
-            continue
-        default = UNSET if spec.default is MISSING else spec.default
-        if spec.default_factory is not MISSING:
-            default = spec.default_factory()
-        found[spec.name] = replace(declared, default=default, required=default is UNSET)
-    return found
+    return {spec.name: spec.metadata[_KEY] for spec in fields(cls) if _KEY in spec.metadata}
 
 
 class SectionResult:

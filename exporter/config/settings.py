@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from exporter.config import fields, loader, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
@@ -56,18 +56,15 @@ _WINDOW_SECONDS = fields.duration(10, 3600)
 class GpuSettings:
     """How GPUs are read; ``deadline`` bounds one exchange with the driver's worker process."""
 
-    enabled: bool = field(
+    enabled: bool = key(
+        fields.boolean(),
+        "Read GPUs through NVML. With false only engines are monitored and the driver is never loaded.",
         default=True,
-        metadata=key(
-            fields.boolean(),
-            "Read GPUs through NVML. With false only engines are monitored and the driver is never loaded.",
-            aliases=("enable",),
-        ),
+        aliases=("enable",),
     )
-    interval: float = field(default=1.0, metadata=key(fields.duration(0.1, 60), "How often each GPU is read."))
-    deadline: float = field(
-        default=2.0,
-        metadata=key(fields.duration(0, 60), "How long one exchange with the driver may take.", aliases=("timeout",)),
+    interval: float = key(fields.duration(0.1, 60), "How often each GPU is read.", default=1.0)
+    deadline: float = key(
+        fields.duration(0, 60), "How long one exchange with the driver may take.", default=2.0, aliases=("timeout",)
     )
 
 
@@ -75,23 +72,18 @@ class GpuSettings:
 class KernelLogSettings:
     """Where GPU errors are looked for beside the driver's events; ``path`` None: wherever one can be read."""
 
-    enabled: bool = field(
+    enabled: bool = key(
+        fields.boolean(),
+        "Read the GPU errors (XID) that the driver writes to the kernel log, beside those that it reports as events.",
         default=True,
-        metadata=key(
-            fields.boolean(),
-            "Read the GPU errors (XID) that the driver writes to the kernel log, beside those that it reports as "
-            "events.",
-            aliases=("enable",),
-        ),
+        aliases=("enable",),
     )
-    path: str | None = field(
+    path: str | None = key(
+        fields.path("a file name"),
+        "Kernel log: a device, a text log or a pipe.",
         default=None,
-        metadata=key(
-            fields.path("a file name"),
-            "Kernel log: a device, a text log or a pipe.",
-            default="/dev/kmsg, else /var/log/kern.log",
-            example="/dev/kmsg",
-        ),
+        default_text="/dev/kmsg, else /var/log/kern.log",
+        example="/dev/kmsg",
     )
 
 
@@ -121,31 +113,27 @@ def _finish_costs(found: SectionResult) -> None:
 class CostSettings:
     """What a GPU costs: name as the driver reports it → price of one hour in ``currency``."""
 
-    currency: str | None = field(
+    currency: str | None = key(
+        fields.written_as(
+            "the three capital letters of a currency",
+            _currency,
+            "three capital letters",
+            {"type": "string", "pattern": "^[A-Z]{3}$"},
+        ),
+        "Currency of the prices; required beside gpu_hour.",
         default=None,
-        metadata=key(
-            fields.written_as(
-                "the three capital letters of a currency",
-                _currency,
-                "three capital letters",
-                {"type": "string", "pattern": "^[A-Z]{3}$"},
-            ),
-            "Currency of the prices; required beside gpu_hour.",
-            example="USD",
-        ),
+        example="USD",
     )
-    gpu_hour: Mapping[str, float] = field(
-        default_factory=lambda: EMPTY,
-        metadata=key(
-            Table(
-                name=_check_gpu_name,
-                value=fields.number("a price from 0 to 1000000", 0, 1e6),
-                what="a mapping of GPU names to prices",
-                harmless=_GPU_NAME,
-            ),
-            "Price of one hour by the GPU's name as the driver reports it.",
-            example="{NVIDIA H100 80GB HBM3: 2.50, NVIDIA L40S: 0.80}",
+    gpu_hour: Mapping[str, float] = key(
+        Table(
+            name=_check_gpu_name,
+            value=fields.number("a price from 0 to 1000000", 0, 1e6),
+            what="a mapping of GPU names to prices",
+            harmless=_GPU_NAME,
         ),
+        "Price of one hour by the GPU's name as the driver reports it.",
+        factory=lambda: EMPTY,
+        example="{NVIDIA H100 80GB HBM3: 2.50, NVIDIA L40S: 0.80}",
     )
 
 
@@ -153,12 +141,8 @@ class CostSettings:
 class LogSettings:
     """What is logged, and how a line is formatted."""
 
-    level: str = field(
-        default="info", metadata=key(fields.choice(*LOG_LEVELS), "Least severity of the lines that are logged.")
-    )
-    format: str = field(
-        default="logfmt", metadata=key(fields.choice("logfmt", "json"), "Format of a line on standard error.")
-    )
+    level: str = key(fields.choice(*LOG_LEVELS), "Least severity of the lines that are logged.", default="info")
+    format: str = key(fields.choice("logfmt", "json"), "Format of a line on standard error.", default="logfmt")
 
 
 def _window(item: Item) -> Window:
@@ -170,119 +154,100 @@ def _window(item: Item) -> Window:
 class Settings:
     """The whole configuration.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
 
-    listen: Address = field(
+    listen: Address = key(
+        fields.written_as(
+            "HOST:PORT",
+            parsers.address,
+            "HOST:PORT",
+            {"type": "string", "pattern": r"^(\[[^\[\]]*\]|[^:\[\]]+):[0-9]{1,5}$"},
+        ),
+        'Address to serve on. "[::]:9853" (quoted) for IPv6; port 0 for any free port.',
         default=Address(host="0.0.0.0", port=9853),
-        metadata=key(
-            fields.written_as(
-                "HOST:PORT",
-                parsers.address,
-                "HOST:PORT",
-                {"type": "string", "pattern": r"^(\[[^\[\]]*\]|[^:\[\]]+):[0-9]{1,5}$"},
+        aliases=("address", "host", "port", "bind", "web"),
+    )
+    gpu: GpuSettings = key(
+        section(GpuSettings), "GPU telemetry.", factory=GpuSettings, aliases=("cards", "nvml", "driver", "devices")
+    )
+    kernel_log: KernelLogSettings = key(
+        section(KernelLogSettings),
+        "GPU errors in the kernel log.",
+        factory=KernelLogSettings,
+        aliases=("kmsg", "dmesg"),
+    )
+    engines: tuple[EngineSettings, ...] = key(
+        targets(EngineSettings, "engines"),
+        "Engine replicas of this node.",
+        default=(),
+        default_text="none; found by discovery",
+        aliases=("replicas", "targets", "scrape_configs", "servers", "vllm", "sglang"),
+    )
+    discovery: DiscoverySettings = key(
+        section(DiscoverySettings, finish_discovery),
+        "Where engines are found that are not listed under engines.",
+        factory=DiscoverySettings,
+    )
+    gateways: tuple[GatewaySettings, ...] = key(
+        targets(GatewaySettings, "gateways"),
+        "Gateways (load balancers, routers) before the engines.",
+        default=(),
+        aliases=("routers", "load_balancers", "proxies", "haproxy", "nginx", "envoy"),
+    )
+    windows: tuple[Window, ...] = key(
+        ListOf(
+            item=Scalar(
+                _window,
+                "durations, 10s to 1h",
+                {"type": "string", "pattern": parsers.DURATION_PATTERN},
+                lambda window: window.label,
             ),
-            'Address to serve on. "[::]:9853" (quoted) for IPv6; port 0 for any free port.',
-            aliases=("address", "host", "port", "bind", "web"),
+            what="durations",
+            min_items=1,
+            max_items=MAX_WINDOWS,
+            distinct={"": lambda window: window.seconds},
+            order=lambda window: window.seconds,
         ),
-    )
-    gpu: GpuSettings = field(
-        default_factory=GpuSettings,
-        metadata=key(section(GpuSettings), "GPU telemetry.", aliases=("cards", "nvml", "driver", "devices")),
-    )
-    kernel_log: KernelLogSettings = field(
-        default_factory=KernelLogSettings,
-        metadata=key(section(KernelLogSettings), "GPU errors in the kernel log.", aliases=("kmsg", "dmesg")),
-    )
-    engines: tuple[EngineSettings, ...] = field(
-        default=(),
-        metadata=key(
-            targets(EngineSettings, "engines"),
-            "Engine replicas of this node.",
-            default="none; found by discovery",
-            aliases=("replicas", "targets", "scrape_configs", "servers", "vllm", "sglang"),
-        ),
-    )
-    discovery: DiscoverySettings = field(
-        default_factory=DiscoverySettings,
-        metadata=key(
-            section(DiscoverySettings, finish_discovery),
-            "Where engines are found that are not listed under engines.",
-        ),
-    )
-    gateways: tuple[GatewaySettings, ...] = field(
-        default=(),
-        metadata=key(
-            targets(GatewaySettings, "gateways"),
-            "Gateways (load balancers, routers) before the engines.",
-            aliases=("routers", "load_balancers", "proxies", "haproxy", "nginx", "envoy"),
-        ),
-    )
-    windows: tuple[Window, ...] = field(
+        "Sliding windows that rates, latencies and hit rates are computed over, each 10s to 1h. The shipped "
+        "alerts and dashboards read 1m and 5m.",
         default=(Window(label="1m", seconds=60.0), Window(label="5m", seconds=300.0)),
-        metadata=key(
-            ListOf(
-                item=Scalar(
-                    _window,
-                    "durations, 10s to 1h",
-                    {"type": "string", "pattern": parsers.DURATION_PATTERN},
-                    lambda window: window.label,
-                ),
-                what="durations",
-                min_items=1,
-                max_items=MAX_WINDOWS,
-                distinct={"": lambda window: window.seconds},
-                order=lambda window: window.seconds,
-            ),
-            "Sliding windows that rates, latencies and hit rates are computed over, each 10s to 1h. The shipped "
-            "alerts and dashboards read 1m and 5m.",
-        ),
     )
-    quantiles: tuple[float, ...] = field(
+    quantiles: tuple[float, ...] = key(
+        ListOf(
+            item=fields.number("a number above 0 and below 1, such as 0.99", 0, 1, inclusive=False),
+            what="quantiles",
+            min_items=1,
+            max_items=MAX_QUANTILES,
+            distinct={"": float},
+            order=float,
+        ),
+        "Quantiles of latencies, each above 0 and below 1.",
         default=(0.5, 0.95, 0.99, 0.999),
-        metadata=key(
-            ListOf(
-                item=fields.number("a number above 0 and below 1, such as 0.99", 0, 1, inclusive=False),
-                what="quantiles",
-                min_items=1,
-                max_items=MAX_QUANTILES,
-                distinct={"": float},
-                order=float,
-            ),
-            "Quantiles of latencies, each above 0 and below 1.",
-            aliases=("percentiles",),
-        ),
+        aliases=("percentiles",),
     )
-    costs: CostSettings = field(
-        default_factory=CostSettings,
-        metadata=key(
-            section(CostSettings, _finish_costs),
-            "Prices of GPUs, from which the cost of tokens and of idle time is computed.",
-            default="none, and no cost is exposed",
-            aliases=("prices", "pricing", "price", "cost", "gpu_hour"),
-        ),
+    costs: CostSettings = key(
+        section(CostSettings, _finish_costs),
+        "Prices of GPUs, from which the cost of tokens and of idle time is computed.",
+        factory=CostSettings,
+        default_text="none, and no cost is exposed",
+        aliases=("prices", "pricing", "price", "cost", "gpu_hour"),
     )
-    series: str = field(
+    series: str = key(
+        fields.choice("common", "full"),
+        "How many series are exposed; the metrics reference says which belong to full only.",
         default="common",
-        metadata=key(
-            fields.choice("common", "full"),
-            "How many series are exposed; the metrics reference says which belong to full only.",
-            aliases=("metrics",),
+        aliases=("metrics",),
+    )
+    reload_endpoint: bool = key(
+        fields.boolean(), "Serve POST /-/reload, which reads this file again as SIGHUP does.", default=False
+    )
+    web_config_file: str | None = key(
+        fields.unsupported(
+            "is not supported in this version, which serves plain HTTP; remove it, and put a TLS proxy in front"
         ),
-    )
-    reload_endpoint: bool = field(
-        default=False,
-        metadata=key(fields.boolean(), "Serve POST /-/reload, which reads this file again as SIGHUP does."),
-    )
-    web_config_file: str | None = field(
         default=None,
-        metadata=key(
-            fields.unsupported(
-                "is not supported in this version, which serves plain HTTP; remove it, and put a TLS proxy in front"
-            ),
-            hidden=True,
-        ),
+        hidden=True,
     )
-    log: LogSettings = field(
-        default_factory=LogSettings,
-        metadata=key(section(LogSettings), "Log on standard error.", aliases=("logging", "logs")),
+    log: LogSettings = key(
+        section(LogSettings), "Log on standard error.", factory=LogSettings, aliases=("logging", "logs")
     )
 
 

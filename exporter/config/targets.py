@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from exporter.config import fields, parsers
 from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
@@ -26,43 +26,36 @@ _DEFAULT_NAME = "HOST:PORT of url"
 class TargetSettings:
     """A metrics endpoint and how it is polled."""
 
-    url: str = field(
+    url: str = key(
+        ENDPOINT_URL,
+        "Metrics endpoint. The path is /metrics unless another is written.",
         repr=False,
-        metadata=key(
-            ENDPOINT_URL,
-            "Metrics endpoint. The path is /metrics unless another is written.",
-            example="http://127.0.0.1:8000/metrics",
-            aliases=("target", "address", "endpoint"),
-        ),
+        example="http://127.0.0.1:8000/metrics",
+        aliases=("target", "address", "endpoint"),
     )
     name: str = ""
     kind: str = "auto"
-    interval: float = field(
-        default=_DEFAULT_INTERVAL,
-        metadata=key(fields.duration(0.2, 600), "How often it is polled.", aliases=("scrape_interval",)),
+    interval: float = key(
+        fields.duration(0.2, 600), "How often it is polled.", default=_DEFAULT_INTERVAL, aliases=("scrape_interval",)
     )
-    timeout: float = field(
+    timeout: float = key(
+        fields.duration(0, 600),
+        "How long one whole poll may take; not above interval.",
         default=_MAX_TIMEOUT,
-        metadata=key(
-            fields.duration(0, 600),
-            "How long one whole poll may take; not above interval.",
-            default="2s, or 0.8 of a shorter interval",
-            example="2s",
-            aliases=("scrape_timeout", "deadline"),
-        ),
+        default_text="2s, or 0.8 of a shorter interval",
+        example="2s",
+        aliases=("scrape_timeout", "deadline"),
     )
-    bearer_token_file: str | None = field(
+    bearer_token_file: str | None = key(
+        fields.file(secret=True),
+        "File that holds a bearer token; read again when it changes.",
         default=None,
-        metadata=key(
-            fields.file(secret=True),
-            "File that holds a bearer token; read again when it changes.",
-            example="/etc/shardwatch/token",
-        ),
+        example="/etc/shardwatch/token",
     )
-    basic_auth: BasicAuth | None = field(
-        default=None, metadata=key(BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.")
+    basic_auth: BasicAuth | None = key(
+        BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.", default=None
     )
-    tls: TlsSettings = field(default_factory=TlsSettings, metadata=key(TLS, "TLS, for https:// URLs."))
+    tls: TlsSettings = key(TLS, "TLS, for https:// URLs.", factory=TlsSettings)
 
     @property
     def shown_url(self) -> str:
@@ -77,42 +70,34 @@ class EngineSettings(TargetSettings):
     ``image``: of its container, exposed as a fact; "" if it is not known.
     """
 
-    name: str = field(
-        metadata=key(
-            fields.text("a name"), "The label replica of its series.", default=_DEFAULT_NAME, example="chat-a"
-        )
+    name: str = key(
+        fields.text("a name"), "The label replica of its series.", default_text=_DEFAULT_NAME, example="chat-a"
     )
-    kind: str = field(
+    kind: str = key(
+        fields.choice("auto", *ENGINE_KINDS),
+        "Engine. With auto it is recognised from its metrics.",
         default="auto",
-        metadata=key(
-            fields.choice("auto", *ENGINE_KINDS),
-            "Engine. With auto it is recognised from its metrics.",
-            aliases=("type", "engine"),
-        ),
+        aliases=("type", "engine"),
     )
-    gpus: tuple[int | str, ...] | None = field(
+    gpus: tuple[int | str, ...] | None = key(
+        ListOf(
+            item=fields.gpu(),
+            what="GPUs",
+            min_items=1,
+            distinct={"": lambda gpu: gpu.lower() if isinstance(gpu, str) else gpu},
+        ),
+        "GPUs that the replica runs on, by index or UUID.",
         default=None,
-        metadata=key(
-            ListOf(
-                item=fields.gpu(),
-                what="GPUs",
-                min_items=1,
-                distinct={"": lambda gpu: gpu.lower() if isinstance(gpu, str) else gpu},
-            ),
-            "GPUs that the replica runs on, by index or UUID.",
-            default="found from the engine's processes",
-            example="[0, 1, 2, 3]",
-            aliases=("cards", "devices"),
-        ),
+        default_text="found from the engine's processes",
+        example="[0, 1, 2, 3]",
+        aliases=("cards", "devices"),
     )
-    image: str = field(
+    image: str = key(
+        fields.written_as("the name of a container image", parsers.image),
+        "Container image, exposed as llm_image_info.",
         default="",
-        metadata=key(
-            fields.written_as("the name of a container image", parsers.image),
-            "Container image, exposed as llm_image_info.",
-            default="what discovery knows",
-            example="vllm/vllm-openai:v0.11.0",
-        ),
+        default_text="what discovery knows",
+        example="vllm/vllm-openai:v0.11.0",
     )
 
 
@@ -120,16 +105,14 @@ class EngineSettings(TargetSettings):
 class GatewaySettings(TargetSettings):
     """One gateway."""
 
-    name: str = field(
-        metadata=key(fields.text("a name"), "The label gateway of its series.", default=_DEFAULT_NAME, example="edge")
+    name: str = key(
+        fields.text("a name"), "The label gateway of its series.", default_text=_DEFAULT_NAME, example="edge"
     )
-    kind: str = field(
+    kind: str = key(
+        fields.choice("auto", *GATEWAY_KINDS),
+        "Gateway. With auto it is recognised from its metrics.",
         default="auto",
-        metadata=key(
-            fields.choice("auto", *GATEWAY_KINDS),
-            "Gateway. With auto it is recognised from its metrics.",
-            aliases=("type", "gateway"),
-        ),
+        aliases=("type", "gateway"),
     )
 
 
