@@ -1,4 +1,4 @@
-"""The daemon: builds the parts from the settings, joins them, and replaces what a reload changes."""
+"""The daemon: builds the parts from the settings, connects them, and replaces what a reload changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.poll.manager import PollerManager
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
-from exporter.runtime.stragglers import StragglerWatch
+from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources import process_metrics
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Driver:
 
 
 class App:
-    """Everything between the settings and the page."""
+    """Everything between the settings and the metrics endpoint."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class App:
         on_settings: Callable[[Settings], None] = lambda _: None,
         on_snapshot: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        unix_now: Callable[[], float] = time.time,
     ) -> None:
         """``reread`` returns the settings for a reload; None where there is no file to read again.
 
@@ -67,7 +67,7 @@ class App:
         self._on_settings = on_settings
         self._on_snapshot = on_snapshot
         self._reread = reread
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
         self._lock = threading.Lock()  # who is polled; never held while the configuration is read
         self._reloading = threading.Lock()
         self._stopping = False
@@ -76,12 +76,12 @@ class App:
         )
         self.dcgm = DcgmPages(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
-        self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, wall=wall)
-        self.pollers = PollerManager(settings, notify=self._notify, clock=clock, wall=wall)
+        self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, unix_now=unix_now)
+        self.pollers = PollerManager(settings, notify=self._notify, clock=clock, unix_now=unix_now)
         self.cards = self._make_cards(driver or Driver())
         self._cost_tracker = CostTracker()
         self.discovery = DiscoveryManager(
-            configured=lambda: self.settings.engines, on_change=self._on_discovery, clock=clock, wall=wall
+            configured=lambda: self.settings.engines, on_change=self._on_discovery, clock=clock, unix_now=unix_now
         )
         self.publisher = self._make_publisher()
         self.assignments = AssignmentWatcher(
@@ -105,7 +105,7 @@ class App:
             on_update=self._notify,
             on_event=self.events.on_driver_event,
             clock=self._clock,
-            unix_now=self._wall,
+            unix_now=self._unix_now,
         )
 
     def _make_publisher(self) -> Publisher:
@@ -121,17 +121,17 @@ class App:
             judge=Diagnosis().judge,
             on_cards=lambda cards: self.assignments.on_cards(cards),  # noqa: PLW0108 - made after it
             economy=self._economy,
-            stragglers=StragglerWatch().look,
+            stragglers=StragglerTracker().update,
             loop_restarts=self._loop_restarts,
             dropped=lambda: self.pages.dropped,
             clock=self._clock,
-            wall=self._wall,
+            unix_now=self._unix_now,
         )
 
     # ------------------------------------------------------------------ life
 
     def listen(self) -> tuple[str, int]:
-        """Bind and serve; give the address.  Raise ListenError when it cannot be had."""
+        """Bind and serve; return the address.  Raise ListenError when it cannot be bound."""
         address = self.settings.listen
         handler = routes(
             self.pages,
@@ -147,7 +147,7 @@ class App:
 
     def start(self) -> None:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
-        _say_hints(config_lint(self.settings))
+        _log_hints(config_lint(self.settings))
         if self.cards is not None:
             self.cards.start()
         self._watch_kernel()
@@ -159,7 +159,7 @@ class App:
         self.assignments.start()
 
     def stop(self) -> None:
-        """Stop everything within two seconds; what hangs is left behind, the process ends anyway."""
+        """Stop everything within two seconds; a thread that hangs is left behind, and the process ends anyway."""
         if self.listener is not None:
             self.listener.stop(0.5)
         self.assignments.stop()
@@ -173,7 +173,7 @@ class App:
             self.cards.stop(1.0)
 
     def release_cards(self, *, released: bool) -> None:
-        """Hold no driver file open until told otherwise, so that MIG can be switched or the driver replaced."""
+        """Hold no driver file open while ``released``, so that MIG can be switched or the driver replaced."""
         if self.cards is not None:
             self.cards.release(released=released)
 
@@ -196,7 +196,7 @@ class App:
         return self._cost_tracker.update(cards, replicas, assignments, windows=settings.windows, costs=settings.costs)
 
     def _assignment(self) -> Assignment:
-        """Say who sits where, without replicas that have gone since the last look, which may itself hang."""
+        """Return the assignment without replicas that have gone since the last refresh, which may itself hang."""
         return self.assignments.assignment.among({engine.name for engine in self.pollers.replicas})
 
     def _loop_restarts(self) -> Mapping[str, int]:
@@ -214,7 +214,7 @@ class App:
     # ------------------------------------------------------------------ replicas come and go
 
     def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
-        """Poll these engines from now on; those that stay as they were go on.  Called with the lock held."""
+        """Poll these engines from now on.  Called with the lock held."""
         self.pollers.poll(wanted, after=after)
         intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
@@ -228,7 +228,7 @@ class App:
         self.publisher.notify()
 
     def _on_discovery(self) -> None:
-        """Poll the engines that are found now, beside those that are configured."""
+        """Poll the discovered engines beside the configured ones."""
         with self._lock:
             wanted = (*self.settings.engines, *self.discovery.engines())
             if set(wanted) != set(self.pollers.replicas) and not self._stopping:
@@ -269,12 +269,12 @@ class App:
             if self._stopping:
                 return "the daemon is stopping"
             try:
-                self._adopt(settings)
+                self._apply(settings)
             except Exception:  # no thread to be had, say
-                self._adopt(old)
+                self._apply(old)
                 raise
         self.publisher.reload_successful = True
-        self.publisher.reload_wall = self._wall()
+        self.publisher.reload_unix_time = self._unix_now()
         waits = waiting(self._begun, settings)
         sentence = outcome(old, settings, waits)
         log_event(logger, logging.INFO, "reloaded", sentence, engines=len(settings.engines))
@@ -283,12 +283,12 @@ class App:
             log_event(logger, logging.WARNING, "restart_required", msg, keys=",".join(waits))
         return sentence
 
-    def _adopt(self, settings: Settings) -> None:
-        """Have every part use these settings.  Called with the lock held."""
+    def _apply(self, settings: Settings) -> None:
+        """Apply these settings to every part.  Called with the lock held."""
         old, self.settings = self.settings, settings
         self._on_settings(settings)
         known = config_lint(old)
-        _say_hints([hint for hint in config_lint(settings) if hint not in known])
+        _log_hints([hint for hint in config_lint(settings) if hint not in known])
         if self.cards is not None:
             self.cards.reconfigure(settings.gpu.interval, settings.gpu.deadline)
         if settings.series != old.series:
@@ -301,6 +301,6 @@ class App:
         self._apply_gateways()
 
 
-def _say_hints(hints: Sequence[str]) -> None:
+def _log_hints(hints: Sequence[str]) -> None:
     for hint in hints:
         log_event(logger, logging.WARNING, "hint", hint)

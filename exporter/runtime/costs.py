@@ -1,16 +1,17 @@
-"""Keeps the usages that economics need: energy and tokens over the windows, and idle time, by card.
+"""Tracks what the economics need: energy and tokens over the windows, and idle time, by GPU.
 
 Owned by the thread that publishes, and fed once per snapshot; not locked.  A replica's energy is taken at the very
-instants at which its tokens were counted, on a straight line between the two readings of each card around it, so
-that both cover the same time.  That instant is a little in the past: a page shows the newest one that is bracketed.
+instants at which its tokens were counted, interpolated between the two readings of each GPU around it, so that both
+cover the same time.  That instant is a little in the past: the newest one that has a reading on either side.
 
-The arithmetic stands in ``derive.economics``.
+The arithmetic is in ``derive.economics``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from exporter.derive import economics
 from exporter.derive.economics import HOUR, Consumed, Costs, EnergyMeter
@@ -27,12 +28,26 @@ from exporter.model import (
     Window,
 )
 
-_Parts = tuple[tuple[str, float, float], ...]  # uuid, portion, when its energy began to be counted
+
+class _GpuShare(NamedTuple):
+    """The share of a GPU's energy that is a replica's; ``counted_since`` is when its energy began to be counted."""
+
+    uuid: str
+    share: float
+    counted_since: float
+
+
+class _WindowUsage(NamedTuple):
+    """What a replica consumed over one window."""
+
+    window: str
+    joules: float
+    tokens: float
 
 
 @dataclass(slots=True)
 class _Idle:
-    """Idle seconds of one card, and their cost in ``currency``."""
+    """Idle seconds of one GPU, and their cost in ``currency``."""
 
     at: float
     seconds: float = 0.0
@@ -41,15 +56,15 @@ class _Idle:
 
 
 class _ReplicaUsage:
-    """One replica: its cards, what it consumed, and the newest count of tokens that waits for its energy."""
+    """One replica: its GPUs, what it consumed, and the newest count of tokens that waits for its energy."""
 
-    def __init__(self, parts: _Parts, windows: Sequence[Window]) -> None:
-        self.parts = parts
+    def __init__(self, shares: tuple[_GpuShare, ...], windows: Sequence[Window]) -> None:
+        self.shares = shares
         self.history: History[Consumed] = History(windows)
         self._waiting: TokenCount | None = None
 
     def add(self, generated: TokenCount, meters: Mapping[str, EnergyMeter]) -> None:
-        """Book the tokens that waited as soon as the energy up to their instant is known."""
+        """Record the tokens that wait as soon as the energy up to their instant is known."""
         self._record(meters)
         latest = self.history.latest
         if latest is None or generated.at > latest.at:
@@ -61,17 +76,17 @@ class _ReplicaUsage:
             return
         at, tokens = self._waiting
         joules = 0.0
-        for uuid, portion, _ in self.parts:
-            known = economics.joules_at(meters[uuid], at)
+        for gpu in self.shares:
+            known = economics.joules_at(meters[gpu.uuid], at)
             if known is None:
                 return
-            joules += portion * known
+            joules += gpu.share * known
         self.history.add(Consumed(at=at, joules=joules, tokens=tokens))
         self._waiting = None
 
 
 class CostTracker:
-    """Makes the economics of each snapshot, and remembers what the next one needs."""
+    """Computes the economics of each snapshot, and keeps what the next one needs."""
 
     def __init__(self) -> None:
         self._windows: Sequence[Window] = ()
@@ -79,7 +94,7 @@ class CostTracker:
         self._usages: dict[str, _ReplicaUsage] = {}
         self._idle: dict[str, _Idle] = {}
         self._assignments: Sequence[GpuAssignment] = ()
-        self._portions: dict[str, dict[str, float]] = {}
+        self._shares: dict[str, dict[str, float]] = {}
         self._users: dict[str, list[tuple[str, str]]] = {}  # uuid → (replica, rank)
 
     def update(
@@ -91,16 +106,16 @@ class CostTracker:
         windows: Sequence[Window],
         costs: Costs,
     ) -> Economics:
-        """Book what the sources said since the last call, and give the figures.
+        """Record what the sources read since the last call, and return the figures.
 
-        New windows begin with what the old ones kept; counters of idle time go on.
+        New windows start with what the old ones kept; counters of idle time go on.
         """
         if windows != self._windows:
             self._windows = windows
             for known in self._usages.values():
                 known.history = known.history.over(windows)
         if assignments is not self._assignments:
-            self._adopt(assignments)
+            self._assign(assignments)
         currency = costs.currency or ""
         prices = {
             card.facts.uuid: costs.gpu_hour[card.facts.name]
@@ -119,9 +134,9 @@ class CostTracker:
             idle_cost={uuid: known.cost for uuid, known in idle.items() if uuid in prices},
         )
 
-    def _adopt(self, assignments: Sequence[GpuAssignment]) -> None:
+    def _assign(self, assignments: Sequence[GpuAssignment]) -> None:
         self._assignments = assignments
-        self._portions = economics.gpu_shares(assignments)
+        self._shares = economics.gpu_shares(assignments)
         self._users = {}
         for assignment in assignments:
             self._users.setdefault(assignment.uuid, []).append((assignment.replica, assignment.rank))
@@ -129,7 +144,7 @@ class CostTracker:
     # ------------------------------------------------------------------ energy and tokens
 
     def _read_meters(self, cards: Sequence[CardState]) -> set[str]:
-        """Follow the energy counters; give the cards that showed one now.  The others keep their meters."""
+        """Follow the energy counters; return the GPUs that have one now.  The others keep their meters."""
         shown = set()
         for card in cards:
             raw = None if card.reading is None else card.reading.signals.get(Signal.ENERGY)
@@ -144,7 +159,7 @@ class CostTracker:
     def _energy(
         self, replicas: Sequence[ReplicaState], shown: set[str]
     ) -> tuple[dict[ReplicaWindow, float], dict[ReplicaWindow, float]]:
-        """Give joules per token and tokens per joule by (replica, window)."""
+        """Return joules per token and tokens per joule."""
         per_token: dict[ReplicaWindow, float] = {}
         per_joule: dict[ReplicaWindow, float] = {}
         kept: dict[str, _ReplicaUsage] = {}
@@ -154,34 +169,34 @@ class CostTracker:
                 continue
             kept[replica.name] = usage
             # Both sides must be read now: otherwise the figures would stand still and be old.
-            if replica.generated_tokens is None or not self._portions[replica.name].keys() <= shown:
+            if replica.generated_tokens is None or not self._shares[replica.name].keys() <= shown:
                 continue
             usage.add(replica.generated_tokens, self._meters)
-            for label, joules, tokens in _consumed(usage.history):
+            for window, joules, tokens in _consumed(usage.history):
                 if tokens > 0:
-                    per_token[ReplicaWindow(replica.name, label)] = joules / tokens
+                    per_token[ReplicaWindow(replica.name, window)] = joules / tokens
                 if joules > 0:
-                    per_joule[ReplicaWindow(replica.name, label)] = tokens / joules
+                    per_joule[ReplicaWindow(replica.name, window)] = tokens / joules
         self._usages = kept
         return per_token, per_joule
 
     def _usage_of(self, replica: ReplicaState) -> _ReplicaUsage | None:
-        """Find the replica's usage: begun anew with other cards or another count, none without energy."""
-        portion = self._portions.get(replica.name)
-        if not portion or not portion.keys() <= self._meters.keys():
+        """Return the replica's usage: a new one with other GPUs or another count, None without energy."""
+        by_uuid = self._shares.get(replica.name)
+        if not by_uuid or not by_uuid.keys() <= self._meters.keys():
             return None
-        parts = tuple((uuid, share, self._meters[uuid].begun) for uuid, share in portion.items())
+        shares = tuple(_GpuShare(uuid, share, self._meters[uuid].begun) for uuid, share in by_uuid.items())
         usage = self._usages.get(replica.name)
-        if usage is not None and usage.parts == parts:
+        if usage is not None and usage.shares == shares:
             latest = usage.history.latest
             if latest is None or replica.generated_tokens is None or replica.generated_tokens.tokens >= latest.tokens:
                 return usage
-        return _ReplicaUsage(parts, self._windows)
+        return _ReplicaUsage(shares, self._windows)
 
     def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[ReplicaWindow, float]:
         found: dict[ReplicaWindow, float] = {}
         for replica in replicas:
-            price = economics.hourly(self._portions.get(replica.name, {}), prices)
+            price = economics.hourly(self._shares.get(replica.name, {}), prices)
             if price is None:
                 continue
             for label, figures in replica.windows.items():
@@ -196,7 +211,7 @@ class CostTracker:
     def _update_idle(
         self, cards: Sequence[CardState], replicas: Sequence[ReplicaState], prices: Mapping[str, float], currency: str
     ) -> Mapping[str, _Idle]:
-        """Add the time between two readings of a card when it was idle at the second; give the cards read now."""
+        """Add the time between two readings of a GPU that was idle at the second; return the GPUs read now."""
         readings = {replica.name: replica.reading for replica in replicas}
         shown: dict[str, _Idle] = {}
         for card in cards:
@@ -224,7 +239,7 @@ class CostTracker:
         return shown
 
     def _expire(self, cards: Sequence[CardState], shown: Mapping[str, _Idle]) -> None:
-        """Leave out the time in which a card was not seen, and the cards that are gone for good."""
+        """Skip the time in which a GPU was not read, and drop the GPUs that are gone for good."""
         present = {card.facts.uuid for card in cards}
         for uuid, known in list(self._idle.items()):
             if uuid not in present:
@@ -233,12 +248,12 @@ class CostTracker:
                 known.at = float("inf")
 
 
-def _consumed(history: History[Consumed]) -> list[tuple[str, float, float]]:
-    """Give (window, joules, tokens) for every window that covers some time."""
+def _consumed(history: History[Consumed]) -> list[_WindowUsage]:
+    """Return the usage over every window that covers some time."""
     latest = history.latest
     found = []
     for label in history.labels:
         base = history.base(label)
         if latest is not None and base is not None and latest.at > base.at:
-            found.append((label, latest.joules - base.joules, latest.tokens - base.tokens))
+            found.append(_WindowUsage(label, latest.joules - base.joules, latest.tokens - base.tokens))
     return found

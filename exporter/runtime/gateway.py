@@ -1,4 +1,4 @@
-"""One gateway: what its page means, and how it spread its requests over the windows."""
+"""One gateway: its state from its pages, and how it spread its requests over the windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GatewayConfig:
 
 
 class Gateway:
-    """What is known of one gateway.  Used by the thread that polls it."""
+    """The state of one gateway between two polls.  Used by the thread that polls it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Gateway:
         self._history: History[derive.GatewayTotals] = History(config.windows)
 
     def initial_state(self) -> GatewayState:
-        """Give the state before the first poll."""
+        """Return the state before the first poll."""
         config = self.config
         labels = GatewayLabels(config.name, "" if config.kind == "auto" else config.kind)
         return GatewayState(
@@ -66,7 +66,7 @@ class Gateway:
             self._history = self._history.over(config.windows)
 
     def parse(self, body: bytes, at: float) -> GatewayReading:
-        """Read a page; another kind of gateway than before begins anew.  Raises PageError."""
+        """Parse a page; another kind of gateway than before starts with an empty history.  Raises PageError."""
         auto = self.config.kind == "auto"
         if self._interpreter is None or (auto and not self._interpreter.still_matches(body)):
             kind = recognise(body) if auto else by_kind(self.config.kind)
@@ -78,7 +78,7 @@ class Gateway:
         return self._interpreter.read(body, at)
 
     def apply(self, before: GatewayState, reading: GatewayReading, page: Fetched) -> GatewayState:
-        """Give the state after a page that was understood."""
+        """Return the state after a page that was parsed."""
         self._progress = derive.update(self._progress, reading)
         if self._progress is not None:
             self._history.add(self._progress.totals)
@@ -104,7 +104,7 @@ class Gateway:
         return EndpointError(error.reason, f"{error}; {known.hint}")
 
     def invalidated(self, state: GatewayState, status: SourceStatus) -> GatewayState:
-        """Give the state without what only a fresh page may show."""
+        """Return the state without what only a fresh page may show."""
         return replace(state, status=status, reading=None, windows=EMPTY, replicas=EMPTY)
 
 
@@ -119,9 +119,9 @@ def gateway_poller(
     is_local: Callable[[str], bool] = lambda _: False,
     on_update: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], float] = time.time,
+    unix_now: Callable[[], float] = time.time,
 ) -> GatewayPoller:
-    """Make what polls one gateway, not started."""
-    poll_loop = PollLoop(f"gateway:{config.name}", config.interval, logger=logger, clock=clock, wall=wall)
+    """Return the poller of one gateway, not started."""
+    poll_loop = PollLoop(f"gateway:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
     gateway = Gateway(config, poll_loop, endpoints, is_local)
     return TargetPoller(gateway, gateway.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

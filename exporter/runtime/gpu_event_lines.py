@@ -1,6 +1,6 @@
 """What the daemon's log says of XIDs and SXids: every event once, each code of each card or switch once a minute.
 
-Codes beyond MAX_SAID within a minute share one place, so that no flood, whatever it says, can fill the log.
+Codes beyond MAX_LOGGED within a minute share one place, so that no flood, whatever it says, can fill the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 
 logger = logging.getLogger(__name__)
 
-MAX_SAID = 256  # codes of cards and switches that are remembered
+MAX_LOGGED = 256  # codes of cards and switches that are remembered
 _REST = ("", 0)
 
 
@@ -24,10 +24,10 @@ class GpuEventLog:
     """Logs the events; any thread may call."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Have said nothing yet."""
+        """``clock`` is monotonic."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[tuple[str, int], tuple[float, int]] = {}  # when, and how many events were suppressed since
+        self._logged: dict[tuple[str, int], tuple[float, int]] = {}  # when, and how many events were suppressed since
 
     def xid(self, report: XidReport, new: int, who: tuple[str, str, str], detail: str) -> None:
         """Log ``new`` events of a code; ``who``: the card's index, UUID and place, "" where not known."""
@@ -59,12 +59,12 @@ class GpuEventLog:
         """Return how many events had no line since the last line about the code; None: too early for a line."""
         now = self._clock()
         with self._lock:
-            if key not in self._said and len(self._said) >= MAX_SAID:
-                self._said = {one: held for one, held in self._said.items() if now - held[0] < LOG_PERIOD_SECONDS}
-                key = key if len(self._said) < MAX_SAID else _REST
-            said_at, suppressed = self._said.get(key, (float("-inf"), 0))
-            if now - said_at < LOG_PERIOD_SECONDS:
-                self._said[key] = said_at, suppressed + new
+            if key not in self._logged and len(self._logged) >= MAX_LOGGED:
+                self._logged = {one: held for one, held in self._logged.items() if now - held[0] < LOG_PERIOD_SECONDS}
+                key = key if len(self._logged) < MAX_LOGGED else _REST
+            logged_at, suppressed = self._logged.get(key, (float("-inf"), 0))
+            if now - logged_at < LOG_PERIOD_SECONDS:
+                self._logged[key] = logged_at, suppressed + new
                 return None
-            self._said[key] = now, 0
+            self._logged[key] = now, 0
             return suppressed

@@ -1,4 +1,4 @@
-"""XIDs of cards and SXids of switches: what the driver's events and the kernel log report, held for the page.
+"""XIDs of GPUs and SXids of switches: what the driver's events and the kernel log report, counted since the start.
 
 The counters live here, in the daemon: they outlast driver workers and reloads.  ``KernelLogLoop`` follows the kernel
 log in a thread of its own; the driver's events are handed in by the card source.
@@ -41,12 +41,12 @@ from exporter.sources.kernel_log.switch_line import SxidLine
 
 logger = logging.getLogger(__name__)
 
-EVERY = 0.5  # seconds between looks into the kernel log
+PERIOD = 0.5  # seconds between looks into the kernel log
 STARTUP_GRACE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
 
 
 class KernelLogLoop:
-    """Reads the kernel log until stopped and hands over what it says."""
+    """Reads the kernel log until stopped and hands over its entries."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class KernelLogLoop:
         on_entries: Callable[[Sequence[Entry]], None],
         on_settled: Callable[[], None],
         clock: Callable[[], float],
-        wall: Callable[[], float],
+        unix_now: Callable[[], float],
     ) -> None:
         """``on_settled`` is called when it is first known whether the log can be read."""
-        self.poll_loop = PollLoop(KERNEL_LOG, EVERY, logger=logger, clock=clock, wall=wall)
+        self.poll_loop = PollLoop(KERNEL_LOG, PERIOD, logger=logger, clock=clock, unix_now=unix_now)
         self.path = path
-        self._log = KernelLog(path, clock=clock, wall=wall)
+        self._log = KernelLog(path, clock=clock, unix_now=unix_now)
         self._on_entries, self._on_settled = on_entries, on_settled
         self._clock = clock
         self._overruns = 0
@@ -90,7 +90,7 @@ class KernelLogLoop:
             self._on_settled()
 
     def status(self, now: float) -> SourceStatus:
-        """Give the log's health; what the kernel overwrote before it was read counts as a failure."""
+        """Return the log's health; what the kernel overwrote before it was read counts as a failure."""
         status = self.poll_loop.status_at(now)
         if self._overruns:
             status = replace(status, failures={**status.failures, "overrun": self._overruns})
@@ -106,12 +106,12 @@ class GpuEvents:
         driver: bool = True,
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        unix_now: Callable[[], float] = time.time,
     ) -> None:
-        """Hold nothing yet.  ``driver``: there is a card source whose events are handed in."""
-        self._on_change, self._clock, self._wall = on_change, clock, wall
+        """``driver``: there is a GPU source whose events are handed in."""
+        self._on_change, self._clock, self._unix_now = on_change, clock, unix_now
         self._lock = threading.Lock()
-        self._book, self._switches = XidCounters(FATAL, RESETTING), SxidCounters()
+        self._xids, self._sxids = XidCounters(FATAL, RESETTING), SxidCounters()
         self._shown: tuple[XidCount, ...] = ()
         self._stale = True
         self._listened: set[str] = set()  # sources that were listened to at least once
@@ -139,7 +139,11 @@ class GpuEvents:
             self._listened.discard(KERNEL_LOG)
         if enabled:
             self._watch = KernelLogLoop(
-                path, on_entries=self._on_log_entries, on_settled=self._on_change, clock=self._clock, wall=self._wall
+                path,
+                on_entries=self._on_log_entries,
+                on_settled=self._on_change,
+                clock=self._clock,
+                unix_now=self._unix_now,
             )
             self._watch.start()
 
@@ -149,18 +153,17 @@ class GpuEvents:
             self._watch.poll_loop.stop()
 
     def on_driver_event(self, message: protocol.XidSeen | protocol.EventSubscription) -> None:
-        """Take in what the driver's worker tells."""
+        """Handle a message of the driver's worker."""
         if isinstance(message, protocol.EventSubscription):
             self._listening(message)
         else:
             now = self._clock()
             at = min(message.at, now)
-            wall = self._wall() - (now - at)
             report = XidReport(
                 xid=message.xid,
                 source=NVML,
                 at=at,
-                unix_time=wall,
+                unix_time=self._unix_now() - (now - at),
                 uuid=message.uuid,
                 instance=InstanceId(message.gpu_instance, message.compute_instance),
                 times=message.times,
@@ -190,19 +193,19 @@ class GpuEvents:
             said = entry.said
             if isinstance(said, NameLine):
                 with self._lock:
-                    self._book.named(said.pci, said.uuid)
+                    self._xids.named(said.pci, said.uuid)
                     self._stale = True
-            elif entry.wall is None:
+            elif entry.unix_time is None:
                 continue  # old, and nobody knows how old
             elif isinstance(said, SxidLine):
-                self._switch_report(said, now, entry.wall, old=entry.old)
+                self._switch_report(said, now, entry.unix_time, old=entry.old)
             else:
                 source = BUS if said.inferred else KERNEL_LOG
                 report = XidReport(
                     xid=said.xid,
                     source=source,
                     at=now,
-                    unix_time=entry.wall,
+                    unix_time=entry.unix_time,
                     pci=said.pci,
                     instance=said.part,
                     old=entry.old,
@@ -214,7 +217,7 @@ class GpuEvents:
 
     @property
     def statuses(self) -> list[SourceStatus]:
-        """Give the health of both sources, as far as they are there."""
+        """The health of both sources, as far as they exist."""
         watch = self._watch
         both = [self._driver, watch.status(self._clock()) if watch is not None else None]
         return [status for status in both if status is not None]
@@ -226,9 +229,9 @@ class GpuEvents:
         return {KERNEL_LOG: watch.poll_loop.loop_restarts} if watch is not None else {}
 
     def view(self, cards: Sequence[CardState]) -> tuple[XidCount, ...]:
-        """Give all counts; empty until it is known what can be listened to, because that names the series."""
+        """Return all counts; empty until it is known which sources are listened to, because they label the series."""
         with self._lock:
-            if self._book.learn(cards):
+            if self._xids.learn(cards):
                 self._stale = True
             label = self._source()
             if label != self._label:
@@ -236,13 +239,13 @@ class GpuEvents:
             if not label or not self._is_settled():
                 return ()
             if self._stale:
-                self._shown, self._stale = self._book.counts(label), False
+                self._shown, self._stale = self._xids.counts(label), False
             return self._shown
 
     def switches(self) -> tuple[SxidCount, ...]:
-        """Give the counts of every NVSwitch that has reported an error."""
+        """Return the counts of every NVSwitch that has reported an error."""
         with self._lock:
-            return self._switches.counts()
+            return self._sxids.counts()
 
     def _source(self) -> str:
         """Name what is or was listened to; a source that fails for a while does not rename the series."""
@@ -262,17 +265,17 @@ class GpuEvents:
 
     def _report(self, report: XidReport, detail: str = "") -> None:
         with self._lock:
-            new = self._book.add(report)
+            new = self._xids.add(report)
             self._stale = True
-            who = self._book.who(report)
+            who = self._xids.who(report)
         if new:
             self._lines.xid(report, new, who, detail)
 
-    def _switch_report(self, said: SxidLine, at: float, wall: float, *, old: bool) -> None:
+    def _switch_report(self, said: SxidLine, at: float, unix_time: float, *, old: bool) -> None:
         report = SxidReport(
-            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, unix_time=wall, old=old
+            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, unix_time=unix_time, old=old
         )
         with self._lock:
-            new = self._switches.add(report)
+            new = self._sxids.add(report)
         if new:
             self._lines.sxid(report, said.words)

@@ -1,4 +1,4 @@
-"""Joins what the sources last said into one snapshot, and publishes it.
+"""Joins what the sources last read into one snapshot, and publishes it.
 
 Sources run in threads of their own and keep their newest state; this one thread composes them.  It publishes when
 something is new, at most once per shortest interval, and every few seconds even when nothing is, because ages move.
@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from exporter.derive.assignment import Assignment
 from exporter.derive.engine import replica_imbalance
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 Economy = Callable[[Sequence[CardState], Sequence[ReplicaState], Sequence[GpuAssignment]], Economics]
 
-MAX_PERIOD = 5.0  # seconds between pages when nothing is new
-GATHER_SECONDS = 0.02  # seconds that the first news waits for the rest of its kind
-DEAD_AFTER = 30.0  # seconds without a beat: the loop is dead, not slow
+MAX_PERIOD = 5.0  # seconds between snapshots when nothing is new
+GATHER_SECONDS = 0.02  # that the first update waits for those of the other sources
+DEAD_AFTER = 30.0  # seconds without a cycle: the loop is dead, not slow
 STARTUP_GRACE = 5.0  # seconds that readiness waits for sources that have not answered once
 
 
 class CardsView(Protocol):
-    """What the card source shows: the driver's facts and health, and every card's state."""
+    """The driver's facts and health, and every GPU's state."""
 
     @property
     def driver(self) -> DriverFacts | None: ...  # noqa: D102
@@ -61,13 +61,16 @@ class CardsView(Protocol):
 
 
 class Cards(Protocol):
-    """Where cards come from."""
+    """Where GPUs come from."""
 
     def state(self, now: float) -> CardsView: ...  # noqa: D102
 
 
-class Replica(Protocol):
-    """Where a replica's state comes from."""
+StateT_co = TypeVar("StateT_co", covariant=True)
+
+
+class Target(Protocol[StateT_co]):
+    """Where a replica's or a gateway's state comes from."""
 
     @property
     def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
@@ -75,31 +78,19 @@ class Replica(Protocol):
     @property
     def loop_restarts(self) -> int: ...  # noqa: D102
 
-    def view(self, now: float) -> ReplicaState: ...  # noqa: D102
-
-
-class Gateway(Protocol):
-    """Where a gateway's state comes from."""
-
-    @property
-    def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
-
-    @property
-    def loop_restarts(self) -> int: ...  # noqa: D102
-
-    def view(self, now: float) -> GatewayState: ...  # noqa: D102
+    def view(self, now: float) -> StateT_co: ...  # noqa: D102
 
 
 class Publisher:
-    """Composes and publishes until stopped."""
+    """Composes and publishes snapshots until stopped."""
 
     def __init__(
         self,
         *,
         cards: Cards | None,
-        replicas: Callable[[], Sequence[Replica]],
+        replicas: Callable[[], Sequence[Target[ReplicaState]]],
         assignment: Callable[[], Assignment],
-        gateways: Callable[[], Sequence[Gateway]] = tuple,
+        gateways: Callable[[], Sequence[Target[GatewayState]]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
@@ -111,40 +102,41 @@ class Publisher:
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
         dropped: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        unix_now: Callable[[], float] = time.time,
     ) -> None:
         """Create a publisher; nothing runs before ``start``.
 
-        ``judge`` adds findings and verdicts to a snapshot; ``publish`` is given every snapshot; ``on_cards`` the
-        cards, for whoever follows their processes.  ``others``: the health of what only leads to engines, and of the
-        sources of ``xids``.  ``economy`` keeps accounts: it is called once for each snapshot, in its order.
+        ``judge`` adds findings and verdicts to a snapshot.  ``publish`` is called with every snapshot, ``on_cards``
+        with its GPUs, to follow their processes.  ``others``: the health of what only leads to engines, and of the
+        sources of ``xids``.  ``economy`` and ``stragglers`` keep a history: they are called once for each snapshot,
+        in its order.
         """
         self.snapshot: Snapshot | None = None
         self.interval = 1.0
         self.reload_successful = True
-        self.reload_wall: float | None = wall()
+        self.reload_unix_time: float | None = unix_now()
         self._cards, self._replicas, self._gateways, self._others = cards, replicas, gateways, others
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
         self._loop_restarts, self._dropped = loop_restarts, dropped
         self._links = TopologyTracker()
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: Thread | None = None
         self._restarts = 0
         self._started_at = self._cycle_began = clock()
 
     def notify(self) -> None:
-        """Say that a source has something new; callable from any thread."""
+        """Publish soon: a source has something new.  Callable from any thread."""
         self._wake.set()
 
     def compose(self) -> Snapshot:
-        """Join what every source last said."""
+        """Return a snapshot of what every source last read."""
         now = self._clock()
         view = self._cards.state(now) if self._cards is not None else None
         cards = view.cards if view is not None else ()
-        others = self._others()  # before the replicas: whoever has looked has brought its engines by then
+        others = self._others()  # before the replicas: a provider that is up has handed over its engines
         sources = self._replicas()
         replicas = tuple(source.view(now) for source in sources)
         watched = self._gateways()
@@ -154,7 +146,7 @@ class Publisher:
         statuses = [] if view is None else [view.status, *[card.status for card in cards]]
         return Snapshot(
             at=now,
-            unix_time=self._wall(),
+            unix_time=self._unix_now(),
             driver=view.driver if view is not None else None,
             cards=cards,
             replicas=replicas,
@@ -174,12 +166,12 @@ class Publisher:
 
     def _daemon(
         self,
-        replicas: Sequence[Replica],
-        gateways: Sequence[Gateway],
+        replicas: Sequence[Target[ReplicaState]],
+        gateways: Sequence[Target[GatewayState]],
         polled: Sequence[SourceStatus],
         assignment: Assignment,
     ) -> DaemonState:
-        """Tell of the daemon itself; ``polled``: the health of the replicas, then of the gateways."""
+        """Return the daemon's own state; ``polled``: the health of the replicas, then of the gateways."""
         parse_warnings = [
             *[source.parse_warnings for source in replicas],
             *[source.parse_warnings for source in gateways],
@@ -190,7 +182,7 @@ class Publisher:
         restarts["gateways"] = sum(source.loop_restarts for source in gateways)
         return DaemonState(
             config_reload_successful=self.reload_successful,
-            config_reload_unix_time=self.reload_wall,
+            config_reload_unix_time=self.reload_unix_time,
             loop_restarts=restarts,
             dropped_series=self._dropped(),
             parse_warnings={
@@ -230,7 +222,7 @@ class Publisher:
         cards = sum(card.reading is not None for card in snapshot.cards)
         replicas = sum(replica.reading is not None for replica in snapshot.replicas)
         gateways = sum(gateway.reading is not None for gateway in snapshot.gateways)
-        sentence = f"{cards} of {len(snapshot.cards)} cards and {replicas} of {len(snapshot.replicas)} replicas"
+        sentence = f"{cards} of {len(snapshot.cards)} GPUs and {replicas} of {len(snapshot.replicas)} replicas"
         if snapshot.gateways:
             sentence += f" and {gateways} of {len(snapshot.gateways)} gateways"
         return Outcome(cards + replicas + gateways > 0, f"{sentence} answer")
@@ -266,7 +258,7 @@ class Publisher:
             self._pause(begun)
 
     def _pause(self, begun: float) -> None:
-        """Wait for news, but keep the distance; while sources are still unheard every piece of news is shown."""
+        """Wait for an update, but keep the interval; while sources are starting every update is published."""
         starting = self.snapshot is None or self._is_starting(self.snapshot)
         self._wake.wait(MAX_PERIOD)
         gap = GATHER_SECONDS if starting else max(GATHER_SECONDS, begun + self.interval - self._clock())

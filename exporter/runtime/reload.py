@@ -1,4 +1,4 @@
-"""What a reload cannot do: the keys that take effect at the next start only, and the sentence that says so.
+"""The keys that a reload cannot apply, because they take effect at the next start only.
 
 Every other key is applied at once; a test goes through all of them.
 """
@@ -13,12 +13,12 @@ AT_START = ("listen", "gpu.enabled")
 
 
 def waiting(begun: Settings, settings: Settings) -> list[str]:
-    """Name the keys whose value is not the one that the daemon began with, and which it still goes by."""
+    """Return the keys whose value differs from the one that the daemon was started with and still uses."""
     return [key for key in AT_START if attrgetter(key)(settings) != attrgetter(key)(begun)]
 
 
 def outcome(old: Settings, settings: Settings, waits: list[str]) -> str:
-    """Say in one sentence what a reload did; ``waits`` names the keys that wait for the next start."""
+    """Return one sentence on what a reload did; ``waits`` names the keys that wait for the next start."""
     if waits:
         verb = "waits" if len(waits) == 1 else "wait"
         return f"the new configuration is in use, except that {' and '.join(waits)} {verb} for a restart"

@@ -1,4 +1,4 @@
-"""One replica: what its engine's page means, and what follows from it over the windows."""
+"""One replica: its state from the pages of its engine, and the figures over the windows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Replica:
         self._frozen_logged, self._rate_limiter = False, RateLimiter(clock)
 
     def initial_state(self) -> ReplicaState:
-        """Give the state before the first poll."""
+        """Return the state before the first poll."""
         config = self.config
         return ReplicaState(
             name=config.name,
@@ -105,7 +105,7 @@ class Replica:
     # ------------------------------------------------------------------ one page
 
     def parse(self, body: bytes, at: float) -> EngineReading:
-        """Read a page; another engine than before begins anew.  Raises PageError."""
+        """Parse a page; another engine than before starts with an empty history.  Raises PageError."""
         known = self._interpreter.engine if self._interpreter else None
         if known is None or (self.config.kind == "auto" and not still_matches(known, body)):
             kind = self._recognised(body)
@@ -175,14 +175,14 @@ class Replica:
         return self.config.timeout - self._poll_loop.elapsed()
 
     def _reset(self) -> None:
-        """Forget the past: another engine or another model answers now, and windows must not mix the two."""
+        """Empty the history: another engine or another model answers now, and no window may mix the two."""
         self._progress = None
         self._history = History(self.config.windows)
         self._usage = History(self.config.windows[:1])
         self.engine_info.reset()
 
     def apply(self, before: ReplicaState, reading: EngineReading, page: Fetched) -> ReplicaState:
-        """Give the state after a page that was understood."""
+        """Return the state after a page that was parsed."""
         now = self._clock()
         known = "" if reading.several_models else reading.model or before.labels.model
         if before.labels.model not in ("", known):
@@ -201,7 +201,7 @@ class Replica:
             if renamed.model != reading.model:
                 return self.apply(before, renamed, page)  # as the first page of another model
         frozen = engine.is_frozen(reading, totals, now)
-        if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.take():
+        if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.allow():
             self._log_frozen(frozen=frozen)
         windows = engine.window_figures(self._history, self.config.quantiles, reading)
         shortest = windows.get(self.config.windows[0].label) if self.config.windows else None
@@ -250,7 +250,7 @@ class Replica:
         return EndpointError(error.reason, f"{error}; {hint}") if hint else error
 
     def invalidated(self, state: ReplicaState, status: SourceStatus) -> ReplicaState:
-        """Give the state without what only a fresh page may show."""
+        """Return the state without what only a fresh page may show."""
         return replace(
             state,
             status=status,
@@ -275,9 +275,9 @@ def replica_poller(
     *,
     on_update: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], float] = time.time,
+    unix_now: Callable[[], float] = time.time,
 ) -> ReplicaPoller:
-    """Make what polls one replica, not started."""
-    poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, wall=wall)
+    """Return the poller of one replica, not started."""
+    poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
     replica = Replica(config, fetcher, poll_loop, clock)
     return TargetPoller(replica, replica.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

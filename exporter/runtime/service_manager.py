@@ -1,8 +1,8 @@
-"""Tells systemd how the daemon is: started, alive, reloading, stopping; silent where nobody asked.
+"""Notifies systemd: ready, alive, reloading, stopping; silent where no NOTIFY_SOCKET is set.
 
 The protocol is one datagram of ``KEY=value`` lines to the socket that ``NOTIFY_SOCKET`` names (sd_notify(3)).  The
-watchdog is fed by whoever makes the page, so that a daemon whose loop stands still is restarted although its process
-lives and its port answers.
+watchdog is fed by the loop that publishes snapshots, so that a daemon whose loop hangs is restarted although its
+process lives and its port answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServiceManager:
-    """Speaks to the service manager, if there is one.  No method raises: a lost message must not stop the daemon."""
+    """Notifies the service manager, if there is one.  No method raises: a lost message must not stop the daemon."""
 
     def __init__(self, environment: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
         """``environment`` holds NOTIFY_SOCKET, and WATCHDOG_USEC and WATCHDOG_PID where the watchdog is on."""
@@ -30,31 +30,31 @@ class ServiceManager:
         self._failed = False
 
     def ready(self, status: str) -> None:
-        """Say that the daemon serves; ``status`` is one line for ``systemctl status``."""
-        self._tell(f"READY=1\nSTATUS={status}")
+        """Notify that the daemon serves; ``status`` is one line for ``systemctl status``."""
+        self._notify(f"READY=1\nSTATUS={status}")
 
     def alive(self) -> None:
         """Feed the watchdog, not more often than it needs."""
         now = self._clock()
         if self._keepalive_period and now >= self._next_keepalive:
             self._next_keepalive = now + self._keepalive_period
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """Say that a reload has begun; ``ready`` ends it."""
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(time.monotonic() * 1e6)}")
+        """Notify that a reload has begun; ``ready`` ends it."""
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={int(time.monotonic() * 1e6)}")
 
     def stopping(self) -> None:
-        """Say that the daemon ends on purpose."""
-        self._tell("STOPPING=1")
+        """Notify that the daemon ends on purpose."""
+        self._notify("STOPPING=1")
 
-    def _tell(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         if self._address is None:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-                speaker.setblocking(False)  # a manager that does not listen must not stop the loop
-                speaker.sendto(message.encode(), self._address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)  # a manager that does not listen must not stop the loop
+                sender.sendto(message.encode(), self._address)
             self._failed = False
         except OSError as error:
             if not self._failed:

@@ -1,4 +1,4 @@
-"""Follows each group of cards from cycle to cycle, and gives a verdict only on what lasts.
+"""Follows each group of GPUs from cycle to cycle, and reports only what lasts.
 
 A cycle counts when some card of the group was read anew.  Of the last ``CYCLES`` cycles a card must have been
 suspected in ``ENTER`` before it is called a straggler, and stays one until it was suspected in fewer than ``LEAVE``.
@@ -33,8 +33,8 @@ _ORDER = {cause: place for place, cause in enumerate(Cause)}
 
 
 @dataclass(slots=True)
-class _Case:
-    """One group: its members, its last cycles, and on whom the verdict stands."""
+class _GroupHistory:
+    """One group: its members, its last cycles, and the stragglers among them."""
 
     members: frozenset[str]
     at: float = 0.0  # of the newest cycle
@@ -47,43 +47,44 @@ class _Case:
         return sum(cycle.judged for cycle in self.cycles) >= JUDGED
 
 
-class StragglerWatch:
-    """Makes the verdicts of each snapshot, and remembers what the next one needs."""
+class StragglerTracker:
+    """Computes the stragglers of each snapshot, and keeps what the next one needs."""
 
     def __init__(self) -> None:
         self._assignments: Sequence[GpuAssignment] | None = None
         self._groups: dict[_Group, frozenset[str]] = {}
         self._users: dict[str, int] = {}  # uuid → replicas on it
-        self._cases: dict[_Group, _Case] = {}
+        self._histories: dict[_Group, _GroupHistory] = {}
         self._evidence: dict[str, CardEvidence] = {}
         self._read: dict[str, tuple[CardReading, CounterSample]] = {}  # uuid → its newest reading, and its counters
 
-    def look(self, cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
-        """Judge the groups; to be called once for each snapshot, in its order."""
+    def update(self, cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
+        """Return the stragglers; to be called once for each snapshot, in its order."""
         if assignments is not self._assignments:
-            self._adopt(assignments)
-        fresh = self._take(cards)
+            self._regroup(assignments)
+        fresh = self._collect(cards)
         present = {card.facts.uuid for card in cards}
         judged: dict[str, bool] = {}
         found: list[Straggler] = []
-        cases: dict[_Group, _Case] = {}
+        histories: dict[_Group, _GroupHistory] = {}
         for key, uuids in self._groups.items():
             members = uuids & present
             if len(members) < 2:
                 continue
-            case = cases[key] = self._case(key, members)
+            history = histories[key] = self._history_of(key, members)
             if not fresh.isdisjoint(members):
-                self._cycle(key, case)
+                self._cycle(key, history)
             read = members & self._read.keys()
-            judged[key[0]] = judged.get(key[0], False) or (case.judged and len(read) > 1)
-            found += [one for one in case.found.values() if one.uuid in read and len(read) > 1]
-        for key in self._cases.keys() - cases.keys():
-            _announce(key[0], self._cases[key].found, {})
-        self._cases = cases
-        return Stragglers(judged=judged, found=tuple(sorted(found, key=lambda one: (one.replica, one.uuid))))
+            judged[key[0]] = judged.get(key[0], False) or (history.judged and len(read) > 1)
+            found += [straggler for straggler in history.found.values() if straggler.uuid in read and len(read) > 1]
+        for key in self._histories.keys() - histories.keys():
+            _log_changes(key[0], self._histories[key].found, {})
+        self._histories = histories
+        found.sort(key=lambda straggler: (straggler.replica, straggler.uuid))
+        return Stragglers(judged=judged, found=tuple(found))
 
-    def _adopt(self, assignments: Sequence[GpuAssignment]) -> None:
-        """Form the groups: cards with the same ranks of a replica; all of its cards where no rank is known."""
+    def _regroup(self, assignments: Sequence[GpuAssignment]) -> None:
+        """Form the groups: GPUs with the same ranks of a replica; all of its GPUs where no rank is known."""
         ranks: dict[tuple[str, str], set[str]] = {}
         for assignment in assignments:
             ranks.setdefault((assignment.replica, assignment.uuid), set()).add(assignment.rank)
@@ -95,8 +96,8 @@ class StragglerWatch:
         self._groups = {key: frozenset(uuids) for key, uuids in groups.items() if len(uuids) > 1}
         self._users, self._assignments, self._evidence = dict(users), assignments, {}
 
-    def _take(self, cards: Sequence[CardState]) -> set[str]:
-        """Collect the evidence of every card that was read anew; forget the cards that are gone."""
+    def _collect(self, cards: Sequence[CardState]) -> set[str]:
+        """Collect the evidence of every GPU that was read anew; drop the GPUs that are gone."""
         wanted = frozenset[str]().union(*self._groups.values())
         read: dict[str, tuple[CardReading, CounterSample]] = {}
         kept: dict[str, CardEvidence] = {}
@@ -117,62 +118,66 @@ class StragglerWatch:
         self._read, self._evidence = read, kept
         return fresh
 
-    def _case(self, key: _Group, members: frozenset[str]) -> _Case:
-        """Find the group's case; opened anew for other members."""
-        case = self._cases.get(key)
-        if case is not None and case.members == members:
-            return case
-        if case is not None:
-            _announce(key[0], case.found, {})
-        return _Case(members=members)
+    def _history_of(self, key: _Group, members: frozenset[str]) -> _GroupHistory:
+        """Return the group's history; a new one for other members."""
+        history = self._histories.get(key)
+        if history is not None and history.members == members:
+            return history
+        if history is not None:
+            _log_changes(key[0], history.found, {})
+        return _GroupHistory(members=members)
 
-    def _cycle(self, key: _Group, case: _Case) -> None:
-        at = max(self._read[uuid][0].at for uuid in case.members if uuid in self._read)
-        pause = at - case.at if case.cycles else 0.0
-        if pause > max(GAP, 3.0 * case.pause):
-            case.cycles.clear()
-        case.at, case.pause = at, pause
-        case.cycles.append(judge([self._evidence[uuid] for uuid in sorted(case.members) if uuid in self._evidence]))
-        found = _verdicts(key[0], case)
-        _announce(key[0], case.found, found)
-        case.found = found
+    def _cycle(self, key: _Group, history: _GroupHistory) -> None:
+        at = max(self._read[uuid][0].at for uuid in history.members if uuid in self._read)
+        pause = at - history.at if history.cycles else 0.0
+        if pause > max(GAP, 3.0 * history.pause):
+            history.cycles.clear()
+        history.at, history.pause = at, pause
+        history.cycles.append(
+            judge([self._evidence[uuid] for uuid in sorted(history.members) if uuid in self._evidence])
+        )
+        found = _stragglers(key[0], history)
+        _log_changes(key[0], history.found, found)
+        history.found = found
 
 
-def _verdicts(replica: str, case: _Case) -> dict[str, Straggler]:
-    """Weigh the last cycles of a group."""
-    if not case.judged:
+def _stragglers(replica: str, history: _GroupHistory) -> dict[str, Straggler]:
+    """Return the stragglers that follow from the last cycles of a group."""
+    if not history.judged:
         return {}
     against: dict[str, list[Suspicion]] = {}
-    for cycle in case.cycles:
+    for cycle in history.cycles:
         for uuid, suspicion in cycle.suspects.items():
             against.setdefault(uuid, []).append(suspicion)
     return {
-        uuid: Straggler(uuid=uuid, replica=replica, cause=_usual(suspicions), slowdown=_typical(suspicions))
+        uuid: Straggler(
+            uuid=uuid, replica=replica, cause=_most_common_cause(suspicions), slowdown=_median_slowdown(suspicions)
+        )
         for uuid, suspicions in against.items()
-        if len(suspicions) >= (LEAVE if uuid in case.found else ENTER)
+        if len(suspicions) >= (LEAVE if uuid in history.found else ENTER)
     }
 
 
-def _usual(suspicions: Sequence[Suspicion]) -> Cause:
-    """Give the cause named most often; of several, the one that stands first in ``Cause``."""
+def _most_common_cause(suspicions: Sequence[Suspicion]) -> Cause:
+    """Return the cause named most often; of several, the one that comes first in ``Cause``."""
     named = Counter(suspicion.cause for suspicion in suspicions)
     return min(named, key=lambda cause: (-named[cause], _ORDER[cause]))
 
 
-def _typical(suspicions: Sequence[Suspicion]) -> float | None:
+def _median_slowdown(suspicions: Sequence[Suspicion]) -> float | None:
     known = [suspicion.slowdown for suspicion in suspicions if suspicion.slowdown is not None]
     return median(known) if known else None
 
 
-def _announce(replica: str, before: Mapping[str, Straggler], after: Mapping[str, Straggler]) -> None:
-    """Log who becomes a straggler, and who is none any more."""
-    for uuid, one in after.items():
+def _log_changes(replica: str, before: Mapping[str, Straggler], after: Mapping[str, Straggler]) -> None:
+    """Log which GPUs become stragglers, and which no longer are."""
+    for uuid, straggler in after.items():
         old = before.get(uuid)
-        if old is None or old.cause is not one.cause:
-            slowdown = None if one.slowdown is None else round(one.slowdown, 2)
+        if old is None or old.cause is not straggler.cause:
+            slowdown = None if straggler.slowdown is None else round(straggler.slowdown, 2)
             log_event(
                 logger, logging.WARNING, "straggler", "the other GPUs of the group wait for it",
-                replica=replica, uuid=uuid, cause=one.cause.value, slowdown=slowdown,
+                replica=replica, uuid=uuid, cause=straggler.cause.value, slowdown=slowdown,
             )  # fmt: skip
     for uuid in before.keys() - after.keys():
         log_event(logger, logging.INFO, "straggler_over", replica=replica, uuid=uuid)

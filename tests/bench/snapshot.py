@@ -19,7 +19,7 @@ from exporter.model import COMMON_STAGES, DriverFacts, GpuAssignment, Snapshot, 
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
-from exporter.runtime.stragglers import StragglerWatch
+from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources.replay import ReplayedPage
 from tests.bench.engines import pages
 from tests.support.builders import Clock, card
@@ -83,7 +83,7 @@ def main() -> None:
             ),
             Engine(bodies, 30 * number),
             clock=clock,
-            wall=lambda: 1.7e9,
+            unix_now=lambda: 1.7e9,
         )
         for number in range(8)
     ]
@@ -94,9 +94,9 @@ def main() -> None:
         replicas=lambda: pollers,
         assignment=lambda: assignment,
         publish=published.append,
-        stragglers=StragglerWatch().look,
+        stragglers=StragglerTracker().update,
         clock=clock,
-        wall=lambda: 1.7e9,
+        unix_now=lambda: 1.7e9,
     )
     renderer = ExpositionRenderer(openmetrics=True, series=series)
     spent: dict[str, list[float]] = {"parse and derive": [], "compose": [], "render": []}

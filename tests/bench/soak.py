@@ -54,7 +54,7 @@ def main() -> None:
         windows=(Window("1m", 60.0), Window("5m", 300.0)),
         quantiles=(0.5, 0.95, 0.99, 0.999),
     )
-    poller = replica_poller(plan, Engine(), clock=clock, wall=lambda: 1.7e9 + now)
+    poller = replica_poller(plan, Engine(), clock=clock, unix_now=lambda: 1.7e9 + now)
     renderer = ExpositionRenderer(openmetrics=True, series=SeriesSet.FULL)
     sizes: list[float] = []
     for poll in range(polls):

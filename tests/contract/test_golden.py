@@ -97,7 +97,7 @@ def page_of_recording(stem: str) -> str:
         windows=(Window("1m", 60.0), Window("5m", 300.0)),
         quantiles=(0.5, 0.95, 0.99, 0.999),
     )
-    poller = replica_poller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, wall=lambda: 1.7e9)
+    poller = replica_poller(plan, Replay.of_files(RECORDINGS[stem]), clock=clock, unix_now=lambda: 1.7e9)
     for _ in RECORDINGS[stem]:
         poller.poll()
         clock.tick(30.0)

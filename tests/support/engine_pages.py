@@ -26,7 +26,7 @@ def interpret(body: bytes, engine=None):
 def poller(pages, clock, **changes):
     values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (Window("1m", 60.0),), "quantiles": (0.5,)}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, unix_now=lambda: 1.7e9)
 
 
 def poll(one):

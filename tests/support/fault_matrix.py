@@ -221,7 +221,7 @@ class Rig:
         engines: dict[str, Callable[[], bytes | None]],
         *,
         kind: str = "vllm",
-        wall: Callable[[], float] | None = None,
+        unix_now: Callable[[], float] | None = None,
         series: str = "full",
         clock: Clock | None = None,
     ) -> None:
@@ -231,8 +231,8 @@ class Rig:
         rows = [f"  - {{name: {name}, kind: {kind}, url: 'http://127.0.0.1:9/{name}'}}\n" for name in engines]
         settings = parse(text + "engines:\n" + "".join(rows), "rig", {})
         self.clock = clock or Clock()
-        wall = wall or (lambda: 1.7e9 + self.clock.now)
-        self.app = exporter.runtime.app.App(settings, clock=self.clock, wall=wall)
+        unix_now = unix_now or (lambda: 1.7e9 + self.clock.now)
+        self.app = exporter.runtime.app.App(settings, clock=self.clock, unix_now=unix_now)
         for engine in settings.engines:
             poller = self.app.pollers.make_replica(engine)
             poller._fetcher = poller.handler.engine_info.fetcher = Scripted(engines[engine.name])

@@ -47,7 +47,7 @@ def poller(pages, clock=None, **changes):
     }
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return gateway_poller(
-        GatewayConfig(**values), fetcher, endpoints=lambda: PLACES, clock=clock or Clock(), wall=lambda: 1.7e9
+        GatewayConfig(**values), fetcher, endpoints=lambda: PLACES, clock=clock or Clock(), unix_now=lambda: 1.7e9
     )
 
 

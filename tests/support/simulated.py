@@ -98,7 +98,7 @@ class Lab:
             publish=lambda snapshot: setattr(self, "snapshot", snapshot),
             economy=lambda *said: self.cost_tracker.update(*said, windows=WINDOWS, costs=self.costs),
             clock=self.clock,
-            wall=lambda: 1.7e9,
+            unix_now=lambda: 1.7e9,
         )
 
     def _assignments(self):
@@ -110,7 +110,7 @@ class Lab:
 
     def _poller(self, name):
         plan = ReplicaConfig(name=name, kind="vllm", interval=5.0, windows=WINDOWS, quantiles=(0.5,))
-        return replica_poller(plan, Page(self.world, name), clock=self.clock, wall=lambda: 1.7e9)
+        return replica_poller(plan, Page(self.world, name), clock=self.clock, unix_now=lambda: 1.7e9)
 
     def live(self, until, *, step=1.0):
         """Go on until that many seconds after the start, and give the last snapshot."""

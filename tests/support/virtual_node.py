@@ -25,7 +25,7 @@ from exporter.runtime.gateway import GatewayConfig, gateway_poller
 from exporter.runtime.gpu_events import GpuEvents
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
-from exporter.runtime.stragglers import StragglerWatch
+from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.engine import PAGE_WRITERS
 from exporter.simulate.gateway import Gateway
 from exporter.simulate.node_spec import NodeSpec
@@ -125,10 +125,10 @@ class VirtualNode:
         gateway = Gateway(NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world)
         self.gateway = gateway_poller(
             GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
-            Page(gateway.page), clock=self.clock, wall=self.unix_now,
+            Page(gateway.page), clock=self.clock, unix_now=self.unix_now,
         )  # fmt: skip
         cost_tracker, costs = CostTracker(), costs or CostSettings()
-        self._events, self._xids_seen = GpuEvents(clock=self.clock, wall=self.unix_now), 0
+        self._events, self._xids_seen = GpuEvents(clock=self.clock, unix_now=self.unix_now), 0
         self._events.on_driver_event(EventSubscription(cards=self.world.scenario.gpus))
         self._renderer = ExpositionRenderer(openmetrics=False, series=series)
         self.publisher = Publisher(
@@ -142,9 +142,9 @@ class VirtualNode:
             publish=lambda _: None,
             judge=Diagnosis().judge,
             economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
-            stragglers=StragglerWatch().look,
+            stragglers=StragglerTracker().update,
             clock=self.clock,
-            wall=self.unix_now,
+            unix_now=self.unix_now,
         )
 
     def unix_now(self):
@@ -162,7 +162,7 @@ class VirtualNode:
         _, render = PAGE_WRITERS[kind]
         page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), self.world.software.engine)
         plan = ReplicaConfig(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
-        return replica_poller(plan, page, clock=self.clock, wall=self.unix_now)
+        return replica_poller(plan, page, clock=self.clock, unix_now=self.unix_now)
 
     def live(self, seconds, *, every=1):
         """Advance in steps of ``every`` seconds until so many after the start; yield the seconds lived so far."""

@@ -159,7 +159,7 @@ def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
     steady = Rig({"a": Engine()})
     offset = [0.0]
     clock = Clock()
-    jumping = Rig({"a": Engine()}, clock=clock, wall=lambda: 1.7e9 + clock.now + offset[0])
+    jumping = Rig({"a": Engine()}, clock=clock, unix_now=lambda: 1.7e9 + clock.now + offset[0])
     for second in range(20):
         offset[0] += jumps.get(second, 0.0)
         steady.turn()
@@ -240,7 +240,7 @@ import sys, time
 from tests.support.fault_matrix import Rig
 from tests.support.rig_engines import CAPTURES
 engines = {path.stem.replace(".", "-"): path.read_bytes for path in CAPTURES}
-rig = Rig(engines, kind="auto", series="full", wall=lambda: 1.7e9)
+rig = Rig(engines, kind="auto", series="full", unix_now=lambda: 1.7e9)
 rig.turn(); rig.turn(30.0)
 time.tzset()
 for openmetrics in (False, True):

@@ -98,12 +98,14 @@ class _ProviderLoop:
         config: object,
         report: Callable[[_ProviderLoop, Sequence[FoundEngine]], None],
         clock: Callable[[], float],
-        wall: Callable[[], float],
+        unix_now: Callable[[], float],
     ) -> None:
         """``config``: what it was made from; another config needs another loop."""
         self.provider = provider
         self.config = config
-        self.poll_loop = PollLoop(f"discovery:{provider.name}", interval, logger=logger, clock=clock, wall=wall)
+        self.poll_loop = PollLoop(
+            f"discovery:{provider.name}", interval, logger=logger, clock=clock, unix_now=unix_now
+        )
         self._report = report
         self._clock = clock
         self._probe_filter = ProbeFilter(clock, probe_engine)
@@ -147,13 +149,13 @@ class DiscoveryManager:
         configured: Callable[[], Sequence[EngineSettings]],
         on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        unix_now: Callable[[], float] = time.time,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Prepare only.  ``on_change`` is called, with no lock held, when ``engines`` may have changed."""
         self._configured = configured
         self._on_change = on_change
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
         self._environ = environ
         self._lock = threading.Lock()
         self._registry = TargetRegistry(clock=clock)
@@ -264,7 +266,7 @@ class DiscoveryManager:
             config=config,
             report=lambda loop, found: self._update(name, found, loop),
             clock=self._clock,
-            wall=self._wall,
+            unix_now=self._unix_now,
         )
 
 

@@ -71,7 +71,7 @@ class PollLoop:
         *,
         logger: logging.Logger,
         clock: Callable[[], float],
-        wall: Callable[[], float],
+        unix_now: Callable[[], float],
     ) -> None:
         self.source = source
         self.interval = interval
@@ -79,7 +79,7 @@ class PollLoop:
         self.status = SourceStatus(source=source, up=False, reason="starting")
         self._logger = logger
         self._clock = clock
-        self._wall = wall
+        self._unix_now = unix_now
         self._state_logger = StateLogger(logger, source, clock)
         self._failures: Counter[str] = Counter()
         self._consecutive_failures = 0
@@ -89,13 +89,13 @@ class PollLoop:
         self._requested: tuple[float, float] | None = None  # another interval, and when it begins
         self._applied: tuple[float, float] | None = None
         self._stopping = False
-        self._nudge = threading.Event()
+        self._wake = threading.Event()
         self._thread: Thread | None = None
 
     # ------------------------------------------------------------------ the health of one poll
 
     def begin(self) -> float:
-        """Note that an exchange begins, and give the time."""
+        """Record that an exchange begins, and return the time."""
         started = self._exchange_began = self._clock()
         # Not before a poll has begun, or a shorter interval would make the last poll look late.
         if self._ticker is not None:
@@ -103,7 +103,7 @@ class PollLoop:
         return started
 
     def end(self) -> None:
-        """Note that the exchange has come back, whatever it brought."""
+        """Record that the exchange has ended, with success or not."""
         self._exchange_began = None
 
     def elapsed(self) -> float:
@@ -112,18 +112,18 @@ class PollLoop:
         return 0.0 if since is None else self._clock() - since
 
     def is_overdue(self, now: float) -> bool:
-        """Tell whether nothing has come for far too long: the exchange under way hangs, or the loop is dead."""
+        """Return whether nothing has come for far too long: the exchange under way hangs, or the loop is dead."""
         since = self._exchange_began
         if since is None and self.status.up:
             since = self.status.last_success
         return since is not None and now - since > 2 * self.interval + 5.0
 
     def status_at(self, now: float) -> SourceStatus:
-        """Give the health as it may be shown at ``now`` where nothing but the health is shown."""
+        """Return the health at ``now``: that of a hung source once it is overdue."""
         return as_hung(self.status) if self.is_overdue(now) else self.status
 
     def succeeded(self, duration: float) -> SourceStatus:
-        """Note a page that was read in ``duration`` seconds and understood."""
+        """Record a success that took ``duration`` seconds, and return the health after it."""
         self._consecutive_failures = 0
         self._state_logger.up()
         self.status = replace(
@@ -132,13 +132,13 @@ class PollLoop:
             reason="",
             duration=duration,
             last_success=self._clock(),
-            last_success_unix_time=self._wall(),
+            last_success_unix_time=self._unix_now(),
             skipped=self._skipped(),
         )
         return self.status
 
     def failed(self, error: SourceError, started: float) -> SourceStatus:
-        """Note a poll that brought nothing; ``started``: when it began."""
+        """Record a failure of a poll that began at ``started``, and return the health after it."""
         self._failures[error.reason] += 1
         self._consecutive_failures += 1
         self._state_logger.down(error.reason, str(error))
@@ -182,12 +182,12 @@ class PollLoop:
     def reschedule(self, interval: float, first: float) -> None:
         """Poll at ``first`` (monotonic), and every ``interval`` seconds from then on; callable from any thread."""
         self._requested = (interval, first)
-        self._nudge.set()
+        self._wake.set()
 
     def stop(self) -> None:
         """Ask the thread to end; it does so within one exchange."""
         self._stopping = True
-        self._nudge.set()
+        self._wake.set()
 
     def join(self, timeout: float) -> None:
         """Wait for the thread, not for ever."""
@@ -215,15 +215,15 @@ class PollLoop:
     def _waited(self, ticker: Ticker) -> bool:
         """Wait until a poll is due, and say so; False when the loop is to end instead."""
         while True:
-            nudged = self._nudge.wait(ticker.wait(self._clock()))
-            self._nudge.clear()
+            woken = self._wake.wait(ticker.wait(self._clock()))
+            self._wake.clear()
             if self._stopping:
                 return False
-            asked = self._requested  # set before the nudge, so none is lost
+            asked = self._requested  # set before the wake-up, so none is lost
             if asked is not None and asked is not self._applied:
                 self._applied = asked
                 ticker.restart(*asked)
-            elif not nudged:
+            elif not woken:
                 return True
 
     def _back_off(self) -> float:
@@ -237,7 +237,7 @@ class PollLoop:
 
 
 def as_hung(status: SourceStatus) -> SourceStatus:
-    """Give the health of a source whose exchange does not come back."""
+    """Return the health of a source whose exchange does not return."""
     return replace(status, up=False, reason="hung", hung=True)
 
 

@@ -1,7 +1,7 @@
-"""The pollers of replicas and gateways: made as the settings ask, and kept while they are about the same page.
+"""The pollers of replicas and gateways: one for each target of the settings.
 
-A poller is known by name, kind and URL.  When anything else about it changes, it goes on with what it has read, so
-that a reload neither takes a healthy engine off the page nor empties its windows.
+A target is identified by name, kind and URL.  When anything else about it changes, its poller goes on with what it
+has read, so that a reload neither withdraws a healthy engine nor empties its windows.
 """
 
 from __future__ import annotations
@@ -29,34 +29,39 @@ _Poller = TypeVar("_Poller", bound=TargetPoller[Any, Any, Any])
 
 
 class PollerManager:
-    """Who is polled now.  Both mappings are replaced whole, so that whoever reads them never sees half a change.
+    """The pollers that run now.  Both mappings are replaced whole, so that a reader never sees half a change.
 
-    Whoever calls ``use``, ``poll``, ``watch`` or ``stop`` sees to it that nobody else does meanwhile.
+    Callers of ``use``, ``poll``, ``watch`` and ``stop`` take turns.
     """
 
     def __init__(
-        self, settings: Settings, *, notify: Callable[[], None], clock: Callable[[], float], wall: Callable[[], float]
+        self,
+        settings: Settings,
+        *,
+        notify: Callable[[], None],
+        clock: Callable[[], float],
+        unix_now: Callable[[], float],
     ) -> None:
         """``notify`` is called after each poll, in the poller's thread."""
         self.replicas: dict[EngineSettings, ReplicaPoller] = {}
         self.gateways: dict[GatewaySettings, GatewayPoller] = {}
         self._settings = settings
         self._notify = notify
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from the next ``poll`` and ``watch`` on."""
+        """Follow these settings from the next ``poll`` and ``watch`` on."""
         self._settings = settings
 
     def stop(self) -> None:
-        """Ask every poller to end; one may be stuck in an exchange, so nobody waits for it."""
+        """Ask every poller to end, without waiting: one may be stuck in an exchange."""
         for poller in self.replicas.values():
             poller.stop()
-        for watcher in self.gateways.values():
-            watcher.stop()
+        for gateway in self.gateways.values():
+            gateway.stop()
 
     def endpoints(self) -> list[Endpoint]:
-        """Give where replicas are polled."""
+        """Return where replicas are polled."""
         return [_endpoint(engine) for engine in list(self.replicas)]
 
     # ------------------------------------------------------------------ replicas
@@ -64,16 +69,16 @@ class PollerManager:
     def poll(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Poll these engines and no others; ``after``: seconds before the first poll of those that are new.
 
-        Where an engine is known by name, kind and page, its poller goes on, with all that it has read.
+        An engine that is polled already keeps its poller, with all that it has read.
         """
         first = self._clock() + after
         self.replicas = self._replace(self.replicas, wanted, self.make_replica, self._config, first)
 
     def make_replica(self, engine: EngineSettings) -> ReplicaPoller:
-        """Make a poller that is not started."""
+        """Return a poller that is not started."""
         fetcher = EngineClient(_target(engine))
         return replica_poller(
-            self._config(engine), fetcher, on_update=self._notify, clock=self._clock, wall=self._wall
+            self._config(engine), fetcher, on_update=self._notify, clock=self._clock, unix_now=self._unix_now
         )
 
     def _config(self, engine: EngineSettings) -> ReplicaConfig:
@@ -91,10 +96,10 @@ class PollerManager:
     # ------------------------------------------------------------------ gateways
 
     def watch(self, wanted: Sequence[GatewaySettings]) -> None:
-        """Poll these gateways and no others; whom it knows by name, kind and page goes on."""
+        """Poll these gateways and no others; one that is polled already keeps its poller."""
         if not (wanted or self.gateways):
             return
-        # Few nodes have a gateway; the others need not load what reads one.
+        # Few nodes have a gateway; the others do not load its parser.
         from exporter.runtime.gateway import GatewayConfig, gateway_poller  # noqa: PLC0415
 
         def config(gateway: GatewaySettings) -> GatewayConfig:
@@ -110,7 +115,7 @@ class PollerManager:
                 is_local=is_local_host,
                 on_update=self._notify,
                 clock=self._clock,
-                wall=self._wall,
+                unix_now=self._unix_now,
             )
 
         self.gateways = self._replace(self.gateways, wanted, make, config, self._clock())
@@ -125,9 +130,9 @@ class PollerManager:
         config: Callable[[_Settings], Any],
         first: float,
     ) -> dict[_Settings, _Poller]:
-        """Give the pollers of these and no others: those that go on, and those that are made.
+        """Return the pollers of these targets and no others: those that go on, and new ones, started.
 
-        Whoever is polled no more is stopped last: without a thread for the new ones, nothing changes.
+        Pollers of other targets are stopped last: without a thread for the new ones, nothing changes.
         """
         kept = self._kept(old, wanted)
         made = _started([one for one in wanted if one not in kept], make, first)
@@ -145,9 +150,9 @@ class PollerManager:
     def _kept(
         self, pollers: Mapping[_Settings, _Poller], wanted: Sequence[_Settings]
     ) -> dict[_Settings, tuple[_Settings, _Poller]]:
-        """Give, for those of the wanted that are polled already, what their poller was told last, and the poller.
+        """Return the wanted targets that are polled already, with the settings that their poller follows, and it.
 
-        Not where an exchange does not come back: only another poller can read that page.
+        Without those whose exchange does not return: only another poller can read that page.
         """
         now = self._clock()
         known = {_identity(made_of): (made_of, poller) for made_of, poller in pollers.items()}
@@ -158,7 +163,7 @@ class PollerManager:
 def _started(
     new: Sequence[_Settings], make: Callable[[_Settings], _Poller], first: float
 ) -> dict[_Settings, _Poller]:
-    """Make and start pollers: all of them, or none when there is no thread to be had for one."""
+    """Start new pollers: all of them, or none when there is no thread for one."""
     made: dict[_Settings, _Poller] = {}
     try:
         for one, at in zip(new, staggered(len(new), 1.0, first), strict=True):

@@ -1,8 +1,7 @@
-"""One polled page: fetched, understood, and its outcome kept as one immutable state that others read.
+"""One polled target: its page is fetched and parsed, and the outcome is kept as one immutable state.
 
-What a page means, and what is left to show without one, is its handler's: a replica's or a gateway's.  The poller
-runs in a thread of its own and nothing else writes what is kept here; ``state`` and ``parse_warnings`` are replaced
-whole.
+What a page means, and what remains to be shown without one, is up to the handler: a replica's or a gateway's.  The
+poller runs in a thread of its own, the only one that writes; ``state`` and ``parse_warnings`` are replaced whole.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ class PollConfig(Protocol):
 
 
 class Reading(Protocol):
-    """What stood on a page; ``parse_warnings``: reason → how much of it could not be used."""
+    """The content of a page; ``parse_warnings``: reason → how much of it could not be used."""
 
     @property
     def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
 class State(Protocol):
-    """What is shown; ``reading`` None: no fresh page."""
+    """What is published of a target; ``reading`` is None without a fresh page."""
 
     @property
     def status(self) -> SourceStatus: ...  # noqa: D102
@@ -46,30 +45,30 @@ StateT = TypeVar("StateT", bound=State)
 
 
 class PageHandler(Protocol[ConfigT, ReadingT, StateT]):
-    """Whom the pages are about.  Only the thread that polls calls it, but for ``withdrawn``, which any thread may."""
+    """What a target's pages mean.  For the thread that polls, but for ``invalidated``, which any thread may call."""
 
     @property
     def config(self) -> ConfigT:
-        """What it was made for, or followed last."""
+        """The config that it follows."""
 
     def reconfigure(self, config: ConfigT, fetcher: Fetcher) -> None:
-        """Compute what another config for the same page asks, from the next page on, without forgetting the past."""
+        """Follow another config for the same target from the next page on, and keep the history."""
 
     def parse(self, body: bytes, at: float) -> ReadingT:
-        """Read a page that came at ``at`` (monotonic seconds).  Raises SourceError and nothing else."""
+        """Parse a page that came at ``at`` (monotonic seconds).  Raises SourceError and nothing else."""
 
     def apply(self, before: StateT, reading: ReadingT, page: Fetched) -> StateT:
-        """Give the state that follows ``before``; notes the success in the health that it shows."""
+        """Return the state that follows ``before``, with the success recorded in its health."""
 
     def explain(self, error: SourceError) -> SourceError:
         """Return the error with what is known about its cause; the reason stays."""
 
     def invalidated(self, state: StateT, status: SourceStatus) -> StateT:
-        """Give the state without all that only a fresh page may show.  Pure."""
+        """Return the state without what only a fresh page may show.  Pure."""
 
 
 class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
-    """Polls one page until stopped."""
+    """Polls one target until stopped."""
 
     def __init__(
         self,
@@ -93,32 +92,32 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
 
     @property
     def config(self) -> ConfigT:
-        """What is asked of it, from the next poll on at the latest."""
+        """The config that it follows, from the next poll on at the latest."""
         return self._requested[0]
 
     def reconfigure(self, config: ConfigT, fetcher: Fetcher | None, first: float) -> None:
-        """Do as another config asks from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
+        """Follow another config from ``first`` (monotonic) on; what was read stands meanwhile, and is built on.
 
-        ``fetcher``: another one for the same page, None: as before.  Callable by one thread at a time, whatever the
+        ``fetcher``: another one for the same target, None: as before.  Callable by one thread at a time, whatever the
         poller does; an exchange under way ends as it began.
         """
         self._requested = (config, fetcher or self._requested[1])
         self.poll_loop.reschedule(config.interval, first)
 
     def _reconfigure(self) -> None:
-        """Heed what was asked since the last poll."""
-        asked = self._requested
-        if asked is self._applied:
+        """Apply a config that was requested since the last poll."""
+        requested = self._requested
+        if requested is self._applied:
             return
-        self._applied = asked
-        config, fetcher = asked
+        self._applied = requested
+        config, fetcher = requested
         self.handler.reconfigure(config, fetcher)
         if fetcher is not self._fetcher:
             self._fetcher.close()
             self._fetcher = fetcher
 
     def poll(self) -> None:
-        """Fetch the page once and replace ``state``; never raises for what the other side does."""
+        """Fetch the page once and replace ``state``; raises nothing for what the server does."""
         self._reconfigure()
         started = self.poll_loop.begin()
         try:
@@ -135,9 +134,9 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
         self._on_update()
 
     def view(self, now: float) -> StateT:
-        """Give the state as it may be shown at ``now``: withdrawn when this thread itself has not come back.
+        """Return the state as it may be shown at ``now``: invalidated when the exchange under way does not return.
 
-        An exchange keeps its own deadline; should that ever fail, stale figures must not stay on the page.
+        An exchange keeps its own deadline; should that ever fail, no stale figure is exposed.
         """
         state = self.state
         if state.reading is None or not self.poll_loop.is_overdue(now):

@@ -1,4 +1,4 @@
-"""HTTP clients for configured targets."""
+"""HTTP targets as the configuration declares them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class EngineClient:
 
 
 def target(
-    place: EngineSettings | GatewaySettings | HttpSdSettings, timeout: float, *, accept: str = METRICS
+    settings: EngineSettings | GatewaySettings | HttpSdSettings, timeout: float, *, accept: str = METRICS
 ) -> Target:
-    """Return where to read and as whom; ``timeout`` in seconds."""
-    basic, tls = place.basic_auth, place.tls
+    """Return the target of an engine, gateway or list; ``timeout`` in seconds."""
+    basic, tls = settings.basic_auth, settings.tls
     return Target(
-        url=place.url,
+        url=settings.url,
         timeout=timeout,
-        bearer_token_file=place.bearer_token_file,
+        bearer_token_file=settings.bearer_token_file,
         username=basic.username if basic else None,
         password_file=basic.password_file if basic else None,
         ca_file=tls.ca_file,

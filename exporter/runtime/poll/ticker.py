@@ -16,7 +16,7 @@ class Ticker:
         self.skipped = 0
 
     def wait(self, now: float) -> float:
-        """Give the seconds until the next due time; 0 when it has come."""
+        """Return the seconds until the next due time; 0 when it has come."""
         return max(0.0, self.due - now)
 
     def advance(self, now: float) -> None:
@@ -32,5 +32,5 @@ class Ticker:
         self.interval, self.due = interval, first
 
     def postpone(self, now: float, delay: float) -> None:
-        """Make the next due time ``delay`` from now instead; the grid goes on from there."""
+        """Move the next due time to ``delay`` seconds from now; the grid goes on from there."""
         self.due = now + delay

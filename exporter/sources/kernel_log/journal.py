@@ -33,9 +33,9 @@ class JournalLog:
     every kernel has said something since it was booted, the first message is the proof.
     """
 
-    def __init__(self, *, wall: Callable[[], float]) -> None:
+    def __init__(self, *, unix_now: Callable[[], float]) -> None:
         self.overruns = 0
-        self._wall, self._opened = wall, wall()
+        self._unix_now, self._opened = unix_now, unix_now()
         self._old_until = time.monotonic() + OLD_FOR
         self._rest, self._skipping = b"", False
         program = next((path for path in PROGRAMS if os.path.exists(path)), None)
@@ -92,10 +92,10 @@ class JournalLog:
         for line in lines:
             if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
-                written = written_at(text, self._wall())
+                written = written_at(text, self._unix_now())
                 early = time.monotonic() < self._old_until
                 old = early and written is not None and written < self._opened
-                found.append(Record(text, written if old else self._wall(), old=old))
+                found.append(Record(text, written if old else self._unix_now(), old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -21,9 +21,9 @@ OLD_FOR = 60.0  # seconds; under a flood there is always something left
 class Kmsg:
     """The open device; raises OSError from the constructor.  Times of records are monotonic, like the kernel's."""
 
-    def __init__(self, path: str, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    def __init__(self, path: str, *, clock: Callable[[], float], unix_now: Callable[[], float]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
         self._opened = clock()
         self._old = True
         self.overruns = 0
@@ -55,13 +55,13 @@ class Kmsg:
     def _record(self, data: bytes) -> Record:
         head, _, text = data.partition(b";")
         line = text.partition(b"\n")[0].decode("utf-8", "replace")
-        wall = self._wall()
+        unix_time = self._unix_now()
         if self._old:
             try:
-                wall -= max(0.0, self._clock() - int(head.split(b",")[2]) / 1e6)
+                unix_time -= max(0.0, self._clock() - int(head.split(b",")[2]) / 1e6)
             except (ValueError, IndexError):
                 return Record(line, None, old=True)
-        return Record(line.replace("\\x0a", " "), wall, old=self._old)
+        return Record(line.replace("\\x0a", " "), unix_time, old=self._old)
 
     def close(self) -> None:
         """Close the device."""

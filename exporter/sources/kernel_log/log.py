@@ -31,10 +31,10 @@ _CURE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a line says, and when it was written; ``wall`` None: nobody knows."""
+    """What a line says, and when it was written; ``unix_time`` None: not known."""
 
     said: XidLine | NameLine | SxidLine
-    wall: float | None
+    unix_time: float | None
     old: bool
 
 
@@ -46,11 +46,11 @@ class KernelLog:
         path: str | None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        unix_now: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self.overruns = 0  # times that the kernel overwrote what was not read yet
-        self._clock, self._wall = clock, wall
+        self._clock, self._unix_now = clock, unix_now
         self._lines = LineReader()
         self._log: Kmsg | TextLog | JournalLog | None = None
         self._journal_at = float("-inf")  # no journal before that
@@ -79,7 +79,7 @@ class KernelLog:
         for record in records:
             said = self._lines.read(record.text)
             if said is not None:
-                entries.append(Entry(said=said, wall=record.wall, old=record.old))
+                entries.append(Entry(said=said, unix_time=record.unix_time, old=record.old))
         return entries
 
     def _opened(self) -> Kmsg | TextLog | JournalLog:
@@ -90,7 +90,7 @@ class KernelLog:
         if self.path is None and self._clock() >= self._journal_at:
             self._journal_at = self._clock() + JOURNAL_EVERY
             with contextlib.suppress(OSError):
-                log = JournalLog(wall=self._wall)
+                log = JournalLog(unix_now=self._unix_now)
                 self._journal_at = float("-inf")
                 return log
         return self._open(places[0])  # the one that should work, for its error
@@ -98,9 +98,9 @@ class KernelLog:
     def _open(self, place: str) -> Kmsg | TextLog:
         try:
             if stat.S_ISCHR(os.stat(place).st_mode):
-                return Kmsg(place, clock=self._clock, wall=self._wall)
+                return Kmsg(place, clock=self._clock, unix_now=self._unix_now)
             # What may be read from now on only is as old as it is: only what was not there before is new.
-            log = TextLog(place, new=place in self._missing, wall=self._wall)
+            log = TextLog(place, new=place in self._missing, unix_now=self._unix_now)
         except FileNotFoundError:
             self._missing.add(place)
             raise

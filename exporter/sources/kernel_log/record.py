@@ -21,10 +21,10 @@ def of_driver(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line and when it was written; ``old``: before the log was opened.  ``wall`` None: it does not say."""
+    """A line and when it was written; ``old``: before the log was opened.  ``unix_time`` None: it does not say."""
 
     text: str
-    wall: float | None
+    unix_time: float | None
     old: bool
 
 

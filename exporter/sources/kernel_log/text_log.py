@@ -22,9 +22,9 @@ _READ = 64 * 1024
 class TextLog:
     """The open file; raises OSError, or SourceError("not_a_log") for what is neither a file nor a pipe."""
 
-    def __init__(self, path: str, *, new: bool, wall: Callable[[], float]) -> None:
+    def __init__(self, path: str, *, new: bool, unix_now: Callable[[], float]) -> None:
         """Open the file.  ``new``: everything in it was written since this daemon looks for it."""
-        self.path, self._wall = path, wall
+        self.path, self._unix_now = path, unix_now
         self.overruns = 0
         self._descriptor, self._old_until = -1, 0
         self._open(new=new)
@@ -83,8 +83,8 @@ class TextLog:
         for line in lines:
             if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
-                wall = written_at(text, self._wall()) if old else self._wall()
-                found.append(Record(text, wall, old=old))
+                unix_time = written_at(text, self._unix_now()) if old else self._unix_now()
+                found.append(Record(text, unix_time, old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -7,7 +7,7 @@ import pytest
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import initialise, open_card
 from exporter.model import CardState, Cause, GpuAssignment, GpuLabels, Signal, SourceStatus
-from exporter.runtime.stragglers import StragglerWatch
+from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.scenarios import find
 from tests.support.builders import Clock
 from tests.support.records import replace
@@ -36,14 +36,14 @@ class Lab:
             for rank, group in enumerate(spec.ranks)
             for index in group
         )
-        self.watch = StragglerWatch()
+        self.watch = StragglerTracker()
 
     def run(self, seconds):
         """Return, second by second, who is accused of what (by index), and which replicas are judged."""
         for second in range(seconds):
             self.clock.tick(1.0)
             cards = [self._read(card, reader, slow=second % 5 == 0) for card, reader in self.readers]
-            found = self.watch.look(cards, self.assignments)
+            found = self.watch.update(cards, self.assignments)
             places = {card.facts.uuid: card.facts.index for card in cards}
             yield {(places[one.uuid], one.cause) for one in found.found}, found
 

@@ -169,7 +169,7 @@ def page(usage, model="m"):
 def poller(pages, clock):
     windows = (Window("1m", 60.0), Window("5m", 300.0))
     plan = ReplicaConfig(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
-    return replica_poller(plan, Replay(pages), clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(plan, Replay(pages), clock=clock, unix_now=lambda: 1.7e9)
 
 
 def test_a_cache_that_fills_from_page_to_page_says_when_it_will_be_full():

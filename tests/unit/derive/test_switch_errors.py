@@ -157,7 +157,7 @@ def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
 @pytest.fixture
 def events():
     clock = Clock(1000.0)
-    return GpuEvents(driver=False, clock=clock, wall=lambda: 1.7e9 + clock.now)
+    return GpuEvents(driver=False, clock=clock, unix_now=lambda: 1.7e9 + clock.now)
 
 
 @pytest.fixture

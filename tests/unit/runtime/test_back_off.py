@@ -25,7 +25,7 @@ DEAR = [
 
 def polling(source: str = "engine:a", interval: float = 1.0) -> PollLoop:
     clock = Clock()
-    return PollLoop(source, interval, logger=logging.getLogger("quiet"), clock=clock, wall=lambda: 1.7e9)
+    return PollLoop(source, interval, logger=logging.getLogger("quiet"), clock=clock, unix_now=lambda: 1.7e9)
 
 
 def failed(one: PollLoop, reason: str, times: int = 1) -> float:
@@ -83,7 +83,7 @@ def test_a_page_that_is_polled_seldom_anyway_keeps_its_beat() -> None:
 
 @pytest.mark.slow
 def test_the_loop_itself_comes_back_within_seconds_to_an_engine_that_was_down_for_an_hour() -> None:
-    one = PollLoop("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, wall=time.time)
+    one = PollLoop("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, unix_now=time.time)
     asked: list[float] = []
     one._consecutive_failures = 3600
 

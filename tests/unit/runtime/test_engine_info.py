@@ -107,6 +107,7 @@ def test_what_was_asked_before_an_engine_went_down_is_not_taken_for_its_successo
     clock, engine = Clock(), slow(VLLM)
     one = poller(engine, clock, timeout=0.05)
     one.poll()
+    until(lambda: engine.asked == 1)
     engine.down = True
     one.poll()
     engine.down, engine.answer = False, b'{"version": "10.0.0"}'

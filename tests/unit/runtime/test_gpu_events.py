@@ -12,8 +12,8 @@ from exporter.driver.daemon.source import DRIVER_DOWN
 from exporter.model import CardFacts
 from exporter.model.xid_catalog import FATAL
 from exporter.runtime.app import App, Driver
-from exporter.runtime.gpu_event_lines import MAX_SAID
-from exporter.runtime.gpu_events import EVERY, STARTUP_GRACE, GpuEvents
+from exporter.runtime.gpu_event_lines import MAX_LOGGED
+from exporter.runtime.gpu_events import PERIOD, STARTUP_GRACE, GpuEvents
 from tests.support.builders import Clock, card
 from tests.support.records import replace
 from tests.support.tools import without_root
@@ -45,7 +45,7 @@ def changes():
 
 @pytest.fixture
 def events(clock, changes):
-    one = GpuEvents(on_change=lambda: changes.append(1), clock=clock, wall=lambda: 1.7e9 + clock.now)
+    one = GpuEvents(on_change=lambda: changes.append(1), clock=clock, unix_now=lambda: 1.7e9 + clock.now)
     yield one
     one.stop()
     if one._watch is not None:
@@ -231,13 +231,13 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
 def test_a_flood_of_ever_other_codes_fills_no_log(events, clock, caplog):
     caplog.set_level(logging.INFO)
     events.view(CARDS)
-    for code in range(100, 100 + 3 * MAX_SAID):
+    for code in range(100, 100 + 3 * MAX_LOGGED):
         events.on_driver_event(seen(xid=code, at=clock.now))
-    assert len(caplog.messages) == MAX_SAID + 1
+    assert len(caplog.messages) == MAX_LOGGED + 1
     clock.tick(61.0)
     events.on_driver_event(seen(xid=99, at=clock.now))
     events.on_driver_event(seen(xid=100, at=clock.now))
-    assert len(caplog.messages) == MAX_SAID + 3, "what was said long ago makes room"
+    assert len(caplog.messages) == MAX_LOGGED + 3, "what was said long ago makes room"
 
 
 def test_what_the_driver_wrote_is_logged_and_cannot_forge_a_line(events, tmp_path, caplog):
@@ -279,7 +279,7 @@ def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, changes):
     follow(events, path)
     events.view(CARDS)
     path.write_text(line(79))
-    until(lambda: count(events) == 1, seconds=20 * EVERY)
+    until(lambda: count(events) == 1, seconds=20 * PERIOD)
     assert changes
 
 

@@ -7,7 +7,15 @@ import time
 from dataclasses import dataclass
 
 from exporter.derive.assignment import Assignment
-from exporter.model import DriverFacts, GatewayReading, GatewayState, GpuAssignment, Outcome, SourceStatus
+from exporter.model import (
+    DriverFacts,
+    GatewayLabels,
+    GatewayReading,
+    GatewayState,
+    GpuAssignment,
+    Outcome,
+    SourceStatus,
+)
 from exporter.runtime.publisher import DEAD_AFTER, STARTUP_GRACE, Publisher
 from tests.support.builders import Clock, card, replica
 from tests.support.records import replace
@@ -48,7 +56,7 @@ def publisher(cards=None, replicas=(), clock=None, **more):
         assignment=more.pop("assignment", Assignment),
         publish=more.pop("publish", published.append),
         clock=clock or Clock(),
-        wall=lambda: 1.7e9,
+        unix_now=lambda: 1.7e9,
         **more,
     )
     return made, published
@@ -86,7 +94,7 @@ def test_ready_needs_one_source_that_answers():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))])
     assert made.ready() == Outcome(False, "no snapshot yet")
     made.publish_once()
-    assert made.ready() == Outcome(False, "0 of 1 cards and 0 of 1 replicas answer")
+    assert made.ready() == Outcome(False, "0 of 1 GPUs and 0 of 1 replicas answer")
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a"))])
     made.publish_once()
     assert made.ready().ok is True
@@ -94,12 +102,14 @@ def test_ready_needs_one_source_that_answers():
 
 def test_a_gateway_that_answers_is_a_source_to_be_ready_with():
     status = SourceStatus(source="gateway:edge", up=True)
-    silent = GatewayState(name="edge", labels=("edge", ""), status=status, reading=None, last_read_at=None)
+    silent = GatewayState(
+        name="edge", labels=GatewayLabels("edge", ""), status=status, reading=None, last_read_at=None
+    )
     polled = replace(silent, reading=GatewayReading(gateway="haproxy", at=1000.0, backends={}), last_read_at=1000.0)
     for state, answers in ((silent, 0), (polled, 1)):
         made, _ = publisher(gateways=lambda state=state: [Source(state)])
         made.publish_once()
-        outcome = Outcome(answers > 0, f"0 of 0 cards and 0 of 0 replicas and {answers} of 1 gateways answer")
+        outcome = Outcome(answers > 0, f"0 of 0 GPUs and 0 of 0 replicas and {answers} of 1 gateways answer")
         assert made.ready() == outcome
 
 

@@ -35,7 +35,7 @@ def plan(**changes):
 
 def poller(pages, clock=None, **changes):
     fetcher = Replay(pages) if isinstance(pages, list) else pages
-    return replica_poller(plan(**changes), fetcher, clock=clock or Clock(), wall=lambda: 1.7e9)
+    return replica_poller(plan(**changes), fetcher, clock=clock or Clock(), unix_now=lambda: 1.7e9)
 
 
 def page(tokens, *, model="m", running=1, extra=""):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from exporter.runtime.poll.state_logger import LINES, LOG_PERIOD_SECONDS, StateLogger
+from exporter.runtime.poll.state_logger import BURST, LOG_PERIOD_SECONDS, StateLogger
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_a_source_that_flips_every_second_says_one_thing_a_minute_and_counts_the
     minutes = 5
     said = [source("" if second % 2 else "timeout") for second in range(minutes * 60)]
     lines = [line for each in said for line in each]
-    assert LINES + minutes - 1 <= len(lines) <= LINES + minutes
-    assert sum(map(len, said[:6])) == LINES
+    assert BURST + minutes - 1 <= len(lines) <= BURST + minutes
+    assert sum(map(len, said[:6])) == BURST
     counted = sum(int(line.partition("changes_suppressed=")[2].split()[0]) for line in lines if "suppressed" in line)
     last = max(second for second, each in enumerate(said) if each)
     assert counted + len(lines) == last + 1

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.derive.card_evidence import collect_evidence, sample_counters
 from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missing, Signal
-from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerWatch
+from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerTracker
 from tests.support.builders import card
 from tests.support.records import replace
 
@@ -137,7 +137,7 @@ class Node:
     """Four cards of one replica, read once a second by a watch."""
 
     def __init__(self, *, rank=None, replica="chat", size=4):
-        self.watch, self.at, self.size = StragglerWatch(), 1000.0, size
+        self.watch, self.at, self.size = StragglerTracker(), 1000.0, size
         self.assignments = tuple(
             GpuAssignment(uuid=f"GPU-{i:04d}", replica=replica, rank="" if rank is None else rank(i))
             for i in range(size)
@@ -158,7 +158,7 @@ class Node:
     def turn(self, odd=WELL, times=1, step=1.0, down=()):
         for _ in range(times):
             self.at += step
-            found = self.watch.look(self.cards(odd, down), self.assignments)
+            found = self.watch.update(self.cards(odd, down), self.assignments)
         return found
 
     def accused(self, *arguments, **more):
@@ -194,7 +194,7 @@ def test_pages_without_new_readings_are_no_cycles():
     node.turn(HOT, 2)
     cards = node.cards(HOT)
     for _ in range(50):
-        assert node.watch.look(cards, node.assignments).found == ()
+        assert node.watch.update(cards, node.assignments).found == ()
 
 
 def test_a_group_that_falls_idle_loses_judgement_and_verdict():
@@ -232,7 +232,7 @@ def test_errors_on_links_that_go_on_make_a_verdict_although_they_are_read_every_
     for second in range(60):
         node.at += 1.0
         cards = linked(node, second, nvlink_errors={"replay": 4000.0 * (second // 10)})
-        found.append([(one.uuid, one.cause) for one in node.watch.look(cards, node.assignments).found])
+        found.append([(one.uuid, one.cause) for one in node.watch.update(cards, node.assignments).found])
     assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
 
 
@@ -247,15 +247,15 @@ def test_links_whose_state_was_not_read_accuse_nobody(shown):
     node = Node()
     for second in range(30):
         node.at += 1.0
-        assert node.watch.look(linked(node, second, **shown), node.assignments).found == ()
-    assert node.watch.look(linked(node, 30), node.assignments).judged == {"chat": True}
+        assert node.watch.update(linked(node, second, **shown), node.assignments).found == ()
+    assert node.watch.update(linked(node, 30), node.assignments).judged == {"chat": True}
 
 
 class Unmeasured:
     """Cards of one replica without work signals, whose clocks wander: capped alike, each a little its own way."""
 
     def __init__(self, size, *, lower=(), spread=0.015, wander=0.05, seed=1):
-        self.chance, self.watch, self.lower = random.Random(seed), StragglerWatch(), lower
+        self.chance, self.watch, self.lower = random.Random(seed), StragglerTracker(), lower
         self.own = [self.chance.gauss(1.7e9, spread * 1.7e9) for _ in range(size)]
         self.wander = wander
         self.assignments = tuple(GpuAssignment(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
@@ -264,7 +264,7 @@ class Unmeasured:
         found = Counter()
         for cycle in range(cycles):
             cards = [self._card(1000.0 + cycle, index, own) for index, own in enumerate(self.own)]
-            verdict = self.watch.look(cards, self.assignments)
+            verdict = self.watch.update(cards, self.assignments)
             found.update([one.uuid for one in verdict.found])
         assert verdict.judged == {"chat": True}
         return found
@@ -339,9 +339,9 @@ def test_what_is_kept_is_bounded_by_what_there_is_now():
     for number in range(100):
         node.assignments = tuple(replace(assignment, replica=f"r{number}") for assignment in node.assignments)
         node.turn(HOT, 2)
-    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (1, 4, 4)
-    node.watch.look([], node.assignments)
-    assert (len(node.watch._cases), len(node.watch._read), len(node.watch._evidence)) == (0, 0, 0)
+    assert (len(node.watch._histories), len(node.watch._read), len(node.watch._evidence)) == (1, 4, 4)
+    node.watch.update([], node.assignments)
+    assert (len(node.watch._histories), len(node.watch._read), len(node.watch._evidence)) == (0, 0, 0)
 
 
 def test_a_verdict_is_logged_when_it_comes_and_when_it_goes(caplog):

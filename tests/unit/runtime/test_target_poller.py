@@ -84,7 +84,9 @@ class Pages:
 
 
 def letters(pages, clock, *, interval=1.0):
-    poll_loop = PollLoop("letters", interval, logger=logging.getLogger("letters"), clock=clock, wall=lambda: 1.7e9)
+    poll_loop = PollLoop(
+        "letters", interval, logger=logging.getLogger("letters"), clock=clock, unix_now=lambda: 1.7e9
+    )
     said = []
     poller = TargetPoller(
         Letters(poll_loop, said),
@@ -200,13 +202,13 @@ def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
 def replica(clock):
     page = b'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{model_name="m"} 0\n'
     config = ReplicaConfig(name="a", kind="auto", interval=1.0, windows=(Window("1m", 60.0),), quantiles=(0.5,))
-    return replica_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+    return replica_poller(config, Replay([page, None]), clock=clock, unix_now=lambda: 1.7e9)
 
 
 def gateway(clock):
     page = b'haproxy_server_sessions_total{proxy="p",server="a"} 3\nhaproxy_backend_sessions_total{proxy="p"} 3\n'
     config = GatewayConfig(name="edge", kind="haproxy", interval=1.0, windows=(Window("1m", 60.0),))
-    return gateway_poller(config, Replay([page, None]), clock=clock, wall=lambda: 1.7e9)
+    return gateway_poller(config, Replay([page, None]), clock=clock, unix_now=lambda: 1.7e9)
 
 
 @pytest.mark.parametrize("make", [replica, gateway])

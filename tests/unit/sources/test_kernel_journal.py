@@ -55,7 +55,7 @@ def opened(program):
     made = []
 
     def make(clock=time.monotonic):
-        made.append(KernelLog(None, clock=clock, wall=lambda: NOW))
+        made.append(KernelLog(None, clock=clock, unix_now=lambda: NOW))
         return made[-1]
 
     yield make
@@ -135,7 +135,7 @@ def test_a_journal_that_shows_nothing_is_none_and_is_not_tried_again_soon(progra
 
 
 def test_a_configured_path_is_the_only_place_that_is_looked_at(program, tmp_path):
-    one = KernelLog(str(tmp_path / "other.log"), wall=lambda: NOW)
+    one = KernelLog(str(tmp_path / "other.log"), unix_now=lambda: NOW)
     with pytest.raises(SourceError):
         one.read()
     assert program.started() == []
@@ -144,7 +144,7 @@ def test_a_configured_path_is_the_only_place_that_is_looked_at(program, tmp_path
 def test_a_line_without_end_is_skipped_in_bounded_memory(program, monkeypatch):
     monkeypatch.setattr(journal, "MAX_BYTES", 1 << 20)
     program.say("1795172400.1 node kernel: Linux version 6.1")
-    one = JournalLog(wall=lambda: NOW)
+    one = JournalLog(unix_now=lambda: NOW)
     try:
         program.say("NVRM: " + "x" * 2_000_000, NEW.format(79))
         end, found = time.monotonic() + 10.0, []

@@ -218,7 +218,7 @@ def path(tmp_path):
 
 
 def opened(path, clock):
-    return KernelLog(str(path), clock=clock, wall=lambda: NOON)
+    return KernelLog(str(path), clock=clock, unix_now=lambda: NOON)
 
 
 def xids(entries):
@@ -251,11 +251,11 @@ def test_what_stands_in_a_file_is_old_and_what_is_added_is_new(path, following):
     path.write_text(line(79) + "1 something else\n")
     one = following()
     (first,) = one.read()
-    assert (first.said.xid, first.old, first.wall) == (79, True, 1_795_172_400.5)
+    assert (first.said.xid, first.old, first.unix_time) == (79, True, 1_795_172_400.5)
     assert one.read() == []
     append(path, line(48) + line(74))
     new = one.read()
-    assert xids(new) == [(48, False), (74, False)] and {entry.wall for entry in new} == {NOON}
+    assert xids(new) == [(48, False), (74, False)] and {entry.unix_time for entry in new} == {NOON}
 
 
 def test_a_line_that_arrives_in_pieces_is_read_when_it_is_whole(path, following):
@@ -404,7 +404,7 @@ def test_without_permission_it_says_what_would_help(path, clock, monkeypatch):
 def test_without_a_path_the_device_comes_first_and_its_refusal_is_what_is_told(tmp_path, clock, monkeypatch):
     first, second = tmp_path / "kmsg", tmp_path / "kern.log"
     monkeypatch.setattr(log, "PLACES", (str(first), str(second)))
-    one = KernelLog(None, clock=clock, wall=lambda: NOON)
+    one = KernelLog(None, clock=clock, unix_now=lambda: NOON)
     with pytest.raises(SourceError, match="kmsg"):
         one.read()
     second.write_text("")
@@ -425,7 +425,7 @@ class Ring:
         theirs.setblocking(False)
         descriptor = theirs.detach()
         monkeypatch.setattr(kmsg.os, "open", lambda *_: descriptor)
-        self.device = Kmsg("/dev/kmsg", clock=clock, wall=lambda: NOON)
+        self.device = Kmsg("/dev/kmsg", clock=clock, unix_now=lambda: NOON)
         monkeypatch.undo()
 
     def put(self, text, *, seconds=990.0, properties=""):
@@ -447,10 +447,10 @@ def test_records_in_the_ring_are_old_with_their_time_and_later_ones_are_new(ring
     ring.put(GONE, seconds=900.0)
     ring.put("eth0: link up")
     (old,) = ring.device.read()
-    assert (old.text, old.old, old.wall) == (GONE, True, NOON - 100.0)
+    assert (old.text, old.old, old.unix_time) == (GONE, True, NOON - 100.0)
     ring.put(GONE, seconds=999.0)
     (new,) = ring.device.read()
-    assert (new.old, new.wall) == (False, NOON)
+    assert (new.old, new.unix_time) == (False, NOON)
 
 
 def test_what_the_driver_of_the_switches_says_is_a_record_too(ring):
@@ -476,7 +476,7 @@ def test_properties_and_escapes_of_a_record_are_not_its_text(ring):
 def test_a_record_that_is_none_does_no_harm(ring, data):
     ring.ours.send(data)
     (record,) = ring.device.read()
-    assert record.wall is None or record.wall <= NOON
+    assert record.unix_time is None or record.unix_time <= NOON
 
 
 def test_under_a_flood_records_become_new_after_a_while(ring, clock, monkeypatch):
