@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 
+import pytest
+
 from exporter.catalog.spec import SeriesSet
 from exporter.render.pages import MAX_AGE, PageStore
 from tests.support.builders import Clock, card, snapshot
@@ -39,6 +41,40 @@ def test_a_format_is_rendered_when_it_is_first_asked_for_and_once_per_snapshot()
     store.publish(snapshot())
     assert store.page(openmetrics=True, gzip=False) is not None
     assert rendered == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("period", "offsets"),
+    [(1.0, (0.3,)), (15.0, (0.3,)), (15.0, (0.3, 4.6)), (1.0, (0.3, 0.7))],
+    ids=["every second", "every 15 s", "two every 15 s", "two every second"],
+)
+def test_regular_scrapers_find_their_format_rendered_and_it_is_rendered_once_a_scrape(period, offsets):
+    clock, rendered, waited = Clock(), [], []
+    store = PageStore(process_metrics=lambda openmetrics: rendered.append(clock.now) or "", clock=clock)
+    scrapes = sorted(1000.0 + offset + period * number for offset in offsets for number in range(12))
+    published = 1000.0
+    for at in scrapes:
+        while published <= at:
+            clock.now = published
+            store.publish(snapshot())
+            published += 1.0
+        clock.now = at
+        before = len(rendered)
+        store.page(openmetrics=False, gzip=True)
+        waited.append(len(rendered) > before)
+    assert not any(waited[6:])
+    assert len(rendered) <= len(scrapes)
+
+
+def test_a_scraper_that_stays_away_costs_nothing():
+    clock, rendered = Clock(), []
+    store = PageStore(process_metrics=lambda openmetrics: rendered.append(clock.now) or "", clock=clock)
+    for second in range(600):
+        clock.tick(1.0)
+        store.publish(snapshot())
+        if second < 10:
+            store.page(openmetrics=False, gzip=False)
+    assert len(rendered) <= 12
 
 
 def test_a_page_that_is_too_old_is_not_shown():
