@@ -21,11 +21,11 @@ preview: $(VENV)/.run
 
 # What a developer runs before each commit: everything but the tests that start processes.
 check: static
-	$(BIN)/pytest -n auto --dist loadgroup tests/unit
+	$(BIN)/pytest -n auto tests/unit
 
 # Everything.  ARGS picks: ARGS='tests/component -k nvml'.
 test: static
-	$(BIN)/pytest -p tests.support.cpu_time -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -p tests.support.cpu_time -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 static: $(VENV)/.test
 	$(BIN)/ruff format --check .

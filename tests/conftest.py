@@ -12,6 +12,8 @@ from tests.support.tools import built_once, tool
 
 TESTS = pathlib.Path(__file__).parent
 SLOWEST_FIRST = ("system", "component", "contract", "unit")
+# Files whose tests share no fixture: each test goes to whichever worker is free.
+SPREAD = {"tests/component/alerts/test_alert_rules.py"}
 
 examples.register()
 
@@ -28,11 +30,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: SLOWEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item):
-    """Keep a file's tests, which share its fixtures, in one worker; those marked ``spread`` go to whoever is free."""
-    if not any(item.iter_markers("spread")) and item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep a file's tests, which share its fixtures, in one worker; those of ``SPREAD`` go to whoever is free."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return nodeid if file in SPREAD else file
+
+    return Scheduler(config, log)
 
 
 @pytest.fixture

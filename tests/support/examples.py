@@ -21,6 +21,11 @@ def register() -> None:
     settings.load_profile(PROFILE)
 
 
+def scaled(number: int) -> int:
+    """Return ``number`` in CI and a fifth of it elsewhere."""
+    return number if PROFILE == "ci" else max(1, number // DEV_SHARE)
+
+
 def examples(number: int, **more: Any) -> settings:
     """Return settings that try ``number`` examples in CI and a fifth of them elsewhere."""
-    return settings(max_examples=number if PROFILE == "ci" else max(1, number // DEV_SHARE), deadline=None, **more)
+    return settings(max_examples=scaled(number), deadline=None, **more)

@@ -247,8 +247,8 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
             "engines": lambda: raise_once(poller.handler, "parse"),
             "publisher": lambda: raise_once(app.publisher, "compose"),
             "placement": lambda: (raise_once(app.assignments, "refresh"), app.assignments.refresh_now()),
-            "cards": lambda: raise_once(app.cards, "_turn"),
-            "listener": lambda: (raise_once(app.listener, "_turn"), page()),
+            "cards": lambda: raise_once(app.cards, "_run_cycle"),
+            "listener": lambda: (raise_once(app.listener, "_run_once"), page()),
         }
         assert set(loops) <= before.labels("shardwatch_loop_restarts_total", "loop")
         for loop, inject in loops.items():
