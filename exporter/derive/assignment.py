@@ -1,8 +1,8 @@
-"""Decides which card serves which replica, from the configuration or from who listens where; guesses nothing.
+"""Assignment of GPUs to replicas, from the configuration or from processes and listening sockets; nothing is guessed.
 
-A replica's cards are those of the GPU processes that belong to the server behind its URL.  Evidence is tried from the
-strongest down: one process tree, one container, one private network namespace, and last a published port where only
-one replica and one container are left.  Equal evidence for two replicas is evidence for none.
+A replica's cards are those of the GPU processes that belong to the server behind its URL.  The evidence, strongest
+first: one process tree, one container, one private network namespace, and last a published port where only one
+replica and one container are left.  Equal evidence for two replicas is evidence for none.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
+from exporter.derive.process_tree import ProcessTree
 from exporter.model import EMPTY, CardState, GpuAssignment, Missing, Signal
 from exporter.model.process import Listener, Process, ProcessTable
 
-_DEPTH = 128  # generations; deeper trees are not real
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _ANY = frozenset(("0.0.0.0", "::"))
-# VLLM::Worker_DP1_TP0, VLLM::EngineCore_DP1, sglang::scheduler_DP1_TP0; the prefix may be changed by the user.
+# VLLM::Worker_DP1_TP0, VLLM::EngineCore_DP1, sglang::scheduler_DP1_TP0; users may change the prefix.
 _RANK = re.compile(r"::.*_DP(\d{1,5})(?![0-9A-Za-z])")
-_TITLE_BYTES = 15  # what the kernel keeps of a title; a number at its end may have been cut
+_TITLE_BYTES = 15  # what the kernel keeps of a title; a number at its end may be truncated
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where a replica is polled.  ``host`` is an address, or a name of this node; ``gpus`` indices or UUIDs."""
+    """Where a replica is polled.  ``host``: an address, or a name of this node; ``gpus``: indices or UUIDs."""
 
     replica: str
     host: str
@@ -36,137 +37,100 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """Who owns what, and why the other replicas own nothing (or, for unknown_gpu, not all they should).
+    """The cards of all replicas, and why the others have none (for unknown_gpu: not all that are configured).
 
-    Reasons: remote (not on this node), no_driver (no card was read), no_processes (no GPU process is known to belong
-    to the server), pid_namespace (the daemon does not see the GPU processes), no_permission (it may not look),
-    no_listener (nobody listens on the port), ambiguous (as near to another replica), unknown_gpu (no such card); and
-    hung (the process table cannot be read), which ``placement`` says.
+    Reasons: remote (not on this node), no_driver (no card was read), no_processes (no known GPU process belongs to
+    the server), pid_namespace (the GPU processes are not visible), no_permission (they may not be read), no_listener
+    (the port is closed), ambiguous (equal evidence for another replica), unknown_gpu (no such card), and hung (the
+    process table cannot be read), which the assignment watcher adds.
     """
 
     gpus: tuple[GpuAssignment, ...] = ()
     unassigned: Mapping[str, str] = EMPTY
 
     def among(self, replicas: Collection[str]) -> Assignment:
-        """Leave out the replicas that are not among these."""
-        if all(one.replica in replicas for one in self.gpus) and all(name in replicas for name in self.unassigned):
+        """Return the assignment without replicas that are not among these."""
+        if all(gpu.replica in replicas for gpu in self.gpus) and all(name in replicas for name in self.unassigned):
             return self
         return Assignment(
-            gpus=tuple(one for one in self.gpus if one.replica in replicas),
+            gpus=tuple(gpu for gpu in self.gpus if gpu.replica in replicas),
             unassigned={name: reason for name, reason in self.unassigned.items() if name in replicas},
         )
+
+
+class _Configured(NamedTuple):
+    """The cards that the configuration names, and whether all of them exist."""
+
+    uuids: frozenset[str]
+    complete: bool
+
+
+class _Claim(NamedTuple):
+    """A card that one of the replica's processes uses, and the data-parallel rank, "" where not known."""
+
+    uuid: str
+    rank: str
 
 
 def assign_gpus(
     cards: Sequence[CardState],
     endpoints: Sequence[Endpoint],
     table: ProcessTable | None,
-    sitting: GpuProcesses | None = None,
+    processes: GpuProcesses | None = None,
 ) -> Assignment:
     """Assign cards to replicas; rows are unique, in the order of the cards.
 
-    ``sitting``: who sits on which card, where that is known better than from what the
-    cards say now; see ``gpu_processes``.
+    ``processes``: those on each card, where more is known of them than the cards report now; see ``gpu_processes``.
     """
-    configured = {one.replica: _named(cards, one.gpus) for one in endpoints if one.gpus is not None}
-    search = _Search(cards, endpoints, table, configured, sitting) if table is not None else None
-    rows: dict[str, set[tuple[str, str]]] = defaultdict(set)  # replica → (uuid, rank)
+    configured = {
+        endpoint.replica: _configured(cards, endpoint.gpus) for endpoint in endpoints if endpoint.gpus is not None
+    }
+    assigner = _Assigner(cards, endpoints, table, configured, processes) if table is not None else None
+    claims: dict[str, set[_Claim]] = defaultdict(set)
     unassigned: dict[str, str] = {}
     for endpoint in endpoints:
         name = endpoint.replica
-        found = search.claims.get(name, set()) if search else set()
+        found = assigner.claims.get(name, set()) if assigner else set()
         if endpoint.gpus is not None:
-            rows[name] |= _ranked(configured[name][0], found)
-            if not configured[name][1]:
+            claims[name] |= _with_ranks(configured[name].uuids, found)
+            if not configured[name].complete:
                 unassigned[name] = "unknown_gpu" if cards else "no_driver"
         elif found:
-            rows[name] |= found
+            claims[name] |= found
         else:
-            unassigned[name] = search.reason(endpoint) if search else ("no_processes" if cards else "no_driver")
-    place = {card.facts.uuid: position for position, card in enumerate(cards)}
-    ordered = sorted(
-        (place[uuid], name, rank, uuid)
-        for name, pairs in rows.items()
-        for uuid, rank in pairs
-        if rank or not any(one == uuid and other for one, other in pairs)  # a known rank says more than none
+            unassigned[name] = assigner.reason(endpoint) if assigner else ("no_processes" if cards else "no_driver")
+    order = {card.facts.uuid: position for position, card in enumerate(cards)}
+    rows = sorted(
+        (order[claim.uuid], name, claim.rank, claim.uuid)
+        for name, of_replica in claims.items()
+        for claim in of_replica
+        # A known rank replaces an unknown one.
+        if claim.rank or not any(other.uuid == claim.uuid and other.rank for other in of_replica)
     )
     return Assignment(
-        gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in ordered),
+        gpus=tuple(GpuAssignment(uuid=uuid, replica=name, rank=rank) for _, name, rank, uuid in rows),
         unassigned=unassigned,
     )
 
 
-def _named(cards: Sequence[CardState], gpus: Iterable[int | str]) -> tuple[frozenset[str], bool]:
-    """Find the configured cards, and say whether all are there; an index names all instances of a card."""
+def _configured(cards: Sequence[CardState], gpus: Iterable[int | str]) -> _Configured:
+    """Find the configured cards; an index stands for all MIG instances of a GPU."""
     found: set[str] = set()
     complete = True
     for gpu in gpus:
-        word = str(gpu).lower()
-        matching = {card.facts.uuid for card in cards if word in (str(card.facts.index), card.facts.uuid.lower())}
+        name = str(gpu).lower()
+        matching = {card.facts.uuid for card in cards if name in (str(card.facts.index), card.facts.uuid.lower())}
         found |= matching
         complete = complete and bool(matching)
-    return frozenset(found), complete
+    return _Configured(frozenset(found), complete)
 
 
-def _ranked(uuids: Iterable[str], found: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Give configured cards the ranks that their processes show, "" where there are none."""
-    return {pair for uuid in uuids for pair in [one for one in found if one[0] == uuid] or [(uuid, "")]}
+def _with_ranks(uuids: Iterable[str], found: Collection[_Claim]) -> set[_Claim]:
+    """Return configured cards with the ranks of their processes, "" without any."""
+    return {claim for uuid in uuids for claim in [one for one in found if one.uuid == uuid] or [_Claim(uuid, "")]}
 
 
-class _Forest:
-    """The processes as trees, proof against cycles, holes and reused pids."""
-
-    def __init__(self, table: ProcessTable) -> None:
-        self.table = table
-        self.chains: dict[int, tuple[int, ...]] = {}
-        self.roots: dict[int, int] = {}
-
-    def chain(self, pid: int) -> tuple[int, ...]:
-        """Give the process and its ancestors, nearest first, as far as they are known."""
-        if pid not in self.chains:
-            found: list[int] = []
-            at, process = pid, self.table.processes.get(pid)
-            while process is not None and at not in found and len(found) < _DEPTH:
-                found.append(at)
-                at, child = process.parent, process
-                process = self.table.processes.get(at)
-                if process is not None and _younger(process, child):
-                    break
-            self.chains[pid] = tuple(found)
-        return self.chains[pid]
-
-    def root(self, pid: int) -> int:
-        """Give the highest engine server that the process is or descends from, or 0."""
-        if pid not in self.roots:
-            engines = [one for one in self.chain(pid) if self.table.processes[one].engine]
-            self.roots[pid] = engines[-1] if engines else 0
-        return self.roots[pid]
-
-    def strangers(self, user: int, server: int) -> bool:
-        """Say whether the two belong to different engine servers, which nothing may join."""
-        return bool(self.root(user)) and bool(self.root(server)) and self.root(user) != self.root(server)
-
-    def glue(self, pid: int) -> bool:
-        """Say whether being below this process makes two processes one server."""
-        process = self.table.processes.get(pid)
-        return process is not None and pid not in (1, self.table.reader) and not process.shared
-
-    def distance(self, user: int, server: int) -> int | None:
-        """Count generations from a GPU process up to the server, or to the ancestor they share."""
-        if self.strangers(user, server):
-            return None
-        above_server = self.chain(server)
-        for steps, pid in enumerate(self.chain(user)):
-            if pid == server:
-                return steps
-            if pid in above_server:
-                return steps if self.glue(pid) else None
-            if pid == self.root(user) and server not in self.chain(pid):
-                return None  # what stands beside an engine's tree is no part of it
-        return None
-
-
-class _Search:
+class _Assigner:
     """Joins GPU processes with the servers behind the endpoints."""
 
     def __init__(
@@ -174,19 +138,19 @@ class _Search:
         cards: Sequence[CardState],
         endpoints: Sequence[Endpoint],
         table: ProcessTable,
-        configured: Mapping[str, tuple[frozenset[str], bool]],
-        sitting: GpuProcesses | None,
+        configured: Mapping[str, _Configured],
+        processes: GpuProcesses | None,
     ) -> None:
         self.cards = cards
         self.table = table
-        self.forest = _Forest(table)
-        self.users = self._users(gpu_processes(cards) if sitting is None else sitting)
+        self.tree = ProcessTree(table)
+        self.users = self._users(gpu_processes(cards) if processes is None else processes)
         self.relayed: set[str] = set()
-        self.sockets = {one.replica: self._sockets(one) for one in endpoints}
-        self.servers = {name: self._servers(rows) for name, rows in self.sockets.items()}
-        self.claims: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self.sockets = {endpoint.replica: self._sockets(endpoint) for endpoint in endpoints}
+        self.servers = {name: self._servers(listeners) for name, listeners in self.sockets.items()}
+        self.claims: dict[str, set[_Claim]] = defaultdict(set)
         self.ambiguous: set[str] = set()
-        left: list[int] = []
+        unclaimed: list[int] = []
         for pid in sorted(self.users.keys() & table.processes.keys()):
             names = self._nearest(pid)
             if len(names) == 1:
@@ -194,18 +158,18 @@ class _Search:
             elif names:
                 self.ambiguous.update(names)
             else:
-                left.append(pid)
-        taken = {uuid for uuids, _ in configured.values() for uuid in uuids}
+                unclaimed.append(pid)
+        taken = {uuid for gpus in configured.values() for uuid in gpus.uuids}
         self._join_published(
-            [pid for pid in left if not self.users[pid] <= taken],
-            [one for one in endpoints if one.gpus is None],
+            [pid for pid in unclaimed if not self.users[pid] <= taken],
+            [endpoint for endpoint in endpoints if endpoint.gpus is None],
         )
 
     def reason(self, endpoint: Endpoint) -> str:
-        """Say why no card was found for a replica."""
+        """Return why a replica has no card."""
         name = endpoint.replica
         problems = self.table.problems
-        if not self._spaces(endpoint.host):
+        if not self._namespaces(endpoint.host):
             return "remote"
         if not self.users:
             return self._why_no_users()
@@ -213,7 +177,7 @@ class _Search:
             return next((word for word in ("pid_namespace", "no_permission") if problems.get(word)), "no_processes")
         if name in self.ambiguous:
             return "ambiguous"
-        if problems.get("no_permission") and any(not row.pids for row in self.sockets[name]):
+        if problems.get("no_permission") and any(not listener.pids for listener in self.sockets[name]):
             return "no_permission"
         return "no_processes" if self.sockets[name] or name in self.relayed else "no_listener"
 
@@ -221,71 +185,74 @@ class _Search:
         readings = [card.reading for card in self.cards if card.reading is not None]
         if not readings:
             return "no_driver"
-        if any(one.missing.get(Signal.PROCESSES) == Missing.NO_PERMISSION for one in readings):
+        if any(reading.missing.get(Signal.PROCESSES) == Missing.NO_PERMISSION for reading in readings):
             return "no_permission"
         return "no_processes"
 
-    def _users(self, sitting: GpuProcesses) -> dict[int, set[str]]:
+    def _users(self, processes: GpuProcesses) -> dict[int, set[str]]:
         """Collect the GPU processes and their cards, without those that hold a card for others."""
         users: dict[int, set[str]] = defaultdict(set)
-        for uuid, pids in sitting.items():
+        for uuid, pids in processes.items():
             for pid in pids:
                 process = self.table.processes.get(pid)
                 if process is None or not process.mps:
                     users[pid].add(uuid)
         return users
 
-    def _spaces(self, host: str) -> frozenset[int]:
-        """Find the network namespaces that a host name or address leads to; none when it is not on this node."""
-        address = _address(host)
+    def _namespaces(self, host: str) -> frozenset[int]:
+        """Return the network namespaces that a host name or address leads to; none when it is not on this node."""
+        address = _remote_address(host)
         if address is None:
             return frozenset((self.table.home,))
         return frozenset(space for space, known in self.table.addresses.items() if address in known)
 
     def _sockets(self, endpoint: Endpoint) -> tuple[Listener, ...]:
-        """Find the sockets that answer an endpoint, through the relay of a published port where there is one."""
-        spaces = self._spaces(endpoint.host)
-        here = [one for one in self.table.listeners if one.port == endpoint.port and one.netns in spaces]
-        host = _plain(endpoint.host)
+        """Return the sockets that answer an endpoint, behind the relay of a published port where there is one."""
+        spaces = self._namespaces(endpoint.host)
+        on_port = [one for one in self.table.listeners if one.port == endpoint.port and one.netns in spaces]
+        host = _normalised(endpoint.host)
         exact = {"127.0.0.1", "::1"} if host in _LOOPBACK_NAMES | _ANY else {host}
         general = {"::"} if ":" in host else _ANY
-        rows = [one for one in here if one.address in exact] or [one for one in here if one.address in general]
-        relays = [relay for row in rows for relay in self._relays(row)]
+        listeners = [one for one in on_port if one.address in exact] or [
+            one for one in on_port if one.address in general
+        ]
+        relays = [relay for listener in listeners for relay in self._relays(listener)]
         if not relays:
-            return tuple(rows)
-        # The relay knows better than any guess, also when it leads to nothing that uses a card.
+            return tuple(listeners)
+        # The relay is certain, also when it leads to nothing that uses a card.
         self.relayed.add(endpoint.replica)
-        return tuple(inner for relay in relays for inner in self._behind(relay))
+        return tuple(listener for relay in relays for listener in self._behind(relay))
 
-    def _relays(self, row: Listener) -> list[Process]:
-        """Find the relays of a published port whose command line says where they lead (docker-proxy's does)."""
-        holders = (self.table.processes.get(pid) for pid in row.pids)
-        return [one for one in holders if one is not None and one.relay and one.flag("-host-port") == str(row.port)]
+    def _relays(self, listener: Listener) -> list[Process]:
+        """Return the relays of a published port whose command line names their target (docker-proxy's does)."""
+        holders = (self.table.processes.get(pid) for pid in listener.pids)
+        port = str(listener.port)
+        return [one for one in holders if one is not None and one.relay and one.flag("-host-port") == port]
 
     def _behind(self, relay: Process) -> list[Listener]:
         address, port = relay.flag("-container-ip"), relay.flag("-container-port")
         inside = {space for space, known in self.table.addresses.items() if address in known}
         return [one for one in self.table.listeners if one.netns in inside and str(one.port) == port]
 
-    def _servers(self, rows: Iterable[Listener]) -> frozenset[int]:
-        """Collect who holds the sockets; a supervisor that opened one for its child does not count."""
-        known = (self.table.processes.get(pid) for row in rows for pid in row.pids)
+    def _servers(self, listeners: Iterable[Listener]) -> frozenset[int]:
+        """Return the sockets' holders, without supervisors that opened one for a child."""
+        known = (self.table.processes.get(pid) for listener in listeners for pid in listener.pids)
         return frozenset(one.pid for one in known if one is not None and not one.shared and not one.relay)
 
     def _nearest(self, pid: int) -> list[str]:
-        """Name the replicas for which the evidence is strongest: one is an answer, more are a tie."""
+        """Return the replicas with the strongest evidence: one is an answer, several are a tie."""
         near: dict[str, int] = {}
         for name, servers in self.servers.items():
-            steps = [far for server in servers if (far := self.forest.distance(pid, server)) is not None]
-            if steps:
-                near[name] = min(steps)
+            distances = [far for server in servers if (far := self.tree.distance(pid, server)) is not None]
+            if distances:
+                near[name] = min(distances)
         if near:
-            return [name for name, steps in near.items() if steps == min(near.values())]
+            return [name for name, distance in near.items() if distance == min(near.values())]
         user = self.table.processes[pid]
-        return self._sharing(user, lambda one: one.cgroup) or self._sharing(user, self._private)
+        return self._sharing(user, lambda process: process.cgroup) or self._sharing(user, self._private_namespace)
 
     def _sharing(self, user: Process, trait: Callable[[Process], object]) -> list[str]:
-        """Name the replicas with a server that shares a trait with a GPU process; an empty trait says nothing."""
+        """Return the replicas with a server that shares a trait with a GPU process; an empty trait is no evidence."""
         own = trait(user)
         if not own:
             return []
@@ -293,13 +260,13 @@ class _Search:
             name
             for name, servers in self.servers.items()
             if any(
-                trait(self.table.processes[one]) == own and not self.forest.strangers(user.pid, one)
-                for one in servers
+                trait(self.table.processes[server]) == own and not self.tree.unrelated(user.pid, server)
+                for server in servers
             )
         ]
 
-    def _private(self, process: Process) -> int:
-        """Give the network namespace of a process where it is a container's or pod's own, else 0."""
+    def _private_namespace(self, process: Process) -> int:
+        """Return the network namespace of a process where it is a container's or pod's own, else 0."""
         return 0 if process.netns in (self.table.home, self.table.outer) else process.netns
 
     def _join_published(self, pids: Iterable[int], endpoints: Iterable[Endpoint]) -> None:
@@ -307,38 +274,38 @@ class _Search:
         containers: dict[object, list[int]] = defaultdict(list)
         for pid in pids:
             process = self.table.processes[pid]
-            key = process.cgroup or self._private(process)
-            if key and any(self._engine_listens(one, process) for one in self.table.listeners):
+            key = process.cgroup or self._private_namespace(process)
+            if key and any(self._engine_listens(listener, process) for listener in self.table.listeners):
                 containers[key].append(pid)
         waiting = {
-            one.replica
-            for one in endpoints
-            if one.replica not in self.claims
-            and one.replica not in self.ambiguous | self.relayed
-            and not self.servers[one.replica]
-            and self._spaces(one.host) & {self.table.home, self.table.outer}
+            endpoint.replica
+            for endpoint in endpoints
+            if endpoint.replica not in self.claims
+            and endpoint.replica not in self.ambiguous | self.relayed
+            and not self.servers[endpoint.replica]
+            and self._namespaces(endpoint.host) & {self.table.home, self.table.outer}
         }
         if len(containers) == 1 and len(waiting) == 1:
             for pid in next(iter(containers.values())):
                 self._claim(next(iter(waiting)), pid)
 
     def _engine_listens(self, listener: Listener, user: Process) -> bool:
-        """Say whether an engine's server listens there, in the container of a GPU process."""
+        """Return whether an engine's server listens there, in the container of a GPU process."""
         for pid in listener.pids & self.table.processes.keys():
             holder = self.table.processes[pid]
             same = holder.cgroup == user.cgroup if user.cgroup else holder.netns == user.netns
-            if same and self.forest.root(pid) and not self.forest.strangers(user.pid, pid):
+            if same and self.tree.engine(pid) and not self.tree.unrelated(user.pid, pid):
                 return True
         return False
 
     def _claim(self, name: str, pid: int) -> None:
         rank = self._rank(pid)
-        self.claims[name].update((uuid, rank) for uuid in self.users[pid])
+        self.claims[name].update(_Claim(uuid, rank) for uuid in self.users[pid])
 
     def _rank(self, pid: int) -> str:
-        """Find the data-parallel rank on the way from a GPU process up to its server."""
-        for one in self.forest.chain(pid):
-            process = self.table.processes[one]
+        """Return the data-parallel rank that a GPU process or an ancestor below its server names, else ""."""
+        for ancestor in self.tree.ancestry(pid):
+            process = self.table.processes[ancestor]
             if process.shared:
                 return ""
             title = process.command[0] if process.command else process.title
@@ -351,13 +318,8 @@ class _Search:
         return ""
 
 
-def _younger(parent: Process, child: Process) -> bool:
-    """Say whether the parent started after its child: then its pid was reused while the table was read."""
-    return parent.started is not None and child.started is not None and parent.started > child.started
-
-
-def _plain(host: str) -> str:
-    """Write a host as the table writes addresses: lower case, no brackets, no zone, IPv4 out of IPv6."""
+def _normalised(host: str) -> str:
+    """Return a host as the table writes addresses: lower case, no brackets, no zone, IPv4 out of mapped IPv6."""
     text = host.strip().strip("[]").partition("%")[0].rstrip(".").lower()
     try:
         address = ipaddress.ip_address(text)
@@ -367,15 +329,15 @@ def _plain(host: str) -> str:
     return str(mapped or address)
 
 
-def _address(host: str) -> str | None:
-    """Give the plain host, or None for the node itself (loopback, or the address that stands for all)."""
-    text = _plain(host)
-    if text in _LOOPBACK_NAMES or text in _ANY or text == "::1" or _loopback(text):
+def _remote_address(host: str) -> str | None:
+    """Return the normalised host, or None for this node (loopback, or the unspecified address)."""
+    text = _normalised(host)
+    if text in _LOOPBACK_NAMES or text in _ANY or text == "::1" or _is_loopback(text):
         return None
     return text
 
 
-def _loopback(text: str) -> bool:
+def _is_loopback(text: str) -> bool:
     try:
         return ipaddress.ip_address(text).is_loopback
     except ValueError:

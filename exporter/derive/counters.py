@@ -1,7 +1,7 @@
-"""The raw counters of a page by rank: which of them can be believed, which fell, and which are remembered.
+"""The raw counters of a page by rank: validation, comparison, and what is remembered.
 
-Raw values stay remembered while they are missing from a page, so that a counter which comes back continues where it
-was instead of adding its whole life at once.
+Raw values are remembered while a page lacks them, so that a counter that comes back continues instead of adding its
+lifetime at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Value = TypeVar("_Value")
 
 
 class RankCounters(Struct, frozen=True, kw_only=True):
-    """The newest known raw counters of one rank, whether or not the newest page shows them."""
+    """The newest known raw counters of one rank, also those that the newest page lacks."""
 
     quantities: Mapping[Quantity, float] = EMPTY
     finished: Mapping[str, float] = EMPTY
@@ -30,30 +30,30 @@ class RankCounters(Struct, frozen=True, kw_only=True):
 
 
 NO_COUNTERS = RankCounters()
-MAX_NAMES = 64  # outcomes of a rank, or status classes, that are remembered; engines have a handful
+MAX_NAMES = 64  # remembered outcomes of a rank, or status classes; engines have a handful
 
 
-# Reasons why a number that the engine showed is not in the reading: a counter seen for the first time after such a
-# page may have stood there with its whole life.
-_HIDING = frozenset(("unreadable", "long_line", "bad_value", "bad_number", "too_many_label_sets"))
+# Reasons why a number on the page is not in the reading: a counter seen for the first time after such a page may
+# have been there before.
+_UNREADABLE = frozenset(("unreadable", "long_line", "bad_value", "bad_number", "too_many_label_sets"))
 
 
 def has_unreadable_numbers(reading: EngineReading) -> bool:
-    """Say whether the page held numbers that could not be read."""
-    return not _HIDING.isdisjoint(reading.parse_warnings)
+    """Return whether the page had numbers that could not be read."""
+    return not _UNREADABLE.isdisjoint(reading.parse_warnings)
 
 
 def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[str, RankCounters]:
-    """Give the page's counters that can be believed; histograms of ``known`` need no second look."""
+    """Return the page's valid counters; histograms that are the same objects in ``known`` are not checked again."""
     histograms: dict[str, dict[Stage, Histogram]] = {}
     for stage, by_rank in reading.histograms.items():
         for rank, histogram in by_rank.items():
-            is_unchanged = (
+            is_known = (
                 known.get(rank, NO_COUNTERS).histograms.get(stage) is histogram
             )  # most do not change in a second
-            sound = histogram if is_unchanged else _sound(histogram)
-            if sound is not None:
-                histograms.setdefault(rank, {})[stage] = sound
+            valid_histogram = histogram if is_known else _validated(histogram)
+            if valid_histogram is not None:
+                histograms.setdefault(rank, {})[stage] = valid_histogram
     names = dict.fromkeys((*reading.ranks, *reading.finished, *histograms))
     return {
         rank: RankCounters(
@@ -70,7 +70,7 @@ def by_rank(reading: EngineReading, known: Mapping[str, RankCounters]) -> dict[s
 
 
 def with_zero_hits(reading: EngineReading, known: Mapping[str, RankCounters]) -> EngineReading:
-    """Put 0 for hits in the prefix cache where a rank counts queries and has never shown any."""
+    """Return the reading with 0 prefix-cache hits where a rank counts queries and has never shown a hit."""
     queries, hits = Quantity.PREFIX_CACHE_QUERIES, Quantity.PREFIX_CACHE_HITS
     if not reading.hits_from_first or not reading.complete or has_unreadable_numbers(reading):
         return reading
@@ -83,12 +83,12 @@ def with_zero_hits(reading: EngineReading, known: Mapping[str, RankCounters]) ->
 
 
 def valid(counters: Mapping[_Key, float]) -> Mapping[_Key, float]:
-    """Leave out what no counter can be."""
+    """Return the counters with valid values: finite and not negative."""
     return {name: value for name, value in counters.items() if 0 <= value < inf}  # NaN compares false
 
 
-def _sound(histogram: Histogram) -> Histogram | None:
-    """Give the histogram with counts that never fall with the bound; None if a count cannot be one."""
+def _validated(histogram: Histogram) -> Histogram | None:
+    """Return the histogram with counts that do not decrease with the bound; None if a count is invalid."""
     counts = histogram.counts
     if not histogram.bounds or len(counts) != len(histogram.bounds) + 1 or not 0 <= sum(counts) < inf:
         return None
@@ -100,12 +100,12 @@ def _sound(histogram: Histogram) -> Histogram | None:
 
 
 def any_decreased(before: Mapping[_Key, float], now: Mapping[_Key, float]) -> bool:
-    """Say whether any counter is lower than it was."""
+    """Return whether any counter is lower than before."""
     return any(value < before.get(key, 0.0) for key, value in now.items())
 
 
 def has_decreased(before: RankCounters, now: RankCounters) -> bool:
-    """Say whether any counter or bucket of the rank is lower than it was."""
+    """Return whether any counter or bucket of the rank is lower than before."""
     if any_decreased(before.quantities, now.quantities) or any_decreased(before.finished, now.finished):
         return True
     for stage, histogram in now.histograms.items():
@@ -120,7 +120,7 @@ def has_decreased(before: RankCounters, now: RankCounters) -> bool:
 
 
 def is_unchanged(before: RankCounters, now: RankCounters) -> bool:
-    """Say whether nothing that the rank shows has moved."""
+    """Return whether nothing that the rank shows has changed."""
     if any(before.quantities.get(name) != value for name, value in now.quantities.items()):
         return False
     if any(before.finished.get(outcome) != value for outcome, value in now.finished.items()):
@@ -133,7 +133,7 @@ def is_unchanged(before: RankCounters, now: RankCounters) -> bool:
 
 
 def remember(before: RankCounters, now: RankCounters) -> RankCounters:
-    """Give what the rank shows, and what it showed before and does not show now."""
+    """Return what the rank shows, and what it showed before and lacks now."""
     return RankCounters(
         quantities=merged(before.quantities, now.quantities),
         finished=newest(before.finished, now.finished),
@@ -142,7 +142,7 @@ def remember(before: RankCounters, now: RankCounters) -> RankCounters:
 
 
 def assume(before: RankCounters, now: RankCounters) -> RankCounters:
-    """Give ``before`` and what ``now`` shows beyond it, as if that had stood there already."""
+    """Return ``before`` with what only ``now`` shows, as if it had been there already."""
     return RankCounters(
         quantities=merged(now.quantities, before.quantities),
         finished=merged(now.finished, before.finished),
@@ -151,12 +151,12 @@ def assume(before: RankCounters, now: RankCounters) -> RankCounters:
 
 
 def merged(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
-    """Give both, the later one's where both have a key."""
+    """Return both, ``now`` where both have a key."""
     return now if before.keys() <= now.keys() else {**before, **now}
 
 
 def newest(before: Mapping[_Key, _Value], now: Mapping[_Key, _Value]) -> Mapping[_Key, _Value]:
-    """Give both as ``merged`` does, but of what ``now`` lacks only the newest, so that names cannot pile up."""
+    """Return both as ``merged`` does, of what ``now`` lacks only the newest ``MAX_NAMES``."""
     both = merged(before, now)
     if both is now or len(both) <= MAX_NAMES:
         return both

@@ -1,7 +1,7 @@
-"""Counters that survive restarts: what grew since the first reading, added up per rank before summing.
+"""Counters that survive restarts: increases since the first reading, computed per rank and then summed.
 
-What a page may be subtracted from, and what a restart is, ``restarts`` says.  What was lost between the last poll and
-a restart is not guessed.
+``restarts`` decides what may be subtracted from a page, and what a restart is.  What was lost between the last poll
+and a restart is not guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from exporter.derive import counters
 from exporter.derive.counters import MAX_NAMES, NO_COUNTERS, RankCounters, is_unchanged
 from exporter.derive.departed_ranks import DepartedTotals, merge
 from exporter.derive.ranks import common_bounds, on_bounds
-from exporter.derive.restarts import Raw, Step, compare, first, raw
+from exporter.derive.restarts import PageChange, RawCounters, as_baseline, compare, raw_counters
 from exporter.model import EMPTY, EngineReading, Quantity, Stage
 
 _Key = TypeVar("_Key")
@@ -27,13 +27,13 @@ _Key = TypeVar("_Key")
 FINISHED = "finished"
 RESPONSES = "responses"
 RETENTION = 300.0  # seconds
-_NOBODY: frozenset[str] = frozenset()  # one for all: a window keeps 65 of them, and each would take 216 bytes
+_NONE: frozenset[str] = frozenset()  # shared: a window keeps 65 of them, of 216 bytes each
 
 
 class Buckets(Struct, frozen=True, kw_only=True):
-    """A histogram without its sum, packed: a window keeps 65 of these per stage, and a tuple takes thrice as much.
+    """A histogram without its sum, packed: a window keeps 65 of them a stage, and a tuple takes three times as much.
 
-    ``counts``: one cumulative count per finite bound, then the one for +Inf.  Nobody writes to it.
+    ``counts``: one cumulative count per finite bound, then the one for +Inf; never written to.
     """
 
     bounds: tuple[float, ...]
@@ -41,10 +41,10 @@ class Buckets(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaTotals(Struct, frozen=True, kw_only=True):
-    """Increases since the first reading of a replica; every number only grows, across restarts too.
+    """Increases since the first reading of a replica; no number ever decreases, across restarts too.
 
-    A counter that is not on the newest page keeps its sum here, so that a window that starts at such a page is
-    right; ``withdrawn`` and ``withdrawn_ranks`` say whose sums are merely carried and must not be shown as new.
+    A counter that the newest page lacks keeps its sum here, so that a window that starts at such a page is correct.
+    ``withdrawn`` and ``withdrawn_ranks`` name those counters: they must not be exposed.
     """
 
     at: float
@@ -53,47 +53,47 @@ class ReplicaTotals(Struct, frozen=True, kw_only=True):
     quantities: Mapping[Quantity, float] = EMPTY  # counters, summed over ranks
     rank_generation: Mapping[str, float] = EMPTY  # rank → tokens
     histograms: Mapping[Stage, Buckets] = EMPTY  # summed over ranks
-    restarts: int = 0  # readings that showed a restart of the process or of any rank
+    restarts: int = 0  # readings with a restart of the process or of any rank
     first_at: float  # of the first reading
-    moved_at: float  # when a counter last grew, work last began, or nothing was running
-    rank_moved_at: float = inf  # the same, of the rank that has stood still longest; inf: ranks do not count apart
-    begun: Mapping[Stage, float] = EMPTY  # stage → when its bounds changed last
+    moved_at: float  # when a counter last increased, work last began, or nothing was running
+    rank_moved_at: float = inf  # the same, of the rank without known for longest; inf: ranks do not count separately
+    begun: Mapping[Stage, float] = EMPTY  # stage → when its bounds last changed
     withdrawn: frozenset[str] = frozenset()  # Quantity and Stage values, FINISHED, RESPONSES
     withdrawn_ranks: frozenset[str] = frozenset()  # of rank_generation
 
 
 class ReplicaCounters(Struct, frozen=True, kw_only=True):
-    """What ``update`` must be handed back next time: the sums, and the raw values they were made of."""
+    """What ``update`` needs next time: the totals, and the raw values that they were made of."""
 
     totals: ReplicaTotals
-    raw: Raw
-    busy: frozenset[str]  # ranks that the newest page said to be running requests
-    idle: bool  # it said that nothing is running
+    raw: RawCounters
+    busy: frozenset[str]  # ranks with running requests on the newest page
+    idle: bool  # nothing was running on the newest page
     moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
     activity: Mapping[str, tuple[float, ...]] = EMPTY  # as on the newest page
 
 
 def update(
-    progress: ReplicaCounters | None,
+    known: ReplicaCounters | None,
     reading: EngineReading,
     stages: Collection[Stage] = tuple(Stage),
     keep: float = RETENTION,
 ) -> ReplicaCounters | None:
-    """Add what grew between the last reading and this one; None until the first complete reading.
+    """Return the counters with the increases of this reading added; None until the first complete reading.
 
-    A page that was cut off, and a reading not younger than the last one, change nothing.  ``stages``: whose
-    observations are followed.  ``keep``: seconds for which ranks that pages lack are remembered, the longest window.
+    A truncated page, and a reading not newer than the last, change nothing.  ``stages``: whose observations are
+    followed.  ``keep``: seconds for which ranks that pages lack are remembered, the longest window.
     """
-    if not reading.complete or (progress is not None and reading.at <= progress.totals.at):
-        return progress
-    page = raw(reading, progress.raw.ranks if progress is not None else EMPTY)
-    if progress is None:
-        progress = _beginning(reading, page)
-    step = compare(progress.raw, page, reading.at, keep)
-    moved = _moved(progress, reading, step)
+    if not reading.complete or (known is not None and reading.at <= known.totals.at):
+        return known
+    page = raw_counters(reading, known.raw.ranks if known is not None else EMPTY)
+    if known is None:
+        known = _initial(reading, page)
+    change = compare(known.raw, page, reading.at, keep)
+    moved = _moved(known, reading, change)
     return ReplicaCounters(
-        totals=_sum_up(progress, reading, step, stages, moved),
-        raw=step.after,
+        totals=_sum_up(known, reading, change, stages, moved),
+        raw=change.after,
         busy=_busy(reading),
         idle=_idle(reading),
         moved=moved,
@@ -101,29 +101,29 @@ def update(
     )
 
 
-def with_zero_hits(progress: ReplicaCounters | None, reading: EngineReading) -> EngineReading:
-    """Give the reading with 0 where the engine begins to count hits in its prefix cache only when there is one."""
-    return counters.with_zero_hits(reading, progress.raw.ranks if progress is not None else EMPTY)
+def with_zero_hits(known: ReplicaCounters | None, reading: EngineReading) -> EngineReading:
+    """Return the reading with 0 prefix-cache hits where the engine exposes the counter only after the first hit."""
+    return counters.with_zero_hits(reading, known.raw.ranks if known is not None else EMPTY)
 
 
-def departed_totals(progress: ReplicaCounters | None, reading: EngineReading) -> DepartedTotals:
-    """Give what sums over the ranks need beside the newest page, which may be one that was cut off."""
-    if progress is None:
+def departed_totals(known: ReplicaCounters | None, reading: EngineReading) -> DepartedTotals:
+    """Return what sums over the ranks need beside the newest page, which may be truncated."""
+    if known is None:
         return DepartedTotals(quantities=EMPTY, finished=EMPTY, histograms=reading.histograms)
-    return merge(progress.raw.gone, progress.raw.ranks, reading)
+    return merge(known.raw.departed, known.raw.ranks, reading)
 
 
-def with_stages(progress: ReplicaCounters, before: Collection[Stage], now: Collection[Stage]) -> ReplicaCounters:
-    """Give the progress with other stages followed: new ones count from the next page, those left out are forgotten.
+def with_stages(known: ReplicaCounters, before: Collection[Stage], now: Collection[Stage]) -> ReplicaCounters:
+    """Return the counters for other stages: new ones count from the next page, the others are forgotten.
 
-    What a stage that was not followed had observed so far must not look as if it had happened since.
+    What a stage observed while it was not followed must not look like new observations.
     """
-    totals = progress.totals
+    totals = known.totals
     added = set(now) - set(before)
-    shown = {stage for counters in progress.raw.ranks.values() for stage in counters.histograms}
+    shown = {stage for counters in known.raw.ranks.values() for stage in counters.histograms}
     begun = {stage: at for stage, at in totals.begun.items() if stage in now}
     return replace(
-        progress,
+        known,
         totals=replace(
             totals,
             histograms={stage: buckets for stage, buckets in totals.histograms.items() if stage in now},
@@ -132,23 +132,23 @@ def with_stages(progress: ReplicaCounters, before: Collection[Stage], now: Colle
     )
 
 
-def _beginning(reading: EngineReading, page: Raw) -> ReplicaCounters:
+def _initial(reading: EngineReading, page: RawCounters) -> ReplicaCounters:
     at = reading.at
     return ReplicaCounters(
         totals=ReplicaTotals(at=at, first_at=at, moved_at=at),
-        raw=first(page),
+        raw=as_baseline(page),
         busy=_busy(reading),
         idle=False,
         moved=EMPTY,
     )
 
 
-# ── Standing still ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Progress ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _busy(reading: EngineReading) -> frozenset[str]:
     running = Quantity.REQUESTS_RUNNING
-    return frozenset([rank for rank, said in reading.ranks.items() if said.get(running, 0.0) > 0]) or _NOBODY
+    return frozenset([rank for rank, numbers in reading.ranks.items() if numbers.get(running, 0.0) > 0]) or _NONE
 
 
 def _idle(reading: EngineReading) -> bool:
@@ -157,18 +157,18 @@ def _idle(reading: EngineReading) -> bool:
     return bool(known) and max(known) <= 0
 
 
-def _moved(progress: ReplicaCounters, reading: EngineReading, step: Step) -> Mapping[str, float]:
-    """Say when each rank moved last.  On a page that relays, ranks that are gone keep their last figures."""
-    if len(step.page) < 2 or reading.relayed:
+def _moved(known: ReplicaCounters, reading: EngineReading, change: PageChange) -> Mapping[str, float]:
+    """Return when each rank last made progress.  Not on a relayed page, where departed ranks keep their figures."""
+    if len(change.page) < 2 or reading.relayed:
         return EMPTY
-    busy = _busy(reading) & progress.busy  # work that was not there at the last page has had no time to move anything
+    busy = _busy(reading) & known.busy  # work that is new on this page cannot have moved anything yet
     return {
-        rank: progress.moved.get(rank, reading.at)
+        rank: known.moved.get(rank, reading.at)
         if rank in busy
-        and is_unchanged(step.before.get(rank, NO_COUNTERS), now)
-        and reading.activity.get(rank) == progress.activity.get(rank)
+        and is_unchanged(change.before.get(rank, NO_COUNTERS), now)
+        and reading.activity.get(rank) == known.activity.get(rank)
         else reading.at
-        for rank, now in step.page.items()
+        for rank, now in change.page.items()
         if Quantity.GENERATION_TOKENS in now.quantities
     }
 
@@ -177,34 +177,34 @@ def _moved(progress: ReplicaCounters, reading: EngineReading, step: Step) -> Map
 
 
 def _sum_up(
-    progress: ReplicaCounters,
+    known: ReplicaCounters,
     reading: EngineReading,
-    step: Step,
+    change: PageChange,
     stages: Collection[Stage],
     moved: Mapping[str, float],
 ) -> ReplicaTotals:
-    totals = progress.totals
-    pairs = [(step.before.get(rank, NO_COUNTERS), now) for rank, now in step.page.items()]
-    quantities = _grown(totals.quantities, [(old.quantities, new.quantities) for old, new in pairs])
-    finished = _grown(totals.finished, [(old.finished, new.finished) for old, new in pairs])
+    totals = known.totals
+    pairs = [(change.before.get(rank, NO_COUNTERS), now) for rank, now in change.page.items()]
+    quantities = _increased(totals.quantities, [(old.quantities, new.quantities) for old, new in pairs])
+    finished = _increased(totals.finished, [(old.finished, new.finished) for old, new in pairs])
     if len(finished) > MAX_NAMES:
-        finished = _only(finished, {outcome for now in step.page.values() for outcome in now.finished})
-    responses = _grown(totals.responses, [(step.responses_before, step.responses)])
+        finished = _only(finished, {outcome for now in change.page.values() for outcome in now.finished})
+    responses = _increased(totals.responses, [(change.responses_before, change.responses)])
     if len(responses) > MAX_NAMES:
-        responses = _only(responses, step.responses)
-    shown = _generation(step.page)
-    generation = _grown(totals.rank_generation, [(_generation(step.before), shown)])
-    if len(generation) > len(step.after.ranks):
-        generation = _only(generation, step.after.ranks)
-    histograms, begun = _grown_histograms(totals, reading.at, step, stages)
-    still = (  # work that was not there at the last page has had no time to move anything yet
-        not (step.restarted or progress.idle or _idle(reading))
+        responses = _only(responses, change.responses)
+    shown = _generation(change.page)
+    generation = _increased(totals.rank_generation, [(_generation(change.before), shown)])
+    if len(generation) > len(change.after.ranks):
+        generation = _only(generation, change.after.ranks)
+    histograms, begun = _increased_histograms(totals, reading.at, change, stages)
+    stalled = (  # work that is new on this page cannot have moved anything yet
+        not (change.restarted or known.idle or _idle(reading))
         and quantities is totals.quantities
         and finished is totals.finished
         and (responses is totals.responses or _served(responses) == _served(totals.responses))
         and histograms is totals.histograms
-        and not _moved_elsewhere(step, stages)
-        and reading.activity == progress.activity
+        and not _other_stages_moved(change, stages)
+        and reading.activity == known.activity
     )
     return ReplicaTotals(
         at=reading.at,
@@ -213,20 +213,20 @@ def _sum_up(
         quantities=quantities,
         rank_generation=generation,
         histograms=histograms,
-        restarts=totals.restarts + step.restarted,
+        restarts=totals.restarts + change.restarted,
         first_at=totals.first_at,
-        moved_at=totals.moved_at if still else reading.at,
+        moved_at=totals.moved_at if stalled else reading.at,
         rank_moved_at=min(moved.values(), default=inf),
         begun=begun,
-        withdrawn=_withdrawn(quantities, finished, responses, histograms, step),
-        withdrawn_ranks=frozenset(gone) if (gone := generation.keys() - shown.keys()) else _NOBODY,
+        withdrawn=_withdrawn(quantities, finished, responses, histograms, change),
+        withdrawn_ranks=frozenset(missing) if (missing := generation.keys() - shown.keys()) else _NONE,
     )
 
 
-def _moved_elsewhere(step: Step, stages: Collection[Stage]) -> bool:
-    """Say whether a stage that is not followed over the windows has observed something: that is progress too."""
-    for rank, now in step.page.items():
-        before = step.before.get(rank, NO_COUNTERS).histograms
+def _other_stages_moved(change: PageChange, stages: Collection[Stage]) -> bool:
+    """Return whether a stage that is not followed has new observations: that is progress too."""
+    for rank, now in change.page.items():
+        before = change.before.get(rank, NO_COUNTERS).histograms
         for stage, histogram in now.histograms.items():
             if stage not in stages:
                 old = before.get(stage)
@@ -236,7 +236,7 @@ def _moved_elsewhere(step: Step, stages: Collection[Stage]) -> bool:
 
 
 def _served(responses: Mapping[str, float]) -> dict[str, float]:
-    """Leave out 4xx: the HTTP front goes on refusing requests while the engine behind it hangs."""
+    """Return the responses without 4xx: the HTTP server goes on rejecting requests while the engine hangs."""
     return {status: number for status, number in responses.items() if status != "4xx"}
 
 
@@ -245,10 +245,10 @@ def _generation(ranks: Mapping[str, RankCounters]) -> dict[str, float]:
     return {rank: known.quantities[name] for rank, known in ranks.items() if name in known.quantities}
 
 
-def _grown(
+def _increased(
     sums: Mapping[_Key, float], pairs: Iterable[tuple[Mapping[_Key, float], Mapping[_Key, float]]]
 ) -> Mapping[_Key, float]:
-    """Give the sums with the increases added; the same object if nothing grew, so that rings can share it."""
+    """Return the sums with the increases added; the same object without any, so that windows share it."""
     grown: dict[_Key, float] | None = None
     for before, now in pairs:
         for key, value in now.items():
@@ -260,31 +260,31 @@ def _grown(
 
 
 def _only(sums: Mapping[_Key, float], names: Collection[_Key]) -> Mapping[_Key, float]:
-    """Leave out what nobody will ask for again, or too many; the same object if that is nothing."""
-    left = {name: total for name, total in sums.items() if name in names}
-    return sums if len(left) == len(sums) else left
+    """Return the sums of these names; the same object if that is all of them."""
+    kept = {name: total for name, total in sums.items() if name in names}
+    return sums if len(kept) == len(sums) else kept
 
 
-def _grown_histograms(
-    totals: ReplicaTotals, at: float, step: Step, stages: Collection[Stage]
+def _increased_histograms(
+    totals: ReplicaTotals, at: float, change: PageChange, stages: Collection[Stage]
 ) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
     for stage in stages:
-        if not any(stage in now.histograms for now in step.page.values()):
+        if not any(stage in now.histograms for now in change.page.values()):
             continue
-        known = [ranks.histograms[stage] for ranks in step.after.ranks.values() if stage in ranks.histograms]
+        known = [ranks.histograms[stage] for ranks in change.after.ranks.values() if stage in ranks.histograms]
         edges = common_bounds([histogram.bounds for histogram in known])
         old = totals.histograms.get(stage)
         if not edges:
             grown.pop(stage, None)
             begun[stage] = at
-        elif old is None and stage not in begun:  # first seen: what it holds was observed since the last page
-            grown[stage] = _with_increases(_no_observations(edges), stage, step)
+        elif old is None and stage not in begun:  # first seen: all of it was observed since the last page
+            grown[stage] = _with_increases(_no_observations(edges), stage, change)
         elif old is None or old.bounds != edges:
             grown[stage] = _no_observations(edges)
             begun[stage] = at
         else:
-            grown[stage] = _with_increases(old, stage, step)
+            grown[stage] = _with_increases(old, stage, change)
     is_unchanged = grown.keys() == totals.histograms.keys() and all(
         histogram is totals.histograms[stage] for stage, histogram in grown.items()
     )
@@ -295,14 +295,14 @@ def _no_observations(edges: tuple[float, ...]) -> Buckets:
     return Buckets(bounds=edges, counts=array("d", bytes(8 * (len(edges) + 1))))
 
 
-def _with_increases(total: Buckets, stage: Stage, step: Step) -> Buckets:
+def _with_increases(total: Buckets, stage: Stage, change: PageChange) -> Buckets:
     edges = total.bounds
     counts: Iterable[float] = total.counts
-    for rank, now in step.page.items():
+    for rank, now in change.page.items():
         histogram = now.histograms.get(stage)
         if histogram is None:
             continue
-        known = step.before.get(rank, NO_COUNTERS).histograms.get(stage)
+        known = change.before.get(rank, NO_COUNTERS).histograms.get(stage)
         if known is None:
             counts = map(add, counts, on_bounds(edges, histogram))
         elif known is histogram:
@@ -310,7 +310,7 @@ def _with_increases(total: Buckets, stage: Stage, step: Step) -> Buckets:
         elif known.counts != histogram.counts and known.bounds == histogram.bounds:
             grown = map(sub, on_bounds(edges, histogram), on_bounds(edges, known))
             counts = map(add, counts, grown)
-        # else nothing new, or new bounds without a restart: not comparable, so left out this once
+        # else nothing new, or new bounds without a restart: not comparable, left out once
     return total if counts is total.counts else Buckets(bounds=edges, counts=array("d", counts))
 
 
@@ -319,15 +319,15 @@ def _withdrawn(
     finished: Mapping[str, float],
     responses: Mapping[str, float],
     histograms: Mapping[Stage, Buckets],
-    step: Step,
+    change: PageChange,
 ) -> frozenset[str]:
-    page = step.page.values()
+    page = change.page.values()
     counted: set[Quantity] = set().union(*[now.quantities for now in page])
     observed: set[Stage] = set().union(*[now.histograms for now in page])
-    gone = {name.value for name in quantities if name not in counted}
-    gone.update([stage.value for stage in histograms if stage not in observed])
+    missing = {name.value for name in quantities if name not in counted}
+    missing.update([stage.value for stage in histograms if stage not in observed])
     if finished and not any(now.finished for now in page):
-        gone.add(FINISHED)
-    if responses and not step.responses:
-        gone.add(RESPONSES)
-    return frozenset(gone) if gone else _NOBODY
+        missing.add(FINISHED)
+    if responses and not change.responses:
+        missing.add(RESPONSES)
+    return frozenset(missing) if missing else _NONE

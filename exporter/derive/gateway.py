@@ -1,9 +1,9 @@
-"""How a gateway spreads requests: each backend's share over a window, the pool's unevenness, and who a backend is.
+"""How a gateway distributes requests: shares of backends, imbalance of pools, and the replicas behind backends.
 
 Increases are summed from page to page, so that windows continue across a restart.  A backend that a later page shows
-for the first time had no series before its first request: all of it is increase.  One that goes and comes back is
-remembered, because its old count must not look like new requests.  What a backend that is gone was sent during the
-window still counts for the others' shares.
+for the first time had no series before its first request: all of it is increase.  A backend that disappears is
+remembered, because its old count must not look like new requests when it returns.  What a departed backend was sent
+during the window still counts for the shares of the others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from math import fsum
 from msgspec import Struct
 
 from exporter.derive.assignment import Endpoint
-from exporter.derive.engine import max_to_mean
+from exporter.derive.imbalance import max_to_mean
 from exporter.derive.windows import History
 from exporter.model import EMPTY, Backend, GatewayFigures, GatewayReading
 
-MAX_REMEMBERED = 256  # backends, those that are gone included
-_CLOCK_STEP = 1.5  # seconds; start times are often computed from an uptime and jitter
+MAX_REMEMBERED = 256  # backends, departed ones included
+_CLOCK_STEP = 1.5  # seconds; start times computed from an uptime jitter
 
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1", "0.0.0.0"))
 # http://10.0.0.1:8000, grpc://[::1]:8000, 10.0.0.1:8000, and http://10.0.0.1:8000@0 with a rank at the end
@@ -28,14 +28,14 @@ _ADDRESS = re.compile(r"(?:[a-z0-9+]+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s:/@\[\]]+
 
 
 class GatewayTotals(Struct, frozen=True, kw_only=True):
-    """What every backend was sent since the gateway was first read."""
+    """Requests sent to each backend since the gateway was first read."""
 
     at: float
     sent: Mapping[Backend, float]
 
 
 class GatewayCounters(Struct, frozen=True, kw_only=True):
-    """The sums, and the counters they go on from."""
+    """The totals, and the counters that they continue from."""
 
     totals: GatewayTotals
     counters: Mapping[Backend, float]
@@ -46,65 +46,65 @@ class GatewayCounters(Struct, frozen=True, kw_only=True):
     restarts: int = 0
 
 
-def update(progress: GatewayCounters | None, reading: GatewayReading) -> GatewayCounters | None:
-    """Add what the page shows to the sums; a page cut off in the middle is no base for anything."""
+def update(known: GatewayCounters | None, reading: GatewayReading) -> GatewayCounters | None:
+    """Return the totals with the increases on this page added; a truncated page changes nothing."""
     if not reading.complete:
-        return progress
+        return known
     now = {key: load.requests for key, load in reading.backends.items() if load.requests is not None}
     pools = {pool: load.requests for pool, load in reading.pools.items() if load.requests is not None}
-    shown = [key for key in reading.backends if _counts(key, reading)]
-    restarted = progress is not None and _restarted(progress, reading, now, pools)
-    sent = dict.fromkeys(shown, 0.0) if progress is None else _sent(progress, reading, now, restarted=restarted)
+    shown = [key for key in reading.backends if _counts_requests(key, reading)]
+    restarted = known is not None and _restarted(known, reading, now, pools)
+    sent = dict.fromkeys(shown, 0.0) if known is None else _sent(known, reading, now, restarted=restarted)
     return GatewayCounters(
         totals=GatewayTotals(at=reading.at, sent=_bounded({key: sent[key] for key in shown}, sent)),
-        counters=_bounded(now, EMPTY if progress is None or restarted else progress.counters),
+        counters=_bounded(now, EMPTY if known is None or restarted else known.counters),
         pools=pools,
         truncated_pools=reading.truncated_pools,
         started=reading.started,
         uptime=reading.uptime,
-        restarts=(progress.restarts if progress is not None else 0) + restarted,
+        restarts=(known.restarts if known is not None else 0) + restarted,
     )
 
 
 def _sent(
-    progress: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], *, restarted: bool
+    known: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], *, restarted: bool
 ) -> dict[Backend, float]:
-    sent = dict(progress.totals.sent)
-    seconds = max(0.0, reading.at - progress.totals.at)
+    sent = dict(known.totals.sent)
+    seconds = max(0.0, reading.at - known.totals.at)
     for key, load in reading.backends.items():
         counter = now.get(key)
         if counter is not None:
-            # In a pool that was cut, a backend may be new to us only.
-            unseen = counter if key.pool in progress.truncated_pools else 0.0
-            before = 0.0 if restarted else progress.counters.get(key, unseen)
-            # A single counter that falls is a backend that was taken out and put back in.
+            # In a truncated pool, a backend may be new to this daemon only.
+            unseen = counter if key.pool in known.truncated_pools else 0.0
+            before = 0.0 if restarted else known.counters.get(key, unseen)
+            # A single counter that decreases is a backend that was removed and added again.
             sent[key] = sent.get(key, 0.0) + (counter - before if counter >= before else counter)
         elif load.rate is not None:
             sent[key] = sent.get(key, 0.0) + load.rate * seconds
     return sent
 
 
-def _bounded(present: Mapping[Backend, float], all_: Mapping[Backend, float]) -> Mapping[Backend, float]:
-    """Put the present ones first; of those that are gone, forget the oldest beyond the bound."""
-    gone = [key for key in all_ if key not in present]
+def _bounded(present: Mapping[Backend, float], remembered: Mapping[Backend, float]) -> Mapping[Backend, float]:
+    """Return the present ones, and of the departed ones the newest within the limit."""
+    departed = [key for key in remembered if key not in present]
     room = max(0, MAX_REMEMBERED - len(present))
-    return {**{key: all_[key] for key in gone[max(0, len(gone) - room) :]}, **present}
+    return {**{key: remembered[key] for key in departed[max(0, len(departed) - room) :]}, **present}
 
 
 def _restarted(
-    progress: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], pools: Mapping[str, float]
+    known: GatewayCounters, reading: GatewayReading, now: Mapping[Backend, float], pools: Mapping[str, float]
 ) -> bool:
-    if progress.started is not None and reading.started is not None:
-        return abs(reading.started - progress.started) > _CLOCK_STEP
-    if progress.uptime is not None and reading.uptime is not None:
-        return reading.uptime < progress.uptime
-    return any(counter < progress.counters.get(key, 0.0) for key, counter in now.items()) or any(
-        counter < progress.pools.get(pool, 0.0) for pool, counter in pools.items()
+    if known.started is not None and reading.started is not None:
+        return abs(reading.started - known.started) > _CLOCK_STEP
+    if known.uptime is not None and reading.uptime is not None:
+        return reading.uptime < known.uptime
+    return any(counter < known.counters.get(key, 0.0) for key, counter in now.items()) or any(
+        counter < known.pools.get(pool, 0.0) for pool, counter in pools.items()
     )
 
 
 def window_figures(history: History[GatewayTotals], reading: GatewayReading) -> Mapping[str, GatewayFigures]:
-    """Give the figures by window label; a window that covers no time yet is left out."""
+    """Return the figures by window label; a window that covers no time yet is left out."""
     found: dict[str, GatewayFigures] = {}
     latest = history.latest
     for label in history.labels:
@@ -123,10 +123,10 @@ def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading)
     imbalance: dict[str, float] = {}
     for pool, sent in pools.items():
         total = fsum(sent.values())
-        shown = {key: number for key, number in sent.items() if _counts(key, reading)}
+        shown = {key: number for key, number in sent.items() if _counts_requests(key, reading)}
         if total > 0:
             shares.update({key: number / total for key, number in shown.items()})
-        # A backend that is down and was sent nothing is no unevenness of the gateway's making.
+        # A backend that is down and was sent nothing is no imbalance that the gateway causes.
         able = [number for key, number in shown.items() if number > 0 or reading.backends[key].up is not False]
         ratio = max_to_mean(able)
         if ratio is not None:
@@ -134,40 +134,44 @@ def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading)
     return GatewayFigures(seconds=latest.at - base.at, shares=shares, imbalance=imbalance)
 
 
-def _counts(key: Backend, reading: GatewayReading) -> bool:
+def _counts_requests(key: Backend, reading: GatewayReading) -> bool:
     load = reading.backends.get(key)
     return load is not None and (load.requests is not None or load.rate is not None)
 
 
-# ---------------------------------------------------------------------------------------- who a backend is
+# ---------------------------------------------------------------------------------------- backends and replicas
 
 
 def match_backends(
-    backends: Sequence[Backend], places: Sequence[Endpoint], here: Callable[[str], bool] = lambda _: False
+    backends: Sequence[Backend], endpoints: Sequence[Endpoint], is_local_host: Callable[[str], bool] = lambda _: False
 ) -> Mapping[Backend, str]:
-    """Say which replica a backend is: the one polled at its address, else the one of its name.
+    """Return the replica of each backend: the one polled at its address, else the one with its name.
 
-    Addresses are compared as written, those of this machine as one, which ``here`` tells beside the usual loopback
-    names: a gateway names a replica by the node's address where the daemon found it on loopback.  Nothing is
-    resolved.  Where two replicas are at one address, there is no answer.
+    Addresses are compared as written, without resolving names.  All addresses of this machine are one: loopback
+    names, and those for which ``is_local_host`` is true, because a gateway may name a replica by the node's address
+    where the daemon polls it on loopback.  A backend whose address belongs to two replicas has none.
     """
-    if not backends or not places:
+    if not backends or not endpoints:
         return EMPTY
     by_address: dict[tuple[str, int], set[str]] = {}
-    for place in places:
-        by_address.setdefault(_spot(place.host, place.port, here), set()).add(place.replica)
-    names = {place.replica for place in places}
+    for endpoint in endpoints:
+        by_address.setdefault(_address_key(endpoint.host, endpoint.port, is_local_host), set()).add(endpoint.replica)
+    names = {endpoint.replica for endpoint in endpoints}
     found: dict[Backend, str] = {}
     for backend in backends:
         address = _ADDRESS.match(backend.name)
-        there = by_address.get(_spot(address[1] or address[2], int(address[3]), here), set()) if address else set()
-        if len(there) == 1:
-            found[backend] = next(iter(there))
-        elif not there and backend.name in names:
+        at_address = (
+            by_address.get(_address_key(address[1] or address[2], int(address[3]), is_local_host), set())
+            if address
+            else set()
+        )
+        if len(at_address) == 1:
+            found[backend] = next(iter(at_address))
+        elif not at_address and backend.name in names:
             found[backend] = backend.name
     return found
 
 
-def _spot(host: str, port: int, here: Callable[[str], bool]) -> tuple[str, int]:
+def _address_key(host: str, port: int, is_local_host: Callable[[str], bool]) -> tuple[str, int]:
     host = host.lower()
-    return ("localhost" if host in _LOCAL or here(host) else host, port)
+    return ("localhost" if host in _LOCAL or is_local_host(host) else host, port)

@@ -1,7 +1,8 @@
-"""Which processes sit on which card, and who sat there before a card stopped saying so.
+"""The processes on each card, kept while a card stops reporting them.
 
-A card that is lost, hangs, or once fails to list its processes has not changed hands: taken from its replica, nobody
-would see which replica lost it.  So it keeps those who sat there last, each for as long as the process lives.
+A card that is lost, hangs, or fails once to list its processes has not changed hands: without its processes it would
+leave its replica, and nothing would show which replica lost it.  So it keeps the last known processes, each for as
+long as the process lives.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ from collections.abc import Collection, Iterable, Mapping
 
 from exporter.model import EMPTY, CardState, Missing, Signal
 
-GpuProcesses = Mapping[
-    str, frozenset[int]
-]  # UUID of a card or instance → pids; cards on which nobody sits are left out
+GpuProcesses = Mapping[str, frozenset[int]]  # UUID of a card → pids; cards without processes are left out
 
-# These pass, and what is true of the card goes on meanwhile; of the rest, none says that anybody sits there.
-_SILENT = frozenset({Missing.ERROR, Missing.INVALID, Missing.STARTING, Missing.BUSY, Missing.SLOW, Missing.CRASHED})
+# Transient reasons.  The others say that no processes are known, or that there are none.
+_TRANSIENT = frozenset(
+    {Missing.ERROR, Missing.INVALID, Missing.STARTING, Missing.BUSY, Missing.SLOW, Missing.CRASHED}
+)
 
 
 def gpu_processes(
-    cards: Iterable[CardState], before: GpuProcesses = EMPTY, gone: Collection[int] = ()
+    cards: Iterable[CardState], before: GpuProcesses = EMPTY, exited: Collection[int] = ()
 ) -> GpuProcesses:
-    """Give who sits where.  ``before``: the same at the last time; ``gone``: pids known to be no more."""
-    found = {card.facts.uuid: _sitting(card, before, gone) for card in cards}
+    """Return the processes on each card.  ``before``: the previous result; ``exited``: pids known to have ended."""
+    found = {card.facts.uuid: _of_card(card, before, exited) for card in cards}
     return {uuid: pids for uuid, pids in found.items() if pids}
 
 
-def _sitting(card: CardState, before: GpuProcesses, gone: Collection[int]) -> frozenset[int]:
+def _of_card(card: CardState, before: GpuProcesses, exited: Collection[int]) -> frozenset[int]:
     reading = card.reading
     if reading is not None and reading.processes is not None:
         return frozenset(process.pid for process in reading.processes)
-    if reading is not None and reading.missing.get(Signal.PROCESSES) not in _SILENT:
+    if reading is not None and reading.missing.get(Signal.PROCESSES) not in _TRANSIENT:
         return frozenset()
-    return before.get(card.facts.uuid, frozenset()).difference(gone)
+    return before.get(card.facts.uuid, frozenset()).difference(exited)

@@ -1,6 +1,6 @@
-"""Share of prompt tokens found in the prefix cache: from counters where there are any, else an average of a life.
+"""Prefix-cache hit ratio: from counters where they exist, else the engine's lifetime average.
 
-Without queries the ratio is unknown, not 0: prefix caching may be off, or nobody asked.
+Without queries the ratio is not known, and not 0: prefix caching may be off, or there is no traffic.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ _ROUNDING = 1e-9
 
 
 def hit_ratio(queries: float, hits: float) -> float | None:
-    """Divide increases of the same time; None without queries, and when more was found than was looked up.
+    """Return hits over queries, both increases over the same time; None without queries, and above 1.
 
-    A ratio above 1 means that the two counters do not belong together; cutting it to 1 would make nonsense look
-    perfect.
+    A ratio above 1 means that the counters do not belong together; clamped to 1 it would look perfect.
     """
     if not queries > 0 or hits < 0:
         return None
@@ -23,7 +22,7 @@ def hit_ratio(queries: float, hits: float) -> float | None:
 
 
 def lifetime_hit_ratio(reading: EngineReading) -> float | None:
-    """Average since the engine's start as old engines say it; None where counters exist or caching is off.
+    """Return the average since the engine's start that old engines report; None where counters exist.
 
     Ranks are weighted by their prompt tokens, or equally where any rank does not count them.
     """

@@ -36,9 +36,9 @@ def sum_stages(
     before: Mapping[Stage, Mapping[str, Histogram]] = EMPTY,
     known: Mapping[Stage, Histogram] = EMPTY,
 ) -> dict[Stage, Histogram]:
-    """Add the ranks of every stage, as far as they can be added.
+    """Return the sum over the ranks of every stage that has one.
 
-    ``known``: what this gave for ``before``; stages whose every histogram is the same object are not added again.
+    ``known``: the result for ``before``; stages whose histograms are all the same objects are not added again.
     """
     found = {}
     for stage, by_rank in stages.items():
@@ -52,17 +52,17 @@ def sum_stages(
 
 
 def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:
-    """Add the ranks' histograms bucket by bucket on the bounds that all have; None when they share no finite one.
+    """Return the ranks' histograms added bucket by bucket on common bounds; None without a common finite bound.
 
-    The sum is there only if every rank has one.
+    ``sum`` is set only if every rank has one.
     """
     edges = common_bounds([histogram.bounds for histogram in histograms.values()])
     if not edges:
         return None
     counts: Iterable[float] = ()
     for histogram in histograms.values():
-        here = on_bounds(edges, histogram)
-        counts = map(add, counts, here) if counts else here
+        of_rank = on_bounds(edges, histogram)
+        counts = map(add, counts, of_rank) if counts else of_rank
     sums = [histogram.sum for histogram in histograms.values() if histogram.sum is not None]
     return Histogram(
         bounds=edges,
@@ -72,7 +72,7 @@ def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:
 
 
 def common_bounds(all_bounds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Give the bounds that all have, in the order of the first; the same object where all are equal."""
+    """Return the bounds that all have, in the order of the first; the same object where all are equal."""
     first = all_bounds[0] if all_bounds else ()
     if all(bounds is first or bounds == first for bounds in all_bounds):
         return first
@@ -81,7 +81,7 @@ def common_bounds(all_bounds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 
 def on_bounds(edges: tuple[float, ...], histogram: Histogram) -> tuple[float, ...]:
-    """Give the cumulative counts at some of a histogram's bounds, and the one for +Inf."""
+    """Return the cumulative counts at some of a histogram's bounds, and the one for +Inf."""
     if histogram.bounds is edges or histogram.bounds == edges:
         return histogram.counts
     at_bound = dict(zip(histogram.bounds, histogram.counts, strict=False))  # without +Inf, which has no bound

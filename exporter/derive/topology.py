@@ -1,13 +1,12 @@
-"""How the cards of a node reach each other: the words of ``nvidia-smi topo -m``, and the worst one in each replica.
+"""Paths between the cards of a node, in the words of ``nvidia-smi topo -m``, and the worst one of each replica.
 
-Two cards are joined by NVLink when links of one lead to the other, or when links of both lead to a switch, and the
-driver does not refuse the pair.  Only links that are active now count: cards whose links are down, or whose switch
-fabric never started, talk over PCIe, and that is what the page must say.  NV# counts the links of the card that has
-fewer.
+NVLink joins two cards if links of one lead to the other, or links of both lead to a switch, and the driver does not
+refuse the pair.  Only active links count: cards whose links are down, or whose switch fabric never started,
+communicate over PCIe.  NV# counts the links of the card that has fewer.
 
 A tensor-parallel group is as fast as the slowest path between any two of its cards.  The cards of one rank of a
-replica are such a group; where ranks are not known, all cards of the replica are.  Ranks of their own exchange
-little (except for experts spread over ranks, which this does not see).
+replica are such a group; where ranks are not known, all cards of the replica are.  Different ranks exchange little
+(except experts distributed over ranks, which is not visible here).
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ Paths = Mapping[tuple[str, str], PeerPath]  # (uuid, peer's uuid)
 
 
 def active_links(card: CardState) -> int:
-    """Count the NVLinks that are active now."""
+    """Return the number of active NVLinks."""
     return sum(card.reading.nvlink_up.values()) if card.reading is not None else 0
 
 
 def peer_paths(cards: Sequence[CardState]) -> Paths:
-    """Give the path of each ordered pair of cards that can be known; cards without a reading have none."""
+    """Return the path of each ordered pair of cards where it is known; cards without a reading have none."""
     read = [card for card in cards if card.reading is not None and card.topology is not None]
     found = {}
     for one in read:
@@ -57,55 +56,55 @@ def _ends(card: CardState) -> CardTopology:
 
 
 def _known(one: CardState, other: CardState) -> list[Peer]:
-    """Give what the driver said of a pair; asked from either side, it should say the same."""
+    """Return what the driver reports of a pair, from either side; both should be the same."""
     sides = (_ends(one).peers.get(other.facts.uuid), _ends(other).peers.get(one.facts.uuid))
     return [side for side in sides if side is not None]
 
 
-def _joined(one: CardState, other: CardState) -> str:
-    """Give the driver's word on NVLink between a pair; where the two sides differ, the refusal."""
+def _nvlink_status(one: CardState, other: CardState) -> str:
+    """Return the driver's status of NVLink between a pair; where the two sides differ, the refusal."""
     words = {side.access["nvlink"] for side in _known(one, other) if "nvlink" in side.access}
     refusals = sorted(words - {"ok", "unknown"})
     return refusals[0] if refusals else "ok" if "ok" in words else ""
 
 
 def pci_path(one: CardState, other: CardState) -> str:
-    """Give the way over PCIe, the farther one where the two sides differ, "" where the driver does not say."""
+    """Return the path over PCIe, the longer one where the two sides differ, "" if not reported."""
     return max((side.pci_path for side in _known(one, other) if side.pci_path), key=PCI_PATHS.index, default="")
 
 
 def _path(one: CardState, other: CardState) -> str:
-    """Give the word; "" rather than a way over PCIe while it is not known whether NVLink joins the two."""
-    joined = _joined(one, other)
-    if joined not in {"", "ok"}:
+    """Return the path; "" rather than one over PCIe while it is not known whether NVLink joins the two."""
+    nvlink = _nvlink_status(one, other)
+    if nvlink not in {"", "ok"}:
         return pci_path(one, other)
-    count = _joining_links(one, other, certain=joined == "ok")
+    count = _joining_links(one, other, certain=nvlink == "ok")
     if count:
         return f"NV{count}"
-    if _unsure(one) or _unsure(other):
+    if _links_unknown(one) or _links_unknown(other):
         return ""
-    guess = _blind(one, other) and joined != "ok" and active_links(one) and active_links(other)
+    guess = _ends_unknown(one, other) and nvlink != "ok" and active_links(one) and active_links(other)
     return "" if guess else pci_path(one, other)
 
 
-def _unsure(card: CardState) -> bool:
-    """Say whether the state of some of the card's links could not be read this time."""
+def _links_unknown(card: CardState) -> bool:
+    """Return whether the state of some of the card's links could not be read this time."""
     missing = card.reading.missing.get(Signal.NVLINK_STATE) if card.reading is not None else None
     return missing not in {None, Missing.UNSUPPORTED}
 
 
 def _joining_links(one: CardState, other: CardState, *, certain: bool) -> int:
-    """Count the active links that join two cards; ``certain``: the driver says that some do."""
+    """Return the number of active links that join two cards; ``certain``: the driver reports that some do."""
     direct = min(_toward(one, other), _toward(other, one)) or max(_toward(one, other), _toward(other, one))
     switched = min(_through_switch(one), _through_switch(other))
-    if direct or switched or not (certain and _blind(one, other)):
+    if direct or switched or not (certain and _ends_unknown(one, other)):
         return direct or switched
-    # A driver that does not say where links lead, but that some join these two.
+    # The driver does not report where links lead, but that some join these two.
     return min(active_links(one), active_links(other))
 
 
-def _blind(one: CardState, other: CardState) -> bool:
-    """Say whether links of both cards may lead anywhere, as nobody said where."""
+def _ends_unknown(one: CardState, other: CardState) -> bool:
+    """Return whether the far ends of both cards' links are not known."""
     return not any(end.kind != "unknown" for card in (one, other) for end in _ends(card).links.values())
 
 
@@ -115,8 +114,8 @@ def _active_ends(card: CardState) -> Iterator[LinkEnd]:
 
 
 def _toward(card: CardState, other: CardState) -> int:
-    place = other.facts.pci_bus_id.upper()
-    return sum(place == end.pci_bus_id.upper() for end in _active_ends(card)) if place else 0
+    address = other.facts.pci_bus_id.upper()
+    return sum(address == end.pci_bus_id.upper() for end in _active_ends(card)) if address else 0
 
 
 def _through_switch(card: CardState) -> int:
@@ -129,8 +128,8 @@ def _access(one: CardState, other: CardState) -> str:
     return ",".join(granted) or next(iter(known.values()), "")
 
 
-def badness(path: str) -> int:
-    """Give the place of a path in the order from good to bad: all NVLink before all PCIe, more links first."""
+def path_order(path: str) -> int:
+    """Return the position of a path from good to bad: all NVLink before all PCIe, more links first."""
     if path in PCI_PATHS:
         return PCI_PATHS.index(path)
     return -int(path[2:])
@@ -139,14 +138,14 @@ def badness(path: str) -> int:
 def group_paths(
     cards: Sequence[CardState], assignments: Sequence[GpuAssignment], paths: Paths
 ) -> tuple[GroupPaths, ...]:
-    """Give one row per replica in which at least two cards work together, by name; order of input does not matter."""
+    """Return one row per replica in which at least two cards work together, by name; in any order of input."""
     by_uuid = {card.facts.uuid: card for card in cards}
-    teams: dict[str, dict[str, set[str]]] = {}
+    groups: dict[str, dict[str, set[str]]] = {}
     for assignment in assignments:
         if assignment.uuid in by_uuid:
-            teams.setdefault(assignment.replica, {}).setdefault(assignment.rank, set()).add(assignment.uuid)
+            groups.setdefault(assignment.replica, {}).setdefault(assignment.rank, set()).add(assignment.uuid)
     found = []
-    for replica, ranks in sorted(teams.items()):
+    for replica, ranks in sorted(groups.items()):
         pairs = {pair for uuids in ranks.values() for pair in combinations(sorted(uuids), 2)}
         if pairs:
             found.append(_group(replica, sorted(pairs), by_uuid, paths))
@@ -157,19 +156,19 @@ def _group(
     replica: str, pairs: Sequence[tuple[str, str]], cards: Mapping[str, CardState], paths: Paths
 ) -> GroupPaths:
     known = [paths[pair].path for pair in pairs if pair in paths]
-    whole = len(known) == len(pairs)
-    worst = max(known, key=badness) if whole else ""
-    apart = [_apart(cards[one], cards[other]) for one, other in pairs]
+    complete = len(known) == len(pairs)
+    worst = max(known, key=path_order) if complete else ""
+    across = [_across_sockets(cards[one], cards[other]) for one, other in pairs]
     return GroupPaths(
         replica=replica,
         worst=worst,
-        over_pcie=_any([*[path in PCI_PATHS for path in known], *([] if whole else [None])]),
-        cross_sockets=_any(apart),
+        over_pcie=_any([*[path in PCI_PATHS for path in known], *([] if complete else [None])]),
+        cross_sockets=_any(across),
     )
 
 
-def _apart(one: CardState, other: CardState) -> bool | None:
-    """Say whether two cards stand behind different sockets; else, where that is known, different NUMA nodes."""
+def _across_sockets(one: CardState, other: CardState) -> bool | None:
+    """Return whether two cards are attached to different sockets or, without a PCIe path, to different NUMA nodes."""
     path = pci_path(one, other)
     if path:
         return path == _FARTHEST
@@ -178,7 +177,7 @@ def _apart(one: CardState, other: CardState) -> bool | None:
 
 
 def _any(answers: Sequence[bool | None]) -> bool | None:
-    """Give True as soon as one is, False only when all are, else None."""
+    """Return True if one is, False only if all are, else None."""
     if True in answers:
         return True
     return None if None in answers else False

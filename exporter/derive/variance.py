@@ -1,25 +1,25 @@
-"""At which layer unevenness arises: between replicas, between ranks of a replica, or between cards of a rank.
+"""The layer at which imbalance arises: between replicas, between ranks of a replica, or between cards of a rank.
 
-The gateway spreads load over replicas, the engine's scheduler over ranks, and the cards of a rank should all do the
-same.  A nested analysis of variance says how much of the unevenness of a model's cards lies at each of the three.
-With x the signal of card k in rank j of replica i, and a mean m over whatever its index names:
+The gateway distributes load over replicas, the engine's scheduler over ranks, and the cards of a rank should all do
+the same.  A nested analysis of variance gives the part of a model's variance that arises at each layer.
+With x the signal of card k in rank j of replica i, and m the mean over what its index names:
 
     sum (x_ijk - m)^2  =  sum n_i (m_i - m)^2  +  sum n_ij (m_ij - m_i)^2  +  sum (x_ijk - m_ij)^2
          total                 "replica"                 "rank"                     "card"
 
-A share is one term over the total.  Every card weighs the same, so a replica of four cards (n_i = 4) weighs twice as
-much as one of two; only cards that have the signal count.  Request load is said by rank, so there a rank stands where
-a card stands above, every rank weighs the same, and there is no layer "card".
+A share is one term over the total.  Every card has the same weight, so a replica of four cards (n_i = 4) weighs
+twice as much as one of two; only cards that have the signal count.  Request load is reported by rank: there a rank
+takes the place of a card, every rank has the same weight, and there is no layer "card".
 
 - A layer without two members to compare (one replica, one rank in every replica, one card in every rank) has no
-  share: it is absent, and the others still add up to 1.
-- A total of 0 gives no shares at all; so does one that is only rounding (standard deviation below a billionth of the
+  share; the others still sum to 1.
+- A total of 0 gives no shares; neither does one that is only rounding (standard deviation below a billionth of the
   largest value).
-- Shares say where, not how much: read them beside the coefficient of variation.  They are shares of the sample, no
+- Shares say where, not how much: read them with the coefficient of variation.  They are shares of the sample, and no
   estimates of variance components: pure noise over n cards gives each layer its degrees of freedom over n - 1, so
-  2 replicas of 4 cards show 1/7 for "replica" when nothing is wrong.
-- Cards whose rank is not known are one rank.  A card on which several ranks of a replica work is in a rank of its
-  own kind.  A card of several replicas is left out: nobody knows whose load it shows.
+  2 replicas of 4 cards show 1/7 for "replica" although nothing is wrong.
+- Cards whose rank is not known are one rank.  Cards that several ranks of a replica share are a rank of their own.
+  A card of several replicas is left out, because its load cannot be attributed.
 """
 
 from __future__ import annotations
@@ -46,47 +46,47 @@ _LOADS = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING)
 _ROUNDING = 1e-9  # of the largest value
 
 Nested = Sequence[Sequence[Sequence[float]]]  # replicas of ranks of cards
-_Team = Sequence[Sequence[Sequence[Mapping[Signal, float]]]]
+_Group = Sequence[Sequence[Sequence[Mapping[Signal, float]]]]
 
 
 def variance_breakdowns(
     cards: Sequence[CardState], replicas: Sequence[ReplicaState], assignments: Sequence[GpuAssignment]
 ) -> tuple[VarianceBreakdown, ...]:
-    """Give one row per model and signal that at least two cards (or ranks) have; models by name.
+    """Return one row per model and signal that at least two cards (or ranks) have; models by name.
 
-    Replicas whose model is not known are compared with nobody.  The order of the arguments does not matter.
+    Replicas whose model is not known are left out.  The order of the arguments does not matter.
     """
-    teams = _teams(cards, replicas, assignments)
+    groups = _groups(cards, replicas, assignments)
     models: dict[str, list[ReplicaState]] = {}
     for replica in replicas:
         if replica.labels.model:
             models.setdefault(replica.labels.model, []).append(replica)
     rows: list[VarianceBreakdown | None] = []
     for model in sorted(models):
-        if model in teams:
-            rows += [_row(model, signal.value, _values(teams[model], signal)) for signal in SIGNALS]
+        if model in groups:
+            rows += [_row(model, signal.value, _values(groups[model], signal)) for signal in SIGNALS]
         rows += [_row(model, quantity.value, _loads(models[model], quantity)) for quantity in _LOADS]
         rows.append(_row(model, TOKEN_RATE, _rates(models[model])))
     return tuple(row for row in rows if row is not None)
 
 
 def variance_breakdown(values: Nested) -> tuple[float | None, Mapping[str, float]] | None:
-    """Give the coefficient of variation and the shares by layer; None for fewer than two values.
+    """Return the coefficient of variation and the shares by layer; None for fewer than two values.
 
-    Values are finite.  The coefficient is None when the mean is not above 0.
+    Values are finite.  The coefficient is None if the mean is not above 0.
     """
-    team = [[rank for rank in replica if rank] for replica in values]
-    team = [replica for replica in team if replica]
-    every = [value for replica in team for rank in replica for value in rank]
+    group = [[rank for rank in replica if rank] for replica in values]
+    group = [replica for replica in group if replica]
+    every = [value for replica in group for rank in replica for value in rank]
     if len(every) < 2:
         return None
     peak = max(map(abs, every))
     if peak == 0:
         return None, EMPTY
-    # Relative to the largest, so that neither squares nor tiny values leave the range of numbers.
+    # Relative to the largest value, so that squares neither overflow nor underflow.
     every = [value / peak for value in every]
     mean = average(every)
-    sums = _sums_of_squares(team, peak, mean)
+    sums = _sums_of_squares(group, peak, mean)
     total = fsum(sums.values())
     if total <= len(every) * _ROUNDING * _ROUNDING:
         return 0.0 if mean > 0 else None, EMPTY
@@ -94,27 +94,27 @@ def variance_breakdown(values: Nested) -> tuple[float | None, Mapping[str, float
     return coefficient, {layer: square / total for layer, square in sums.items()}
 
 
-def _sums_of_squares(team: Nested, peak: float, mean: float) -> dict[str, float]:
-    """Give the terms of the layers that exist; the term of one that does not is 0."""
-    replica_term: list[float] = []
-    rank_term: list[float] = []
-    card_term: list[float] = []
-    for replica in team:
+def _sums_of_squares(group: Nested, peak: float, mean: float) -> dict[str, float]:
+    """Return the terms of the layers that exist; the others' are 0."""
+    replica_squares: list[float] = []
+    rank_squares: list[float] = []
+    card_squares: list[float] = []
+    for replica in group:
         ranks = [[value / peak for value in rank] for rank in replica]
-        own = average([value for rank in ranks for value in rank])
-        replica_term.append(sum(map(len, ranks)) * (own - mean) ** 2)
+        replica_mean = average([value for rank in ranks for value in rank])
+        replica_squares.append(sum(map(len, ranks)) * (replica_mean - mean) ** 2)
         for rank in ranks:
-            middle = average(rank)
-            rank_term.append(len(rank) * (middle - own) ** 2)
+            rank_mean = average(rank)
+            rank_squares.append(len(rank) * (rank_mean - replica_mean) ** 2)
             if len(rank) > 1:
-                card_term += [(value - middle) ** 2 for value in rank]
+                card_squares += [(value - rank_mean) ** 2 for value in rank]
     found = {}
-    if len(team) > 1:
-        found[REPLICA] = fsum(replica_term)
-    if len(rank_term) > len(team):
-        found[RANK] = fsum(rank_term)
-    if card_term:
-        found[CARD] = fsum(card_term)
+    if len(group) > 1:
+        found[REPLICA] = fsum(replica_squares)
+    if len(rank_squares) > len(group):
+        found[RANK] = fsum(rank_squares)
+    if card_squares:
+        found[CARD] = fsum(card_squares)
     return found
 
 
@@ -125,13 +125,13 @@ def _row(model: str, signal: str, values: Nested) -> VarianceBreakdown | None:
     return VarianceBreakdown(model=model, signal=signal, coefficient_of_variation=found[0], shares=found[1])
 
 
-# ── Who works with whom ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _teams(
+def _groups(
     cards: Sequence[CardState], replicas: Iterable[ReplicaState], assignments: Iterable[GpuAssignment]
-) -> dict[str, _Team]:
-    """Nest the signals of every model's cards: replicas of ranks of cards."""
+) -> dict[str, _Group]:
+    """Return the signals of every model's cards, nested: replicas of ranks of cards."""
     users: dict[str, dict[str, set[str]]] = {}  # uuid → replica → ranks
     for assignment in assignments:
         users.setdefault(assignment.uuid, {}).setdefault(assignment.replica, set()).add(assignment.rank)
@@ -143,15 +143,15 @@ def _teams(
             continue
         ((replica, ranks),) = replica_ranks.items()
         if replica in models:
-            team = found.setdefault(models[replica], {}).setdefault(replica, {})
-            team.setdefault(frozenset(ranks), []).append(card.reading.signals)
+            group = found.setdefault(models[replica], {}).setdefault(replica, {})
+            group.setdefault(frozenset(ranks), []).append(card.reading.signals)
     return {model: [list(ranks.values()) for ranks in by_replica.values()] for model, by_replica in found.items()}
 
 
-def _values(team: _Team, signal: Signal) -> Nested:
+def _values(group: _Group, signal: Signal) -> Nested:
     return [
         [[card[signal] for card in rank if signal in card and isfinite(card[signal])] for rank in replica]
-        for replica in team
+        for replica in group
     ]
 
 
@@ -165,7 +165,7 @@ def _by_rank(reading: EngineReading, quantity: Quantity) -> list[list[float]]:
 
 
 def _rates(replicas: Sequence[ReplicaState]) -> Nested:
-    """Give the token rates of the first window that at least two ranks have: windows must not be mixed."""
+    """Return the token rates of the first window that at least two ranks have: windows must not be mixed."""
     for label in dict.fromkeys(label for replica in replicas for label in replica.windows):
         found = [
             [[rate] for rate in replica.windows[label].rank_token_rates.values() if isfinite(rate)]

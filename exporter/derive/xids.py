@@ -1,25 +1,27 @@
-"""XIDs of all cards, counted once although two sources report them.
+"""Counters of XIDs by GPU, each event counted once although two sources report it.
 
-NVML's events miss some codes (79, 119 and 120 among them), the kernel log may be unreadable or rate-limited, so both
-are read.  A report is a new event unless another source reported the same code on the same card within ``WINDOW``
-seconds and that event was not told by this source yet: of n reports by one source and m by another, max(n, m) count.
+NVML events miss some codes (79, 119 and 120 among them), and the kernel log may be unreadable or rate-limited, so
+both are read.  A report is a new event unless another source reported the same code on the same GPU within
+``MERGE_WINDOW`` seconds and this source has not reported that event yet: of n reports by one source and m by
+another, max(n, m) count.
 
-One error is often several lines of the kernel log, and they may come slowly.  Lines of one code and card are one
-report as long as each follows the one before within ``BURST`` seconds, but for no longer than ``LONGEST_BURST``
-seconds after the first, so that a fault that never ends goes on counting.  NVML's events each count.
+One error is often several lines of the kernel log, and they may be slow.  Lines of one code and GPU are one report
+while each follows the previous one within ``BURST`` seconds, for at most ``MAX_BURST`` seconds after the first, so
+that an endless fault goes on counting.  Every NVML event counts.
 
-Counters are kept by UUID, so neither an index that changes nor a new driver worker touches them.  A report about a
-place on the bus where no card is known is kept under ``unknown-PCI``, and moves to the card when it becomes known.
+Counters are kept by UUID, so that neither a changed index nor a new driver worker affects them.  Reports about a PCI
+address without a known GPU are kept under ``unknown-ADDRESS``, and move to the GPU when it is known.
 
-What befell an instance of a divided card (MIG) is counted under the instance, or under its card where the instance is
-not known.  As one source may name the instance and the other the card only, the two are looked at together.  Counters
-of an instance go when it is taken away.
+Errors of a MIG instance are counted under the instance, or under its GPU where the instance is not known.  One source
+may name the instance and the other only the GPU, so their counters are compared with each other.  The counters of an
+instance end with it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -35,156 +37,161 @@ from exporter.model import (
     canonical_pci,
 )
 
-WINDOW = 10.0  # seconds
-BURST = 5.0  # seconds from the line before
-LONGEST_BURST = 10.0  # seconds from the first line
-MAX_CODES = 32  # of a card, those shown from the start included; what comes after them is "other"
-MAX_UNKNOWN = 16  # places without a known card
+MERGE_WINDOW = 10.0  # seconds
+BURST = 5.0  # seconds after the previous line
+MAX_BURST = 10.0  # seconds after the first line
+MAX_CODES = 32  # of a card, those exposed from the start included; further codes are "other"
+MAX_UNKNOWN = 16  # PCI addresses without a known GPU
 MAX_CARDS = 128
-MAX_OPEN = 256  # events of one code and card that another source may still report
+MAX_PENDING = 256  # events of one code and card that another source may still report
 OTHER = -1
 
-_GRAIN = 0.25  # seconds; events this close to each other wait together for the other source
+_GROUPED = 0.25  # seconds; events this close are matched with the other source's together
+
+
+class GpuIdentity(NamedTuple):
+    """The GPU or instance that a report is about, as far as it is known: "" for index and address, "unknown"."""
+
+    gpu: str
+    uuid: str
+    pci: str
 
 
 class _Event(Struct):
-    """``times`` events at about ``at``, and who has reported them."""
+    """``times`` events at about ``at``, and the sources that reported them."""
 
     at: float
     times: int
     sources: frozenset[str]
 
 
-class _Tally(Struct):
+class _Counter(Struct):
     count: int = 0
     last_unix_time: float | None = None
-    burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first line and its newest
-    open: deque[_Event] = field(default_factory=deque)
+    burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first and its newest line
+    pending: deque[_Event] = field(default_factory=deque)
 
-    def take(self, source: str, times: int, at: float, kin: Sequence[_Tally] = ()) -> int:
-        """Say how many of ``times`` reports are events that nobody has reported.
+    def record(self, source: str, times: int, at: float, related: Sequence[_Counter] = ()) -> int:
+        """Count ``times`` reports; return how many of them are new events.
 
-        ``kin``: the same code where another source may have reported the same event.
+        ``related``: counters of the same code where another source may have reported the same event.
         """
-        for one in (self, *kin):
+        for one in (self, *related):
             one._expire(at)
-        if source == BUS and any(one.open for one in (self, *kin)):
-            return 0  # the line without a number says again what a numbered one says
+        if source == BUS and any(one.pending for one in (self, *related)):
+            return 0  # a line without an XID repeats one with an XID
         if source == KERNEL_LOG and not self._begins_burst(at):
             return 0
-        left = times
-        for one in (self, *kin):
-            left = one._match(source, left)
-        if left:
-            self._open(_Event(at, left, frozenset({source})))
-        self.count += left
-        return left
+        unmatched = times
+        for one in (self, *related):
+            unmatched = one._match(source, unmatched)
+        if unmatched:
+            self._add_pending(_Event(at, unmatched, frozenset({source})))
+        self.count += unmatched
+        return unmatched
 
     def _begins_burst(self, at: float) -> bool:
-        """Note a line of the kernel log; say whether it is more than a further line of what was told before."""
+        """Record a line of the kernel log; return whether it begins a new report."""
         first, newest = self.burst
-        begins = at - newest >= BURST or at - first >= LONGEST_BURST
+        begins = at - newest >= BURST or at - first >= MAX_BURST
         self.burst = (at if begins else first, at)
         return begins
 
     def _expire(self, at: float) -> None:
-        while self.open and self.open[0].at < at - WINDOW:
-            self.open.popleft()
+        while self.pending and self.pending[0].at < at - MERGE_WINDOW:
+            self.pending.popleft()
 
     def _match(self, source: str, times: int) -> int:
-        """Mark events that other sources reported, oldest first; give how many reports are left over."""
-        left = times
-        for place, event in enumerate(self.open):
-            if left and source not in event.sources:
-                if event.times > left:
-                    rest = _Event(event.at, event.times - left, event.sources)
-                    event.times, event.sources = left, event.sources | {source}
-                    self.open.insert(place + 1, rest)
+        """Match reports with events of other sources, oldest first; return the number of reports without a match."""
+        unmatched = times
+        for place, event in enumerate(self.pending):
+            if unmatched and source not in event.sources:
+                if event.times > unmatched:
+                    rest = _Event(event.at, event.times - unmatched, event.sources)
+                    event.times, event.sources = unmatched, event.sources | {source}
+                    self.pending.insert(place + 1, rest)
                     self._bound()
                     return 0
                 event.sources |= {source}
-                left -= event.times
-        return left
+                unmatched -= event.times
+        return unmatched
 
-    def _open(self, event: _Event) -> None:
-        newest = self.open[-1] if self.open else None
-        if newest is not None and newest.sources == event.sources and event.at - newest.at < _GRAIN:
+    def _add_pending(self, event: _Event) -> None:
+        newest = self.pending[-1] if self.pending else None
+        if newest is not None and newest.sources == event.sources and event.at - newest.at < _GROUPED:
             newest.times += event.times
         else:
-            self.open.append(event)
+            self.pending.append(event)
             self._bound()
 
     def _bound(self) -> None:
-        while len(self.open) > MAX_OPEN:
-            self.open.popleft()
+        while len(self.pending) > MAX_PENDING:
+            self.pending.popleft()
 
-    def absorb(self, other: _Tally) -> None:
-        """Take over what was counted before the card was known."""
+    def absorb(self, other: _Counter) -> None:
+        """Add what was counted before the GPU was known."""
         self.count += other.count
         walls = [wall for wall in (self.last_unix_time, other.last_unix_time) if wall is not None]
         self.last_unix_time = max(walls, default=None)
         self.burst = max(self.burst, other.burst)
-        self.open = deque(sorted([*self.open, *other.open], key=lambda event: event.at), maxlen=MAX_OPEN)
+        self.pending = deque(sorted([*self.pending, *other.pending], key=lambda event: event.at), maxlen=MAX_PENDING)
 
 
 class _Card(Struct):
     uuid: str
     index: str
-    tallies: dict[int, _Tally]
-    present: bool = True  # in the driver's view
+    counters: dict[int, _Counter]
+    present: bool = True  # listed by the driver
     pci: str = ""
-    parent: str = ""  # UUID of the card that this is an instance of
+    parent: str = ""  # UUID of the MIG-enabled GPU of this instance
 
     @property
     def seen(self) -> bool:
-        return any(tally.last_unix_time is not None for tally in self.tallies.values())
+        return any(counter.last_unix_time is not None for counter in self.counters.values())
 
 
 class XidCounters:
-    """Every card's XIDs.  Not locked: the owner sees to that."""
+    """XID counters of all cards.  Not locked; the owner does that."""
 
     def __init__(self, always: Collection[int], kept: Collection[int] = ()) -> None:
-        """Know no card yet.  ``always``: the codes that every known card shows from the start.
-
-        ``kept``: codes that are never counted as "other", because some page shows them as 0 until they come.
-        """
+        """Expose the codes ``always`` for every known GPU; never count the codes ``kept`` as "other"."""
         self._always = tuple(sorted(always))
         self._kept = frozenset(kept)
         self._cards: dict[str, _Card] = {}
         self._by_pci: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # the same, as the kernel log says it
-        self._parts: dict[str, CardState] = {}  # instances of divided cards
+        self._uuids_from_log: dict[str, str] = {}  # PCI address → UUID according to the kernel log
+        self._instances: dict[str, CardState] = {}  # MIG instances
         self._facts: tuple[object, ...] = ()
-        self.dropped = 0  # reports about more unknown places than are kept
+        self.dropped = 0  # reports about PCI addresses beyond MAX_UNKNOWN
 
-    def learn(self, cards: Sequence[CardState]) -> bool:
-        """Note which cards there are and where; say whether anything changed."""
+    def update_gpus(self, cards: Sequence[CardState]) -> bool:
+        """Update the cards and their PCI addresses; return whether anything changed."""
         facts = tuple(card.facts for card in cards)
         if facts == self._facts:
             return False
         self._facts = facts
         for card in self._cards.values():
             card.present = False
-        self._parts = {card.facts.uuid: card for card in cards if card.facts.instance is not None}
+        self._instances = {card.facts.uuid: card for card in cards if card.facts.instance is not None}
         for one in facts:
             if one.instance is not None:
-                self._know_part(one.uuid)
-            elif not one.uuid.startswith(("MIG-", "unknown-")):  # a stranger has no name yet
-                self._know(one.uuid, str(one.index), canonical_pci(one.pci_bus_id))
+                self._add_instance(one.uuid)
+            elif not one.uuid.startswith(("MIG-", "unknown-")):  # unidentified GPUs have no UUID yet
+                self._add_gpu(one.uuid, str(one.index), canonical_pci(one.pci_bus_id))
         gone = [uuid for uuid, card in self._cards.items() if not card.present and (card.parent or not card.seen)]
         for uuid in gone:
             del self._cards[uuid]
         return True
 
-    def named(self, pci: str, uuid: str) -> None:
-        """Note what the kernel log calls a card, which the driver may never list again; the driver goes first."""
-        if pci in self._by_pci or (pci not in self._names and len(self._names) >= MAX_CARDS):
+    def set_uuid(self, pci: str, uuid: str) -> None:
+        """Record the UUID of an address from the kernel log; the driver's word goes first."""
+        if pci in self._by_pci or (pci not in self._uuids_from_log and len(self._uuids_from_log) >= MAX_CARDS):
             return
-        self._names[pci] = uuid
+        self._uuids_from_log[pci] = uuid
         if f"unknown-{pci}" in self._cards:
-            self._settle(pci, uuid)
+            self._adopt(pci, uuid)
 
-    def _know(self, uuid: str, index: str, pci: str) -> None:
+    def _add_gpu(self, uuid: str, index: str, pci: str) -> None:
         card = self._cards.get(uuid)
         if card is None:
             if len(self._cards) >= MAX_CARDS:
@@ -192,104 +199,110 @@ class XidCounters:
             card = self._cards[uuid] = _Card(uuid, index, {})
         card.index, card.present, card.pci = index, True, pci
         for code in self._always:
-            card.tallies.setdefault(code, _Tally())
+            card.counters.setdefault(code, _Counter())
         if pci:
             self._by_pci[pci] = uuid
-            self._settle(pci, uuid)
+            self._adopt(pci, uuid)
 
-    def _know_part(self, uuid: str) -> None:
-        """Note that an instance is there; it has no zeros from the start, as most errors befall the whole card."""
+    def _add_instance(self, uuid: str) -> None:
+        """Record an instance; without zeros from the start, because most errors affect the whole GPU."""
         card = self._cards.get(uuid)
         if card is not None:
-            card.index, card.present = self._parts[uuid].labels.gpu, True
+            card.index, card.present = self._instances[uuid].labels.gpu, True
 
-    def _settle(self, pci: str, uuid: str) -> None:
-        """Give the card at a place what was reported of the place before anybody knew who it is."""
+    def _adopt(self, pci: str, uuid: str) -> None:
+        """Move what was reported of an address to its GPU, which was not known then."""
         before = self._cards.pop(f"unknown-{pci}", None)
         if before is None:
             return
         card = self._cards.setdefault(uuid, _Card(uuid, "", {}, present=False))
-        for code, tally in before.tallies.items():
-            card.tallies.setdefault(self._code(card, code), _Tally()).absorb(tally)
+        for code, counter in before.counters.items():
+            card.counters.setdefault(self._code(card, code), _Counter()).absorb(counter)
 
     def add(self, report: XidReport) -> int:
-        """Take in a report; give the number of events in it that nobody has reported yet."""
+        """Count a report; return the number of new events in it."""
         card = self._card(report)
         if card is None:
             self.dropped += report.times
             return 0
-        tally = card.tallies.setdefault(self._code(card, report.xid), _Tally())
-        new = 0 if report.old else tally.take(report.source, report.times, report.at, self._kin(card, report.xid))
+        counter = card.counters.setdefault(self._code(card, report.xid), _Counter())
+        new = (
+            0
+            if report.old
+            else counter.record(report.source, report.times, report.at, self._related(card, report.xid))
+        )
         if report.old or new:
-            tally.last_unix_time = (
-                report.unix_time if tally.last_unix_time is None else max(tally.last_unix_time, report.unix_time)
+            counter.last_unix_time = (
+                report.unix_time if counter.last_unix_time is None else max(counter.last_unix_time, report.unix_time)
             )
         return new
 
     def _card(self, report: XidReport) -> _Card | None:
-        uuid = report.uuid or self._by_pci.get(report.pci) or self._names.get(report.pci)
+        uuid = report.uuid or self._by_pci.get(report.pci) or self._uuids_from_log.get(report.pci)
         if not uuid:
             uuid = f"unknown-{report.pci}" if report.pci else "unknown"
-        uuid = self._part(uuid, report.instance) or uuid
+        uuid = self._instance_uuid(uuid, report.instance) or uuid
         card = self._cards.get(uuid)
-        if card is None and uuid in self._parts and len(self._cards) < MAX_CARDS:
-            card = self._cards[uuid] = self._made_part(uuid)
+        if card is None and uuid in self._instances and len(self._cards) < MAX_CARDS:
+            card = self._cards[uuid] = self._new_instance(uuid)
         if card is None:
-            strangers = sum(not card.present for card in self._cards.values())
-            if strangers >= MAX_UNKNOWN or len(self._cards) >= MAX_CARDS:
+            unlisted = sum(not card.present for card in self._cards.values())
+            if unlisted >= MAX_UNKNOWN or len(self._cards) >= MAX_CARDS:
                 return None
             card = self._cards[uuid] = _Card(uuid, "", {}, present=False)
         return card
 
-    def _part(self, uuid: str, part: InstanceId) -> str:
-        """Give the UUID of an instance of a card; "" where it is not known, or not which of several it is."""
-        if part == WHOLE_GPU:
+    def _instance_uuid(self, uuid: str, instance_id: InstanceId) -> str:
+        """Return the UUID of an instance of a GPU; "" if it is not known, or ambiguous."""
+        if instance_id == WHOLE_GPU:
             return ""
         found = []
-        for one, state in self._parts.items():
+        for instance_uuid, state in self._instances.items():
             instance = state.facts.instance
-            if instance is None or (instance.parent, instance.gpu_instance) != (uuid, part.gpu_instance):
+            if instance is None or (instance.parent, instance.gpu_instance) != (uuid, instance_id.gpu_instance):
                 continue
-            if part.compute_instance in {None, instance.compute_instance}:
-                found.append(one)
+            if instance_id.compute_instance in {None, instance.compute_instance}:
+                found.append(instance_uuid)
         return found[0] if len(found) == 1 else ""
 
-    def _made_part(self, uuid: str) -> _Card:
-        state = self._parts[uuid]
+    def _new_instance(self, uuid: str) -> _Card:
+        state = self._instances[uuid]
         parent = state.facts.instance.parent if state.facts.instance is not None else ""
         whole = self._cards.get(parent)
         return _Card(uuid, state.labels.gpu, {}, pci=whole.pci if whole is not None else "", parent=parent)
 
-    def _kin(self, card: _Card, code: int) -> list[_Tally]:
-        """Give the tallies of the code on the card of an instance, or on the instances of a card."""
+    def _related(self, card: _Card, code: int) -> list[_Counter]:
+        """Return the counters of the code on the GPU of an instance, or on the instances of a GPU."""
         if card.parent:
-            kin = [self._cards[card.parent]] if card.parent in self._cards else []
+            related = [self._cards[card.parent]] if card.parent in self._cards else []
         else:
-            kin = [one for one in self._cards.values() if one.parent == card.uuid] if self._parts else []
-        return [one.tallies[code] for one in kin if code in one.tallies]
+            related = [one for one in self._cards.values() if one.parent == card.uuid] if self._instances else []
+        return [one.counters[code] for one in related if code in one.counters]
 
     def _code(self, card: _Card, code: int) -> int:
-        if code in card.tallies or code in self._kept:
+        if code in card.counters or code in self._kept:
             return code
-        return code if len(card.tallies) < MAX_CODES else OTHER
+        return code if len(card.counters) < MAX_CODES else OTHER
 
-    def who(self, report: XidReport) -> tuple[str, str, str]:
-        """Give (index, UUID, place on the bus) of the card that a report is about, for the log."""
+    def identify(self, report: XidReport) -> GpuIdentity:
+        """Return index, UUID and PCI address of the card of a report, for the log."""
         card = self._card(report)
-        return (card.index, card.uuid, report.pci or card.pci) if card is not None else ("", "unknown", report.pci)
+        if card is None:
+            return GpuIdentity("", "unknown", report.pci)
+        return GpuIdentity(card.index, card.uuid, report.pci or card.pci)
 
-    def counts(self, listening: str) -> tuple[XidCount, ...]:
-        """Make the frozen counts; ``listening`` names the sources that are read."""
-        return tuple(self._counts(listening))
+    def counts(self, sources: str) -> tuple[XidCount, ...]:
+        """Return the counts; ``sources`` names the sources that are read."""
+        return tuple(self._counts(sources))
 
-    def _counts(self, listening: str) -> Iterator[XidCount]:
+    def _counts(self, sources: str) -> Iterator[XidCount]:
         for card in self._cards.values():
-            for code in sorted(card.tallies):
-                tally, shown = card.tallies[code], str(code) if code != OTHER else "other"
+            for code in sorted(card.counters):
+                counter, shown = card.counters[code], str(code) if code != OTHER else "other"
                 yield XidCount(
-                    labels=XidLabels(card.index, card.uuid, shown, listening),
+                    labels=XidLabels(card.index, card.uuid, shown, sources),
                     xid=code if code != OTHER else None,
-                    count=tally.count,
-                    last_unix_time=tally.last_unix_time,
+                    count=counter.count,
+                    last_unix_time=counter.last_unix_time,
                     is_whole_gpu=card.present and not card.parent,
                 )

@@ -113,7 +113,7 @@ class CostTracker:
         if windows != self._windows:
             self._windows = windows
             for known in self._usages.values():
-                known.history = known.history.over(windows)
+                known.history = known.history.with_windows(windows)
         if assignments is not self._assignments:
             self._assign(assignments)
         currency = costs.currency or ""
@@ -196,7 +196,7 @@ class CostTracker:
     def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[ReplicaWindow, float]:
         found: dict[ReplicaWindow, float] = {}
         for replica in replicas:
-            price = economics.hourly(self._shares.get(replica.name, {}), prices)
+            price = economics.price_per_hour(self._shares.get(replica.name, {}), prices)
             if price is None:
                 continue
             for label, figures in replica.windows.items():
@@ -221,7 +221,7 @@ class CostTracker:
             users: list[tuple[EngineReading | None, str]] = [
                 (readings.get(name), rank) for name, rank in self._users.get(uuid, ())
             ]
-            idle = economics.idle(card, users)
+            idle = economics.is_idle(card, users)
             known = self._idle.get(uuid)
             if idle is None:
                 continue

@@ -63,7 +63,7 @@ class Gateway:
         """Compute what another config for the same page asks, out of the same past where it reaches."""
         old, self.config = self.config, config
         if config.windows != old.windows:
-            self._history = self._history.over(config.windows)
+            self._history = self._history.with_windows(config.windows)
 
     def parse(self, body: bytes, at: float) -> GatewayReading:
         """Parse a page; another kind of gateway than before starts with an empty history.  Raises PageError."""

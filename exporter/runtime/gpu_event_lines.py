@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from exporter.derive.xids import GpuIdentity
 from exporter.logs import log_event
 from exporter.model import FATAL_SEVERITY, SxidReport, XidReport
 from exporter.model.xid_catalog import Class, describe
@@ -29,17 +30,16 @@ class GpuEventLog:
         self._lock = threading.Lock()
         self._logged: dict[tuple[str, int], tuple[float, int]] = {}  # when, and how many events were suppressed since
 
-    def xid(self, report: XidReport, new: int, who: tuple[str, str, str], detail: str) -> None:
-        """Log ``new`` events of a code; ``who``: the card's index, UUID and place, "" where not known."""
-        index, uuid, pci = who
-        suppressed = self._suppressed((uuid, report.xid), new)
+    def xid(self, report: XidReport, new: int, gpu: GpuIdentity, detail: str) -> None:
+        """Log ``new`` events of a code of a GPU."""
+        suppressed = self._suppressed((gpu.uuid, report.xid), new)
         if suppressed is None:
             return
         known = describe(report.xid)
         log_event(
             logger, logging.INFO if known.kind is Class.INFORMATIONAL else logging.WARNING, "xid", known.meaning,
-            **{"xid": report.xid, "class": known.kind.value, "action": known.action, "gpu": index or "unknown"},
-            uuid=uuid, pci=pci or "unknown", source=report.source,
+            **{"xid": report.xid, "class": known.kind.value, "action": known.action, "gpu": gpu.gpu or "unknown"},
+            uuid=gpu.uuid, pci=gpu.pci or "unknown", source=report.source,
             count=new, suppressed=suppressed or None, driver_message=detail or None,
         )  # fmt: skip
 

@@ -193,7 +193,7 @@ class GpuEvents:
             said = entry.said
             if isinstance(said, NameLine):
                 with self._lock:
-                    self._xids.named(said.pci, said.uuid)
+                    self._xids.set_uuid(said.pci, said.uuid)
                     self._stale = True
             elif entry.unix_time is None:
                 continue  # old, and nobody knows how old
@@ -231,7 +231,7 @@ class GpuEvents:
     def view(self, cards: Sequence[CardState]) -> tuple[XidCount, ...]:
         """Return all counts; empty until it is known which sources are listened to, because they label the series."""
         with self._lock:
-            if self._xids.learn(cards):
+            if self._xids.update_gpus(cards):
                 self._stale = True
             label = self._source()
             if label != self._label:
@@ -267,9 +267,9 @@ class GpuEvents:
         with self._lock:
             new = self._xids.add(report)
             self._stale = True
-            who = self._xids.who(report)
+            gpu = self._xids.identify(report)
         if new:
-            self._lines.xid(report, new, who, detail)
+            self._lines.xid(report, new, gpu, detail)
 
     def _switch_report(self, said: SxidLine, at: float, unix_time: float, *, old: bool) -> None:
         report = SxidReport(

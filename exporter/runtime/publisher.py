@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from exporter.derive.assignment import Assignment
-from exporter.derive.engine import replica_imbalance
-from exporter.derive.imbalance import group_imbalances
+from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
 from exporter.derive.variance import variance_breakdowns
 from exporter.logs import log_exception
@@ -157,7 +156,7 @@ class Publisher:
             variance_breakdowns=variance_breakdowns(cards, replicas, assignment.gpus),
             economics=self._economy(cards, replicas, assignment.gpus),
             stragglers=self._stragglers(cards, assignment.gpus),
-            topology=self._links.look(cards, assignment.gpus),
+            topology=self._links.update(cards, assignment.gpus),
             xids=self._xids(cards),
             sxids=self._sxids(),
             sources=(*statuses, *polled, *others),

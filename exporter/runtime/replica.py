@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from exporter.derive import capacity, delta, engine, ranks
+from exporter.derive import capacity, delta, imbalance, ranks
+from exporter.derive import replica as derive
 from exporter.derive.windows import History
 from exporter.engines.detect import detect_all, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo
@@ -97,8 +98,8 @@ class Replica:
         """Follow another config for the same name, kind and URL, and keep the history that it can use."""
         old, self.config, self.engine_info.fetcher = self.config, config, fetcher
         if config.windows != old.windows:
-            self._history = self._history.over(config.windows)
-            self._usage = self._usage.over(config.windows[:1])
+            self._history = self._history.with_windows(config.windows)
+            self._usage = self._usage.with_windows(config.windows[:1])
         if config.stages != old.stages and self._progress is not None:
             self._progress = delta.with_stages(self._progress, old.stages, config.stages)
 
@@ -200,10 +201,10 @@ class Replica:
             renamed = self._with_new_info(reading)
             if renamed.model != reading.model:
                 return self.apply(before, renamed, page)  # as the first page of another model
-        frozen = engine.is_frozen(reading, totals, now)
+        frozen = derive.is_frozen(reading, totals, now)
         if frozen is not None and frozen != self._frozen_logged and self._rate_limiter.allow():
             self._log_frozen(frozen=frozen)
-        windows = engine.window_figures(self._history, self.config.quantiles, reading)
+        windows = derive.window_figures(self._history, self.config.quantiles, reading)
         shortest = windows.get(self.config.windows[0].label) if self.config.windows else None
         carried = delta.departed_totals(self._progress, reading)
         added, self._departed_histograms = self._departed_histograms, carried.histograms
@@ -219,11 +220,11 @@ class Replica:
             finished_totals=ranks.finished_totals(reading.finished, carried.finished),
             windows=windows,
             frozen=frozen,
-            rank_imbalance=engine.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
+            rank_imbalance=imbalance.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
             restarts=totals.restarts if totals else before.restarts,
             certificate_expires=page.certificate_expires,
             headroom=self._room(reading, windows),
-            generated_tokens=engine.generated_tokens(totals),
+            generated_tokens=derive.generated_tokens(totals),
             image=self.config.image,
         )  # fmt: skip
 
@@ -238,7 +239,7 @@ class Replica:
     def _room(self, reading: EngineReading, windows: Mapping[str, WindowFigures]) -> KvCacheHeadroom:
         self._usage.add(capacity.kv_cache_usage(reading))
         window = self.config.windows[0] if self.config.windows else Window("", 0.0)
-        recent = self._usage.within(window.label) if self.config.windows else ()
+        recent = self._usage.samples(window.label) if self.config.windows else ()
         return capacity.headroom(reading, windows, recent, window.seconds)
 
     def explain(self, error: SourceError) -> SourceError:

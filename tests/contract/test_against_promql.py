@@ -18,7 +18,7 @@ from itertools import accumulate
 import pytest
 
 from exporter.derive.delta import update
-from exporter.derive.engine import window_figures
+from exporter.derive.replica import window_figures
 from exporter.derive.windows import History
 from exporter.model import EngineReading, Histogram, Quantity, Stage, Window
 

@@ -12,8 +12,7 @@ import pytest
 
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import SeriesSet
-from exporter.derive.engine import replica_imbalance
-from exporter.derive.imbalance import group_imbalances
+from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
 from exporter.derive.variance import variance_breakdowns
 from exporter.driver.nvml.gpu import GpuReader
@@ -157,7 +156,7 @@ def page_of_cards(scenario: str) -> str:
             replicas=(replica("chat"),),
             imbalance=group_imbalances(cards, assignments),
             variance_breakdowns=variance_breakdowns(cards, (replica("chat"),), assignments),
-            topology=TopologyTracker().look(cards, assignments),
+            topology=TopologyTracker().update(cards, assignments),
             sources=tuple(card.status for card in cards),
             daemon=DaemonState(unassigned={"other": "no_processes"}),
         )

@@ -162,7 +162,7 @@ def page(document):
         unix_time=1.7e9,
         driver=facts,
         cards=tuple(cards),
-        topology=TopologyTracker().look(tuple(cards), ()),
+        topology=TopologyTracker().update(tuple(cards), ()),
     )
     return ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(snapshot).body.decode()
 

@@ -29,7 +29,7 @@ def seen(code, at=1.0, **where):
 
 def book(*cards, reports=()):
     made = XidCounters(FATAL, RESETTING)
-    made.learn(cards)
+    made.update_gpus(cards)
     for report in reports:
         made.add(report)
     return made

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, full_in, headroom, mean_length
+from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, headroom, mean_length, seconds_to_full
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvTokens, Quantity, Window, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
@@ -101,38 +101,40 @@ def test_a_counter_that_left_the_page_gives_no_mean_length(name):
 
 
 def test_steady_growth_reaches_the_end_when_the_line_says():
-    assert full_in(recent(0.40, 0.41, 0.42, 0.43, 0.44, 0.45, 0.46), "0", WINDOW) == pytest.approx(0.54 / 0.01 * 6)
+    assert seconds_to_full(recent(0.40, 0.41, 0.42, 0.43, 0.44, 0.45, 0.46), "0", WINDOW) == pytest.approx(
+        0.54 / 0.01 * 6
+    )
 
 
 def test_the_line_goes_through_all_samples_and_not_through_the_ends():
     """One request that comes or goes at the last moment must not decide."""
     level = [0.40, 0.42, 0.44, 0.46, 0.48, 0.50, 0.52]
-    assert full_in(recent(*level[:-1], 0.40), "0", WINDOW) != pytest.approx(0.60 / 0.02 * 6)
-    assert full_in(recent(*level[:-1], 0.40), "0", WINDOW) is not None
+    assert seconds_to_full(recent(*level[:-1], 0.40), "0", WINDOW) != pytest.approx(0.60 / 0.02 * 6)
+    assert seconds_to_full(recent(*level[:-1], 0.40), "0", WINDOW) is not None
 
 
 def test_a_cache_that_shrinks_or_stands_or_hardly_grows_is_not_filling():
-    assert full_in(recent(0.6, 0.5, 0.4, 0.3, 0.2, 0.1), "0", WINDOW) is None
-    assert full_in(recent(*[0.5] * 10), "0", WINDOW) is None
-    assert full_in(recent(*[0.5 + 0.0005 * number for number in range(10)]), "0", WINDOW) is None
+    assert seconds_to_full(recent(0.6, 0.5, 0.4, 0.3, 0.2, 0.1), "0", WINDOW) is None
+    assert seconds_to_full(recent(*[0.5] * 10), "0", WINDOW) is None
+    assert seconds_to_full(recent(*[0.5 + 0.0005 * number for number in range(10)]), "0", WINDOW) is None
 
 
 def test_a_full_cache_is_full_now_however_it_got_there():
-    assert full_in(recent(1.0), "0", WINDOW) == 0.0
-    assert full_in(recent(0.5, 1.0), "0", WINDOW) == 0.0
+    assert seconds_to_full(recent(1.0), "0", WINDOW) == 0.0
+    assert seconds_to_full(recent(0.5, 1.0), "0", WINDOW) == 0.0
 
 
 def test_a_young_history_says_nothing_yet():
-    assert full_in(recent(0.1, 0.2, 0.3, 0.4), "0", WINDOW) is None
-    assert full_in(recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, step=5.0), "0", WINDOW) is None
-    assert full_in(recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6), "0", WINDOW) == pytest.approx(24.0)
-    assert full_in(recent(0.1, 0.2, 0.3, 0.4, step=19.0), "0", WINDOW) is None
-    assert full_in([], "0", WINDOW) is None
+    assert seconds_to_full(recent(0.1, 0.2, 0.3, 0.4), "0", WINDOW) is None
+    assert seconds_to_full(recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, step=5.0), "0", WINDOW) is None
+    assert seconds_to_full(recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6), "0", WINDOW) == pytest.approx(24.0)
+    assert seconds_to_full(recent(0.1, 0.2, 0.3, 0.4, step=19.0), "0", WINDOW) is None
+    assert seconds_to_full([], "0", WINDOW) is None
 
 
 def test_a_rank_that_left_the_page_is_not_extended():
     samples = [*recent(0.1, 0.2, 0.3, 0.4, 0.5, 0.6), KvCacheUsage(at=61.0, ranks={})]
-    assert full_in(samples, "0", WINDOW) is None
+    assert seconds_to_full(samples, "0", WINDOW) is None
 
 
 def test_the_first_rank_to_be_full_decides():
@@ -147,8 +149,8 @@ def test_the_first_rank_to_be_full_decides():
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=65), st.floats(0.1, 10))
 def test_the_time_is_never_negative_and_scales_with_the_pace(levels, factor):
     step = WINDOW / (len(levels) - 1)
-    plain = full_in(recent(*levels, step=step), "0", WINDOW)
-    slow = full_in(recent(*levels, step=step * factor), "0", WINDOW * factor)
+    plain = seconds_to_full(recent(*levels, step=step), "0", WINDOW)
+    slow = seconds_to_full(recent(*levels, step=step * factor), "0", WINDOW * factor)
     assert (plain is None) == (slow is None)
     if plain is not None:
         assert plain >= 0.0

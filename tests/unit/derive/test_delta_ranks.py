@@ -36,7 +36,7 @@ def test_ranks_that_are_others_on_every_page_do_not_pile_up_and_all_count():
     progress = run(*pages)
     raw, totals = progress.raw, progress.totals
     assert len(raw.ranks) == 21 + MAX_DEPARTED
-    assert len(raw.gone.forgotten) == MAX_EXPIRED
+    assert len(raw.departed.expired) == MAX_EXPIRED
     assert len(totals.rank_generation) <= 21 + MAX_DEPARTED
     assert raw.created.keys() == raw.ranks.keys()
     assert totals.quantities[GEN] == 99 * 20 * 5

@@ -161,9 +161,9 @@ def test_cards_that_cannot_be_judged_are_left_out():
 
 def test_a_link_that_was_not_read_this_time_is_not_down():
     watch = TopologyTracker()
-    watch.look([card(i, up=18) for i in range(4)], ())
+    watch.update([card(i, up=18) for i in range(4)], ())
     partly = [card(i, up=18) for i in range(3)] + [card(3, up=(16, 1))]
-    assert watch.look(partly, ()).links["GPU-3"].nvlinks_down == 1, "one down, one not read"
+    assert watch.update(partly, ()).links["GPU-3"].nvlinks_down == 1, "one down, one not read"
 
 
 def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_seen_down_still_count():
@@ -172,11 +172,11 @@ def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_
     assert nvlinks_down([*others, card(3, up=17, missing=partly)])["GPU-3"] == 0
     assert nvlinks_down([*others, card(3, up=(15, 2), missing=partly)])["GPU-3"] == 2
     watch = TopologyTracker()
-    watch.look([*others, card(3, up=17, missing=partly)], ())
-    assert watch.look([*others, card(3, up=17, missing=partly)], ()).links["GPU-3"].nvlinks_down == 0
-    assert watch.look([*others, card(3, up=15)], ()).links["GPU-3"].nvlinks_down == 3
+    watch.update([*others, card(3, up=17, missing=partly)], ())
+    assert watch.update([*others, card(3, up=17, missing=partly)], ()).links["GPU-3"].nvlinks_down == 0
+    assert watch.update([*others, card(3, up=15)], ()).links["GPU-3"].nvlinks_down == 3
     missed = [*others, card(3, up=14, missing=partly)]
-    assert watch.look(missed, ()).links["GPU-3"].nvlinks_down == 3, "it is known how many it has"
+    assert watch.update(missed, ()).links["GPU-3"].nvlinks_down == 3, "it is known how many it has"
 
 
 def test_instances_of_a_divided_card_have_no_links_of_their_own():
@@ -267,11 +267,11 @@ def test_paths_are_made_anew_only_when_something_changed():
         TopologyTracker(),
         [GpuAssignment(uuid="GPU-0", replica="r"), GpuAssignment(uuid="GPU-1", replica="r")],
     )
-    first = watch.look(pair(18), assignments)
+    first = watch.update(pair(18), assignments)
     assert first.groups[0].worst == "NV18" and first.links["GPU-0"].nvlinks_down == 0
-    again = watch.look(pair(18), assignments)
+    again = watch.update(pair(18), assignments)
     assert again.paths is first.paths
-    fewer = watch.look(pair((17, 1)), assignments)
+    fewer = watch.update(pair((17, 1)), assignments)
     assert fewer.groups[0].worst == "NV17" and fewer.links["GPU-0"].nvlinks_down == 1
-    assert watch.look(pair((17, 1)), ()).groups == ()
-    assert watch.look([], ()).links == {}
+    assert watch.update(pair((17, 1)), ()).groups == ()
+    assert watch.update([], ()).links == {}

@@ -148,7 +148,7 @@ def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
     before = len(found)
     for link in range(5000):
         book.add(report(1, link=link))
-    assert len(rows(book)) <= before + 1 and len(book._switches[PLACE]["1"]["non_fatal"].began) <= 256
+    assert len(rows(book)) <= before + 1 and len(book._switches[PLACE]["1"]["non_fatal"].burst_started) <= 256
 
 
 # ---------------------------------------------------------------- from the log to the page

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.catalog.topology import TOPOLOGY
-from exporter.derive.topology import badness, group_paths, peer_paths
+from exporter.derive.topology import group_paths, path_order, peer_paths
 from exporter.model import (
     CardFacts,
     CardReading,
@@ -163,7 +163,7 @@ def test_access_is_what_is_granted_or_why_nothing_is():
 
 def test_all_nvlink_is_better_than_all_pcie_and_more_links_than_fewer():
     order = ["NV18", "NV4", "NV1", *PCI_PATHS]
-    assert sorted(sorted(order), key=badness) == order
+    assert sorted(sorted(order), key=path_order) == order
 
 
 # ---------------------------------------------------------------- groups

@@ -104,7 +104,7 @@ def test_any_polling_keeps_few_entries_and_a_window_never_too_long(length, gaps)
 
 def test_other_windows_begin_with_what_the_old_ones_kept():
     history = filled([Window("1m", 60.0), Window("5m", 300.0)], range(0, 605, 5))
-    other = history.over([Window("30s", 30.0), Window("5m", 300.0), Window("10m", 600.0)])
+    other = history.with_windows([Window("30s", 30.0), Window("5m", 300.0), Window("10m", 600.0)])
     assert other.latest is history.latest and other.labels == ("30s", "5m", "10m")
     assert other.base("30s").at == 570
     assert other.base("5m") is history.base("5m")
@@ -114,4 +114,4 @@ def test_other_windows_begin_with_what_the_old_ones_kept():
 
 
 def test_a_history_without_readings_has_none_over_other_windows():
-    assert History([Window("1m", 60.0)]).over([Window("5m", 300.0)]).latest is None
+    assert History([Window("1m", 60.0)]).with_windows([Window("5m", 300.0)]).latest is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive import xids
-from exporter.derive.xids import WINDOW, XidCounters
+from exporter.derive.xids import MERGE_WINDOW, XidCounters
 from exporter.model import BUS, KERNEL_LOG, NVML, CardFacts, GpuLabels, XidReport, canonical_pci
 from tests.support.builders import card
 from tests.support.records import replace
@@ -26,7 +26,7 @@ def state(index=0, uuid="GPU-a", pci="00000000:65:00.0"):
 @pytest.fixture
 def book():
     one = XidCounters({74, 79})
-    one.learn([state(), state(1, "GPU-b", "00000000:66:00.0")])
+    one.update_gpus([state(), state(1, "GPU-b", "00000000:66:00.0")])
     return one
 
 
@@ -56,14 +56,16 @@ def test_fatal_codes_are_there_from_the_start_and_others_when_they_come(book):
     assert rows(book) == {**always, ("0", "GPU-a", "13"): 1}
 
 
-@pytest.mark.parametrize("first, second", [(nvml(), log(at=100.0 + WINDOW)), (log(), nvml(at=100.0 + WINDOW))])
+@pytest.mark.parametrize(
+    "first, second", [(nvml(), log(at=100.0 + MERGE_WINDOW)), (log(), nvml(at=100.0 + MERGE_WINDOW))]
+)
 def test_one_event_that_both_sources_tell_counts_once(book, first, second):
     assert (book.add(first), book.add(second)) == (1, 0)
     assert count(book) == 1
 
 
 def test_reports_further_apart_than_the_window_are_two_events(book):
-    assert (book.add(nvml()), book.add(log(at=100.1 + WINDOW))) == (1, 1)
+    assert (book.add(nvml()), book.add(log(at=100.1 + MERGE_WINDOW))) == (1, 1)
 
 
 def test_the_same_code_twice_from_the_driver_is_two_events_and_the_log_adds_none(book):
@@ -77,7 +79,7 @@ def test_the_same_code_twice_from_the_driver_is_two_events_and_the_log_adds_none
 
 @pytest.mark.parametrize("apart", [0.1, 0.6, 1.5, 4.0])
 def test_several_lines_of_one_burst_are_one_event_however_slowly_they_come(book, apart):
-    times = [100.0 + n * apart for n in range(10) if n * apart < xids.LONGEST_BURST]
+    times = [100.0 + n * apart for n in range(10) if n * apart < xids.MAX_BURST]
     assert [book.add(log(at=at)) for at in times] == [1] + [0] * (len(times) - 1)
 
 
@@ -103,7 +105,7 @@ def test_a_burst_that_began_before_the_card_was_known_goes_on_on_the_card():
     book = XidCounters({79})
     book.add(log(at=100.0))
     book.add(log(at=104.0))
-    book.learn([state()])
+    book.update_gpus([state()])
     assert [book.add(log(at=at)) for at in (108.0, 110.0)] == [0, 1]
     assert count(book) == 2
 
@@ -146,15 +148,15 @@ def test_the_newest_time_stays_whatever_order_reports_come_in(book):
 
 def test_an_index_that_changes_takes_the_counter_along(book):
     book.add(nvml())
-    book.learn([state(5), state(0, "GPU-b", "00000000:66:00.0")])
+    book.update_gpus([state(5), state(0, "GPU-b", "00000000:66:00.0")])
     assert rows(book)["5", "GPU-a", "79"] == 1 and rows(book)["0", "GPU-b", "79"] == 0
 
 
 def test_a_card_that_left_keeps_its_events_and_loses_its_zeros(book):
     book.add(nvml())
-    book.learn([])
+    book.update_gpus([])
     assert rows(book) == {("0", "GPU-a", "74"): 0, ("0", "GPU-a", "79"): 1}
-    book.learn([state(), state(1, "GPU-b", "00000000:66:00.0")])
+    book.update_gpus([state(), state(1, "GPU-b", "00000000:66:00.0")])
     assert rows(book)["0", "GPU-a", "79"] == 1 and ("1", "GPU-b", "79") in rows(book)
 
 
@@ -163,7 +165,7 @@ def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
     book.add(log())
     book.add(log(xid=13))
     assert rows(book) == {("", f"unknown-{PCI}", "79"): 1, ("", f"unknown-{PCI}", "13"): 1}
-    book.learn([state()])
+    book.update_gpus([state()])
     assert rows(book) == {("0", "GPU-a", "79"): 1, ("0", "GPU-a", "13"): 1}
     assert book.add(nvml(at=101.0)) == 0, "the event was told already"
 
@@ -171,13 +173,13 @@ def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
 def test_the_kernel_log_may_name_a_card_that_the_driver_does_not_list():
     book = XidCounters({79})
     book.add(log())
-    book.named(PCI, "GPU-from-the-log")
-    book.named("0000:77:00", "GPU-other")
+    book.set_uuid(PCI, "GPU-from-the-log")
+    book.set_uuid("0000:77:00", "GPU-other")
     book.add(log(pci="0000:77:00"))
     assert rows(book) == {("", "GPU-from-the-log", "79"): 1, ("", "GPU-other", "79"): 1}
-    book.learn([state(3, "GPU-from-the-log")])
+    book.update_gpus([state(3, "GPU-from-the-log")])
     assert rows(book)["3", "GPU-from-the-log", "79"] == 1
-    book.named(PCI, "GPU-of-long-ago")
+    book.set_uuid(PCI, "GPU-of-long-ago")
     assert book.add(log(at=200.0)) == 1
     assert rows(book)["3", "GPU-from-the-log", "79"] == 2, "the driver's word goes before the log's"
 
@@ -189,7 +191,7 @@ def test_a_report_about_nobody_is_kept_as_unknown(book):
 
 def test_instances_and_strangers_are_no_cards_of_their_own():
     book = XidCounters({79})
-    book.learn([state(0, "MIG-1"), state(1, "unknown-1", "")])
+    book.update_gpus([state(0, "MIG-1"), state(1, "unknown-1", "")])
     assert rows(book) == {}
 
 
@@ -215,7 +217,7 @@ def test_places_that_nobody_knows_are_bounded_and_counted(book):
 def test_the_same_cards_again_are_no_news():
     book = XidCounters({79})
     cards = [state()]
-    assert (book.learn(cards), book.learn(cards), book.learn([state(1)])) == (True, False, True)
+    assert (book.update_gpus(cards), book.update_gpus(cards), book.update_gpus([state(1)])) == (True, False, True)
 
 
 EVENTS = st.lists(
@@ -227,7 +229,7 @@ EVENTS = st.lists(
 def test_within_one_window_the_source_that_tells_more_decides(events):
     """Reports in any order within the window: of n by one source and m by the other, max(n, m) count."""
     book = XidCounters({79})
-    book.learn([state()])
+    book.update_gpus([state()])
     told, first, newest = Counter(), -100.0, -100.0
     for source, tenths, times in sorted(events, key=lambda event: event[1]):
         at = 100.0 + tenths / 10
@@ -236,7 +238,7 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
             told[NVML] += times
         else:
             book.add(log(at=at))
-            if at - newest >= xids.BURST or at - first >= xids.LONGEST_BURST:
+            if at - newest >= xids.BURST or at - first >= xids.MAX_BURST:
                 first, told[KERNEL_LOG] = at, told[KERNEL_LOG] + 1
             newest = at
     assert count(book) == max(told.values())
@@ -245,7 +247,7 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
 @given(EVENTS, st.integers(1, 50))
 def test_counters_never_fall_and_never_exceed_what_was_told(events, stretch):
     book = XidCounters({79})
-    book.learn([state()])
+    book.update_gpus([state()])
     before = total = 0
     for place, (source, tenths, times) in enumerate(events):
         at = 100.0 + place * stretch / 10 + tenths
@@ -260,8 +262,8 @@ def test_a_storm_is_counted_whole_in_little_memory(book):
     for tick in range(1000):
         book.add(nvml(at=100.0 + tick / 100, times=100))
         book.add(log(at=100.0 + tick / 100))
-    tally = book._cards["GPU-a"].tallies[79]
-    assert count(book) == 100_000 and len(tally.open) <= xids.MAX_OPEN
+    tally = book._cards["GPU-a"].counters[79]
+    assert count(book) == 100_000 and len(tally.pending) <= xids.MAX_PENDING
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.derive.xids import MAX_UNKNOWN, WINDOW, XidCounters
+from exporter.derive.xids import MAX_UNKNOWN, MERGE_WINDOW, XidCounters
 from exporter.model import BUS, KERNEL_LOG, NVML, WHOLE_GPU, CardFacts, GpuLabels, InstanceId, MigInstance, XidReport
 from tests.support.builders import card
 from tests.support.records import replace
@@ -27,7 +27,7 @@ def part(number, gpu, compute=0, *, uuid=None, parent="GPU-a"):
 @pytest.fixture
 def book():
     one = XidCounters({79})
-    one.learn([WHOLE_CARD, part(0, 7), part(1, 9), part(2, 9, 1)])
+    one.update_gpus([WHOLE_CARD, part(0, 7), part(1, 9), part(2, 9, 1)])
     return one
 
 
@@ -62,11 +62,11 @@ def test_an_error_is_counted_where_it_happened_as_far_as_that_is_known(book, tel
 
 
 def test_the_log_line_about_it_names_instance_and_place(book):
-    assert book.who(nvml(befell=(7, 0))) == ("0:0", "MIG-0", PCI)
+    assert book.identify(nvml(befell=(7, 0))) == ("0:0", "MIG-0", PCI)
 
 
 def test_ids_of_instances_of_another_card_are_other_instances(book):
-    book.learn([WHOLE_CARD, part(0, 7), part(0, 7, uuid="MIG-other", parent="GPU-b")])
+    book.update_gpus([WHOLE_CARD, part(0, 7), part(0, 7, uuid="MIG-other", parent="GPU-b")])
     book.add(nvml(befell=(7, 0)))
     assert rows(book) == {("0:0", "MIG-0", "94"): 1}
 
@@ -74,7 +74,7 @@ def test_ids_of_instances_of_another_card_are_other_instances(book):
 @pytest.mark.parametrize(
     "first, second",
     [
-        (nvml(befell=(7, 0)), log(at=100.0 + WINDOW)),
+        (nvml(befell=(7, 0)), log(at=100.0 + MERGE_WINDOW)),
         (nvml(), log(at=101.0, befell=(7, 0))),
         (log(befell=(7, None)), nvml(at=101.0)),
         (log(befell=(7, None)), nvml(at=101.0, befell=(7, 0))),
@@ -98,9 +98,9 @@ def test_a_reported_old_error_of_an_instance_moves_its_time_only(book):
 
 def test_an_instance_that_moved_in_the_list_takes_its_counter_along_and_one_taken_away_loses_it(book):
     book.add(nvml(befell=(7, 0)))
-    book.learn([WHOLE_CARD, part(5, 7, uuid="MIG-0")])
+    book.update_gpus([WHOLE_CARD, part(5, 7, uuid="MIG-0")])
     assert rows(book) == {("0:5", "MIG-0", "94"): 1}
-    book.learn([WHOLE_CARD])
+    book.update_gpus([WHOLE_CARD])
     assert rows(book) == {}
     assert book.add(nvml(befell=(7, 0), at=200.0)) == 1
     assert rows(book) == {("0", "GPU-a", "94"): 1}
@@ -108,7 +108,7 @@ def test_an_instance_that_moved_in_the_list_takes_its_counter_along_and_one_take
 
 def test_instances_that_come_and_go_for_ever_leave_room_for_others(book):
     for number in range(3 * MAX_UNKNOWN):
-        book.learn([WHOLE_CARD, part(0, 7, uuid=f"MIG-{number}-new")])
+        book.update_gpus([WHOLE_CARD, part(0, 7, uuid=f"MIG-{number}-new")])
         assert book.add(nvml(befell=(7, 0), at=1000.0 * number)) == 1
     assert book.add(nvml(uuid="GPU-stranger", at=1e6)) == 1
     assert book.dropped == 0 and len(book._cards) <= 3

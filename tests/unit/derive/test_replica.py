@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.derive.delta import update
-from exporter.derive.engine import LIFETIME, is_frozen, rank_imbalance, replica_imbalance, window_figures
+from exporter.derive.imbalance import rank_imbalance, replica_imbalance
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
+from exporter.derive.replica import LIFETIME, is_frozen, window_figures
 from exporter.derive.windows import History
 from exporter.model import (
     EngineReading,
