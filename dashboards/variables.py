@@ -1,7 +1,6 @@
-"""The variables of every board, and selectors that obey them.
+"""The variables of every dashboard, and selectors that obey them.
 
-``selected`` adds a matcher for each variable whose label the metric has, so that no panel can forget one.  ``with_exporter_down`` is
-how a single figure says that nobody measures it.
+``selected`` adds a matcher for each variable whose label the metric has, so that no panel can forget one.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from exporter.promql import (
     regex,
     select,
     total,
+    unless,
 )
 
 VARIABLES = ("job", "instance", "model", "replica", "gpu")
@@ -31,7 +31,6 @@ RATE_INTERVAL = "$__rate_interval"
 RANGE = "$__range"
 EXPORTER_WINDOW = recordings.WINDOW  # of the daemon's windows, the one that the rules read too
 NODE = recordings.NODE
-EXPORTER_DOWN = -9999.0  # no figure of the catalogue can be this
 # The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
 RANGE_START = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
 RANGE_SECONDS = Expr(body="$__range_s", labels=frozenset(), unit=None, scalar=True)
@@ -79,10 +78,12 @@ def targets() -> Expr:
     return and_on(selected(UP), known, on=NODE)
 
 
-def with_exporter_down(expr: Expr) -> Expr:
-    """Add the value ``EXPORTER_DOWN`` while every chosen exporter is dead; the panel shows it in words."""
-    dead = max_by(targets()).equals(0) + EXPORTER_DOWN
-    return expr | (dead if expr.unit is None else dead.as_unit(expr.unit, per_second=expr.per_second))
+def exporter_down(*figures: Expr) -> Expr:
+    """Return 0, the value of ``up``, while every selected exporter is down and none of the figures has data."""
+    down = max_by(targets()).equals(0)
+    for figure in figures:
+        down = unless(down, figure, on=())
+    return down
 
 
 def by_recent_replica(expr: Expr) -> Expr:

@@ -9,8 +9,9 @@ from grafanalib import core
 
 from alerts.text import Language
 from alerts.thresholds import Threshold
+from dashboards.no_data_text import EXPORTER_DOWN_TEXT
 from dashboards.panels import grafanalib_types, tables
-from dashboards.panels.field_config import link, mappings, steps
+from dashboards.panels.field_config import exporter_down_field, link, mappings, steps
 from dashboards.panels.panel import Cell, Colour, Panel, PanelKind, Series
 from dashboards.trace_links import trace_link
 from dashboards.variables import DATA_SOURCE
@@ -44,6 +45,9 @@ def _words(panel: Panel, language: Language) -> Json:
 
 def _base(panel: Panel, language: Language) -> Json:
     targets = [_target(panel, place, one, language) for place, one in enumerate(panel.series)]
+    if panel.exporter_down is not None:
+        down = Series(expr=panel.exporter_down, legend=EXPORTER_DOWN_TEXT)
+        targets.append(_target(panel, len(targets), down, language))
     return _words(panel, language) | {"dataSource": DATA_SOURCE, "targets": targets}
 
 
@@ -67,7 +71,6 @@ def _target(panel: Panel, place: int, series: Series, language: Language) -> cor
 
 def _defaults(panel: Panel, language: Language, *, colour: str = "thresholds") -> Json:
     no_value = panel.no_value.in_(language)
-    dead = panel.kind in {PanelKind.STAT, PanelKind.GAUGE}
     return {
         "color": {"mode": colour},
         "unit": panel.series[0].unit,
@@ -75,13 +78,17 @@ def _defaults(panel: Panel, language: Language, *, colour: str = "thresholds") -
         "max": panel.max_value,
         "decimals": panel.decimals,
         "noValue": panel.no_data.in_(language),
-        "mappings": mappings(panel.value_mappings, language, no_value=no_value, dead=dead),
+        "mappings": mappings(panel.value_mappings, language, no_value=no_value),
         "thresholds": {"mode": "absolute", "steps": steps(panel.threshold)},
         "links": [
             *(link(drill_down, language, table=False) for drill_down in panel.drill_down),
             *((trace_link(panel.traces, language),) if panel.traces else ()),
         ],
     }
+
+
+def _down_override(panel: Panel, language: Language) -> list[Json]:
+    return [exporter_down_field(ascii_uppercase[len(panel.series)], language)]
 
 
 def _stat(panel: Panel, language: Language) -> core.Panel:
@@ -95,7 +102,7 @@ def _stat(panel: Panel, language: Language) -> core.Panel:
         noValue=panel.no_value.in_(language),
         format=panel.series[0].unit,
         extraJson={
-            "fieldConfig": {"defaults": _defaults(panel, language)},
+            "fieldConfig": {"defaults": _defaults(panel, language), "overrides": _down_override(panel, language)},
             "options": {"wideLayout": True, "showPercentChange": False, "percentChangeColorMode": "standard"},
         },
     )
@@ -164,7 +171,11 @@ def _dial(panel: Panel, language: Language) -> core.Panel:
         "minVizWidth": 75, "minVizHeight": 75, "reduceOptions": _REDUCE,
     }  # fmt: skip
     return grafanalib_types.Gauge(
-        **_base(panel, language), kind=panel.kind.value, options=options, defaults=_defaults(panel, language)
+        **_base(panel, language),
+        kind=panel.kind.value,
+        options=options,
+        defaults=_defaults(panel, language),
+        overrides=_down_override(panel, language),
     )
 
 

@@ -15,7 +15,6 @@ from alerts.thresholds import Threshold
 from dashboards.errors import DashboardError
 from dashboards.no_data_text import Requires
 from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, PanelKind, Series, ValueMapping
-from dashboards.variables import with_exporter_down
 from exporter.errors import ShardwatchError
 from exporter.promql import Expr, max_by, sum_by
 
@@ -129,9 +128,9 @@ def stat(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """One figure now, large; says so when the exporters are dead."""
+    """Return a panel with one current figure; it says when the exporters are down."""
     return _make(
-        PanelKind.STAT, title, description, queries, lambda _one, expr: with_exporter_down(expr),
+        PanelKind.STAT, title, description, queries, _as_is,
         requires=requires, threshold=threshold, value_mappings=value_mappings, width=width, height=height, decimals=decimals, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
@@ -191,9 +190,9 @@ def gauge(
     height: int = 4,
     panel_id: panel_ids.PanelId | None = None,
 ) -> Panel:
-    """One figure between two bounds; says so when the exporters are dead."""
+    """Return a panel with one figure between two bounds; it says when the exporters are down."""
     return _make(
-        PanelKind.GAUGE, title, description, queries, lambda _one, expr: with_exporter_down(expr),
+        PanelKind.GAUGE, title, description, queries, _as_is,
         min_value=min_value, max_value=max_value, requires=requires, threshold=threshold, width=width, height=height, panel_id=panel_id,
     )  # fmt: skip
 

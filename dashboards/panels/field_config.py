@@ -9,7 +9,7 @@ from alerts.text import Language, Text
 from alerts.thresholds import Threshold
 from dashboards.no_data_text import EXPORTER_DOWN_TEXT
 from dashboards.panels.panel import Colour, DrillDown, ValueMapping
-from dashboards.variables import EXPORTER_DOWN, VARIABLES
+from dashboards.variables import VARIABLES
 
 Json = dict[str, Any]
 
@@ -81,22 +81,27 @@ def _step(colour: Colour, value: float | None) -> Json:
     return {"color": colour.value, "value": value}
 
 
-def mappings(
-    value_mappings: tuple[ValueMapping, ...], language: Language, *, no_value: str, dead: bool
-) -> list[Json]:
-    """Name values; what is not a number is the panel's no-value text, and ``EXPORTER_DOWN`` a dead exporter."""
-    panel_id = (
-        [*value_mappings, ValueMapping(EXPORTER_DOWN, EXPORTER_DOWN_TEXT, Colour.CRITICAL)]
-        if dead
-        else list(value_mappings)
-    )
+def mappings(value_mappings: tuple[ValueMapping, ...], language: Language, *, no_value: str) -> list[Json]:
+    """Return Grafana's value mappings; null and NaN are shown as ``no_value``."""
     options = {
         f"{state.value:g}": {"text": state.text.in_(language), "color": state.colour.value, "index": place}
-        for place, state in enumerate(panel_id)
+        for place, state in enumerate(value_mappings)
     }
-    special = {"match": "null+nan", "result": {"text": no_value, "color": Colour.OFF.value, "index": len(panel_id)}}
+    result = {"text": no_value, "color": Colour.OFF.value, "index": len(value_mappings)}
+    special = {"match": "null+nan", "result": result}
     found: list[Json] = [{"type": "value", "options": options}] if options else []
     return [*found, {"type": "special", "options": special}]
+
+
+def exporter_down_field(ref: str, language: Language) -> Json:
+    """Return the override of the field that has data while the exporters are down: a text in red."""
+    down = ValueMapping(0, EXPORTER_DOWN_TEXT, Colour.CRITICAL)
+    properties = [
+        {"id": "unit", "value": "none"},
+        {"id": "thresholds", "value": {"mode": "absolute", "steps": [_step(Colour.CRITICAL, None)]}},
+        {"id": "mappings", "value": mappings((down,), language, no_value="–")},
+    ]
+    return {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": properties}
 
 
 def link(drill_down: DrillDown, language: Language, *, table: bool) -> Json:

@@ -12,6 +12,7 @@ from alerts.text import Text
 from alerts.thresholds import Threshold
 from dashboards.errors import DashboardError
 from dashboards.no_data_text import NO_DATA, NO_VALUE, OR_EXPORTER_DOWN, Requires
+from dashboards.variables import exporter_down
 from exporter.catalog.spec import Unit
 from exporter.promql import Expr
 
@@ -211,14 +212,21 @@ class Panel:
         yield from (f"the link carries {label!r}, which {expr} does not have" for label in missing)
 
     @property
+    def exporter_down(self) -> Expr | None:
+        """Return the query that has data only while the exporters are down; None where a panel has none."""
+        if self.kind not in {PanelKind.STAT, PanelKind.GAUGE}:
+            return None
+        return exporter_down(*(series.expr for series in self.series))
+
+    @property
     def no_value(self) -> Text:
-        """What stands in place of a value that is not there: each of the things that may be wanting."""
+        """Return the text in place of a missing value: everything that the figure requires."""
         said = [NO_VALUE[one] for one in self.requires]
         return Text(" / ".join(one.en for one in said), " / ".join(one.zh for one in said)) if said else NO_DATA
 
     @property
     def no_data(self) -> Text:
-        """What stands in the panel without any data; only single figures can tell a dead exporter by themselves."""
+        """Return the text of the panel without data; only panels with a single figure detect a down exporter themselves."""
         said = self.no_value
         if not self.requires or self.kind in {PanelKind.STAT, PanelKind.GAUGE}:
             return said

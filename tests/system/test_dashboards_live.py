@@ -12,7 +12,6 @@ import pytest
 from dashboards.definitions import DASHBOARDS
 from dashboards.no_data_text import Requires
 from dashboards.panels.panel import Cell, PanelKind
-from dashboards.variables import EXPORTER_DOWN
 from tests.support.dashboard_queries import filled
 from tests.support.live_prometheus import scraping
 from tests.support.tools import tool
@@ -93,6 +92,9 @@ def answers():
         kill("idle")
         time.sleep(20)  # until rates over 15 s have nothing left
         found.dead = {key: ask(prometheus, panel, one, "idle") for key, panel, one in every_series()}
+        for (uid, title, _), panel, _ in every_series():
+            if panel.exporter_down is not None:
+                found.dead[uid, title, "down"] = prometheus.now(filled(str(panel.exporter_down), job="idle"))
     return found
 
 
@@ -182,17 +184,17 @@ def test_the_card_that_others_wait_for_is_named_with_its_cause(answers):
     assert sorted(labels["gpu"] for labels, values in held if values[-1] == "1") == ["1"]
 
 
-def test_a_dead_exporter_is_said_by_every_single_figure(answers):
-    """``exporter dead`` must not look like ``no traffic``; only what is not of that exporter may go on."""
+def test_a_down_exporter_is_shown_by_every_single_figure(answers):
+    """``exporter down`` must not look like ``no traffic``; only what is not of that exporter may have data."""
     silent = []
-    for key, panel, _ in every_series():
-        if panel.kind in {PanelKind.STAT, PanelKind.GAUGE} and panel.title.en not in {
-            "Exporters down",
-            "Alerts firing",
-        }:
-            values = [value for _, values in answers.dead[key] for value in values]
-            if [float(value) for value in values] != [EXPORTER_DOWN]:
-                silent.append((key, values))
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            if panel.exporter_down is not None and panel.title.en not in {"Exporters down", "Alerts firing"}:
+                key = dashboard.uid.value, panel.title.en
+                figures = [answers.dead[(*key, place)] for place, _ in enumerate(panel.series)]
+                down = [values for _, values in answers.dead[(*key, "down")]]
+                if any(figures) or down != [["0"]]:
+                    silent.append((key, figures, down))
     assert silent == []
     counted = answers.dead["shardwatch-fleet", "Exporters down", 0]
     assert [values for _, values in counted] == [["1"]]

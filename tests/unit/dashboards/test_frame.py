@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from alerts import panel_ids as ids
@@ -9,7 +11,8 @@ from alerts.thresholds import DEFAULTS
 from dashboards.definitions import DASHBOARDS
 from dashboards.no_data_text import NO_VALUE, Requires
 from exporter.catalog import CATALOG
-from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
+from tests.support.dashboard_promtool import answered
+from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, filled, panels
 
 
 @pytest.mark.parametrize("uid", UIDS)
@@ -68,8 +71,7 @@ def test_a_figure_that_needs_the_full_set_says_so_and_is_hidden():
 def test_the_three_kinds_of_nothing_look_different():
     fleet = {one["title"]: one for one in panels(dashboard("shardwatch-fleet"))}
     defaults = fleet["TTFT SLO attainment"]["fieldConfig"]["defaults"]
-    dead, nothing = defaults["mappings"]
-    assert dead["options"]["-9999"]["text"] == "exporter down"
+    (nothing,) = defaults["mappings"]
     assert nothing["options"]["result"]["text"] == defaults["noValue"] == "no traffic"
     first_token = next(
         one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Time to first token (TTFT)"
@@ -79,6 +81,42 @@ def test_the_three_kinds_of_nothing_look_different():
     assert (
         len({text.en for text in NO_VALUE.values()}) == len({text.zh for text in NO_VALUE.values()}) == len(Requires)
     )
+
+
+SINGLE = [
+    pytest.param(uid, panel, id=f"{uid} {panel['title']}")
+    for uid in UIDS for panel in panels(dashboard(uid)) if panel["type"] in {"stat", "gauge"}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("uid", "panel"), SINGLE)
+def test_a_down_exporter_is_a_field_of_its_own_and_no_value_of_the_figure(uid, panel):
+    *figures, down = panel["targets"]
+    (override,) = panel["fieldConfig"]["overrides"]
+    assert override["matcher"] == {"id": "byFrameRefID", "options": down["refId"]}
+    text = next(one["value"] for one in override["properties"] if one["id"] == "mappings")[0]["options"]["0"]["text"]
+    assert text == down["legendFormat"] == "exporter down"
+    assert figures and all(target["expr"] in down["expr"] for target in figures)
+    assert "9999" not in json.dumps(panel), "a sentinel would stand in exports and curves"
+
+
+def test_the_exporter_is_down_only_while_all_are_and_the_figure_has_no_data(promtool, tmp_path):
+    panel = next(one for one in panels(dashboard("shardwatch-efficiency")) if one["title"] == "Tokens per second")
+    tokens, down = (filled(target["expr"]) for target in panel["targets"])
+    node = 'job="shardwatch",instance="n1:9853"'
+    other = 'job="shardwatch",instance="n2:9853"'
+    build = {f'shardwatch_build_info{{{one},version="1",python_version="3"}}': "1x30 _x90" for one in (node, other)}
+    counter = f'llm_generation_tokens_total{{{node},replica="a",engine="vllm",model="m",rank=""}}'
+
+    def given(first, second, tokens_):
+        series = {f"up{{{node}}}": first, f"up{{{other}}}": second, counter: tokens_, **build}
+        return [
+            [value for _, value in answered(promtool, tmp_path, expr, series, minute=8)] for expr in (tokens, down)
+        ]
+
+    assert given("0x120", "0x120", "0+50x30") == [[], [0]]
+    assert given("0x120", "1x120", "0+50x30") == [[], []], "one exporter is up: no traffic"
+    assert given("1x120", "1x120", "0+50x120") == [[10], []]
 
 
 def test_the_colours_change_where_the_alerts_do():
