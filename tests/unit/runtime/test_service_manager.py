@@ -65,7 +65,11 @@ def test_the_watchdog_is_silent_when_nobody_asked(manager_socket):
         listener.recv(4096)
 
 
-@pytest.mark.parametrize("pid, fed", [(None, True), (os.getpid(), True), (1, False), ("", False), ("me", False)])
+@pytest.mark.parametrize(
+    "pid, fed",
+    [(None, True), (os.getpid(), True), (1, False), ("", False), ("me", False)],
+    ids=["unset", "own", "another", "empty", "no number"],  # the same in every worker of xdist
+)
 def test_the_watchdog_is_fed_by_the_process_it_watches_and_by_no_other(manager_socket, pid, fed):
     path, listener = manager_socket
     named = {} if pid is None else {"WATCHDOG_PID": str(pid)}
