@@ -47,6 +47,7 @@ generate: $(VENV)/.test
 	$(BIN)/shardwatch config --reference > docs/configuration.md
 	$(BIN)/python -m exporter.engines > docs/engines.md
 	$(BIN)/python -m exporter.gateways > docs/gateways.md
+	$(BIN)/python -m exporter.gateways --outcomes > docs/outcomes.md
 	$(BIN)/python -m alerts
 	$(BIN)/python -m dashboards
 

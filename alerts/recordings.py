@@ -29,7 +29,7 @@ MODEL = ("job", "model")
 POOL = (*NODE, "gateway", "kind", "pool")
 _OF_ALERT = ("alertname", "alertstate", "severity", "component")
 ALERTS_LABELS = TARGET | set(_OF_ALERT)  # labels of ALERTS, beside an alert's own
-CLIENT_OUTCOMES = "abort|rejected|invalid"  # not failures of the service
+CLIENT_OUTCOMES = "cancelled|rejected|invalid"  # not failures of the service
 RECENT_SECONDS = 3600  # an XID or SXid fires for an hour, also across restarts of the daemon or Prometheus
 WINDOW = "5m"  # the daemon's window that rules read; WindowMissing fires without it
 # The daemon was told to release the GPUs (SIGUSR1): none is read, and none is lost.

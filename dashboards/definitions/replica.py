@@ -76,9 +76,9 @@ _HEALTH: tuple[Panel, ...] = (
     time_series(
         Text("Finished requests by outcome", "完成的请求（按结果）"),
         Text(
-            "Requests per second. A rise of abort: clients give up; of error: the engine fails; of rejected: the engine sheds "
+            "Requests per second. A rise of cancelled: clients give up; of error: the engine fails; of rejected: the engine sheds "
             "load because its queue is full (not a failure, but too little capacity).",
-            "每秒完成的请求。abort 上升是客户端放弃，error 上升是引擎出错，rejected 上升是引擎因队列已满而拒绝：不算失败，但容量不足。",
+            "每秒完成的请求。cancelled 上升是客户端放弃，error 上升是引擎出错，rejected 上升是引擎因队列已满而拒绝：不算失败，但容量不足。",
         ),
         series(
             lambda: sum_by(rate(selected(m.LLM_REQUESTS_TOTAL), RATE_INTERVAL), "instance", "replica", "outcome"),

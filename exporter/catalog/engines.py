@@ -95,6 +95,14 @@ def _finished(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*replica.labels, outcome), count
 
 
+def _reasons(snapshot: Snapshot) -> Iterator[Sample]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for rank, reasons in replica.reading.finish_reasons.items():
+                for reason, count in reasons.items():
+                    yield (*replica.labels, rank, reason), count
+
+
 def _responses(snapshot: Snapshot) -> Iterator[Sample]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
@@ -221,8 +229,18 @@ LOAD = (
         "requests",
         MetricKind.COUNTER,
         _finished,
-        "Finished requests by outcome. Clients that go away are counted by few engines.",
+        "Requests by how they ended: success, error, rejected (load shed on purpose), invalid (the client's "
+        "mistake), cancelled. Few engines count clients that go away; docs/outcomes.md has each engine's words.",
         "outcome",
+    ),
+    _metric(
+        "requests_by_reason",
+        MetricKind.COUNTER,
+        _reasons,
+        "The same requests by the engine's own word for their end, such as stop, length or max_num_queued_reqs.",
+        "rank",
+        "reason",
+        series=SeriesSet.FULL,
     ),
     _metric(
         "responses",

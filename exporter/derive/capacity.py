@@ -23,11 +23,12 @@ from msgspec import Struct
 
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvCacheHeadroom, KvTokens, Quantity, WindowFigures
+from exporter.model.outcome import RequestOutcome
 
 MIN_FINISHED = 10  # requests; a mean of fewer means little
 MIN_SAMPLES = 5
 MIN_GROWTH = 0.01  # of the cache, over the window
-_REJECTED = "rejected"  # the outcome of requests that never held a token
+_REJECTED = RequestOutcome.REJECTED.value  # the outcome of requests that never held a token
 
 
 class KvCacheUsage(Struct, frozen=True, kw_only=True):

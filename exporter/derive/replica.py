@@ -17,11 +17,12 @@ from exporter.model import (
     TokenCount,
     WindowFigures,
 )
+from exporter.model.outcome import CLIENT_OUTCOMES, RequestOutcome
 
 LIFETIME = "lifetime"
 
-_REJECTED = "rejected"
-_CAUSED_BY_CLIENTS = frozenset({"invalid", "abort", _REJECTED})
+_ERROR, _REJECTED = RequestOutcome.ERROR.value, RequestOutcome.REJECTED.value
+_NOT_SERVED = CLIENT_OUTCOMES | {_REJECTED}
 
 
 def window_figures(
@@ -110,13 +111,13 @@ def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:
     """
     finished = {} if FINISHED in latest.withdrawn else _increases(base.finished, latest.finished)
     responses = {} if RESPONSES in latest.withdrawn else _increases(base.responses, latest.responses)
-    if not responses and "error" not in finished:
+    if not responses and _ERROR not in finished:
         return None  # an engine that counts no failures does not show that there are none
     # Engines that have an HTTP side answer shed load with 503.
     failed = max(0.0, responses.get("5xx", 0.0) - finished.get(_REJECTED, 0.0))
-    served = sum(count for outcome, count in finished.items() if outcome not in _CAUSED_BY_CLIENTS)
+    served = sum(count for outcome, count in finished.items() if outcome not in _NOT_SERVED)
     total = max(responses.get("2xx", 0.0) + failed, served)
-    return max(failed, finished.get("error", 0.0)) / total if total > 0 else None
+    return max(failed, finished.get(_ERROR, 0.0)) / total if total > 0 else None
 
 
 def generated_tokens(totals: ReplicaTotals | None) -> TokenCount | None:

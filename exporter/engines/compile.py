@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, clean
+from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, clean, status_class
 from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.line import Series
 from exporter.engines.select import MAX_RANKS, Candidates, SeriesSelector, candidates
@@ -45,7 +45,7 @@ _ByName = Mapping[str, list[Sample]]
 
 
 class RankWord(NamedTuple):
-    """A rank, and an outcome or a status class."""
+    """A rank, and an outcome, a status, or the engine's word for the end of a request."""
 
     rank: str
     word: str
@@ -86,7 +86,8 @@ class CompiledEngine(Struct):
     version: str = ""
     name_style: str = ""
     numbers: list[Number] = []
-    finished: dict[RankWord, tuple[int, ...]] = {}
+    finished: dict[RankWord, tuple[int, ...]] = {}  # by outcome
+    reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
     responses: dict[str, tuple[int, ...]] = {}  # status class → …
     buckets: list[Buckets] = []
     activity: dict[str, tuple[int, ...]] = {}  # rank → …
@@ -264,12 +265,17 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
     if isinstance(row.target, Quantity):
         _add_quantity(row, row.target, groups, factors, compiled)
         return
-    for key, members in groups.items():
-        positions = tuple(sample.position for sample in members)
-        if row.target is Family.RESPONSES:
-            compiled.responses[key.word] = compiled.responses.get(key.word, ()) + positions
-        else:
-            compiled.finished[key] = compiled.finished.get(key, ()) + positions
+    by_word = {key: tuple(sample.position for sample in members) for key, members in groups.items()}
+    if row.target is Family.RESPONSES:
+        for key, positions in by_word.items():
+            status = status_class(key.word)
+            compiled.responses[status] = compiled.responses.get(status, ()) + positions
+        return
+    compiled.reasons.update({key: positions for key, positions in by_word.items() if key.word})
+    for sample in samples:  # all of them, however many words there are
+        outcome = row.outcomes.classify(_word(row, sample.labels))
+        ended = RankWord(engine.rank(sample.labels), outcome.value)
+        compiled.finished[ended] = (*compiled.finished.get(ended, ()), sample.position)
 
 
 def _add_quantity(
@@ -330,10 +336,7 @@ def _grouped(
 
 
 def _word(row: EngineField, labels: Mapping[str, str]) -> str:
-    if not row.label:
-        return row.constant
-    text = labels.get(row.label, "")
-    return clean(row.word(text) if row.word else text)
+    return clean(next((labels[label] for label in row.labels if labels.get(label)), ""))
 
 
 # ---------------------------------------------------------------------------------------- histograms

@@ -13,6 +13,7 @@ from enum import Enum
 from msgspec import Struct
 
 from exporter.model import EMPTY, Quantity, Stage
+from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
 from exporter.model.server import ServerProcess
 
 MAX_LABEL_CHARACTERS = 256
@@ -87,9 +88,8 @@ class EngineField(Struct, frozen=True, kw_only=True):
     reduce: Reduce = Reduce.SUM
     ratio: bool = False
     plus: Mapping[str, str] = EMPTY
-    label: str = ""
-    word: Callable[[str], str] | None = None
-    constant: str = ""
+    labels: tuple[str, ...] = ()
+    outcomes: OutcomeWords = ALWAYS_SUCCESS
     where: Callable[[Mapping[str, str]], bool] | None = None
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None
     equal: float | None = None

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-from exporter.engines.compile import Buckets, CompiledEngine, Number, compile_layout
+from exporter.engines.compile import Buckets, CompiledEngine, Number, RankWord, compile_layout
 from exporter.engines.engine import Engine, Reduce
 from exporter.engines.parse.layout import Layout, Values
 from exporter.engines.select import SeriesSelector
@@ -62,7 +62,8 @@ class EngineInterpreter:
             relayed=compiled.relayed,
             missing=self._missing,
             ranks=ranks,
-            finished=_finished(compiled, numbers, warnings),
+            finished=_by_rank(compiled.finished, numbers, warnings),
+            finish_reasons=_by_rank(compiled.reasons, numbers, Counter()),
             responses=_responses(compiled, numbers, warnings),
             histograms=self._histograms,
             activity={rank: _known(positions, numbers) for rank, positions in compiled.activity.items()},
@@ -106,12 +107,14 @@ def _count(numbers: list[float], positions: tuple[int, ...], warnings: Counter[s
     return None
 
 
-def _finished(compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]) -> dict[str, dict[str, float]]:
+def _by_rank(
+    positions: Mapping[RankWord, tuple[int, ...]], numbers: list[float], warnings: Counter[str]
+) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for (rank, outcome), positions in compiled.finished.items():
-        number = _count(numbers, positions, warnings)
+    for key, added in positions.items():
+        number = _count(numbers, added, warnings)
         if number is not None:
-            found.setdefault(rank, {})[outcome] = number
+            found.setdefault(key.rank, {})[key.word] = number
     return found
 
 

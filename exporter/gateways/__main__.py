@@ -1,6 +1,8 @@
-"""``python -m exporter.gateways`` prints the reference of gateways."""
+"""``python -m exporter.gateways`` prints the reference of gateways; with ``--outcomes`` how requests end."""
 
-from exporter.gateways.reference import reference
+import sys
+
+from exporter.gateways.reference import outcomes, reference
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    print(outcomes() if sys.argv[1:] == ["--outcomes"] else reference(), end="")

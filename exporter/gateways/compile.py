@@ -18,6 +18,7 @@ from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.line import Series
 from exporter.gateways.gateway import Gateway, GatewayField, Measure
 from exporter.model import Backend
+from exporter.model.outcome import RequestOutcome
 
 MAX_BACKENDS = 128  # of one gateway
 MAX_POOLS = 64
@@ -72,7 +73,7 @@ def compile_layout(gateway: Gateway, layout: Layout) -> CompiledGateway:
 def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], compiled: CompiledGateway) -> None:
     seen: set[frozenset[tuple[str, str]]] = set()
     for position, series in series_of_name:
-        if row.where is not None and not row.where(series.labels):
+        if (row.where is not None and not row.where(series.labels)) or not _is_error(row, series.labels):
             continue
         identity = frozenset(series.labels.items())  # labels in another order are the same series
         if identity in seen:
@@ -87,6 +88,11 @@ def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], 
         compiled.positions.setdefault(key, []).append(position)
         if row.less:
             compiled.less[key] = row.less
+
+
+def _is_error(row: GatewayField, labels: Mapping[str, str]) -> bool:
+    """Return whether a series counts errors, if that is what the field asks for."""
+    return row.outcomes is None or row.outcomes.classify(labels.get(row.label, "")) is RequestOutcome.ERROR
 
 
 def _first(labels: tuple[str, ...], found: Mapping[str, str]) -> str:

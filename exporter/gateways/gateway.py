@@ -13,6 +13,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from exporter.model.outcome import OutcomeWords, RequestOutcome
+
 
 class Measure(str, Enum):
     """A number of a backend; the value is its name in ``Load``."""
@@ -25,12 +27,16 @@ class Measure(str, Enum):
     UP = "up"
 
 
+# Classes of HTTP status as proxies write them: 5xx, or 5.
+STATUS_CLASS = OutcomeWords(otherwise=RequestOutcome.SUCCESS, status=True)
+
+
 class GatewayField(Struct, frozen=True, kw_only=True):
     """One row of a gateway's table.
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
-    the pool's.  ``where`` keeps only some series.  ``less`` is taken off: what this very scrape adds.  A backend is
-    up when its number is exactly 1.
+    the pool's.  ``where`` keeps only some series, and ``outcomes`` those whose ``label`` means an error.  ``less`` is
+    taken off: what this very scrape adds.  A backend is up when its number is exactly 1.
     """
 
     target: Measure
@@ -38,6 +44,8 @@ class GatewayField(Struct, frozen=True, kw_only=True):
     backend: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     where: Callable[[Mapping[str, str]], bool] | None = None
+    label: str = ""
+    outcomes: OutcomeWords | None = None
     less: float = 0.0
 
 

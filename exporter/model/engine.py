@@ -82,7 +82,8 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     model: str = ""
     version: str = ""
     ranks: Mapping[str, Mapping[Quantity, float]]
-    finished: Mapping[str, Mapping[str, float]] = EMPTY  # rank → outcome → counter
+    finished: Mapping[str, Mapping[str, float]] = EMPTY  # rank → RequestOutcome's value → counter
+    finish_reasons: Mapping[str, Mapping[str, float]] = EMPTY  # the same by the engine's own words
     responses: Mapping[str, float] = EMPTY  # HTTP status class → counter
     activity: Mapping[str, tuple[float, ...]] = EMPTY  # rank → other figures that change with every step
     histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # stage → rank → …

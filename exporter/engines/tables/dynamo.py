@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from exporter.engines.engine import Engine, EngineField, Family
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
 
 _WORKERS = "on_the_workers_pages"
+
+# Of a request that went well the type is empty, and the status counts; old versions have the status alone.
+_ERROR_TYPES = OutcomeWords(
+    otherwise=RequestOutcome.ERROR,
+    words={
+        "success": RequestOutcome.SUCCESS,
+        **dict.fromkeys(("validation", "not_found", "not_implemented"), RequestOutcome.INVALID),
+        "overload": RequestOutcome.REJECTED,
+        "cancelled": RequestOutcome.CANCELLED,
+        **dict.fromkeys(("internal", "response_timeout", "error"), RequestOutcome.ERROR),
+    },
+)
 
 DYNAMO = Engine(
     kind="dynamo",
@@ -56,7 +69,12 @@ DYNAMO = Engine(
         # What the workers say of each finished request; where they say nothing there are no hits, and no ratio.
         EngineField(target=Quantity.PREFIX_CACHE_QUERIES, names=("dynamo_frontend_input_sequence_tokens_sum",)),
         EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("dynamo_frontend_cached_tokens_sum",)),
-        EngineField(target=Family.FINISHED, names=("dynamo_frontend_requests_total",), label="status"),
+        EngineField(
+            target=Family.FINISHED,
+            names=("dynamo_frontend_requests_total",),
+            labels=("error_type", "status"),
+            outcomes=_ERROR_TYPES,
+        ),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("dynamo_frontend_time_to_first_token_seconds",)),
         EngineField(target=Stage.INTER_TOKEN, names=("dynamo_frontend_inter_token_latency_seconds",)),
         EngineField(target=Stage.REQUEST, names=("dynamo_frontend_request_duration_seconds",)),

@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from exporter.engines.engine import Engine, EngineField, Family, Reduce
 from exporter.engines.tables import vllm
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
+
+_FINISHED = OutcomeWords(
+    otherwise=RequestOutcome.SUCCESS,
+    words=dict.fromkeys(("ResponseType.FINISH", "stop", "length"), RequestOutcome.SUCCESS),
+)
 
 
 def _finished(labels: Mapping[str, str]) -> bool:
-    return labels.get("finished_reason", "").rpartition(".")[2] in ("FINISH", "stop", "length")
+    return labels.get("finished_reason", "") in _FINISHED.words
 
 
 LMDEPLOY = Engine(
@@ -56,7 +62,8 @@ LMDEPLOY = Engine(
         EngineField(
             target=Family.FINISHED,
             names=("lmdeploy:request_success_total",),
-            constant="success",
+            labels=("finished_reason",),
+            outcomes=_FINISHED,
             where=_finished,
         ),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("lmdeploy:time_to_first_token_seconds",)),

@@ -14,17 +14,11 @@ from collections.abc import Mapping
 
 from exporter.engines.engine import Engine, EngineField, Family, LatencyTargets, status_class
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import HTTP_STATUS
 
 _MILLISECONDS = 1e-3
 _SPAN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 2, 5, 10, 60, 120, 300, 600)
 _APP = "not_exposed_by_engine_but_by_app"
-_OUTCOMES = {"2xx": "success", "3xx": "success", "4xx": "invalid", "5xx": "error"}
-
-
-def _outcome(code: str) -> str:
-    if code == "499":  # the client went away before the answer
-        return "abort"
-    return _OUTCOMES.get(status_class(code), "other")
 
 
 def _app(labels: Mapping[str, str]) -> bool:
@@ -71,18 +65,18 @@ RAY_SERVE = Engine(
         # agent, and goes on without them.
         EngineField(target=Quantity.PROXIES_HEALTHY, names=("ray_serve_proxy_status",), equal=2.0),
         EngineField(target=Quantity.PROXIES_UNHEALTHY, names=("ray_serve_proxy_status",), equal=3.0),
+        # 503 is an error: Ray sheds load so, but also answers so while no replica is left, which nothing else tells.
         EngineField(
             target=Family.FINISHED,
             names=("ray_serve_num_http_requests_total",),
-            label="status_code",
-            word=_outcome,
+            labels=("status_code",),
+            outcomes=HTTP_STATUS,
             where=_app,
         ),
         EngineField(
             target=Family.RESPONSES,
             names=("ray_serve_num_http_requests_total",),
-            label="status_code",
-            word=status_class,
+            labels=("status_code",),
             where=_app,
         ),
         EngineField(

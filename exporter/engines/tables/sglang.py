@@ -21,10 +21,10 @@ from exporter.engines.engine import (
     LatencyTargets,
     Reduce,
     ServerInfo,
-    status_class,
 )
 from exporter.engines.tables.vllm import TLS_FLAGS
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 # Since 0.5.2.
@@ -37,6 +37,7 @@ _BUCKETS = {
     ),
     Stage.REQUEST: (*_FIRST_TOKEN, 600, 1200, 1800, 2400),
 }  # fmt: skip
+_SHED = OutcomeWords(otherwise=RequestOutcome.REJECTED, words={"503": RequestOutcome.REJECTED})
 _HITS = frozenset(("device_hit", "host_hit", "storage_hit", "prefill_cache"))
 _PREFILL = _HITS | {"input", "prefill_compute"}
 
@@ -59,6 +60,10 @@ def _decode(labels: Mapping[str, str]) -> bool:
 
 def _serves(labels: Mapping[str, str]) -> bool:
     return labels.get("endpoint", "").startswith(INFERENCE_PATHS)
+
+
+def _shed(labels: Mapping[str, str]) -> bool:
+    return _serves(labels) and labels.get("status_code", "") in _SHED.words
 
 
 def _prefill_stage(labels: Mapping[str, str]) -> bool:
@@ -147,12 +152,19 @@ SGLANG = Engine(
             where=_hit,
         ),
         # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
-        EngineField(target=Family.FINISHED, names=("sglang:num_requests_total",), constant="finished", where=_total),
+        EngineField(target=Family.FINISHED, names=("sglang:num_requests_total",), where=_total),
+        # A full queue, or a request that has waited for too long in it.
+        EngineField(
+            target=Family.FINISHED,
+            names=("sglang:http_responses_total",),
+            labels=("status_code",),
+            outcomes=_SHED,
+            where=_shed,
+        ),
         EngineField(
             target=Family.RESPONSES,
             names=("sglang:http_responses_total",),
-            label="status_code",
-            word=status_class,
+            labels=("status_code",),
             where=_serves,
         ),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("sglang:time_to_first_token_seconds",), where=_total),

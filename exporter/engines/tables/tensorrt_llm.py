@@ -5,7 +5,18 @@ from __future__ import annotations
 from exporter.engines.engine import Engine, EngineField, Family, Reduce, ServerInfo
 from exporter.engines.tables.vllm import BUCKETS, TARGETS
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import ALWAYS_ERROR, OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
+
+_FINISH_REASONS = OutcomeWords(
+    otherwise=RequestOutcome.SUCCESS,
+    words={
+        **dict.fromkeys(("stop", "end_id", "stop_words", "length"), RequestOutcome.SUCCESS),
+        "cancelled": RequestOutcome.CANCELLED,
+        "timeout": RequestOutcome.ERROR,
+        "timed_out": RequestOutcome.ERROR,
+    },
+)
 
 TENSORRT_LLM = Engine(
     kind="tensorrt_llm",
@@ -56,8 +67,13 @@ TENSORRT_LLM = Engine(
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        EngineField(target=Family.FINISHED, names=("trtllm:request_success_total",), label="finished_reason"),
-        EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), constant="error"),
+        EngineField(
+            target=Family.FINISHED,
+            names=("trtllm:request_success_total",),
+            labels=("finished_reason",),
+            outcomes=_FINISH_REASONS,
+        ),
+        EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), outcomes=ALWAYS_ERROR),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
         EngineField(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
         EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),

@@ -12,15 +12,21 @@ from collections.abc import Mapping
 
 from exporter.engines.engine import Engine, EngineField, Family, ServerInfo
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 _SPAN = tuple(0.00015 * 1.5**step for step in range(35))
-_OUTCOMES = {"overloaded": "rejected", "validation": "invalid", "template": "invalid"}
-
-
-def _outcome(error: str) -> str:
-    """Put a kind of failure into our words: refused, the client's mistake, or the engine's."""
-    return _OUTCOMES.get(error, "error")
+_FAILURES = OutcomeWords(
+    otherwise=RequestOutcome.ERROR,
+    words={
+        "overloaded": RequestOutcome.REJECTED,
+        "validation": RequestOutcome.INVALID,
+        "template": RequestOutcome.INVALID,
+        "dropped": RequestOutcome.CANCELLED,  # nobody waits for the answer any more
+        "generation": RequestOutcome.ERROR,
+        "incomplete": RequestOutcome.ERROR,
+    },
+)
 
 
 def _prefill(labels: Mapping[str, str]) -> bool:
@@ -61,8 +67,8 @@ TGI = Engine(
             names=("tgi_request_skipped_tokens_count", "tgi_request_generated_tokens_sum"),
             plus={"tgi_request_skipped_tokens_count": "tgi_request_skipped_tokens_sum"},
         ),
-        EngineField(target=Family.FINISHED, names=("tgi_request_success",), constant="success"),
-        EngineField(target=Family.FINISHED, names=("tgi_request_failure",), label="err", word=_outcome),
+        EngineField(target=Family.FINISHED, names=("tgi_request_success",)),
+        EngineField(target=Family.FINISHED, names=("tgi_request_failure",), labels=("err",), outcomes=_FAILURES),
         EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("tgi_request_mean_time_per_token_duration",)),
         EngineField(target=Stage.REQUEST, names=("tgi_request_duration",)),
         EngineField(target=Stage.QUEUE, names=("tgi_request_queue_duration",)),

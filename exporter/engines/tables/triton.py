@@ -11,14 +11,22 @@ from collections.abc import Mapping
 
 from exporter.engines.engine import ONLY_AS_SUM, Engine, EngineField, Factor, Family, Reduce
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
 _HELPERS = frozenset(("ensemble", "preprocessing", "postprocessing", "tensorrt_llm_bls"))
 _MILLISECONDS = 1e-3
 
 
-def _outcome(reason: str) -> str:
-    return {"REJECTED": "rejected", "CANCELED": "abort"}.get(reason, "error")
+_FAILURES = OutcomeWords(
+    otherwise=RequestOutcome.ERROR,
+    words={
+        "REJECTED": RequestOutcome.REJECTED,
+        "CANCELED": RequestOutcome.CANCELLED,
+        "BACKEND": RequestOutcome.ERROR,
+        "OTHER": RequestOutcome.ERROR,
+    },
+)
 
 
 def _model(labels: Mapping[str, str]) -> bool:
@@ -80,14 +88,12 @@ TRITON = Engine(
             where=_blocks,
             factor=Factor("kv_cache_block_type", "tokens_per"),
         ),
-        EngineField(
-            target=Family.FINISHED, names=("nv_inference_request_success",), constant="success", where=_model
-        ),
+        EngineField(target=Family.FINISHED, names=("nv_inference_request_success",), where=_model),
         EngineField(
             target=Family.FINISHED,
             names=("nv_inference_request_failure",),
-            label="reason",
-            word=_outcome,
+            labels=("reason",),
+            outcomes=_FAILURES,
             where=_model,
         ),
         EngineField(

@@ -12,8 +12,21 @@ from collections.abc import Mapping
 
 from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, LatencyTargets, Reduce, ServerInfo
 from exporter.model import Quantity, Stage
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
+FINISH_REASONS = OutcomeWords(
+    otherwise=RequestOutcome.SUCCESS,
+    words={
+        **dict.fromkeys(("stop", "length", "repetition"), RequestOutcome.SUCCESS),
+        "abort": RequestOutcome.CANCELLED,
+        "error": RequestOutcome.ERROR,
+    },
+)
+_REJECTIONS = OutcomeWords(
+    otherwise=RequestOutcome.REJECTED,
+    words=dict.fromkeys(("max_num_queued_reqs", "max_num_queued_tokens"), RequestOutcome.REJECTED),
+)
 TLS_FLAGS = ("--ssl-certfile", "--ssl_certfile")
 
 # Since 0.8.4; several engines have taken these over.
@@ -105,9 +118,19 @@ VLLM = Engine(
             reduce=Reduce.MEAN,
             ratio=True,
         ),
-        EngineField(target=Family.FINISHED, names=("vllm:request_success_total",), label="finished_reason"),
-        EngineField(target=Family.FINISHED, names=("vllm:admission_rejections_total",), constant="rejected"),
-        EngineField(target=Family.RESPONSES, names=("http_requests_total",), label="status", where=_serves),
+        EngineField(
+            target=Family.FINISHED,
+            names=("vllm:request_success_total",),
+            labels=("finished_reason",),
+            outcomes=FINISH_REASONS,
+        ),
+        EngineField(
+            target=Family.FINISHED,
+            names=("vllm:admission_rejections_total",),
+            labels=("reason",),
+            outcomes=_REJECTIONS,
+        ),
+        EngineField(target=Family.RESPONSES, names=("http_requests_total",), labels=("status",), where=_serves),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
         # One observation per engine step and request: with speculation it is a step's time, not a token's.
         EngineField(

@@ -7,9 +7,7 @@ counters by the flush of every 5 seconds and are not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.gateways.gateway import STATUS_CLASS, Gateway, GatewayField, Measure
 
 _POOL = ("envoy_cluster_name",)
 _BACKEND = ("envoy_endpoint_address",)
@@ -44,10 +42,6 @@ def _translated(line: bytes) -> bytes:
     )
 
 
-def _failed(labels: Mapping[str, str]) -> bool:
-    return labels.get("envoy_response_code_class") == "5"
-
-
 def _endpoint(target: Measure, statistic: str) -> GatewayField:
     return GatewayField(target=target, names=(f"envoy_cluster_endpoint_{statistic}",), backend=_BACKEND, pool=_POOL)
 
@@ -67,7 +61,13 @@ ENVOY = Gateway(
         _endpoint(Measure.QUEUED, "rq_pending_active"),
         _endpoint(Measure.UP, "healthy"),
         GatewayField(target=Measure.REQUESTS, names=("envoy_cluster_upstream_rq_total",), pool=_POOL),
-        GatewayField(target=Measure.ERRORS, names=("envoy_cluster_upstream_rq_xx",), pool=_POOL, where=_failed),
+        GatewayField(
+            target=Measure.ERRORS,
+            names=("envoy_cluster_upstream_rq_xx",),
+            pool=_POOL,
+            label="envoy_response_code_class",
+            outcomes=STATUS_CLASS,
+        ),
         GatewayField(target=Measure.ACTIVE, names=("envoy_cluster_upstream_rq_active",), pool=_POOL),
         GatewayField(target=Measure.QUEUED, names=("envoy_cluster_upstream_rq_pending_active",), pool=_POOL),
     ),

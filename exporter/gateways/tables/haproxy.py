@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.gateways.gateway import STATUS_CLASS, Gateway, GatewayField, Measure
 
 _POOL = ("proxy", "backend")  # the stand-alone exporter says backend
 _SERVER = ("server",)
@@ -18,10 +18,6 @@ _SERVER = ("server",)
 def _up(labels: Mapping[str, str]) -> bool:
     """Keep the series of the one state that takes new requests; up to 2.3 there was no state, but a number."""
     return labels.get("state", "UP") == "UP"
-
-
-def _failed(labels: Mapping[str, str]) -> bool:
-    return labels.get("code") == "5xx"
 
 
 HAPROXY = Gateway(
@@ -39,7 +35,8 @@ HAPROXY = Gateway(
             names=("haproxy_server_http_responses_total",),
             backend=_SERVER,
             pool=_POOL,
-            where=_failed,
+            label="code",
+            outcomes=STATUS_CLASS,
         ),
         GatewayField(
             target=Measure.ERRORS, names=("haproxy_server_connection_errors_total",), backend=_SERVER, pool=_POOL
@@ -63,7 +60,11 @@ HAPROXY = Gateway(
         ),
         # Includes the 503 of the gateway itself when no server could take the request.
         GatewayField(
-            target=Measure.ERRORS, names=("haproxy_backend_http_responses_total",), pool=_POOL, where=_failed
+            target=Measure.ERRORS,
+            names=("haproxy_backend_http_responses_total",),
+            pool=_POOL,
+            label="code",
+            outcomes=STATUS_CLASS,
         ),
         GatewayField(target=Measure.ACTIVE, names=("haproxy_backend_current_sessions",), pool=_POOL),
         GatewayField(target=Measure.QUEUED, names=("haproxy_backend_current_queue",), pool=_POOL),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 
 _POD = ("endpoint_name", "model_server_endpoint", "model_server_pod")
 
@@ -16,6 +17,15 @@ _POD = ("endpoint_name", "model_server_endpoint", "model_server_pod")
 def _scheduled(labels: Mapping[str, str]) -> bool:
     return labels.get("status", "success") == "success"
 
+
+_ERROR_CODES = OutcomeWords(
+    otherwise=RequestOutcome.ERROR,
+    words={
+        **dict.fromkeys(("BadRequest", "Unauthorized", "Forbidden", "NotFound"), RequestOutcome.INVALID),
+        **dict.fromkeys(("ResourceExhausted", "InferencePoolResourceExhausted"), RequestOutcome.REJECTED),
+        **dict.fromkeys(("Internal", "ModelServerError", "ServiceUnavailable", "Unknown"), RequestOutcome.ERROR),
+    },
+)
 
 INFERENCE_EXTENSION = Gateway(
     kind="inference_extension",
@@ -54,6 +64,8 @@ INFERENCE_EXTENSION = Gateway(
                 "inference_objective_request_error_total",
                 "inference_model_request_error_total",
             ),
+            label="error_code",
+            outcomes=_ERROR_CODES,
         ),
     ),
 )  # fmt: skip

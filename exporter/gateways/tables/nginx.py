@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.gateways.gateway import STATUS_CLASS, Gateway, GatewayField, Measure
 
 _STUB = re.compile(
     rb"Active connections: (\d{1,15}) ?\r?\n"
@@ -42,10 +42,6 @@ def _status(labels: Mapping[str, str]) -> bool:
     return "code" not in labels or re.fullmatch(r"[1-5]xx", labels["code"]) is not None
 
 
-def _failed(labels: Mapping[str, str]) -> bool:
-    return labels.get("code") == "5xx"
-
-
 def _requests(labels: Mapping[str, str]) -> bool:
     return labels.get("status", "requests") == "requests"
 
@@ -63,7 +59,9 @@ NGINX = Gateway(
     hint="Point url at stub_status, at the VTS module's prometheus page, or at nginx-prometheus-exporter.",
     fields=(
         GatewayField(target=Measure.REQUESTS, names=_REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
-        GatewayField(target=Measure.ERRORS, names=_RESPONSES, backend=_BACKEND, pool=_POOL, where=_failed),
+        GatewayField(
+            target=Measure.ERRORS, names=_RESPONSES, backend=_BACKEND, pool=_POOL, label="code", outcomes=STATUS_CLASS
+        ),
         GatewayField(
             target=Measure.ACTIVE, names=("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL
         ),

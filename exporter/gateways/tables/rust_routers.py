@@ -6,15 +6,14 @@ counts requests by worker only through the outcomes at its circuit breaker, retr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.model.outcome import OutcomeWords, RequestOutcome
 
 _WORKER = ("worker",)
-
-
-def _failed(labels: Mapping[str, str]) -> bool:
-    return labels.get("outcome") == "failure"
+_CIRCUIT_BREAKER = OutcomeWords(
+    otherwise=RequestOutcome.SUCCESS,
+    words={"success": RequestOutcome.SUCCESS, "failure": RequestOutcome.ERROR},
+)
 
 
 def _field(target: Measure, *names: str) -> GatewayField:
@@ -28,7 +27,13 @@ VLLM_ROUTER = Gateway(
     hint="Point url at the router's own metrics port.",
     fields=(
         _field(Measure.REQUESTS, "vllm_router_processed_requests_total"),
-        GatewayField(target=Measure.ERRORS, names=("vllm_router_cb_outcomes_total",), backend=_WORKER, where=_failed),
+        GatewayField(
+            target=Measure.ERRORS,
+            names=("vllm_router_cb_outcomes_total",),
+            backend=_WORKER,
+            label="outcome",
+            outcomes=_CIRCUIT_BREAKER,
+        ),
         _field(Measure.ACTIVE, "vllm_router_running_requests"),
         _field(Measure.UP, "vllm_router_worker_health"),
         GatewayField(target=Measure.REQUESTS, names=("vllm_router_requests_total",)),
@@ -51,7 +56,8 @@ SGLANG_ROUTER = Gateway(
             target=Measure.ERRORS,
             names=("smg_worker_cb_outcomes_total", "sgl_router_cb_outcomes_total"),
             backend=_WORKER,
-            where=_failed,
+            label="outcome",
+            outcomes=_CIRCUIT_BREAKER,
         ),
         _field(Measure.ACTIVE, "smg_worker_requests_active", "sgl_router_running_requests"),
         _field(Measure.UP, "smg_worker_health", "sgl_router_worker_health"),

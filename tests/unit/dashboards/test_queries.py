@@ -30,6 +30,7 @@ ON_NO_BOARD = {
     "llm_scrape_duration_seconds": "shardwatch_source_poll_duration_seconds has it beside all other sources",
     "llm_requests_swapped": "only engines of 2024 and before swap; preemptions stand for it",
     "llm_request_rate": "boards take the rate of llm_requests_total over the chosen time",
+    "llm_requests_by_reason_total": "the engine's own words, of use beside its documentation; boards show outcomes",
     "llm_rejected_request_rate": "boards take the rate of llm_requests_total over the chosen time",
     "llm_generation_token_rate": "boards take the rate of llm_generation_tokens_total over the chosen time",
     "llm_aborted_requests_total": "llm_requests_total has them as an outcome",

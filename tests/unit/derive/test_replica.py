@@ -217,7 +217,7 @@ def test_client_errors_are_in_neither_number():
 
 
 def test_what_clients_did_wrong_or_gave_up_does_not_dilute_the_error_ratio():
-    outcomes = {"success": 1.0, "error": 9.0, "invalid": 500.0, "abort": 40.0, "rejected": 30.0}
+    outcomes = {"success": 1.0, "error": 9.0, "invalid": 500.0, "cancelled": 40.0, "rejected": 30.0}
     readings = [page(at, finished={"": {name: at * count for name, count in outcomes.items()}}) for at in (0, 5)]
     assert answers(readings)["1m"].error_ratio == pytest.approx(0.9)
 

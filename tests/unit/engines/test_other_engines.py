@@ -115,7 +115,7 @@ def test_tensorrt_llm_gives_hits_from_its_blocks(colon):
     assert reading.model == "llama"
     assert reading.ranks[""][Quantity.PREFIX_CACHE_QUERIES] == 1000.0
     assert reading.ranks[""][Quantity.PREFIX_CACHE_HITS] == 400.0
-    assert reading.finished[""] == {"stop": 90.0, "length": 10.0, "error": 3.0}
+    assert reading.finished[""] == {"success": 100.0, "error": 3.0}
     assert reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""].counts[-1] == 100.0
 
 
@@ -161,10 +161,58 @@ def test_llama_cpp_is_not_frozen_while_it_decodes_one_long_answer():
     assert frozen_states([*pages[:3], *[pages[2]] * 9])[-1] is True
 
 
+def test_only_the_servers_own_failures_are_errors_of_dynamo():
+    types = {
+        "": 70,
+        "validation": 4,
+        "not_found": 3,
+        "not_implemented": 2,
+        "overload": 8,
+        "cancelled": 5,
+        "internal": 2,
+    }
+
+    def body(times):
+        return "".join(
+            f'dynamo_frontend_requests_total{{model="m",status="{"error" if name else "success"}",error_type="{name}"}} '
+            f"{times * count}\n"
+            for name, count in {**types, "response_timeout": 1}.items()
+        ).encode()
+
+    reading = interpret(body(1))
+    assert reading.finished == {
+        "": {"success": 70.0, "invalid": 9.0, "rejected": 8.0, "cancelled": 5.0, "error": 3.0}
+    }
+    clock = Clock()
+    figures = polled(poller([body(1), body(2)], clock), clock, 2).windows["1m"]
+    assert figures.error_ratio == pytest.approx(3 / 73)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "outcome"),
+    [
+        ("tensorrt_llm", 'trtllm_request_success_total{finished_reason="end_id"}', "success"),
+        ("tensorrt_llm", 'trtllm_request_success_total{finished_reason="cancelled"}', "cancelled"),
+        ("vllm", 'vllm:request_success_total{finished_reason="stop"}', "success"),
+        ("vllm", 'vllm:request_success_total{finished_reason="abort"}', "cancelled"),
+        ("vllm", 'vllm:admission_rejections_total{reason="max_num_queued_reqs"}', "rejected"),
+        ("sglang", 'sglang:num_requests_total{model_name="m"}', "success"),
+        ("sglang", 'sglang:http_responses_total{endpoint="/v1/completions",status_code="503"}', "rejected"),
+        ("tgi", "tgi_request_success", "success"),
+        ("tgi", 'tgi_request_failure{err="dropped"}', "cancelled"),
+        ("triton", 'nv_inference_request_failure{model="m",reason="CANCELED"}', "cancelled"),
+        ("lmdeploy", 'lmdeploy:request_success_total{engine="0",finished_reason="ResponseType.FINISH"}', "success"),
+    ],
+)
+def test_one_vocabulary_says_how_requests_ended_whatever_the_engine_calls_it(kind, row, outcome):
+    (outcomes,) = interpret(f"{row} 7\n".encode(), by_kind(kind)).finished.values()
+    assert outcomes == {outcome: 7.0}
+
+
 def test_triton_counts_a_request_once_however_many_members_its_ensemble_has():
     reading = interpret(TRITON_PAGE)
     assert recognise(TRITON_PAGE) is TRITON
-    assert reading.finished == {"": {"success": 200.0, "error": 2.0, "abort": 1.0, "rejected": 0.0}}
+    assert reading.finished == {"": {"success": 200.0, "error": 2.0, "cancelled": 1.0, "rejected": 0.0}}
     assert dict(reading.ranks[""]) == {
         Quantity.REQUESTS_RUNNING: 8.0,
         Quantity.REQUESTS_WAITING: 3.0,

@@ -108,7 +108,8 @@ def test_each_ray_replica_of_an_engine_is_a_rank_of_its_own():
     reading = interpret(LLM)
     running = {rank: values[Quantity.REQUESTS_RUNNING] for rank, values in reading.ranks.items()}
     assert running == {"ww3n7u0u/0": 29.0, "0onl0ugf/0": 3.0}
-    assert reading.finished["ww3n7u0u/0"] == {"length": 42.0, "stop": 59.0}
+    assert reading.finished["ww3n7u0u/0"] == {"success": 101.0}
+    assert reading.finish_reasons["ww3n7u0u/0"] == {"length": 42.0, "stop": 59.0}
     assert {rank: found.counts[-1] for rank, found in reading.histograms[Stage.TIME_TO_FIRST_TOKEN].items()} == {
         "ww3n7u0u/0": 101.0,
         "0onl0ugf/0": 99.0,
@@ -193,5 +194,5 @@ def test_the_counters_that_dead_proxies_leave_behind_are_all_added_up():
         for code in ("200", "500", "499")
     )
     reading = interpret(rows.encode(), RAY_SERVE)
-    assert reading.finished == {"": {"success": 3_000.0, "error": 3_000.0, "abort": 3_000.0}}
+    assert reading.finished == {"": {"success": 3_000.0, "error": 3_000.0, "cancelled": 3_000.0}}
     assert reading.parse_warnings == {}

@@ -147,14 +147,16 @@ def test_ranks_with_many_outcomes_each_are_all_counted():
     )
     reading = interpret(rows.encode())
     assert len(reading.finished) == 32
-    assert all(len(outcomes) == 5 for outcomes in reading.finished.values())
+    assert all(outcomes == {"success": 3, "error": 1, "cancelled": 1} for outcomes in reading.finished.values())
+    assert all(len(reasons) == 5 for reasons in reading.finish_reasons.values())
     assert reading.parse_warnings == {}
 
 
 def test_outcomes_without_end_are_bounded():
     rows = "".join(f'vllm:request_success_total{{engine="0",finished_reason="x{n}"}} 1\n' for n in range(300))
     reading = interpret(rows.encode())
-    assert len(reading.finished["0"]) == 100
+    assert len(reading.finish_reasons["0"]) == 100
+    assert reading.finished["0"] == {"success": 300.0}
     assert reading.parse_warnings == {"too_many_label_sets": 200}
 
 
@@ -185,4 +187,4 @@ def test_no_sum_of_a_ray_page_falls_when_a_replica_is_missing_for_a_page():
     found = [re.findall(sums, body, re.MULTILINE) for body in pages]
     assert found[0] == found[1] == found[2]
     assert any(line.endswith(" 23906.0") for line in found[0])
-    assert sum(line.startswith("llm_requests_total") for line in found[0]) == 2
+    assert sum(line.startswith("llm_requests_total") for line in found[0]) == 1

@@ -54,7 +54,7 @@ def test_streamed_and_other_requests_are_summed():
     ttft = reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""]
     assert ttft.counts[-1] == 82 + 226
     assert ttft.sum == pytest.approx(44.964282656269006 + 131.6325178749994)
-    assert reading.finished == {"": {"finished": 81.0 + 219.0}}
+    assert reading.finished == {"": {"success": 81.0 + 219.0}}
 
 
 def test_only_answers_of_inference_paths_count_and_by_class():

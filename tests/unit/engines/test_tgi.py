@@ -27,7 +27,10 @@ def test_a_page_of_the_v3_backend_gives_what_it_has_and_nothing_else():
         Quantity.PROMPT_TOKENS: 200000.0,
         Quantity.GENERATION_TOKENS: 24600.0,
     }
-    assert reading.finished == {"": {"success": 200.0, "rejected": 8.0, "invalid": 6.0, "error": 6.0}}
+    assert reading.finished == {
+        "": {"success": 200.0, "rejected": 8.0, "invalid": 6.0, "error": 4.0, "cancelled": 2.0}
+    }
+    assert reading.finish_reasons[""]["overloaded"] == 8.0
     assert reading.parse_warnings == {}
 
 
@@ -86,7 +89,7 @@ def test_a_fork_that_writes_a_mapping_as_the_method_is_understood():
 def test_failed_requests_are_errors_and_refused_or_wrong_ones_are_not():
     clock = Clock()
     figures = polled(poller([FIRST, SECOND], clock), clock, 2).windows["1m"]
-    assert figures.error_ratio == pytest.approx(3 / 103)  # generation and dropped, of what was not refused
+    assert figures.error_ratio == pytest.approx(2 / 102)  # generation, of what was not refused or given up
     assert figures.generation_token_rate == pytest.approx(1230.0)
     assert figures.hit_ratio is None
 

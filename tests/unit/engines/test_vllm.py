@@ -47,7 +47,9 @@ def test_a_page_of_0_32_gives_every_stage_and_quantity_of_its_only_rank():
         Quantity.PREFIX_CACHE_HITS: 80288.0,
     }
     assert set(reading.histograms) == set(Stage) - {Stage.INFERENCE, Stage.BATCH_PREFILL, Stage.BATCH_DECODE}
-    assert reading.finished["0"] == {"stop": 30.0, "length": 1867.0, "abort": 0.0, "error": 0.0, "repetition": 0.0}
+    assert reading.finished["0"] == {"success": 1897.0, "cancelled": 0.0, "error": 0.0}
+    reasons = {"stop": 30.0, "length": 1867.0, "abort": 0.0, "error": 0.0, "repetition": 0.0}
+    assert reading.finish_reasons["0"] == reasons
     assert reading.finished[""] == {"rejected": 0.0}
     assert reading.responses == {"2xx": 1944.0, "4xx": 94.0}
     assert reading.process_start == 1795206326.09

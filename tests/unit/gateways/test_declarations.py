@@ -12,7 +12,7 @@ from exporter.config.settings import GATEWAY_KINDS
 from exporter.gateways import tables
 from exporter.gateways.detect import recognise
 from exporter.gateways.gateway import Gateway
-from exporter.gateways.reference import reference
+from exporter.gateways.reference import outcomes, reference
 from exporter.gateways.tables import GATEWAYS
 from tests.support.gateway_probe import RECORDINGS, capture
 
@@ -32,6 +32,7 @@ def test_every_file_in_tables_declares_gateways_that_are_in_the_list():
 
 def test_the_documentation_is_what_the_declarations_make():
     assert (ROOT / "docs/gateways.md").read_text() == reference(), "run make generate"
+    assert (ROOT / "docs/outcomes.md").read_text() == outcomes(), "run make generate"
 
 
 @every_gateway

@@ -285,3 +285,21 @@ def test_a_backend_at_any_address_of_this_machine_is_the_replica_polled_on_loopb
 
 def test_every_kind_that_can_be_configured_can_be_read_and_the_other_way_round():
     assert {gateway.kind for gateway in GATEWAYS} == set(GATEWAY_KINDS)
+
+
+def test_only_the_pools_own_failures_are_errors_of_the_endpoint_picker():
+    codes = (
+        "BadRequest",
+        "Forbidden",
+        "ResourceExhausted",
+        "Internal",
+        "ModelServerError",
+        "ServiceUnavailable",
+        "New",
+    )
+    rows = [
+        f'llm_d_epp_request_error_total{{error_code="{code}",model_name="m"}} {1 << n}'
+        for n, code in enumerate(codes)
+    ]
+    reading = read("inference_extension", "\n".join([*rows, 'llm_d_epp_request_total{model_name="m"} 200', ""]))
+    assert reading.pools[""].errors == 8 + 16 + 32 + 64
