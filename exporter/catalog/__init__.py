@@ -1,4 +1,4 @@
-"""Every metric that the daemon exposes, one row each, in the order of the page."""
+"""Every metric that the daemon exposes, one row each, in the order of exposition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.catalog.engine_figures import ENGINE_FIGURES
 from exporter.catalog.engine_specifics import ENGINE_SPECIFICS
 from exporter.catalog.engines import ENGINES
 from exporter.catalog.gateways import GATEWAYS
-from exporter.catalog.groups import UNEVENNESS
+from exporter.catalog.groups import IMBALANCE
 from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
 from exporter.catalog.mig import MIG
@@ -27,7 +27,7 @@ from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *UNEVENNESS, *STRAGGLER,
+    *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
     *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
     *VERDICTS, *OWN_HEALTH
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the page says about the room that is left in KV caches."""
+"""Metrics of KV-cache headroom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = Callable[[KvTokens], float | None]
 
 
 def _total(value: Value) -> ReadSamples:
-    """Read the total over the ranks, with an empty rank, so that a query's sum is the same in both sets of series."""
+    """Return a reader of the total, with an empty rank, so that a query's sum is the same in both sets of series."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
@@ -36,7 +36,7 @@ def _metric(noun: str, unit: Unit, value: Value, help_: str, series: SeriesSet =
         kind=MetricKind.GAUGE,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} Shown is the sum over the ranks, with an empty rank.",
+        help=f"{help_} The sum over the ranks, with an empty rank.",
         series=series,
         read=_total(value),
     )
@@ -47,29 +47,29 @@ CAPACITY = (
         "kv_cache_used",
         Unit.TOKENS,
         lambda tokens: tokens.used,
-        "Tokens of KV cache that live requests hold: usage times capacity, both as the engine says them.",
+        "Tokens of the KV cache held by live requests: the usage times the capacity that the engine reports.",
         SeriesSet.FULL,
     ),
     _metric(
         "kv_cache_free",
         Unit.TOKENS,
         lambda tokens: tokens.free,
-        "Tokens of KV cache that requests could still take; cached blocks that could be evicted are free.",
+        "Tokens of the KV cache that are free, including cached blocks that can be evicted.",
     ),
     _metric(
         "kv_cache_free_sequences",
         Unit.NONE,
         lambda tokens: tokens.sequences,
         "Sequences of the recent mean length (prompt and answer of finished requests) that fit into the free tokens; "
-        "a low estimate where prefixes are shared. The engine's limit on running requests may be reached first.",
+        "underestimated where prefixes are shared. The engine's limit on running requests may be reached first.",
     ),
     Metric(
         subject=REPLICA,
         noun="kv_cache_time_to_full",
         kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
-        help="Seconds until the KV cache of the first rank is full and requests begin to queue, if it goes on "
-        "growing as during the shortest window; 0 when full, absent while it does not grow.",
+        help="Seconds until the KV cache of the first rank is full and requests begin to queue, at the growth rate "
+        "of the shortest window; 0 when full, absent while it does not grow.",
         read=_seconds_to_full,
     ),
 )

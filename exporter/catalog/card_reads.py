@@ -1,6 +1,6 @@
-"""How rows about cards read their values: one signal, several signals as one family, or whole readings.
+"""Readers for metrics of cards: one signal, several signals as one family, or whole readings.
 
-A card without a fresh reading has no rows.  ``gauge`` and ``counter`` make the rows themselves.
+A card without a fresh reading has no samples.  ``gauge`` and ``counter`` declare the metrics.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from exporter.catalog.spec import CARD, Labels, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Signal, Snapshot
 
-Which = Mapping[tuple[str, ...], Signal]  # the label values that tell the signals of one family apart
+Which = Mapping[tuple[str, ...], Signal]  # label values → signal
 
 
 def words(by_label: Which) -> str:
-    """Give the values of the label, for a help text."""
+    """Return the values of the label, for a help text."""
     return ", ".join("/".join(values) for values in by_label)
 
 
 def signal(which: Signal) -> ReadSamples:
-    """Read one signal, one row a card."""
+    """Return a reader of one signal of each card."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
@@ -30,7 +30,7 @@ def signal(which: Signal) -> ReadSamples:
 
 
 def signals(by_label: Which) -> ReadSamples:
-    """Read several signals as one family."""
+    """Return a reader of several signals as one family."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
@@ -44,7 +44,7 @@ def signals(by_label: Which) -> ReadSamples:
 
 
 def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
-    """Give the labels and the reading of each card that has a fresh one."""
+    """Return the labels and the reading of each card that has a fresh one."""
     for card in snapshot.cards:
         if card.reading is not None:
             yield card.labels, card.reading
@@ -53,7 +53,7 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
 def gauge(
     noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
 ) -> Metric:
-    """Make a row about cards that may rise and fall; ``labels`` come after the card's."""
+    """Declare a gauge of cards; ``labels`` come after the card's."""
     return Metric(
         subject=CARD, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
     )
@@ -62,7 +62,7 @@ def gauge(
 def counter(
     noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
 ) -> Metric:
-    """Make a row about cards that only rises, or starts anew."""
+    """Declare a counter of cards; ``labels`` come after the card's."""
     return Metric(
         subject=CARD,
         noun=noun,

@@ -1,4 +1,4 @@
-"""What the page says of cards: identity, load, memory, heat, power, clocks, health."""
+"""Metrics of GPUs: identity, load, memory, temperature, power, clocks, health."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _missing(*, unsupported: bool) -> ReadSamples:
 
 
 def _replaced(absent: Signal, reading: CardReading) -> bool:
-    """Say whether there is something newer: cards that remap rows never retire pages, links count errors by type."""
+    """Return whether a newer signal replaces it, such as row remapping, which replaces retired pages."""
     if absent in {Signal.NVLINK_CRC_FLIT, Signal.NVLINK_CRC_DATA}:
         return True
     return absent in _OF_RETIRING and Signal.ROW_REMAP_PENDING in reading.signals
@@ -57,7 +57,7 @@ def _replica(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*cards[assignment.uuid], *known[assignment.replica], assignment.rank), 1.0
 
 
-# Reasons that cost speed against somebody's will; being idle, or clocks that an administrator set, do not.
+# Reasons that reduce performance; idleness, and clocks that an administrator set, do not.
 _HARMFUL = frozenset(
     {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
@@ -140,7 +140,7 @@ IDENTITY = (
         noun="",
         kind=MetricKind.INFO,
         labels=("name", "pci_bus_id", "serial", "vbios_version", "numa_node"),
-        help="Facts of a card; join on uuid, since the index may change between boots.",
+        help="Facts about a GPU; join on uuid, because the index may change between boots.",
         read=_info,
     ),
     Metric(
@@ -151,16 +151,16 @@ IDENTITY = (
         help="Versions of this node's GPU driver stack.",
         read=_driver,
     ),
-    gauge("up", Unit.NONE, _up, "1 while the card answers, 0 when it is lost, hung or in error."),
-    gauge("data_age", Unit.SECONDS, _age, "Age of the card's newest reading when this page was made."),
+    gauge("up", Unit.NONE, _up, "1 while the GPU answers, 0 while it is lost, hung or in error."),
+    gauge("data_age", Unit.SECONDS, _age, "Age of the GPU's newest reading."),
     Metric(
         subject=CARD,
         noun="signal_missing",
         kind=MetricKind.INFO,
         labels=("signal", "reason"),
-        help="Why a signal of a card that answers is absent: no_permission, mig, error, invalid, starting, "
-        "unverified, busy (another card's call holds it up), slow (no time for it, as the card takes so long to "
-        "answer), crashed (left out, as the driver crashed in it), and in the full set also unsupported.",
+        help="Why a signal of a GPU that answers is absent: no_permission, mig, error, invalid, starting, "
+        "unverified, busy (another call into the driver does not return), slow (skipped, because the GPU answers too "
+        "slowly), crashed (skipped, because the driver crashed in the call), and in the full set also unsupported.",
         read=_missing(unsupported=False),
         read_full=_missing(unsupported=True),
     ),
@@ -169,7 +169,7 @@ IDENTITY = (
         noun="replica",
         kind=MetricKind.INFO,
         labels=("replica", "engine", "model", "rank"),
-        help="Which replica uses the card; rank is empty when it is not known.",
+        help="The replica that uses the GPU; rank is empty if it is not known.",
         read=_replica,
     ),
 )
@@ -179,42 +179,42 @@ WORK = (
         "utilization",
         Unit.RATIO,
         signal(Signal.UTILIZATION),
-        "Share of time in which at least one kernel was resident, mean over the driver's samples since the previous "
-        "cycle. It says nothing about work: a rank that waits for the others shows 1.",
+        "Ratio of time in which at least one kernel was resident, mean over the driver's samples since the previous "
+        "cycle. It does not measure work: a rank that waits for the others shows 1.",
     ),
     gauge(
         "memory_activity",
         Unit.RATIO,
         signal(Signal.MEMORY_ACTIVITY),
-        "Share of time in which device memory was read or written; not bandwidth. See gpu_dram_active_ratio.",
+        "Ratio of time in which device memory was read or written; not bandwidth. See gpu_dram_active_ratio.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "encoder_utilization",
         Unit.RATIO,
         signal(Signal.ENCODER_UTILIZATION),
-        "Share of time in which the video encoder was busy.",
+        "Ratio of time in which the video encoder was busy.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "decoder_utilization",
         Unit.RATIO,
         signal(Signal.DECODER_UTILIZATION),
-        "Share of time in which the video decoder was busy.",
+        "Ratio of time in which the video decoder was busy.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "processes",
         Unit.NONE,
         signal(Signal.PROCESSES),
-        "Processes that hold a compute context on the card.",
+        "Processes with a compute context on the GPU.",
         series=SeriesSet.FULL,
     ),
 )
 
 MEMORY = (
-    gauge("memory_total", Unit.BYTES, signal(Signal.MEMORY_TOTAL), "Device memory of the card."),
-    gauge("memory_used", Unit.BYTES, signal(Signal.MEMORY_USED), "Device memory allocated, without the reserved."),
+    gauge("memory_total", Unit.BYTES, signal(Signal.MEMORY_TOTAL), "Device memory of the GPU."),
+    gauge("memory_used", Unit.BYTES, signal(Signal.MEMORY_USED), "Device memory allocated, without reserved memory."),
     gauge(
         "memory_free",
         Unit.BYTES,
@@ -226,29 +226,29 @@ MEMORY = (
         "memory_reserved",
         Unit.BYTES,
         signal(Signal.MEMORY_RESERVED),
-        "Device memory that the driver and firmware keep for themselves.",
+        "Device memory reserved by driver and firmware.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_total",
         Unit.BYTES,
         signal(Signal.BAR1_TOTAL),
-        "Window over PCIe through which CPU and other devices reach device memory (BAR1); smaller than the memory "
-        "where the machine's firmware grants no more.",
+        "BAR1 address space, through which CPU and other devices access device memory over PCIe; smaller than the "
+        "memory where the machine's firmware grants no more.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_used",
         Unit.BYTES,
         signal(Signal.BAR1_USED),
-        "Part of that window (BAR1) that is mapped.",
+        "BAR1 address space that is mapped.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "bar1_memory_free",
         Unit.BYTES,
         signal(Signal.BAR1_FREE),
-        "Part of that window (BAR1) that can still be mapped.",
+        "BAR1 address space that is not mapped.",
         series=SeriesSet.FULL,
     ),
 )
@@ -265,7 +265,7 @@ HEAT_AND_POWER = (
         "temperature_limit",
         Unit.CELSIUS,
         signals(_TEMPERATURE_LIMITS),
-        "Temperature at which the card slows down, shuts down, or leaves its rated range: "
+        "Temperature at which the GPU slows down, shuts down, or leaves its rated range: "
         f"{words(_TEMPERATURE_LIMITS)}.",
         "limit",
         series=SeriesSet.FULL,
@@ -274,18 +274,18 @@ HEAT_AND_POWER = (
         "temperature_margin",
         Unit.CELSIUS,
         signal(Signal.TEMPERATURE_MARGIN),
-        "Degrees left until the card slows down; alert on this rather than on a fixed temperature.",
+        "Degrees until the GPU slows down; alert on this rather than on a fixed temperature.",
     ),
-    gauge("power", Unit.WATTS, signal(Signal.POWER), "Power drawn now, as the driver averages it."),
-    gauge("power_limit", Unit.WATTS, signal(Signal.POWER_LIMIT), "Power limit that is enforced."),
+    gauge("power", Unit.WATTS, signal(Signal.POWER), "Power draw, averaged by the driver."),
+    gauge("power_limit", Unit.WATTS, signal(Signal.POWER_LIMIT), "Enforced power limit."),
     counter(
-        "energy", Unit.JOULES, signal(Signal.ENERGY), "Energy drawn since the driver was loaded or the card reset."
+        "energy", Unit.JOULES, signal(Signal.ENERGY), "Energy drawn since the driver was loaded or the GPU was reset."
     ),
     gauge(
         "fan_speed",
         Unit.RATIO,
         signal(Signal.FAN_SPEED),
-        "Intended fan speed over its maximum, mean over the fans; absent on passive cards.",
+        "Requested fan speed over its maximum, mean over the fans; absent on passively cooled GPUs.",
         series=SeriesSet.FULL,
     ),
 )
@@ -297,7 +297,7 @@ CLOCKS = (
         kind=MetricKind.GAUGE,
         unit=Unit.HERTZ,
         labels=("domain",),
-        help=f"Clock now, by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
+        help=f"Current clock by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
         read=signals({("sm",): Signal.CLOCK_SM}),
         read_full=signals(_CLOCKS),
     ),
@@ -305,7 +305,7 @@ CLOCKS = (
         "clock_max",
         Unit.HERTZ,
         signals(_CLOCK_LIMITS),
-        "Highest clock that the card may reach, by domain.",
+        "Maximum clock by domain.",
         "domain",
         series=SeriesSet.FULL,
     ),
@@ -314,8 +314,8 @@ CLOCKS = (
         noun="clock_event_active",
         kind=MetricKind.GAUGE,
         labels=("reason",),
-        help=f"1 while the driver holds the clocks down for this reason: {', '.join(sorted(_HARMFUL))}. Being idle "
-        "and clocks set on purpose are left out.",
+        help=f"1 while the driver reduces the clocks for this reason: {', '.join(sorted(_HARMFUL))}. Idle "
+        "GPUs and clocks set on purpose are left out.",
         read=_events,
     ),
     Metric(
@@ -324,7 +324,7 @@ CLOCKS = (
         kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
         labels=("reason",),
-        help="Time for which the driver held the clocks down for this reason; harmless reasons are in the full set.",
+        help="Time for which the driver reduced the clocks for this reason; harmless reasons are in the full set.",
         read=_event_seconds(harmful_only=True),
         read_full=_event_seconds(harmful_only=False),
     ),
@@ -332,7 +332,7 @@ CLOCKS = (
         "performance_state",
         Unit.NONE,
         signal(Signal.PERFORMANCE_STATE),
-        "P-state: 0 is full performance, 15 the least.",
+        "P-state: 0 is full performance, 15 the lowest.",
         series=SeriesSet.FULL,
     ),
 )
@@ -343,7 +343,7 @@ HEALTH = (
         noun="ecc_errors",
         kind=MetricKind.COUNTER,
         labels=("error", "scope"),
-        help="ECC memory errors; volatile since the driver was loaded, aggregate for the card's life (full set).",
+        help="ECC memory errors; volatile since the driver was loaded, aggregate over the GPU's lifetime (full set).",
         read=signals(_ECC_VOLATILE),
         read_full=signals({**_ECC_VOLATILE, **_ECC_AGGREGATE}),
     ),
@@ -351,7 +351,7 @@ HEALTH = (
         "remapped_rows",
         Unit.NONE,
         signals(_REMAPPED),
-        "Memory rows replaced by spare ones, by what caused it.",
+        "Memory rows replaced by spare rows, by cause.",
         "cause",
         series=SeriesSet.FULL,
     ),
@@ -359,19 +359,19 @@ HEALTH = (
         "row_remap_pending",
         Unit.NONE,
         signal(Signal.ROW_REMAP_PENDING),
-        "1 when a row waits for the next reset of the card to be replaced.",
+        "1 while a row waits for the next reset of the GPU to be replaced.",
     ),
     gauge(
         "row_remap_failed",
         Unit.NONE,
         signal(Signal.ROW_REMAP_FAILED),
-        "1 when a row could not be replaced: the card needs service.",
+        "1 when a row could not be replaced: the GPU needs service.",
     ),
     counter(
         "retired_pages",
         Unit.NONE,
         signals(_RETIRED),
-        "Memory pages taken out of use (cards before Ampere), by cause.",
+        "Memory pages retired (GPUs before Ampere), by cause.",
         "cause",
         series=SeriesSet.FULL,
     ),
@@ -379,7 +379,7 @@ HEALTH = (
         "recovery_action",
         Unit.NONE,
         _recovery,
-        "1 for the action that the driver asks for now: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+        "1 for the action that the driver requests: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
         "recover_imex_domain, bus_reset, system_reboot.",
         "action",
     ),

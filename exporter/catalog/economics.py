@@ -1,4 +1,4 @@
-"""What the page says about energy and money."""
+"""Metrics of energy and cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ByCard = Callable[[Economics], Mapping[str, float]]
 
 
 def _replicas(value: ByWindow, *, currency: bool = False, longest: bool = False) -> ReadSamples:
-    """Read a figure of every window, or of each replica's longest one: windows ascend."""
+    """Return a reader of every window's figure, or of that of each replica's longest window; windows ascend."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         labels = {replica.name: replica.labels for replica in snapshot.replicas}
@@ -43,8 +43,8 @@ ECONOMICS = (
         noun="energy_joules_per_token",
         kind=MetricKind.GAUGE,
         labels=("window",),
-        help="Energy that the replica's cards drew over tokens generated, in the same window; the cards' own "
-        "counters, without the host. A card of several replicas is split evenly between them. The common set has the "
+        help="Energy that the replica's GPUs drew over tokens generated in the same window, by the GPUs' own "
+        "counters, without the host. A GPU of several replicas is split evenly between them. The common set has the "
         "longest window.",
         read=_replicas(lambda figures: figures.joules_per_token, longest=True),
         read_full=_replicas(lambda figures: figures.joules_per_token),
@@ -54,7 +54,7 @@ ECONOMICS = (
         noun="generation_tokens_per_joule",
         kind=MetricKind.GAUGE,
         labels=("window",),
-        help="Tokens generated over energy that the replica's cards drew, in the longest window; 0 when only idling.",
+        help="Tokens generated over energy that the replica's GPUs drew, in the longest window; 0 while idle.",
         series=SeriesSet.FULL,
         read=_replicas(lambda figures: figures.tokens_per_joule, longest=True),
     ),
@@ -63,8 +63,8 @@ ECONOMICS = (
         noun="cost_per_million_tokens",
         kind=MetricKind.GAUGE,
         labels=("window", "currency"),
-        help="Price of the replica's cards, busy or not, for the time of a million generated tokens at the window's "
-        "rate; absent without tokens, and when a card has no price in costs.gpu_hour. A card of several replicas is "
+        help="Price of the replica's GPUs, busy or idle, for the time of a million generated tokens at the window's "
+        "rate; absent without tokens, and if a GPU has no price in costs.gpu_hour. A GPU of several replicas is "
         "split evenly between them. The common set has the longest window.",
         read=_replicas(lambda figures: figures.cost_per_million, currency=True, longest=True),
         read_full=_replicas(lambda figures: figures.cost_per_million, currency=True),
@@ -74,7 +74,7 @@ ECONOMICS = (
         noun="price_per_hour",
         kind=MetricKind.GAUGE,
         labels=("currency",),
-        help="Price of an hour of the card, from costs.gpu_hour of the configuration.",
+        help="Price of an hour of the GPU, from costs.gpu_hour in the configuration.",
         read=_cards(lambda figures: figures.prices, currency=True),
     ),
     Metric(
@@ -82,8 +82,8 @@ ECONOMICS = (
         noun="idle",
         kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
-        help="Time in which nothing ran on the replica (or rank) that uses the card, or in which no replica was "
-        "known to use it and its utilisation was 0; judged at each reading, since the daemon's start.",
+        help="Time in which nothing ran on the replica (or rank) that uses the GPU, or its utilisation was 0 while "
+        "no replica was known to use it; evaluated at each reading since the daemon's start.",
         read=_cards(lambda figures: figures.idle_seconds),
     ),
     Metric(
@@ -91,7 +91,7 @@ ECONOMICS = (
         noun="idle_cost",
         kind=MetricKind.COUNTER,
         labels=("currency",),
-        help="Price of the card's idle seconds, at the price that was in force.",
+        help="Price of the GPU's idle time, at the price configured at that time.",
         series=SeriesSet.FULL,
         read=_cards(lambda figures: figures.idle_cost, currency=True),
     ),

@@ -1,4 +1,4 @@
-"""What is worked out from what engines say: figures over the windows, and how uneven ranks and replicas are."""
+"""Metrics derived from engines: figures over windows, and the imbalance of ranks and replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigu
 
 
 def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
-    """Give each replica's longest window with latencies: labels ascend."""
+    """Return each replica's longest window with latencies; labels ascend."""
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for label in reversed(list(replica.windows)):
@@ -39,7 +39,7 @@ def _windowed(value: Callable[[WindowFigures], float | None]) -> ReadSamples:
     return read
 
 
-# A p99.9 of one minute is the slowest of some hundred requests: the common set has it for the longest window only.
+# A p99.9 over one minute is the maximum of some hundred requests: the common set has it for the longest window only.
 _RARE = 0.99
 
 
@@ -61,7 +61,7 @@ def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> ReadSampl
 
 @functools.lru_cache(maxsize=64)
 def _quantile_label(quantile: float) -> str:
-    return repr(quantile)  # all its digits: two quantiles must not become one series
+    return repr(quantile)  # all digits: two quantiles must not become one series
 
 
 def _observations(stages: tuple[Stage, ...]) -> ReadSamples:
@@ -103,7 +103,7 @@ def _figure(
     unit: Unit = Unit.NONE,
     series: SeriesSet = SeriesSet.COMMON,
 ) -> Metric:
-    """Declare one number of every window."""
+    """Declare a figure of every window."""
     return Metric(
         subject=REPLICA,
         noun=noun,
@@ -121,7 +121,7 @@ KV_CACHE = (
         "kv_cache_hit",
         lambda figures: figures.hit_ratio,
         "Prefix-cache hits over queries during the window; absent without queries. window=lifetime marks the "
-        "average since start that old engines give instead of counters.",
+        "lifetime average that old engines report instead of counters.",
         Unit.RATIO,
     ),
 )
@@ -133,8 +133,8 @@ LATENCY = (
         kind=MetricKind.SUMMARY,
         unit=Unit.SECONDS,
         labels=("stage", "quantile", "window"),
-        help="Quantile of a latency during the window, as histogram_quantile gives it for the same observations. "
-        "At most the last finite bucket bound: see llm_latency_above_top_bucket_ratio. The common set has three "
+        help="Quantile of a latency during the window, equal to histogram_quantile over the same observations. "
+        "At most the last finite bucket bound, see llm_latency_above_top_bucket_ratio. The common set has three "
         "stages, and quantiles above 0.99 for the longest window only.",
         read=_quantiles(COMMON_STAGES, rare_everywhere=False),
         read_full=_quantiles(_STAGES, rare_everywhere=True),
@@ -154,7 +154,7 @@ LATENCY = (
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("stage", "window"),
-        help="Share of the window's observations beyond the last finite bucket bound, where quantiles are cut off. "
+        help="Ratio of the window's observations beyond the last finite bucket bound, where quantiles are truncated. "
         "The common set has the longest window only.",
         read=_above_top(COMMON_STAGES, _longest),
         read_full=_above_top(_STAGES, _windows),
@@ -165,7 +165,7 @@ RATES = (
     _figure(
         "error",
         lambda figures: figures.error_ratio,
-        "Failed over finished requests during the window: server errors and engine errors, not clients' mistakes.",
+        "Failed over finished requests during the window: server and engine errors, without client errors.",
         Unit.RATIO,
     ),
     _figure(
@@ -177,7 +177,7 @@ RATES = (
     _figure(
         "rejected_request_rate",
         lambda figures: figures.rejected_rate,
-        "Requests per second during the window that the engine refused on purpose because its queue was full.",
+        "Requests per second during the window that the engine rejected because its queue was full.",
         series=SeriesSet.FULL,
     ),
     _figure(
@@ -188,15 +188,15 @@ RATES = (
     ),
 )
 
-UNEVENNESS = (
+IMBALANCE = (
     Metric(
         subject=REPLICA,
         noun="rank_imbalance_max_to_mean",
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
-        help="Highest over mean of a signal between the replica's data-parallel ranks: 1 is balanced. The engine's "
-        "scheduler makes it.",
+        help="Maximum over mean of a signal between the replica's data-parallel ranks: 1 is balanced. Caused by the "
+        "engine's scheduler.",
         read=_rank_imbalance,
     ),
     Metric(
@@ -205,10 +205,10 @@ UNEVENNESS = (
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
-        help="Highest over mean of a signal between the replicas of one model on this node: 1 is balanced. The "
-        "gateway makes it.",
+        help="Maximum over mean of a signal between the replicas of one model on this node: 1 is balanced. Caused by "
+        "the gateway.",
         read=_replica_imbalance,
     ),
 )
 
-ENGINE_FIGURES = (*KV_CACHE, *LATENCY, *RATES, *UNEVENNESS)
+ENGINE_FIGURES = (*KV_CACHE, *LATENCY, *RATES, *IMBALANCE)

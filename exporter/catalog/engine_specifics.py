@@ -1,4 +1,4 @@
-"""What the page says about how kinds of engines differ: names in use, what is never given, what is special."""
+"""Metrics of what differs between kinds of engines: names, missing signals, special figures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ENGINE_SPECIFICS = (
         noun="engine_dialect",
         kind=MetricKind.INFO,
         labels=("dialect",),
-        help="How the engine's metric names begin on its page, such as vllm:, ray_vllm_ or sglang_.",
+        help="Prefix of the engine's metric names, such as vllm:, ray_vllm_ or sglang_.",
         series=SeriesSet.FULL,
         read=_dialect,
     ),
@@ -66,7 +66,7 @@ ENGINE_SPECIFICS = (
         noun="signal_missing",
         kind=MetricKind.INFO,
         labels=("signal", "reason"),
-        help="What this kind of engine never gives, and why; nothing is wrong where these figures are absent.",
+        help="What this kind of engine never reports, and why; these figures are absent by design.",
         read=_missing,
     ),
     Metric(
@@ -74,8 +74,8 @@ ENGINE_SPECIFICS = (
         noun="rank_stale",
         kind=MetricKind.INFO,
         labels=("rank",),
-        help="A rank on a Ray node's page whose figures stand still while others move: its replica is gone or hangs. "
-        "Its load is left out.",
+        help="A rank on a Ray node whose figures do not change while others' do: its replica has ended or hangs. "
+        "Its load is not counted.",
         read=_stale,
     ),
     Metric(
@@ -83,8 +83,8 @@ ENGINE_SPECIFICS = (
         noun="proxies",
         kind=MetricKind.GAUGE,
         labels=("state",),
-        help="Proxies that take requests in for Ray Serve, in the whole cluster as its controller sees them; those "
-        "that start or drain are in neither state.",
+        help="HTTP and gRPC proxies of Ray Serve in the whole cluster, as its controller sees them; starting and "
+        "draining proxies are in neither state.",
         read=_proxies,
     ),
     Metric(
@@ -92,7 +92,7 @@ ENGINE_SPECIFICS = (
         noun="aborted_requests",
         kind=MetricKind.COUNTER,
         labels=("rank",),
-        help="Requests given up before their end, of engines that count them; they are in llm_requests_total too.",
+        help="Requests cancelled before their end, in engines that count them; llm_requests_total includes them.",
         series=SeriesSet.FULL,
         read=quantity_total(Quantity.REQUESTS_ABORTED),
         read_full=quantity_by_rank(Quantity.REQUESTS_ABORTED),
@@ -100,16 +100,16 @@ ENGINE_SPECIFICS = (
     _duration(
         Stage.INFERENCE,
         "inference_duration",
-        "Time from scheduling to the last token, of engines that do not tell prefill from decode.",
+        "Time from scheduling to the last token, in engines that do not separate prefill and decode.",
     ),
     _duration(
         Stage.BATCH_PREFILL,
         "batch_prefill_duration",
-        "Prefill of one batch, of engines that measure no request's; requests in the batch count once together.",
+        "Prefill time of one batch, in engines that do not measure requests; the batch's requests count once.",
     ),
     _duration(
         Stage.BATCH_DECODE,
         "batch_decode_duration",
-        "One decode step of one batch, of engines that measure no request's.",
+        "Time of one decode step of one batch, in engines that do not measure requests.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What engines say, and how they answer; what follows over the windows is in ``engine_figures``."""
+"""Metrics that engines report, and their health; figures over windows are in ``engine_figures``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from exporter.catalog.spec import (
 )
 from exporter.model import Quantity, ReplicaState, Snapshot, Stage
 
-# A whole request's duration says more about the length of answers than about service: quantiles in the common set,
-# its 24 series of buckets a replica in the full one.
+# A request's duration depends more on the length of the answer than on the service: the common set has quantiles, the
+# full set also its 24 bucket series a replica.
 COMMON_HISTOGRAMS = (Stage.TIME_TO_FIRST_TOKEN, Stage.INTER_TOKEN)
 
 
 def quantity_by_rank(quantity: Quantity) -> ReadSamples:
-    """Read a quantity of every rank."""
+    """Return a reader of a quantity of every rank."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
@@ -36,9 +36,9 @@ def quantity_by_rank(quantity: Quantity) -> ReadSamples:
 
 
 def quantity_total(quantity: Quantity) -> ReadSamples:
-    """Sum over the ranks, shown with an empty rank, so that a query's sum is the same in both sets of series.
+    """Return a reader of the sum over the ranks, with an empty rank; queries sum to the same in both sets.
 
-    A counter that a rank left behind stays in the sum, which must not fall while the engine lives.
+    Counters of departed ranks stay in the sum, which must not decrease while the engine lives.
     """
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
@@ -111,7 +111,7 @@ def _responses(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def histogram_of(stage: Stage) -> ReadHistograms:
-    """Read a latency's buckets, summed over the ranks."""
+    """Return a reader of a latency's buckets, summed over the ranks."""
 
     def read(snapshot: Snapshot) -> Iterator[HistogramSample]:
         for replica in snapshot.replicas:
@@ -136,14 +136,14 @@ def _metric(
 
 
 def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
-    """Declare a counter that is kept by rank; only the full set has room for that."""
+    """Declare a counter that only the full set exposes by rank."""
     return Metric(
         subject=REPLICA,
         noun=noun,
         kind=MetricKind.COUNTER,
         unit=unit,
         labels=("rank",),
-        help=f"{help_} The common set shows the sum over the ranks, gone ones included, with an empty rank.",
+        help=f"{help_} The common set has the sum over the ranks, departed ones included, with an empty rank.",
         read=quantity_total(quantity),
         read_full=quantity_by_rank(quantity),
     )
@@ -155,19 +155,19 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
         noun=noun,
         kind=MetricKind.HISTOGRAM,
         unit=Unit.SECONDS,
-        help=f"{help_} The engine's own buckets, summed over its ranks, gone ones included.",
+        help=f"{help_} The engine's own buckets, summed over its ranks, departed ones included.",
         series=SeriesSet.COMMON if stage in COMMON_HISTOGRAMS else SeriesSet.FULL,
         read_histogram=histogram_of(stage),
     )
 
 
 HEALTH = (
-    _metric("up", MetricKind.GAUGE, _replica(_up), "1 while the engine's page is read and understood, else 0."),
+    _metric("up", MetricKind.GAUGE, _replica(_up), "1 while the engine's metrics are read successfully, else 0."),
     _metric(
         "scrape_duration",
         MetricKind.GAUGE,
         _replica(_duration),
-        "How long the last exchange with the engine took; slow answers under load are normal.",
+        "Duration of the last scrape of the engine; slow responses under load are normal.",
         unit=Unit.SECONDS,
         series=SeriesSet.FULL,
     ),
@@ -175,31 +175,33 @@ HEALTH = (
         "data_age",
         MetricKind.GAUGE,
         _replica(_age),
-        "Age of the replica's newest reading when this page was made.",
+        "Age of the replica's newest reading.",
         unit=Unit.SECONDS,
     ),
     _metric(
         "frozen",
         MetricKind.GAUGE,
         _replica(_frozen),
-        "1 when requests are running and no counter has moved for 20 seconds (60 with SGLang and behind Ray), or "
-        "none of a rank that runs some; absent while that is not known.",
+        "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for 20 "
+        "seconds (60 with SGLang and behind Ray); absent while that is not known.",
     ),
     _metric(
         "restarts",
         MetricKind.COUNTER,
         _replica(_restarts),
-        "Restarts of the engine that the daemon saw.",
+        "Restarts of the engine since the daemon's start.",
         series=SeriesSet.FULL,
     ),
     _metric(
         "certificate_expiry_timestamp",
         MetricKind.GAUGE,
         _replica(_certificate),
-        "Unix time at which the engine's TLS certificate ends; absent over plain HTTP.",
+        "Unix time at which the engine's TLS certificate expires; absent over plain HTTP.",
         unit=Unit.SECONDS,
     ),
-    _metric("engine", MetricKind.INFO, _engine_info, "The engine's version, empty when it does not say.", "version"),
+    _metric(
+        "engine", MetricKind.INFO, _engine_info, "The engine's version, empty if it does not report one.", "version"
+    ),
 )
 
 LOAD = (
@@ -214,7 +216,7 @@ LOAD = (
         "requests_waiting",
         MetricKind.GAUGE,
         quantity_by_rank(Quantity.REQUESTS_WAITING),
-        "Requests that wait for the scheduler.",
+        "Requests waiting to be scheduled.",
         "rank",
     ),
     _metric(
@@ -246,7 +248,7 @@ LOAD = (
         "responses",
         MetricKind.COUNTER,
         _responses,
-        "HTTP answers of the inference paths by status class. A stream that fails after its head stays 2xx.",
+        "HTTP responses of the inference paths by status class. A stream that fails after its headers stays 2xx.",
         "status",
         series=SeriesSet.FULL,
     ),
@@ -257,7 +259,7 @@ LOAD = (
         Unit.TOKENS,
     ),
     _rank_counter("generation", Quantity.GENERATION_TOKENS, "Tokens generated.", Unit.TOKENS),
-    _rank_counter("preemptions", Quantity.PREEMPTIONS, "Running requests set back because the KV cache was full."),
+    _rank_counter("preemptions", Quantity.PREEMPTIONS, "Running requests preempted because the KV cache was full."),
 )
 
 KV_CACHE = (
@@ -265,7 +267,7 @@ KV_CACHE = (
         "kv_cache_usage",
         MetricKind.GAUGE,
         quantity_by_rank(Quantity.KV_CACHE_USAGE),
-        "Share of the KV cache that live requests hold; cached blocks that could be evicted count as free.",
+        "Ratio of the KV cache held by live requests; cached blocks that can be evicted count as free.",
         "rank",
         unit=Unit.RATIO,
     ),
@@ -275,8 +277,7 @@ KV_CACHE = (
         kind=MetricKind.GAUGE,
         unit=Unit.TOKENS,
         labels=("rank",),
-        help="Tokens that the KV cache can hold. The common set of series shows the sum over the ranks, with an "
-        "empty rank.",
+        help="Tokens that the KV cache can hold. The common set has the sum over the ranks, with an empty rank.",
         read=quantity_total(Quantity.KV_CACHE_CAPACITY),
         read_full=quantity_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
@@ -293,7 +294,9 @@ KV_CACHE = (
 )
 
 LATENCY = (
-    _latency(Stage.TIME_TO_FIRST_TOKEN, "time_to_first_token", "Arrival to first token, queue and prefill included."),
+    _latency(
+        Stage.TIME_TO_FIRST_TOKEN, "time_to_first_token", "Arrival to first token, including queue and prefill."
+    ),
     _latency(
         Stage.INTER_TOKEN,
         "inter_token_latency",

@@ -1,4 +1,4 @@
-"""What the page says of gateways, their pools, and the backends behind them."""
+"""Metrics of gateways, their pools and backends."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ HEALTH = (
         "up",
         MetricKind.GAUGE,
         _gateway(lambda _, g: float(g.reading is not None)),
-        "1 while the gateway's page is read and understood, else 0.",
+        "1 while the gateway's metrics are read successfully, else 0.",
     ),
     _metric(
         GATEWAY,
         "data_age",
         MetricKind.GAUGE,
         _gateway(_age),
-        "Age of the gateway's newest reading when this page was made.",
+        "Age of the gateway's newest reading.",
         unit=Unit.SECONDS,
     ),
     _metric(
@@ -97,7 +97,7 @@ HEALTH = (
         "scrape_duration",
         MetricKind.GAUGE,
         _gateway(lambda _, g: g.status.duration),
-        "How long the last exchange with the gateway took.",
+        "Duration of the last scrape of the gateway.",
         unit=Unit.SECONDS,
     ),
     _metric(
@@ -105,7 +105,7 @@ HEALTH = (
         "restarts",
         MetricKind.COUNTER,
         _gateway(lambda _, g: float(g.restarts)),
-        "Restarts of the gateway that its counters have shown since the daemon started.",
+        "Restarts of the gateway since the daemon's start.",
     ),
 )
 
@@ -115,43 +115,43 @@ BACKENDS = (
         "requests",
         MetricKind.COUNTER,
         _of_backend(lambda load: load.requests),
-        "Requests that the gateway sent to the backend; a retry counts again. Absent where the gateway counts none "
-        "by backend: nginx without VTS, Envoy without per-endpoint statistics.",
+        "Requests that the gateway sent to the backend; a retry counts again. Absent where the gateway does not "
+        "count by backend: nginx without VTS, Envoy without per-endpoint statistics.",
     ),
     _metric(
         BACKEND,
         "errors",
         MetricKind.COUNTER,
         _of_backend(lambda load: load.errors),
-        "Requests that failed at the backend: answers 5xx, and answers that never came.",
+        "Requests that failed at the backend: 5xx responses, and missing responses.",
     ),
     _metric(
         BACKEND,
         "requests_active",
         MetricKind.GAUGE,
         _of_backend(lambda load: load.active),
-        "Requests that the backend is working on, as the gateway sees it.",
+        "Requests in progress at the backend, as the gateway sees them.",
     ),
     _metric(
         BACKEND,
         "requests_queued",
         MetricKind.GAUGE,
         _of_backend(lambda load: load.queued),
-        "Requests that wait for this backend; of model-aware routers that say it, inside its engine.",
+        "Requests queued for this backend; with model-aware routers, inside its engine.",
     ),
     _metric(
         BACKEND,
         "backend_up",
         MetricKind.GAUGE,
         _of_backend(_up),
-        "1 while the gateway holds the backend fit for new requests; draining and maintenance are 0.",
+        "1 while the gateway sends new requests to the backend; draining and maintenance are 0.",
     ),
     _metric(
         BACKEND,
         "backend_replica",
         MetricKind.INFO,
         _replicas,
-        "Which replica the backend is: the one polled at its address, else the one of its name.",
+        "The replica behind the backend: the one polled at its address, else the one with its name.",
         "replica",
     ),
     _metric(
@@ -159,7 +159,7 @@ BACKENDS = (
         "request_share",
         MetricKind.GAUGE,
         _shares,
-        "Share of the pool's requests that the backend was sent during the window; absent without requests.",
+        "Ratio of the pool's requests that were sent to the backend during the window; absent without requests.",
         "window",
         unit=Unit.RATIO,
     ),
@@ -171,8 +171,8 @@ POOLS = (
         "backend_imbalance_max_to_mean",
         MetricKind.GAUGE,
         _imbalance,
-        "Highest over mean of the requests sent to the pool's backends during the window: 1 is even. Weights are "
-        "not taken out; backends that are down and were sent nothing are left out.",
+        "Maximum over mean of the requests sent to the pool's backends during the window: 1 is balanced. Weights are "
+        "not considered; backends that are down and were sent nothing are left out.",
         "window",
         unit=Unit.RATIO,
     ),
@@ -181,29 +181,29 @@ POOLS = (
         "pool_requests",
         MetricKind.COUNTER,
         _of_pool(lambda load: load.requests),
-        "Requests of the whole pool, or of the whole gateway where the pool is empty. nginx counts the requests for "
-        "its own status page too.",
+        "Requests of the whole pool, or of the whole gateway where the pool is empty. nginx includes the requests "
+        "for its own status page.",
     ),
     _metric(
         POOL,
         "pool_errors",
         MetricKind.COUNTER,
         _of_pool(lambda load: load.errors),
-        "Requests of the whole pool that were answered 5xx, by a backend or by the gateway itself.",
+        "5xx responses of the whole pool, from a backend or from the gateway itself.",
     ),
     _metric(
         POOL,
         "pool_requests_active",
         MetricKind.GAUGE,
         _of_pool(lambda load: load.active),
-        "Requests in work in the whole pool.",
+        "Requests in progress in the whole pool.",
     ),
     _metric(
         POOL,
         "pool_requests_queued",
         MetricKind.GAUGE,
         _of_pool(lambda load: load.queued),
-        "Requests that wait in the pool and have no backend yet.",
+        "Requests queued in the pool without a backend.",
     ),
 )
 

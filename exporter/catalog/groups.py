@@ -1,4 +1,4 @@
-"""What the page says of the unevenness between the cards of a group."""
+"""Metrics of the imbalance between the cards of a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from exporter.model import Signal, Snapshot, Spread
 
 
 def _spread(attribute: str, signal: Signal | None = None) -> ReadSamples:
-    """Read one figure of unevenness: of one signal, or of every signal with the signal as last label."""
+    """Return a reader of one figure of imbalance: of one signal, or of all with the signal as last label."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for group in snapshot.imbalance:
@@ -34,14 +34,14 @@ def _deviation(snapshot: Snapshot) -> Iterator[Sample]:
                     yield (*labels[uuid], group.group, signal.value), value
 
 
-UNEVENNESS = (
+IMBALANCE = (
     Metric(
         subject=GROUP,
         noun="utilization_stddev",
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
-        help="Population standard deviation of utilisation inside the group; scope node pools the groups, each "
-        "around its own mean. It cannot exceed 0.5.",
+        help="Population standard deviation of utilisation within the group; scope node pools the groups, each "
+        "around its own mean. At most 0.5.",
         read=_spread("stddev", Signal.UTILIZATION),
     ),
     Metric(
@@ -49,7 +49,7 @@ UNEVENNESS = (
         noun="utilization_spread",
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
-        help="Highest minus lowest utilisation inside the group; scope node shows the widest group.",
+        help="Maximum minus minimum utilisation within the group; scope node has the largest of all groups.",
         read=_spread("spread", Signal.UTILIZATION),
     ),
     Metric(
@@ -57,7 +57,7 @@ UNEVENNESS = (
         noun="imbalance_coefficient_of_variation",
         kind=MetricKind.GAUGE,
         labels=("signal",),
-        help="Standard deviation over mean of a signal; scope node takes each card against its own group's mean.",
+        help="Standard deviation over mean of a signal; scope node compares each GPU with its own group's mean.",
         series=SeriesSet.FULL,
         read=_spread("coefficient_of_variation"),
     ),
@@ -67,14 +67,14 @@ UNEVENNESS = (
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal",),
-        help="Highest over mean of a signal inside the group: 1 is balanced; scope node shows the widest group.",
+        help="Maximum over mean of a signal within the group: 1 is balanced; scope node has the largest of them.",
         read=_spread("max_to_mean"),
     ),
     gauge(
         "group_deviation",
         Unit.RATIO,
         _deviation,
-        "The card's signal against its group's median: 0 is the median, -0.2 a fifth below.",
+        "Relative deviation of the GPU's signal from its group's median: -0.2 is a fifth below.",
         "group",
         "signal",
         series=SeriesSet.FULL,

@@ -1,4 +1,4 @@
-"""What the page says of the container images that replicas run."""
+"""Metrics of the replicas' container images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ IMAGES: tuple[Metric, ...] = (
         noun="image",
         kind=MetricKind.INFO,
         labels=("image", "digest"),
-        help="The container image of a replica, where Kubernetes, a file_sd list or the configuration says it; "
-        "the digest is empty when only the name is known.",
+        help="The container image of a replica, as reported by Kubernetes, a file_sd list or the configuration; "
+        "the digest is empty if only the name is known.",
         read=_images,
     ),
 )

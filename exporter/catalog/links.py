@@ -1,4 +1,4 @@
-"""What the page says of links between cards, and between cards and host: PCIe, NVLink, NVSwitch fabric."""
+"""Metrics of links between GPUs, and to the host: PCIe, NVLink, NVSwitch fabric."""
 
 from __future__ import annotations
 
@@ -77,60 +77,60 @@ LINKS = (
         "pcie_link_generation",
         Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION),
-        "PCIe generation of the link now; an idle card lowers it: gpu_pcie_link_degraded judges it under load.",
+        "Current PCIe generation of the link; an idle GPU lowers it, see gpu_pcie_link_degraded.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_generation_max",
         Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION_MAX),
-        "PCIe generation that card and slot can reach together.",
+        "Maximum PCIe generation of GPU and slot.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_width",
         Unit.NONE,
         signal(Signal.PCIE_LINK_WIDTH),
-        "PCIe lanes of the link now.",
+        "Current PCIe lanes of the link.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "pcie_link_width_max",
         Unit.NONE,
         signal(Signal.PCIE_LINK_WIDTH_MAX),
-        "PCIe lanes that card and slot can reach together.",
+        "Maximum PCIe lanes of GPU and slot.",
         series=SeriesSet.FULL,
     ),
-    counter("pcie_transmit", Unit.BYTES, signal(Signal.PCIE_TRANSMIT), "Bytes the card sent over PCIe."),
-    counter("pcie_receive", Unit.BYTES, signal(Signal.PCIE_RECEIVE), "Bytes the card received over PCIe."),
+    counter("pcie_transmit", Unit.BYTES, signal(Signal.PCIE_TRANSMIT), "Bytes sent by the GPU over PCIe."),
+    counter("pcie_receive", Unit.BYTES, signal(Signal.PCIE_RECEIVE), "Bytes received by the GPU over PCIe."),
     gauge(
         "pcie_link_degraded",
         Unit.NONE,
         _health("pcie_degraded"),
-        "1 when generation or width of the PCIe link has stood below its highest for 30 s although the card worked "
-        "all the time; absent while the card has not, as an idle card lowers its link on purpose.",
+        "1 when generation or width of the PCIe link has been below its maximum for 30 s while the GPU was busy; "
+        "absent unless the GPU was busy all the time, because an idle GPU lowers its link on purpose.",
     ),
     counter(
         "pcie_replays",
         Unit.NONE,
         signal(Signal.PCIE_REPLAYS),
-        "PCIe packets that had to be sent again.",
+        "PCIe packets that were replayed.",
         series=SeriesSet.FULL,
     ),
     gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=SeriesSet.FULL),
-    gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "NVLinks of the card that are active."),
+    gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "Active NVLinks of the GPU."),
     gauge(
         "nvlink_links_down",
         Unit.NONE,
         _health("nvlinks_down"),
-        "NVLinks that were active before, or that most cards of the same name on this node have, and that are not "
-        "active now; absent on cards without NVLink and while MIG is on.",
+        "Inactive NVLinks that were active before, or that most GPUs of the same name on this node have; "
+        "absent on GPUs without NVLink and with MIG enabled.",
     ),
     gauge(
         "nvlink_remote_links",
         Unit.NONE,
         _remotes,
-        "NVLinks by what is at their other end: gpu, switch, npu, unknown.",
+        "NVLinks by their remote end: gpu, switch, npu, unknown.",
         "remote",
         series=SeriesSet.FULL,
     ),
@@ -138,7 +138,7 @@ LINKS = (
         "nvlink_links",
         Unit.NONE,
         _nvlinks(active=False),
-        "NVLinks of the card, active or not.",
+        "NVLinks of the GPU, active or not.",
         series=SeriesSet.FULL,
     ),
     counter("nvlink_transmit", Unit.BYTES, signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks."),
@@ -155,8 +155,8 @@ LINKS = (
         "nvlink_bit_error",
         Unit.RATIO,
         _bit_errors,
-        "Share of bits that arrive wrong on the card's worst NVLink (NVLink 5): raw on the wire, effective after "
-        "correction, symbol for symbols after correction.",
+        "Bit error ratio of the GPU's worst NVLink (NVLink 5): raw, effective (after correction), and symbol "
+        "(symbols after correction).",
         "type",
         series=SeriesSet.FULL,
     ),
@@ -172,32 +172,32 @@ LINKS = (
         noun="fabric_problem",
         kind=MetricKind.INFO,
         labels=("problem",),
-        help="What keeps the card from using the NVSwitch fabric fully: not_started, in_progress, failed, "
+        help="Problem that limits the GPU's use of the NVSwitch fabric: not_started, in_progress, failed, "
         "degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition_assigned, "
-        "manager_disconnected, what is wrong with its configuration, or unhealthy or limited_capacity where the "
-        "driver says no more. Absent when nothing is.",
+        "manager_disconnected, a problem of its configuration, or unhealthy or limited_capacity where the driver "
+        "reports no details. Absent without problems.",
         read=_fabric_problems,
     ),
     gauge(
         "c2c_links",
         Unit.NONE,
         signal(Signal.C2C_LINKS),
-        "Links to a processor on the same module; absent on cards without.",
+        "C2C links to a processor on the same module; absent on GPUs without.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "c2c_active_links",
         Unit.NONE,
         signal(Signal.C2C_LINKS_ACTIVE),
-        "Links to a processor on the same module that are active.",
+        "Active C2C links to a processor on the same module.",
         series=SeriesSet.FULL,
     ),
     counter(
         "c2c_errors",
         Unit.NONE,
         _c2c_errors,
-        "Errors of the link to a processor on the same module that has most of them, by type: crc, replay, "
-        "replay_back_to_back; absent on cards without such links.",
+        "Errors of the worst C2C link to a processor on the same module, by type: crc, replay, "
+        "replay_back_to_back; absent on GPUs without such links.",
         "type",
         series=SeriesSet.FULL,
     ),

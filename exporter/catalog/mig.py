@@ -1,4 +1,4 @@
-"""What the page says of divided cards (MIG): which instance is part of which card, and what it was cut as."""
+"""Metrics of MIG instances: parent and profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIG = (
         noun="mig",
         kind=MetricKind.INFO,
         labels=("parent_uuid", "profile", "gpu_instance", "compute_instance"),
-        help="An instance of a divided card, a card of its own here; gpu is the parent's index and its place.",
+        help="A MIG instance, which has all gpu_* series of its own; gpu is the parent's index and its position.",
         read=_instances,
     ),
 )

@@ -1,4 +1,4 @@
-"""What the daemon says about itself; ``process_*`` comes from prometheus-client, see sources/process_metrics."""
+"""Metrics of the daemon itself; ``process_*`` comes from prometheus-client, see sources/process_metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.model import Snapshot, SourceStatus
 
 
 def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True) -> ReadSamples:
-    """Read a number of every source; without ``cards``, of those whose health no ``gpu_*`` row tells."""
+    """Return a reader of a number of every source; without ``cards``, of those without a ``gpu_*`` health metric."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for status in snapshot.sources:
@@ -28,7 +28,7 @@ def _health(noun: str, value: Callable[[SourceStatus], float | None], help_: str
         noun=noun,
         kind=MetricKind.GAUGE,
         unit=unit,
-        help=f"{help_} Not of cards (gpu:…): gpu_up and gpu_data_age_seconds tell them.",
+        help=f"{help_} Without GPUs (gpu:…): see gpu_up and gpu_data_age_seconds.",
         read=_source(value, cards=False),
     )
 
@@ -97,21 +97,21 @@ SOURCES = (
         "source_down",
         MetricKind.INFO,
         _down,
-        "Why a source is down now: refused, timeout, lost, hung, library and so on.",
+        "Why a source is down: refused, timeout, lost, hung, library and so on.",
         "reason",
     ),
     _metric(
         "source_poll_duration",
         MetricKind.GAUGE,
         _source(lambda s: s.duration),
-        "How long the last attempt to read the source took.",
+        "Duration of the last attempt to read the source.",
         unit=Unit.SECONDS,
         series=SeriesSet.FULL,
     ),
     _health(
         "source_last_success_timestamp",
         lambda s: s.last_success_unix_time,
-        "Unix time of the newest successful reading.",
+        "Unix time of the last successful reading.",
         Unit.SECONDS,
     ),
     _metric("source_failures", MetricKind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
@@ -119,14 +119,14 @@ SOURCES = (
         "source_polls_skipped",
         MetricKind.COUNTER,
         _source(lambda s: float(s.skipped)),
-        "Polls that were not started because the previous one was still running.",
+        "Polls skipped because the previous one was still running.",
         series=SeriesSet.FULL,
     ),
     Metric(
         subject=SOURCE,
         noun="source_hung",
         kind=MetricKind.GAUGE,
-        help="1 while a call to the source does not return. Cards (gpu:…) are in the full set only.",
+        help="1 while a call to the source does not return. GPUs (gpu:…) are in the full set only.",
         read=_source(lambda s: float(s.hung), cards=False),
         read_full=_source(lambda s: float(s.hung)),
     ),
@@ -134,7 +134,7 @@ SOURCES = (
         "source_oddities",
         MetricKind.COUNTER,
         _oddities,
-        "Lines and numbers of the source's pages that were left out, by reason: unreadable, duplicate, bad_number.",
+        "Lines and numbers of the source's pages that were skipped, by reason: unreadable, duplicate, bad_number.",
         "reason",
     ),
 )
@@ -152,7 +152,7 @@ SELF = (
         subject=DAEMON,
         noun="config_last_reload_successful",
         kind=MetricKind.GAUGE,
-        help="1 unless the newest attempt to reload the configuration was refused; the old one goes on then.",
+        help="1 unless the last reload of the configuration failed; the previous configuration stays in use.",
         read=_reload,
     ),
     Metric(
@@ -168,7 +168,7 @@ SELF = (
         noun="replica_unassigned",
         kind=MetricKind.INFO,
         labels=("replica", "reason"),
-        help="A replica for which no card was found, and why.",
+        help="A replica without an assigned GPU, and why.",
         read=_unassigned,
     ),
     Metric(
@@ -176,14 +176,14 @@ SELF = (
         noun="loop_restarts",
         kind=MetricKind.COUNTER,
         labels=("loop",),
-        help="Unexpected errors that a loop of the daemon survived; each is a bug worth a report.",
+        help="Unexpected errors that a loop of the daemon survived; please report them as bugs.",
         read=_loops,
     ),
     Metric(
         subject=DAEMON,
         noun="dropped_series",
         kind=MetricKind.GAUGE,
-        help="Series left out of the page because it would exceed its hard cap, or because they were not finite.",
+        help="Series that were not exposed because of the hard cap, or because their values were not finite.",
         read=_dropped,
     ),
 )

@@ -1,7 +1,7 @@
-"""What a metric is: one frozen row that names it, types it, explains it and reads it from a snapshot.
+"""What a metric is: one frozen row with its name, type, help, and the function that reads it from a snapshot.
 
 The exposed name is computed, so that units and suffixes cannot be forgotten: prefix of the subject, noun, unit, and
-``_total`` for counters or ``_info`` for facts.  Names are a contract: a row is never renamed.
+``_total`` for counters or ``_info`` for facts.  Names are a contract: no row is renamed without a CHANGELOG entry.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ReadHistograms = Callable[[Snapshot], Iterable[HistogramSample]]
 
 
 class MetricKind(Enum):
-    """The type that ``# TYPE`` says."""
+    """The type in ``# TYPE``."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
     HISTOGRAM = "histogram"
-    SUMMARY = "summary"  # quantiles only: the type that owns the label "quantile"
-    INFO = "info"  # a gauge of 1 whose labels are the fact
+    SUMMARY = "summary"  # quantiles only
+    INFO = "info"  # a gauge that is always 1; the labels are the fact
 
 
 class Unit(Enum):
@@ -47,23 +47,23 @@ class Unit(Enum):
 
 
 class SeriesSet(Enum):
-    """In which set of series a row stands; see ``series`` in the configuration."""
+    """The sets of series; see ``series`` in the configuration."""
 
     COMMON = "common"
     FULL = "full"
 
 
 class Subject(Struct, frozen=True):
-    """What a metric is about: the prefix of its name and the labels that identify it."""
+    """What a metric is about: the prefix of its name and the identifying labels."""
 
     prefix: str
     labels: Labels
     heading: str
 
 
-CARD = Subject("gpu", ("gpu", "uuid"), "Cards")
+CARD = Subject("gpu", ("gpu", "uuid"), "GPUs")
 NODE = Subject("gpu", (), "Node")
-GROUP = Subject("gpu", ("scope", "group"), "Groups of cards")
+GROUP = Subject("gpu", ("scope", "group"), "Groups of GPUs")
 REPLICA = Subject("llm", ("replica", "engine", "model"), "Replicas")
 MODEL = Subject("llm", ("model",), "Models on this node")
 GATEWAY = Subject("gateway", ("gateway", "kind"), "Gateways")
@@ -76,9 +76,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
 class Metric(Struct, frozen=True, kw_only=True, eq=False):
-    """One family of the page.  ``labels`` come after the subject's; ``read`` yields their values in that order.
+    """One metric family.  ``labels`` come after the subject's; ``read`` yields their values in that order.
 
-    ``read_full`` replaces ``read`` where the full set of series shows more of the same family.
+    ``read_full`` replaces ``read`` where the full set of series has more of the same family.
     """
 
     subject: Subject
@@ -93,7 +93,7 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
     read_histogram: ReadHistograms | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a malformed row while importing, so that it cannot ship."""
+        """Raise CatalogError for a malformed row, at import."""
         if not _NAME.match(self.name):
             raise CatalogError(f"{self.name!r} is no metric name")
         if (self.read_histogram is not None) != (self.kind is MetricKind.HISTOGRAM) or (
@@ -120,5 +120,5 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The name that samples carry and that queries use (for histograms: without ``_bucket``)."""
+        """The name of its samples, used in queries (for histograms: without ``_bucket``)."""
         return self.family + ("_total" if self.kind is MetricKind.COUNTER else "")

@@ -1,4 +1,4 @@
-"""What the page says about the card that the others of its group wait for."""
+"""Metrics of stragglers: the card that the others of its group wait for."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ STRAGGLER = (
         noun="straggler",
         kind=MetricKind.GAUGE,
         labels=("replica", "cause"),
-        help="1 on the card that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
-        "clock_lock, other_tenant, pcie, nvlink, memory_pressure, unknown. Judged on work (SM, tensor and memory "
-        "activity, clocks, links), not on utilisation, and only when it lasts. Absent when there is none, and when "
+        help="1 on the GPU that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
+        "clock_lock, other_tenant, pcie, nvlink, memory_pressure, unknown. Judged by work (SM, tensor and memory "
+        "activity, clocks, links), not by utilisation, and only if it lasts. Absent without a straggler, and while "
         "gpu_straggler_judged is 0.",
         read=_stragglers,
     ),
@@ -49,16 +49,16 @@ STRAGGLER = (
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("replica",),
-        help="Time that the straggler needs for the same work, over the median of the other cards of its group; a "
-        "lower bound. Absent where it cannot be measured (cards without GPM, some causes).",
+        help="Time of the straggler for the same work over the median of the other GPUs of its group; a lower "
+        "bound. Absent where it cannot be measured (GPUs without GPM, some causes).",
         read=_slowdowns,
     ),
     Metric(
         subject=GROUP,
         noun="straggler_judged",
         kind=MetricKind.GAUGE,
-        help="1 while the cards of the replica can be compared, so that no gpu_straggler means that there is none; 0 "
-        "while they idle, do not work in step, or say too little. Absent for a replica without two cards in step.",
+        help="1 while the GPUs of the replica can be compared, so that no gpu_straggler means no straggler; 0 while "
+        "they idle, do not work in lockstep, or report too little. Absent for replicas without two GPUs in lockstep.",
         read=_judged,
     ),
 )

@@ -1,4 +1,4 @@
-"""What the page says of SXids, the errors that NVSwitches report by number."""
+"""Metrics of SXids, the numbered errors of NVSwitches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from exporter.model import Snapshot
 
 _LABELS = ("pci_bus_id", "sxid", "severity")
 _ABOUT = (
-    "severity as the switch's driver says it: fatal, non_fatal, correctable, or unrated where it says none. Absent "
-    "until the kernel log tells of one."
+    "severity as reported by the switch's driver: fatal, non_fatal, correctable, or unrated without one. Absent "
+    "until the kernel log reports one."
 )
 
 
@@ -30,9 +30,9 @@ SXIDS = (
         noun="nvswitch_sxid_events",
         kind=MetricKind.COUNTER,
         labels=_LABELS,
-        help="SXid errors of NVSwitches since the daemon's start, by the switch's place on the bus; the daemon's log "
-        "says which link it was. sxid other holds what is beyond 16 codes of a switch, pci_bus_id other what is "
-        f"beyond 16 switches; {_ABOUT}",
+        help="SXid errors of NVSwitches since the daemon's start, by the switch's PCI address; the daemon's log "
+        "names the link. sxid other counts codes beyond 16 of a switch, pci_bus_id other switches beyond "
+        f"16; {_ABOUT}",
         read=_counts,
     ),
     Metric(
@@ -41,8 +41,8 @@ SXIDS = (
         kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         labels=_LABELS,
-        help="Unix time of the newest SXid error of the switch and code, also of one before the daemon's start that "
-        f"the kernel log still holds; {_ABOUT}",
+        help="Unix time of the newest SXid error of the switch and code, also of one before the daemon's start "
+        f"in the kernel log; {_ABOUT}",
         read=_last,
     ),
 )

@@ -1,4 +1,4 @@
-"""What the page says of the paths between cards, and between the cards of one replica."""
+"""Metrics of paths between GPUs, and between the GPUs of one replica."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ TOPOLOGY = (
         noun="peer_path",
         kind=MetricKind.INFO,
         labels=("peer", "path", "p2p"),
-        help="How the card reaches another one (peer: its uuid) now, in the words of nvidia-smi topo -m: NV# over "
-        "that many NVLinks, PIX over one PCIe switch, PXB over several, PHB over a host bridge, NODE over several of "
-        "one NUMA node, SYS between sockets. p2p: what the driver lets the two do (read, write, nvlink, atomics, "
-        "pci), or why nothing. The way back has a row of its own only where it differs.",
+        help="Current path from the GPU to another one (peer: its uuid), in the words of nvidia-smi topo -m: NV# "
+        "over that many NVLinks, PIX over one PCIe switch, PXB over several, PHB over a host bridge, NODE over "
+        "several of one NUMA node, SYS between sockets. p2p: the capabilities that the driver grants (read, write, "
+        "nvlink, atomics, pci), or why none. The reverse path is a series of its own only where it differs.",
         series=SeriesSet.FULL,
         read=_paths,
     ),
@@ -59,24 +59,24 @@ TOPOLOGY = (
         noun="card_path",
         kind=MetricKind.INFO,
         labels=("path",),
-        help="Slowest path between two cards of the replica that work together (of one rank, where ranks are known), "
-        "in the words of nvidia-smi topo -m. Absent with one card, or when a pair is not known.",
+        help="Slowest path between two GPUs of the replica that work together (of one rank, where ranks are known), "
+        "in the words of nvidia-smi topo -m. Absent with one GPU, and while a pair is not known.",
         read=_worst,
     ),
     Metric(
         subject=REPLICA,
         noun="cards_over_pcie",
         kind=MetricKind.GAUGE,
-        help="1 when two cards of the replica that work together have no active NVLink between them and talk over "
-        "PCIe, 0 when all have.",
+        help="1 if two GPUs of the replica that work together have no active NVLink between them and communicate "
+        "over PCIe, else 0.",
         read=_flag("over_pcie"),
     ),
     Metric(
         subject=REPLICA,
         noun="cards_cross_sockets",
         kind=MetricKind.GAUGE,
-        help="1 when two cards of the replica that work together stand behind different sockets (NUMA nodes). With "
-        "NVLink between them that costs little; over PCIe it is the slowest path there is.",
+        help="1 if two GPUs of the replica that work together are attached to different sockets (NUMA nodes). With "
+        "NVLink between them that costs little; over PCIe it is the slowest path.",
         read=_flag("cross_sockets"),
     ),
 )

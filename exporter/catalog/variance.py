@@ -1,4 +1,4 @@
-"""What the page says about the layer at which unevenness arises."""
+"""Metrics of the layer at which imbalance arises."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ VARIANCE = (
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
         labels=("signal", "layer"),
-        help="Share of a signal's unevenness that lies at a layer: between replicas (the gateway makes it), between "
-        "ranks of a replica (the engine's scheduler), between cards of a rank (hardware or workers). Shares of sums "
-        "of squares, adding up to 1; a layer with nothing to compare is absent. Says where, not how much: see "
+        help="Share of a signal's variance that arises at a layer: between replicas (caused by the gateway), between "
+        "ranks of a replica (by the engine's scheduler), between GPUs of a rank (by hardware or workers). Shares of "
+        "sums of squares, with sum 1; a layer with nothing to compare is absent. For the size of the imbalance see "
         "llm_imbalance_coefficient_of_variation.",
         read=_shares(full=False),
         read_full=_shares(full=True),
@@ -58,8 +58,8 @@ VARIANCE = (
         noun="imbalance_coefficient_of_variation",
         kind=MetricKind.GAUGE,
         labels=("signal",),
-        help="Standard deviation over mean of a signal between all cards of the model on this node (request load: "
-        "between all ranks). A share of a small one is no trouble.",
+        help="Standard deviation over mean of a signal between all GPUs of the model on this node (request load: "
+        "between all ranks). Shares of a small one do not matter.",
         read=_variation(full=False),
         read_full=_variation(full=True),
     ),

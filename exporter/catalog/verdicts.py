@@ -1,4 +1,4 @@
-"""Whether replicas and GPUs should get work, as the load balancers and schedulers are told."""
+"""Metrics of verdicts: whether replicas and GPUs should get work, as load balancers and schedulers are told."""
 
 from __future__ import annotations
 

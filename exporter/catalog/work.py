@@ -1,4 +1,4 @@
-"""What the page says of the work of cards: how much of each really worked, where its own counters (GPM) say it."""
+"""Metrics of the work of GPUs, from their own counters (GPM)."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ WORK = (
         "sm_active",
         Unit.RATIO,
         signal(Signal.SM_ACTIVE),
-        "Share of the card's processors busy since the previous cycle; waiting in a collective keeps few busy.",
+        "Ratio of the GPU's SMs that were busy since the previous cycle; waiting in a collective keeps few busy.",
     ),
     gauge(
         "sm_occupancy",
         Unit.RATIO,
         signal(Signal.SM_OCCUPANCY),
-        "Warps that were active since the previous cycle, over the most that the card holds.",
+        "Active warps since the previous cycle over the maximum of the GPU.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "tensor_active",
         Unit.RATIO,
         signal(Signal.TENSOR_ACTIVE),
-        "Share of time since the previous cycle in which the tensor cores worked.",
+        "Ratio of time since the previous cycle in which the tensor cores were active.",
     ),
     gauge(
         "dram_active",
         Unit.RATIO,
         signal(Signal.DRAM_ACTIVE),
-        "Memory bandwidth used since the previous cycle, over the highest possible.",
+        "Memory bandwidth used since the previous cycle over the maximum.",
     ),
     gauge(
         "graphics_active",
         Unit.RATIO,
         signal(Signal.GRAPHICS_ACTIVE),
-        "Share of time since the previous cycle in which any compute or graphics work was on the card.",
+        "Ratio of time since the previous cycle in which the compute or graphics engine was active.",
         series=SeriesSet.FULL,
     ),
     gauge(
         "pipe_active",
         Unit.RATIO,
         _pipes,
-        "Share of time since the previous cycle in which the processors did this kind of arithmetic; a "
-        "kind is shown from its first use on.",
+        "Ratio of time since the previous cycle in which this pipe (kind of arithmetic) was active; exposed "
+        "from its first use on.",
         "pipe",
         series=SeriesSet.FULL,
     ),
@@ -69,7 +69,7 @@ WORK = (
         "traffic_bytes_per_second",
         Unit.NONE,
         _traffic,
-        "Bytes per second since the previous cycle, as the card's own counters have them; link is pcie or nvlink.",
+        "Bytes per second since the previous cycle, from the GPU's own counters; link is pcie or nvlink.",
         "link",
         "direction",
         series=SeriesSet.FULL,

@@ -1,4 +1,4 @@
-"""What the page says of XIDs, the errors that cards report by number."""
+"""Metrics of XIDs, the numbered errors of GPUs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from exporter.model import Snapshot
 from exporter.model.xid_catalog import RESETTING, describe
 
 _SOURCE = (
-    "The label source names what this daemon listens to (nvml, kernel_log or nvml+kernel_log), not who reported the "
-    "event: that stands in the log."
+    "The label source names the sources that this daemon listens to (nvml, kernel_log or nvml+kernel_log), not the "
+    "reporter of the event, which is in the daemon's log."
 )
 
 
@@ -20,7 +20,7 @@ def _counts(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _all_counts(snapshot: Snapshot) -> Iterator[Sample]:
-    """Give the counts, and of each known card 0 for whatever needs a reset and has not come."""
+    """Return the counts, and for each GPU that the driver lists 0 for codes that need a reset and were not seen."""
     seen: dict[Labels, set[int | None]] = {}
     for one in snapshot.xids:
         if one.is_whole_gpu:
@@ -51,9 +51,9 @@ XIDS = (
         kind=MetricKind.COUNTER,
         labels=("xid", "source"),
         help="XID errors since the daemon's start, each counted once although two sources may report it. Codes that "
-        "leave a card useless are there from the start, in the full set all that ask for a reset of card or node; "
-        "xid other holds what is beyond 32 codes of a card. A card that is known only by its place on the bus is "
-        f"called unknown-PLACE. {_SOURCE}",
+        "make a GPU unusable are exposed from the start, in the full set all that require a reset of GPU or node; "
+        "xid other counts codes beyond 32 of a GPU. A GPU that is known only by its PCI address has the uuid "
+        f"unknown-ADDRESS. {_SOURCE}",
         read=_counts,
         read_full=_all_counts,
     ),
@@ -63,8 +63,8 @@ XIDS = (
         kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
         labels=("xid", "source"),
-        help="Unix time of the newest XID error of the code, also of one before the daemon's start that the kernel "
-        f"log still holds; absent without any. {_SOURCE}",
+        help="Unix time of the newest XID error of the code, also of one before the daemon's start in the kernel "
+        f"log; absent without any. {_SOURCE}",
         read=_last,
     ),
     Metric(
@@ -72,8 +72,8 @@ XIDS = (
         noun="xid_action",
         kind=MetricKind.INFO,
         labels=("xid", "class", "action", "meaning"),
-        help="What to do about an XID code that was seen: class application, reset_card, reset_node, inspect, "
-        "informational or unknown; the action after NVIDIA's XID catalogue; and what it means.",
+        help="Action for an XID code that was reported: class application, reset_card, reset_node, inspect, "
+        "informational or unknown; the action of NVIDIA's XID catalogue; and the meaning.",
         read=_actions,
     ),
 )

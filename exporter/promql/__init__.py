@@ -1,14 +1,13 @@
-"""PromQL built from metric objects, so that a query for what nobody exposes cannot be written.
+"""PromQL built from metric objects, so that a query for a metric that does not exist cannot be written.
 
-An ``Expr`` knows its text, the labels that its result carries, and its unit.  Selecting by a label that the metric
-does not have, aggregating by a label that is gone, matching two vectors whose labels can never be equal, adding watts
-to bytes, or summing a counter without ``rate``: each raises ``QueryError`` where the query is written, not at night
-as a panel without data.  What cannot be known here (values, duplicates, how many series) is left to tests that run
-the query.
+An ``Expr`` has its text, the labels of its result, and its unit.  Selecting by a label that the metric does not have,
+aggregating by a label that is gone, matching vectors whose labels can never be equal, adding watts to bytes, or
+summing a counter without ``rate``: each raises ``QueryError`` where the query is written, instead of a panel without
+data.  What is not known here (values, duplicates, the number of series) is left to tests that run the query.
 
-Operators are Python's: ``+ - * /`` and ``< <= > >=`` build queries; ``==`` stays Python's, so use ``equals``.
-Matching is one to one on all labels unless ``on`` or ``ignoring`` says otherwise; ``bring`` copies labels of the
-right side to the left (``group_left``).
+Operators are Python's: ``+ - * /`` and ``< <= > >=`` build queries; ``==`` remains Python's, so use ``equals``.
+Matching is one to one on all labels unless ``on`` or ``ignoring`` is given; ``group_left`` copies labels of the right
+side to the left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An expression: its text, the labels and the unit of its result, and how two of them are joined."""
+"""Expressions: text, labels and unit of the result, and binary operators."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OR, _AND, _COMPARE, _ADD, _MULTIPLY, ATOM = range(6)
 class Expr:
     """A query and what is known of its result.
 
-    ``labels``: what its series carry.  ``unit`` is None when it is not known; ``per_second``: the unit per second.
-    ``sources``: the families that it reads.  ``counter``: raw, never put through rate.
+    ``labels``: those of its series.  ``unit``: None if not known; ``per_second``: the unit per second.  ``sources``:
+    the families that it reads.  ``counter``: a raw counter, without ``rate``.
     """
 
     body: str
@@ -29,22 +29,22 @@ class Expr:
     counter: bool = False
     selector: bool = False
     scalar: bool = False
-    pinned: frozenset[str] = frozenset()  # labels matched by equality: what absent() keeps
+    pinned: frozenset[str] = frozenset()  # labels matched by equality, which absent() keeps
     shift: str = ""
     rank: int = field(default=ATOM)
 
     def __str__(self) -> str:
-        """Give the query as Prometheus reads it."""
+        """Return the query as PromQL."""
         return self.body + (f" offset {self.shift}" if self.shift else "")
 
     def offset(self, earlier: str) -> Expr:
-        """Read the same at an earlier time."""
+        """Return the expression with an offset."""
         if not self.selector:
             raise QueryError(f"offset belongs to a selector, not to {self}")
         return replace(self, shift=duration(earlier))
 
     def as_unit(self, unit: Unit, *, per_second: bool = False) -> Expr:
-        """State the unit where arithmetic cannot tell it."""
+        """Return the expression with a unit that cannot be inferred."""
         return replace(self, unit=unit, per_second=per_second)
 
     def __add__(self, other: Expr | float) -> Expr:
@@ -105,19 +105,19 @@ class Expr:
 
 
 def number(value: float) -> Expr:
-    """Give a scalar."""
+    """Return a scalar."""
     return Expr(body=f"{value:.12g}", labels=frozenset(), unit=None, scalar=True)
 
 
 def duration(text: str) -> str:
-    """Refuse what Prometheus and Grafana would not read as a duration."""
+    """Return the text, or raise QueryError if it is no duration of Prometheus or Grafana."""
     if not _DURATION.match(text):
         raise QueryError(f"{text!r} is no duration; write 5m, 1h30m or a Grafana interval")
     return text
 
 
 def check(wanted: Iterable[str], labels: frozenset[str], of: str) -> None:
-    """Refuse a label that is not there."""
+    """Raise QueryError for a label that is not there."""
     for label in wanted:
         if label not in labels:
             raise QueryError(f"{of} has no label {label!r}; it has {', '.join(sorted(labels)) or 'none'}")
@@ -141,7 +141,7 @@ def binary(
     group_left: Iterable[str] | None = None,
     boolean: bool = False,
 ) -> Expr:
-    """Join two expressions; see the module for what is refused."""
+    """Return a binary operation.  Raises QueryError as the package describes."""
     if not isinstance(right, Expr):
         right = number(right)
     rank = _RANKS[operator]

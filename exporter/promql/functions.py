@@ -31,19 +31,19 @@ def _of_counter(function: str, expr: Expr, window: str, *, per_second: bool) -> 
 
 
 def rate(expr: Expr, window: str) -> Expr:
-    """Give a counter's mean increase per second over a window."""
+    """Return a counter's increase per second over a window."""
     return _of_counter("rate", expr, window, per_second=True)
 
 
 def increase(expr: Expr, window: str) -> Expr:
-    """Give a counter's increase over a window."""
+    """Return a counter's increase over a window."""
     return _of_counter("increase", expr, window, per_second=False)
 
 
 def over_time(function: str, expr: Expr, window: str, *, step: str = "") -> Expr:
     """Apply ``<function>_over_time`` (avg, min, max, sum, count, last, present, stddev) to a gauge.
 
-    ``step`` asks for a subquery, which anything but a selector needs anyway.
+    ``step`` makes a subquery, which anything but a selector needs anyway.
     """
     if expr.counter and function not in {"last", "present", "count", "max", "min"}:
         raise QueryError(f"{function}_over_time of the counter {expr}: take its rate first")
@@ -52,24 +52,24 @@ def over_time(function: str, expr: Expr, window: str, *, step: str = "") -> Expr
 
 
 def resets(expr: Expr, window: str) -> Expr:
-    """Give how often a counter began anew."""
+    """Return how often a counter was reset."""
     return replace(_of_counter("resets", expr, window, per_second=False), unit=Unit.NONE)
 
 
 def changes(expr: Expr, window: str) -> Expr:
-    """Give how often a gauge changed its value."""
+    """Return how often a gauge changed."""
     return _function(f"changes({_range(expr, window)})", expr, unit=Unit.NONE)
 
 
 def delta(expr: Expr, window: str) -> Expr:
-    """Give a gauge's difference between the ends of a window."""
+    """Return a gauge's difference between the ends of a window."""
     if expr.counter:
         raise QueryError(f"delta of the counter {expr}: use increase")
     return _function(f"delta({_range(expr, window)})", expr, unit=expr.unit)
 
 
 def deriv(expr: Expr, window: str) -> Expr:
-    """Give a gauge's slope per second, by least squares."""
+    """Return a gauge's slope per second, by least squares."""
     if expr.counter:
         raise QueryError(f"deriv of the counter {expr}: use rate")
     return replace(_function(f"deriv({_range(expr, window)})", expr, unit=expr.unit), per_second=True)
@@ -85,7 +85,7 @@ _AGGREGATIONS = frozenset({"sum", "avg", "min", "max", "count", "group", "stddev
 def aggregate(
     operator: str, expr: Expr, *, by: Iterable[str] | None = None, without: Iterable[str] | None = None
 ) -> Expr:
-    """Aggregate over the labels that ``by`` leaves out, or that ``without`` names; with neither, over all."""
+    """Return an aggregation over the labels that ``by`` omits or ``without`` names; with neither, over all."""
     if operator not in _AGGREGATIONS:
         raise QueryError(f"{operator!r} is no aggregation; there are {', '.join(sorted(_AGGREGATIONS))}")
     if expr.counter and operator in {"sum", "avg", "stddev"}:
@@ -101,99 +101,99 @@ def aggregate(
 
 
 def sum_by(expr: Expr, *labels: str) -> Expr:
-    """Sum to the given labels."""
+    """Return the sum by these labels."""
     return aggregate("sum", expr, by=labels)
 
 
 def max_by(expr: Expr, *labels: str) -> Expr:
-    """Give the largest value for the given labels."""
+    """Return the maximum by these labels."""
     return aggregate("max", expr, by=labels)
 
 
 def min_by(expr: Expr, *labels: str) -> Expr:
-    """Give the smallest value for the given labels."""
+    """Return the minimum by these labels."""
     return aggregate("min", expr, by=labels)
 
 
 def avg_by(expr: Expr, *labels: str) -> Expr:
-    """Give the mean for the given labels."""
+    """Return the mean by these labels."""
     return aggregate("avg", expr, by=labels)
 
 
 def count_by(expr: Expr, *labels: str) -> Expr:
-    """Count the series for the given labels."""
+    """Return the number of series by these labels."""
     return aggregate("count", expr, by=labels)
 
 
 def topk(count: int, expr: Expr) -> Expr:
-    """Keep the series with the largest values."""
+    """Return the series with the largest values."""
     return _function(f"topk({count}, {expr})", expr, unit=expr.unit)
 
 
 def bottomk(count: int, expr: Expr) -> Expr:
-    """Keep the series with the smallest values."""
+    """Return the series with the smallest values."""
     return _function(f"bottomk({count}, {expr})", expr, unit=expr.unit)
 
 
 def histogram_quantile(quantile: float, expr: Expr, unit: Unit = Unit.SECONDS) -> Expr:
-    """Give a quantile of bucket rates, which must still carry ``le``."""
+    """Return a quantile of bucket rates, which must have ``le``."""
     check(("le",), expr.labels, str(expr))
     result = _function(f"histogram_quantile({quantile:g}, {expr})", expr, unit=unit)
     return replace(result, labels=expr.labels - {"le"}, per_second=False)
 
 
 def absent(expr: Expr) -> Expr:
-    """Give 1 while there is no such series; carries the labels matched by equality."""
+    """Return 1 while there is no such series, with the labels matched by equality."""
     return replace(_function(f"absent({expr})", expr, unit=Unit.NONE), labels=expr.pinned)
 
 
-def clamp_min(expr: Expr, least: float) -> Expr:
-    """Give at least this."""
-    return _function(f"clamp_min({expr}, {least:.12g})", expr, unit=expr.unit)
+def clamp_min(expr: Expr, min_value: float) -> Expr:
+    """Return the value, at least ``min_value``."""
+    return _function(f"clamp_min({expr}, {min_value:.12g})", expr, unit=expr.unit)
 
 
-def clamp_max(expr: Expr, most: float) -> Expr:
-    """Give at most this."""
-    return _function(f"clamp_max({expr}, {most:.12g})", expr, unit=expr.unit)
+def clamp_max(expr: Expr, max_value: float) -> Expr:
+    """Return the value, at most ``max_value``."""
+    return _function(f"clamp_max({expr}, {max_value:.12g})", expr, unit=expr.unit)
 
 
 def absolute(expr: Expr) -> Expr:
-    """Give the value without its sign."""
+    """Return the absolute value."""
     return _function(f"abs({expr})", expr, unit=expr.unit)
 
 
 def since(expr: Expr) -> Expr:
-    """Give the seconds that have passed since a Unix time."""
+    """Return the seconds since a Unix time."""
     return binary("-", Expr(body="time()", labels=frozenset(), unit=Unit.SECONDS, scalar=True), expr)
 
 
 def until(expr: Expr) -> Expr:
-    """Give the seconds that are left until a Unix time."""
+    """Return the seconds until a Unix time."""
     return binary("-", expr, Expr(body="time()", labels=frozenset(), unit=Unit.SECONDS, scalar=True))
 
 
 def vector(value: float) -> Expr:
-    """Give one series without labels."""
+    """Return one series without labels."""
     return Expr(body=f"vector({value:.12g})", labels=frozenset(), unit=None)
 
 
 def label_replace(expr: Expr, target: str, replacement: str, source: str, pattern: str) -> Expr:
-    """Make one label from another by a regular expression."""
+    """Return the series with one label set from another by a regular expression."""
     check((source,), expr.labels, str(expr))
     quoted = ", ".join('"' + part.replace("\\", "\\\\") + '"' for part in (target, replacement, source, pattern))
     return replace(_function(f"label_replace({expr}, {quoted})", expr, unit=expr.unit), labels=expr.labels | {target})
 
 
 def unless(left: Expr, right: Expr, *, on: Iterable[str] | None = None) -> Expr:
-    """Keep what has no partner."""
+    """Return the left series without a match."""
     return binary("unless", left, right, on=on)
 
 
 def and_on(left: Expr, right: Expr, *, on: Iterable[str]) -> Expr:
-    """Keep the left series that have a partner by these labels: a gate."""
+    """Return the left series with a match on these labels: a gate."""
     return binary("and", left, right, on=on)
 
 
 def join(left: Expr, info: Expr, *, on: Iterable[str], group_left: Iterable[str]) -> Expr:
-    """Copy labels of an info metric onto every series that agrees with it on ``on``."""
+    """Return every series with labels of the info metric that matches it on ``on``."""
     return binary("*", left, info, on=on, group_left=group_left)

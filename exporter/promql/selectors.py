@@ -1,4 +1,4 @@
-"""Selecting the series of a family: rows of the catalogue, recording rules, and what Prometheus itself exposes."""
+"""Selectors of families: rows of the catalogue, recording rules, and metrics of Prometheus itself."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from exporter.catalog.spec import Metric, MetricKind, Unit
 from exporter.errors import QueryError
 from exporter.promql.expression import Expr, check
 
-TARGET = frozenset({"job", "instance"})  # Prometheus puts them on every series that it scrapes
+TARGET = frozenset({"job", "instance"})  # Prometheus adds them to every series that it scrapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalMetric:
-    """A family that somebody else declares: a recording rule, or what Prometheus itself exposes.
+    """A family that the catalogue does not declare: a recording rule, or a metric of Prometheus itself.
 
-    ``labels`` are all of them, ``job`` and ``instance`` included where the series have them.
+    ``labels`` are all labels, with ``job`` and ``instance`` where the series have them.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Match:
 
 
 def regex(value: str) -> Match:
-    """Match a label against an anchored regular expression."""
+    """Return a matcher of an anchored regular expression."""
     return Match("=~", value)
 
 
 def without_value(value: str) -> Match:
-    """Match every label value but this one."""
+    """Return a matcher of every value but this one."""
     return Match("!=", value)
 
 
 def no_regex(value: str) -> Match:
-    """Match what an anchored regular expression does not."""
+    """Return a matcher of what an anchored regular expression does not match."""
     return Match("!~", value)
 
 
@@ -57,7 +57,7 @@ Matcher = str | Match | tuple["str | Match", ...]  # several: all must hold
 
 
 def select(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
-    """Give the family's series that match; a plain string matches by equality, a tuple holds several matchers.
+    """Return a selector of the family; a string matches by equality, a tuple has several matchers.
 
     Raises QueryError for a label that the family does not have, and for histograms: use ``buckets``, ``observations``
     or ``total``.
@@ -68,17 +68,17 @@ def select(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
 
 
 def buckets(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
-    """Give the cumulative bucket counters of a histogram; they carry ``le``."""
+    """Return a selector of a histogram's bucket counters, with ``le``."""
     return _selector(_histogram(metric), f"{metric.name}_bucket", frozenset({"le"}), Unit.NONE, matchers)
 
 
 def observations(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
-    """Give the counter of a histogram's observations."""
+    """Return a selector of a histogram's counter of observations."""
     return _selector(_histogram(metric), f"{metric.name}_count", frozenset(), Unit.NONE, matchers)
 
 
 def total(metric: Metric | ExternalMetric, **matchers: Matcher) -> Expr:
-    """Give the sum of a histogram's observations, a counter in the histogram's unit."""
+    """Return a selector of a histogram's sum, a counter in the histogram's unit."""
     return _selector(_histogram(metric), f"{metric.name}_sum", frozenset(), metric.unit, matchers)
 
 
@@ -89,7 +89,7 @@ def _histogram(metric: Metric | ExternalMetric) -> Metric | ExternalMetric:
 
 
 def labels_of(metric: Metric | ExternalMetric) -> frozenset[str]:
-    """Give every label that the family's series have in Prometheus."""
+    """Return every label that the family's series have in Prometheus."""
     return metric.labels if isinstance(metric, ExternalMetric) else frozenset(metric.all_labels) | TARGET
 
 

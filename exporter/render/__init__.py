@@ -1,1 +1,1 @@
-"""Snapshots made into pages: ready bytes, once for each edition."""
+"""Snapshots rendered as bytes, once for each snapshot and format."""

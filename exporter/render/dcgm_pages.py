@@ -1,8 +1,7 @@
-"""The newest snapshot under DCGM's names: rendered when somebody asks, once for each snapshot and form.
+"""The newest snapshot under DCGM's names: rendered when it is requested, once for each snapshot and query.
 
-DCGM's scrapers come every 15 or 30 seconds, so a page that were rendered at each publication would mostly be thrown
-away.  Where nobody asks nothing is loaded, kept or computed: the very first question waits some 10 ms for the tables.
-While somebody asks, each publication notes the byte counters that the rates need, and the XIDs of the window.
+Without requests nothing is imported, kept or computed; the first request waits some 10 ms for the tables.  While
+requests come, each snapshot updates the byte counters that the rates need, and the XIDs of the window.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ IDLE_TTL = 300.0  # seconds after the last request until rates are no longer fol
 
 
 def hostname() -> str:
-    """Give the node's name as DCGM's exporter does: NODE_NAME where a pod is told it, else the host's own."""
+    """Return the node's name as DCGM's exporter does: NODE_NAME in a pod that has it, else the hostname."""
     return os.environ.get("NODE_NAME") or socket.gethostname()
 
 
 class DcgmPages:
-    """Holds the newest snapshot.  ``publish`` is the publisher's, ``page`` is anybody's."""
+    """Holds the newest snapshot.  ``publish`` and ``page`` may run in different threads."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, hostname: Callable[[], str] = hostname
@@ -42,61 +41,61 @@ class DcgmPages:
         self._hostname = hostname
         self._lock = threading.Lock()
         self._newest: tuple[Snapshot, float] | None = None
-        self._asked_at = float("-inf")
-        self._book: RateTracker | None = None
+        self._requested_at = float("-inf")
+        self._rate_tracker: RateTracker | None = None
         self._rates: Rates = EMPTY
-        self._window: XidWindow | None = None
+        self._xid_window: XidWindow | None = None
         self._recent: Recent = EMPTY
         self._bodies: dict[tuple[PageQuery, bool], bytes] = {}
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make a snapshot the newest one."""
+        """Make ``snapshot`` the newest."""
         now = self._clock()
         with self._lock:
             self._newest = (snapshot, now)
             self._bodies = {}
-            if self._book is not None:
-                self._follow(now)
+            if self._rate_tracker is not None:
+                self._track(now)
 
-    def page(self, wanted: PageQuery, *, gzip: bool) -> bytes | None:
-        """Give the newest page in this form; None when there is none yet or the newest is too old to be shown."""
+    def page(self, query: PageQuery, *, gzip: bool) -> bytes | None:
+        """Return the newest exposition for a query; None before the first snapshot and when it is too old."""
         now = self._clock()
         with self._lock:
             if self._newest is None or now - self._newest[1] > MAX_AGE:
                 return None
-            self._asked_at = now
-            if self._book is None:
-                self._begin()
-            body = self._bodies.get((wanted, gzip))
-            return self._render(wanted, gzip=gzip) if body is None else body
+            self._requested_at = now
+            if self._rate_tracker is None:
+                self._start_tracking()
+            body = self._bodies.get((query, gzip))
+            return self._render(query, gzip=gzip) if body is None else body
 
-    def _begin(self) -> None:
+    def _start_tracking(self) -> None:
         from exporter.render.dcgm.rates import RateTracker  # noqa: PLC0415 - most nodes have no dashboard of DCGM
         from exporter.render.dcgm.recent import XidWindow  # noqa: PLC0415
 
-        self._book, self._window = RateTracker(), XidWindow()
-        self._follow(self._asked_at)
+        self._rate_tracker, self._xid_window = RateTracker(), XidWindow()
+        self._track(self._requested_at)
 
-    def _follow(self, now: float) -> None:
-        assert self._book is not None
-        assert self._window is not None
+    def _track(self, now: float) -> None:
+        assert self._rate_tracker is not None
+        assert self._xid_window is not None
         assert self._newest is not None
-        if now - self._asked_at <= IDLE_TTL:
-            self._rates = self._book.take(self._newest[0].cards)
+        if now - self._requested_at <= IDLE_TTL:
+            self._rates = self._rate_tracker.update(self._newest[0].cards)
             newest = self._newest[0]
-            self._recent = self._window.take(newest.xids, newest.at, newest.unix_time)
+            self._recent = self._xid_window.update(newest.xids, newest.at, newest.unix_time)
         else:
-            self._book, self._rates = None, EMPTY
-            self._window, self._recent = None, EMPTY
+            self._rate_tracker, self._rates = None, EMPTY
+            self._xid_window, self._recent = None, EMPTY
 
-    def _render(self, wanted: PageQuery, *, gzip: bool) -> bytes:
+    def _render(self, query: PageQuery, *, gzip: bool) -> bytes:
         assert self._newest is not None
-        body = self._bodies.get((wanted, False))
+        body = self._bodies.get((query, False))
         if body is None:
             from exporter.render.dcgm.page import render  # noqa: PLC0415
 
-            text = render(self._newest[0], wanted, hostname=self._hostname(), rates=self._rates, recent=self._recent)
-            body = self._bodies[wanted, False] = text.encode()
+            text = render(self._newest[0], query, hostname=self._hostname(), rates=self._rates, recent=self._recent)
+            body = self._bodies[query, False] = text.encode()
         if gzip:
-            body = self._bodies[wanted, True] = gzip_module.compress(body, compresslevel=1, mtime=0)
+            body = self._bodies[query, True] = gzip_module.compress(body, compresslevel=1, mtime=0)
         return body

@@ -1,11 +1,9 @@
-"""Snapshot × CATALOG → the page, as text 0.0.4 or OpenMetrics 1.0; no I/O and no arithmetic.
+"""Snapshot × CATALOG → exposition, as text 0.0.4 or OpenMetrics 1.0; no I/O and no arithmetic.
 
-The text in front of each value (name and labels) is made once per series and kept, so that a page costs one look-up
-and one number per series.  All texts are forgotten now and then, so that labels which come and go (models, outcomes)
-cannot fill memory; the page after that is made as slowly as the first one.
+The text in front of each value (name and labels) is cached per series, so that a series costs one look-up and one
+number.  The cache is cleared now and then, so that labels which come and go (models, outcomes) cannot fill memory.
 
-What may not stand on the page is left out and counted: a value that is not finite, a label value that is not text,
-anything beyond the hard cap.
+Values that are not finite, equal label sets, and series beyond the hard cap are left out and counted.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from exporter.catalog.spec import HistogramSample, Labels, Metric, MetricKind, S
 from exporter.model import Snapshot
 
 MAX_SERIES = 10_000
-_FORGET_EVERY = 600  # pages
+_CLEAR_EVERY = 600  # expositions
 
 
 def escape_label(text: str) -> str:
-    """Escape a label value as both formats want it; lone surrogates would not survive UTF-8 and are replaced."""
+    """Return a label value escaped for both formats; lone surrogates, which UTF-8 cannot encode, are replaced."""
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
     if "\\" in text or '"' in text or "\n" in text:
@@ -38,7 +36,7 @@ def _escape_help(text: str, *, quotes: bool) -> str:
 
 
 class RenderedPage(Struct, frozen=True):
-    """A page's body and what did not make it onto the page."""
+    """An exposition, its number of series, and the number of series left out."""
 
     body: bytes
     series: int
@@ -46,7 +44,7 @@ class RenderedPage(Struct, frozen=True):
 
 
 class ExpositionRenderer:
-    """Renders pages of one format; owned by one thread (or guarded by its owner)."""
+    """Renders snapshots in one format.  Not locked; the owner does that."""
 
     def __init__(
         self, *, openmetrics: bool, series: SeriesSet = SeriesSet.COMMON, catalog: Sequence[Metric] = CATALOG
@@ -57,12 +55,12 @@ class ExpositionRenderer:
             if series is SeriesSet.FULL or metric.series is SeriesSet.COMMON
         ]
         self._openmetrics = openmetrics
-        self._pages = 0
+        self._rendered = 0
 
     def render(self, snapshot: Snapshot, extra: str = "") -> RenderedPage:
-        """Render a page; ``extra`` is text of families from elsewhere, already in this collector's format."""
-        self._pages += 1
-        forget = self._pages % _FORGET_EVERY == 0
+        """Render a snapshot; ``extra`` are further families, already in this format."""
+        self._rendered += 1
+        clear = self._rendered % _CLEAR_EVERY == 0
         out: list[str] = []
         count = dropped = 0
         for family in self._families:
@@ -72,8 +70,8 @@ class ExpositionRenderer:
             if lines:
                 out.append(family.head)
                 out += lines
-            if forget:
-                family.forget()
+            if clear:
+                family.clear()
         if extra:
             out.append(extra)
         if self._openmetrics:
@@ -82,7 +80,7 @@ class ExpositionRenderer:
 
 
 class _Family:
-    """One metric and the kept texts of its series."""
+    """One metric and the cached texts of its series."""
 
     def __init__(self, metric: Metric, *, full: bool, openmetrics: bool) -> None:
         self._metric = metric
@@ -96,13 +94,13 @@ class _Family:
         self._texts: dict[Labels, str] = {}
         self._buckets: dict[tuple[Labels, tuple[float, ...]], tuple[list[str], str, str]] = {}
 
-    def forget(self) -> None:
-        """Drop every kept text; those still in use are made again on the next page."""
+    def clear(self) -> None:
+        """Clear the cached texts."""
         self._texts.clear()
         self._buckets.clear()
 
     def lines(self, snapshot: Snapshot, room: int) -> tuple[list[str], int]:
-        """Render the family's samples, at most ``room`` of them; also say how many were left out."""
+        """Return the family's lines, at most ``room``, and the number of samples left out."""
         if self._metric.read_histogram is not None:
             return self._histograms(self._metric.read_histogram(snapshot), room)
         assert self._read is not None  # by Metric's own check
@@ -111,7 +109,7 @@ class _Family:
     def _samples(self, rows: Iterable[Sample], room: int) -> tuple[list[str], int]:
         texts = self._texts
         listed = list(rows)
-        found = dict(listed)  # equal labels would be one series twice: the last one stands
+        found = dict(listed)  # of equal label sets the last one counts
         lines = []
         lost = len(listed) - len(found)
         for labels, value in found.items():

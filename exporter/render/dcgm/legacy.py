@@ -42,7 +42,7 @@ _PERCENT = 100.0
 
 
 def _nvlink_thousands(card: CardView) -> int | None:
-    # Called MB/s, and is thousands of KiB: panels were scaled for what it is.
+    # Named MB/s, but thousands of KiB: panels are scaled accordingly.
     kibibytes = nvlink_kibibytes(card)
     return None if kibibytes is None else kibibytes // 1000
 
@@ -60,7 +60,7 @@ _DEFAULT = (
         "Energy used since the driver was loaded, in millijoules.",
         integer(Signal.ENERGY, _MILLI),
     ),
-    counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Packets that PCIe had to send again.", integer(Signal.PCIE_REPLAYS)),
+    counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIe packets that were replayed.", integer(Signal.PCIE_REPLAYS)),
     gauge(
         "DCGM_FI_DEV_GPU_UTIL",
         "Time in which a kernel was resident, in percent.",
@@ -78,11 +78,11 @@ _DEFAULT = (
         "DCGM_FI_DEV_DEC_UTIL", "Use of the video decoder in percent.", integer(Signal.DECODER_UTILIZATION, _PERCENT)
     ),
     last_error("DCGM_FI_DEV_XID_ERRORS"),
-    gauge("DCGM_FI_DEV_FB_FREE", "Memory that is free, in MiB.", to_mib(Signal.MEMORY_FREE)),
+    gauge("DCGM_FI_DEV_FB_FREE", "Free memory, in MiB.", to_mib(Signal.MEMORY_FREE)),
     gauge("DCGM_FI_DEV_FB_USED", "Memory in use, in MiB.", to_mib(Signal.MEMORY_USED)),
     gauge(
         "DCGM_FI_DEV_FB_RESERVED",
-        "Memory that the driver keeps for itself, in MiB.",
+        "Memory reserved by the driver, in MiB.",
         to_mib(Signal.MEMORY_RESERVED),
     ),
     gauge(
@@ -121,36 +121,36 @@ _DEFAULT = (
 )
 
 _MORE = (
-    gauge("DCGM_FI_DEV_FB_TOTAL", "All of the memory, in MiB.", to_mib(Signal.MEMORY_TOTAL)),
+    gauge("DCGM_FI_DEV_FB_TOTAL", "Total memory, in MiB.", to_mib(Signal.MEMORY_TOTAL)),
     gauge("DCGM_FI_DEV_FB_USED_PERCENT", "Share of the usable memory in use, 0 to 1.", used_share),
-    gauge("DCGM_FI_DEV_BAR1_TOTAL", "Window onto the memory over PCIe, in MiB.", to_mib(Signal.BAR1_TOTAL)),
-    gauge("DCGM_FI_DEV_BAR1_USED", "Mapped part of that window, in MiB.", to_mib(Signal.BAR1_USED)),
-    gauge("DCGM_FI_DEV_BAR1_FREE", "Free part of that window, in MiB.", to_mib(Signal.BAR1_FREE)),
+    gauge("DCGM_FI_DEV_BAR1_TOTAL", "BAR1 address space, in MiB.", to_mib(Signal.BAR1_TOTAL)),
+    gauge("DCGM_FI_DEV_BAR1_USED", "Mapped BAR1 address space, in MiB.", to_mib(Signal.BAR1_USED)),
+    gauge("DCGM_FI_DEV_BAR1_FREE", "Free BAR1 address space, in MiB.", to_mib(Signal.BAR1_FREE)),
     gauge("DCGM_FI_DEV_VIDEO_CLOCK", "Clock of the video engines in MHz.", integer(Signal.CLOCK_VIDEO, _MEGA)),
-    gauge("DCGM_FI_DEV_MAX_SM_CLOCK", "Highest clock of the SMs in MHz.", integer(Signal.CLOCK_MAX_SM, _MEGA)),
+    gauge("DCGM_FI_DEV_MAX_SM_CLOCK", "Maximum clock of the SMs in MHz.", integer(Signal.CLOCK_MAX_SM, _MEGA)),
     gauge(
-        "DCGM_FI_DEV_MAX_MEM_CLOCK", "Highest clock of the memory in MHz.", integer(Signal.CLOCK_MAX_MEMORY, _MEGA)
+        "DCGM_FI_DEV_MAX_MEM_CLOCK", "Maximum clock of the memory in MHz.", integer(Signal.CLOCK_MAX_MEMORY, _MEGA)
     ),
     gauge(
         "DCGM_FI_DEV_MAX_VIDEO_CLOCK",
-        "Highest clock of the video engines in MHz.",
+        "Maximum clock of the video engines in MHz.",
         integer(Signal.CLOCK_MAX_VIDEO, _MEGA),
     ),
-    gauge("DCGM_FI_DEV_PSTATE", "Performance state, 0 for the fastest.", integer(Signal.PERFORMANCE_STATE)),
+    gauge("DCGM_FI_DEV_PSTATE", "Performance state; 0 is the highest.", integer(Signal.PERFORMANCE_STATE)),
     gauge("DCGM_FI_DEV_POWER_USAGE_INSTANT", "Power drawn at one instant, in watts.", real(Signal.POWER_INSTANT)),
-    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Power limit asked for, in watts.", real(Signal.POWER_LIMIT_REQUESTED)),
-    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", "Least power limit, in watts.", real(Signal.POWER_LIMIT_MIN)),
-    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", "Highest power limit, in watts.", real(Signal.POWER_LIMIT_MAX)),
+    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Requested power limit, in watts.", real(Signal.POWER_LIMIT_REQUESTED)),
+    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", "Minimum power limit, in watts.", real(Signal.POWER_LIMIT_MIN)),
+    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", "Maximum power limit, in watts.", real(Signal.POWER_LIMIT_MAX)),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", "Default power limit, in watts.", real(Signal.POWER_LIMIT_DEFAULT)),
-    gauge("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power limit in force, in watts.", real(Signal.POWER_LIMIT)),
+    gauge("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Enforced power limit, in watts.", real(Signal.POWER_LIMIT)),
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_LIMIT",
-        "Degrees Celsius left before the clocks are slowed down.",
+        "Degrees Celsius until the clocks are reduced.",
         integer(Signal.TEMPERATURE_MARGIN),
     ),
     gauge(
         "DCGM_FI_DEV_SLOWDOWN_TEMP",
-        "Temperature at which the clocks are slowed down, in degrees Celsius.",
+        "Temperature at which the clocks are reduced, in degrees Celsius.",
         integer(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
     ),
     gauge(
@@ -160,33 +160,33 @@ _MORE = (
     ),
     gauge(
         "DCGM_FI_DEV_GPU_MAX_OP_TEMP",
-        "Highest temperature that the GPU is rated for, in degrees Celsius.",
+        "Maximum operating temperature of the GPU, in degrees Celsius.",
         integer(Signal.TEMPERATURE_LIMIT_GPU_MAX),
     ),
     gauge(
         "DCGM_FI_DEV_MEM_MAX_OP_TEMP",
-        "Highest temperature that the memory is rated for, in degrees Celsius.",
+        "Maximum operating temperature of the memory, in degrees Celsius.",
         integer(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
     ),
     gauge("DCGM_FI_DEV_FAN_SPEED", "Speed of the fans in percent.", integer(Signal.FAN_SPEED, _PERCENT)),
     EVENT_REASONS,
     gauge(
         "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
-        "Mask of what holds the clocks down now, by its older name.",
+        "Mask of the reasons that reduce the clocks now, by its older name.",
         event_mask,
     ),
     counter(
         "DCGM_FI_DEV_POWER_VIOLATION",
-        "Nanoseconds with clocks held down by the power limit.",
+        "Nanoseconds with clocks reduced by the power limit.",
         event_time("sw_power_cap", _NANO),
     ),
     counter(
         "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
-        "Nanoseconds with clocks held down for a sync boost group.",
+        "Nanoseconds with clocks reduced for a sync boost group.",
         event_time("sync_boost", _NANO),
     ),
     *[
-        counter(f"DCGM_FI_DEV_{word}", f"Nanoseconds with clocks held down {why}.", policy_time(policy, _NANO))
+        counter(f"DCGM_FI_DEV_{word}", f"Nanoseconds with clocks reduced {why}.", policy_time(policy, _NANO))
         for word, _, why, policy in POLICIES
     ],
     *EVENT_TIMES,
@@ -203,7 +203,7 @@ _MORE = (
     ),
     counter(
         "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
-        "Packets that NVLinks had to send again.",
+        "NVLink packets that were replayed.",
         nvlink_errors("replay"),
     ),
     counter(
@@ -212,7 +212,7 @@ _MORE = (
         nvlink_errors("recovery"),
     ),
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_CRC", "NVLink packets with a wrong checksum.", nvlink_errors("crc")),
-    counter("DCGM_FI_DEV_NVLINK_ERROR_DL_REPLAY", "Packets that NVLinks had to send again.", nvlink_errors("replay")),
+    counter("DCGM_FI_DEV_NVLINK_ERROR_DL_REPLAY", "NVLink packets that were replayed.", nvlink_errors("replay")),
     counter("DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", "Recoveries of NVLinks.", nvlink_errors("recovery")),
     counter("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "Bytes sent over all NVLinks.", integer(Signal.NVLINK_TRANSMIT)),
     counter("DCGM_FI_DEV_NVLINK_COUNT_RX_BYTES", "Bytes received over all NVLinks.", integer(Signal.NVLINK_RECEIVE)),
@@ -235,7 +235,7 @@ _MORE = (
     ROW_REMAP_PENDING,
     gauge(
         "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
-        "What the driver asks for: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
+        "Recovery action that the driver requests: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
         integer(Signal.RECOVERY_ACTION),
     ),
     gauge("DCGM_FI_PROF_SM_ACTIVE", "Share of cycles in which an SM had work.", real(Signal.SM_ACTIVE)),

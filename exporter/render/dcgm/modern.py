@@ -47,7 +47,7 @@ _DEFAULT = (
     gauge("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "Temperature of the GPU.", integer(Signal.TEMPERATURE_GPU)),
     gauge("DCGM_FI_DEV_BOARD_POWER_WATTS", "Power drawn by the board.", real(Signal.POWER)),
     counter("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "Energy used since the driver was loaded.", full_joules),
-    counter("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "Packets that PCIe had to send again.", integer(Signal.PCIE_REPLAYS)),
+    counter("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "PCIe packets that were replayed.", integer(Signal.PCIE_REPLAYS)),
     gauge("DCGM_FI_DEV_GPU_UTIL_RATIO", "Share of time in which a kernel was resident.", real(Signal.UTILIZATION)),
     gauge(
         "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
@@ -57,12 +57,10 @@ _DEFAULT = (
     gauge("DCGM_FI_DEV_ENC_UTIL_RATIO", "Use of the video encoder.", real(Signal.ENCODER_UTILIZATION)),
     gauge("DCGM_FI_DEV_DEC_UTIL_RATIO", "Use of the video decoder.", real(Signal.DECODER_UTILIZATION)),
     last_error("DCGM_FI_DEV_XID_ERROR"),
-    gauge("DCGM_FI_DEV_FB_FREE_BYTES", "Memory that is free.", integer(Signal.MEMORY_FREE)),
+    gauge("DCGM_FI_DEV_FB_FREE_BYTES", "Free memory.", integer(Signal.MEMORY_FREE)),
     gauge("DCGM_FI_DEV_FB_USED_BYTES", "Memory in use.", integer(Signal.MEMORY_USED)),
-    gauge(
-        "DCGM_FI_DEV_FB_RESERVED_BYTES", "Memory that the driver keeps for itself.", integer(Signal.MEMORY_RESERVED)
-    ),
-    gauge("DCGM_FI_DEV_FB_CAPACITY_BYTES", "All of the memory.", integer(Signal.MEMORY_TOTAL)),
+    gauge("DCGM_FI_DEV_FB_RESERVED_BYTES", "Memory reserved by the driver.", integer(Signal.MEMORY_RESERVED)),
+    gauge("DCGM_FI_DEV_FB_CAPACITY_BYTES", "Total memory.", integer(Signal.MEMORY_TOTAL)),
     gauge(
         "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
         "Data over all NVLinks, both directions.",
@@ -100,32 +98,32 @@ _DEFAULT = (
 
 _MORE = (
     gauge("DCGM_FI_DEV_FB_USED_RATIO", "Share of the usable memory in use.", used_share),
-    gauge("DCGM_FI_DEV_BAR1_CAPACITY_BYTES", "Window onto the memory over PCIe.", integer(Signal.BAR1_TOTAL)),
-    gauge("DCGM_FI_DEV_BAR1_USED_BYTES", "Mapped part of that window.", integer(Signal.BAR1_USED)),
-    gauge("DCGM_FI_DEV_BAR1_FREE_BYTES", "Free part of that window.", integer(Signal.BAR1_FREE)),
+    gauge("DCGM_FI_DEV_BAR1_CAPACITY_BYTES", "BAR1 address space.", integer(Signal.BAR1_TOTAL)),
+    gauge("DCGM_FI_DEV_BAR1_USED_BYTES", "Mapped BAR1 address space.", integer(Signal.BAR1_USED)),
+    gauge("DCGM_FI_DEV_BAR1_FREE_BYTES", "Free BAR1 address space.", integer(Signal.BAR1_FREE)),
     gauge("DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", "Clock of the video engines.", integer(Signal.CLOCK_VIDEO)),
-    gauge("DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ", "Highest clock of the SMs.", integer(Signal.CLOCK_MAX_SM)),
-    gauge("DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ", "Highest clock of the memory.", integer(Signal.CLOCK_MAX_MEMORY)),
+    gauge("DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ", "Maximum clock of the SMs.", integer(Signal.CLOCK_MAX_SM)),
+    gauge("DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ", "Maximum clock of the memory.", integer(Signal.CLOCK_MAX_MEMORY)),
     gauge(
-        "DCGM_FI_DEV_VIDEO_MAX_CLOCK_HERTZ", "Highest clock of the video engines.", integer(Signal.CLOCK_MAX_VIDEO)
+        "DCGM_FI_DEV_VIDEO_MAX_CLOCK_HERTZ", "Maximum clock of the video engines.", integer(Signal.CLOCK_MAX_VIDEO)
     ),
-    gauge("DCGM_FI_DEV_GPU_PSTATE", "Performance state, 0 for the fastest.", integer(Signal.PERFORMANCE_STATE)),
+    gauge("DCGM_FI_DEV_GPU_PSTATE", "Performance state; 0 is the highest.", integer(Signal.PERFORMANCE_STATE)),
     gauge("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "Power drawn at one instant.", real(Signal.POWER_INSTANT)),
     gauge(
-        "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", "Power limit asked for.", real(Signal.POWER_LIMIT_REQUESTED)
+        "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", "Requested power limit.", real(Signal.POWER_LIMIT_REQUESTED)
     ),
-    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS", "Least power limit.", real(Signal.POWER_LIMIT_MIN)),
-    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS", "Highest power limit.", real(Signal.POWER_LIMIT_MAX)),
+    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS", "Minimum power limit.", real(Signal.POWER_LIMIT_MIN)),
+    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS", "Maximum power limit.", real(Signal.POWER_LIMIT_MAX)),
     gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS", "Default power limit.", real(Signal.POWER_LIMIT_DEFAULT)),
-    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", "Power limit in force.", real(Signal.POWER_LIMIT)),
+    gauge("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", "Enforced power limit.", real(Signal.POWER_LIMIT)),
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS",
-        "Degrees left before the clocks are slowed down.",
+        "Degrees until the clocks are reduced.",
         integer(Signal.TEMPERATURE_MARGIN),
     ),
     gauge(
         "DCGM_FI_DEV_GPU_TEMP_SLOWDOWN_CELSIUS",
-        "Temperature at which the clocks are slowed down.",
+        "Temperature at which the clocks are reduced.",
         integer(Signal.TEMPERATURE_LIMIT_SLOWDOWN),
     ),
     gauge(
@@ -135,28 +133,28 @@ _MORE = (
     ),
     gauge(
         "DCGM_FI_DEV_GPU_MAX_OP_TEMP_CELSIUS",
-        "Highest temperature that the GPU is rated for.",
+        "Maximum operating temperature of the GPU.",
         integer(Signal.TEMPERATURE_LIMIT_GPU_MAX),
     ),
     gauge(
         "DCGM_FI_DEV_MEMORY_MAX_OP_TEMP_CELSIUS",
-        "Highest temperature that the memory is rated for.",
+        "Maximum operating temperature of the memory.",
         integer(Signal.TEMPERATURE_LIMIT_MEMORY_MAX),
     ),
     gauge("DCGM_FI_DEV_FAN_SPEED_RATIO", "Speed of the fans.", real(Signal.FAN_SPEED)),
     EVENT_REASONS,
     counter(
         "DCGM_FI_DEV_POWER_THROTTLE_SECONDS_TOTAL",
-        "Time with clocks held down by the power limit.",
+        "Time with clocks reduced by the power limit.",
         event_time("sw_power_cap", 1.0),
     ),
     counter(
         "DCGM_FI_DEV_SYNC_BOOST_THROTTLE_SECONDS_TOTAL",
-        "Time with clocks held down for a sync boost group.",
+        "Time with clocks reduced for a sync boost group.",
         event_time("sync_boost", 1.0),
     ),
     *[
-        counter(f"DCGM_FI_DEV_{word}_SECONDS_TOTAL", f"Time with clocks held down {why}.", policy_time(policy, 1.0))
+        counter(f"DCGM_FI_DEV_{word}_SECONDS_TOTAL", f"Time with clocks reduced {why}.", policy_time(policy, 1.0))
         for _, word, why, policy in POLICIES
     ],
     *EVENT_TIMES,
@@ -171,12 +169,10 @@ _MORE = (
         "NVLink data with a wrong checksum.",
         integer(Signal.NVLINK_CRC_DATA),
     ),
-    counter(
-        "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL", "Packets that NVLinks had to send again.", nvlink_errors("replay")
-    ),
+    counter("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL", "NVLink packets that were replayed.", nvlink_errors("replay")),
     counter("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL", "Recoveries of NVLinks.", nvlink_errors("recovery")),
     counter("DCGM_FI_DEV_NVLINK_CRC_ERROR_TOTAL", "NVLink packets with a wrong checksum.", nvlink_errors("crc")),
-    counter("DCGM_FI_DEV_NVLINK_REPLAY_TOTAL", "Packets that NVLinks had to send again.", nvlink_errors("replay")),
+    counter("DCGM_FI_DEV_NVLINK_REPLAY_TOTAL", "NVLink packets that were replayed.", nvlink_errors("replay")),
     counter("DCGM_FI_DEV_NVLINK_RECOVERY_TOTAL", "Recoveries of NVLinks.", nvlink_errors("recovery")),
     counter("DCGM_FI_DEV_NVLINK_TX_BYTES_TOTAL", "Bytes sent over all NVLinks.", integer(Signal.NVLINK_TRANSMIT)),
     counter("DCGM_FI_DEV_NVLINK_RX_BYTES_TOTAL", "Bytes received over all NVLinks.", integer(Signal.NVLINK_RECEIVE)),
@@ -201,7 +197,7 @@ _MORE = (
     ROW_REMAP_PENDING,
     gauge(
         "DCGM_FI_DEV_GPU_RECOVERY_ACTION",
-        "What the driver asks for: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
+        "Recovery action that the driver requests: 0 nothing, 1 a reset of the GPU, 2 a reboot, 3 and 4 a drain.",
         integer(Signal.RECOVERY_ACTION),
     ),
     gauge("DCGM_FI_PROF_SM_UTIL_RATIO", "Share of cycles in which an SM had work.", real(Signal.SM_ACTIVE)),

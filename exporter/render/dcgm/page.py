@@ -1,7 +1,7 @@
 """Snapshot × one dialect's rows → text 0.0.4, with the labels of DCGM's exporter in their order.
 
-An instance of a divided card (MIG) goes under its parent's labels and the two that tell it apart; two compute
-instances of one GPU instance share memory and counters, and DCGM's labels, so the first stands for both.
+A MIG instance has its parent's labels and two of its own.  Two compute instances of one GPU instance share memory,
+counters and DCGM's labels, so the first represents both.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from exporter.render.exposition import escape_label
 NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
 
 
-def render(snapshot: Snapshot, wanted: PageQuery, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
-    """Render the page; of a card without a fresh reading only its XIDs are on it, which may say why."""
+def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
+    """Render a snapshot; of a card without a fresh reading only its XIDs, which may be the reason."""
     driver = snapshot.driver.driver_version if snapshot.driver is not None else ""
     xids = _by_card(snapshot)
     parents = {card.facts.uuid: card.facts for card in snapshot.cards}
     cards: dict[str, CardView] = {}
     for card in snapshot.cards:
-        part, uuid = card.facts.instance, card.facts.uuid
-        parent = card.facts if part is None else parents.get(part.parent)
+        instance, uuid = card.facts.instance, card.facts.uuid
+        parent = card.facts if instance is None else parents.get(instance.parent)
         view = CardView(
             reading=card.reading or NOTHING_READ,
             rates=rates.get(uuid, EMPTY) if card.reading is not None else EMPTY,
@@ -35,9 +35,9 @@ def render(snapshot: Snapshot, wanted: PageQuery, *, hostname: str, rates: Rates
             recent=recent.get(uuid, EMPTY),
         )
         if parent is not None and (card.reading is not None or view.reported):
-            cards.setdefault(_labels(parent, part, wanted, hostname, driver), view)
+            cards.setdefault(_labels(parent, instance, query, hostname, driver), view)
     out: list[str] = []
-    for row in wanted.rows:
+    for row in query.rows:
         lines = [line for labels, view in cards.items() for line in _lines(row, labels, view)]
         if lines:
             out.append(f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.kind}\n")
@@ -62,18 +62,22 @@ def _lines(row: DcgmRow, labels: str, card: CardView) -> Iterator[str]:
             yield f"{row.name}{{{labels},{_written(more)}}} {number}\n"
 
 
-def _labels(facts: CardFacts, part: MigInstance | None, wanted: PageQuery, hostname: str, driver: str) -> str:
+def _labels(facts: CardFacts, instance: MigInstance | None, query: PageQuery, hostname: str, driver: str) -> str:
     pairs = [
         ("gpu", str(facts.index)),
         ("UUID", facts.uuid),
         ("pci_bus_id", facts.pci_bus_id),
         ("device", f"nvidia{facts.index}"),
         ("modelName", facts.name),
-        *([("GPU_I_PROFILE", part.profile), ("GPU_I_ID", str(part.gpu_instance))] if part is not None else []),
-        *[(name, hostname) for name in wanted.hostname_labels],
+        *(
+            [("GPU_I_PROFILE", instance.profile), ("GPU_I_ID", str(instance.gpu_instance))]
+            if instance is not None
+            else []
+        ),
+        *[(name, hostname) for name in query.hostname_labels],
     ]
     if driver:
-        pairs.append((wanted.names.driver_label, driver))
+        pairs.append((query.names.driver_label, driver))
     return _written(pairs)
 
 

@@ -1,7 +1,7 @@
-"""The question after ``/metrics/dcgm?``: which dialect, which spelling of the host's label, which rows.
+"""The query string of ``/metrics/dcgm``: dialect, spelling of the host's label, rows.
 
-Whatever is not understood is refused with the words that are: a misspelt parameter that is passed over would show
-the wrong names to a dashboard, and nobody would know why it is empty.
+Unknown parameters and values are rejected with the known ones: a dashboard would stay empty for no visible reason if
+a misspelt parameter were ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from exporter.render.dcgm.modern import MODERN
 from exporter.render.dcgm.row import DcgmRow, Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"legacy": LEGACY, "4.9": MODERN}
-_WORDS: Mapping[str, tuple[str, ...]] = {  # the first one is taken where nothing is said
+_WORDS: Mapping[str, tuple[str, ...]] = {  # the first is the default
     "dialect": tuple(DIALECTS),
     "hostname": ("default", "Hostname", "hostname", "both"),
     "fields": ("default", "all"),
@@ -24,11 +24,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {  # the first one is taken where nothin
 
 
 class InvalidQueryError(ValueError):
-    """A question that cannot be answered; the message names what can, and repeats nothing of the question."""
+    """A query that cannot be answered; the message names what can, and repeats nothing of the query."""
 
 
 class PageQuery(Struct, frozen=True, kw_only=True):
-    """One page as somebody wants it."""
+    """A parsed query string."""
 
     dialect: str
     hostname: str
@@ -41,23 +41,23 @@ class PageQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> tuple[DcgmRow, ...]:
-        """The rows of the page."""
+        """The selected rows."""
         return self.names.default + (self.names.more if self.fields == "all" else ())
 
     @property
     def hostname_labels(self) -> tuple[str, ...]:
-        """The spellings of the label that names the host."""
+        """The spellings of the host's label."""
         if self.hostname == "both":
             return ("Hostname", "hostname")
         return (self.names.hostname_label if self.hostname == "default" else self.hostname,)
 
 
 def parse_query(query: str) -> PageQuery:
-    """Read a query string.  Raises QueryRefusedError."""
+    """Parse a query string.  Raises InvalidQueryError."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=len(_WORDS))
     except ValueError:
-        pairs = [("", "")]  # more parameters than there are: refused below
+        pairs = [("", "")]  # too many parameters: rejected below
     given = dict(pairs)
     if len(given) != len(pairs) or not given.keys() <= _WORDS.keys():
         known = ", ".join(f"{name}={'|'.join(words)}" for name, words in _WORDS.items())

@@ -1,4 +1,4 @@
-"""What a row of a dialect is, and what a dialect is."""
+"""Rows and dialects."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from exporter.render.dcgm.value import Split, Value
 
 
 class DcgmRow(Struct, frozen=True, kw_only=True):
-    """One family of a dialect; exactly one of ``value`` and ``split``."""
+    """One metric family of a dialect; exactly one of ``value`` and ``split``."""
 
     name: str
     kind: str  # gauge or counter
     help: str
     value: Value | None = None
-    split: Split | None = None  # instead: several samples of one card, told apart by labels of their own
+    split: Split | None = None  # several samples of one card, with labels of their own
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """One set of names, and the spelling of the two labels that changed with it."""
+    """One set of names, and the spelling of the two labels that differ."""
 
     hostname_label: str
     driver_label: str
-    default: tuple[DcgmRow, ...]  # what DCGM's exporter shows unless told otherwise, as far as we have it
-    more: tuple[DcgmRow, ...]  # what people commonly switch on
+    default: tuple[DcgmRow, ...]  # what DCGM's exporter has by default, as far as it is known here
+    more: tuple[DcgmRow, ...]  # commonly enabled fields
 
 
 def gauge(name: str, help_: str, value: Value) -> DcgmRow:
-    """Make a row that may fall."""
+    """Return the row of a gauge."""
     return DcgmRow(name=name, kind="gauge", help=help_, value=value)
 
 
 def counter(name: str, help_: str, value: Value) -> DcgmRow:
-    """Make a row that only rises."""
+    """Return the row of a counter."""
     return DcgmRow(name=name, kind="counter", help=help_, value=value)

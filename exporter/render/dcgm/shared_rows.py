@@ -1,4 +1,4 @@
-"""Rows that are the same in both dialects: name, unit and rounding did not change."""
+"""Rows that are equal in both dialects: name, unit and rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporter.render.dcgm.value import (
 
 _NANO = 1e9
 
-# Word in the newer name, in the help text, in our readings; in older names the tensor pipes say so.
+# Word in the newer name, in the help text, key in readings; older names mark the tensor pipes.
 PIPES = (
     ("FP64", "double-precision", "fp64"),
     ("FP32", "single-precision", "fp32"),
@@ -55,23 +55,25 @@ NVLINK_RATES = (
 )
 
 PCIE_LINK = (
-    gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "PCIe generation now.", integer(Signal.PCIE_LINK_GENERATION)),
-    gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "PCIe lanes now.", integer(Signal.PCIE_LINK_WIDTH)),
-    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "Highest PCIe generation.", integer(Signal.PCIE_LINK_GENERATION_MAX)),
-    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "Most PCIe lanes.", integer(Signal.PCIE_LINK_WIDTH_MAX)),
+    gauge("DCGM_FI_DEV_PCIE_LINK_GEN", "Current PCIe generation.", integer(Signal.PCIE_LINK_GENERATION)),
+    gauge("DCGM_FI_DEV_PCIE_LINK_WIDTH", "Current PCIe lanes.", integer(Signal.PCIE_LINK_WIDTH)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "Maximum PCIe generation.", integer(Signal.PCIE_LINK_GENERATION_MAX)),
+    gauge("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "Maximum PCIe lanes.", integer(Signal.PCIE_LINK_WIDTH_MAX)),
 )
 
-EVENT_REASONS = gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Mask of what holds the clocks down now.", event_mask)
+EVENT_REASONS = gauge(
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Mask of the reasons that reduce the clocks now.", event_mask
+)
 
 EVENT_TIMES: tuple[DcgmRow, ...] = tuple(
     counter(
         f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{word}_NS", f"Nanoseconds with clocks {what}.", event_time(reason, _NANO)
     )
     for word, what, reason in (
-        ("SW_POWER_CAP", "held down by the power limit", "sw_power_cap"),
-        ("SYNC_BOOST", "held down for a sync boost group", "sync_boost"),
-        ("SW_THERM_SLOWDOWN", "held down by the driver because of heat", "sw_thermal_slowdown"),
-        ("HW_THERM_SLOWDOWN", "at least halved by the hardware because of heat", "hw_thermal_slowdown"),
+        ("SW_POWER_CAP", "reduced by the power limit", "sw_power_cap"),
+        ("SYNC_BOOST", "reduced for a sync boost group", "sync_boost"),
+        ("SW_THERM_SLOWDOWN", "reduced by the driver because of temperature", "sw_thermal_slowdown"),
+        ("HW_THERM_SLOWDOWN", "at least halved by the hardware because of temperature", "hw_thermal_slowdown"),
         ("HW_POWER_BRAKE_SLOWDOWN", "at least halved by the power brake", "hw_power_brake_slowdown"),
     )
 )
@@ -89,12 +91,12 @@ ECC_ERRORS = (
     ),
     counter(
         "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
-        "Corrected memory errors of the card's life.",
+        "Corrected memory errors over the GPU's lifetime.",
         integer(Signal.ECC_CORRECTED_AGGREGATE),
     ),
     counter(
         "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
-        "Uncorrected memory errors of the card's life.",
+        "Uncorrected memory errors over the GPU's lifetime.",
         integer(Signal.ECC_UNCORRECTED_AGGREGATE),
     ),
 )
@@ -111,7 +113,7 @@ FABRIC_MANAGER = gauge(
     fabric_manager,
 )
 
-# DCGM shows 0 for a card that needs no licence, too.
+# DCGM exposes 0 for a card that needs no licence, too.
 VGPU_LICENSE = gauge(
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
     "1 when the vGPU of a virtual machine is licensed.",
@@ -121,7 +123,7 @@ VGPU_LICENSE = gauge(
 FABRIC_HEALTH = (
     gauge(
         "DCGM_FI_DEV_FABRIC_HEALTH_MASK",
-        "What ails the NVSwitch fabric, as the driver's mask of two-bit fields.",
+        "Problems of the NVSwitch fabric, as the driver's mask of two-bit fields.",
         integer(Signal.FABRIC_HEALTH),
     ),
     gauge(
@@ -131,11 +133,11 @@ FABRIC_HEALTH = (
     ),
 )
 
-# Word in the older name, in the newer one, what it stands for, the policy in our readings.
+# Word in the older name, in the newer one, reason in the help text, key in readings.
 POLICIES = (
-    ("THERMAL_VIOLATION", "THERMAL_THROTTLE", "because of heat", "thermal"),
+    ("THERMAL_VIOLATION", "THERMAL_THROTTLE", "because of temperature", "thermal"),
     ("BOARD_LIMIT_VIOLATION", "BOARD_LIMIT_THROTTLE", "by a limit of the board", "board_limit"),
-    ("LOW_UTIL_VIOLATION", "LOW_UTIL_THROTTLE", "because there was little to do", "low_utilization"),
+    ("LOW_UTIL_VIOLATION", "LOW_UTIL_THROTTLE", "because of low utilisation", "low_utilization"),
     ("RELIABILITY_VIOLATION", "RELIABILITY_THROTTLE", "to keep the voltage reliable", "reliability"),
 )
 
@@ -155,7 +157,7 @@ XID_WINDOW = DcgmRow(
 
 
 def last_error(name: str) -> DcgmRow:
-    """Make the row that shows the newest XID."""
+    """Return the row of the newest XID."""
     return DcgmRow(
         name=name, kind="gauge", help="Newest XID since the daemon started, 0 before the first.", split=last_xid
     )

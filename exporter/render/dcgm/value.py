@@ -1,7 +1,7 @@
-"""How one number of a card is written in a dialect: from which signal, in which unit, rounded how.
+"""Values of a dialect: signal, unit and rounding.
 
-An int is printed as an integer, a float with six decimals, as DCGM's exporter prints the two kinds of fields that it
-has.  None means that we do not have the value; the row is then absent for that card, never zero.
+An int is written as an integer, a float with six decimals, like DCGM's exporter writes its two kinds of fields.  None
+means that the value is not known; the sample is then absent, never zero.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MEBI = 1 << 20
 
 
 class CardView(Struct, frozen=True, kw_only=True):
-    """One card as a row sees it: its reading, and what follows from more than one reading."""
+    """One card as rows read it: its reading, and what is derived from several readings."""
 
     reading: CardReading
     rates: Mapping[Signal, float] = EMPTY  # counter → increase per second
-    xids: tuple[XidCount, ...] | None = None  # None: nobody listens
+    xids: tuple[XidCount, ...] | None = None  # None: no source of XIDs
     recent: Mapping[int, int] = EMPTY  # XID → events in the window
 
     @property
     def reported(self) -> bool:
         """Whether the card has reported an error since the daemon's start."""
-        return any(one.count for one in self.xids or ())
+        return any(xid.count for xid in self.xids or ())
 
 
 Value = Callable[[CardView], "int | float | None"]
@@ -39,12 +39,12 @@ Split = Callable[[CardView], Iterable[tuple[LabelPairs, int]]]
 
 
 def round_half(number: float) -> int | None:
-    """Round to the nearest integer, halves up."""
+    """Return the nearest integer, halves rounded up; None if not finite."""
     return floor(number + 0.5) if isfinite(number) else None
 
 
 def integer(signal: Signal, factor: float = 1.0) -> Value:
-    """Give a signal times ``factor`` as the nearest integer."""
+    """Return a reader of a signal times ``factor`` as the nearest integer."""
 
     def read(card: CardView) -> int | None:
         number = card.reading.signals.get(signal)
@@ -54,7 +54,7 @@ def integer(signal: Signal, factor: float = 1.0) -> Value:
 
 
 def to_mib(signal: Signal) -> Value:
-    """Give bytes as whole MiB, rounded down."""
+    """Return a reader of bytes as MiB, rounded down."""
 
     def read(card: CardView) -> int | None:
         number = card.reading.signals.get(signal)
@@ -64,14 +64,14 @@ def to_mib(signal: Signal) -> Value:
 
 
 def full_joules(card: CardView) -> int | None:
-    """Give whole joules, rounded down from the driver's millijoules."""
+    """Return joules, rounded down from the driver's millijoules."""
     number = card.reading.signals.get(Signal.ENERGY)
     millijoules = None if number is None else round_half(number * 1000)
     return None if millijoules is None else millijoules // 1000
 
 
 def real(signal: Signal) -> Value:
-    """Give a signal as it is."""
+    """Return a reader of a signal as a float."""
 
     def read(card: CardView) -> float | None:
         number = card.reading.signals.get(signal)
@@ -81,7 +81,7 @@ def real(signal: Signal) -> Value:
 
 
 def event_time(reason: str, factor: float) -> Value:
-    """Give the seconds that clocks were held down for ``reason`` times ``factor``; integers where that is not 1."""
+    """Return a reader of the time that clocks were reduced for ``reason``, times ``factor``; an integer unless 1."""
 
     def read(card: CardView) -> int | float | None:
         return _time(card.reading.clock_event_seconds.get(reason), factor)
@@ -90,7 +90,7 @@ def event_time(reason: str, factor: float) -> Value:
 
 
 def policy_time(policy: str, factor: float) -> Value:
-    """Give the seconds for which an older policy held the clocks down times ``factor``; as ``event_time`` does."""
+    """Return a reader of the time that an older policy reduced the clocks, as ``event_time`` does."""
 
     def read(card: CardView) -> int | float | None:
         return _time(card.reading.policy_seconds.get(policy), factor)
@@ -105,7 +105,7 @@ def _time(seconds: float | None, factor: float) -> int | float | None:
 
 
 def event_mask(card: CardView) -> int | None:
-    """Give the mask of reasons that hold the clocks down now; bits beyond the nine that have a name are not known."""
+    """Return the mask of reasons that reduce the clocks now, of the nine that have a name."""
     events = card.reading.clock_events
     if not events:
         return None
@@ -113,7 +113,7 @@ def event_mask(card: CardView) -> int | None:
 
 
 def nvlink_errors(kind: str) -> Value:
-    """Give the errors of one type, all links together."""
+    """Return a reader of the errors of one type over all links."""
 
     def read(card: CardView) -> int | None:
         count = card.reading.nvlink_errors.get(kind)
@@ -123,7 +123,7 @@ def nvlink_errors(kind: str) -> Value:
 
 
 def pipe(kind: str) -> Value:
-    """Give the share of time in which the pipe for one kind of arithmetic was active."""
+    """Return a reader of the ratio of time in which the pipe for one kind of arithmetic was active."""
 
     def read(card: CardView) -> float | None:
         share = card.reading.pipe_active.get(kind)
@@ -133,7 +133,7 @@ def pipe(kind: str) -> Value:
 
 
 def traffic(link: str, direction: str, counter: Signal) -> Value:
-    """Give bytes per second as an integer: as the card itself measures them, else from its byte counter."""
+    """Return a reader of bytes per second as an integer: measured by the card, else from its byte counter."""
 
     def read(card: CardView) -> int | None:
         number = card.reading.traffic.get((link, direction), card.rates.get(counter))
@@ -143,7 +143,7 @@ def traffic(link: str, direction: str, counter: Signal) -> Value:
 
 
 def nvlink_kibibytes(card: CardView) -> int | None:
-    """Give KiB per second over all links, both directions together: the number behind both dialects' throughput."""
+    """Return KiB per second over all links and both directions, the base of both dialects' throughput."""
     sent, received = card.rates.get(Signal.NVLINK_TRANSMIT), card.rates.get(Signal.NVLINK_RECEIVE)
     if sent is None or received is None or not isfinite(sent + received):
         return None
@@ -151,7 +151,7 @@ def nvlink_kibibytes(card: CardView) -> int | None:
 
 
 def fabric_manager(card: CardView) -> int | None:
-    """Give 1 not started, 2 in progress, 3 success, 4 failure; None where the driver does not say how it ended."""
+    """Return 1 not started, 2 in progress, 3 success, 4 failure; None if the driver does not report the result."""
     found = card.reading.signals
     state = found.get(Signal.FABRIC_STATE)
     if state == 3.0:
@@ -161,10 +161,10 @@ def fabric_manager(card: CardView) -> int | None:
 
 
 def last_xid(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
-    """Give the newest XID since the daemon's start, 0 before the first; nothing where its code is not known."""
+    """Return the newest XID since the daemon's start, 0 before the first; nothing if its code is not known."""
     if card.xids is None:
         return
-    seen = [(one.last_unix_time or 0.0, one.xid) for one in card.xids if one.count]
+    seen = [(xid.last_unix_time or 0.0, xid.xid) for xid in card.xids if xid.count]
     code = max(seen, key=lambda pair: pair[0])[1] if seen else 0
     if code is not None:
         meaning = describe(code).meaning if code else "No Error"
@@ -172,14 +172,14 @@ def last_xid(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
 
 
 def xid_totals(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
-    """Give the events by code, as soon as there was one."""
-    for one in card.xids or ():
-        if one.count and one.xid is not None:
-            yield (("xid", str(one.xid)),), one.count
+    """Return the events by code, of codes with events."""
+    for xid in card.xids or ():
+        if xid.count and xid.xid is not None:
+            yield (("xid", str(xid.xid)),), xid.count
 
 
 def xid_window(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
-    """Give the events of the window by code; 0 without a code when there are none, as DCGM's exporter does."""
+    """Return the events of the window by code; without any, 0 without a code, as DCGM's exporter does."""
     if card.xids is None:
         return
     window = ("window_size_in_ms", str(round(WINDOW * 1000)))
@@ -190,7 +190,7 @@ def xid_window(card: CardView) -> Iterator[tuple[LabelPairs, int]]:
 
 
 def used_share(card: CardView) -> float | None:
-    """Give the memory in use as a share of what the driver does not keep for itself."""
+    """Return the used memory over the memory that the driver does not reserve."""
     found = card.reading.signals
     used, total = found.get(Signal.MEMORY_USED), found.get(Signal.MEMORY_TOTAL)
     reserved = found.get(Signal.MEMORY_RESERVED)

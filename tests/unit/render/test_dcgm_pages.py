@@ -108,12 +108,12 @@ def test_rates_appear_at_the_second_snapshot_after_the_first_question_and_end_wh
 
     publish(1.0)
     publish(1.0)
-    assert pages._book is None, "nobody has asked"
+    assert pages._rate_tracker is None, "nobody has asked"
     assert pages.page(wanted, gzip=False) == b""
     publish(1.0)
     assert pages.page(wanted, gzip=False).endswith(b" 100\n")
     publish(IDLE_TTL + 1.0)
-    assert pages._book is None
+    assert pages._rate_tracker is None
     assert pages._rates == {}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model import Signal
-from exporter.render.dcgm.rates import COUNTERS, HALF, LONGEST, RateTracker
+from exporter.render.dcgm.rates import COUNTERS, MAX_GAP, MIN_SPAN, RateTracker
 from tests.support.builders import card
 from tests.support.dcgm_card import FULL, full_card, moved, page, samples
 from tests.support.dcgm_contract import full
@@ -15,52 +15,54 @@ from tests.support.records import replace
 
 
 def test_a_card_has_no_rate_before_its_second_reading():
-    book = RateTracker()
-    assert book.take([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}
-    assert book.take([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}, "the same reading again"
-    assert book.take([moved(2.0, pcie_transmit=25.0)]) == {"GPU-0000": {Signal.PCIE_TRANSMIT: 10.0}}
+    tracker = RateTracker()
+    assert tracker.update([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}
+    assert tracker.update([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}, "the same reading again"
+    assert tracker.update([moved(2.0, pcie_transmit=25.0)]) == {"GPU-0000": {Signal.PCIE_TRANSMIT: 10.0}}
 
 
-@given(st.lists(st.floats(0.1, LONGEST - HALF - 1.0), min_size=1, max_size=60), st.floats(0.0, 1e12))
+@given(st.lists(st.floats(0.1, MAX_GAP - MIN_SPAN - 1.0), min_size=1, max_size=60), st.floats(0.0, 1e12))
 def test_a_steady_flow_has_its_own_rate_however_often_it_is_read(gaps, flow):
-    book, at, rates = RateTracker(), 0.0, {}
-    book.take([moved(at, nvlink_receive=7.0)])
+    tracker, at, rates = RateTracker(), 0.0, {}
+    tracker.update([moved(at, nvlink_receive=7.0)])
     for gap in gaps:
         at += gap
-        rates = book.take([moved(at, nvlink_receive=7.0 + flow * at)])
+        rates = tracker.update([moved(at, nvlink_receive=7.0 + flow * at)])
     assert rates["GPU-0000"][Signal.NVLINK_RECEIVE] == pytest.approx(flow, rel=1e-6, abs=1e-6)
 
 
 def test_a_rate_forgets_what_is_longer_ago_than_half_a_minute():
-    book, sent = RateTracker(), 0.0
+    tracker, sent = RateTracker(), 0.0
     for second in range(200):
         sent += 1000.0 if second < 100 else 0.0
-        rate = book.take([moved(float(second), pcie_receive=sent)])["GPU-0000"].get(Signal.PCIE_RECEIVE, 0.0)
+        rate = tracker.update([moved(float(second), pcie_receive=sent)])["GPU-0000"].get(Signal.PCIE_RECEIVE, 0.0)
         if 3 < second < 100:
             assert rate == pytest.approx(1000.0)
-        if second >= 100 + 2 * HALF:
+        if second >= 100 + 2 * MIN_SPAN:
             assert rate == 0.0
 
 
 def test_a_counter_that_starts_anew_has_no_rate_until_it_is_read_again():
-    book = RateTracker()
-    book.take([moved(0.0, pcie_transmit=1e9, pcie_receive=1.0)])
-    assert book.take([moved(1.0, pcie_transmit=5.0, pcie_receive=2.0)]) == {"GPU-0000": {}}
-    assert book.take([moved(2.0, pcie_transmit=9.0, pcie_receive=4.0)])["GPU-0000"][Signal.PCIE_TRANSMIT] == 4.0
+    tracker = RateTracker()
+    tracker.update([moved(0.0, pcie_transmit=1e9, pcie_receive=1.0)])
+    assert tracker.update([moved(1.0, pcie_transmit=5.0, pcie_receive=2.0)]) == {"GPU-0000": {}}
+    assert tracker.update([moved(2.0, pcie_transmit=9.0, pcie_receive=4.0)])["GPU-0000"][Signal.PCIE_TRANSMIT] == 4.0
 
 
 def test_a_gap_longer_than_a_minute_is_no_rate():
-    book = RateTracker()
-    book.take([moved(0.0, pcie_transmit=0.0)])
-    assert book.take([moved(LONGEST + 1.0, pcie_transmit=1e6)]) == {"GPU-0000": {}}
+    tracker = RateTracker()
+    tracker.update([moved(0.0, pcie_transmit=0.0)])
+    assert tracker.update([moved(MAX_GAP + 1.0, pcie_transmit=1e6)]) == {"GPU-0000": {}}
 
 
 def test_a_counter_that_comes_later_waits_for_its_own_second_reading_and_a_card_that_goes_is_forgotten():
-    book = RateTracker()
-    book.take([moved(0.0, pcie_transmit=0.0)])
-    assert set(book.take([moved(1.0, pcie_transmit=1.0, nvlink_transmit=9.0)])["GPU-0000"]) == {Signal.PCIE_TRANSMIT}
-    assert book.take([card(0, up=False)]) == {}
-    assert book._anchors == {}
+    tracker = RateTracker()
+    tracker.update([moved(0.0, pcie_transmit=0.0)])
+    assert set(tracker.update([moved(1.0, pcie_transmit=1.0, nvlink_transmit=9.0)])["GPU-0000"]) == {
+        Signal.PCIE_TRANSMIT
+    }
+    assert tracker.update([card(0, up=False)]) == {}
+    assert tracker._samples == {}
     assert len(COUNTERS) == 4
 
 

@@ -19,7 +19,7 @@ WALL = 1.7e9
 
 
 def at(window, second, *xids):
-    return window.take(xids, float(second), WALL + second)
+    return window.update(xids, float(second), WALL + second)
 
 
 def test_events_leave_the_window_five_minutes_after_they_were_counted():
@@ -42,9 +42,9 @@ def test_of_what_came_before_the_first_look_the_newest_of_each_code_counts():
 
 def test_a_clock_on_the_wall_that_jumps_moves_no_event():
     window = XidWindow()
-    assert window.take([xid(0, 79, 1, WALL + 9e9)], 0.0, WALL) == {"GPU-0000": {79: 1}}
-    assert window.take([xid(0, 79, 1, WALL + 9e9)], WINDOW - 1, WALL - 9e9) == {"GPU-0000": {79: 1}}
-    assert window.take([xid(0, 79, 1, WALL + 9e9)], WINDOW, WALL) == {}
+    assert window.update([xid(0, 79, 1, WALL + 9e9)], 0.0, WALL) == {"GPU-0000": {79: 1}}
+    assert window.update([xid(0, 79, 1, WALL + 9e9)], WINDOW - 1, WALL - 9e9) == {"GPU-0000": {79: 1}}
+    assert window.update([xid(0, 79, 1, WALL + 9e9)], WINDOW, WALL) == {}
 
 
 def test_codes_counted_together_have_no_number_to_be_shown_under():
@@ -60,7 +60,7 @@ def test_the_window_holds_what_came_in_it(steps):
     for gap, times in steps:
         now, count = now + gap, count + times
         came.append((now, times))
-        shown = window.take([xid(0, 62, count)], now, WALL)
+        shown = window.update([xid(0, 62, count)], now, WALL)
         expected = sum(times for moment, times in came if moment > now - WINDOW)
         assert Counter(shown.get("GPU-0000", {})) == Counter({62: expected} if expected else {})
 
@@ -96,5 +96,5 @@ def test_the_window_is_followed_while_somebody_asks():
     publish(1.0, 2)
     assert shown() == "2"
     publish(IDLE_TTL + 1.0, 2)
-    assert pages._window is None
+    assert pages._xid_window is None
     assert pages._recent == {}
