@@ -1,4 +1,6 @@
-"""Puts every return code on every call of the driver, one by one, and lists what went wrong.
+"""Puts return codes on every call of the driver, one by one, and lists what went wrong.
+
+Every code that means something to the reading code, and in turn one of those that it knows nothing of.
 
 A program of its own, because the library is loaded once for each process: ``python -m tests.support.nvml_codes CONTROL``
 with the library of tests/support/fake_nvml.c in LD_LIBRARY_PATH.  It prints one JSON object: how many pairs of call and
@@ -15,11 +17,20 @@ import pathlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from exporter.driver import protocol
 from exporter.driver.nvml import gpm
-from exporter.driver.nvml.errors import DeviceUnavailable, DriverUnavailable
+from exporter.driver.nvml.errors import (
+    DEVICE_UNAVAILABLE,
+    DRIVER_UNAVAILABLE,
+    INVALID_ARGUMENT,
+    OTHER_REASONS,
+    UNSUPPORTED_CODES,
+    DeviceUnavailable,
+    DriverUnavailable,
+)
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.library import card_count, initialise, load_driver, open_card
 from exporter.driver.nvml.topology import TopologyReader
@@ -29,6 +40,8 @@ from exporter.driver.worker.event_thread import EventThread
 from exporter.model import Missing, Signal
 
 CODES = (*range(1, 31), 255, 999)
+NAMED = {*UNSUPPORTED_CODES, *DEVICE_UNAVAILABLE, *DRIVER_UNAVAILABLE, *OTHER_REASONS, INVALID_ARGUMENT}
+UNNAMED = [code for code in CODES if code not in NAMED]
 # What ends more than a signal: of one card, and of the driver.
 CARD_ENDS = {15: "lost", 16: "reset_required", 28: "lost"}
 DRIVER_ENDS = {1: "uninitialized", 9: "driver", 12: "library", 18: "mismatch"}
@@ -243,6 +256,13 @@ def called(counts: str) -> tuple[list[str], list[str]]:
     return about_card, sorted({key for key in keys if ":" not in key} - set(about_card))
 
 
+def pairs(functions: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield each function with each named code and one of the others."""
+    for number, function in enumerate(functions):
+        for code in (*sorted(NAMED), UNNAMED[number % len(UNNAMED)]):
+            yield function, code
+
+
 def main() -> None:
     """Try everything and print what came of it."""
     event_thread.RETRY_FIRST = 0.01
@@ -261,16 +281,14 @@ def main() -> None:
     of_gpm = [name for name in about_none if name.startswith("nvmlGpm")]
     of_events = ["nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlDeviceRegisterEvents",
                  "nvmlDeviceGetSupportedEventTypes"]  # fmt: skip
-    for function, code in itertools.product([*about_card, *of_gpm], CODES):
-        trial.codes(function, code)
-    for function, code in itertools.product(of_driver, CODES):
-        trial.driver_codes(function, code)
-    for function, code in itertools.product(of_events, CODES):
-        trial.event_codes(function, code)
+    put = {trial.codes: [*about_card, *of_gpm], trial.driver_codes: of_driver, trial.event_codes: of_events}
+    tried = [(attempt, pair) for attempt, functions in put.items() for pair in pairs(functions)]
+    for attempt, pair in tried:
+        attempt(*pair)
     for function, number in itertools.product(about_card, NUMBERS):
         trial.numbers(function, number)
-    pairs = len(CODES) * (len(about_card) + len(of_gpm) + len(of_driver) + len(of_events))
-    found = {"pairs": pairs, "functions": [*about_card, *of_gpm, *of_driver, *of_events]}
+    found = {"functions": sorted({function for _, (function, _) in tried}), "pairs": len(tried)}
+    found["codes"] = sorted({code for _, (_, code) in tried})
     print(json.dumps({**found, "outcomes": trial.outcomes, "wrong": trial.wrong[:50], "wrongs": len(trial.wrong)}))
 
 

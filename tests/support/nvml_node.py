@@ -18,13 +18,18 @@ import struct
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from functools import cache
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.waiting import CEILING
 
 SOURCE = pathlib.Path(__file__).parent / "fake_nvml.c"
 INTERVAL, DEADLINE = 0.2, 1.0
 FRESH = INTERVAL + DEADLINE
-SLACK = 20.0  # seconds for whatever should take one or two, on a machine that does something else too
+VALIDATED = 20  # one page in so many is read by prometheus_client, which costs ten times as much
 MAY_BE_NEGATIVE = {"gpu_temperature_margin_celsius", "gpu_group_deviation_ratio"}
 INIT, COUNT = "nvmlInitWithFlags", "nvmlDeviceGetCount_v2"
 
@@ -54,18 +59,37 @@ def uuid(number):
     return f"GPU-00000000-0000-0000-0000-00000000000{number}"
 
 
+class Sample(NamedTuple):
+    """One line of a page."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
 class Page:
     """One answer of /metrics: figures by name and labels."""
 
     def __init__(self, text):
         self.text = text
-        self.samples = [
-            sample for family in text_string_to_metric_families(text) for sample in family.samples
-        ]  # fmt: skip
+        self.samples = []
+        for line in text.splitlines():
+            if line[:1] not in {"", "#"}:
+                series, _, value = line.rpartition(" ")
+                self.samples.append(Sample(*_series(series), float(value)))
+        self._by_name = defaultdict(list)
+        for sample in self.samples:
+            self._by_name[sample.name].append(sample)
+
+    def validate(self):
+        """Compare the page with what prometheus_client reads."""
+        families = text_string_to_metric_families(self.text)
+        read = [(s.name, s.labels, s.value) for family in families for s in family.samples]
+        assert read == [tuple(sample) for sample in self.samples]
 
     def all(self, name, **labels):
         wanted = labels.items()
-        return [s for s in self.samples if s.name == name and wanted <= s.labels.items()]
+        return [s for s in self._by_name[name] if wanted <= s.labels.items()]
 
     def get(self, name, **labels):
         found = self.all(name, **labels)
@@ -103,10 +127,26 @@ class Page:
         return {s.labels["signal"]: s.labels["reason"] for s in found}
 
 
-class Node:
-    """One daemon, its control file and its log, in a folder of its own."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_UNESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
-    def __init__(self, folder, library, *, cards=4, plan=(), engine=None, config=None):
+
+@cache
+def _series(text):
+    """Return name and labels of a series; of the same few hundred in each page."""
+    name, _, labels = text.partition("{")
+    return name, {
+        label: re.sub(r"\\.", lambda found: _UNESCAPED[found[0]], value) for label, value in _LABEL.findall(labels)
+    }
+
+
+class Node:
+    """One daemon, its control file and its log, in a folder of its own.
+
+    ``constants``: MODULE.NAME → what it is in this daemon, for deadlines that no test needs to wait for.
+    """
+
+    def __init__(self, folder, library, *, cards=4, plan=(), engine=None, config=None, constants=None):
         self.folder, self.count = folder, cards
         folder.mkdir()
         self.control, self.counts, self.logfile = folder / "control", folder / "counts", folder / "log"
@@ -133,11 +173,14 @@ class Node:
             "FAKE_NVML_COUNTS": str(self.counts),
             "PYTHONPATH": root,
         }
+        self.constants = json.dumps(constants or {})
+        self.pages = 0
         self.process = None
         self.start()
 
     def start(self, listen="127.0.0.1:0"):
-        command = [sys.executable, "-m", "exporter", "run", "--config", "c.yaml", "--listen", listen]
+        daemon = [sys.executable, "-m", "tests.support.patched_daemon", self.constants]
+        command = [*daemon, "run", "--config", "c.yaml", "--listen", listen]
         begun = self.logfile.stat().st_size if self.logfile.exists() else 0
         with open(self.logfile, "ab") as log:
             self.process = subprocess.Popen(
@@ -153,16 +196,22 @@ class Node:
 
     def _await(self, begun):
         """Wait for the first page; ``begun``: where in the log this start begins."""
-        until = time.monotonic() + SLACK
+        end = time.monotonic() + CEILING
         while not (found := re.search(r"event=listening address=\S+?:(\d+) ", self.log()[begun:])):
-            assert self.process.poll() is None and time.monotonic() < until, self.log()
+            self._go_on_until(end, "it does not listen")
             time.sleep(0.02)
         self.port = int(found[1])
         listening = time.monotonic()
-        while self.get()[0] != 200:  # the listener is up before the first page is made
-            assert time.monotonic() < until, self.log()
+        while (last := self.get())[0] != 200:  # the listener is up before the first page is made
+            self._go_on_until(end, f"no page: {last}")
             time.sleep(0.01)
         self.first_page_after = time.monotonic() - listening
+
+    def _go_on_until(self, end, what):
+        """Fail where the daemon has ended or had all the time there is, and say what was seen last."""
+        code = self.process.poll()
+        assert code is None, f"{what}; it ended with code {code}:\n{self.log()}"
+        assert time.monotonic() < end, f"{what} after {CEILING:g} s:\n{self.log()}"
 
     # ---- the driver
 
@@ -200,6 +249,9 @@ class Node:
         status, text = self.get()
         assert status == 200, (status, text, self.log())
         page = Page(text)
+        if self.pages % VALIDATED == 0:
+            page.validate()
+        self.pages += 1
         self._look(page)
         return page
 
@@ -214,14 +266,14 @@ class Node:
             assert page.up(number), (number, page.why(number), page.why(), self.log()[-2000:])
             self.worst_age = max(self.worst_age, page.card("gpu_data_age_seconds", number))
 
-    def until(self, condition, seconds=SLACK):
+    def until(self, condition, seconds=CEILING):
         """Look at the page until ``condition`` holds, and give the page."""
         end = time.monotonic() + seconds
         while True:
             page = self.page()
             if condition(page):
                 return page
-            assert time.monotonic() < end, self._state(page)
+            assert time.monotonic() < end, f"not so within {seconds:g} s; seen last:\n{self._state(page)}"
             time.sleep(0.1)
 
     def _state(self, page):
@@ -273,9 +325,9 @@ class Node:
 
     def worker(self):
         """Return the one worker there is."""
-        until = time.monotonic() + SLACK
+        end = time.monotonic() + CEILING
         while len(found := self.workers()) != 1:
-            assert time.monotonic() < until, found
+            assert time.monotonic() < end, f"workers {found}:\n{self.log()}"
             time.sleep(0.05)
         return found[0]
 

@@ -1,4 +1,4 @@
-"""A source of cards over a planned driver, with real worker processes, watched from outside."""
+"""A source of GPUs over a planned driver, with real worker processes, watched from outside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import time
 
 from exporter.driver.daemon.source import CardSource
+from tests.support.waiting import CEILING, seen
 
-PATIENCE = 30.0
 INTERVAL, DEADLINE = 0.1, 0.6
 
 
@@ -57,16 +57,17 @@ class Node:
         state = self.card(uuid)
         return state.status.reason if state is not None else None
 
-    def until(self, condition, patience=PATIENCE):
+    def until(self, condition, patience=CEILING):
+        """Wait for the condition and return True; fail with what was seen last where it does not come to hold."""
         end = time.monotonic() + patience
-        while time.monotonic() < end:
+        while True:
             if self.pid:
                 self.pids.add(self.pid)
             self.most = max(self.most, len([pid for pid in self.pids if alive(pid)]))
             if condition():
                 return True
+            assert time.monotonic() < end, f"not so within {patience:g} s: {seen(condition)}; {self.view()}"
             time.sleep(0.01)
-        return False
 
 
 def alive(pid):

@@ -1,6 +1,6 @@
 """XIDs through the whole daemon: events of a real binding over a library that misbehaves, and a kernel log beside them.
 
-Each story runs one daemon over tests/support/fake_nvml.c; a card's place on the bus is 0000:0N:00.
+Each test runs one daemon over tests/support/fake_nvml.c; a card's place on the bus is 0000:0N:00.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def test_events_follow_a_card_through_a_new_initialisation_and_another_index(sta
     node.until(lambda page: count(page, 3, 79) == 1)
     registered = node.asked()["3:nvmlDeviceRegisterEvents"]
     node.plan(order=[3, 2, 0])  # another number of cards is noticed and initialised anew
-    node.until(lambda page: page.up(0, 2, 3) and page.all("gpu_up", uuid=uuid(3), gpu="0"), seconds=40)
+    node.until(lambda page: page.up(0, 2, 3) and page.all("gpu_up", uuid=uuid(3), gpu="0"))
     page = node.until(lambda _: node.asked()["3:nvmlDeviceRegisterEvents"] > registered)
     (one,) = page.all("gpu_xid_events_total", uuid=uuid(3), xid="79")
     assert (one.labels["gpu"], one.value) == ("0", 1)
@@ -251,7 +251,7 @@ def test_a_kernel_log_that_is_not_there_is_said_once_and_found_later(start, tmp_
     log.write_text("")
     kernel(log, 0, 79, "pid=1, name=\x1b]0;forged\x07\\, GPU has fallen off the bus.")
     kernel(log, 9, 79)
-    page = node.until(lambda page: count(page, 0, 79) == 1 and source_is_up(page, "kernel_log"), seconds=40)
+    page = node.until(lambda page: count(page, 0, 79) == 1 and source_is_up(page, "kernel_log"))
     (stranger,) = page.all("gpu_xid_events_total", uuid="unknown-0000:09:00")
     assert (stranger.labels["gpu"], stranger.value) == ("", 1)
     assert node.log().count("source=kernel_log state=down reason=missing") == 1

@@ -1,7 +1,7 @@
-"""Paths between cards and the health of their links, over the real binding and a library that misbehaves.
+"""Paths between GPUs and the health of their links, over the real binding and a library that misbehaves.
 
-The library is built from tests/support/fake_nvml.c: four cards or more, four behind each socket, eighteen links each to
-switches.  Stories run side by side where they are long.
+The library is built from tests/support/fake_nvml.c: four GPUs or more, four behind each socket, eighteen links each to
+switches.  Scenarios run side by side where they are long.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from exporter.derive.links import JUDGED_AFTER
 from tests.support.nvml_node import SOURCE, Node, build, uuid
+from tests.support.scenarios import Scenarios
 from tests.support.tools import tool
 
 pytestmark = pytest.mark.slow
@@ -27,10 +27,12 @@ END, PLACE = "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePc
 ALL = (ANCESTOR, ACCESS, END, PLACE)
 CODES = (*range(1, 29), 999)
 LINKED = "read,write,nvlink,atomics,pci"
+JUDGED_AFTER = {"exporter.derive.links.JUDGED_AFTER": 5.0}
+scenario = Scenarios()
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def harness(tmp_path_factory):
     """Return what makes nodes; ends them all."""
     folder = tmp_path_factory.mktemp("topology")
     library, poor = build(tool("cc"), folder / "lib"), build(tool("cc"), folder / "poor", ALL)
@@ -73,8 +75,8 @@ def problems(page, number):
 # ---------------------------------------------------------------- what is read
 
 
-def test_paths_access_and_far_ends_are_read_through_the_real_binding(lab):
-    node = lab(cards=5)
+def test_paths_access_and_far_ends_are_read_through_the_real_binding(harness):
+    node = harness(cards=5)
     page = node.until(known(5))
     assert set(paths(page).values()) == {"NV18"}
     # The binding's constant for "read" is a tuple; asked with the number itself it is answered.
@@ -88,8 +90,10 @@ def test_paths_access_and_far_ends_are_read_through_the_real_binding(lab):
     assert not page.all("gpu_nvlink_bit_error_ratio")
 
 
-def test_cards_whose_fabric_never_started_talk_over_pcie(lab):
-    node = lab(cards=5, plan=["value * p2p2 5", "value * nvmlDeviceGetGpuFabricInfoV 1", "value * fabric_health 1"])
+def test_cards_whose_fabric_never_started_talk_over_pcie(harness):
+    node = harness(
+        cards=5, plan=["value * p2p2 5", "value * nvmlDeviceGetGpuFabricInfoV 1", "value * fabric_health 1"]
+    )
     page = node.until(known(5))
     found = paths(page)
     assert found[0, 1] == found[1, 0] == "NODE" and found[0, 4] == found[4, 0] == "SYS"
@@ -97,10 +101,10 @@ def test_cards_whose_fabric_never_started_talk_over_pcie(lab):
     assert page.all("gpu_peer_path_info")[0].labels["p2p"] == "read,write,atomics,pci"
 
 
-def test_a_fabric_whose_driver_only_sums_up_is_in_trouble_too(lab):
+def test_a_fabric_whose_driver_only_sums_up_is_in_trouble_too(harness):
     old = [f"value {uuid(number)} fabric_version 2" for number in (1, 2)]
     plan = [f"value {uuid(0)} fabric_summary 3", *old, f"value {uuid(1)} fabric_summary 2"]
-    node = lab(cards=3, plan=[*plan, f"value {uuid(2)} fabric_health 1"])
+    node = harness(cards=3, plan=[*plan, f"value {uuid(2)} fabric_health 1"])
     page = node.until(lambda page: problems(page, 2) and page.up(0, 1, 2))
     assert problems(page, 0) == {"limited_capacity"}
     # The older structure has no summary, and the state is read all the same.
@@ -108,8 +112,8 @@ def test_a_fabric_whose_driver_only_sums_up_is_in_trouble_too(lab):
     assert problems(page, 2) == {"degraded_bandwidth"}
 
 
-def test_nvlink_five_shows_its_own_errors_and_bit_error_ratios(lab):
-    node = lab(cards=1, plan=[
+def test_nvlink_five_shows_its_own_errors_and_bit_error_ratios(harness):
+    node = harness(cards=1, plan=[
         *[f"field * {field} code 3" for field in (161, 162, 163)],
         "field * 206 q 2", "field * 213 q 1", "field * 219 q 7", "field * 220 q 1295", "field * 222 q 255",
         "field * 170 u 2", "field * 171 u 1", "field * 231 u 4", "field * 232 q 5", "field * 233 code 3",
@@ -123,15 +127,15 @@ def test_nvlink_five_shows_its_own_errors_and_bit_error_ratios(lab):
     c2c = {s.labels["type"]: s.value for s in page.all("gpu_c2c_errors_total")}
     assert c2c == {"crc": 4, "replay": 5}, "of the worst link, and not of both together"
     node.plan(*[f"field * {field} code 999" for field in (231, 232)], "field * 170 u 2", "field * 171 u 1")
-    page = node.until(lambda page: page.missing(0).get("c2c_errors") == "error", seconds=30)
+    page = node.until(lambda page: page.missing(0).get("c2c_errors") == "error")
     assert not page.all("gpu_c2c_errors_total") and page.card("gpu_c2c_active_links", 0) == 2
 
 
 # ---------------------------------------------------------------- links over time
 
 
-def test_links_that_go_down_are_counted_across_workers_and_shorten_the_path(lab):
-    node = lab(cards=4, plan=[f"value {uuid(3)} nvmlDeviceGetNvLinkState 0"])
+def test_links_that_go_down_are_counted_across_workers_and_shorten_the_path(harness):
+    node = harness(cards=4, plan=[f"value {uuid(3)} nvmlDeviceGetNvLinkState 0"])
     page = node.until(lambda page: known(4)(page) and page.card("gpu_nvlink_links_down", 3) == 18)
     assert paths(page)[0, 1] == "NV18" and paths(page)[0, 3] == "NODE", "it was down before the daemon started"
     node.plan(f"value {uuid(1)} link4 0", f"value {uuid(1)} link9 0")
@@ -145,22 +149,25 @@ def test_links_that_go_down_are_counted_across_workers_and_shorten_the_path(lab)
     assert page.card("gpu_nvlink_links_down", 1) == 2, "what was up is known to the daemon, not to the worker"
 
 
-def pcie_is_judged_under_load(lab):
-    node = lab(cards=4, plan=[
+@scenario
+def pcie_is_judged_under_load(harness):
+    node = harness(cards=4, plan=[
         f"value {uuid(1)} nvmlDeviceGetCurrPcieLinkWidth 8",
         f"value {uuid(2)} nvmlDeviceGetCurrPcieLinkGeneration 1",
         f"value {uuid(3)} nvmlDeviceGetCurrPcieLinkGeneration 1",
         f"value {uuid(3)} nvmlDeviceGetSamples 0",
         f"value {uuid(3)} nvmlGpmMetricsGet 0",
         "value * nvmlGpmMetricsGet 50",
-    ])  # fmt: skip
+    ], constants=JUDGED_AFTER)  # fmt: skip
     early = node.until(lambda page: page.up(0, 1, 2, 3))
-    late = node.until(lambda page: page.card("gpu_pcie_link_degraded", 0) is not None, JUDGED_AFTER + 20)
-    return early, node.until(lambda page: page.card("gpu_pcie_link_degraded", 2) is not None) or late
+    judged = (0, 1, 2)
+    late = node.until(lambda page: all(page.card("gpu_pcie_link_degraded", n) is not None for n in judged))
+    return SimpleNamespace(early=early, late=late)
 
 
-def a_question_that_blocks(lab):
-    node = lab(cards=4, plan=[f"on {uuid(0)} {ACCESS} block"])
+@scenario
+def a_question_that_blocks(harness):
+    node = harness(cards=4, plan=[f"on {uuid(0)} {ACCESS} block"])
     node.until(lambda page: page.up(0, 1, 2, 3))
     node.spared = {0, 1, 2, 3}
     workers = node.worker()
@@ -175,45 +182,56 @@ def a_question_that_blocks(lab):
     node.plan()
     node.spared = set()
     whole = node.until(lambda page: page.up(0, 1, 2, 3) and known(4)(page))
-    return page, same, healed, whole, node.worst_age, node.stop(), node.log()
+    worst_age = node.worst_age
+    code, seconds = node.stop()
+    return SimpleNamespace(
+        page=page,
+        same=same,
+        healed=healed,
+        whole=whole,
+        worst_age=worst_age,
+        code=code,
+        seconds=seconds,
+        log=node.log(),
+    )
 
 
 @pytest.fixture(scope="module")
-def stories(lab):
-    with ThreadPoolExecutor(2) as pool:
-        told = [pool.submit(story, lab) for story in (pcie_is_judged_under_load, a_question_that_blocks)]
-        yield [one.result for one in told]
+def result_of(request, harness):
+    """Return what returns a scenario's result."""
+    with scenario.running(request, harness, 2) as result_of:
+        yield result_of
 
 
-def test_a_pcie_link_is_judged_only_under_load(stories):
-    early, late = stories[0]()
-    assert not early.all("gpu_pcie_link_degraded")
-    assert late.card("gpu_pcie_link_degraded", 0) == 0
-    assert late.card("gpu_pcie_link_degraded", 1) == late.card("gpu_pcie_link_degraded", 2) == 1
-    assert late.card("gpu_pcie_link_degraded", 3) is None, "idle"
+def test_a_pcie_link_is_judged_only_under_load(result_of):
+    result = result_of(pcie_is_judged_under_load)
+    assert not result.early.all("gpu_pcie_link_degraded")
+    degraded = [result.late.card("gpu_pcie_link_degraded", number) for number in range(4)]
+    assert degraded == [0, 1, 1, None], "the last one is idle"
 
 
-def test_a_question_about_two_cards_that_never_returns_costs_no_card_anything(stories):
-    _, same_worker, healed, whole, worst_age, (code, seconds), _ = stories[1]()
-    assert same_worker and worst_age < 1.5
-    assert set(paths(healed).values()) == set(paths(whole).values()) == {"NV18"}
-    assert code == 0 and seconds < 3
+def test_a_question_about_two_gpus_that_never_returns_costs_no_gpu_anything(result_of):
+    result = result_of(a_question_that_blocks)
+    assert result.same and result.worst_age < 1.5
+    assert set(paths(result.healed).values()) == set(paths(result.whole).values()) == {"NV18"}
+    assert result.code == 0 and result.seconds < 3
 
 
-def test_a_question_about_two_cards_that_never_returns_costs_no_other_path_and_is_said(stories):
-    page, _, healed, _, _, _, log = stories[1]()
-    # Of the blocked card the others say how it is joined, and its own links were read before.
+def test_a_question_about_two_gpus_that_never_returns_costs_no_other_path_and_is_reported(result_of):
+    result = result_of(a_question_that_blocks)
+    page = result.page
+    # Of the blocked GPU the others say how it is connected, and its own links were read before.
     assert set(paths(page).values()) == {"NV18"} and page.card("gpu_nvlink_remote_links", 0, remote="switch") == 18
     assert page.failures("topology_hung") == 1 and page.why() is None and page.hung("nvml_events") == 0
-    assert healed.failures("topology_hung") == 1
-    assert "event=topology_hung" in log and "event=topology_recovered" in log
+    assert result.healed.failures("topology_hung") == 1
+    assert "event=topology_hung" in result.log and "event=topology_recovered" in result.log
 
 
 # ---------------------------------------------------------------- refusals
 
 
-def test_a_library_without_these_functions_has_no_paths_and_nothing_else_changes(lab):
-    node = lab(cards=4, lacking=True)
+def test_a_library_without_these_functions_has_no_paths_and_nothing_else_changes(harness):
+    node = harness(cards=4, lacking=True)
     node.until(lambda page: page.up(0, 1, 2, 3))
     node.spared = {0, 1, 2, 3}
     page = node.during(3.0)[-1]
@@ -222,8 +240,8 @@ def test_a_library_without_these_functions_has_no_paths_and_nothing_else_changes
     assert node.most_workers == 1 and page.why() is None
 
 
-def test_a_peer_that_is_lost_costs_its_own_pairs_only(lab):
-    node = lab(cards=4)
+def test_a_peer_that_is_lost_costs_its_own_pairs_only(harness):
+    node = harness(cards=4)
     node.until(known(4))
     node.spared = {0, 1, 2}
     node.plan(f"on {uuid(3)} * code 15")
@@ -266,7 +284,7 @@ print(json.dumps([found, tuple_of_the_binding is Missing.UNSUPPORTED, number]))
 
 
 @pytest.fixture(scope="module")
-def passes(lab, tmp_path_factory):
+def passes(harness, tmp_path_factory):
     """Return what one pass over two cards finds for each function and code, in one process over the real binding."""
     folder = tmp_path_factory.mktemp("passes")
     control = folder / "control"
@@ -278,7 +296,7 @@ def passes(lab, tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-c", PASSES, str(control), json.dumps(plans)],
         env=os.environ | {
-            "LD_LIBRARY_PATH": str(lab.library), "FAKE_NVML_CONTROL": str(control), "PYTHONPATH": str(SOURCE.parents[2]),
+            "LD_LIBRARY_PATH": str(harness.library), "FAKE_NVML_CONTROL": str(control), "PYTHONPATH": str(SOURCE.parents[2]),
         },
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

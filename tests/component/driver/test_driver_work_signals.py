@@ -6,7 +6,6 @@ there is its id out of 100, and an instance's is its GPU instance, so that a fig
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import pathlib
 import signal
@@ -16,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver.daemon.registry import OPEN_DEADLINE
-from exporter.driver.daemon.restarts import HANG_FIRST
 from tests.support.nvml_node import COUNT, DEADLINE, INTERVAL, Node, build, uuid
+from tests.support.scenarios import Scenarios
 from tests.support.tools import tool
 
 pytestmark = pytest.mark.slow
@@ -34,17 +33,13 @@ COMMON = {
 SIGNALS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "graphics_active", "pipe_active", "traffic")
 # Every return code of the library, those that end an initialisation or a card among them.
 CODES = [*range(1, 31), 999]
-STORIES = {}
-
-
-def story(tell):
-    STORIES[tell.__name__] = tell
-    return tell
+HANG_FIRST = {"exporter.driver.daemon.restarts.HANG_FIRST": 4.0}
+scenario = Scenarios()
 
 
 @pytest.fixture(scope="module")
-def told(request, tmp_path_factory):
-    """Return what a story saw; the stories of the tests that will run are told four at a time."""
+def result_of(request, tmp_path_factory):
+    """Return what returns a scenario's result; the scenarios of the tests that will run go on four at a time."""
     folder = tmp_path_factory.mktemp("work")
     library = build(tool("cc"), folder / "lib")
     nodes = []
@@ -53,16 +48,8 @@ def told(request, tmp_path_factory):
         nodes.append(Node(folder / name, library, **more))
         return nodes[-1]
 
-    wanted = [
-        name
-        for name in STORIES
-        if any(
-            name in item.function.__code__.co_names for item in request.session.items if item.module is request.module
-        )
-    ]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        futures = {name: pool.submit(STORIES[name], node) for name in wanted}
-        yield lambda tell: futures[tell.__name__].result()
+    with scenario.running(request, node, 4) as result_of:
+        yield result_of
     for one in nodes:
         one.stop()
 
@@ -87,7 +74,7 @@ def open_files(pid):
 # ---------------------------------------------------------------- work of whole cards
 
 
-@story
+@scenario
 def healthy(node):
     one = node("healthy")
     page = one.until(works(0, 1, 2, 3))
@@ -100,8 +87,8 @@ def healthy(node):
     return SimpleNamespace(page=page, asked=one.asked(), rise=rise)
 
 
-def test_work_is_shown_in_base_units_under_its_own_names(told):
-    page = told(healthy).page
+def test_work_is_shown_in_base_units_under_its_own_names(result_of):
+    page = result_of(healthy).page
     for name, value in COMMON.items():
         assert page.card(name, 2) == pytest.approx(value), name
     assert page.card("gpu_graphics_active_ratio", 2) == pytest.approx(0.01)
@@ -119,19 +106,19 @@ def test_work_is_shown_in_base_units_under_its_own_names(told):
     )
 
 
-def test_a_cycle_costs_one_sample_and_one_evaluation(told):
-    rise = told(healthy).rise
+def test_a_cycle_costs_one_sample_and_one_evaluation(result_of):
+    rise = result_of(healthy).rise
     cycles = rise["nvmlDeviceGetSamples"] / 4  # two kinds of samples in each cycle, each in two calls
     assert cycles > 4 and abs(rise[TAKE] - cycles) <= 2 and abs(rise[EVALUATE] - cycles) <= 2, rise
 
 
-def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_card(told):
-    asked = told(healthy).asked
+def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_card(result_of):
+    asked = result_of(healthy).asked
     assert asked.get("gpm_overlap", 0) == 0
     assert asked[ALLOCATE] == 8
 
 
-@story
+@scenario
 def troubled(node):
     """Each card another trouble; what a card does not have is asked once."""
     one = node("troubled", cards=6, plan=[
@@ -147,8 +134,8 @@ def troubled(node):
     return SimpleNamespace(page=page, asked=asked)
 
 
-def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(told):
-    seen = told(troubled)
+def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(result_of):
+    seen = result_of(troubled)
     for number in (1, 4):
         assert why(seen.page, number) == {"unsupported"}
         assert not set(COMMON) & seen.page.names_of(number)
@@ -156,8 +143,8 @@ def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(told):
         assert seen.page.failures("signal_error", number) == 0
 
 
-def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(told):
-    page = told(troubled).page
+def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(result_of):
+    page = result_of(troubled).page
     missing = page.missing(2)
     for name in ("sm_active", "tensor_active", "dram_active", "pipe_active", "traffic"):
         assert missing[name] == "invalid", name
@@ -169,15 +156,15 @@ def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(tol
     assert page.card("gpu_sm_active_ratio", 5) == 1.0  # a little more than all is rounding
 
 
-def test_a_metric_that_the_card_lacks_is_asked_once_and_costs_no_other(told):
-    seen = told(troubled)
+def test_a_metric_that_the_card_lacks_is_asked_once_and_costs_no_other(result_of):
+    seen = result_of(troubled)
     assert seen.page.missing(3)["tensor_active"] == "unsupported"
     assert seen.page.card("gpu_sm_active_ratio", 3) == pytest.approx(0.02)
     assert "pipe_active" not in seen.page.missing(3)
     assert seen.asked["3:gpm:5"] == seen.asked["3:gpm:6"] == 1 < seen.asked["3:gpm:2"]
 
 
-@story
+@scenario
 def codes(node):
     """Every return code on every profiling call, one after another, for two of the cards."""
     one = node("codes")
@@ -196,12 +183,12 @@ def codes(node):
     return SimpleNamespace(page=page, denied=denied, same=one.worker() == pid, log=one.log(), asked=one.asked())
 
 
-def test_no_return_code_of_a_profiling_call_costs_more_than_the_work_signals(told):
-    seen = told(codes)  # all cards stayed up on every page
+def test_no_return_code_of_a_profiling_call_costs_more_than_the_work_signals(result_of):
+    seen = result_of(codes)  # all cards stayed up on every page
     assert seen.same and "reason=lost" not in seen.log and seen.asked["nvmlInitWithFlags"] == 1
 
 
-@story
+@scenario
 def permission(node):
     """The permission is taken away while the daemon runs, as in containers that are not privileged, and comes back."""
     one = node("permission", cards=2)
@@ -214,25 +201,25 @@ def permission(node):
     return SimpleNamespace(page=page, denied=denied, back=one.until(works(0, 1)), log=one.log())
 
 
-def test_a_permission_that_is_lost_after_a_while_is_a_reason_and_comes_back(told):
-    seen = told(permission)
+def test_a_permission_that_is_lost_after_a_while_is_a_reason_and_comes_back(result_of):
+    seen = result_of(permission)
     assert why(seen.denied, 1) == {"no_permission"}
     assert seen.denied.card("gpu_sm_active_ratio", 1) is None and works(0)(seen.denied)
     assert seen.back.card("gpu_sm_active_ratio", 1) == pytest.approx(0.02)
     assert seen.log.count("sm_active:no_permission") == 1
 
 
-@story
+@scenario
 def hangs(node):
     """A profiling call of one card never returns."""
-    one = node("hangs")
+    one = node("hangs", constants=HANG_FIRST)
     one.until(works(0, 1, 2, 3))
     one.spared = {0, 2, 3}
     one.plan(f"on {uuid(1)} {TAKE} block")
     page = one.until(lambda page: page.hung(1) == 1)
     later = one.during(2.0)[-1]
     one.spared = set()  # the worker is replaced
-    again = one.until(lambda page: page.up(1) and works(0, 2, 3)(page), seconds=HANG_FIRST + 20)
+    again = one.until(lambda page: page.up(1) and works(0, 2, 3)(page))
     one.spared = {0, 1, 2, 3}
     resting = one.during(3 * DEADLINE)
     overlap = one.asked().get("gpm_overlap", 0)
@@ -241,8 +228,8 @@ def hangs(node):
     )
 
 
-def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(told):
-    seen = told(hangs)
+def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(result_of):
+    seen = result_of(hangs)
     assert seen.page.why(1) == "hung" and seen.page.card("gpu_power_watts", 1) is None
     for number in (0, 2, 3):
         assert why(seen.later, number) == {"busy"}
@@ -251,14 +238,14 @@ def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_wo
     assert seen.overlap == 0 and seen.workers == 1
 
 
-def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(told):
-    seen = told(hangs)
+def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(result_of):
+    seen = result_of(hangs)
     for page in (seen.again, *seen.resting):
         assert works(0, 2, 3)(page) and why(page, 1) == {"busy"} and page.card("gpu_power_watts", 1) == 301
     assert seen.log.count(f"event=profiling_hung source=gpu:{uuid(1)}") == 1
 
 
-@story
+@scenario
 def crashes(node):
     """A profiling call of one card kills the process; after a while it does not."""
     one = node("crashes")
@@ -269,33 +256,33 @@ def crashes(node):
     return SimpleNamespace(first=first, pages=one.during(3 * DEADLINE), log=one.log(), workers=one.most_workers)
 
 
-def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(told):
-    seen = told(crashes)
+def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(result_of):
+    seen = result_of(crashes)
     for page in (seen.first, *seen.pages):
         assert page.failures("crashed") == 1 and works(0, 2, 3)(page) and why(page, 1) == {"crashed"}
         assert page.card("gpu_power_watts", 1) == 301 and page.card("gpu_up", 1) == 1
     assert seen.log.count(" function=nvmlGpmSampleGet skipped=nvmlGpm ") == seen.workers == 1
 
 
-@story
+@scenario
 def initialised_again(node):
     """Indices move, so that the driver is initialised anew; twice."""
     one = node("again")
     one.until(works(0, 1, 2, 3))
     one.plan(order=[0, 1, 2])
-    one.until(lambda page: one.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page), seconds=40)
+    one.until(lambda page: one.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page))
     one.plan(order=[3, 2, 1, 0])
-    one.until(lambda page: one.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page), seconds=40)
+    one.until(lambda page: one.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page))
     return SimpleNamespace(page=one.page(), asked=one.asked())
 
 
-def test_buffers_are_given_back_before_the_driver_is_shut_down(told):
-    asked = told(initialised_again).asked
+def test_buffers_are_given_back_before_the_driver_is_shut_down(result_of):
+    asked = result_of(initialised_again).asked
     assert asked["nvmlShutdown"] >= 2
     assert asked[ALLOCATE] - asked[FREE] == 8
 
 
-@story
+@scenario
 def ended(node):
     """Asked to end while all is well, and while a card hangs."""
     found = []
@@ -315,12 +302,12 @@ def held(asked):
     return [asked.get(lent, 0) - asked.get(back, 0) for lent, back in pairs]
 
 
-def test_everything_is_given_back_at_the_end(told):
-    assert held(told(ended)[0].asked) == [0, 0, 0]
+def test_everything_is_given_back_at_the_end(result_of):
+    assert held(result_of(ended)[0].asked) == [0, 0, 0]
 
 
-def test_buffers_are_given_back_at_the_end_unless_a_card_hangs_which_holds_nobody_up(told):
-    well, hanging = told(ended)
+def test_buffers_are_given_back_at_the_end_unless_a_card_hangs_which_holds_nobody_up(result_of):
+    well, hanging = result_of(ended)
     assert well.code == hanging.code == 0 and max(well.seconds, hanging.seconds) < 5
     assert well.asked[ALLOCATE] == well.asked[FREE] == 4 == hanging.asked[ALLOCATE]
 
@@ -339,26 +326,26 @@ def of(page, name, number, **labels):
     return page.get(name, uuid=PARTS[number], **labels)
 
 
-@story
+@scenario
 def divided(node):
     mode = f"value {uuid(0)} {MODE} 1"
     one = node("divided", cards=2, plan=[mode, part(0, 0, 9), part(1, 2, 13, "2g.35gb")])
     whole = one.until(lambda page: of(page, "gpu_sm_active_ratio", 1) is not None and page.up(0, 1))
     one.spared = {0, 1}
     one.plan(mode, part(1, 2, 13, "2g.35gb"), f"on {PARTS[1]} nvmlDeviceGetMemoryInfo_v2 code 4")
-    fewer = one.until(lambda page: not page.all("gpu_up", uuid=PARTS[0]) and of(page, "gpu_up", 1) == 1, seconds=30)
+    fewer = one.until(lambda page: not page.all("gpu_up", uuid=PARTS[0]) and of(page, "gpu_up", 1) == 1)
     one.plan(mode, part(0, 5, 9), part(1, 2, 13, "2g.35gb"))
-    again = one.until(lambda page: of(page, "gpu_up", 0) == of(page, "gpu_up", 1) == 1, seconds=30)
+    again = one.until(lambda page: of(page, "gpu_up", 0) == of(page, "gpu_up", 1) == 1)
     one.spared = {1}
     one.plan(mode, part(0, 5, 9), f"on {uuid(0)} * code 15")
     lost = one.until(lambda page: page.why(0) == "lost")
     one.plan(part(0, 5, 9), part(1, 2, 13))
-    joined = one.until(lambda page: page.up(0) and not page.all("gpu_up", uuid=PARTS[0]), seconds=40)
+    joined = one.until(lambda page: page.up(0) and not page.all("gpu_up", uuid=PARTS[0]))
     return SimpleNamespace(whole=whole, fewer=fewer, again=again, lost=lost, joined=joined, log=one.log())
 
 
-def test_instances_are_cards_of_their_own_with_profile_and_parent(told):
-    page = told(divided).whole
+def test_instances_are_cards_of_their_own_with_profile_and_parent(result_of):
+    page = result_of(divided).whole
     (facts,) = page.all("gpu_mig_info", uuid=PARTS[1])
     assert facts.labels == {
         "gpu": "0:2", "uuid": PARTS[1], "parent_uuid": uuid(0), "profile": "2g.35gb", "gpu_instance": "13",
@@ -373,8 +360,8 @@ def test_instances_are_cards_of_their_own_with_profile_and_parent(told):
     assert info.labels["name"] == "Fake H200 MIG 2g.35gb"
 
 
-def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(told):
-    page = told(divided).whole
+def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(result_of):
+    page = result_of(divided).whole
     assert why(page, 0) == {"mig"} == {page.missing(0)[name] for name in ("utilization", "processes")}
     assert page.card("gpu_power_watts", 0) == 300 and page.card("gpu_memory_used_bytes", 0) == 30e9
     assert page.missing(1).get("utilization") is None and works(1)(page)
@@ -382,8 +369,8 @@ def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(told
     assert reasons["utilization"] == "mig"
 
 
-def test_instances_come_and_go_with_holes_in_the_list(told):
-    seen = told(divided)
+def test_instances_come_and_go_with_holes_in_the_list(result_of):
+    seen = result_of(divided)
     assert not seen.fewer.all("gpu_mig_info", uuid=PARTS[0]) and not seen.fewer.why(f"gpu:{PARTS[0]}")
     refused = {
         s.labels["signal"]: s.labels["reason"] for s in seen.fewer.all("gpu_signal_missing_info", uuid=PARTS[1])
@@ -394,15 +381,15 @@ def test_instances_come_and_go_with_holes_in_the_list(told):
     assert seen.log.count(f"event=mig_instance_removed source=gpu:{PARTS[0]} gpu=0:0") == 1
 
 
-def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_again(told):
-    seen = told(divided)
+def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_again(result_of):
+    seen = result_of(divided)
     assert of(seen.lost, "gpu_up", 0) == 0 and seen.lost.why(f"gpu:{PARTS[0]}") == "lost"
     assert of(seen.lost, "gpu_sm_active_ratio", 0) is None
     assert works(0)(seen.joined) or seen.joined.missing(0).get("sm_active") == "starting"
     assert not seen.joined.all("gpu_mig_info")
 
 
-@story
+@scenario
 def denied(node):
     """Instances that may not be opened."""
     mode = f"value {uuid(0)} {MODE} 1"
@@ -411,18 +398,18 @@ def denied(node):
     )
     page = one.until(lambda page: page.missing(0).get("instances") == "no_permission")
     one.plan(mode, part(0, 0, 9))
-    back = one.until(lambda page: of(page, "gpu_up", 0) == 1, seconds=30)
+    back = one.until(lambda page: of(page, "gpu_up", 0) == 1)
     return SimpleNamespace(page=page, back=back, log=one.log())
 
 
-def test_a_divided_card_whose_instances_may_not_be_opened_says_so(told):
-    seen = told(denied)
+def test_a_divided_card_whose_instances_may_not_be_opened_says_so(result_of):
+    seen = result_of(denied)
     assert seen.page.up(0, 1) and not seen.page.all("gpu_mig_info")
     assert "instances" not in seen.page.missing(1) and seen.log.count("instances:no_permission") == 1
     assert "instances" not in seen.back.missing(0)
 
 
-@story
+@scenario
 def released(node):
     """D22."""
     one = node("released", cards=2)
@@ -446,8 +433,8 @@ def released(node):
     )  # fmt: skip
 
 
-def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_again(told):
-    seen = told(released)
+def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_again(result_of):
+    seen = result_of(released)
     assert seen.mapped and seen.closed_after < 2.0 and seen.alive == []
     assert {page.why() for page in seen.pages} == {"released"} == {page.why(0) for page in seen.pages}
     assert seen.page.get("gpu_up", uuid=uuid(0)) == 0 and seen.page.hung() == 0
@@ -455,11 +442,11 @@ def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_a
     assert seen.log.count("source=driver state=down reason=released") == 1
 
 
-def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(told):
-    assert held(told(released).asked) == [0, 0, 0]
+def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(result_of):
+    assert held(result_of(released).asked) == [0, 0, 0]
 
 
-@story
+@scenario
 def released_hanging(node):
     """D22 while a card hangs, and while the wait for events does: nobody waits for either longer than a moment."""
     found = []
@@ -478,8 +465,8 @@ def released_hanging(node):
     return found
 
 
-def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of(told):
-    card, wait = told(released_hanging)
+def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of(result_of):
+    card, wait = result_of(released_hanging)
     assert card.seconds < 2.0 > wait.seconds and card.alive == wait.alive == []
     assert card.hung == wait.hung == 0
     assert wait.held[0] == 0, "buffers wait for the cards only"
@@ -489,7 +476,7 @@ def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of
 # ---------------------------------------------------------------- counters whose unit or id is disputed
 
 
-@story
+@scenario
 def microseconds(node):
     one = node("microseconds", cards=1, plan=["unit 1e6"])
     one.until(lambda page: page.up(0))
@@ -500,15 +487,15 @@ def microseconds(node):
     return SimpleNamespace(early=early, first=first, page=page, seconds=time.monotonic() - begun)
 
 
-def test_a_driver_that_counts_microseconds_is_found_out(told):
-    seen = told(microseconds)
+def test_a_driver_that_counts_microseconds_is_found_out(result_of):
+    seen = result_of(microseconds)
     for reason in ("sw_power_cap", "sw_thermal_slowdown"):
         rise = [page.card("gpu_clock_event_seconds_total", 0, reason=reason) for page in (seen.first, seen.page)]
         assert rise[1] - rise[0] == pytest.approx(seen.seconds, abs=1.0)
     assert seen.early.missing(0).get("clock_event_time") == "unverified"
 
 
-@story
+@scenario
 def wrong_ids(node):
     """Fields 269 to 271 hold something else: a switch, a number that runs without a reason, one that stands still."""
     wrong = [f"field {uuid(0)} 269 u 1", f"field {uuid(1)} 269 q 123456789"]
@@ -517,8 +504,8 @@ def wrong_ids(node):
     return one.during(12.0)
 
 
-def test_fields_that_hold_something_else_are_never_shown_as_time(told):
-    pages = told(wrong_ids)
+def test_fields_that_hold_something_else_are_never_shown_as_time(result_of):
+    pages = result_of(wrong_ids)
     assert not [s for page in pages for s in page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown")]
     assert pages[-1].missing(0)["clock_event_time"] == "unverified"
     assert pages[-1].card("gpu_clock_event_seconds_total", 0, reason="sw_power_cap") > 0
@@ -527,7 +514,7 @@ def test_fields_that_hold_something_else_are_never_shown_as_time(told):
 # ---------------------------------------------------------------- bad input, and findings of earlier reviews
 
 
-@story
+@scenario
 def garbage(node):
     one = node("garbage", cards=2, plan=[
         f"value {uuid(0)} nvmlDeviceGetUtilizationRates 1000000000", f"value {uuid(0)} nvmlDeviceGetSamples 1000000000",
@@ -537,13 +524,13 @@ def garbage(node):
     return one.during(1.5)[-1]
 
 
-def test_a_billion_percent_and_255_degrees_are_absent(told):
-    page = told(garbage)
+def test_a_billion_percent_and_255_degrees_are_absent(result_of):
+    page = result_of(garbage)
     assert page.missing(0)["utilization"] == page.missing(0)["temperature_gpu"] == "invalid"
     assert page.card("gpu_utilization_ratio", 0) is None and page.card("gpu_utilization_ratio", 1) is not None
 
 
-@story
+@scenario
 def moved(node):
     """Indices move without an initialisation, and a card that comes back is opened by an index that is another's."""
     one = node("moved")
@@ -551,49 +538,49 @@ def moved(node):
     one.plan("live 1", f"on {uuid(1)} nvmlDeviceGetTemperatureV code 16", order=[1, 0, 2, 3])
     one.until(lambda page: page.why(1) == "reset_required")
     one.plan("live 1", order=[1, 0, 2, 3])
-    page = one.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1, seconds=40)
+    page = one.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1)
     return SimpleNamespace(page=page, initialisations=one.asked()["nvmlInitWithFlags"])
 
 
-def test_indices_that_move_without_an_initialisation_lead_to_one(told):
-    seen = told(moved)
+def test_indices_that_move_without_an_initialisation_lead_to_one(result_of):
+    seen = result_of(moved)
     assert seen.page.get("gpu_up", gpu="1", uuid=uuid(0)) == 1
     assert 2 <= seen.initialisations <= 4
 
 
-@story
+@scenario
 def counting(node):
     one = node("counting", cards=2)
     one.until(lambda page: page.up(0, 1))
     one.spared = {0, 1}
     one.plan(f"on * {COUNT} block")
-    page = one.until(lambda page: page.hung() == 1, seconds=30)
+    page = one.until(lambda page: page.hung() == 1)
     one.plan()
     back = one.until(lambda page: page.hung() == 0)
     return SimpleNamespace(page=page, back=back, log=one.log())
 
 
-def test_a_driver_that_never_finishes_counting_its_cards_is_said_to_hang_while_they_are_read(told):
-    seen = told(counting)
+def test_a_driver_that_never_finishes_counting_its_cards_is_said_to_hang_while_they_are_read(result_of):
+    seen = result_of(counting)
     assert seen.page.why() is None and seen.page.failures("count_hung") == 1 == seen.back.failures("count_hung")
     assert seen.log.count("event=device_count_hung") == seen.log.count("event=device_count_recovered") == 1
 
 
-@story
+@scenario
 def first_read(node):
     """A new worker's first read hangs after the card has said who it is."""
     begun = time.monotonic()
     one = node("first_read", cards=2, plan=[f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])
-    page = one.until(lambda page: page.hung(1) == 1, seconds=60)
+    page = one.until(lambda page: page.hung(1) == 1)
     return SimpleNamespace(page=page, seconds=time.monotonic() - begun)
 
 
-def test_a_first_read_that_hangs_is_found_by_the_ordinary_deadline(told):
-    seen = told(first_read)
+def test_a_first_read_that_hangs_is_found_by_the_ordinary_deadline(result_of):
+    seen = result_of(first_read)
     assert seen.page.up(0) and seen.seconds < OPEN_DEADLINE, seen.seconds
 
 
-@story
+@scenario
 def unified(node):
     """A part without memory of its own, and a virtual one: most questions are refused."""
     refused = ["MemoryInfo", "MemoryInfo_v2", "PowerUsage", "EnforcedPowerLimit", "TemperatureV", "Temperature"]
@@ -607,8 +594,8 @@ def unified(node):
     return one.during(1.5)[-1]
 
 
-def test_a_virtual_card_or_one_without_memory_of_its_own_shows_what_it_has(told):
-    page = told(unified)
+def test_a_virtual_card_or_one_without_memory_of_its_own_shows_what_it_has(result_of):
+    page = result_of(unified)
     missing = page.missing(0)
     for name in ("memory_total", "memory_used", "power", "energy", "temperature_gpu", "ecc_corrected_volatile"):
         assert missing[name] == "unsupported", name

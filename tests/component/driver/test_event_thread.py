@@ -320,6 +320,23 @@ def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(harness):
     assert harness.thread.busy
 
 
+def test_a_thread_that_is_resumed_while_it_frees_its_event_set_does_not_count_as_idle(harness):
+    harness.start()
+    until(lambda: harness.said() == [("", 2)])
+    free = harness.driver._nvmlEventSetFree
+
+    def free_and_resume(event_set):
+        free(event_set)
+        harness.thread.resume()  # whoever paused it has given up waiting
+
+    harness.driver._nvmlEventSetFree = free_and_resume
+    harness.thread.pause()
+    until(lambda: harness.driver.waits > 2 and harness.driver.sets == 1)
+    waits = harness.driver.waits
+    until(lambda: harness.driver.waits > waits)
+    assert harness.thread.busy, "the driver may be called, and must not be shut down"
+
+
 def test_a_wait_that_hangs_keeps_it_working_so_that_nobody_shuts_the_driver_down(harness):
     harness.driver.blocked = True
     harness.start()

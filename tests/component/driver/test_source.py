@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -278,12 +279,18 @@ def test_cards_that_move_or_leave_keep_their_uuid(node):
     assert len(one.pids) == 1
 
 
-@pytest.mark.slow
-def test_a_changed_number_of_cards_is_noticed(node):
-    one = node({"cards": ["GPU-a"]})
-    assert one.until(lambda: one.up("GPU-a"))
-    one.plan({"cards": ["GPU-a", "GPU-b"]})
+def test_the_kernel_knows_the_threads_by_name(node):
+    one = node()
     assert one.until(one.up)
+
+    def names(pid):
+        tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/comm")
+        return {path.read_text().rstrip("\n") for path in tasks}
+
+    assert one.until(lambda: {"shardwatch-nvml", "gpu-0", "gpu-1", "nvml-init", "nvml-events"} <= names(one.pid))
+    assert "topology" in names(one.pid)
+    assert "nvml-supervisor" in names("self")
+    assert pathlib.Path(f"/proc/{one.pid}/comm").read_text() == "shardwatch-nvml\n"
 
 
 def test_garbage_from_the_driver_is_absent_and_counted(node):

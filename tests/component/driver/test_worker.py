@@ -21,10 +21,9 @@ from exporter.driver.protocol import WorkerOptions
 from exporter.driver.worker import gpu_thread, worker
 from exporter.driver.worker.reinit_scheduler import RETRY_FIRST, ReinitScheduler
 from exporter.model import Missing, Signal
+from exporter.threads import Thread
 from tests.support.fake_nvml import FakeDriver
-from tests.support.waiting import until, wait_until
-
-PATIENCE = 20.0
+from tests.support.waiting import CEILING, until, wait_until
 
 
 def gone(pid):
@@ -54,32 +53,30 @@ class Talk:
         select.select([self.process], [], [], seconds)
         self.messages += self.process.receive()
 
-    def wait(self, condition, patience=PATIENCE):
-        end = time.monotonic() + patience
-        while time.monotonic() < end and not self.process.closed:
-            found = [message for message in self.messages if condition(message)]
-            if found:
-                return found[-1]
+    def wait(self, condition):
+        """Return the newest message for which the condition holds; fail with what came where there is none."""
+        end = time.monotonic() + CEILING
+        while not (found := [message for message in self.messages if condition(message)]):
+            assert time.monotonic() < end and not self.process.closed, f"not among {self.messages[-8:]}"
             self.listen()
-        return next((message for message in self.messages if condition(message)), None)
+        return found[-1]
 
     def of(self, kind):
         return [message for message in self.messages if isinstance(message, kind)]
 
-    def read(self, cycle, *uuids, patience=PATIENCE):
+    def read(self, cycle, *uuids):
         self.process.send(protocol.Read(cycle=cycle))
         answers = {}
         for uuid in uuids:
             answers[uuid] = self.wait(
                 lambda m, u=uuid: (
                     isinstance(m, protocol.CardRead | protocol.CardFailed) and m.uuid == u and m.cycle == cycle
-                ),
-                patience,
+                )
             )
         return answers
 
     def code(self):
-        wait_until(lambda: self.process.exit_code() is not None, PATIENCE)
+        wait_until(lambda: self.process.exit_code() is not None)
         return self.process.exit_code()
 
 
@@ -94,7 +91,7 @@ def talk(tmp_path):
     yield start
     for one in opened:
         one.process.kill()
-        until(lambda: one.process.exit_code() is not None, PATIENCE)
+        until(lambda: one.process.exit_code() is not None)
         one.process.close()
         one.process._child.wait()
 
@@ -109,7 +106,7 @@ def test_it_says_hello_and_reads_each_card_once_unasked(talk):
     assert all(message.cycle == 0 for message in one.of(protocol.CardRead))
     answers = one.read(5, "GPU-a", "GPU-b")
     assert all(isinstance(answer, protocol.CardRead) for answer in answers.values())
-    assert abs(answers["GPU-a"].reading.at - time.monotonic()) < PATIENCE
+    assert abs(answers["GPU-a"].reading.at - time.monotonic()) < CEILING
 
 
 def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_on(talk):
@@ -293,7 +290,7 @@ def test_a_folder_called_exporter_in_the_current_directory_is_not_imported(tmp_p
             messages.extend(child.receive())
             return any(isinstance(message, protocol.Initialised) for message in messages)
 
-        until(initialised, PATIENCE)
+        until(initialised)
     finally:
         child.kill()
         child._child.wait()
@@ -318,9 +315,9 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     thread.start()
 
     def read(cycle):
-        until(lambda: not thread.busy, PATIENCE)
+        until(lambda: not thread.busy)
         thread.request(cycle)
-        until(lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle, PATIENCE)
+        until(lambda: sent and isinstance(sent[-1], protocol.CardRead) and sent[-1].cycle == cycle)
         return sent[-1].reading
 
     read(1)
@@ -332,7 +329,29 @@ def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(mo
     read(4)
     assert len([message for message in sent if isinstance(message, protocol.CardFound)]) == 2
     thread.end()
-    assert thread.join(PATIENCE)
+    assert thread.join(CEILING)
+
+
+def test_a_changed_number_of_gpus_leads_to_an_initialisation(monkeypatch):
+    driver, sent = FakeDriver({"cards": ["GPU-a"]}), []
+    monkeypatch.setattr(worker, "load_driver", lambda *_: driver)
+    monkeypatch.setattr(worker, "COUNT_EVERY", 0.1)
+    monkeypatch.setattr(worker, "_TICK", 0.01)
+    one = worker.Worker(WorkerOptions(module="in this process"), SimpleNamespace(send=sent.append))
+    Thread(one._watch, name="watch").start()
+
+    def counted():
+        return [message.cards for message in list(sent) if isinstance(message, protocol.Initialised)]
+
+    until(lambda: counted() == [1])
+    driver.plan = {"cards": ["GPU-a", "GPU-b"]}
+    until(lambda: counted() == [1, 2])
+    until(
+        lambda: (
+            {message.uuid for message in list(sent) if isinstance(message, protocol.CardRead)} == {"GPU-a", "GPU-b"}
+        )
+    )
+    one._release()
 
 
 def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
