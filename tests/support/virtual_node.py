@@ -10,7 +10,7 @@ import json
 
 from exporter.catalog.spec import SeriesSet
 from exporter.config.settings import CostSettings
-from exporter.derive.assignment import Assignment
+from exporter.derive.assignment import Assignment, Endpoint
 from exporter.driver.daemon.registry import gpu_label
 from exporter.driver.nvml.errors import DeviceUnavailable
 from exporter.driver.nvml.gpu import GpuReader
@@ -47,12 +47,12 @@ PROCESS = ProcessStats(virtual_memory=1, resident_memory=1, cpu_seconds=1.0, ope
 class Page:
     """Fetches the page that a simulated server would serve now."""
 
-    def __init__(self, read, version=None):
-        self._read, self._version = read, version
+    def __init__(self, read, **facts):
+        self._read, self._facts = read, facts
 
     def fetch(self, path=None):
         if path is not None:
-            return ReplayedPage(body=json.dumps({"version": self._version}).encode())
+            return ReplayedPage(body=json.dumps(self._facts).encode())
         return ReplayedPage(body=self._read())
 
     def close(self):
@@ -100,6 +100,7 @@ class Gpus:
             last_read_at=at,
             labels=GpuLabels(gpu_label(facts), facts.uuid),
             topology=self._topology.get(facts.uuid),
+            pipes=frozenset(pipe for pipe, share in (reading.pipe_active if reading else {}).items() if share > 0),
         )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ class VirtualNode:
         gateway = Gateway(NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world)
         self.gateway = gateway_poller(
             GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
-            Page(gateway.page), clock=self.clock, unix_now=self.unix_now,
+            Page(gateway.page), endpoints=self._endpoints, clock=self.clock, unix_now=self.unix_now,
         )  # fmt: skip
         cost_tracker, costs = CostTracker(), costs or CostSettings()
         self._events, self._xids_seen = GpuEvents(clock=self.clock, unix_now=self.unix_now), 0
@@ -157,10 +158,17 @@ class VirtualNode:
                 for index in group:
                     yield GpuAssignment(uuid=self.gpus.uuids[index], replica=replica.name, rank=rank)
 
+    def _endpoints(self):
+        names = [replica.name for replica in self.world.scenario.replicas]
+        return [
+            Endpoint(replica=name, host="127.0.0.1", port=8000 + port, gpus=None) for port, name in enumerate(names)
+        ]
+
     def _poller(self, replica, interval):
         name, kind = replica.spec.name, replica.spec.engine
         _, render = PAGE_WRITERS[kind]
-        page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), self.world.software.engine)
+        facts = {"version": self.world.software.engine, "model_id": replica.spec.model.name}
+        page = Page(lambda: render(replica, PROCESS, float(UNIX_START)).encode(), **facts)
         plan = ReplicaConfig(name=name, kind=kind, interval=interval, windows=WINDOWS, quantiles=QUANTILES)
         return replica_poller(plan, page, clock=self.clock, unix_now=self.unix_now)
 
@@ -191,7 +199,9 @@ class VirtualNode:
         return self.publisher.snapshot
 
     def page(self):
-        """Return the metrics page of this moment."""
-        page = self._renderer.render(self.publisher.snapshot)
+        """Return the metrics page of this moment, with families of a process that started with the node."""
+        process = f"process_start_time_seconds {UNIX_START}\nprocess_resident_memory_bytes 4e7\n"
+        process += f"process_cpu_seconds_total {self.clock.now / 100}\nprocess_open_fds 30\nprocess_max_fds 1024\n"
+        page = self._renderer.render(self.publisher.snapshot, process)
         assert page.dropped == 0
         return page.body.decode()

@@ -23,7 +23,7 @@ from alerts.text import Language
 from alerts.tuning import Tuning
 from tests.support import compressed, servers
 from tests.support.fault_days import fault_days
-from tests.support.soak_day import rules
+from tests.support.prometheus_replay import rules
 from tests.support.tools import tool
 from tests.support.waiting import until
 
