@@ -50,6 +50,7 @@ class CompiledGateway(Struct):
     backends: dict[Backend, None] = {}
     pools: dict[str, None] = {}
     truncated_pools: set[str] = set()
+    idle: frozenset[Backend] = frozenset()  # have had no request yet
     started: int | None = None
     uptime: int | None = None
     parse_warnings: Counter[str] = field(default_factory=Counter)
@@ -65,9 +66,20 @@ def compile_layout(gateway: Gateway, layout: Layout) -> CompiledGateway:
         name = next((n for n in row.names if n in by_name), None)
         if name is not None:
             _compile_field(row, by_name[name], compiled)
+    if gateway.counts_from_first:
+        compiled.idle = _idle(compiled)
     compiled.started = next((by_name[name][0][0] for name in gateway.started if name in by_name), None)
     compiled.uptime = by_name[gateway.uptime][0][0] if gateway.uptime in by_name else None
     return compiled
+
+
+def _idle(compiled: CompiledGateway) -> frozenset[Backend]:
+    counted = {
+        Backend(key.pool, key.backend)
+        for key in compiled.positions
+        if key.measure is Measure.REQUESTS and key.backend is not None
+    }
+    return frozenset(compiled.backends.keys() - counted) if counted else frozenset()
 
 
 def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], compiled: CompiledGateway) -> None:

@@ -58,6 +58,8 @@ class Gateway(Struct, frozen=True, kw_only=True):
     fields: tuple[GatewayField, ...]
     started: tuple[str, ...] = ("process_start_time_seconds",)  # Unix time
     uptime: str = ""
+    # A backend has no series of requests before its first one: if only other series name it, it has had none.
+    counts_from_first: bool = False
     translate: Callable[[bytes], bytes | None] | None = None  # None from it: not this text
     hint: str = ""  # what to do when the page has no series of this gateway
 

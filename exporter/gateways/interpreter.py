@@ -50,6 +50,8 @@ class GatewayInterpreter:
                 load = backends.setdefault(Backend(key.pool, key.backend), {})
             if value is not None:
                 load[key.measure.value] = value
+        for backend in compiled.idle:
+            backends[backend][Measure.REQUESTS.value] = 0.0
         return GatewayReading(
             at=at,
             gateway=self.gateway.kind,

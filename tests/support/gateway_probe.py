@@ -26,6 +26,7 @@ RECORDINGS = {
     "vllm_router": ("vllm_router-handmade.prom",),
     "sglang_router": ("sglang_router-handmade.prom",),
     "inference_extension": ("inference_extension-handmade.prom",),
+    "inference_extension-pod_name": ("inference_extension-pod_name-documented.prom",),
 }
 PLACES = (
     Endpoint(replica="chat-a", host="localhost", port=18101, gpus=None),

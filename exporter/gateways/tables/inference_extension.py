@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from exporter.gateways.gateway import Gateway, GatewayField, Measure
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 
-_POD = ("endpoint_name", "model_server_endpoint", "model_server_pod")
+_POD = ("endpoint_name", "model_server_endpoint", "model_server_pod", "pod_name")
 
 
 def _scheduled(labels: Mapping[str, str]) -> bool:

@@ -24,6 +24,7 @@ VLLM_ROUTER = Gateway(
     kind="vllm_router",
     title="vllm-router",
     marks=("vllm_router_",),
+    counts_from_first=True,
     hint="Point url at the router's own metrics port.",
     fields=(
         _field(Measure.REQUESTS, "vllm_router_processed_requests_total"),
@@ -44,6 +45,7 @@ SGLANG_ROUTER = Gateway(
     kind="sglang_router",
     title="sglang-router, smg",
     marks=("smg_", "sgl_router_"),
+    counts_from_first=True,
     hint="Point url at the router's own metrics port (29000 unless set), not at /engine_metrics.",
     fields=(
         _field(

@@ -303,3 +303,37 @@ def test_only_the_pools_own_failures_are_errors_of_the_endpoint_picker():
     ]
     reading = read("inference_extension", "\n".join([*rows, 'llm_d_epp_request_total{model_name="m"} 200', ""]))
     assert reading.pools[""].errors == 8 + 16 + 32 + 64
+
+
+BY_WORKER = {
+    "vllm_router": ("vllm_router_processed_requests_total", "vllm_router_worker_health"),
+    "sglang_router": ("smg_worker_cb_outcomes_total", "smg_worker_health"),
+    "sglang_router, 0.2": ("sgl_router_processed_requests_total", "sgl_router_worker_health"),
+}
+
+
+@pytest.mark.parametrize("router", BY_WORKER)
+def test_a_healthy_worker_that_is_never_chosen_has_a_share_of_zero(router):
+    requests, health = BY_WORKER[router]
+
+    def body(sent, second_is_healthy=1):
+        rows = f'{health}{{worker="http://a:1"}} 1\n{health}{{worker="http://b:1"}} {second_is_healthy}\n'
+        return (rows + (f'{requests}{{worker="http://a:1",outcome="success"}} {sent}\n' if sent else "")).encode()
+
+    clock = Clock()
+    figures = polled(poller([body(0), body(10), body(40)], clock), clock, 3).windows["1m"]
+    assert {name: share for (_, name), share in figures.shares.items()} == {"http://a:1": 1.0, "http://b:1": 0.0}
+    assert figures.imbalance == {"": 2.0}
+    down = polled(poller([body(10, 0), body(40, 0)], clock), clock, 2).windows["1m"]
+    assert down.imbalance == {}, "a worker that is down is not neglected"
+
+
+def test_a_router_that_counts_requests_by_no_worker_shows_no_zeros():
+    page = 'vllm_router_worker_health{worker="http://a:1"} 1\nvllm_router_requests_total{route="/"} 9\n'
+    (load,) = read("vllm_router", page).backends.values()
+    assert load.requests is None
+
+
+def test_the_endpoint_pickers_older_labels_give_shares_by_pod():
+    reading = read("inference_extension", capture("inference_extension-pod_name-documented.prom").decode())
+    assert {name: load.requests for (_, name), load in reading.backends.items()} == {"pod-1": 2.0}
