@@ -183,6 +183,10 @@ class XidCounters:
             del self._cards[uuid]
         return True
 
+    def knows(self, pci: str) -> bool:
+        """Return whether a GPU at this address has been seen through the driver."""
+        return pci in self._by_pci
+
     def set_uuid(self, pci: str, uuid: str) -> None:
         """Record the UUID of an address from the kernel log; the driver's word goes first."""
         if pci in self._by_pci or (pci not in self._uuids_from_log and len(self._uuids_from_log) >= MAX_CARDS):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from exporter.derive.xids import GpuIdentity
 from exporter.logs import log_event
-from exporter.model import FATAL_SEVERITY, SxidReport, XidReport
+from exporter.model import FATAL_SEVERITY, KERNEL_LOG, SxidReport, XidReport
 from exporter.model.xid_catalog import Class, describe
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 
@@ -43,8 +43,8 @@ class GpuEventLog:
             count=new, suppressed=suppressed or None, driver_message=detail or None,
         )  # fmt: skip
 
-    def sxid(self, report: SxidReport, words: str) -> None:
-        """Log an error of a switch; ``words``: the driver's own."""
+    def sxid(self, report: SxidReport, detail: str) -> None:
+        """Log an error of a switch; ``detail``: the rest of the driver's message."""
         suppressed = self._suppressed((f"{report.pci} {report.severity}", report.sxid), 1)
         if suppressed is None:
             return
@@ -52,8 +52,17 @@ class GpuEventLog:
             logger, logging.ERROR if report.severity == FATAL_SEVERITY else logging.WARNING, "sxid",
             "an NVSwitch reports an error",
             sxid=report.sxid, severity=report.severity, pci=report.pci, link=report.link,
-            suppressed=suppressed or None, driver_message=words or None,
+            suppressed=suppressed or None, driver_message=detail or None,
         )  # fmt: skip
+
+    def unknown_device(self, pci: str) -> None:
+        """Log that a message about an address without a GPU or switch was ignored."""
+        suppressed = self._suppressed(("unknown device", 0), 1)
+        if suppressed is not None:
+            log_event(
+                logger, logging.WARNING, "unknown_device", "a driver message about a missing device is ignored",
+                source=KERNEL_LOG, pci=pci, suppressed=suppressed or None,
+            )  # fmt: skip
 
     def _suppressed(self, key: tuple[str, int], new: int) -> int | None:
         """Return how many events had no line since the last line about the code; None: too early for a line."""

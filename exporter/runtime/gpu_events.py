@@ -19,6 +19,7 @@ from exporter.derive.xids import XidCounters
 from exporter.driver import protocol
 from exporter.driver.daemon.source import DRIVER_DOWN
 from exporter.errors import SourceError
+from exporter.logs import log_event
 from exporter.model import (
     BUS,
     KERNEL_LOG,
@@ -35,13 +36,14 @@ from exporter.model.xid_catalog import FATAL, RESETTING
 from exporter.runtime.gpu_event_lines import GpuEventLog
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import StateLogger
-from exporter.sources.kernel_log.line import NameLine
 from exporter.sources.kernel_log.log import Entry, KernelLog
-from exporter.sources.kernel_log.switch_line import SxidLine
+from exporter.sources.kernel_log.messages import GpuNameMessage
+from exporter.sources.kernel_log.switch_messages import SxidMessage
+from exporter.sources.pci import PciDevices
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 0.5  # seconds between looks into the kernel log
+PERIOD = 0.5  # seconds between two reads of the kernel log
 STARTUP_GRACE = 5.0  # seconds that the first rows wait until it is known which sources can be listened to
 
 
@@ -65,6 +67,7 @@ class KernelLogLoop:
         self._clock = clock
         self._overruns = 0
         self._up: bool | None = None
+        self._warned = False
 
     def start(self) -> None:
         """Read from now on, in a thread of its own."""
@@ -78,6 +81,10 @@ class KernelLogLoop:
         except SourceError as error:
             self.poll_loop.failed(error, started)
         else:
+            if not self._log.is_authentic and not self._warned:
+                self._warned = True
+                msg = "lines of a text file do not prove that the kernel wrote them; /dev/kmsg and the journal do"
+                log_event(logger, logging.WARNING, "kernel_log_not_authentic", msg, source=KERNEL_LOG)
             if entries:
                 self._on_entries(entries)
             self.poll_loop.succeeded(self._clock() - started)
@@ -105,11 +112,13 @@ class GpuEvents:
         *,
         driver: bool = True,
         on_change: Callable[[], None] = lambda: None,
+        devices: PciDevices | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:
-        """``driver``: there is a GPU source whose events are handed in."""
+        """``driver``: there is a GPU source whose events are handed in.  ``devices``: None for this machine's."""
         self._on_change, self._clock, self._unix_now = on_change, clock, unix_now
+        self._devices = devices or PciDevices(clock=clock)
         self._lock = threading.Lock()
         self._xids, self._sxids = XidCounters(FATAL, RESETTING), SxidCounters()
         self._shown: tuple[XidCount, ...] = ()
@@ -190,30 +199,38 @@ class GpuEvents:
     def _on_log_entries(self, entries: Sequence[Entry]) -> None:
         now = self._clock()
         for entry in entries:
-            said = entry.said
-            if isinstance(said, NameLine):
+            message = entry.message
+            if not self._is_present(message.pci):
+                self._lines.unknown_device(message.pci)
+            elif isinstance(message, GpuNameMessage):
                 with self._lock:
-                    self._xids.set_uuid(said.pci, said.uuid)
+                    self._xids.set_uuid(message.pci, message.uuid)
                     self._stale = True
             elif entry.unix_time is None:
                 continue  # old, and nobody knows how old
-            elif isinstance(said, SxidLine):
-                self._switch_report(said, now, entry.unix_time, old=entry.old)
+            elif isinstance(message, SxidMessage):
+                self._switch_report(message, now, entry.unix_time, old=entry.old)
             else:
-                source = BUS if said.inferred else KERNEL_LOG
+                source = BUS if message.inferred else KERNEL_LOG
                 report = XidReport(
-                    xid=said.xid,
+                    xid=message.xid,
                     source=source,
                     at=now,
                     unix_time=entry.unix_time,
-                    pci=said.pci,
-                    instance=said.part,
+                    pci=message.pci,
+                    instance=message.instance,
                     old=entry.old,
                 )
-                self._report(report, said.detail)
+                self._report(report, message.detail)
         self._on_change()
 
-    # ------------------------------------------------------------------ what the publisher asks for
+    def _is_present(self, pci: str) -> bool:
+        """Return whether a GPU or switch may be at the address, also one that was lost."""
+        with self._lock:
+            known = self._xids.knows(pci)
+        return known or self._devices.may_have(pci)
+
+    # ------------------------------------------------------------------ for the publisher
 
     @property
     def statuses(self) -> list[SourceStatus]:
@@ -271,11 +288,17 @@ class GpuEvents:
         if new:
             self._lines.xid(report, new, gpu, detail)
 
-    def _switch_report(self, said: SxidLine, at: float, unix_time: float, *, old: bool) -> None:
+    def _switch_report(self, message: SxidMessage, at: float, unix_time: float, *, old: bool) -> None:
         report = SxidReport(
-            pci=said.pci, sxid=said.sxid, severity=said.severity, link=said.link, at=at, unix_time=unix_time, old=old
+            pci=message.pci,
+            sxid=message.sxid,
+            severity=message.severity,
+            link=message.link,
+            at=at,
+            unix_time=unix_time,
+            old=old,
         )
         with self._lock:
             new = self._sxids.add(report)
         if new:
-            self._lines.sxid(report, said.words)
+            self._lines.sxid(report, message.detail)

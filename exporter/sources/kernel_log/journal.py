@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from exporter.sources.kernel_log.record import Record, of_driver, written_at
+from exporter.sources.kernel_log.record import Record, message_of_journal_line, of_driver, written_at
 
 PROGRAMS = ("/usr/bin/journalctl", "/bin/journalctl")  # nothing that happens to be earlier in the path
 HISTORY = 2000  # messages of this boot that are looked at
@@ -30,8 +30,10 @@ class JournalLog:
     """The child that follows the journal.  Raises OSError from the constructor where there is nothing to follow.
 
     Without permission some versions end and others go on with a journal that holds no message of the kernel's: as
-    every kernel has said something since it was booted, the first message is the proof.
+    every kernel has logged something since it was booted, the first message is the proof.
     """
+
+    is_authentic = True  # journald says which messages came from the kernel, and asks nobody
 
     def __init__(self, *, unix_now: Callable[[], float]) -> None:
         self.overruns = 0
@@ -54,12 +56,12 @@ class JournalLog:
             raise OSError(errno.EIO, "journalctl has no output")
         self._output = self._child.stdout
         os.set_blocking(self._output.fileno(), False)
-        if not self._spoke():
+        if not self._has_output():
             self.close()
             raise PermissionError(errno.EACCES, "the journal shows no message of the kernel")
 
-    def _spoke(self) -> bool:
-        """Wait for the first bytes, and take them."""
+    def _has_output(self) -> bool:
+        """Wait for the first bytes, keep them, and return whether there were any."""
         poller = select.poll()
         poller.register(self._output.fileno(), select.POLLIN)
         end = time.monotonic() + PROOF
@@ -71,7 +73,7 @@ class JournalLog:
         return bool(self._rest)
 
     def read(self) -> list[Record]:
-        """Give the messages about the GPU driver that have come.  Raises OSError when the child has ended."""
+        """Return the new messages about the GPU driver.  Raises OSError when the child has ended."""
         found: list[Record] = []
         data, self._rest = self._rest, b""
         self._cut(data, found)
@@ -90,12 +92,13 @@ class JournalLog:
     def _cut(self, data: bytes, found: list[Record]) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
-            if not self._skipping and of_driver(line):
-                text = line[:MAX_LINE].decode("utf-8", "replace")
+            text = "" if self._skipping or not of_driver(line) else line[:MAX_LINE].decode("utf-8", "replace")
+            message = message_of_journal_line(text)
+            if message is not None:
                 written = written_at(text, self._unix_now())
                 early = time.monotonic() < self._old_until
                 old = early and written is not None and written < self._opened
-                found.append(Record(text, written if old else self._unix_now(), old=old))
+                found.append(Record(message, written if old else self._unix_now(), old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -1,4 +1,10 @@
-"""One record of a kernel log, whichever way it came, and the time that a text log wrote before it."""
+"""One message of a kernel log, whichever way it came: its text alone, and the time that a text log wrote before it.
+
+An unprivileged user chooses parts of what the kernel writes: the name of a process that crashes, and the path of its
+program, which may hold spaces, newlines and whole lines of a driver.  Such a name is at most 15 bytes long where it
+begins a message; so readers look for the driver's messages at the beginning of a message only, and every way of
+reading says where that is.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +17,56 @@ _UNIX = re.compile(r"(\d{9,11}\.\d{1,9})\s")  # journalctl -o short-unix
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?\s")
 _CLASSIC = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?\s")  # without year and zone
 _DAY = 86_400.0
-_MARKS = (b"NVRM: ", b"SXid (")  # of the cards' driver, and of the switches'
+_MARKS = (b"NVRM: ", b"SXid (")  # of the GPU driver, and of the NVSwitch driver
+
+# What stands before the message in a text log; every repetition is bounded.
+_TIME = rf"(?:{_UNIX.pattern}|{_ISO.pattern}|{_CLASSIC.pattern})"
+_BEFORE_MESSAGE = re.compile(
+    rf"(?:{_TIME}(?:\S{{1,255}} (?:kern\.[a-z]{{1,9}} )?kernel: )?)?"  # a syslog daemon, or dmesg --time-format=iso
+    r"(?:kern {0,4}:[a-z]{1,7} {0,4}: )?"  # dmesg --decode
+    r"(?:<[0-7]>)?"  # priority: facility kern
+    r"(?:\[[^\][]{1,40}\] ?){0,2}"  # the kernel's own time, and the caller
+)
+_JOURNAL_PREFIX = re.compile(r"\d{9,11}\.\d{1,9} \S{1,255} kernel: ")
 
 
 def of_driver(data: bytes) -> bool:
-    """Say whether a line may be about a card or a switch; cheap, because it is asked of every line there is."""
+    """Return whether a line may be about a GPU or a switch; cheap, because every line is checked."""
     return _MARKS[0] in data or _MARKS[1] in data
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line and when it was written; ``old``: before the log was opened.  ``unix_time`` None: it does not say."""
+    """A message without what a logger put before it; ``old``: written before the log was opened.
 
-    text: str
+    ``unix_time`` is None where the log does not say when it was written.
+    """
+
+    message: str
     unix_time: float | None
     old: bool
 
 
+def message_of_line(line: str) -> str:
+    """Return the message in a line of a text log: the line without time, host and the kernel's name."""
+    before = _BEFORE_MESSAGE.match(line)
+    return line[before.end() :] if before is not None else line
+
+
+def message_of_journal_line(line: str) -> str | None:
+    """Return the kernel's message in a line of ``journalctl --dmesg -o short-unix``; None where it holds no other.
+
+    The further lines of a message with newlines are indented, and so are none.
+    """
+    before = _JOURNAL_PREFIX.match(line)
+    return line[before.end() :] if before is not None else None
+
+
 def written_at(line: str, now: float) -> float | None:
-    """Read the time at the beginning of a line (Unix time); None where there is none.  ``now`` gives the year.
+    """Return the time at the beginning of a line (Unix time); None where there is none.  ``now`` gives the year.
 
     Never later than ``now``, as a zone may be unknown; None where more than a day later: a clock was wrong.  An error
-    from the future would stay news for as long as that is away.
+    from the future would look recent for as long as that is away.
     """
     moment = _written(line, now)
     return min(moment, now) if moment is not None and moment <= now + _DAY else None

@@ -1,6 +1,9 @@
 """A file or pipe of text that holds the kernel's messages, such as /var/log/kern.log, followed as ``tail -F`` would.
 
-What stands in the file when it is opened first is old (its last MiB is looked at); a file that appears later, after
+A line of text does not prove who wrote it: a syslog daemon may take one of anybody's for the kernel's, and one that
+splits messages at newlines makes a line of its own out of the second line of a crashed program's name.
+
+What the file holds when it is opened first is old (its last MiB is read); a file that appears later, after
 a rotation or because it was not there, is new from its beginning.  From a pipe everything is new.
 """
 
@@ -11,7 +14,7 @@ import stat
 from collections.abc import Callable
 
 from exporter.errors import SourceError
-from exporter.sources.kernel_log.record import Record, of_driver, written_at
+from exporter.sources.kernel_log.record import Record, message_of_line, of_driver, written_at
 
 MAX_LINE = 16 * 1024  # bytes; the rest of a longer line is skipped
 MAX_BYTES = 256 * 1024  # a turn
@@ -21,6 +24,8 @@ _READ = 64 * 1024
 
 class TextLog:
     """The open file; raises OSError, or SourceError("not_a_log") for what is neither a file nor a pipe."""
+
+    is_authentic = False
 
     def __init__(self, path: str, *, new: bool, unix_now: Callable[[], float]) -> None:
         """Open the file.  ``new``: everything in it was written since this daemon looks for it."""
@@ -48,7 +53,7 @@ class TextLog:
             self._skipping = True  # the first line is cut
 
     def read(self) -> list[Record]:
-        """Give the lines about the GPU driver that have come.  Raises OSError, FileNotFoundError when it is gone."""
+        """Return the new lines about the GPU driver.  Raises OSError, FileNotFoundError when the file is gone."""
         found = self._lines(MAX_BYTES)
         if self._regular:
             status = os.stat(self.path)
@@ -61,16 +66,16 @@ class TextLog:
                 found += self._lines(MAX_BYTES)
         return found
 
-    def _lines(self, most: int) -> list[Record]:
+    def _lines(self, max_bytes: int) -> list[Record]:
         found: list[Record] = []
-        while most > 0:
+        while max_bytes > 0:
             try:
                 data = os.pread(self._descriptor, _READ, self._at) if self._regular else self._from_pipe()
             except BlockingIOError:
                 break
             if not data:
                 break
-            most -= len(data)
+            max_bytes -= len(data)
             begin, self._at = self._at, self._at + len(data)
             self._cut(data, begin < self._old_until, found)
         return found
@@ -84,7 +89,7 @@ class TextLog:
             if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
                 unix_time = written_at(text, self._unix_now()) if old else self._unix_now()
-                found.append(Record(text, unix_time, old=old))
+                found.append(Record(message_of_line(text), unix_time, old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

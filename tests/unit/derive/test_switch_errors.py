@@ -13,8 +13,9 @@ from exporter.derive import sxids
 from exporter.derive.sxids import SxidCounters
 from exporter.model import Snapshot, SxidReport
 from exporter.runtime.gpu_events import GpuEvents
-from exporter.sources.kernel_log.line import MAX_DETAIL, LineReader, XidLine
-from exporter.sources.kernel_log.switch_line import SxidLine
+from exporter.sources.kernel_log.messages import MAX_DETAIL, MessageParser, XidMessage
+from exporter.sources.kernel_log.record import message_of_line
+from exporter.sources.kernel_log.switch_messages import SxidMessage
 from tests.support.builders import Clock
 
 PLACE = "0000:c1:00"
@@ -23,7 +24,7 @@ LINE = HEAD + "12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"
 
 
 def read(line):
-    return LineReader().read(line)
+    return MessageParser().parse(message_of_line(line))
 
 
 # ---------------------------------------------------------------- lines
@@ -49,7 +50,7 @@ def read(line):
 )
 def test_an_error_of_a_switch_is_found_in_every_shape(line, sxid, severity, link):
     said = read(line)
-    assert isinstance(said, SxidLine)
+    assert isinstance(said, SxidMessage)
     assert (said.pci, said.sxid, said.severity, said.link) == (PLACE, sxid, severity, link)
 
 
@@ -72,7 +73,7 @@ def test_registers_of_an_error_and_everything_else_are_no_error_of_their_own(lin
 
 def test_a_process_can_neither_hide_an_error_of_its_card_nor_forge_one_of_a_switch():
     said = read(f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={LINE}, GPU has fallen off the bus.")
-    assert isinstance(said, XidLine) and (said.pci, said.xid) == ("0000:65:00", 79)
+    assert isinstance(said, XidMessage) and (said.pci, said.xid) == ("0000:65:00", 79)
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
@@ -81,9 +82,9 @@ def test_a_process_can_neither_hide_an_error_of_its_card_nor_forge_one_of_a_swit
 def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
     for line in (before + after, HEAD + before + after, LINE + after):
         said = read(line)
-        if isinstance(said, SxidLine):
+        if isinstance(said, SxidMessage):
             assert 0 < said.sxid <= 99_999 and len(said.pci) <= 16 and (said.link is None or said.link < 256)
-            assert len(said.words) <= MAX_DETAIL and (said.words.isprintable() or not said.words)
+            assert len(said.detail) <= MAX_DETAIL and (said.detail.isprintable() or not said.detail)
 
 
 # ---------------------------------------------------------------- counting

@@ -14,6 +14,10 @@ from exporter.model.xid_catalog import FATAL
 from exporter.runtime.app import App, Driver
 from exporter.runtime.gpu_event_lines import MAX_LOGGED
 from exporter.runtime.gpu_events import PERIOD, STARTUP_GRACE, GpuEvents
+from exporter.sources.kernel_log.log import Entry
+from exporter.sources.kernel_log.messages import GpuNameMessage, XidMessage
+from exporter.sources.kernel_log.switch_messages import SxidMessage
+from exporter.sources.pci import PciDevices
 from tests.support.builders import Clock, card
 from tests.support.records import replace
 from tests.support.tools import without_root
@@ -258,6 +262,42 @@ def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, cap
     (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
     assert (one.count, one.last_unix_time) == (0, 1_699_999_000.5)
     assert not [text for text in caplog.messages if "event=xid" in text]
+
+
+def test_messages_about_devices_that_are_not_there_count_nothing_and_are_logged_once(clock, tmp_path, caplog):
+    (tmp_path / "0000:65:00.0").mkdir()
+    (tmp_path / "0000:65:00.0" / "vendor").write_text("0x10de\n")
+    events = GpuEvents(driver=False, devices=PciDevices(str(tmp_path)), clock=clock)
+    here, elsewhere = (
+        [
+            Entry(message=message, unix_time=1.7e9, old=False)
+            for message in (
+                XidMessage(pci=pci, xid=79),
+                GpuNameMessage(pci=pci, uuid=UUID),
+                SxidMessage(pci=pci, sxid=24007, severity="fatal", link=None),
+            )
+        ]
+        for pci in ("0000:65:00", "0000:19:00")
+    )
+    events._on_log_entries(elsewhere)
+    clock.tick(STARTUP_GRACE)
+    assert events.switches() == () and caplog.text.count("event=unknown_device") == 1
+    events._on_log_entries(here)
+    assert {labels.labels.pci_bus_id for labels in events.switches()} == {"0000:65:00"}
+    events.view([replace(card(0), facts=CardFacts(index=0, uuid=UUID, pci_bus_id="00000000:19:00.0"))])
+    events._on_log_entries(elsewhere)
+    assert {labels.labels.pci_bus_id for labels in events.switches()} == {"0000:19:00", "0000:65:00"}, (
+        "the driver knows"
+    )
+
+
+def test_a_text_file_is_said_to_be_no_proof_once(events, tmp_path, caplog):
+    path = tmp_path / "log"
+    path.write_text("")
+    follow(events, path)
+    for _ in range(3):
+        look(events)
+    assert caplog.text.count("event=kernel_log_not_authentic") == 1
 
 
 def test_old_lines_without_a_time_are_left_out(events, tmp_path):

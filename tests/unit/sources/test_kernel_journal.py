@@ -46,7 +46,8 @@ class Program:
 def program(tmp_path, monkeypatch):
     one = Program(tmp_path)
     monkeypatch.setattr(journal, "PROGRAMS", (str(tmp_path / "nowhere"), str(tmp_path / "journalctl")))
-    monkeypatch.setattr(log, "PLACES", (str(tmp_path / "kmsg"), str(tmp_path / "kern.log")))
+    monkeypatch.setattr(log, "DEVICE", str(tmp_path / "kmsg"))
+    monkeypatch.setattr(log, "TEXT", str(tmp_path / "kern.log"))
     return one
 
 
@@ -70,7 +71,7 @@ def until(read, count, seconds=10.0):
         assert time.monotonic() < end, found
         found += read()
         time.sleep(0.01)
-    return [(entry.said.xid, entry.old) for entry in found]
+    return [(entry.message.xid, entry.old) for entry in found]
 
 
 def gone(pid):
@@ -127,7 +128,7 @@ def test_a_journal_that_shows_nothing_is_none_and_is_not_tried_again_soon(progra
             one.read()
     assert len(program.started()) == 1
     assert all(gone(start[0]) for start in program.started())
-    now[0] += log.JOURNAL_EVERY
+    now[0] += log.JOURNAL_PERIOD
     program.say("1795172400.1 node kernel: Linux version 6.1")
     program.write(f'exec tail -n +1 -s 0.02 -f "{program.said}"')
     assert one.read() == []
@@ -152,6 +153,6 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(program, monkeypatch):
             found += one.read()
             assert len(one._rest) <= journal.MAX_LINE + journal._READ
             time.sleep(0.01)
-        assert [record.text for record in found] == [NEW.format(79)]
+        assert [record.message for record in found] == [NEW.format(79).partition(" kernel: ")[2]]
     finally:
         one.close()

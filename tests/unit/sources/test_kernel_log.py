@@ -15,9 +15,9 @@ from exporter.errors import SourceError
 from exporter.model import WHOLE_GPU
 from exporter.sources.kernel_log import journal, kmsg, log, text_log
 from exporter.sources.kernel_log.kmsg import Kmsg
-from exporter.sources.kernel_log.line import MAX_DETAIL, MAX_LINE, LineReader, NameLine, XidLine
 from exporter.sources.kernel_log.log import KernelLog
-from exporter.sources.kernel_log.record import written_at
+from exporter.sources.kernel_log.messages import MAX_DETAIL, GpuNameMessage, MessageParser, XidMessage
+from exporter.sources.kernel_log.record import message_of_journal_line, message_of_line, written_at
 from tests.support.builders import Clock
 
 
@@ -32,8 +32,8 @@ GONE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen o
 
 
 def read(*lines):
-    reader = LineReader()
-    return [said for line in lines if (said := reader.read(line)) is not None]
+    parser = MessageParser()
+    return [found for line in lines if (found := parser.parse(message_of_line(line))) is not None]
 
 
 # ---------------------------------------------------------------- lines
@@ -47,7 +47,7 @@ def read(*lines):
         ("NVRM: Xid (PCI:0000:05:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception", "0000:05:00", 13),
         ("NVRM: Xid (PCI:0000:65:00 GPU-I:05): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
         ("NVRM: Xid (PCI:0000:65:00 GPU-I:05 GPU-CI:00): 94, pid=7, name=x, Contained: SM", "0000:65:00", 94),
-        ("[...] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14),
+        ("[   12.345678] NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14),
         ("NVRM: Xid (PCI:0000:AF:00.0): 48, DBE", "0000:af:00", 48),
         (
             "NVRM: Xid (PCI:00000009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6)",
@@ -60,11 +60,17 @@ def read(*lines):
         ("Nov 20 10:40:00 node1 kernel: [  12.345678] " + GONE, "0000:65:00", 79),
         ("2026-11-20T10:40:00.123456+00:00 node1 kernel: " + GONE, "0000:65:00", 79),
         ("1763635200.123456 node1 kernel: " + GONE, "0000:65:00", 79),
+        ("Nov 20 10:40:00 node1 kern.warn kernel: " + GONE, "0000:65:00", 79),
+        ("2026-11-20T10:40:00,123456+00:00 " + GONE, "0000:65:00", 79),
+        ("[Fri Nov 20 10:40:00 2026] " + GONE, "0000:65:00", 79),
+        ("[  12.345678] [  T123] " + GONE, "0000:65:00", 79),
+        ("<4>[  12.345678] " + GONE, "0000:65:00", 79),
+        ("kern  :err   : [  12.345678] " + GONE, "0000:65:00", 79),
     ],
 )
 def test_an_xid_is_found_in_every_shape(line, pci, xid):
     (said,) = read(line)
-    assert isinstance(said, XidLine) and (said.pci, said.xid, said.inferred) == (pci, xid, False)
+    assert isinstance(said, XidMessage) and (said.pci, said.xid, said.inferred) == (pci, xid, False)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +90,11 @@ def test_an_xid_is_found_in_every_shape(line, pci, xid):
 )
 def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
     (said,) = read(*lines)
-    assert isinstance(said, XidLine) and (said.pci, said.xid, said.inferred) == ("0000:29:00", 79, True)
+    assert isinstance(said, XidMessage) and (said.pci, said.xid, said.inferred) == ("0000:29:00", 79, True)
 
 
 @pytest.mark.parametrize(
-    "inside, part",
+    "inside, instance",
     [
         ("", WHOLE_GPU),
         (" GPU-I:05", (5, None)),
@@ -98,9 +104,9 @@ def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
         (" GPU-CI:02", WHOLE_GPU),
     ],
 )
-def test_the_instance_that_an_error_befell_is_read(inside, part):
+def test_the_instance_that_an_error_befell_is_read(inside, instance):
     (said,) = read(f"NVRM: Xid (PCI:0000:65:00{inside}): 94, pid=7, name=GPU-I:07, x")
-    assert (said.xid, said.part) == (94, part)
+    assert (said.xid, said.instance) == (94, instance)
 
 
 def test_a_sentence_that_breaks_off_names_no_card_for_ever():
@@ -114,7 +120,7 @@ def test_a_sentence_that_breaks_off_names_no_card_for_ever():
 
 
 def test_the_line_that_names_a_card_is_read():
-    assert read(f"NVRM: GPU at PCI:0000:65:00: {UUID}") == [NameLine(pci="0000:65:00", uuid=UUID)]
+    assert read(f"NVRM: GPU at PCI:0000:65:00: {UUID}") == [GpuNameMessage(pci="0000:65:00", uuid=UUID)]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_everything_else_is_no_xid(line):
 @example("NVRM: The NVIDIA GPU 0000:29:00.0", "fallen off the bus")
 def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
     for said in read(before + after, after + before, f"NVRM: Xid (PCI:0000:65:00): 79, name={before}{after}"):
-        if isinstance(said, XidLine):
+        if isinstance(said, XidMessage):
             assert 0 < said.xid <= 65_535 and len(said.pci) <= 16
             assert len(said.detail) <= MAX_DETAIL and (said.detail.isprintable() or not said.detail)
 
@@ -154,7 +160,54 @@ def test_a_line_of_any_length_costs_little():
     begun = time.process_time()
     assert read(*hostile) == []
     assert time.process_time() - begun < 5.0
-    assert read("x" * (MAX_LINE - 100) + GONE)[0].xid == 79
+
+
+# ---------------------------------------------------------------- forged messages
+
+# A process may be called anything (15 bytes), and so may its program (which the kernel names as well).
+PROGRAM = "NVRM: Xid (PCI:0000:19:00): 79, pid=1, x"
+CRASH = "{comm}[1234]: segfault at 0 ip 000055d0 sp 00007ffc error 4 in {program}[55d0+1000]"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        PROGRAM,
+        f"x\\x0a{PROGRAM}",
+        "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 30 x",
+        f"NVRM: GPU at PCI:0000:19:00: {UUID}",
+        "NVRM: GPU 0000:19:00.0: GPU has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:19:00.0 fallen off the bus",
+    ],
+)
+@pytest.mark.parametrize("before", ["", "Nov 20 10:40:00 node1 kernel: ", "[   12.345678] ", "<4>[ 12.3] "])
+def test_a_crashing_program_of_any_name_is_no_error_of_a_gpu(program, before):
+    crash = CRASH.format(comm=program[:15], program=program)
+    assert read(before + crash, before + f"traps: {crash}", before + f"audit: comm={program}") == []
+
+
+def test_a_crashing_program_does_not_end_a_sentence_of_the_driver():
+    ours = "NVRM: The NVIDIA GPU 0000:29:00.0"
+    theirs = CRASH.format(comm="NVRM: fallen of", program="fallen off the bus")
+    assert read(ours, theirs) == []
+
+
+@pytest.mark.parametrize("priority", [12, 8, 30, 1 << 40])
+def test_a_record_that_a_program_wrote_into_the_ring_is_skipped(ring, priority):
+    ring.put(GONE, priority=priority)
+    assert ring.device.read() == []
+
+
+def test_the_journal_says_which_messages_are_the_kernels():
+    assert message_of_journal_line("1763635200.123456 node1 kernel: " + GONE) == GONE
+    for line in (
+        "1763635200.123456 node1 kernelx[7]: " + GONE,
+        "1763635200.123456 node1 logger[7]: kernel: " + GONE,
+        "                                   " + GONE,  # the second line of a message with a newline
+        GONE,
+        "",
+    ):
+        assert message_of_journal_line(line) is None
 
 
 # ---------------------------------------------------------------- times
@@ -222,7 +275,7 @@ def opened(path, clock):
 
 
 def xids(entries):
-    return [(entry.said.xid, entry.old) for entry in entries]
+    return [(entry.message.xid, entry.old) for entry in entries]
 
 
 def line(xid):
@@ -251,7 +304,7 @@ def test_what_stands_in_a_file_is_old_and_what_is_added_is_new(path, following):
     path.write_text(line(79) + "1 something else\n")
     one = following()
     (first,) = one.read()
-    assert (first.said.xid, first.old, first.unix_time) == (79, True, 1_795_172_400.5)
+    assert (first.message.xid, first.old, first.unix_time) == (79, True, 1_795_172_400.5)
     assert one.read() == []
     append(path, line(48) + line(74))
     new = one.read()
@@ -380,7 +433,7 @@ def test_bytes_that_are_no_text_do_no_harm(path, following):
     with open(path, "ab") as file:
         file.write(b"\xff\xfe\x00NVRM: \xff\n\n" + line(79).encode().replace(b"x\n", b"\xff\x00\x1b[2J\n"))
     (entry,) = one.read()
-    assert entry.said.xid == 79 and entry.said.detail.isprintable()
+    assert entry.message.xid == 79 and entry.message.detail.isprintable()
 
 
 def test_a_folder_is_no_log(tmp_path, clock):
@@ -403,7 +456,8 @@ def test_without_permission_it_says_what_would_help(path, clock, monkeypatch):
 
 def test_without_a_path_the_device_comes_first_and_its_refusal_is_what_is_told(tmp_path, clock, monkeypatch):
     first, second = tmp_path / "kmsg", tmp_path / "kern.log"
-    monkeypatch.setattr(log, "PLACES", (str(first), str(second)))
+    monkeypatch.setattr(log, "DEVICE", str(first))
+    monkeypatch.setattr(log, "TEXT", str(second))
     one = KernelLog(None, clock=clock, unix_now=lambda: NOON)
     with pytest.raises(SourceError, match="kmsg"):
         one.read()
@@ -428,8 +482,8 @@ class Ring:
         self.device = Kmsg("/dev/kmsg", clock=clock, unix_now=lambda: NOON)
         monkeypatch.undo()
 
-    def put(self, text, *, seconds=990.0, properties=""):
-        self.ours.send(f"4,123,{int(seconds * 1e6)},-;{text}\n{properties}".encode())
+    def put(self, text, *, seconds=990.0, properties="", priority=4):
+        self.ours.send(f"{priority},123,{int(seconds * 1e6)},-;{text}\n{properties}".encode())
 
     def close(self):
         self.device.close()
@@ -447,7 +501,7 @@ def test_records_in_the_ring_are_old_with_their_time_and_later_ones_are_new(ring
     ring.put(GONE, seconds=900.0)
     ring.put("eth0: link up")
     (old,) = ring.device.read()
-    assert (old.text, old.old, old.unix_time) == (GONE, True, NOON - 100.0)
+    assert (old.message, old.old, old.unix_time) == (GONE, True, NOON - 100.0)
     ring.put(GONE, seconds=999.0)
     (new,) = ring.device.read()
     assert (new.old, new.unix_time) == (False, NOON)
@@ -458,7 +512,7 @@ def test_what_the_driver_of_the_switches_says_is_a_record_too(ring):
     ring.put("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error")
     ring.put("nvidia-nvswitch3: open (major=510)")
     (record,) = ring.device.read()
-    assert (record.old, read(record.text)[0].sxid) == (False, 24007)
+    assert (record.old, read(record.message)[0].sxid) == (False, 24007)
 
 
 def test_properties_and_escapes_of_a_record_are_not_its_text(ring):
@@ -466,17 +520,17 @@ def test_properties_and_escapes_of_a_record_are_not_its_text(ring):
         "NVRM: The NVIDIA GPU 0000:18:00.0\\x0aNVRM: fallen off the bus", properties=" SUBSYSTEM=pci\n NVRM: x=1\n"
     )
     (record,) = ring.device.read()
-    assert record.text == "NVRM: The NVIDIA GPU 0000:18:00.0 NVRM: fallen off the bus"
-    assert read(record.text)[0].xid == 79
+    assert record.message == "NVRM: The NVIDIA GPU 0000:18:00.0 NVRM: fallen off the bus"
+    assert read(record.message)[0].xid == 79
 
 
 @pytest.mark.parametrize(
-    "data", [b"NVRM: ", b";NVRM: x", b"4,1,x,-;NVRM: x", b"4,1,99999999999999999999999,-;NVRM: x"]
+    "data",
+    [b"NVRM: ", b";NVRM: x", b"4,1,x,-;NVRM: x", b"4,1,99999999999999999999999,-;NVRM: x", b"9" * 40 + b";NVRM: x"],
 )
 def test_a_record_that_is_none_does_no_harm(ring, data):
     ring.ours.send(data)
-    (record,) = ring.device.read()
-    assert record.unix_time is None or record.unix_time <= NOON
+    assert all(record.unix_time is None or record.unix_time <= NOON for record in ring.device.read())
 
 
 def test_under_a_flood_records_become_new_after_a_while(ring, clock, monkeypatch):
@@ -504,7 +558,7 @@ def test_records_that_were_overwritten_are_counted_and_the_next_is_read(ring, mo
 
 def test_a_device_that_fails_is_unreadable_and_opened_again(tmp_path, clock, monkeypatch):
     one = KernelLog(None, clock=clock)
-    monkeypatch.setattr(log, "PLACES", (str(tmp_path / "a"),))
+    monkeypatch.setattr(log, "DEVICE", str(tmp_path / "a"))
     (tmp_path / "a").write_text("")
     assert one.read() == []
 

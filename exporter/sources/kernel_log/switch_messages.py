@@ -1,4 +1,4 @@
-"""What the NVSwitch driver writes into the kernel log: the line of an error, not the lines of registers after it.
+"""Messages of the NVSwitch driver in the kernel log: that of an error, not the registers that follow it.
 
     nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
     nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 10003, Fatal, unhandled interrupt in …     no link
@@ -7,7 +7,7 @@
     nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Severity 0 Engine instance 32 …     more of the error before it
     nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Data {0x000001c0, …}                likewise
 
-Pure, like ``line``.
+Pure, like ``messages``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 from exporter.model import CORRECTABLE, FATAL_SEVERITY, NON_FATAL, UNRATED, canonical_pci
 
-MARK = "SXid ("  # every such line holds it
 MAX_SXID = 99_999  # the driver writes five digits
 MAX_LINK = 255
 
-# Every repetition is bounded, so that no line can cost more than its length.
+# Every repetition is bounded, so that no message can cost more than its length.
 _SXID = re.compile(
     r"nvidia-nvswitch\d{1,4}: SXid \((?:PCI:)?((?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?\): "
     r"(\d{1,5})(?!\d),? ?"
@@ -32,25 +31,25 @@ _SEVERITIES = {"Fatal": FATAL_SEVERITY, "Non-fatal": NON_FATAL, "Correctable": C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SxidLine:
-    """An error of an NVSwitch.  ``link`` is the switch's own number; ``words`` is what follows the code, raw."""
+class SxidMessage:
+    """An error of an NVSwitch.  ``link`` is the switch's own number; ``detail``: the rest of the message, raw."""
 
     pci: str
     sxid: int
     severity: str
     link: int | None
-    words: str = ""
+    detail: str = ""
 
 
-def read_switch_line(line: str) -> SxidLine | None:
-    """Give the error that a line begins to tell of; None for everything else."""
-    found = _SXID.search(line)
+def parse_switch_message(message: str) -> SxidMessage | None:
+    """Return the error that a message reports; None for all other messages."""
+    found = _SXID.match(message)
     if found is None:
         return None
-    code, words = int(found[2]), line[found.end() :]
-    if not 0 < code <= MAX_SXID or _MORE.match(words):
+    code, rest = int(found[2]), message[found.end() :]
+    if not 0 < code <= MAX_SXID or _MORE.match(rest):
         return None
-    rated = _RATED.match(words)
+    rated = _RATED.match(rest)
     severity = _SEVERITIES[rated[1]] if rated is not None else UNRATED
     link = int(rated[2]) if rated is not None and rated[2] and int(rated[2]) <= MAX_LINK else None
-    return SxidLine(pci=canonical_pci(found[1]), sxid=code, severity=severity, link=link, words=words)
+    return SxidMessage(pci=canonical_pci(found[1]), sxid=code, severity=severity, link=link, detail=rest)
