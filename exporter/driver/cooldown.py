@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
 class Backoff:
@@ -29,8 +29,7 @@ class Backoff:
         self._delay = self._first
 
 
-@dataclass(frozen=True, slots=True)
-class _Period:
+class _Period(Struct, frozen=True):
     until: float
     seconds: float
 

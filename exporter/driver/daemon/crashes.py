@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.driver.calls import THREAD_FUNCTION, call_group, slot_key
 from exporter.driver.cooldown import Cooldown
@@ -30,8 +31,7 @@ _CALL = re.compile(r'^  File "[^"\n]*", line \d+ in (nvml\w{1,80})$', re.MULTILI
 _THREAD = re.compile(rf'^  File "[^"\n]*", line \d+ in {THREAD_FUNCTION}(\d{{1,4}})$', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class CrashingCall:
+class CrashingCall(Struct, frozen=True):
     """An NVML function, and the index of the GPU whose thread made the call; None where no GPU's thread did."""
 
     index: int | None

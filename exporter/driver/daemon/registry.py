@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.driver import protocol
@@ -23,8 +23,7 @@ _LASTING = frozenset({"lost", "reset_required"})  # reasons that say more than t
 OPEN_DEADLINE = 30.0  # seconds; without persistence mode a GPU's first handle loads the driver
 
 
-@dataclass(slots=True)
-class _Card:
+class _Card(Struct):
     facts: CardFacts
     labels: GpuLabels
     seen_at: float
@@ -44,8 +43,7 @@ class _Card:
     logged_unsupported: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     """One GPU thread of the worker.  ``call_started``: when the driver call now running began (monotonic)."""
 
     uuid: str = ""
@@ -56,8 +54,7 @@ class _Slot:
     reason: str = ""  # why the GPU here has not told its UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HangSummary:
+class HangSummary(Struct, frozen=True, kw_only=True):
     """How many GPUs hang in a call, how many do not, and whether all have answered and none hung before that."""
 
     hung: int

@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.driver import protocol
 from exporter.driver.daemon.auxiliary_calls import AuxiliaryCallMonitor
@@ -43,8 +44,7 @@ _BUDGET = 0.75  # of the deadline; what a GPU takes longer than that for is aske
 _SUSPENDED = 1.0  # a cycle this late: the machine or the daemon stood still, and so may have the worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardsView:
+class CardsView(Struct, frozen=True, kw_only=True):
     """All GPUs and the driver at one instant; GPUs sorted by index."""
 
     driver: DriverFacts | None
@@ -52,14 +52,12 @@ class CardsView:
     cards: tuple[CardState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Success:
+class _Success(Struct, frozen=True):
     at: float  # monotonic
     unix_time: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Grace:
+class _Grace(Struct, frozen=True):
     """A reading up to ``freshness`` seconds old is shown until ``until``."""
 
     until: float = 0.0

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.model import Missing
 
 BUDGET = 1.5  # seconds, until the daemon says what its deadline leaves
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tier:
+class Tier(Struct, frozen=True, eq=False):
     """``refresh_period``: seconds of waiting, equally bad in each tier; ``max_age``: seconds an answer is shown."""
 
     refresh_period: float

@@ -8,7 +8,7 @@ neither, there is no total: a rate that is wrong by any multiple of 2^32 bytes l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from exporter.model import Missing
 
@@ -19,8 +19,7 @@ _TOLERANCE = 0.1  # by which two measures of the same traffic differ: one counts
 _LANE = 0.25e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counter32:
+class Counter32(Struct, frozen=True, kw_only=True):
     """A counter at one read.  ``at``: seconds, any monotonic clock; ``why``: why ``total`` is not to be shown."""
 
     at: float

@@ -13,8 +13,10 @@ clear it again.  Nothing here reads a clock or a driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.driver.protocol import MICROSECONDS, NANOSECONDS
 
@@ -28,8 +30,7 @@ SHARE_DISPROVES, SHARE_CLEARS = 0.9, 0.5  # of the time in which a reason is not
 STEP = 0.25  # seconds by which a counter may run ahead of our clock: drivers update them in steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What one counter has shown.  ``raw``: its last number; all counts begin anew when the bit changes."""
 
     at: float | None = None

@@ -6,10 +6,10 @@ Most GPUs have neither, so what is not supported is absent without a reason.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.arrays import field_answers
 from exporter.driver.nvml.errors import DeviceCalls
@@ -64,12 +64,11 @@ def _fabric_info(driver: Any, calls: DeviceCalls) -> Any:
     return answer
 
 
-@dataclass(frozen=True, slots=True)
-class C2cRead:
+class C2cRead(Struct, frozen=True):
     """A GPU's chip-to-chip links: numbers by signal, or why not, and errors by type of the link that has most."""
 
-    values: Mapping[Signal, float | Missing] = dataclasses.field(default_factory=lambda: EMPTY)
-    errors: Mapping[str, float] = dataclasses.field(default_factory=lambda: EMPTY)
+    values: Mapping[Signal, float | Missing] = EMPTY
+    errors: Mapping[str, float] = EMPTY
 
 
 def c2c(calls: DeviceCalls, batch: FieldBatch) -> C2cRead:

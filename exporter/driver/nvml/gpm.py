@@ -14,8 +14,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.arrays import metric_answers
 from exporter.driver.nvml.errors import INVALID_ARGUMENT, DeviceCalls, DeviceUnavailable, DriverUnavailable
@@ -58,8 +59,7 @@ _MEBIBYTE = 1024.0 * 1024.0
 Sample = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+class _Holder(Struct, frozen=True):
     uuid: str
     since: float
 
@@ -110,13 +110,12 @@ class GpmLock:
                 self.release()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpmRead:
+class GpmRead(Struct, frozen=True, kw_only=True):
     """What was read: shares by signal, or why not; pipes and traffic as CardReading has them."""
 
     values: Mapping[Signal, float | Missing]
-    pipes: Mapping[str, float] = field(default_factory=dict)
-    traffic: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    pipes: Mapping[str, float] = {}
+    traffic: Mapping[tuple[str, str], float] = {}
 
     @staticmethod
     def none(why: Missing) -> GpmRead:
@@ -250,8 +249,7 @@ def _by_destination(found: Mapping[int, float | Missing]) -> GpmRead:
     return GpmRead(values=values, pipes=pipes.values, traffic=traffic.values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """What is known, and why something is not: a failure, or that there is nothing at all."""
 
     values: Mapping[Any, float]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.call_scheduler import (
     BUDGET,
@@ -64,22 +65,20 @@ _FIRST = {signal: readers for signal, readers in FAST.items() if signal in ESSEN
 _THEN = {signal: readers for signal, readers in FAST.items() if signal not in ESSENTIALS}
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReadings:
+class GpuReadings(Struct, frozen=True):
     """A GPU and its MIG instances at one instant; ``instances`` is None where MIG is not enabled."""
 
     instances: tuple[InstanceReading, ...] | None
     reading: CardReading
 
 
-@dataclass(frozen=True, slots=True)
-class _SlowRead:
+class _SlowRead(Struct, frozen=True):
     """The last answers of the slow tier."""
 
-    values: Mapping[Signal, float | Missing] = field(default_factory=lambda: EMPTY)
+    values: Mapping[Signal, float | Missing] = EMPTY
     errors: Mapping[str, float] | Missing = Missing.ERROR
-    bit_errors: Mapping[str, float] = field(default_factory=lambda: EMPTY)
-    policies: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    bit_errors: Mapping[str, float] = EMPTY
+    policies: Mapping[str, float] = EMPTY
     processes: tuple[CardProcess, ...] | Missing = Missing.ERROR
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.call_scheduler import CHANGING, ESSENTIAL, CallScheduler
 from exporter.driver.nvml.errors import DeviceCalls, DeviceUnavailable
@@ -36,8 +37,7 @@ _SCHEDULED = ("memory", "processes", "work")
 _PROFILE = re.compile(r"\bMIG (\S{1,32})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class _Instance:
+class _Instance(Struct, frozen=True):
     """One instance that answers."""
 
     calls: DeviceCalls

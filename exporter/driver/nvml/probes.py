@@ -6,8 +6,9 @@ Each probe keeps what it needs between cycles of one initialisation and returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.arrays import decoded, samples_by_time
 from exporter.driver.nvml.counter_units import Evidence, after_gap, is_plausible, update
@@ -24,19 +25,17 @@ _MAX_PROCESSES = 1024
 _FIRST_WINDOW = 1_000_000  # µs of buffered samples that the first cycle takes; older ones are history
 
 
-@dataclass(frozen=True, slots=True)
-class ClockEventTimes:
+class ClockEventTimes(Struct, frozen=True):
     """Reason → seconds, and why some reason is not among them (None: all are)."""
 
-    seconds: Mapping[str, float] = field(default_factory=lambda: EMPTY)
+    seconds: Mapping[str, float] = EMPTY
     why: Missing | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStates:
+class LinkStates(Struct, frozen=True):
     """Link → up for the links that the driver knows, and why some link is not among them (None: all are)."""
 
-    up: Mapping[int, bool] = field(default_factory=lambda: EMPTY)
+    up: Mapping[int, bool] = EMPTY
     why: Missing | None = None
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from exporter.driver.nvml.counter_units import Evidence
 from exporter.driver.nvml.gpm import GpmLock
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 
 
-@dataclass(frozen=True, slots=True)
-class SharedState:
+class SharedState(Struct, frozen=True):
     """``units``: reason → unit of its counter of clock event time, as some GPU has shown it.
 
     ``evidence``: UUID → reason → what that GPU's counter has shown.  ``nvlink_counters``: UUID → the sums over its
@@ -19,10 +19,10 @@ class SharedState:
     """
 
     gpm_lock: GpmLock = field(default_factory=GpmLock)
-    units: dict[str, float] = field(default_factory=dict)
-    evidence: dict[str, dict[str, Evidence]] = field(default_factory=dict)
-    nvlink_counters: dict[str, NvLinkCounters] = field(default_factory=dict)
-    skipped_calls: dict[str, dict[str, float]] = field(default_factory=dict)
+    units: dict[str, float] = {}
+    evidence: dict[str, dict[str, Evidence]] = {}
+    nvlink_counters: dict[str, NvLinkCounters] = {}
+    skipped_calls: dict[str, dict[str, float]] = {}
 
     def release(self, driver: Any) -> None:
         """Free what the driver has allocated: it is about to be shut down."""

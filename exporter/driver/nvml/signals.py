@@ -8,9 +8,10 @@ power between two samples; it is the last resort.  For consumption use the energ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
+
+from msgspec import Struct
 
 from exporter.driver.nvml.fields import ALL_LINKS, Field
 from exporter.model import Signal
@@ -25,8 +26,7 @@ def _identity(result: Any) -> Any:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """One way to read one number: a batched field, or a call with arguments.
 
     ``per_link``: the field is read for each NVLink and summed, whatever its scope says.  ``scale`` turns the
