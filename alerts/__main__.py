@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
 
 def _address(text: str) -> str:
     parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or any(one in text for one in " \"'{#"):
+    if parts.scheme not in {"http", "https"} or not parts.hostname or any(item in text for item in " \"'{#"):
         raise argparse.ArgumentTypeError(
             "must be an address such as https://git.example.org/shardwatch/alerts/runbook.md"
         )

@@ -77,14 +77,14 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
 def _counted(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
     """Yield events and bad events per second, for every objective of every class that has models."""
     earlier: list[str] = []
-    for one in classes:
-        if one.models:
-            where = _models(one.models, earlier)
-            if one.availability is not None:
-                yield from _pair(one.name, "availability", *_availability(where))
-            for name, latency in one.latencies.items():
-                yield from _pair(one.name, name, *_slow(latency, where))
-        earlier += one.models
+    for model_class in classes:
+        if model_class.models:
+            where = _models(model_class.models, earlier)
+            if model_class.availability is not None:
+                yield from _pair(model_class.name, "availability", *_availability(where))
+            for name, latency in model_class.latencies.items():
+                yield from _pair(model_class.name, name, *_slow(latency, where))
+        earlier += model_class.models
 
 
 def _models(models: tuple[str, ...], earlier: list[str]) -> tuple[Match, ...]:
@@ -133,15 +133,15 @@ def _slow(latency: Latency, models: tuple[Match, ...]) -> tuple[Expr, Expr]:
 
 
 def _budgets(classes: tuple[ModelClass, ...]) -> Iterator[Recording]:
-    for one in classes:
-        if one.models:
-            for objective, share in one.slo():
+    for model_class in classes:
+        if model_class.models:
+            for objective, share in model_class.slo():
                 yield Recording(
                     level=_OBJECTIVE,
                     noun="llm_error_budget",
                     operations="ratio",
                     expr=vector(round(1 - share, 9)).as_unit(Unit.RATIO),
-                    labels={"class": one.name, "objective": objective},
+                    labels={"class": model_class.name, "objective": objective},
                 )
 
 
@@ -190,7 +190,7 @@ _SLOW_STAGE = Text(
     "Check TTFT, ITL and the length of answers: fix the stage that became slower; for longer answers change the target.",
     "检查 TTFT、ITL 与回答长度：处理变慢的阶段；若只是回答变长，请修改目标。",
 )
-_ABOUT: Mapping[str, tuple[str, PanelId, Text, Text]] = {
+_TEXTS: Mapping[str, tuple[str, PanelId, Text, Text]] = {
     "availability": (
         "AvailabilitySloBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败"), _REPLICA_OUT
     ),
@@ -207,8 +207,8 @@ _ABOUT: Mapping[str, tuple[str, PanelId, Text, Text]] = {
 
 
 def _alerts(tuning: Tuning, burns: Mapping[str, Recording], seen: Mapping[str, Recording]) -> Iterator[Alert]:
-    has_objective = {name for one in tuning.classes if one.models for name, _ in one.slo()}
-    for objective in _ABOUT:
+    has_objective = {name for model_class in tuning.classes if model_class.models for name, _ in model_class.slo()}
+    for objective in _TEXTS:
         if objective in has_objective:
             for burn in BURNS:
                 yield _alert(tuning, objective, burn, burns, seen)
@@ -226,7 +226,7 @@ def _alert(
     floor = (limits.slo_tokens if objective == "token" else limits.slo_requests).warning
     over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
     enough = select(seen[long].known, objective=objective) >= floor
-    name, panel, what, action = _ABOUT[objective]
+    name, panel, what, action = _TEXTS[objective]
     return Alert(
         name=name,
         severity=severity,
@@ -270,15 +270,15 @@ def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
     """Yield one alert per objective about replicas that serve requests and lack the bucket at the target."""
     lacking: dict[str, Expr] = {}
     earlier: list[str] = []
-    for one in classes:
-        if one.models:
-            where = _models(one.models, earlier)
-            for name, latency in one.latencies.items():
+    for model_class in classes:
+        if model_class.models:
+            where = _models(model_class.models, earlier)
+            for name, latency in model_class.latencies.items():
                 blind = _without_bucket(latency, where)
                 lacking[name] = lacking[name] | blind if name in lacking else blind
-        earlier += one.models
+        earlier += model_class.models
     for name, expr in lacking.items():
-        burn, panel, *_ = _ABOUT[name]
+        burn, panel, *_ = _TEXTS[name]
         yield Alert(
             name="SloNotEvaluable",
             severity=Severity.WARNING,

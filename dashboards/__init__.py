@@ -1,1 +1,1 @@
-"""Dashboards as code: boards of typed panels over the catalogue's metrics, written as Grafana files; see ``__main__``."""
+"""Grafana dashboards as code: typed panels over the catalogue's metrics, generated as JSON; see ``__main__``."""

@@ -1,8 +1,8 @@
-"""Write the boards and what Grafana needs to find them: ``python -m dashboards [--output DIR] [--check]``.
+"""Write the Grafana dashboards and their provisioning: ``python -m dashboards [--output DIR] [--check]``.
 
-Files are the same for the same code, byte for byte; ``--check`` writes nothing and fails where they differ.
-Exit codes: 0 written or equal, 1 different or wrong, 2 bad usage, a refused file of thresholds, or the extra
-``dashboards`` is not installed.
+The same code gives the same files, byte for byte; ``--check`` writes nothing and fails where they differ. Exit codes: 0
+written or equal, 1 different or invalid, 2 wrong usage, a rejected thresholds file, or the extra ``dashboards`` is not
+installed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated"
 
 
 def files(language: Language, traces: str = JAEGER_URL) -> dict[str, str]:
-    """Return every file of one language: its path below the language's folder, and its text.
+    """Return every file of one language: its path relative to the language's directory, and its content.
 
-    ``traces`` is where Jaeger is; empty for no links to it.
+    ``traces`` is the address of Jaeger; an empty string leaves out the links to it.
     """
-    from dashboards import provisioning  # noqa: PLC0415 - a wrong board is an error message, not a trace
+    from dashboards import provisioning  # noqa: PLC0415 - an invalid dashboard is an error message, not a traceback
     from dashboards.definitions import DASHBOARDS  # noqa: PLC0415
 
     dashboards = {
@@ -44,25 +44,25 @@ def files(language: Language, traces: str = JAEGER_URL) -> dict[str, str]:
 
 
 def command(argv: Sequence[str]) -> int:
-    """Run ``shardwatch dashboards``: an installed package has no place of its own to write to."""
+    """Run ``shardwatch dashboards``; return the exit code.  ``--output`` is required: a package has no directory."""
     return main(argv, "shardwatch dashboards", None)
 
 
 def main(
     argv: Sequence[str] | None = None, prog: str = "python -m dashboards", output: str | None = GENERATED
 ) -> int:
-    """Write the files, or compare them; ``output`` is where, None if it must be given.  Return the exit code."""
+    """Write the files, or compare them; return the exit code.  ``output`` is the default directory, if there is one."""
     arguments = parser(prog, output).parse_args(argv)
     try:
         if arguments.thresholds:
-            active_tuning.set_(load(arguments.thresholds))  # before the first board is imported
+            active_tuning.set_(load(arguments.thresholds))  # before the first dashboard is imported
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     except DashboardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
         return 1
-    return _made(arguments)
+    return _build(arguments)
 
 
 def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
     parser.add_argument(
         "--language",
-        choices=[one.value for one in Language],
+        choices=[language.value for language in Language],
         action="append",
         help="only this language (default: all)",
     )
@@ -91,13 +91,13 @@ def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _made(arguments: argparse.Namespace) -> int:
-    languages = [Language(one) for one in arguments.language or [one.value for one in Language]]
+def _build(arguments: argparse.Namespace) -> int:
+    languages = [Language(code) for code in arguments.language or [language.value for language in Language]]
     try:
         wanted = {
-            os.path.join(one.value, path): text
-            for one in languages
-            for path, text in files(one, arguments.traces).items()
+            os.path.join(language.value, path): text
+            for language in languages
+            for path, text in files(language, arguments.traces).items()
         }
     except DashboardError as error:
         print(f"dashboards: {error}", file=sys.stderr)
@@ -107,8 +107,8 @@ def _made(arguments: argparse.Namespace) -> int:
             raise
         print("dashboards: needs grafanalib; install it with: pip install 'shardwatch[dashboards]'", file=sys.stderr)
         return 2
-    folders = [os.path.join(arguments.output, one.value) for one in languages]
-    stale = _strangers(folders, {os.path.join(arguments.output, path) for path in wanted})
+    folders = [os.path.join(arguments.output, language.value) for language in languages]
+    stale = _stale_files(folders, {os.path.join(arguments.output, path) for path in wanted})
     if arguments.check:
         return _compare(arguments.output, wanted, stale)
     for path in stale:
@@ -119,8 +119,8 @@ def _made(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _strangers(folders: Sequence[str], wanted: set[str]) -> list[str]:
-    """Return the generated files that no board makes any more."""
+def _stale_files(folders: Sequence[str], wanted: set[str]) -> list[str]:
+    """Return the paths of generated files that no dashboard produces any more."""
     return sorted(
         path
         for folder in folders
@@ -135,7 +135,7 @@ def _compare(folder: str, wanted: dict[str, str], stale: Sequence[str]) -> int:
     for path in different:
         print(f"dashboards: {os.path.join(folder, path)} differs from the code: run make generate", file=sys.stderr)
     for path in stale:
-        print(f"dashboards: {path} belongs to no board: run make generate", file=sys.stderr)
+        print(f"dashboards: {path} belongs to no dashboard: run make generate", file=sys.stderr)
     return 1 if different or stale else 0
 
 

@@ -1,7 +1,7 @@
-"""The figures that boards are made with: the alerts' defaults, or those of the file that the alerts were made with.
+"""The tuning that the dashboards are built with: the alerts' defaults, or those of the alerts' thresholds file.
 
-Boards are made while they are imported, and colours, promises and queries hold the figures from then on.  Whoever has
-figures of their own must ``tune`` before the first board is imported; later is refused, since nothing would change.
+Dashboards are built when their modules are imported, and colours, SLOs and queries hold the figures from then on.
+``set_`` must be called before the first of them is imported; later calls with another tuning are refused.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import sys
 from alerts.tuning import Tuning
 from dashboards.errors import DashboardError
 
-_MADE_WITH = "dashboards.thresholds"  # who reads the figures, once
+_READER = "dashboards.thresholds"  # imported once; it reads the tuning
 _tuning = Tuning()
 
 
 def set_(tuning: Tuning) -> None:
-    """Make the boards with these figures; BoardError when they are made already, with others."""
-    global _tuning  # noqa: PLW0603 - one process makes one set of boards
-    if _MADE_WITH in sys.modules and tuning != _tuning:
-        raise DashboardError("the boards are made already, with other thresholds")
+    """Set the tuning; raise DashboardError if the dashboards are already built with another one."""
+    global _tuning  # noqa: PLW0603 - one process builds one set of dashboards
+    if _READER in sys.modules and tuning != _tuning:
+        raise DashboardError("the dashboards are already built with other thresholds")
     _tuning = tuning
 
 
 def get() -> Tuning:
-    """Return the figures that hold."""
+    """Return the tuning in force."""
     return _tuning

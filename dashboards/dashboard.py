@@ -1,7 +1,7 @@
-"""A board: rows of panels, laid out in the grid; what would collide or repeat is refused.
+"""A dashboard: rows of panels, laid out in Grafana's grid, and the checks that it must pass.
 
-Rows stand in the order symptom to cause.  Panels fill a row from left to right and wrap at 24 columns; those of one
-line have one height.  A collapsed row hides what only some nodes have.
+Rows are ordered from symptom to cause. Panels fill a row from left to right and wrap at 24 columns; those of one line
+share a height. Details that only some nodes have stand in collapsed rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A heading and the panels under it."""
+    """A row of a dashboard: its title and its panels."""
 
     title: Text
     panels: tuple[Panel, ...]
@@ -37,9 +37,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A board of Grafana; ``uid`` is fixed for ever, since links and bookmarks hold it.
+    """A Grafana dashboard; its ``uid`` never changes, because links and bookmarks contain it.
 
-    ``per_gpu``: curves of every card, so that the nodes must be named: all of a thousand would be 8,000 in a panel.
+    ``per_gpu``: the dashboard shows one series per GPU, so nodes must be selected: a thousand nodes would put 8,000
+    series into one panel.
     """
 
     uid: panel_ids.DashboardUid
@@ -51,11 +52,11 @@ class Dashboard:
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """Every panel, hidden ones included."""
+        """Return all panels, those of collapsed rows included."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
     def render(self, language: Language) -> Json:
-        """Return the board's file in one language."""
+        """Return the dashboard's JSON in one language; raise DashboardError if it is invalid."""
         self._check()
         data = render(
             uid=self.uid.value, title=self.title, description=self.description, version=VERSION, placed=self._placed(),
@@ -68,16 +69,16 @@ class Dashboard:
         name = self.title.en
         if len(self.uid.value) > MAX_UID_LENGTH:
             raise DashboardError(f"{name}: the uid has more than {MAX_UID_LENGTH} characters")
-        twice = _twice(annotation.name.en for annotation in self.annotations)
-        if twice:
-            raise DashboardError(f"{name}: two kinds of marks are called {twice!r}")
+        duplicate = _first_duplicate(annotation.name.en for annotation in self.annotations)
+        if duplicate:
+            raise DashboardError(f"{name}: two annotations are called {duplicate!r}")
         for row in self.rows:
-            twice = _twice(panel.title.en for panel in row.panels)
-            if twice:
-                raise DashboardError(f"{name}, row {row.title.en}: two panels are called {twice!r}")
+            duplicate = _first_duplicate(panel.title.en for panel in row.panels)
+            if duplicate:
+                raise DashboardError(f"{name}, row {row.title.en}: two panels are called {duplicate!r}")
         visible = sum(len(row.panels) for row in self.rows if not row.collapsed)
         if visible > MAX_OPEN_PANELS:
-            raise DashboardError(f"{name}: {visible} panels at once; nobody reads more than {MAX_OPEN_PANELS}")
+            raise DashboardError(f"{name}: {visible} open panels; the limit is {MAX_OPEN_PANELS}")
 
     def _placed(self) -> tuple[Placed, ...]:
         taken = {panel.number for panel in self.panels if panel.number is not None}
@@ -98,7 +99,7 @@ class Dashboard:
 
 
 def _lay_out(row: Row, dashboard: str, top: int, free: Iterable[int]) -> tuple[list[Placed], int]:
-    """Place a row's panels; return them and the height that they take."""
+    """Return a row's panels with their grid positions, and the height of the row."""
     numbers = iter(free)
     found: list[Placed] = []
     left, line_height, used = 0, 0, 0
@@ -119,34 +120,37 @@ def _lay_out(row: Row, dashboard: str, top: int, free: Iterable[int]) -> tuple[l
     return found, used + line_height
 
 
-def _twice(names: Iterable[str]) -> str:
+def _first_duplicate(names: Iterable[str]) -> str:
     return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def reject_overlaps(data: Json) -> None:
-    """Refuse panels of a file that share a cell of the grid, leave it, or share an id."""
+    """Raise DashboardError for panels that overlap, leave the grid, or share an id."""
     title = data["title"]
-    everything = [one for top in data["panels"] for one in (top, *top.get("panels", ()))]
-    twice = _twice(str(one["id"]) for one in everything)
-    if twice:
-        raise DashboardError(f"{title}: the id {twice} twice")
+    everything = [panel for top in data["panels"] for panel in (top, *top.get("panels", ()))]
+    duplicate = _first_duplicate(str(panel["id"]) for panel in everything)
+    if duplicate:
+        raise DashboardError(f"{title}: the id {duplicate} occurs twice")
     for group in (data["panels"], *(top["panels"] for top in data["panels"] if top.get("panels"))):
         cells: dict[tuple[int, int], str] = {}
-        for one in group:
-            grid = one["gridPos"]
+        for panel in group:
+            grid = panel["gridPos"]
             if grid["x"] < 0 or grid["x"] + grid["w"] > GRID:
-                raise DashboardError(f"{title}, {one['title']}: outside of the {GRID} columns")
+                raise DashboardError(f"{title}, {panel['title']}: outside of the {GRID} columns")
             for x in range(grid["x"], grid["x"] + grid["w"]):
                 for y in range(grid["y"], grid["y"] + grid["h"]):
-                    other = cells.setdefault((x, y), one["title"])
-                    if other != one["title"]:
-                        raise DashboardError(f"{title}: {one['title']} overlaps {other}")
+                    other = cells.setdefault((x, y), panel["title"])
+                    if other != panel["title"]:
+                        raise DashboardError(f"{title}: {panel['title']} overlaps {other}")
 
 
 def reject_duplicates(every: Iterable[Dashboard]) -> None:
-    """Refuse two boards with one uid or one title."""
+    """Raise DashboardError for two dashboards with the same uid or title."""
     found = tuple(every)
-    for what, names in (("uid", (one.uid.value for one in found)), ("title", (one.title.en for one in found))):
-        twice = _twice(names)
-        if twice:
-            raise DashboardError(f"two boards have the {what} {twice}")
+    for what, names in (
+        ("uid", (dashboard.uid.value for dashboard in found)),
+        ("title", (dashboard.title.en for dashboard in found)),
+    ):
+        duplicate = _first_duplicate(names)
+        if duplicate:
+            raise DashboardError(f"two dashboards have the {what} {duplicate}")

@@ -1,7 +1,7 @@
-"""What stops a build of the dashboards."""
+"""Errors of the dashboards' build."""
 
 from __future__ import annotations
 
 
 class DashboardError(ValueError):
-    """A board or panel that would be wrong in Grafana; the message names it."""
+    """A dashboard or panel is invalid; the message names it."""

@@ -1,9 +1,9 @@
-"""When a figure may be without data, and the words that Grafana shows then.
+"""The texts that Grafana shows where a panel has no data.
 
-A panel without data means one of three things, and they must not look alike: nothing to measure (no traffic),
-nothing that can measure it (not supported, not configured, in the full set only), or nobody who measures (the exporter
-is dead).  ``Requires`` tells the first two apart in the panel's no-value text; the third is a value of its own, see
-``scope.with_exporter_down``, and the status panels at the head of every board.
+A panel has no data for one of three reasons, which must look different: there is nothing to measure (no traffic), the
+signal is not available (not supported, not configured, only in the full set of series), or the exporter is down.
+``Requires`` gives the panel's no-value text for the first two; for the third, see ``Panel.exporter_down`` and the
+status row of every dashboard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from alerts.text import Text
 
 
 class Requires(Enum):
-    """What must be there for a figure to have data; a figure that needs nothing has it wherever a daemon runs."""
+    """What a query needs to have data; a query without requirements has data wherever the exporter runs."""
 
     TRAFFIC = "traffic"
     ENGINE = "engine"

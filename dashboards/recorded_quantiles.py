@@ -1,6 +1,6 @@
-"""What the rules record by model, for the board over all nodes: a few series where raw ones are tens of millions.
+"""Latency quantiles by model, read from recording rules instead of millions of raw series.
 
-Recordings of a model have no label instance: they are of all its nodes, whichever are chosen.
+These recordings have no label ``instance``: they cover all nodes, whichever are selected.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from exporter.promql import Expr
 
 
 def quantile(metric: Metric, share: float) -> Expr:
-    """Return a latency's quantile by model and engine, from summed buckets, in seconds; BoardError if none is recorded."""
+    """Return the recorded quantile of a latency by model and engine, in seconds; DashboardError if there is none."""
     wanted = f"{share:g}"
     for group in fleet.groups(active_tuning.get()):
-        for one in group.recordings():
-            if one.noun == metric.name and one.labels.get("quantile") == wanted:
-                return selected(one.known, quantile=wanted)
+        for recording in group.recordings():
+            if recording.noun == metric.name and recording.labels.get("quantile") == wanted:
+                return selected(recording.known, quantile=wanted)
     raise DashboardError(f"no rule records the quantile {wanted} of {metric.name}")

@@ -1,7 +1,7 @@
-"""Links from a figure of a replica to the traces of its requests, in Jaeger's search.
+"""Links from a replica's panel to the traces of its requests, in Jaeger's search.
 
-A replica finds its traces because both have one name: the engine's ``OTEL_SERVICE_NAME`` is the replica's name in the
-daemon's configuration.  Where Jaeger is, only whoever runs it knows: ``python -m dashboards --traces URL``.
+A replica and its traces share a name: the engine's ``OTEL_SERVICE_NAME`` is the replica's name in the daemon's
+configuration. The address of Jaeger is set by ``python -m dashboards --traces URL``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _TITLE = Text("Traces of its requests (Jaeger)", "查看请求链路（Jaeger）
 
 
 def trace_link(label: str, language: Language) -> Json:
-    """Link to the traces of the service that this label of the series names, in the time that the board shows.
+    """Return the link to the traces of the service named by this label, in the dashboard's time range.
 
-    Grafana counts in milliseconds and Jaeger in microseconds, hence the zeros.
+    Grafana gives milliseconds and Jaeger takes microseconds, hence the zeros.
     """
     service = f"service=${{__field.labels.{label}:percentencode}}"
     span = "lookback=custom&start=${__from}000&end=${__to}000"
@@ -28,7 +28,7 @@ def trace_link(label: str, language: Language) -> Json:
 
 
 def with_jaeger_url(dashboard: Json, traces: str) -> Json:
-    """Return the board with its links to traces led to another address, or without them where that is empty."""
+    """Return the dashboard's JSON with another address of Jaeger; an empty one removes the links to it."""
     return {name: _redirected(value, traces.rstrip("/")) for name, value in dashboard.items()}
 
 
@@ -36,10 +36,10 @@ def _redirected(value: Any, traces: str) -> Any:
     if isinstance(value, dict):
         return {name: _redirected(inner, traces) for name, inner in value.items()}
     if isinstance(value, list):
-        kept = [one for one in value if traces or not _is_link(one)]
+        kept = [item for item in value if traces or not _is_link(item)]
         return [
-            {**one, "url": traces + one["url"][len(JAEGER_URL) :]} if _is_link(one) else _redirected(one, traces)
-            for one in kept
+            {**item, "url": traces + item["url"][len(JAEGER_URL) :]} if _is_link(item) else _redirected(item, traces)
+            for item in kept
         ]
     return value
 

@@ -29,9 +29,9 @@ from exporter.promql import (
 VARIABLES = ("job", "instance", "model", "replica", "gpu")
 RATE_INTERVAL = "$__rate_interval"
 RANGE = "$__range"
-EXPORTER_WINDOW = recordings.WINDOW  # of the daemon's windows, the one that the rules read too
+EXPORTER_WINDOW = recordings.WINDOW  # the daemon's window that the rules read as well
 NODE = recordings.NODE
-# The begin of the chosen range, in milliseconds since 1970; the lengths of the range and of WINDOW.
+# The start of the selected range, in milliseconds since 1970; the lengths of the range and of WINDOW.
 RANGE_START = Expr(body="$__from", labels=frozenset(), unit=None, scalar=True)
 RANGE_SECONDS = Expr(body="$__range_s", labels=frozenset(), unit=None, scalar=True)
 RATE_INTERVAL_MILLISECONDS = Expr(body="$__rate_interval_ms", labels=frozenset(), unit=None, scalar=True)
@@ -71,8 +71,8 @@ def selected_sum(metric: Metric, **more: Matcher) -> Expr:
 def targets() -> Expr:
     """Return ``up`` of the exporters.
 
-    With the job variable on All, ``up`` alone would be that of every job: kept are targets that showed Shardwatch's
-    page within the last day.
+    With the job variable on All, ``up`` alone would be that of every job: kept are targets that exposed Shardwatch's
+    metrics within the last day.
     """
     known = over_time("present", selected(m.SHARDWATCH_BUILD_INFO), "1d")
     return and_on(selected(UP), known, on=NODE)
@@ -87,7 +87,7 @@ def exporter_down(*figures: Expr) -> Expr:
 
 
 def by_recent_replica(expr: Expr) -> Expr:
-    """Return a card's figure for each replica that used it within a quarter of an hour: a lost card is nobody's now."""
+    """Return a GPU's value by each replica that used it within 15 minutes, since a lost GPU belongs to none now."""
     joined = binary(
         "*", over_time("max", selected(m.GPU_REPLICA_INFO), "15m"), expr, on=(*NODE, "uuid"), group_left=()
     )
@@ -95,10 +95,10 @@ def by_recent_replica(expr: Expr) -> Expr:
 
 
 def by_replica(expr: Expr) -> Expr:
-    """Return a card's figure for each replica that uses it, with the replica's labels.
+    """Return a GPU's value for each replica that uses it, with the replica's labels.
 
-    The fact stands on the left: a card of several replicas is then no error, as it would be with group_left the other
-    way round.  ``expr`` must have one series a card.
+    ``expr`` must have one series per GPU. The info metric stands on the left of ``group_left``, so that a GPU of
+    several replicas is no many-to-many error.
     """
     joined = binary("*", selected(m.GPU_REPLICA_INFO), expr, on=(*NODE, "uuid"), group_left=())
     return joined.as_unit(expr.unit, per_second=expr.per_second) if expr.unit is not None else joined

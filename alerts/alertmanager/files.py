@@ -51,7 +51,7 @@ def _configuration(alerts: tuple[Alert, ...], plan: NotificationPlan) -> dict[st
         "templates": [TEMPLATES],
         "route": routing(plan),
         **({"time_intervals": spans} if spans else {}),
-        "inhibit_rules": [inhibit_rule(one) for one in inhibitions(alerts)],
+        "inhibit_rules": [inhibit_rule(alert) for alert in inhibitions(alerts)],
         "receivers": [*(_receiver(name, made) for name, made in _receivers(plan).items())],
     }
 

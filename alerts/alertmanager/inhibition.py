@@ -46,8 +46,8 @@ def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
     """Return all rules; raises RuleError for an alert that does not exist, or a rule that would inhibit what pages."""
     every = tuple(alerts)
     found = (*_tiers(every), *_causes(every))
-    for one in found:
-        _check(one, every)
+    for item in found:
+        _check(item, every)
     return found
 
 
@@ -126,25 +126,25 @@ def _rule(why: str, sources: Iterable[str], targets: Iterable[str], equal: tuple
     return Inhibition(why=why, sources=tuple(sources), targets=tuple(sorted(targets)), equal=equal)
 
 
-def _check(one: Inhibition, alerts: tuple[Alert, ...]) -> None:
-    named = {name: [a for a in alerts if a.name == name] for name in (*one.sources, *one.targets)}
+def _check(inhibition: Inhibition, alerts: tuple[Alert, ...]) -> None:
+    named = {name: [a for a in alerts if a.name == name] for name in (*inhibition.sources, *inhibition.targets)}
     gone = sorted(name for name, found in named.items() if not found)
-    if gone or not one.targets:
-        raise RuleError(f"inhibition ({one.why}): no alert is called {', '.join(gone) or 'anything'}")
-    subject = set(one.equal) - {"alertname"}
+    if gone or not inhibition.targets:
+        raise RuleError(f"inhibition ({inhibition.why}): no alert is called {', '.join(gone) or 'anything'}")
+    subject = set(inhibition.equal) - {"alertname"}
     for name, found in named.items():
         lacking = subject - frozenset.intersection(*(a.result_labels for a in found))
         if lacking:
             # A label that is missing on both sides counts as equal, and everything would silence everything.
-            raise RuleError(f"inhibition ({one.why}): {name} has no {', '.join(sorted(lacking))}")
-    if one.above is None:
-        _check_weight(one, named)
+            raise RuleError(f"inhibition ({inhibition.why}): {name} has no {', '.join(sorted(lacking))}")
+    if inhibition.above is None:
+        _check_weight(inhibition, named)
 
 
-def _check_weight(one: Inhibition, named: dict[str, list[Alert]]) -> None:
+def _check_weight(inhibition: Inhibition, named: dict[str, list[Alert]]) -> None:
     weight = {Severity.NONE: 0, Severity.INFO: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
-    for source in one.sources:
+    for source in inhibition.sources:
         least = min(weight[a.severity] for a in named[source])
-        for target in one.targets:
+        for target in inhibition.targets:
             if source != target and max(weight[a.severity] for a in named[target]) > least:
-                raise RuleError(f"inhibition ({one.why}): {source} would silence {target}, which weighs more")
+                raise RuleError(f"inhibition ({inhibition.why}): {source} would silence {target}, which weighs more")

@@ -125,14 +125,14 @@ def _body(notation: Notation, shown: int, language: Language) -> str:
     described = f"{{{{ with .Annotations.description }}}}{{{{ . }}}}{line}{{{{ end }}}}"
     action = f"{{{{ with .Annotations.action }}}}{_ACTION.in_(language)}: {{{{ . }}}}{line}{{{{ end }}}}"
     since = f'{_SINCE.in_(language)} {{{{ .StartsAt.Format "2006-01-02 15:04:05 MST" }}}}'
-    one = (
+    firing_alert = (
         bold.format("{{ .Annotations.summary }}")
         + line
         + described
         + action
         + f'{{{{ template "shardwatch.place" . }}}}{since}{line}{links}{line}{gap}'
     )
-    firing = f"{{{{ range $i, $a := .Alerts.Firing }}}}{{{{ if lt $i {shown} }}}}{{{{ with $a }}}}{one}{{{{ end }}}}{{{{ end }}}}{{{{ end }}}}"
+    firing = f"{{{{ range $i, $a := .Alerts.Firing }}}}{{{{ if lt $i {shown} }}}}{{{{ with $a }}}}{firing_alert}{{{{ end }}}}{{{{ end }}}}{{{{ end }}}}"
     more = _MORE.in_(language).format(n="{{ .Alerts.Firing | len }}", shown=shown)
     rest = f"{{{{ if gt (len .Alerts.Firing) {shown} }}}}{more}{line}{{{{ end }}}}"
     over = bold.format(f"{_ENDED.in_(language)} {{{{ .Annotations.summary }}}}") + line

@@ -106,15 +106,22 @@ def _span(span: Span, location: str) -> dict[str, Any]:
     return {**hours, **days, "location": location}
 
 
-def inhibit_rule(one: Inhibition) -> dict[str, Any]:
+def inhibit_rule(inhibition: Inhibition) -> dict[str, Any]:
     """Write an inhibition as Alertmanager reads it."""
     return {
-        "source_matchers": [_names(one.sources), *([f'severity="{one.above.value}"'] if one.above else [])],
-        "target_matchers": [
-            _names(one.targets),
-            *([f'severity=~"{"|".join(severity.value for severity in one.below)}"'] if one.below else []),
+        "source_matchers": [
+            _names(inhibition.sources),
+            *([f'severity="{inhibition.above.value}"'] if inhibition.above else []),
         ],
-        "equal": list(one.equal),
+        "target_matchers": [
+            _names(inhibition.targets),
+            *(
+                [f'severity=~"{"|".join(severity.value for severity in inhibition.below)}"']
+                if inhibition.below
+                else []
+            ),
+        ],
+        "equal": list(inhibition.equal),
     }
 
 

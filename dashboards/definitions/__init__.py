@@ -1,4 +1,4 @@
-"""The boards, in the order of the list of dashboards: each file is one, its rows from symptom to cause."""
+"""The dashboards, in the order of Grafana's list: one per module, rows ordered from symptom to cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is marked over the curves of the boards: alerts, XIDs, and everything that began anew and so explains a jump."""
+"""Annotations of the dashboards: alerts, XID errors, and restarts that explain a discontinuity."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from exporter.promql import (
 
 STARTED = ExternalMetric(name="process_start_time_seconds", labels=TARGET, unit=Unit.SECONDS)
 _STEP = "$__interval"
-_GAP = "1h"  # an engine that is away for longer was not restarted but set up anew
+_GAP = "1h"  # an engine that is away for longer was not restarted but deployed again
 
 
 def _moment(time: Expr) -> Expr:
-    """Return Unix times of the chosen range, in milliseconds."""
+    """Return times as milliseconds since 1970, where they lie within the time range."""
     return (time * 1000 > RANGE_START).as_unit(Unit.SECONDS)
 
 
 def _engines() -> Expr:
-    """Mark replicas whose counters began anew since the step before.
+    """Return replicas whose counters were reset since the previous step.
 
-    Loading a model takes minutes without any sample, so a window of one step sees no reset: compared are the resets
-    of an hour now and a step ago.  Steps longer than that hour are windows enough by themselves.
+    Loading a model takes minutes without any sample, so a window of one step contains no reset. Compared are the resets
+    within one hour, now and one step ago.
     """
     tokens = selected(m.LLM_GENERATION_TOKENS_TOTAL)
-    now, before = (max_by(resets(one, _GAP), "instance", "replica") for one in (tokens, tokens.offset(_STEP)))
+    now, before = (max_by(resets(counter, _GAP), "instance", "replica") for counter in (tokens, tokens.offset(_STEP)))
     return (now > before) | (max_by(resets(tokens, RATE_INTERVAL), "instance", "replica") > 0)
 
 
@@ -55,7 +55,7 @@ ALERTING = Annotation(
     name=Text("Firing alerts", "触发的告警"), expr=_firing("critical|warning"), colour=Colour.CRITICAL, title=Text("{{alertname}}", "{{alertname}}"),
     text="{{severity}} {{instance}}",
 )  # fmt: skip
-# Of many nodes some always warn: once for each alert, and only what pages, or the curves drown in tints.
+# Of many nodes some always have warnings: one annotation per alert, critical ones only.
 PAGING = Annotation(
     name=Text("Firing critical alerts", "触发的紧急告警"), expr=count_by(_firing("critical"), "alertname", "severity"),
     colour=Colour.CRITICAL, title=Text("{{alertname}}", "{{alertname}}"), text="{{severity}}",
@@ -90,9 +90,9 @@ GATEWAY = Annotation(
     colour=Colour.PLAIN, title=Text("{{gateway}} restarted", "{{gateway}} 已重启"), text="{{instance}}",
 )  # fmt: skip
 
-# A rolling update of a thousand nodes would paint the fleet's curves over: there they wait to be asked for.
+# A rolling update of a thousand nodes would cover the graphs of Fleet: off by default there.
 OF_FLEET = (PAGING, XID, SXID, replace(ENGINE, on=False), replace(DAEMON, on=False))
 OF_NODE = (ALERTING, XID, SXID, ENGINE, DAEMON)
-OF_GPUS = OF_NODE  # with the restarts: whether an engine ended because of an XID is seen where both stand together
+OF_GPUS = OF_NODE  # with restarts: shows whether an engine restarted because of an XID
 OF_BALANCE = (*OF_NODE, GATEWAY)
 OF_DAEMON = (*OF_NODE, CONFIGURED)

@@ -1,4 +1,4 @@
-"""Efficiency: what a token costs in energy and money, and which cards do nothing for it."""
+"""Efficiency: energy and cost per token, and GPUs that are reserved but idle."""
 
 from __future__ import annotations
 

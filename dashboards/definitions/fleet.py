@@ -1,4 +1,4 @@
-"""Fleet: is anything wrong anywhere, for whom, and on which node?  Drill down from here."""
+"""Fleet: the state of all nodes and models, and the entry to the other dashboards."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ _LOAD: tuple[Panel, ...] = (
 
 
 def _differing() -> Expr:
-    """Count models whose nodes differ in driver or CUDA, and models whose replicas differ in the engine's version.
+    """Return the number of models whose nodes differ in driver or CUDA version, or whose replicas differ in engine's.
 
-    As the alerts DriverVersionsDiffer and EngineVersionsDiffer judge.
+    As the alerts DriverVersionsDiffer and EngineVersionsDiffer do.
     """
     versions, model = ("driver_version", "cuda_version"), ("job", "model")
     engines = selected(m.LLM_ENGINE_INFO, version=without_value(""))
@@ -113,7 +113,7 @@ def _differing() -> Expr:
         count_by(count_by(count_by(grafanalib_types, *whose, *names), *whose) > 1)
         for grafanalib_types, whose, names in ((served, model, versions), (engines, (*model, "engine"), ("version",)))
     )
-    drivers, software = (one | none for one in found)
+    drivers, software = (count | none for count in found)
     return drivers + software
 
 

@@ -1,4 +1,4 @@
-"""Fleet, once nothing is on fire: versions that should agree, what tokens cost, cards that nobody holds."""
+"""Fleet, details: versions that should agree, cost of tokens, unallocated GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways: how they spread requests over backends, and which replica each backend is; a part of the board Imbalance."""
+"""Gateways: the distribution of requests over backends, and the replica of each backend; part of Imbalance."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from exporter.catalog import metrics as m
 from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
 
 GATEWAY = (Requires.GATEWAY, Requires.TRAFFIC)
-AT_ONCE = "1m"  # the daemon's shorter window: who is sent nothing shows while it happens
+SHORT_WINDOW = "1m"  # the daemon's shorter window: shows early that a backend receives nothing
 BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
 
 
 def _named(expr: Expr) -> Expr:
-    """Return a backend's figure with the replica that it is, where that is known."""
+    """Return a backend's value with the name of its replica, where that is known."""
     facts = select(m.GATEWAY_BACKEND_REPLICA_INFO, job=regex("$job"), instance=regex("$instance"))
     known = join(expr, max_by(facts, *BACKEND, "replica"), on=BACKEND, group_left=("replica",))
     assert expr.unit is not None
@@ -34,7 +34,7 @@ GATEWAYS: tuple[Panel, ...] = (
             "1 分钟内各后端分到的请求占比。有意的不均是权重。",
         ),
         series(
-            lambda: max_by(selected(m.GATEWAY_REQUEST_SHARE_RATIO, window=AT_ONCE), "gateway", "pool", "backend"),
+            lambda: max_by(selected(m.GATEWAY_REQUEST_SHARE_RATIO, window=SHORT_WINDOW), "gateway", "pool", "backend"),
             "{{pool}} {{backend}}",
         ),
         requires=GATEWAY, max_value=1, panel_id=ids.IMBALANCE_GATEWAY,

@@ -1,4 +1,4 @@
-"""Card health: errors, remapped memory, links and XIDs; which card must be taken out, and what to do with it."""
+"""GPU health: errors, remapped memory, links and XIDs; which GPU to take out of service, and what to do with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imbalance: how uneven the load is, and in which layer it arises: gateway, scheduler or hardware."""
+"""Imbalance: how uneven the load is, and where it arises: gateway, scheduler or hardware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENGINE = (Requires.ENGINE,)
 SEVERAL = (Requires.REPLICAS, Requires.TRAFFIC)
 RANKS = (Requires.RANKS, Requires.TRAFFIC)
 TRAFFIC = (Requires.TRAFFIC, Requires.ENGINE)
-WORTH_A_LOOK = 0.1  # below this coefficient of variation the shares are those of noise
+MIN_VARIATION = 0.1  # coefficient of variation; below it the shares are noise
 
 
 _LAYERS: tuple[Panel, ...] = (
@@ -70,7 +70,7 @@ _LAYERS: tuple[Panel, ...] = (
         series(
             lambda: and_on(
                 max_by(selected(m.LLM_IMBALANCE_SHARE_RATIO, signal="power"), "model", "layer"),
-                max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > WORTH_A_LOOK,
+                max_by(selected(m.LLM_IMBALANCE_COEFFICIENT_OF_VARIATION, signal="power"), "model") > MIN_VARIATION,
                 on=("model",),
             ),
             "{{model}} {{layer}}",
@@ -94,7 +94,7 @@ _LAYERS: tuple[Panel, ...] = (
 
 
 def _deviation(expr: Expr) -> Expr:
-    """Return each card's figure over the mean of its replica, less one."""
+    """Return each GPU's value relative to the mean of its replica, minus 1."""
     each = max_by(by_replica(expr), "instance", "replica", "gpu")
     return binary("/", each, avg_by(each, "instance", "replica"), on=("instance", "replica"), group_left=()) - 1
 

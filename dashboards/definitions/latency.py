@@ -1,6 +1,6 @@
-"""Histograms of a replica as curves and as heat maps.
+"""Histograms of a replica as quantiles and as heatmaps.
 
-Without requests they are not NaN or zero, which draw an empty axis, but absent: then words say why.
+Without requests these queries return nothing, rather than NaN or zero, so that the panel shows its no-data text.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from exporter.catalog.spec import Metric, Unit
 from exporter.promql import Expr, and_on, histogram_quantile, rate, sum_by
 
 WHOSE = ("instance", "replica")
-WHICH = "{{replica}} {{instance}}"  # many nodes call a replica alike
+REPLICA_NAME = "{{replica}} {{instance}}"  # replicas of several nodes may share a name
 
 
 def curves(metric: Metric) -> tuple[Query, ...]:
-    """Return p50, p95, p99 and the mean of a histogram, by replica, from summed buckets."""
+    """Return p50, p95, p99 and mean of a histogram by replica, from summed buckets."""
     return (
-        series(lambda: _quantile(metric, 0.5), f"{WHICH} p50"),
-        series(lambda: _quantile(metric, 0.95), f"{WHICH} p95"),
-        series(lambda: _quantile(metric, 0.99), f"{WHICH} p99"),
-        series(lambda: _mean(metric), Text(f"{WHICH} mean", f"{WHICH} 平均"), dashed=True),
+        series(lambda: _quantile(metric, 0.5), f"{REPLICA_NAME} p50"),
+        series(lambda: _quantile(metric, 0.95), f"{REPLICA_NAME} p95"),
+        series(lambda: _quantile(metric, 0.99), f"{REPLICA_NAME} p99"),
+        series(lambda: _mean(metric), Text(f"{REPLICA_NAME} mean", f"{REPLICA_NAME} 平均"), dashed=True),
     )
 
 
 def spread_out(metric: Metric) -> Expr:
-    """Return all buckets of all chosen replicas, while there is anything in them."""
+    """Return the buckets of all selected replicas, while they contain observations."""
     some = sum_by(rate(selected_count(metric), RATE_INTERVAL)) > 0
     return and_on(sum_by(rate(selected_buckets(metric), RATE_INTERVAL), "le"), some, on=())
 

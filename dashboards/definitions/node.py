@@ -1,4 +1,4 @@
-"""Node: the cards side by side, to see which one is different, since when, and whose work suffers."""
+"""Node: the GPUs of a node side by side, over time, and the replicas that run on them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOCKETS = (
 
 
 def held_down(*labels: str, **matchers: Match) -> Expr:
-    """Return the share of time in which clocks were held down; for reasons that the driver does not time, of readings."""
+    """Return the share of time in which clocks were reduced, by reason; of samples where the driver has no counter."""
     timed = rate(selected(m.GPU_CLOCK_EVENT_SECONDS_TOTAL, **matchers), RATE_INTERVAL)
     sampled = over_time("avg", selected(m.GPU_CLOCK_EVENT_ACTIVE, **matchers), RATE_INTERVAL)
     assert timed.unit is not None
@@ -59,17 +59,17 @@ def held_down(*labels: str, **matchers: Match) -> Expr:
 
 
 def throttled() -> Expr:
-    """Return the share of time in which heat or a power brake held a card's clocks down."""
+    """Return the share of time in which a GPU's clocks were reduced by heat or a power brake."""
     return held_down(reason=without_value("sw_power_cap"))
 
 
 def memory_share() -> Expr:
-    """Return the share of a card's memory that is allocated."""
+    """Return the share of a GPU's memory that is allocated."""
     return max_by(selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES), *GPU_LABELS)
 
 
 def _both_ways(*counters: Metric) -> Expr:
-    sent, received = (max_by(rate(selected(one), RATE_INTERVAL), *GPU_LABELS) for one in counters)
+    sent, received = (max_by(rate(selected(counter), RATE_INTERVAL), *GPU_LABELS) for counter in counters)
     return sent + received
 
 

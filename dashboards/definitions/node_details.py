@@ -1,6 +1,6 @@
-"""Node, for those who look closer: kinds of work, what cards are rated for, how they reach each other, MIG.
+"""Node, details: kinds of work, limits of the GPUs, topology, MIG.
 
-Mostly what only the full set of series holds; its row of the board is folded.
+Most of it needs the full set of series, so its rows are collapsed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WORK = (Requires.FULL, Requires.SUPPORT)
 
 
 def _peers() -> Expr:
-    """Return the paths between cards with the other card's index: its uuid alone nobody knows by heart."""
-    facts = select(m.GPU_INFO, job=regex("$job"), instance=regex("$instance"))  # the other card may not be chosen
+    """Return the paths between GPUs, with the index of the peer beside its uuid."""
+    facts = select(m.GPU_INFO, job=regex("$job"), instance=regex("$instance"))  # the peer may not be selected
     peer = label_replace(label_replace(facts, "peer", "$1", "uuid", "(.+)"), "peer_gpu", "$1", "gpu", "(.+)")
     index = max_by(peer, *NODE, "peer", "peer_gpu")
     return join(selected(m.GPU_PEER_PATH_INFO), index, on=(*NODE, "peer"), group_left=("peer_gpu",))

@@ -1,4 +1,4 @@
-"""How bad a node is, so that the worst stands first: what pages, and everything else that is wrong on it."""
+"""The order of nodes by trouble: first what pages, then all other problems."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from exporter.promql import (
 
 
 def pages() -> Expr:
-    """Count what wakes somebody for a node: alerts that page, or what they would page for, whichever is more.
+    """Return the number of conditions that page, by node: firing critical alerts or their conditions, the larger one.
 
-    Alerts know more (engines that run requests and make no token), but only after a while, and not without the rules.
+    Alerts cover more (an engine with requests that generates no tokens), but fire later, and need the rules.
     """
-    felt = _felt()
+    noticed = _noticed_by_users()
     firing = count_by(
         select(ALERTS, alertstate="firing", severity="critical", job=regex("$job"), instance=regex("$instance")),
         "instance",
     )
-    return (firing > felt) | felt
+    return (firing > noticed) | noticed
 
 
 def problems() -> Expr:
-    """Count what is wrong on a node, what pages included."""
-    return _added(pages(), _causes())
+    """Return the number of all problems by node, those that page included."""
+    return _sum(pages(), _causes())
 
 
-def _felt() -> Expr:
-    """Count what users feel; 0 where there is nothing of it."""
+def _noticed_by_users() -> Expr:
+    """Return the number of conditions that users notice, by node; 0 where there are none."""
     dead = max_by(1 - targets(), "instance")
     switch = selected(m.GPU_NVSWITCH_SXID_LAST_TIMESTAMP_SECONDS, severity=FATAL_SEVERITY)
     parts = (
@@ -53,7 +53,7 @@ def _felt() -> Expr:
         _count(selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW) > _critical(), "replica"),
         _count(since(switch) < RECENT_SECONDS, "pci_bus_id"),
     )
-    return _added(dead, parts)
+    return _sum(dead, parts)
 
 
 def _critical() -> float:
@@ -62,7 +62,7 @@ def _critical() -> float:
 
 
 def _causes() -> Iterable[Expr]:
-    """Yield what makes them feel it, or will, by node."""
+    """Yield the numbers of causes by node."""
     lost = over_time("max", selected(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), "2m") > 0
     full = selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES) > THRESHOLDS.gpu_memory_used.warning
     hot = selected(m.GPU_TEMPERATURE_MARGIN_CELSIUS) < THRESHOLDS.temperature_margin.warning
@@ -71,23 +71,23 @@ def _causes() -> Iterable[Expr]:
     flags = (m.GPU_ROW_REMAP_FAILED, m.GPU_ROW_REMAP_PENDING, m.GPU_PCIE_LINK_DEGRADED, m.GPU_FABRIC_PROBLEM_INFO)
     useless = selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex("|".join(str(code) for code in sorted(FATAL))))
     down, recent = selected(m.GPU_NVLINK_LINKS_DOWN) > 0, since(useless) < RECENT_SECONDS
-    cards = (selected(m.GPU_STRAGGLER), full, hot, held, lost, queries, down, recent)
-    for one in (*cards, *(selected(flag).equals(1) for flag in flags)):
-        yield _count(one, "gpu")
+    gpu_problems = (selected(m.GPU_STRAGGLER), full, hot, held, lost, queries, down, recent)
+    for problem in (*gpu_problems, *(selected(flag).equals(1) for flag in flags)):
+        yield _count(problem, "gpu")
     failing = selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW) > THRESHOLDS.error_ratio.warning
-    yield _count(failing <= _critical(), "replica")  # beyond, it pages
+    yield _count(failing <= _critical(), "replica")  # above, it pages
     yield _count(
         selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica") > THRESHOLDS.utilization_spread.warning, "group"
     )
 
 
 def _count(bad: Expr, *each: str) -> Expr:
-    """Count by node, each card or replica once."""
+    """Return the number by node, each GPU or replica counted once."""
     return count_by(max_by(bad, "instance", *each), "instance")
 
 
-def _added(first: Expr, parts: Iterable[Expr]) -> Expr:
-    """Add up; what a node has nothing of is 0 there, so that the sum is never absent."""
+def _sum(first: Expr, parts: Iterable[Expr]) -> Expr:
+    """Return the sum; a part without data counts as 0, so that the sum is never absent."""
     for part in parts:
         first = first + (part | max_by(targets(), "instance") * 0)
     return first

@@ -1,4 +1,4 @@
-"""Replica: what its users feel, what it waits for, and which of its cards is different."""
+"""Replica: latency and throughput as users see them, queues, and the replica's GPUs compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from alerts.panel_ids import DashboardUid as Uid
 from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_NODE
-from dashboards.definitions.latency import WHICH, curves, spread_out
+from dashboards.definitions.latency import REPLICA_NAME, curves, spread_out
 from dashboards.definitions.replica_details import MORE
 from dashboards.definitions.status import REPLICA_STATES, STRAGGLER, UP, status
 from dashboards.no_data_text import Requires
@@ -36,13 +36,13 @@ TRAFFIC = (Requires.TRAFFIC,)
 
 
 def replica_state() -> Expr:
-    """Return 0 for a replica that is down, 1 for one that is up, 2 for one that is up and frozen."""
+    """Return 0 for a replica that is down, 1 for up, 2 for frozen."""
     up = min_by(selected(m.LLM_UP), "instance", "replica")
     return up + max_by(selected(m.LLM_FROZEN), "instance", "replica") | up
 
 
 def _ending() -> Expr:
-    """Return 4 for a replica whose certificate ends soon."""
+    """Return 4 for a replica whose certificate expires soon."""
     left = max_by(until(selected(m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS)), "instance", "replica")
     return ((left < THRESHOLDS.certificate_remaining.warning) * 0 + 4).as_unit(Unit.NONE)
 
@@ -56,12 +56,12 @@ _HEALTH: tuple[Panel, ...] = (
             "that expires soon.",
             "引擎可读且有进展即正常。冻结：有请求但毫无进展，通常是掉卡所致。另有条带：Ray 节点上停滞的 rank、即将到期的 TLS 证书。",
         ),
-        series(replica_state, WHICH),
+        series(replica_state, REPLICA_NAME),
         series(
             lambda: max_by(selected(m.LLM_RANK_STALE_INFO), "instance", "replica", "rank") + 2,
-            f"{WHICH} {{{{rank}}}}", requires=(Requires.RAY, Requires.TROUBLE),
+            f"{REPLICA_NAME} {{{{rank}}}}", requires=(Requires.RAY, Requires.TROUBLE),
         ),
-        series(_ending, Text(f"{WHICH} certificate", f"{WHICH} 证书"), requires=(Requires.TLS, Requires.TROUBLE)),
+        series(_ending, Text(f"{REPLICA_NAME} certificate", f"{REPLICA_NAME} 证书"), requires=(Requires.TLS, Requires.TROUBLE)),
         value_mappings=REPLICA_STATES, requires=ENGINE, width=8, height=6, panel_id=ids.REPLICA_HEALTH,
     ),
     time_series(
@@ -70,7 +70,7 @@ _HEALTH: tuple[Panel, ...] = (
             "Failed over finished requests of 1 and 5 minutes: server and engine errors, without client errors.",
             "1 分钟与 5 分钟窗口内失败请求占完成请求的比例。只计服务端与引擎错误。",
         ),
-        series(lambda: max_by(selected(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{WHICH} {{{{window}}}}"),
+        series(lambda: max_by(selected(m.LLM_ERROR_RATIO), "instance", "replica", "window"), f"{REPLICA_NAME} {{{{window}}}}"),
         requires=TRAFFIC, threshold=THRESHOLDS.error_ratio, height=6, panel_id=ids.REPLICA_ERRORS, traces="replica",
     ),
     time_series(
@@ -82,7 +82,7 @@ _HEALTH: tuple[Panel, ...] = (
         ),
         series(
             lambda: sum_by(rate(selected(m.LLM_REQUESTS_TOTAL), RATE_INTERVAL), "instance", "replica", "outcome"),
-            f"{WHICH} {{{{outcome}}}}", number_format=NumberFormat.REQUESTS,
+            f"{REPLICA_NAME} {{{{outcome}}}}", number_format=NumberFormat.REQUESTS,
         ),
         requires=ENGINE, height=6,
     ),
@@ -140,7 +140,7 @@ _LATENCY: tuple[Panel, ...] = (
             lambda: max_by(
                 selected(m.LLM_LATENCY_QUANTILE_SECONDS, stage="request", window=EXPORTER_WINDOW), "instance", "replica", "quantile"
             ),
-            f"{WHICH} q{{{{quantile}}}}",
+            f"{REPLICA_NAME} q{{{{quantile}}}}",
         ),
         requires=TRAFFIC, width=12, panel_id=ids.REPLICA_DURATION, traces="replica",
     ),
@@ -155,8 +155,8 @@ _QUEUE: tuple[Panel, ...] = (
             "schedule them, or its limit of sequences is reached.",
             "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
         ),
-        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{WHICH} running", f"{WHICH} 运行")),
-        series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{WHICH} waiting", f"{WHICH} 排队")),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{REPLICA_NAME} running", f"{REPLICA_NAME} 运行")),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{REPLICA_NAME} waiting", f"{REPLICA_NAME} 排队")),
         requires=ENGINE, panel_id=ids.REPLICA_QUEUE,
     ),
     time_series(
@@ -167,7 +167,7 @@ _QUEUE: tuple[Panel, ...] = (
             "在途请求占用的 KV 缓存比例，按 rank。满是用得好；满且有排队就是在等它。",
         ),
         series(
-            lambda: max_by(selected(m.LLM_KV_CACHE_USAGE_RATIO), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"
+            lambda: max_by(selected(m.LLM_KV_CACHE_USAGE_RATIO), "instance", "replica", "rank"), f"{REPLICA_NAME} {{{{rank}}}}"
         ),
         requires=ENGINE, threshold=THRESHOLDS.kv_cache_use, max_value=1, panel_id=ids.REPLICA_CACHE,
     ),
@@ -178,7 +178,7 @@ _QUEUE: tuple[Panel, ...] = (
             "again. Above zero for minutes, tail latency suffers.",
             "每秒因 KV 缓存满而被打回的请求；每次都要重算。持续高于零，尾延迟会变差。",
         ),
-        series(lambda: sum_by(rate(selected(m.LLM_PREEMPTIONS_TOTAL), RATE_INTERVAL), "instance", "replica"), WHICH),
+        series(lambda: sum_by(rate(selected(m.LLM_PREEMPTIONS_TOTAL), RATE_INTERVAL), "instance", "replica"), REPLICA_NAME),
         requires=ENGINE, threshold=THRESHOLDS.preemption_rate, panel_id=ids.REPLICA_PREEMPTIONS,
     ),
     time_series(
@@ -188,7 +188,7 @@ _QUEUE: tuple[Panel, ...] = (
             "past is a problem (routing, prompts, evictions), a low level is not.",
             "5 分钟内命中 token 占查询 token 的比例。取决于业务：相对自身历史下降才是问题（路由、提示词、淘汰），绝对值低不是。",
         ),
-        series(lambda: max_by(selected(m.LLM_KV_CACHE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "replica"), WHICH),
+        series(lambda: max_by(selected(m.LLM_KV_CACHE_HIT_RATIO, window=EXPORTER_WINDOW), "instance", "replica"), REPLICA_NAME),
         requires=TRAFFIC, threshold=THRESHOLDS.hit_rate, max_value=1, width=6, panel_id=ids.REPLICA_HITS,
     ),
     table(
@@ -208,7 +208,7 @@ _QUEUE: tuple[Panel, ...] = (
             "Sequences of the recent mean length that fit into the free tokens; at 0 the next one waits.",
             "按近期平均长度，空闲 token 还能容纳的序列数；为 0 时新请求要排队。",
         ),
-        series(lambda: sum_by(selected(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), WHICH),
+        series(lambda: sum_by(selected(m.LLM_KV_CACHE_FREE_SEQUENCES), "instance", "replica"), REPLICA_NAME),
         requires=TRAFFIC, width=5, height=8, decimals=0,
     ),
     stat(
@@ -217,7 +217,7 @@ _QUEUE: tuple[Panel, ...] = (
             "At the growth of the last minute. A few minutes mean a queue soon; no value while it does not grow.",
             "按最近一分钟的增速估计。只剩几分钟说明很快要排队；不增长时无值。",
         ),
-        series(lambda: min_by(selected(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), WHICH),
+        series(lambda: min_by(selected(m.LLM_KV_CACHE_TIME_TO_FULL_SECONDS), "instance", "replica"), REPLICA_NAME),
         requires=(Requires.PRESSURE, Requires.TRAFFIC), width=5, height=8,
     ),
 )  # fmt: skip
@@ -277,7 +277,7 @@ _GPUS: tuple[Panel, ...] = (
             "Running requests of each data-parallel rank. Uneven bars come from the scheduler.",
             "各数据并行 rank 的运行请求数。不均匀即引擎调度器的问题。",
         ),
-        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"), f"{WHICH} {{{{rank}}}}"),
+        series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica", "rank"), f"{REPLICA_NAME} {{{{rank}}}}"),
         requires=ENGINE, width=8, height=7,
     ),
     time_series(
@@ -289,11 +289,11 @@ _GPUS: tuple[Panel, ...] = (
         ),
         series(
             lambda: sum_by(rate(selected(m.LLM_PROMPT_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica"),
-            Text(f"{WHICH} prompt", f"{WHICH} 提示"),
+            Text(f"{REPLICA_NAME} prompt", f"{REPLICA_NAME} 提示"),
         ),
         series(
             lambda: sum_by(rate(selected(m.LLM_GENERATION_TOKENS_TOTAL), RATE_INTERVAL), "instance", "replica"),
-            Text(f"{WHICH} generated", f"{WHICH} 生成"),
+            Text(f"{REPLICA_NAME} generated", f"{REPLICA_NAME} 生成"),
         ),
         requires=ENGINE, width=16, height=7, panel_id=ids.REPLICA_TOKENS,
     ),

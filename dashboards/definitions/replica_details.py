@@ -1,12 +1,12 @@
-"""Replica, for those who look closer: all stages of a request, what limits the measuring, and what only some engines have.
+"""Replica, details: all stages of a request, limits of the measurement, and engine-specific metrics.
 
-Mostly what only the full set of series holds; its row of the board is folded.
+Most of it needs the full set of series, so its rows are collapsed.
 """
 
 from __future__ import annotations
 
 from alerts.text import Text
-from dashboards.definitions.latency import WHICH, curves
+from dashboards.definitions.latency import REPLICA_NAME, curves
 from dashboards.definitions.status import TO_GPU
 from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, NumberFormat, Panel, column, series, status_history, table, time_series
@@ -82,7 +82,7 @@ MORE: tuple[Panel, ...] = (
         ),
         series(
             lambda: sum_by(rate(selected(m.LLM_RESPONSES_TOTAL), RATE_INTERVAL), "instance", "replica", "status"),
-            f"{WHICH} {{{{status}}}}", number_format=NumberFormat.REQUESTS,
+            f"{REPLICA_NAME} {{{{status}}}}", number_format=NumberFormat.REQUESTS,
         ),
         requires=(Requires.FULL, Requires.KIND),
     ),
@@ -94,7 +94,7 @@ MORE: tuple[Panel, ...] = (
         ),
         series(
             lambda: max_by(selected(m.LLM_LATENCY_OBSERVATIONS, window=EXPORTER_WINDOW), "instance", "replica", "stage"),
-            f"{WHICH} {{{{stage}}}}",
+            f"{REPLICA_NAME} {{{{stage}}}}",
         ),
         requires=(Requires.FULL, Requires.ENGINE),
     ),
@@ -107,7 +107,7 @@ MORE: tuple[Panel, ...] = (
         ),
         series(
             lambda: max_by(selected(m.LLM_LATENCY_ABOVE_TOP_BUCKET_RATIO, window=EXPORTER_WINDOW), "instance", "replica", "stage"),
-            f"{WHICH} {{{{stage}}}}",
+            f"{REPLICA_NAME} {{{{stage}}}}",
         ),
         requires=TRAFFIC, threshold=THRESHOLDS.saturated_share,
     ),
@@ -118,7 +118,7 @@ MORE: tuple[Panel, ...] = (
             "requests regardless of the replicas.",
             "接收请求的代理数（控制器所见的整个集群）。不健康的代理会丢掉客户端的请求，与副本无关。",
         ),
-        series(lambda: max_by(selected(m.LLM_PROXIES), "instance", "replica", "state"), f"{WHICH} {{{{state}}}}"),
+        series(lambda: max_by(selected(m.LLM_PROXIES), "instance", "replica", "state"), f"{REPLICA_NAME} {{{{state}}}}"),
         requires=(Requires.RAY, Requires.ENGINE),
     ),
     status_history(

@@ -1,4 +1,4 @@
-"""Shardwatch itself: can the other boards be believed?  Sources, ages, hangs, and what the daemon drops."""
+"""Shardwatch health: sources, data age, hung calls and dropped series of the daemon."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HOW_TO_READ = Text(
 
 
 def ours(metric: ExternalMetric) -> Expr:
-    """Return what every process tells of itself, of the daemons alone: with all jobs chosen there are strangers' too."""
+    """Return process metrics of the daemons alone: with the job variable on All, other jobs expose them too."""
     build = max_by(selected(m.SHARDWATCH_BUILD_INFO), *NODE)
     figure = selected(metric) if metric.kind is MetricKind.GAUGE else rate(selected(metric), RATE_INTERVAL)
     return and_on(figure, build, on=NODE)

@@ -1,4 +1,4 @@
-"""What users were promised, and how much of it they get: a part of the board Fleet."""
+"""SLO attainment and error budget; part of Fleet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _attainment(kind: str, title: Text, description: Text) -> Panel:
     )  # fmt: skip
 
 
-_ABOUT: dict[str, tuple[Text, Text, Text]] = {
+_TEXTS: dict[str, tuple[Text, Text, Text]] = {
     "first_token": (
         Text("{{model}} TTFT", "{{model}} TTFT"),
         Text("TTFT SLO attainment", "TTFT SLO 达成率"),
@@ -42,7 +42,7 @@ _ABOUT: dict[str, tuple[Text, Text, Text]] = {
         ),
     ),
 }  # fmt: skip
-_KINDS = tuple(kind for kind in _ABOUT if has_slo(kind))  # to any class of models; of no other can any be kept
+_KINDS = tuple(kind for kind in _TEXTS if has_slo(kind))
 _BY_MODEL: tuple[Panel, ...] = (
     time_series(
         Text("SLO attainment by model", "SLO 达成率（按模型）"),
@@ -51,12 +51,12 @@ _BY_MODEL: tuple[Panel, ...] = (
             "the gateway or the nodes.",
             "按模型的达标占比：TTFT 与 ITL。只有一个模型下降查其副本；全部下降查网关或节点。",
         ),
-        *(series(partial(attainment, kind, "model"), _ABOUT[kind][0]) for kind in _KINDS),
+        *(series(partial(attainment, kind, "model"), _TEXTS[kind][0]) for kind in _KINDS),
         requires=TRAFFIC, max_value=1, width=12, height=5,
     ),
 ) if _KINDS else ()  # fmt: skip
 SLO: tuple[Panel, ...] = (
-    *(_attainment(kind, *_ABOUT[kind][1:]) for kind in _KINDS),
+    *(_attainment(kind, *_TEXTS[kind][1:]) for kind in _KINDS),
     stat(
         Text("Error ratio", "错误率"),
         Text(

@@ -1,4 +1,4 @@
-"""The head of every board: is anything lost, and does somebody still measure?  Six figures, the same everywhere."""
+"""The first row of every dashboard: what is lost, and whether monitoring works."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STRAGGLER = (
 
 TO_NODE = DrillDown(DashboardUid.NODE, ("instance",))
 TO_GPU = DrillDown(DashboardUid.GPU_HEALTH, ("instance", "gpu"))
-TO_REPLICA = DrillDown(DashboardUid.REPLICA, ("instance", "replica"))  # many nodes call a replica alike
+TO_REPLICA = DrillDown(DashboardUid.REPLICA, ("instance", "replica"))  # replicas of several nodes may share a name
 
 
 def _exporters() -> Panel:
@@ -49,7 +49,7 @@ def _exporters() -> Panel:
     )
 
 
-def _cards() -> Panel:
+def _gpus() -> Panel:
     return stat(
         Text("GPUs lost", "掉卡 / 无应答"),
         Text(
@@ -141,8 +141,8 @@ def _missing() -> Panel:
 
 
 def status() -> Row:
-    """Return the head row."""
+    """Return the row."""
     return Row(
         title=Text("Current status", "当前状态"),
-        panels=(_exporters(), _cards(), _engines(), _frozen(), _alerts(), _missing()),
+        panels=(_exporters(), _gpus(), _engines(), _frozen(), _alerts(), _missing()),
     )

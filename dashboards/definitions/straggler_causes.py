@@ -1,4 +1,4 @@
-"""Why the others wait for a card, as one number a card: a table's cell can then say the cause in words."""
+"""The cause of a straggler as one number per GPU, so that a table's cell can show it as text."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ CAUSES = tuple(ValueMapping(place, _WORDS[cause], Colour.CRITICAL) for place, ca
 
 
 def cause() -> Expr:
-    """Return the place of the cause in ``CAUSES`` for each card that the others wait for."""
+    """Return the position of the cause in ``CAUSES`` for each straggler."""
     found: Expr | None = None
-    for place, one in enumerate(Cause, 1):
-        waited = selected(m.GPU_STRAGGLER, cause=one.value) * place
+    for place, cause_ in enumerate(Cause, 1):
+        waited = selected(m.GPU_STRAGGLER, cause=cause_.value) * place
         found = waited if found is None else found | waited
-    assert found is not None  # there are causes
+    assert found is not None  # Cause is not empty
     return found

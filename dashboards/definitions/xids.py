@@ -1,7 +1,7 @@
-"""XIDs of a card within the chosen time.
+"""XIDs of a GPU within the time range.
 
-The first event of most codes begins its counter at 1, and no increase sees it: only the few that leave a card useless
-stand at 0 before.  So the time of the newest counts as well, as in the alerts.
+The counter of most codes starts at 1 with their first event, which no increase covers: only the fatal codes are
+pre-initialised at 0. So the time of the newest event counts as well, as in the alerts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from exporter.model.xid_catalog import FATAL
 from exporter.promql import Expr, and_on, binary, increase, max_by, since, sum_by, unless
 
 BY = ("instance", "gpu", "xid")
-RESETTING = ", ".join(str(code) for code in sorted(FATAL))  # for texts: after these the card is of no use
+RESETTING = ", ".join(str(code) for code in sorted(FATAL))  # for texts: the GPU is unusable after these
 
 
 def counted() -> Expr:
-    """Count the XIDs of the chosen time, by card and code.
+    """Return the number of XIDs in the time range, by GPU and code.
 
-    Of a counter that is younger than the time, all is within it; of an event before the daemon's start there is the
-    time alone, and it counts as one.
+    A counter younger than the range counts whole; an event before the daemon's start has only a time, and counts as 1.
     """
     events = selected(m.GPU_XID_EVENTS_TOTAL)
     lately = since(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS)) < RANGE_SECONDS
@@ -30,9 +29,9 @@ def counted() -> Expr:
 
 
 def fresh() -> Expr:
-    """Return the new XIDs of each moment, of the codes that occurred within the chosen time.
+    """Return the new XIDs at each step, of the codes that occurred in the time range.
 
-    0 where there is none: cells alone, without their neighbours, Grafana gives no width.
+    0 where there is none: Grafana gives isolated cells no width.
     """
     ago = since(max_by(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *BY))
     rose = max_by(increase(selected(m.GPU_XID_EVENTS_TOTAL), RATE_INTERVAL), *BY) > 0
@@ -41,7 +40,7 @@ def fresh() -> Expr:
 
 
 def ago() -> Expr:
-    """Return how long ago each code was seen last, with what to do about it."""
+    """Return the time since each code was last seen, with the recommended action."""
     newest = max_by(selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS), *NODE, "uuid", "xid")
     said = binary("*", selected(m.GPU_XID_ACTION_INFO), since(newest), on=(*NODE, "uuid", "xid"), group_left=())
     return said.as_unit(Unit.SECONDS)

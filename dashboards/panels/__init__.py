@@ -1,8 +1,8 @@
-"""The typed layer over grafanalib: what a board may be made of.
+"""The typed layer over grafanalib that dashboards are built from.
 
-A board never touches raw JSON: it calls these factories with texts, queries made of metric objects, and thresholds of
-the alerts.  Units follow from the queries.  grafanalib is imported in this package only; it is dormant and writes an
-old schema, which ``normalise`` repairs.
+A dashboard contains no raw JSON: it calls these factories with texts, queries made of metric objects, and thresholds of
+the alerts. Units follow from the queries. grafanalib is imported in this package only; it is dormant and writes an old
+schema, which ``normalise`` converts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Annotations: marks over all curves of a board that say what happened then; from the same Prometheus."""
+"""Annotations of a dashboard: queries whose results are drawn as events over every graph."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from exporter.promql import Expr
 
 Json = dict[str, Any]
 
-STEP = "60s"  # the finest that Grafana asks annotations with, and within which it takes marks for one
+STEP = "60s"  # Grafana's smallest step of annotation queries, within which it merges events
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """One kind of mark.
+    """One annotation query.
 
-    ``expr`` is above 0 while the mark holds; with ``timed`` it is the time itself, in milliseconds since 1970: the
-    mark then stands where it belongs, not at the next step.  ``on``: drawn until somebody switches it off.
+    ``expr`` is above 0 while the event lasts; with ``timed`` its value is the time of the event, in milliseconds since
+    1970, and the annotation stands there rather than at the next step. ``on``: shown by default.
     """
 
     name: Text
@@ -36,7 +36,7 @@ class Annotation:
     on: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse words about labels that the query does not carry."""
+        """Raise DashboardError for a text that uses labels which the query does not have."""
         for label in _PLACEHOLDER.findall(f"{self.title.en} {self.title.zh} {self.text}"):
             if label not in self.expr.labels:
                 raise DashboardError(f"{self.name.en}: names {label!r}, which {self.expr} does not carry")

@@ -1,4 +1,4 @@
-"""From typed panels to grafanalib's objects, in one language."""
+"""Convert typed panels into grafanalib's objects, in one language."""
 
 from __future__ import annotations
 
@@ -18,52 +18,44 @@ from dashboards.variables import DATA_SOURCE
 
 Json = dict[str, Any]
 
-_NOW = {
-    PanelKind.STAT,
-    PanelKind.BAR_GAUGE,
-    PanelKind.GAUGE,
-    PanelKind.TABLE,
-}  # a dead series must not be shown as its last value
+# Instant queries: a series that has ended must not be shown with its last value.
+_INSTANT = {PanelKind.STAT, PanelKind.BAR_GAUGE, PanelKind.GAUGE, PanelKind.TABLE}
 _REDUCE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _TOOLTIP: Json = {"mode": "multi", "sort": "desc", "hideZeros": False}
 
 
-def draw(panel: Panel, language: Language) -> core.Panel:
-    """Return grafanalib's object of a panel; the grid position comes later."""
-    given: core.Panel = _DRAWERS[panel.kind](panel, language)
-    return given
+def convert(panel: Panel, language: Language) -> core.Panel:
+    """Return the grafanalib object of a panel, without its grid position."""
+    converted: core.Panel = _CONVERTERS[panel.kind](panel, language)
+    return converted
 
 
-def _words(panel: Panel, language: Language) -> Json:
+def _texts(panel: Panel, language: Language) -> Json:
     return {
         "title": panel.title.in_(language),
         "description": panel.description.in_(language),
-        "maxDataPoints": None,  # grafanalib's 100 would hide spikes on a long time range
+        "maxDataPoints": None,  # grafanalib's 100 hides spikes in long time ranges
         "id": panel.number,
     }
 
 
 def _base(panel: Panel, language: Language) -> Json:
-    targets = [_target(panel, place, one, language) for place, one in enumerate(panel.series)]
+    targets = [_target(panel, place, series, language) for place, series in enumerate(panel.series)]
     if panel.exporter_down is not None:
         down = Series(expr=panel.exporter_down, legend=EXPORTER_DOWN_TEXT)
         targets.append(_target(panel, len(targets), down, language))
-    return _words(panel, language) | {"dataSource": DATA_SOURCE, "targets": targets}
+    return _texts(panel, language) | {"dataSource": DATA_SOURCE, "targets": targets}
 
 
 def _target(panel: Panel, place: int, series: Series, language: Language) -> core.Target:
     trend = series.cell is Cell.TREND
-    form = (
-        "time_series"
-        if trend
-        else {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}.get(panel.kind, "time_series")
-    )
+    formats = {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}
     return core.Target(
         expr=str(series.expr),
         legendFormat=series.legend.in_(language),
         refId=ascii_uppercase[place],
-        instant=panel.kind in _NOW and not trend,
-        format=form,
+        instant=panel.kind in _INSTANT and not trend,
+        format="time_series" if trend else formats.get(panel.kind, "time_series"),
         intervalFactor=1,
         datasource=DATA_SOURCE,
     )
@@ -108,19 +100,21 @@ def _stat(panel: Panel, language: Language) -> core.Panel:
     )
 
 
-def _lines(panel: Panel, language: Language) -> core.Panel:
-    defaults = _defaults(panel, language, colour="palette-classic")  # by name, some of eight cards share a colour
+def _time_series(panel: Panel, language: Language) -> core.Panel:
+    defaults = _defaults(
+        panel, language, colour="palette-classic"
+    )  # by index: by name, several of eight GPUs share a colour
     style = {"mode": "dashed" if panel.threshold is not None else "off"}
     defaults["custom"] = {"thresholdsStyle": style, "stacking": {"mode": "normal" if panel.stacked else "none"}}
     if panel.threshold is not None and panel.max_value is None:
-        defaults["custom"]["axisSoftMax"] = _above(panel.threshold)
-    overrides = [_limit_line(place) for place, one in enumerate(panel.series) if one.dashed]
+        defaults["custom"]["axisSoftMax"] = _soft_max(panel.threshold)
+    overrides = [_limit_line(place) for place, series in enumerate(panel.series) if series.dashed]
     return core.TimeSeries(
         **_base(panel, language),
         unit=panel.series[0].unit,
         fillOpacity=30 if panel.stacked else 0,
         stacking={"mode": "normal" if panel.stacked else "none", "group": "A"},
-        legendCalcs=["lastNotNull", "max"] if panel.width >= _WIDE else [],  # in a list each series takes a line then
+        legendCalcs=["lastNotNull", "max"] if panel.width >= _WIDE else [],  # in a list each series then takes a line
         legendDisplayMode="table" if panel.width >= _WIDE else "list",
         legendPlacement="right" if panel.width >= _WIDE else "bottom",
         overrides=overrides,
@@ -133,12 +127,12 @@ def _lines(panel: Panel, language: Language) -> core.Panel:
 
 
 _WIDE = 12
-_THICKEST = 56  # pixels of a bar with its name: a node alone would fill the panel with one bar
-_MOST_CELLS = 100  # Grafana refuses to draw more cells than half of the panel's pixels
+_MAX_BAR_HEIGHT = 56  # pixels; a single bar would fill the panel
+_MAX_CELLS = 100  # Grafana draws no more cells than half of the panel's pixels
 
 
-def _above(threshold: Threshold) -> float:
-    """Return an axis' end at which the thresholds are in sight: an axis of zeros alone would end at 100, or 10000 %."""
+def _soft_max(threshold: Threshold) -> float:
+    """Return the axis' soft maximum that keeps thresholds visible: an axis of zeros alone ends at 100, or 10000 %."""
     return round(max(value for _, value in threshold.tiers()) * 1.2, 6)
 
 
@@ -150,10 +144,10 @@ def _limit_line(place: int) -> Json:
     return {"matcher": {"id": "byFrameRefID", "options": ascii_uppercase[place]}, "properties": properties}
 
 
-def _bars(panel: Panel, language: Language) -> core.Panel:
+def _bar_gauge(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
         "displayMode": "basic", "valueMode": "color", "namePlacement": "auto", "showUnfilled": True, "sizing": "manual",
-        "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": _THICKEST, "orientation": "horizontal",
+        "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": _MAX_BAR_HEIGHT, "orientation": "horizontal",
         "reduceOptions": _REDUCE, "legend": _no_legend(),
     }  # fmt: skip
     return grafanalib_types.BarGauge(
@@ -165,7 +159,7 @@ def _no_legend() -> Json:
     return {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []}
 
 
-def _dial(panel: Panel, language: Language) -> core.Panel:
+def _gauge(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
         "orientation": "auto", "showThresholdLabels": False, "showThresholdMarkers": True, "sizing": "auto",
         "minVizWidth": 75, "minVizHeight": 75, "reduceOptions": _REDUCE,
@@ -179,7 +173,7 @@ def _dial(panel: Panel, language: Language) -> core.Panel:
     )
 
 
-def _heat(panel: Panel, language: Language) -> core.Panel:
+def _heatmap(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
         "calculate": False, "cellGap": 1, "cellRadius": 0, "showValue": "never",
         "cellValues": {"unit": "cps"},
@@ -200,7 +194,7 @@ def _heat(panel: Panel, language: Language) -> core.Panel:
     )
 
 
-def _timeline(panel: Panel, language: Language) -> core.Panel:
+def _state_timeline(panel: Panel, language: Language) -> core.Panel:
     return core.StateTimeline(
         **_base(panel, language),
         showValue="never",
@@ -212,7 +206,7 @@ def _timeline(panel: Panel, language: Language) -> core.Panel:
     )
 
 
-def _history(panel: Panel, language: Language) -> core.Panel:
+def _status_history(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
         "rowHeight": 0.9, "colWidth": 0.95, "showValue": "never", "tooltip": _TOOLTIP,
         "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
@@ -220,13 +214,13 @@ def _history(panel: Panel, language: Language) -> core.Panel:
     defaults = _defaults(panel, language) | {"custom": {"fillOpacity": 85, "lineWidth": 0}}
     if panel.threshold is None and not panel.value_mappings:
         defaults["color"] = {"mode": "continuous-BlYlRd"}
-    base = _base(panel, language) | {"maxDataPoints": _MOST_CELLS}
+    base = _base(panel, language) | {"maxDataPoints": _MAX_CELLS}
     return grafanalib_types.StatusHistory(**base, kind=panel.kind.value, options=options, defaults=defaults)
 
 
 def _table(panel: Panel, language: Language) -> core.Panel:
     base = _base(panel, language) | {"transformations": tables.arrange(panel, language)}
-    if any(one.cell is Cell.TREND for one in panel.series):
+    if any(series.cell is Cell.TREND for series in panel.series):
         base["maxDataPoints"] = tables.TREND_POINTS
     return grafanalib_types.Table(
         **base,
@@ -239,29 +233,29 @@ def _table(panel: Panel, language: Language) -> core.Panel:
 
 def _text(panel: Panel, language: Language) -> core.Panel:
     content = panel.content.in_(language) if panel.content is not None else ""
-    base = _words(panel, language)
+    base = _texts(panel, language)
     return core.Text(**base, content=content, mode="markdown")
 
 
-def _alerts(panel: Panel, language: Language) -> core.Panel:
+def _alert_list(panel: Panel, language: Language) -> core.Panel:
     options: Json = {
         "viewMode": "list", "groupMode": "default", "groupBy": [], "maxItems": 20, "sortOrder": 3, "alertName": "",
         "dashboardAlerts": False, "alertInstanceLabelFilter": "", "showInactiveAlerts": False,
         "stateFilter": {"firing": True, "pending": True, "error": True, "noData": False, "normal": False},
     }  # fmt: skip
-    base = _words(panel, language)
+    base = _texts(panel, language)
     return grafanalib_types.AlertList(**base, kind=panel.kind.value, options=options)
 
 
-_DRAWERS = {
+_CONVERTERS = {
     PanelKind.STAT: _stat,
-    PanelKind.TIME_SERIES: _lines,
-    PanelKind.BAR_GAUGE: _bars,
-    PanelKind.GAUGE: _dial,
-    PanelKind.HEATMAP: _heat,
-    PanelKind.STATE_TIMELINE: _timeline,
-    PanelKind.STATUS_HISTORY: _history,
+    PanelKind.TIME_SERIES: _time_series,
+    PanelKind.BAR_GAUGE: _bar_gauge,
+    PanelKind.GAUGE: _gauge,
+    PanelKind.HEATMAP: _heatmap,
+    PanelKind.STATE_TIMELINE: _state_timeline,
+    PanelKind.STATUS_HISTORY: _status_history,
     PanelKind.TABLE: _table,
     PanelKind.TEXT: _text,
-    PanelKind.ALERTS: _alerts,
+    PanelKind.ALERTS: _alert_list,
 }

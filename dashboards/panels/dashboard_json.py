@@ -1,4 +1,4 @@
-"""What stands around the panels: variables, annotations, links, and the board itself, as grafanalib's objects."""
+"""The dashboard around its panels: variables, annotations and links, as grafanalib's objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grafanalib import core
 from alerts.text import Language, Text
 from dashboards.panels import grafanalib_types, normalise
 from dashboards.panels.annotations import Annotation, annotation_json
-from dashboards.panels.convert import draw
+from dashboards.panels.convert import convert
 from dashboards.panels.panel import Panel
 from dashboards.variables import DATA_SOURCE
 from exporter.catalog import metrics as m
@@ -31,7 +31,7 @@ _NAMES: dict[str, Text] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A panel or a row's heading with its place in the grid of 24 columns."""
+    """A panel or a row's title with its position in the grid of 24 columns."""
 
     panel: Panel | None
     title: Text
@@ -55,9 +55,9 @@ def render(
     language: Language,
     every_node: bool = True,
 ) -> Json:
-    """Return the board as Grafana's classic JSON, schema 42.
+    """Return the dashboard as Grafana's classic JSON, schema 42.
 
-    Without ``every_node`` the nodes have no All: Grafana begins with the first, and several can be chosen.
+    Without ``every_node`` the node variable has no All option: Grafana selects the first node, and more can be added.
     """
     made = core.Dashboard(
         title=title.in_(language),
@@ -70,9 +70,9 @@ def render(
         timezone="browser",
         time=core.Time("now-1h", "now"),
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
-        panels=[_place(one, language) for one in placed],
+        panels=[_place(item, language) for item in placed],
         templating=core.Templating(list=_variables(language, every_node=every_node)),
-        annotations=core.Annotations(list=[annotation_json(one, language) for one in annotations]),
+        annotations=core.Annotations(list=[annotation_json(annotation, language) for annotation in annotations]),
         links=[_siblings(language)],
     )
     return normalise.dashboard(normalise.plain(made))
@@ -81,11 +81,11 @@ def render(
 def _place(placed: Placed, language: Language) -> core.Panel:
     grid = core.GridPos(h=placed.height, w=placed.width, x=placed.left, y=placed.top)
     if placed.panel is None:
-        inside = [_place(one, language) for one in placed.inside]
+        inside = [_place(item, language) for item in placed.inside]
         row = core.RowPanel(title=placed.title.in_(language), collapsed=placed.collapsed, panels=inside)
         row.gridPos, row.id = grid, placed.number
         return row
-    made = draw(placed.panel, language)
+    made = convert(placed.panel, language)
     made.gridPos, made.id = grid, placed.number
     return made
 
@@ -101,13 +101,13 @@ def _variables(language: Language, *, every_node: bool) -> list[core.Template]:
     source = grafanalib_types.Variable(
         name="datasource", label=_DATA_SOURCE.in_(language), type="datasource", query="prometheus", refresh=1
     )
-    build, up, cards = m.SHARDWATCH_BUILD_INFO.name, m.LLM_UP.name, m.GPU_UP.name
+    build, llm_up, gpu_up = m.SHARDWATCH_BUILD_INFO.name, m.LLM_UP.name, m.GPU_UP.name
     queries = {
         "job": f"label_values({build}, job)",
         "instance": f"label_values({build}{{{_JOB}}}, instance)",
-        "model": f"label_values({up}{{{_INSTANCE}}}, model)",
-        "replica": f'label_values({up}{{{_INSTANCE},model=~"$model"}}, replica)',
-        "gpu": f"label_values({cards}{{{_INSTANCE}}}, gpu)",
+        "model": f"label_values({llm_up}{{{_INSTANCE}}}, model)",
+        "replica": f'label_values({llm_up}{{{_INSTANCE},model=~"$model"}}, replica)',
+        "gpu": f"label_values({gpu_up}{{{_INSTANCE}}}, gpu)",
     }
     with_all = {name: every_node or name != "instance" for name in queries}
     return [source, *(_variable(name, query, language, with_all=with_all[name]) for name, query in queries.items())]
@@ -120,9 +120,11 @@ def _variable(name: str, query: str, language: Language, *, with_all: bool) -> c
         type="query",
         query=query,
         dataSource=DATA_SOURCE,
-        refresh=2,  # with the time range: a node that joined an hour ago is in the list
+        refresh=2,  # on every change of the time range, so that new nodes are listed
         sort=3 if name == "gpu" else 1,
         includeAll=with_all,
         multi=True,
-        allValue=".*" if name in {"model", "replica", "gpu"} else ".+",  # facts of free cards have an empty replica
+        allValue=".*"
+        if name in {"model", "replica", "gpu"}
+        else ".+",  # info metrics of free GPUs have an empty replica
     )

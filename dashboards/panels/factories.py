@@ -1,7 +1,7 @@
-"""The factories that boards call; queries are given as functions, so that whatever is wrong names the panel.
+"""The factories of panels; queries are passed as functions, so that every error names its panel.
 
-A metric that vanished from the catalogue, a label that was dropped, two units that do not agree: each stops the build
-with ``DashboardError``, whose message begins with the panel's title.
+A metric that is no longer in the catalogue, a missing label, or two units that differ raise ``DashboardError``, whose
+message begins with the panel's title.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MakeExpr = Callable[[], Expr]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A series whose query has not been made yet."""
+    """A series whose query is not built yet."""
 
     make_expr: MakeExpr
     legend: Text
@@ -46,12 +46,12 @@ def series(
     dashed: bool = False,
     requires: tuple[Requires, ...] = (),
 ) -> Query:
-    """Return one query and the name of its series, ``{{label}}`` templates included.
+    """Return a query and the name of its series, which may contain ``{{label}}`` templates.
 
-    ``dashed`` draws a limit rather than a figure.  ``requires`` are beyond the panel's.
+    ``dashed`` marks a limit rather than a measured value. ``requires`` are added to the panel's.
     """
-    panel_id = legend if isinstance(legend, Text) else Text(legend, legend)
-    return Query(make_expr=make_expr, legend=panel_id, number_format=number_format, dashed=dashed, requires=requires)
+    name = legend if isinstance(legend, Text) else Text(legend, legend)
+    return Query(make_expr=make_expr, legend=name, number_format=number_format, dashed=dashed, requires=requires)
 
 
 def column(
@@ -67,9 +67,9 @@ def column(
     summed: bool = False,
     decimals: int | None = None,
 ) -> Query:
-    """Return one column of a table; the query is brought to the table's rows by the largest value, or the sum.
+    """Return a column of a table; the query is aggregated to the table's rows by maximum, or by sum.
 
-    A trend (``Cell.TREND``) is a small curve over the chosen time; all other cells are of now.
+    A trend (``Cell.TREND``) is a sparkline over the time range; all other cells show the current value.
     """
     return Query(
         make_expr=make_expr,
@@ -85,33 +85,33 @@ def column(
     )
 
 
-def _make(kind: PanelKind, title: Text, description: Text, queries: tuple[Query, ...], bring: Callable[[Query, Expr], Expr],
+def _make(kind: PanelKind, title: Text, description: Text, queries: tuple[Query, ...], aggregate: Callable[[Query, Expr], Expr],
           *, panel_id: panel_ids.PanelId | None = None, rows: tuple[str, ...] = (), **more: object) -> Panel:  # fmt: skip
-    made = []
-    for one in queries:
+    built = []
+    for query in queries:
         try:
-            expr = bring(one, one.make_expr())
+            expr = aggregate(query, query.make_expr())
         except (ShardwatchError, AttributeError, KeyError) as error:
             raise DashboardError(f"{title.en}: {error}") from error
-        made.append(
+        built.append(
             Series(
-                expr=expr, legend=one.legend, threshold=one.threshold, number_format=one.number_format, value_mappings=one.value_mappings, cell=one.cell,
-                max_value=one.max_value, dashed=one.dashed, requires=one.requires, decimals=one.decimals,
+                expr=expr, legend=query.legend, threshold=query.threshold, number_format=query.number_format, value_mappings=query.value_mappings, cell=query.cell,
+                max_value=query.max_value, dashed=query.dashed, requires=query.requires, decimals=query.decimals,
             )
         )  # fmt: skip
     number = panel_id.number if panel_id is not None else None
-    given = {
+    fields = {
         "kind": kind,
         "title": title,
         "description": description,
-        "series": tuple(made),
+        "series": tuple(built),
         "number": number,
         "rows": rows,
     }
-    return Panel(**given, **more)  # type: ignore[arg-type]
+    return Panel(**fields, **more)  # type: ignore[arg-type]
 
 
-def _as_is(_one: Query, expr: Expr) -> Expr:
+def _unchanged(_query: Query, expr: Expr) -> Expr:
     return expr
 
 
@@ -128,9 +128,9 @@ def stat(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Return a panel with one current figure; it says when the exporters are down."""
+    """Return a panel with one current value; it shows when the exporters are down."""
     return _make(
-        PanelKind.STAT, title, description, queries, _as_is,
+        PanelKind.STAT, title, description, queries, _unchanged,
         requires=requires, threshold=threshold, value_mappings=value_mappings, width=width, height=height, decimals=decimals, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
@@ -150,9 +150,9 @@ def time_series(
     drill_down: tuple[DrillDown, ...] = (),
     traces: str = "",
 ) -> Panel:
-    """Curves over time; thresholds are lines.  ``traces`` is the label that names the service to look for."""
+    """Return graphs over time, with thresholds as lines.  ``traces`` is the label that names the traced service."""
     return _make(
-        PanelKind.TIME_SERIES, title, description, queries, _as_is,
+        PanelKind.TIME_SERIES, title, description, queries, _unchanged,
         requires=requires, threshold=threshold, min_value=min_value, max_value=max_value, stacked=stacked, width=width, height=height, panel_id=panel_id,
         drill_down=drill_down, traces=traces,
     )  # fmt: skip
@@ -171,9 +171,9 @@ def bar_gauge(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Draw one bar a series, side by side: the one that differs stands out."""
+    """Return a panel with one bar per series."""
     return _make(
-        PanelKind.BAR_GAUGE, title, description, queries, _as_is,
+        PanelKind.BAR_GAUGE, title, description, queries, _unchanged,
         requires=requires, threshold=threshold, min_value=min_value, max_value=max_value, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
@@ -190,9 +190,9 @@ def gauge(
     height: int = 4,
     panel_id: panel_ids.PanelId | None = None,
 ) -> Panel:
-    """Return a panel with one figure between two bounds; it says when the exporters are down."""
+    """Return a gauge: one value between two bounds; it shows when the exporters are down."""
     return _make(
-        PanelKind.GAUGE, title, description, queries, _as_is,
+        PanelKind.GAUGE, title, description, queries, _unchanged,
         min_value=min_value, max_value=max_value, requires=requires, threshold=threshold, width=width, height=height, panel_id=panel_id,
     )  # fmt: skip
 
@@ -207,13 +207,13 @@ def heatmap(
     height: int = 8,
     panel_id: panel_ids.PanelId | None = None,
 ) -> Panel:
-    """Where observations lie over time: rates of a histogram's buckets, which must carry ``le`` and nothing else."""
-    one = (series(make_expr, "{{le}}"),)
+    """Return a heatmap of a histogram: rates of its buckets, whose only label must be ``le``."""
+    buckets = (series(make_expr, "{{le}}"),)
     return _make(
         PanelKind.HEATMAP,
         title,
         description,
-        one,
+        buckets,
         _buckets,
         requires=requires,
         width=width,
@@ -222,7 +222,7 @@ def heatmap(
     )
 
 
-def _buckets(_one: Query, expr: Expr) -> Expr:
+def _buckets(_query: Query, expr: Expr) -> Expr:
     if expr.labels != frozenset({"le"}):
         raise DashboardError("a heat map takes buckets summed by le")
     return expr
@@ -239,9 +239,9 @@ def state_timeline(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Named states over time, one strip a series."""
+    """Return named states over time, one strip per series."""
     return _make(
-        PanelKind.STATE_TIMELINE, title, description, queries, _as_is,
+        PanelKind.STATE_TIMELINE, title, description, queries, _unchanged,
         value_mappings=value_mappings, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
@@ -260,9 +260,9 @@ def status_history(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Draw a coloured cell for each series and moment: a heat map whose rows have names."""
+    """Return coloured cells over time, one row per series."""
     return _make(
-        PanelKind.STATUS_HISTORY, title, description, queries, _as_is,
+        PanelKind.STATUS_HISTORY, title, description, queries, _unchanged,
         threshold=threshold, min_value=min_value, max_value=max_value, value_mappings=value_mappings, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
@@ -279,27 +279,27 @@ def table(
     panel_id: panel_ids.PanelId | None = None,
     drill_down: tuple[DrillDown, ...] = (),
 ) -> Panel:
-    """Return a row for each combination of labels and a column for each query.
+    """Return a table: a row for each combination of labels, a column for each query.
 
-    Only the first column must have data: a card that lacks a signal keeps its row, with an empty cell.
+    Only the first column must have data: a GPU that lacks a signal keeps its row, with an empty cell.
     """
 
-    def bring(one: Query, expr: Expr) -> Expr:
-        return (sum_by if one.summed else max_by)(expr, *rows)
+    def aggregate(query: Query, expr: Expr) -> Expr:
+        return (sum_by if query.summed else max_by)(expr, *rows)
 
     return _make(
-        PanelKind.TABLE, title, description, columns, bring,
+        PanelKind.TABLE, title, description, columns, aggregate,
         rows=rows, sort=sort, requires=requires, width=width, height=height, panel_id=panel_id, drill_down=drill_down,
     )  # fmt: skip
 
 
 def text_panel(title: Text, description: Text, content: Text, *, width: int = 24, height: int = 3) -> Panel:
-    """Words that help to read the board; Markdown."""
+    """Return a panel of Markdown text."""
     return Panel(
         kind=PanelKind.TEXT, title=title, description=description, content=content, width=width, height=height
     )
 
 
 def alert_list(title: Text, description: Text, *, width: int = 8, height: int = 8) -> Panel:
-    """List the alerts that fire or are pending, as Grafana knows them."""
+    """Return Grafana's list of firing and pending alerts."""
     return Panel(kind=PanelKind.ALERTS, title=title, description=description, width=width, height=height)

@@ -1,4 +1,4 @@
-"""Pieces of a panel's field configuration: threshold steps, named values, links; as Grafana's JSON."""
+"""Parts of a panel's field configuration as Grafana's JSON: threshold steps, value mappings, links."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ LABELS: dict[str, Text] = {
 
 
 def label_name(label: str, language: Language) -> str:
-    """Return a label's heading in a table."""
+    """Return the column title of a label in a table."""
     return LABELS[label].in_(language)
 
 
 def steps(threshold: Threshold | None) -> list[Json]:
-    """Return threshold steps, the lowest first; without a threshold nothing is judged."""
+    """Return threshold steps, the lowest first; a single neutral step without a threshold."""
     if threshold is None:
         return [_step(Colour.PLAIN, None)]
     tiers = dict(threshold.tiers())
@@ -105,7 +105,7 @@ def exporter_down_field(ref: str, language: Language) -> Json:
 
 
 def link(drill_down: DrillDown, language: Language, *, table: bool) -> Json:
-    """Link to another board with time and variables kept, and the series' labels as variables."""
+    """Return the link to another dashboard that keeps time and variables and sets variables from the series' labels."""
     parts = ["${__url_time_range}", "${datasource:queryparam}"]
     for name in VARIABLES:
         if name not in drill_down.labels:

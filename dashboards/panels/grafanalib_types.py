@@ -1,7 +1,7 @@
-"""grafanalib's panels where they still serve, and subclasses where they are stale or missing.
+"""grafanalib's panels, and replacements for those that are outdated or missing in it.
 
-Stale in grafanalib 0.7.1: table (Angular cell styles), bar gauge and gauge (options where Grafana no longer looks),
-heat map (Angular).  Missing: status history, alert list.  Each subclass writes what Grafana 13 reads.
+Outdated in grafanalib 0.7.1: table (Angular cell styles), bar gauge and gauge (options where Grafana no longer reads
+them), heatmap (Angular). Missing: status history, alert list. Each replacement writes what Grafana 13 reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @attr.s
 class Modern(core.Panel):  # type: ignore[misc]
-    """A panel of any type, with its options and field configuration said outright."""
+    """A panel of any type with explicit options and field configuration."""
 
     kind: str = attr.ib(default="")
     options: Json = attr.ib(factory=dict)
@@ -36,31 +36,31 @@ class Modern(core.Panel):  # type: ignore[misc]
 
 
 class Table(Modern):
-    """A table with cell options of its columns."""
+    """A table whose columns have cell options."""
 
 
 class BarGauge(Modern):
-    """Bars side by side."""
+    """A bar gauge."""
 
 
 class Gauge(Modern):
-    """A dial."""
+    """A gauge."""
 
 
 class Heatmap(Modern):
-    """A heat map over a classic histogram's buckets."""
+    """A heatmap over a classic histogram's buckets."""
 
 
 class StatusHistory(Modern):
-    """Coloured cells over time."""
+    """A status history."""
 
 
 class AlertList(Modern):
-    """The alerts that fire."""
+    """An alert list."""
 
 
 class Variable(core.Template):  # type: ignore[misc]
-    """A variable whose ``current`` Grafana 13 reads: everything, or the first data source or node."""
+    """A variable with a ``current`` value as Grafana 13 reads it: All, or the first data source or node."""
 
     def to_json_data(self) -> Json:
         """Return Grafana's JSON, without the keys of old versions."""
@@ -71,7 +71,7 @@ class Variable(core.Template):  # type: ignore[misc]
             return given | {"includeAll": False, "multi": False, "options": []}
         given |= {"includeAll": bool(self.includeAll), "multi": True, "options": []}
         if not self.includeAll:
-            return given  # without a current value Grafana takes the first
+            return given  # without a current value Grafana selects the first
         return given | {
             "allValue": self.allValue,
             "current": {"selected": True, "text": ["All"], "value": ["$__all"]},

@@ -1,7 +1,7 @@
-"""Repair what grafanalib writes: from its schema 12 to classic schema 42, as Grafana 13 reads it.
+"""Convert grafanalib's output, its schema 12, into classic schema 42, as Grafana 13 reads it.
 
-Kept are the keys that Grafana knows; nulls, keys of dead versions and empty lists without meaning go.  What each
-repair prevents stands beside it.
+Keys that Grafana knows are kept; nulls, keys of old versions and meaningless empty lists are removed. A comment beside
+each conversion states what it prevents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from grafanalib._gen import DashboardEncoder
 
 Json = dict[str, Any]
 
-SCHEMA = 42  # an older number makes Grafana run thirty migrations on what needs none
+SCHEMA = 42  # with an older number Grafana runs thirty needless migrations
 _BOARD = (
     "annotations", "description", "editable", "graphTooltip", "id", "links", "panels", "refresh", "schemaVersion",
     "tags", "templating", "time", "timepicker", "timezone", "title", "uid", "version",
@@ -27,32 +27,32 @@ _TARGET = ("datasource", "expr", "format", "instant", "legendFormat", "refId")
 
 
 def plain(thing: object) -> Json:
-    """Return what grafanalib would write, as plain data."""
+    """Return grafanalib's output as plain data."""
     data: Json = json.loads(json.dumps(thing, cls=DashboardEncoder))
     return data
 
 
 def dashboard(data: Json) -> Json:
-    """Repair a whole board."""
+    """Return the converted JSON of a dashboard."""
     kept = {key: data[key] for key in _BOARD if key in data}
     kept["schemaVersion"] = SCHEMA
-    kept["id"] = None  # an id would overwrite a stranger's board; the uid is what identifies
+    kept["id"] = None  # an id would overwrite another dashboard; the uid identifies
     kept["timepicker"] = {}
-    kept["panels"] = [_row(one) if one["type"] == "row" else _panel(one) for one in kept["panels"]]
-    kept["links"] = [_without_nulls(one) for one in kept["links"]]
+    kept["panels"] = [_row(panel) if panel["type"] == "row" else _panel(panel) for panel in kept["panels"]]
+    kept["links"] = [_without_nulls(item) for item in kept["links"]]
     return kept
 
 
 def _row(data: Json) -> Json:
     kept = {key: data[key] for key in _ROW}
-    kept["panels"] = [_panel(one) for one in kept["panels"]]
+    kept["panels"] = [_panel(panel) for panel in kept["panels"]]
     return kept
 
 
 def _panel(data: Json) -> Json:
     kept = {key: data[key] for key in _PANEL if data.get(key) is not None}
-    kept["targets"] = [_target(one) for one in kept.get("targets", [])]
-    if kept["type"] in {"text", "alertlist"}:  # they ask nothing
+    kept["targets"] = [_target(target) for target in kept.get("targets", [])]
+    if kept["type"] in {"text", "alertlist"}:  # they have no queries
         for key in ("targets", "datasource", "fieldConfig"):
             kept.pop(key, None)
     if not kept.get("transformations"):
@@ -71,11 +71,11 @@ def _defaults(defaults: Json) -> Json:
     custom = defaults.get("custom")
     if custom is not None:
         if custom.get("scaleDistribution", {}).get("type") == "linear":
-            custom["scaleDistribution"] = {"type": "linear"}  # "log": 2 beside it is read as a logarithmic axis
+            custom["scaleDistribution"] = {"type": "linear"}  # Grafana reads "log": 2 as a logarithmic axis
         if "stacking" in custom:
             custom["stacking"].setdefault("group", "A")
     if not defaults.get("thresholds", {}).get("steps"):
-        defaults.pop("thresholds", None)  # without a base step Grafana draws its own red line at 80
+        defaults.pop("thresholds", None)  # without a base step Grafana draws a red line at 80
     if not defaults.get("links"):
         defaults.pop("links", None)
     if not defaults.get("custom"):
@@ -84,7 +84,7 @@ def _defaults(defaults: Json) -> Json:
 
 
 def _restore_base(config: Json) -> None:
-    """Put the null back under the lowest step: it stands for minus infinity."""
+    """Set the lowest step's value to null, which stands for minus infinity."""
     for thresholds in _thresholds(config):
         thresholds["steps"][0].setdefault("value", None)
 
@@ -92,20 +92,20 @@ def _restore_base(config: Json) -> None:
 def _thresholds(config: Json) -> list[Json]:
     found = [config["defaults"]["thresholds"]] if "thresholds" in config["defaults"] else []
     for override in config["overrides"]:
-        found += [one["value"] for one in override["properties"] if one["id"] == "thresholds"]
+        found += [item["value"] for item in override["properties"] if item["id"] == "thresholds"]
     return found
 
 
 def _target(data: Json) -> Json:
     kept = {key: data[key] for key in _TARGET}
-    kept["range"] = not kept["instant"]  # else Grafana runs a table's query over the whole range, too
+    kept["range"] = not kept["instant"]  # else Grafana runs a table's query over the range as well
     kept["editorMode"] = "code"
     return kept
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(one) for one in value]
+        return [_without_nulls(item) for item in value]
     return value

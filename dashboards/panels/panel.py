@@ -1,4 +1,4 @@
-"""What a panel is: typed records, and what is refused when one is made."""
+"""Panels as typed records, with the checks of their fields."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from exporter.catalog.spec import Unit
 from exporter.promql import Expr
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-MAX_TITLE_LENGTH = 60  # characters of a title that fit over a narrow panel
+MAX_TITLE_LENGTH = 60  # characters; longer ones are cut off in a narrow panel
 
 
 class PanelKind(Enum):
-    """The kinds of panels; the value is Grafana's type."""
+    """The panel types; the value is Grafana's name."""
 
     STAT = "stat"
     TIME_SERIES = "timeseries"
@@ -36,7 +36,7 @@ class PanelKind(Enum):
 
 
 class Colour(Enum):
-    """One meaning each, on all boards; told apart by people who see no red or green (after Okabe and Ito)."""
+    """One meaning per colour on all dashboards, distinguishable without red and green (after Okabe and Ito)."""
 
     GOOD = "#009E73"
     WARNING = "#E69F00"
@@ -47,7 +47,7 @@ class Colour(Enum):
 
 
 class Cell(Enum):
-    """How a column of a table shows its figure; a fact's is 1 and left out, since its labels say all."""
+    """How a table's column shows its value; an info metric's is always 1 and hidden: its labels hold the data."""
 
     PLAIN = "auto"
     BAR = "gauge"
@@ -58,7 +58,7 @@ class Cell(Enum):
 
 
 class NumberFormat(Enum):
-    """How a number without a unit of its own is written; the value is Grafana's unit."""
+    """The format of a number that has no unit; the value is Grafana's unit."""
 
     COUNT = "short"
     FACTOR = "none"
@@ -70,7 +70,7 @@ class NumberFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueMapping:
-    """A value that has a name: 0 is ``down``, say."""
+    """A text for a value: 0 is ``down``, for example."""
 
     value: float
     text: Text
@@ -79,7 +79,7 @@ class ValueMapping:
 
 @dataclass(frozen=True, slots=True)
 class DrillDown:
-    """A link from a figure to another board, with these labels of the series as its variables."""
+    """A link to another dashboard that sets variables from these labels of the series."""
 
     to: panel_ids.DashboardUid
     labels: tuple[str, ...]
@@ -102,9 +102,9 @@ _UNITS: dict[tuple[Unit, bool], str] = {
 
 
 def unit_of(expr: Expr, number_format: NumberFormat | None) -> str:
-    """Return Grafana's unit of an expression; ``number_format`` may only refine what has no unit of its own.
+    """Return Grafana's unit of an expression; ``number_format`` only refines what has no unit of its own.
 
-    A ratio may be shown as a factor: 1.5 times the mean is not read as 150 %; or as a power of ten.
+    A ratio may be shown as a factor (1.5 times the mean is not read as 150 %) or as a power of ten.
     """
     if expr.unit is None:
         raise DashboardError(f"the unit of {expr} is not known: state it with as_unit")
@@ -125,7 +125,7 @@ def unit_of(expr: Expr, number_format: NumberFormat | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One query of a panel and the name of its series; in a table, one column."""
+    """A query of a panel and the name of its series; in a table, a column."""
 
     expr: Expr
     legend: Text
@@ -140,13 +140,13 @@ class Series:
 
     @property
     def unit(self) -> str:
-        """Grafana's unit."""
+        """Return Grafana's unit."""
         return unit_of(self.expr, self.number_format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel, in both languages.  ``number`` is its id where an alert's link must find it."""
+    """A panel in both languages.  ``number`` is its id if alerts link to it."""
 
     kind: PanelKind
     title: Text
@@ -163,13 +163,13 @@ class Panel:
     decimals: int | None = None
     stacked: bool = False
     drill_down: tuple[DrillDown, ...] = ()
-    traces: str = ""  # label of the series that names the service whose traces explain it
-    rows: tuple[str, ...] = ()  # labels that make a table's row
-    sort: tuple[str, ...] = ()  # the English titles of the columns that a table is sorted by, largest first
+    traces: str = ""  # label that names the service in the traces
+    rows: tuple[str, ...] = ()  # labels that identify a table's row
+    sort: tuple[str, ...] = ()  # English titles of the columns to sort by, largest first
     content: Text | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would be wrong or mute in Grafana."""
+        """Raise DashboardError for what Grafana would show wrongly or not at all."""
         name = self.title.en
         for what, said in (("title", self.title), ("description", self.description)):
             if not said.en.strip() or not said.zh.strip():
@@ -213,20 +213,22 @@ class Panel:
 
     @property
     def exporter_down(self) -> Expr | None:
-        """Return the query that has data only while the exporters are down; None where a panel has none."""
+        """Return the query that has data only while the exporters are down; None if the panel has none."""
         if self.kind not in {PanelKind.STAT, PanelKind.GAUGE}:
             return None
         return exporter_down(*(series.expr for series in self.series))
 
     @property
     def no_value(self) -> Text:
-        """Return the text in place of a missing value: everything that the figure requires."""
-        said = [NO_VALUE[one] for one in self.requires]
-        return Text(" / ".join(one.en for one in said), " / ".join(one.zh for one in said)) if said else NO_DATA
+        """Return the text for a missing value: everything that the panel requires."""
+        texts = [NO_VALUE[requirement] for requirement in self.requires]
+        return (
+            Text(" / ".join(text.en for text in texts), " / ".join(text.zh for text in texts)) if texts else NO_DATA
+        )
 
     @property
     def no_data(self) -> Text:
-        """Return the text of the panel without data; only panels with a single figure detect a down exporter themselves."""
+        """Return the text for a panel without data; only single-value panels detect a down exporter themselves."""
         said = self.no_value
         if not self.requires or self.kind in {PanelKind.STAT, PanelKind.GAUGE}:
             return said

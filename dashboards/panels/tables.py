@@ -1,4 +1,4 @@
-"""Tables: one row for each combination of labels, one column for each query, as Grafana arranges and colours them."""
+"""Tables: one row per combination of labels, one column per query, as Grafana's transformations and overrides."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, Series
 
 Json = dict[str, Any]
 
-TREND_POINTS = 100  # as many as a cell has pixels, about
+TREND_POINTS = 100  # about one per pixel of a cell
 _LEAST_WIDTHS = {"instance": 130, "replica": 100, "model": 150, "source": 290}
-_NARROWEST = 80  # pixels of a table's column; Grafana's 150 push the last columns out of sight
+_MIN_WIDTH = 80  # pixels; Grafana's default of 150 hides the last columns
 _TREND_WIDTH = 110
 _WIDTHS = {
     "gpu": 70, "rank": 70, "xid": 70, "link": 70, "engine": 90, "window": 80, "class": 110, "action": 220, "signal": 190,
@@ -23,8 +23,8 @@ _WIDTHS = {
 
 
 def options(panel: Panel, language: Language) -> Json:
-    """Return the options: how it is sorted; by its first labels unless the panel names columns, largest first."""
-    columns = {one.legend.en: one.legend.in_(language) for one in panel.series}
+    """Return the panel options: the sort order, by the labels unless the panel names columns (largest first)."""
+    columns = {series.legend.en: series.legend.in_(language) for series in panel.series}
     for name in panel.sort:
         if name not in columns:
             raise DashboardError(f"{panel.title.en}: sorted by a column {name!r} that it does not have")
@@ -37,42 +37,43 @@ def options(panel: Panel, language: Language) -> Json:
 
 
 def defaults(panel: Panel, language: Language) -> Json:
-    """Return what holds for a column unless its override says otherwise."""
+    """Return the field defaults of every column."""
     return {
         "color": {"mode": "thresholds"}, "noValue": panel.no_data.in_(language), "mappings": [],
         "custom": {
             "align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True,
-            "minWidth": _NARROWEST,
+            "minWidth": _MIN_WIDTH,
         },
         "thresholds": {"mode": "absolute", "steps": steps(None)},
     }  # fmt: skip
 
 
 def overrides(panel: Panel, language: Language) -> list[Json]:
-    """Return each column its look: figures, then links, then labels."""
-    found = [_column(one, language) for one in panel.series if one.cell is not Cell.FACT]
+    """Return the overrides by column: values first, then links, then labels."""
+    found = [_column(series, language) for series in panel.series if series.cell is not Cell.FACT]
     found += [_row_link(panel.drill_down, label, language) for label in panel.rows if _leads(panel.drill_down, label)]
     return found + [_label(label, language) for label in panel.rows]
 
 
 def arrange(panel: Panel, language: Language) -> list[Json]:
-    """Make trends of ranges, join the columns' frames by their labels, drop the time, name and order what is left.
+    """Return the transformations: trends, a join by the row's labels, and the columns' names and order.
 
-    Each trend is made from its own query alone: a table of one row has one moment, and would be taken for a curve.
+    Each trend is made from its own query alone: a table with one row has one moment and would be taken for a time
+    series.
     """
     single = len(panel.series) == 1
     labels = {label: label_name(label, language) for label in panel.rows}
     figures: dict[str, str] = {}
     hidden, trends = {"Time": True}, []
-    for ref, one in zip(ascii_uppercase, panel.series, strict=False):
+    for ref, series in zip(ascii_uppercase, panel.series, strict=False):
         value = "Value" if single else f"Value #{ref}"
-        if one.cell is Cell.FACT:
+        if series.cell is Cell.FACT:
             hidden[value] = True
             continue
-        if one.cell is Cell.TREND:
+        if series.cell is Cell.TREND:
             value = f"Trend #{ref}"
             trends.append(_trend(ref))
-        figures[value] = one.legend.in_(language)
+        figures[value] = series.legend.in_(language)
     names = labels | figures
     if len(set(names.values())) != len(names):
         raise DashboardError(f"{panel.title.en}: two columns with one name")
@@ -96,7 +97,7 @@ def _row_link(drills: tuple[DrillDown, ...], label: str, language: Language) -> 
 
 
 def _label(label: str, language: Language) -> Json:
-    """Return a label's column its width, and a dash where the label is empty: not the words for a table without rows."""
+    """Return the override of a label's column: its width, and a dash for an empty label."""
     properties: list[Json] = [{"id": "noValue", "value": "–"}]
     if label in _WIDTHS:
         properties.append({"id": "custom.width", "value": _WIDTHS[label]})
@@ -116,7 +117,7 @@ def _column(series: Series, language: Language) -> Json:
     ]
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
-        properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column make watts a hair
+        properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column flatten watts
     if series.max_value is not None:
         properties.append({"id": "max", "value": series.max_value})
     if series.decimals is not None:
@@ -131,7 +132,7 @@ def _cell(cell: Cell) -> Json:
 
 
 def _curve(series: Series) -> list[Json]:
-    """Draw the curve alone: the value that Grafana writes beside it is the last one, of a dead exporter too."""
+    """Return the sparkline without a value: Grafana would print the last one, of a down exporter too."""
     cell = {"type": series.cell.value, "hideValue": True, "drawStyle": "line", "lineWidth": 1, "fillOpacity": 15}
     found: list[Json] = [
         {"id": "unit", "value": series.unit},

@@ -1,7 +1,7 @@
-"""Draw the generated boards from live data: ``python -m dashboards.preview``; it is not Grafana, and says so.
+"""Draw the generated dashboards with live data, without Grafana: ``python -m dashboards.preview``.
 
-Without ``--store`` daemons on simulated nodes run for some minutes, and everything is thrown away but the pictures.
-With it the recording is kept, and the next call draws it again at once: change a board, generate, look.
+Without ``--store``, daemons on simulated nodes run for some minutes, and only the pictures are kept. With it the
+recording is kept too, and the next call draws it again at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CACHE = os.path.join(recording.ROOT, ".cache", "preview")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record, draw; return the exit code: 0, 1 with a message, 130 when interrupted."""
+    """Record and draw; return the exit code: 0, 1 with a message, 130 when interrupted."""
     arguments = _arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with its block
     try:
@@ -55,10 +55,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SCENARIO",
         action="append",
         default=[],
-        help=f"end its daemons {recording.DEAD_SECONDS:.0f} s before the end, to see boards without an exporter",
+        help=f"end its daemons {recording.DEAD_SECONDS:.0f} s before the end, to see dashboards without an exporter",
     )
     parser.add_argument("--store", metavar="DIR", help="keep the recording there, or draw the one that is there")
-    parser.add_argument("--board", metavar="UID", action="append", help="only these boards (default: all)")
+    parser.add_argument("--dashboard", metavar="UID", action="append", help="only these dashboards (default: all)")
     parser.add_argument(
         "--only",
         metavar="SCENARIO",
@@ -66,7 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="pictures of these scenarios alone; 'fleet' is all nodes together (default: every scenario, and the fleet)",
     )
     parser.add_argument("--var", metavar="NAME=VALUE", action="append", default=[], help="choose a variable's value")
-    parser.add_argument("--language", choices=[one.value for one in Language], default="en")
+    parser.add_argument("--language", choices=[language.value for language in Language], default="en")
     parser.add_argument("--theme", choices=("dark", "light"), default="dark")
     parser.add_argument("--width", type=int, default=1600, help="pixels (default 1600)")
     parser.add_argument("--lines", type=int, help="cut the picture below so many grid lines")
@@ -95,10 +95,10 @@ def _recorded(arguments: argparse.Namespace, folder: str) -> recording.Recording
 
 
 def _chosen(given: Sequence[str]) -> dict[str, str]:
-    for one in given:
-        if not one.partition("=")[0] or "=" not in one:
-            raise PreviewError(f"--var {one}: write NAME=VALUE, such as replica=chat")
-    return dict(one.split("=", 1) for one in given)
+    for item in given:
+        if not item.partition("=")[0] or "=" not in item:
+            raise PreviewError(f"--var {item}: write NAME=VALUE, such as replica=chat")
+    return dict(item.split("=", 1) for item in given)
 
 
 def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
@@ -114,12 +114,12 @@ def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
             nodes = [node.instance for node in recorded.nodes if subject in {"fleet", node.scenario}]
             if not nodes:
                 raise PreviewError(f"{subject} is not in this recording; there are {', '.join(known)} and fleet")
-            for uid in arguments.board or plan.uids(arguments.language):
-                board = plan.load(uid, arguments.language)
-                whole = subject == "fleet" and plan.takes_all(board, "instance")
+            for uid in arguments.dashboard or plan.uids(arguments.language):
+                dashboard = plan.load(uid, arguments.language)
+                whole = subject == "fleet" and plan.takes_all(dashboard, "instance")
                 only = {} if whole else {"instance": nodes[:1] if subject == "fleet" else nodes}
                 made = plan.plan(
-                    board, window, only | {name: [value] for name, value in chosen.items()}, width=arguments.width,
+                    dashboard, window, only | {name: [value] for name, value in chosen.items()}, width=arguments.width,
                     unfold=arguments.unfold,
                 )  # fmt: skip
                 given = ask.answers(ask.Client(url=prometheus), made)

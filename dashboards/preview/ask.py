@@ -1,4 +1,4 @@
-"""Ask Prometheus what a plan needs; the answers go to the page as they came."""
+"""Query Prometheus for a plan; the results are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A Prometheus at a loopback URL."""
+    """A client of a Prometheus on loopback."""
 
     url: str
 
@@ -39,7 +39,7 @@ class Client:
 
 
 def answers(client: Client, plan: Plan) -> Json:
-    """Return all that the page draws: by panel and query the series, the annotations, the alerts at the end."""
+    """Return everything that is drawn: series by panel and query, annotations, alerts at the end of the window."""
     with ThreadPoolExecutor(4) as pool:
         given = list(pool.map(client.ask, plan.requests))
         notes = list(pool.map(client.ask, (request for _, request in plan.annotations)))
@@ -47,8 +47,13 @@ def answers(client: Client, plan: Plan) -> Json:
     for request, answer in zip(plan.requests, given, strict=True):
         panels.setdefault(str(request.panel), {})[request.ref] = answer
     marked = [
-        {"name": one["name"], "color": one["iconColor"], "timed": one["useValueForTime"], **answer}
-        for (one, _), answer in zip(plan.annotations, notes, strict=True)
+        {
+            "name": annotation["name"],
+            "color": annotation["iconColor"],
+            "timed": annotation["useValueForTime"],
+            **answer,
+        }
+        for (annotation, _), answer in zip(plan.annotations, notes, strict=True)
     ]
     alerts = client.ask(plan.alerts)
     return {"data": panels, "annotations": marked, "alerts": alerts}
@@ -58,6 +63,6 @@ def problems(plan: Plan, given: Json) -> list[str]:
     """Return the queries that Prometheus refused."""
     titles = {str(panel["id"]): panel["title"] for panel in plan.panels}
     return [
-        f"{plan.board['uid']}, {titles[panel]} {ref}: {answer['error']}"
+        f"{plan.dashboard['uid']}, {titles[panel]} {ref}: {answer['error']}"
         for panel, refs in given["data"].items() for ref, answer in refs.items() if "error" in answer
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draw boards: bundle the page once, hand it a board's answers over loopback, take its picture by Chromium."""
+"""Draw dashboards: bundle the page, serve a dashboard's results to it on loopback, take its picture with Chromium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dashboards.preview.programs import PreviewError, program
 Json = dict[str, Any]
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "web")
-HEAD = 40  # pixels of the page above the board
+HEAD = 40  # pixels of the page above the dashboard
 HONEST = {
     "en": "rendered by the project's preview, not by Grafana",
     "zh": "由本项目的预览工具绘制，并非 Grafana",
@@ -35,21 +35,21 @@ _SECONDS = 120
 
 @dataclass(slots=True)
 class Page:
-    """What the page is given, and what it said when it was drawn."""
+    """The data served to the page, and the page's report."""
 
     drawing: bytes = b"{}"
     problems: list[str] | None = None
     files: dict[str, str] = field(default_factory=dict)
 
     def show(self, drawing: Json) -> None:
-        """Hand it the next drawing, of which it has said nothing yet."""
+        """Replace the drawing to serve, and clear the report."""
         self.drawing, self.problems = json.dumps(drawing).encode(), None
 
 
 def bundle(cache: str) -> str:
-    """Install the locked packages and bundle the page, each only when its sources changed; return the bundle's folder.
+    """Install the locked packages and bundle the page, where its sources changed; return the bundle's directory.
 
-    The packages lie outside of the tree, so that nothing can ship them.
+    The packages are installed outside the tree, so that nothing can ship them.
     """
     program("node")
     os.makedirs(cache, exist_ok=True)
@@ -89,18 +89,18 @@ def _read(path: str) -> bytes | None:
 
 
 def describe(plan: Plan, given: Json, *, language: str, theme: str, subtitle: str) -> Json:
-    """Return what the page draws."""
+    """Return the JSON that the page draws."""
     request = plan.requests[0]
     return {
-        "title": plan.board["title"], "subtitle": subtitle, "honest": HONEST[language], "language": language,
+        "title": plan.dashboard["title"], "subtitle": subtitle, "honest": HONEST[language], "language": language,
         "theme": theme, "width": plan.width, "from": request.start, "to": request.end,
-        "variables": list(plan.chosen), "steps": {str(one.panel): one.step for one in plan.requests}, "panels": list(plan.panels), **given,
+        "variables": list(plan.chosen), "steps": {str(item.panel): item.step for item in plan.requests}, "panels": list(plan.panels), **given,
     }  # fmt: skip
 
 
 @contextlib.contextmanager
 def serving(built: str) -> Iterator[tuple[Page, str]]:
-    """Serve the page on loopback; give what it will be handed, and its URL."""
+    """Serve the page on loopback; yield its data and its URL."""
     page = Page(
         files={
             "/bundle.js": os.path.join(built, "bundle.js"),
@@ -154,7 +154,7 @@ def _body(page: Page, path: str) -> bytes | None:
 
 
 def picture(page: Page, url: str, drawing: Json, target: str, *, height: int) -> None:
-    """Take a picture of a drawing; PreviewError where the page or Chromium failed."""
+    """Write the picture of a drawing to a file; raise PreviewError if the page or Chromium failed."""
     page.show(drawing)
     os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="preview-") as profile:

@@ -1,7 +1,6 @@
 """Run the daemon on one simulated node, with prices and the full set of series.
 
-``python -m dashboards.preview.node SCENARIO NODE FAULT_AT``; the demo of the command line has neither prices nor
-second nodes.
+``python -m dashboards.preview.node SCENARIO NODE FAULT_AT``. The demo command has neither prices nor a second node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From a generated board to what must be asked and where it is drawn: pure, no network.
+"""The queries and the layout of a generated dashboard's picture, without I/O.
 
-Grafana's rules are followed where a picture depends on them: the step is the range over the points that fit into the
-panel, never below the scrape interval; ``$__rate_interval`` is four scrapes or a step and one; a variable on All is
-its own pattern, and chosen values are a pattern of the values.
+Grafana's rules apply where a picture depends on them: the step is the range divided by the points that fit into the
+panel, never below the scrape interval; ``$__rate_interval`` is the larger of four scrapes and a step plus one scrape; a
+variable on All is its own pattern, and selected values are a pattern of the values.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Return the length of the range in seconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One query of one panel; ``step`` is None for a query at one moment."""
+    """A query of a panel; ``step`` is None for an instant query."""
 
     panel: int
     ref: str
@@ -55,9 +55,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a picture needs: the panels in place, the queries, the annotations' queries, the size in pixels."""
+    """A picture: the panels in place, the queries, the annotations' queries, and the size in pixels."""
 
-    board: Json
+    dashboard: Json
     panels: tuple[Json, ...]
     requests: tuple[Request, ...]
     annotations: tuple[tuple[Json, Request], ...]
@@ -68,49 +68,52 @@ class Plan:
 
 
 def load(uid: str, language: str, folder: str = GENERATED) -> Json:
-    """Return a generated board."""
+    """Return the JSON of a generated dashboard; raise PreviewError if there is none."""
     path = os.path.join(folder, language, f"{uid}.json")
     try:
         with open(path, encoding="utf-8") as file:
             data: Json = json.load(file)
     except FileNotFoundError as error:
-        raise PreviewError(f"there is no board {path}: run make generate, or see --help for the names") from error
+        raise PreviewError(f"there is no dashboard {path}: run make generate, or see --help for the names") from error
     return data
 
 
-def takes_all(board: Json, variable: str) -> bool:
-    """Return whether a variable of the board may stand for everything."""
-    return any(one["includeAll"] for one in _variables(board) if one["name"] == variable)
+def takes_all(dashboard: Json, variable: str) -> bool:
+    """Return whether a variable of the dashboard has the All option."""
+    return any(item["includeAll"] for item in _variables(dashboard) if item["name"] == variable)
 
 
 def uids(language: str, folder: str = GENERATED) -> list[str]:
-    """Return the names of all generated boards."""
+    """Return the uids of all generated dashboards."""
     try:
         names = os.listdir(os.path.join(folder, language))
     except FileNotFoundError as error:
-        raise PreviewError(f"no boards in {folder}: run make generate") from error
+        raise PreviewError(f"no dashboards in {folder}: run make generate") from error
     return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
 
-def plan(board: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, width: int, unfold: bool) -> Plan:
-    """Say what to ask for a board; ``chosen`` holds values of variables, all others are on All."""
-    panels = _in_place(board, unfold=unfold)
-    values = {one["name"]: _value(one, tuple(chosen.get(one["name"], ()))) for one in _variables(board)}
+def plan(dashboard: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, width: int, unfold: bool) -> Plan:
+    """Return the plan of a dashboard; ``chosen`` holds values of variables, all others are on All."""
+    panels = _in_place(dashboard, unfold=unfold)
+    values = {
+        variable["name"]: _value(variable, tuple(chosen.get(variable["name"], ())))
+        for variable in _variables(dashboard)
+    }
     unknown = set(chosen) - set(values)
     if unknown:
-        raise PreviewError(f"the board {board['uid']} has no variable {', '.join(sorted(unknown))}")
+        raise PreviewError(f"the dashboard {dashboard['uid']} has no variable {', '.join(sorted(unknown))}")
     asked = tuple(
         _request(panel, target, window, values, width)
         for panel in panels for target in panel.get("targets", ())
     )  # fmt: skip
-    marks = [one for one in board["annotations"]["list"] if one["enable"]]
-    noted = tuple((one, _note(one, place, window, values)) for place, one in enumerate(marks))
+    marks = [annotation for annotation in dashboard["annotations"]["list"] if annotation["enable"]]
+    noted = tuple((annotation, _note(annotation, place, window, values)) for place, annotation in enumerate(marks))
     lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     return Plan(
-        board=board, panels=panels, requests=asked, annotations=noted, width=width,
+        dashboard=dashboard, panels=panels, requests=asked, annotations=noted, width=width,
         alerts=Request(panel=-1, ref="alerts", expr=filled(_ALERTS, values, window, window.scrape), start=window.start,
                        end=window.end, step=None),
-        chosen=tuple((one["label"], ", ".join(chosen.get(one["name"], ())) or "All") for one in _variables(board)),
+        chosen=tuple((variable["label"], ", ".join(chosen.get(variable["name"], ())) or "All") for variable in _variables(dashboard)),
         height=lines * (CELL + GAP),
     )  # fmt: skip
 
@@ -122,7 +125,7 @@ def step_of(window: Window, points: float) -> float:
 
 
 def filled(expr: str, values: Mapping[str, str], window: Window, step: float) -> str:
-    """Put the variables and Grafana's macros into a query."""
+    """Return a query with variables and Grafana's macros replaced."""
     macros = {
         "__interval": f"{step:g}s",
         "__rate_interval": f"{max(step + window.scrape, 4 * window.scrape):g}s",
@@ -141,14 +144,14 @@ def filled(expr: str, values: Mapping[str, str], window: Window, step: float) ->
     return _VARIABLE.sub(put, expr)
 
 
-def _variables(board: Json) -> list[Json]:
-    return [one for one in board["templating"]["list"] if one["type"] == "query"]
+def _variables(dashboard: Json) -> list[Json]:
+    return [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
 
 
 def _value(variable: Json, chosen: tuple[str, ...]) -> str:
     if not chosen:
         return str(variable.get("allValue", ".+"))
-    escaped = [re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\\\1", one) for one in chosen]
+    escaped = [re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\\\1", item) for item in chosen]
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
@@ -168,17 +171,17 @@ def _note(annotation: Json, place: int, window: Window, values: Mapping[str, str
     return Request(panel=-1, ref=f"{place}", expr=expr, start=window.start, end=window.end, step=step)
 
 
-def _in_place(board: Json, *, unfold: bool) -> tuple[Json, ...]:
-    """Return rows and panels in one list; unfolded rows push down what is below them."""
+def _in_place(dashboard: Json, *, unfold: bool) -> tuple[Json, ...]:
+    """Return rows and panels in one list; panels below an unfolded row move down."""
     found: list[Json] = []
     pushed = 0
-    for top in board["panels"]:
+    for top in dashboard["panels"]:
         found.append(_lower(top, pushed))
         inside = top.get("panels") or []
         if inside and unfold:
             found[-1] |= {"collapsed": False, "panels": []}
-            found += [_lower(one, pushed) for one in inside]
-            bottom = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in inside)
+            found += [_lower(item, pushed) for item in inside]
+            bottom = max(item["gridPos"]["y"] + item["gridPos"]["h"] for item in inside)
             pushed += bottom - top["gridPos"]["y"] - top["gridPos"]["h"]
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""The outside programs of the preview: where they are, or the Debian package that brings them."""
+"""The external programs of the preview, and the Debian packages that contain them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PACKAGES = {"prometheus": "prometheus", "haproxy": "haproxy", "chromium": "chrom
 
 
 class PreviewError(Exception):
-    """The preview cannot go on; the message says what to do."""
+    """The preview failed; the message states how to go on."""
 
 
 def program(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Daemons on simulated nodes and a Prometheus that scrapes them, kept in a folder so that boards can be drawn again.
+"""Daemons on simulated nodes and a Prometheus that scrapes them; the recording can be drawn again later.
 
-A recording is the folder of Prometheus' data and ``recording.json``: which nodes, from when to when, when the faults
-began.  Everything that was started has ended when ``record`` or ``serving`` returns.
+A recording is Prometheus' data directory and ``recording.json``: the nodes, start, end, and the times of the faults.
+Every process that was started has ended when ``record`` or ``serving`` returns.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One simulated node."""
+    """A simulated node."""
 
     scenario: str
     number: int = 0
 
     @property
     def instance(self) -> str:
-        """What Prometheus calls it."""
+        """Return the node's label ``instance``."""
         return f"{self.scenario}-{self.number}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What was recorded: times are seconds since 1970."""
+    """A recording; times are seconds since 1970."""
 
     folder: str
     nodes: tuple[Node, ...]
@@ -75,9 +75,9 @@ def record(
     language: Language,
     dead: Sequence[str] = (),
 ) -> Recording:
-    """Run the scenarios' nodes for so long; faults begin ``fault_at`` seconds after the start.
+    """Run the scenarios' nodes for ``seconds``; faults begin ``fault_at`` seconds after the start.
 
-    The daemons of the scenarios in ``dead`` end ``DEAD_SECONDS`` earlier: their figures must not stand as if they lived.
+    The daemons of the scenarios in ``dead`` end ``DEAD_SECONDS`` before the end, to show dashboards of a down exporter.
     """
     nodes = tuple(node for name in scenarios for node in nodes_of(name))
     program("haproxy")
@@ -101,7 +101,7 @@ def record(
 
 
 def _live(daemons: Mapping[Node, Process], until: float) -> None:
-    """Wait until a moment; PreviewError as soon as a daemon has ended, rather than minutes later with empty boards."""
+    """Wait until a moment; raise PreviewError as soon as a daemon has ended."""
     while True:
         for node, process in daemons.items():
             if process.poll() is not None:
@@ -115,19 +115,19 @@ def _live(daemons: Mapping[Node, Process], until: float) -> None:
 
 
 def load(folder: str) -> Recording | None:
-    """Return what is recorded in a folder, None where there is nothing."""
+    """Return the recording in a directory, None if there is none."""
     try:
         with open(os.path.join(folder, "recording.json"), encoding="utf-8") as file:
             data = json.load(file)
     except FileNotFoundError:
         return None
-    nodes = tuple(Node(**one) for one in data.pop("nodes"))
+    nodes = tuple(Node(**item) for item in data.pop("nodes"))
     return Recording(**{**data, "folder": folder, "nodes": nodes})
 
 
 @contextlib.contextmanager
 def serving(recording: Recording) -> Iterator[str]:
-    """Run a Prometheus over a recording, which scrapes nothing and evaluates nothing; return its URL."""
+    """Run a Prometheus over a recording, without scraping or evaluating; yield its URL."""
     with _prometheus(recording.folder, {}) as url:
         yield url
 
@@ -149,7 +149,7 @@ def _config(targets: dict[str, str], language: Language) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _child(command: Sequence[str], name: str, *, log: str | None = None) -> Iterator[Process]:
-    """Run a process, end it with the block; its errors go to a file where one is named."""
+    """Run a process until the block ends; its stderr goes to a file if one is named."""
     with open(log or os.devnull, "w", encoding="utf-8") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT)
     try:
@@ -190,7 +190,7 @@ def _prometheus(folder: str, config: dict[str, object]) -> Iterator[str]:
 
 
 def _ready(process: Process, log: str) -> str:
-    """Wait until Prometheus answers; return its URL, which its log names."""
+    """Wait until Prometheus is ready; return its URL, as logged by it."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         url = _listening(log)

@@ -1,4 +1,4 @@
-"""The boards' files against what Grafana itself declares: its TypeScript types, and the SDK generated from them."""
+"""The dashboards' files against what Grafana itself declares: its TypeScript types, and the SDK generated from them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compiler():
 
 
 def program():
-    """Give a TypeScript program in which every panel of every board is a typed constant."""
+    """Give a TypeScript program in which every panel of every dashboard is a typed constant."""
     time_series = ["import type * as schema from '@grafana/schema';"]
     for place, (kind, path) in enumerate(MODULES.items()):
         name = f"@grafana/schema/dist/esm/raw/composable/{path}_types.gen"
@@ -65,16 +65,16 @@ def program():
     time_series.append(WIDEN)
     for uid in UIDS:
         data = dashboard(uid)
-        rows = [dict(one, panels=[]) for one in data["panels"] if one["type"] == "row"]
+        rows = [dict(item, panels=[]) for item in data["panels"] if item["type"] == "row"]
         found = list(panels(data))
         # What Prometheus' annotations have beyond every data source's: titles, texts, and the query itself.
         time_series += [
             _constant(
-                one["name"],
+                annotation["name"],
                 "Wide<schema.AnnotationQuery> & Record<string, unknown>",
-                dict(one, target={"refId": "Anno"}),
+                dict(annotation, target={"refId": "Anno"}),
             )
-            for one in data["annotations"]["list"]
+            for annotation in data["annotations"]["list"]
         ]
         time_series.append(
             _constant("Dashboard", "Wide<schema.Dashboard>", dict(data, panels=[], annotations={"list": []}))
@@ -105,9 +105,9 @@ def _panel(panel):
         elif kind == "table":
             yield _constant(title, "Partial<Wide<schema.TableFieldOptions>>", custom)
             for override in config["overrides"]:
-                for one in override["properties"]:
-                    if one["id"] == "custom.cellOptions":
-                        yield _constant(title, "Wide<schema.TableCellOptions>", one["value"])
+                for item in override["properties"]:
+                    if item["id"] == "custom.cellOptions":
+                        yield _constant(title, "Wide<schema.TableCellOptions>", item["value"])
         else:
             assert not custom, title
     targets = rest.pop("targets", [])
@@ -137,7 +137,7 @@ def compile_(compiler, text, name):
 
 @pytest.mark.slow
 def test_grafanas_own_types_accept_every_panel(compiler):
-    done = compile_(compiler, program(), "boards")
+    done = compile_(compiler, program(), "dashboards")
     assert done.returncode == 0, done.stdout[:4000]
 
 
@@ -145,7 +145,7 @@ def test_grafanas_own_types_accept_every_panel(compiler):
 def test_the_types_find_what_is_wrong(compiler):
     """A gate that accepts anything would be none."""
     uid = UIDS[0]
-    panel = next(one for one in panels(dashboard(uid)) if one["type"] == "timeseries")
+    panel = next(item for item in panels(dashboard(uid)) if item["type"] == "timeseries")
     panel["options"]["legend"]["displayMode"] = "sideways"
     panel["fieldConfig"]["defaults"]["decimals"] = "two"
     text = "\n".join([program().split("// Dashboard")[0], *_panel(panel)])
@@ -153,7 +153,7 @@ def test_the_types_find_what_is_wrong(compiler):
     assert "sideways" in done.stdout and "'string' is not assignable to type 'number'" in done.stdout
 
 
-@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")  # boards are classic on purpose
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")  # dashboards are classic on purpose
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="grafana-foundation-sdk needs Python 3.11")
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("uid", UIDS)
@@ -166,7 +166,7 @@ def test_the_sdk_keeps_every_key(uid, language):
     register_default_plugins()
     data = dashboard(uid, language)
     back = json.loads(json.dumps(Dashboard.from_json(data), cls=JSONEncoder))
-    lost = [one for one in differences(data, back) if one != ".id"]  # it stands there as null, and means the same
+    lost = [item for item in differences(data, back) if item != ".id"]  # it stands there as null, and means the same
     assert lost == []
 
 
@@ -178,7 +178,7 @@ def differences(given, back, path=""):
             else:
                 yield f"{path}.{key}"
     elif isinstance(given, list) and isinstance(back, list) and len(given) == len(back):
-        for place, (one, other) in enumerate(zip(given, back)):
-            yield from differences(one, other, f"{path}[{place}]")
+        for place, (item, other) in enumerate(zip(given, back)):
+            yield from differences(item, other, f"{path}[{place}]")
     elif given != back:
         yield path

@@ -143,9 +143,9 @@ def rules_of(alert: str, every: tuple[Group, ...]) -> tuple[Group, ...]:
     for group in every:
         for recording in group.recordings():
             records.setdefault(recording.name, []).append(recording)
-    kept: list[Alert | Recording] = [one for group in every for one in group.alerts() if one.name == alert]
+    kept: list[Alert | Recording] = [item for group in every for item in group.alerts() if item.name == alert]
     for rule in kept:  # grows while it is walked
-        kept += [one for source in rule.expr.sources for one in records.get(source, ()) if one not in kept]
+        kept += [item for source in rule.expr.sources for item in records.get(source, ()) if item not in kept]
     reduced = (replace(group, rules=tuple(rule for rule in group.rules if rule in kept)) for group in every)
     return tuple(group for group in reduced if group.rules)
 

@@ -91,7 +91,7 @@ def version():
 def message(status="firing", number=2, alert="GpuLost"):
     """A message as Alertmanager gives it to templates."""
 
-    def one(gpu):
+    def firing(gpu):
         labels = {
             "alertname": alert, "severity": "critical", "component": "gpu", "job": "shardwatch", "instance": "n1:9853",
             "gpu": str(gpu), "uuid": f"GPU-{gpu}", "replica": "chat-b",
@@ -107,7 +107,7 @@ def message(status="firing", number=2, alert="GpuLost"):
             "endsAt": "0001-01-01T00:00:00Z", "generatorURL": "http://p/", "fingerprint": f"{gpu:016x}",
         }  # fmt: skip
 
-    alerts = [one(gpu) for gpu in range(number)]
+    alerts = [firing(gpu) for gpu in range(number)]
     common = {key: value for key, value in alerts[0]["labels"].items() if number == 1 or key not in ("gpu", "uuid")}
     return {
         "receiver": "r", "status": status, "alerts": alerts, "groupLabels": {"alertname": alert},

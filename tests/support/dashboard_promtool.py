@@ -1,4 +1,4 @@
-"""A query of a board, answered by a real Prometheus over series that a test writes down."""
+"""A query of a dashboard, answered by a real Prometheus over series that a test writes down."""
 
 from __future__ import annotations
 

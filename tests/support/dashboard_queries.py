@@ -1,4 +1,4 @@
-"""The queries of the generated boards, and Grafana's macros and variables put into them."""
+"""The queries of the generated dashboards, and Grafana's macros and variables put into them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MACROS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """One query of a board's file."""
+    """One query of a dashboard's file."""
 
     dashboard: str
     panel: str
@@ -43,7 +43,7 @@ def _text(uid, language):
 
 
 def panels(data):
-    """Give every panel of a board's file, those inside of collapsed rows included, headings not."""
+    """Give every panel of a dashboard's file, those inside of collapsed rows included, headings not."""
     for top in data["panels"]:
         if top["type"] == "row":
             yield from top["panels"]
@@ -61,8 +61,11 @@ def queries(uid, language="en"):
 
 
 def marks(uid, language="en"):
-    """Give the name and the query of everything that a board marks over its curves."""
-    return {one["name"]: one["target"]["expr"] for one in dashboard(uid, language)["annotations"]["list"]}
+    """Give the name and the query of everything that a dashboard marks over its curves."""
+    return {
+        annotation["name"]: annotation["target"]["expr"]
+        for annotation in dashboard(uid, language)["annotations"]["list"]
+    }
 
 
 def filled(expr, **variables):

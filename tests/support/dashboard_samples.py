@@ -1,4 +1,4 @@
-"""A panel and a board, for tests of what is refused and of what is drawn."""
+"""A panel and a dashboard, for tests of what is refused and of what is drawn."""
 
 from __future__ import annotations
 

@@ -45,13 +45,13 @@ NEVER_HERE = {
     Requires.C2C,
     Requires.SXID,
     Requires.READ,
-}  # no job promises these
+}  # no job provides these
 MAY_BE_EMPTY = {"rank", "reason"}  # labels of which an empty value is a fact; Prometheus drops them
 
 
 @dataclass
 class Answers:
-    """What Prometheus said: by job, and per (board, panel, place of the series)."""
+    """What Prometheus said: by job, and per (dashboard, panel, place of the series)."""
 
     of: dict = field(default_factory=dict)
     dead: dict = field(default_factory=dict)
@@ -62,15 +62,15 @@ class Answers:
 def every_series():
     for dashboard in DASHBOARDS:
         for panel in dashboard.panels:
-            for place, one in enumerate(panel.series):
-                yield (dashboard.uid.value, panel.title.en, place), panel, one
+            for place, series in enumerate(panel.series):
+                yield (dashboard.uid.value, panel.title.en, place), panel, series
 
 
-def ask(prometheus, panel, one, job):
-    expr = filled(str(one.expr), job=job)
+def ask(prometheus, panel, series, job):
+    expr = filled(str(series.expr), job=job)
     instant = (
         panel.kind in {PanelKind.STAT, PanelKind.BAR_GAUGE, PanelKind.GAUGE, PanelKind.TABLE}
-        and one.cell is not Cell.TREND
+        and series.cell is not Cell.TREND
     )
     return prometheus.now(expr) if instant else prometheus.lately(expr)
 
@@ -83,11 +83,11 @@ def answers():
     targets = {job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}
     with servers.scratch() as folder, asked(folder, targets, dead="idle") as (alive, dead):
         for job in JOBS:
-            found.of[job] = {key: ask(alive, panel, one, job) for key, panel, one in every_series()}
+            found.of[job] = {key: ask(alive, panel, query, job) for key, panel, query in every_series()}
             notes = {note.name.en: str(note.expr) for dashboard in DASHBOARDS for note in dashboard.annotations}
             found.marks[job] = {name: alive.lately(filled(expr, job=job)) for name, expr in notes.items()}
         found.absent_card = alive.now('gpu_up{job="lost"} == 0')
-        found.dead = {key: ask(dead, panel, one, "idle") for key, panel, one in every_series()}
+        found.dead = {key: ask(dead, panel, query, "idle") for key, panel, query in every_series()}
         for (uid, title, _), panel, _ in every_series():
             if panel.exporter_down is not None:
                 found.dead[uid, title, "down"] = dead.now(filled(str(panel.exporter_down), job="idle"))
@@ -98,16 +98,16 @@ def answers():
 def test_a_panel_has_data_wherever_what_it_needs_is_there(answers, job):
     provided = JOBS[job][2]
     empty = [
-        key for key, panel, one in every_series()
-        if {*panel.requires, *one.requires} <= provided and not answers.of[job][key]
+        key for key, panel, series in every_series()
+        if {*panel.requires, *series.requires} <= provided and not answers.of[job][key]
     ]  # fmt: skip
     assert not empty, "\n".join(map(str, empty))
 
 
 def test_what_has_data_nowhere_says_what_trouble_it_waits_for(answers):
     mute = [
-        key for key, panel, one in every_series()
-        if not any(answers.of[job][key] for job in JOBS) and not {*panel.requires, *one.requires} & NEVER_HERE
+        key for key, panel, series in every_series()
+        if not any(answers.of[job][key] for job in JOBS) and not {*panel.requires, *series.requires} & NEVER_HERE
     ]  # fmt: skip
     assert mute == []
 
@@ -115,8 +115,8 @@ def test_what_has_data_nowhere_says_what_trouble_it_waits_for(answers):
 @pytest.mark.parametrize("job", JOBS)
 def test_every_value_is_a_number_and_not_infinite(answers, job):
     odd = []
-    for key, panel, one in every_series():
-        ratio_of_nothing = Requires.TRAFFIC in {*panel.requires, *one.requires}
+    for key, panel, series in every_series():
+        ratio_of_nothing = Requires.TRAFFIC in {*panel.requires, *series.requires}
         for _labels, values in answers.of[job][key]:
             numbers = [float(value) for value in values]
             if any(math.isinf(value) for value in numbers) or (
@@ -129,8 +129,8 @@ def test_every_value_is_a_number_and_not_infinite(answers, job):
 @pytest.mark.parametrize("job", JOBS)
 def test_every_series_carries_the_labels_that_its_legend_names(answers, job):
     wrong = []
-    for key, panel, one in every_series():
-        named = set(re.findall(r"\{\{(\w+)\}\}", one.legend.en)) | set(panel.rows)
+    for key, panel, series in every_series():
+        named = set(re.findall(r"\{\{(\w+)\}\}", series.legend.en)) | set(panel.rows)
         for labels, _ in answers.of[job][key]:
             if not named - MAY_BE_EMPTY <= set(labels):
                 wrong.append((key, named, labels))
@@ -141,8 +141,8 @@ def test_every_series_carries_the_labels_that_its_legend_names(answers, job):
 def test_no_panel_draws_one_series_twice(answers, job):
     """Two series with one legend cannot be told apart."""
     twice = []
-    for key, panel, one in every_series():
-        named = re.findall(r"\{\{(\w+)\}\}", one.legend.en)
+    for key, panel, series in every_series():
+        named = re.findall(r"\{\{(\w+)\}\}", series.legend.en)
         if panel.kind in {PanelKind.TABLE, PanelKind.HEATMAP}:
             continue
         legends = [tuple(labels.get(name, "") for name in named) for labels, _ in answers.of[job][key]]
@@ -162,7 +162,7 @@ def test_marks_are_read_from_what_daemons_really_show(answers):
     assert "79" in lost and not answers.marks["healthy"]["XID events"]
 
 
-def test_a_lost_card_shows_on_the_boards(answers):
+def test_a_lost_gpu_shows_on_the_dashboards(answers):
     assert len(answers.absent_card) == 1
     lost = answers.of["lost"]["shardwatch-node", "GPUs lost", 0]
     assert [values for _, values in lost] == [["1"]]
@@ -172,7 +172,7 @@ def test_a_lost_card_shows_on_the_boards(answers):
     assert [values for _, values in frozen] == [["1"]]
 
 
-def test_the_card_that_others_wait_for_is_named_with_its_cause(answers):
+def test_the_gpu_that_others_wait_for_is_named_with_its_cause(answers):
     (shown,) = answers.of["brake"]["shardwatch-fleet", "Stragglers", 0]
     labels, values = shown
     assert labels["gpu"] == "1" and labels["cause"] == "power_brake" and values == ["1"]
@@ -198,10 +198,10 @@ def test_a_down_exporter_is_shown_by_every_single_figure(answers):
 
 def test_a_dead_exporters_figures_do_not_stand_as_if_it_lived(answers):
     stale = []
-    for key, panel, one in every_series():
-        if panel.kind in {PanelKind.BAR_GAUGE, PanelKind.TABLE} and "shardwatch_build_info" not in str(one.expr):
+    for key, panel, series in every_series():
+        if panel.kind in {PanelKind.BAR_GAUGE, PanelKind.TABLE} and "shardwatch_build_info" not in str(series.expr):
             of_prometheus = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
-            alive = one.cell is not Cell.TREND and not one.expr.sources & of_prometheus
-            if alive and "$__range" not in str(one.expr) and "rate" not in str(one.expr) and answers.dead[key]:
+            alive = series.cell is not Cell.TREND and not series.expr.sources & of_prometheus
+            if alive and "$__range" not in str(series.expr) and "rate" not in str(series.expr) and answers.dead[key]:
                 stale.append(key)
     assert stale == []

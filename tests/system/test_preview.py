@@ -1,4 +1,4 @@
-"""The preview of the boards: what it asks follows from the generated files; and, with a browser, that it draws."""
+"""The preview of the dashboards: what it asks follows from the generated files; and, with a browser, that it draws."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def made(uid="shardwatch-node", language="en", *, chosen=None, width=1600, unfol
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("uid", UIDS)
-def test_every_query_of_a_board_is_asked_once_and_nothing_is_left_to_fill_in(uid, language):
-    asked = [(one.panel, one.ref) for one in made(uid, language).requests]
+def test_every_query_of_a_dashboard_is_asked_once_and_nothing_is_left_to_fill_in(uid, language):
+    asked = [(request.panel, request.ref) for request in made(uid, language).requests]
     written = [
-        (one["id"], target["refId"]) for one in panels(dashboard(uid, language)) for target in one.get("targets", ())
+        (panel["id"], target["refId"])
+        for panel in panels(dashboard(uid, language))
+        for target in panel.get("targets", ())
     ]
     assert sorted(asked) == sorted(written)
-    assert not [one.expr for one in made(uid, language).requests if re.search(r"\$(?!\d)", one.expr)]
+    assert not [request.expr for request in made(uid, language).requests if re.search(r"\$(?!\d)", request.expr)]
 
 
 def test_a_collapsed_row_is_not_asked_for_unless_it_is_unfolded():
@@ -45,31 +47,31 @@ def test_a_collapsed_row_is_not_asked_for_unless_it_is_unfolded():
 
 def test_unfolded_rows_push_down_what_is_below_them_and_nothing_overlaps():
     cells = set()
-    for one in made("shardwatch-fleet").panels:
-        grid = one["gridPos"]
+    for item in made("shardwatch-fleet").panels:
+        grid = item["gridPos"]
         mine = {
             (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
         }
-        assert not mine & cells, one["title"]
+        assert not mine & cells, item["title"]
         cells |= mine
 
 
 def test_a_chosen_value_matches_itself_alone_and_all_is_the_variables_own_pattern():
     asked = made(chosen={"instance": ["node.1:9853", "node-2:9853"], "replica": ["a+b"]})
-    card = next(one.expr for one in asked.requests if "gpu_up{" in one.expr)
-    assert 'instance=~"(node\\\\.1:9853|node-2:9853)"' in card
-    assert 'job=~".+"' in card
-    pattern = re.search(r'instance=~"([^"]+)"', card)[1].replace("\\\\", "\\")
+    series = next(request.expr for request in asked.requests if "gpu_up{" in request.expr)
+    assert 'instance=~"(node\\\\.1:9853|node-2:9853)"' in series
+    assert 'job=~".+"' in series
+    pattern = re.search(r'instance=~"([^"]+)"', series)[1].replace("\\\\", "\\")
     assert re.fullmatch(pattern, "node.1:9853") and not re.fullmatch(pattern, "nodeX1:9853")
     assert ("Instance", "node.1:9853, node-2:9853") in asked.chosen
 
 
-def test_a_variable_that_the_board_lacks_is_refused_by_name():
+def test_a_variable_that_the_dashboard_lacks_is_refused_by_name():
     with pytest.raises(programs.PreviewError, match="no variable colour"):
         made(chosen={"colour": ["red"]})
 
 
-def test_a_board_that_was_never_generated_says_how_to_make_it(tmp_path):
+def test_a_dashboard_that_was_never_generated_says_how_to_make_it(tmp_path):
     with pytest.raises(programs.PreviewError, match="make generate"):
         plan.load("shardwatch-node", "en", str(tmp_path))
     with pytest.raises(programs.PreviewError, match="make generate"):
@@ -100,7 +102,7 @@ def test_the_begin_of_the_range_is_a_number_and_groups_of_a_pattern_stay():
 
 
 def test_marks_that_wait_to_be_switched_on_are_not_asked_for():
-    asked = {uid: [one["name"] for one, _ in made(uid).annotations] for uid in UIDS}
+    asked = {uid: [annotation["name"] for annotation, _ in made(uid).annotations] for uid in UIDS}
     assert "Engine restarts" in asked["shardwatch-node"]
     assert "Engine restarts" not in asked["shardwatch-fleet"] and "XID events" in asked["shardwatch-fleet"]
 
@@ -111,7 +113,7 @@ def test_the_page_is_told_which_marks_are_times_by_themselves():
             return {"result": []}
 
     given = ask.answers(Silent(), made())
-    timed = {one["name"] for one in given["annotations"] if one["timed"]}
+    timed = {annotation["name"] for annotation in given["annotations"] if annotation["timed"]}
     assert timed == {"XID events", "NVSwitch errors", "Shardwatch starts"}
 
 
@@ -130,7 +132,7 @@ def test_a_variable_without_a_value_is_refused_before_anything_is_recorded(monke
     assert "write NAME=VALUE" in capsys.readouterr().err
 
 
-def test_all_nodes_stand_on_the_fleets_board_and_one_on_a_board_of_cards():
+def test_all_nodes_stand_on_the_fleets_dashboard_and_one_on_a_dashboard_of_gpus():
     assert plan.takes_all(dashboard("shardwatch-fleet"), "instance")
     assert not plan.takes_all(dashboard("shardwatch-node"), "instance")
 
@@ -161,7 +163,7 @@ def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, t
 def test_a_status_history_asks_for_no_more_points_than_grafana_draws():
     for uid in UIDS:
         asked = made(uid)
-        histories = {one["id"]: one["gridPos"]["w"] for one in asked.panels if one["type"] == "status-history"}
+        histories = {item["id"]: item["gridPos"]["w"] for item in asked.panels if item["type"] == "status-history"}
         for request in asked.requests:
             if request.panel in histories:
                 assert WINDOW.seconds / request.step <= 1280 / 24 * histories[request.panel] / 2, request.expr
@@ -218,8 +220,8 @@ def test_every_picture_says_that_it_is_not_grafana():
 def test_the_lock_file_names_no_registry():
     with open(os.path.join(drawing.HERE, "package-lock.json"), encoding="utf-8") as file:
         lock = json.load(file)
-    assert not [name for name, one in lock["packages"].items() if "resolved" in one]
-    assert all("integrity" in one for name, one in lock["packages"].items() if name)
+    assert not [name for name, item in lock["packages"].items() if "resolved" in item]
+    assert all("integrity" in item for name, item in lock["packages"].items() if name)
 
 
 def ready_to_draw():
@@ -233,10 +235,10 @@ if ready_to_draw():
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)
-    def test_the_preview_draws_a_board_of_a_node_that_it_ran(tmp_path):
+    def test_the_preview_draws_a_dashboard_of_a_node_that_it_ran(tmp_path):
         folder = tmp_path / "recording"
         arguments = ["--scenario", "healthy", "--minutes", "0.4", "--store", str(folder), "--output", str(tmp_path)]
-        assert command.main([*arguments, "--board", "shardwatch-node", "--unfold"]) == 0
+        assert command.main([*arguments, "--dashboard", "shardwatch-node", "--unfold"]) == 0
         head = (tmp_path / "healthy-node-en.png").read_bytes()[:24]
         width, height = struct.unpack(">II", head[16:24])
         assert head.startswith(b"\x89PNG") and width == 1600 and height > 2000

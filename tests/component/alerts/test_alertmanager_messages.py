@@ -29,7 +29,7 @@ def rendered(place, text, data, language=Language.ENGLISH, kind="text"):
 
 @pytest.mark.parametrize("what", ["text", "markdown", "slack", "html", "short"])
 @pytest.mark.parametrize("language", list(Language))
-def test_a_message_names_each_card_its_replica_and_node_and_links_to_help(what, language, tmp_path):
+def test_a_message_names_each_gpu_its_replica_and_node_and_links_to_help(what, language, tmp_path):
     text = rendered(
         tmp_path,
         f'{{{{ template "shardwatch.{what}" . }}}}',
@@ -72,8 +72,8 @@ def test_a_runbook_without_an_address_is_no_link_in_a_message(what, tmp_path):
 def test_titles_say_how_bad_how_many_what_and_where(tmp_path):
     title = '{{ template "shardwatch.title" . }}'
     assert rendered(tmp_path, title, message()).strip() == "CRITICAL 2 · GpuLost n1:9853 chat-b"
-    one = message(number=1)
-    assert rendered(tmp_path, title, one, Language.CHINESE).strip() == "严重 1 · GpuLost n1:9853 GPU 0 chat-b"
+    single = message(number=1)
+    assert rendered(tmp_path, title, single, Language.CHINESE).strip() == "严重 1 · GpuLost n1:9853 GPU 0 chat-b"
     assert rendered(tmp_path, title, message("resolved")).strip() == "RESOLVED · GpuLost n1:9853 chat-b"
     assert rendered(tmp_path, title, message("resolved"), Language.CHINESE).startswith("已恢复 · ")
 
@@ -124,8 +124,8 @@ def test_the_longest_messages_are_no_longer_than_robots_take(what, most, tmp_pat
 
 def payloads():
     tree = yaml.safe_load(made(ROBOTS)[0])
-    robots = next(one for one in tree["receivers"] if one["name"] == "robots")
-    return [one["payload"] for one in robots["webhook_configs"]]
+    robots = next(receiver for receiver in tree["receivers"] if receiver["name"] == "robots")
+    return [item["payload"] for item in robots["webhook_configs"]]
 
 
 def filled(tree, place, data):
@@ -146,7 +146,7 @@ def filled(tree, place, data):
 
 @pytest.mark.parametrize("status", ["firing", "resolved"])
 def test_robots_get_the_json_that_they_document(status, tmp_path):
-    wecom, dingtalk, feishu = [filled(one, tmp_path, message(status)) for one in payloads()]
+    wecom, dingtalk, feishu = [filled(item, tmp_path, message(status)) for item in payloads()]
     assert (wecom["msgtype"], list(wecom["markdown"])) == ("markdown", ["content"])
     assert (dingtalk["msgtype"], sorted(dingtalk["markdown"])) == ("markdown", ["text", "title"])
     assert feishu["msg_type"] == "interactive"
@@ -234,7 +234,7 @@ def test_slack_is_told_with_links_and_who_mutes_warnings_in_maintenance_still_ge
                 manager.post("/api/v2/alerts", [{"labels": alert["labels"], "annotations": alert["annotations"]}])
                 assert inbox.wait(lambda posts, told=told: len(posts) >= told, 20), "nobody was told"
         posts = [body for _, _, body in inbox.posts]
-    assert [one["attachments"][0]["title"] for one in posts] == [
+    assert [item["attachments"][0]["title"] for item in posts] == [
         "CRITICAL 1 · GpuLost n1:9853 GPU 0 chat-b",
         "CRITICAL 2 · GpuLost n1:9853 chat-b",
     ]

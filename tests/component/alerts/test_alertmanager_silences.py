@@ -43,11 +43,11 @@ def test_what_explains_another_alert_fires_no_later_than_it():
     for alert in every_alert():
         named.setdefault(alert.name, []).append(alert)
     late, judged = [], 0
-    for one in inhibition.inhibitions(every_alert()):
-        if one.ends or one.equal[0] == "alertname":  # the same alert grows worse
+    for rule in inhibition.inhibitions(every_alert()):
+        if rule.ends or rule.equal[0] == "alertname":  # the same alert grows worse
             continue
-        for source in (alert for name in one.sources for alert in named[name]):
-            for target in (alert for name in one.targets for alert in named[name]):
+        for source in (alert for name in rule.sources for alert in named[name]):
+            for target in (alert for name in rule.targets for alert in named[name]):
                 judged += 1
                 if seconds(source.for_) > seconds(target.for_):
                     late.append((source.identity, target.identity))
@@ -61,17 +61,17 @@ REPLICA = {"job": "j", "instance": "n1", "replica": "a", "engine": "vllm", "mode
 POSTED = {
     # what fires, and whether it may be told
     "lost": ({"alertname": "GpuLost", "severity": "critical", **CARD}, True),
-    "xid of the lost card": ({"alertname": "GpuXidResetNode", "severity": "warning", "xid": "79", **CARD}, False),
-    "heat of the lost card": ({"alertname": "GpuHot", "severity": "warning", **CARD}, False),
-    "heat of another card": ({"alertname": "GpuHot", "severity": "warning", **OTHER}, True),
-    "heat of that card elsewhere": ({"alertname": "GpuHot", "severity": "warning", **CARD, "instance": "n2"}, True),
+    "xid of the lost GPU": ({"alertname": "GpuXidResetNode", "severity": "warning", "xid": "79", **CARD}, False),
+    "heat of the lost GPU": ({"alertname": "GpuHot", "severity": "warning", **CARD}, False),
+    "heat of another GPU": ({"alertname": "GpuHot", "severity": "warning", **OTHER}, True),
+    "heat of that GPU elsewhere": ({"alertname": "GpuHot", "severity": "warning", **CARD, "instance": "n2"}, True),
     "frozen": ({"alertname": "EngineFrozen", "severity": "critical", **REPLICA}, True),
     "failing because frozen": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA}, False),
     "failing elsewhere": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA, "replica": "b"}, True),
     "failing elsewhere, milder": ({"alertname": "HighErrorRatio", "severity": "warning", "window": "5m", **REPLICA, "replica": "b"}, False),
     "an expired certificate": ({"alertname": "CertificateExpires", "severity": "warning", **REPLICA}, True),
     "daemon down": ({"alertname": "ShardwatchDown", "severity": "critical", "job": "j", "instance": "n9"}, True),
-    "card lost where the daemon is down": ({"alertname": "GpuLost", "severity": "critical", **CARD, "instance": "n9"}, False),
+    "GPU lost where the daemon is down": ({"alertname": "GpuLost", "severity": "critical", **CARD, "instance": "n9"}, False),
     "engine down where the daemon is down": ({"alertname": "EngineDown", "severity": "critical", **REPLICA, "instance": "n9"}, False),
     "the daemon restarts": ({"alertname": "ShardwatchRestarting", "severity": "warning", "job": "j", "instance": "n9"}, True),
     "Prometheus on that machine": ({"alertname": "RulesFail", "severity": "warning", "job": "prometheus", "instance": "n9"}, True),
@@ -85,7 +85,7 @@ POSTED = {
     "uneven replicas of another model": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "g"}, True),
     "a switch failed": ({"alertname": "GpuNvswitchFatal", "severity": "critical", "job": "j", "instance": "s", "pci_bus_id": "0000:c1:00", "sxid": "24007"}, True),
     "a link of that node": ({"alertname": "GpuNvlinkDown", "severity": "warning", **CARD, "instance": "s"}, False),
-    "a card of that node is lost": ({"alertname": "GpuLost", "severity": "critical", **OTHER, "instance": "s"}, True),
+    "a GPU of that node is lost": ({"alertname": "GpuLost", "severity": "critical", **OTHER, "instance": "s"}, True),
     "a link elsewhere": ({"alertname": "GpuNvlinkDown", "severity": "warning", **OTHER}, True),
     "watchdog": ({"alertname": "Watchdog", "severity": "none"}, True),
 }  # fmt: skip

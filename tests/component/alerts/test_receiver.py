@@ -55,7 +55,7 @@ def ask(port, method, path, body=None, headers=None):
         return answer.status, answer.read().decode(), answer.headers
 
 
-def test_a_notification_is_shown_with_its_alert_and_board(port):
+def test_a_notification_is_shown_with_its_alert_and_dashboard(port):
     status, _, _ = ask(port, "POST", "/", json.dumps(NOTIFICATION))
     assert status == 200
     status, page, headers = ask(port, "GET", "/")
@@ -64,7 +64,7 @@ def test_a_notification_is_shown_with_its_alert_and_board(port):
     assert 'href="http://localhost:3000/d/shardwatch-card-health"' in page
     assert headers["Content-Security-Policy"].startswith("default-src 'none'")
     _, shown, _ = ask(port, "GET", "/notifications")
-    assert [one["alerts"][0]["labels"]["alertname"] for one in json.loads(shown)] == ["GpuLost"]
+    assert [item["alerts"][0]["labels"]["alertname"] for item in json.loads(shown)] == ["GpuLost"]
 
 
 def test_a_heartbeat_is_one_line_and_hides_nothing(port):

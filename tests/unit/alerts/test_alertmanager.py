@@ -108,10 +108,10 @@ def test_the_watchdog_comes_at_least_every_minute_and_tells_of_no_recovery():
     look, repeat = (int(route[key].removesuffix("s")) for key in ("group_interval", "repeat_interval"))
     assert look * -(-repeat // look) <= 60
     assert route["group_wait"] == "0s"
-    watchdog = next(one for one in tree["receivers"] if one["name"] == "watchdog")
-    assert [one["send_resolved"] for one in watchdog["webhook_configs"]] == [False]
+    watchdog = next(receiver for receiver in tree["receivers"] if receiver["name"] == "watchdog")
+    assert [item["send_resolved"] for item in watchdog["webhook_configs"]] == [False]
     others = [route for route in tree["route"]["routes"] if route["receiver"] != "watchdog"]
-    assert [route["matchers"] for route in others] == [[f'severity="{one.value}"'] for one in NOTIFIED]
+    assert [route["matchers"] for route in others] == [[f'severity="{severity.value}"'] for severity in NOTIFIED]
 
 
 def test_hours_hold_for_teams_too_because_alertmanager_hands_them_to_nobody():
@@ -122,13 +122,15 @@ def test_hours_hold_for_teams_too_because_alertmanager_hands_them_to_nobody():
     assert by_severity['severity="info"']["active_time_intervals"] == ["business-hours"]
     assert "mute_time_intervals" not in by_severity['severity="critical"']
     assert all(
-        span["location"] == "Europe/Berlin" for one in tree["time_intervals"] for span in one["time_intervals"]
+        span["location"] == "Europe/Berlin"
+        for interval in tree["time_intervals"]
+        for span in interval["time_intervals"]
     )
 
 
 def test_all_clears_come_unless_a_channel_does_not_want_them():
     tree = yaml.safe_load(made(ROBOTS)[0])
-    app = next(one for one in tree["receivers"] if one["name"] == "app")
+    app = next(receiver for receiver in tree["receivers"] if receiver["name"] == "app")
     assert app["wechat_configs"][0]["send_resolved"] is True
     assert app["webhook_configs"][0]["send_resolved"] is False
 

@@ -107,7 +107,7 @@ def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, languag
     }
     case = {
         "interval": "1m",
-        "input_series": [{"series": alert_cases.expanded(one), "values": values} for one, values in series.items()],
+        "input_series": [{"series": alert_cases.expanded(item), "values": values} for item, values in series.items()],
         "alert_rule_test": [{"eval_time": "10m", "alertname": name, "exp_alerts": [told]}],
     }
     (tmp_path / "tests.yaml").write_text(

@@ -73,7 +73,7 @@ def test_label_values_that_rules_ask_for_are_values_that_the_page_has():
                     if str(matcher.op) == "MatchOp.Equal" and matcher.name != "le":
                         asked.add((re.sub(r"_(bucket|count)\Z", "", node.name), matcher.name, matcher.value))
     assert len(asked) > 8
-    missing = {one for one in asked - set(NOT_RECORDED) if one[2] not in exposed(one[0], one[1])}
+    missing = {request for request in asked - set(NOT_RECORDED) if request[2] not in exposed(request[0], request[1])}
     assert not missing
 
 
@@ -131,7 +131,7 @@ def test_every_text_is_written_in_chinese_too():
 def test_the_panels_that_alerts_link_to_have_distinct_ids_and_uids():
     panels = [value for value in vars(panel_ids).values() if isinstance(value, panel_ids.PanelId)]
     assert len({(panel.dashboard, panel.number) for panel in panels}) == len(panels)
-    assert all(len(board.value) <= 40 for board in panel_ids.DashboardUid)
+    assert all(len(dashboard.value) <= 40 for dashboard in panel_ids.DashboardUid)
 
 
 def test_nothing_newer_than_the_oldest_prometheus_is_used():

@@ -150,7 +150,7 @@ def test_the_example_is_accepted(language):
 
 def test_both_languages_have_the_same_headings_in_the_same_order():
     levels = [re.findall(r"^(#+) (\w*)", text(language), flags=re.MULTILINE) for language in Language]
-    english, chinese = ([level for level, _ in one] for one in levels)
+    english, chinese = ([level for level, _ in item] for item in levels)
     assert english == chinese
-    names = [[name for _, name in one if name in ALERTS] for one in levels]
+    names = [[name for _, name in item if name in ALERTS] for item in levels]
     assert names[0] == names[1]

@@ -49,7 +49,7 @@ def test_a_thresholds_file_changes_what_it_names_and_nothing_else():
     assert (limits.error_ratio.warning, limits.error_ratio.critical) == (0.02, 0.05)
     assert limits.replica_data_age.warning == 120
     assert limits.gpu_memory_used == DEFAULTS.gpu_memory_used
-    assert [one.name for one in tuning.classes] == ["interactive", "batch", "standard"]
+    assert [model_class.name for model_class in tuning.classes] == ["interactive", "batch", "standard"]
     text = files(groups(tuning), tuning, Language.ENGLISH)[RULES]
     assert "gpu_temperature_margin_celsius[2m]) < 12" in text
     assert 'le="0.5",engine=~"vllm",model=~"chat-.*"' in text
@@ -128,10 +128,10 @@ def test_hostile_yaml_is_refused():
 
 
 def test_default_classes_promise_only_what_can_be_counted():
-    assert [one.name for one in CLASSES if one.models] == ["standard"]
+    assert [model_class.name for model_class in CLASSES if model_class.models] == ["standard"]
     assert vector(1).labels == frozenset()
     names = {metric.name for metric in CATALOG}
-    assert all(latency.metric.name in names for one in CLASSES for latency in one.latencies.values())
+    assert all(latency.metric.name in names for model_class in CLASSES for latency in model_class.latencies.values())
 
 
 def test_load_says_which_file(tmp_path):

@@ -15,7 +15,7 @@ from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels, 
 from tests.unit.dashboards.test_lint import selectors
 
 GROUPS = groups(Tuning())
-ALERTS = {" ".join(one.identity): one for group in GROUPS for one in group.alerts()}
+ALERTS = {" ".join(rule.identity): rule for group in GROUPS for rule in group.alerts()}
 RECORDED: dict[str, set[str]] = {}
 for _group in GROUPS:
     for _one in _group.recordings():
@@ -25,7 +25,7 @@ SHOWN_OTHERWISE = {
     "ShardwatchRestarting": "its starts are marks over the curves, and each ends a curve",
     "ShardwatchBlind": "each source's strip ends or turns; the alert has no source of its own to name",
     "GpuNvlinkDown": "the number of active links steps down by those that went",
-    "PrefixCacheHitRateDropped": "the same share as the daemon counts it, over the window of the boards",
+    "PrefixCacheHitRateDropped": "the same share as the daemon counts it, over the window of the dashboards",
     "AvailabilitySloBurn": "the failures themselves, by replica; the burn stands on Fleet",
     "SloNotEvaluable": "quantiles of the same requests, which buckets without that bound still give",
     "DurationSloBurn": "the durations themselves, by replica; the burn stands on Fleet",
@@ -45,9 +45,9 @@ def families(names):
 
 def asked(panel):
     """Give what the panel that is linked to asks for."""
-    for one in queries(panel.dashboard.value):
-        if one.number == panel.number:
-            for selector, _ in selectors(one.expr):
+    for query in queries(panel.dashboard.value):
+        if query.number == panel.number:
+            for selector, _ in selectors(query.expr):
                 yield re.sub(r"_(bucket|sum|count)$", "", selector.name)
 
 
@@ -62,32 +62,32 @@ def test_the_figure_of_an_alert_stands_in_the_panel_that_it_links_to(name):
 
 def test_no_exception_is_left_over():
     needed = {
-        one.name for one in ALERTS.values()
-        if one.panel is not None and not families(asked(one.panel)) & families(one.expr.sources)
+        alert.name for alert in ALERTS.values()
+        if alert.panel is not None and not families(asked(alert.panel)) & families(alert.expr.sources)
     }  # fmt: skip
     assert needed == set(SHOWN_OTHERWISE)
     assert all(len(why) > 20 for why in SHOWN_OTHERWISE.values())
 
 
-def test_only_alerts_about_prometheus_and_alertmanager_lead_to_no_board():
-    without = {one.name for one in ALERTS.values() if one.panel is None}
+def test_only_alerts_about_prometheus_and_alertmanager_lead_to_no_dashboard():
+    without = {alert.name for alert in ALERTS.values() if alert.panel is None}
     of_others = {
-        one.name for one in ALERTS.values()
-        if all(name.startswith(("prometheus_", "alertmanager_")) for name in one.expr.sources)
+        alert.name for alert in ALERTS.values()
+        if all(name.startswith(("prometheus_", "alertmanager_")) for name in alert.expr.sources)
     }  # fmt: skip
     assert without == of_others and "Watchdog" in without and len(without) >= 8
 
 
 @pytest.mark.parametrize("language", list(Language))
-def test_an_alert_without_a_board_has_no_link_to_one_and_every_other_has(language):
+def test_an_alert_without_a_dashboard_has_no_link_to_one_and_every_other_has(language):
     text = files(GROUPS, Tuning(), language)["rules.yaml"]
-    linked = [one for one in ALERTS.values() if one.panel is not None]
-    assert text.count("dashboard_url: ") == sum(1 for group in GROUPS for one in group.alerts() if one.panel)
+    linked = [alert for alert in ALERTS.values() if alert.panel is not None]
+    assert text.count("dashboard_url: ") == sum(1 for group in GROUPS for alert in group.alerts() if alert.panel)
     assert linked and "var-job={{ $labels.job | urlquery }}&var-instance" in text
 
 
-def test_a_link_to_a_board_of_cards_names_the_node_since_that_board_shows_no_node_by_itself():
-    per_gpu = {one.uid for one in DASHBOARDS if one.per_gpu}
+def test_a_link_to_a_dashboard_of_gpus_names_the_node_since_that_dashboard_shows_no_node_by_itself():
+    per_gpu = {shown_dashboard.uid for shown_dashboard in DASHBOARDS if shown_dashboard.per_gpu}
     assert len(per_gpu) == 2
     for alert in ALERTS.values():
         if alert.panel is not None and alert.panel.dashboard in per_gpu:
@@ -95,16 +95,18 @@ def test_a_link_to_a_board_of_cards_names_the_node_since_that_board_shows_no_nod
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_boards_of_cards_begin_with_one_node_and_take_several_and_all_others_begin_with_all(language):
-    per_gpu = {one.uid.value for one in DASHBOARDS if one.per_gpu}
+def test_the_dashboards_of_gpus_begin_with_one_node_and_take_several_and_all_others_begin_with_all(language):
+    per_gpu = {shown_dashboard.uid.value for shown_dashboard in DASHBOARDS if shown_dashboard.per_gpu}
     for uid in UIDS:
-        (nodes,) = (one for one in dashboard(uid, language)["templating"]["list"] if one["name"] == "instance")
+        (nodes,) = (
+            variable for variable in dashboard(uid, language)["templating"]["list"] if variable["name"] == "instance"
+        )
         assert nodes["multi"] and nodes["includeAll"] is (uid not in per_gpu)
         assert ("current" in nodes) is nodes["includeAll"], "without a current value Grafana takes the first"
 
 
 def test_the_panel_of_every_link_is_drawn_once():
-    numbers = [(uid, one["id"]) for uid in UIDS for one in panels(dashboard(uid))]
+    numbers = [(uid, panel["id"]) for uid in UIDS for panel in panels(dashboard(uid))]
     for alert in ALERTS.values():
         if alert.panel is not None:
             assert numbers.count((alert.panel.dashboard.value, alert.panel.number)) == 1, alert.name

@@ -25,7 +25,7 @@ TARGET = 'job="shardwatch",instance="node1:9853"'
 TOKENS = f'llm_generation_tokens_total{{{TARGET},replica="chat",engine="vllm",model="llama",rank=""}}'
 EVENTS = {"XID events", "NVSwitch errors", "Shardwatch starts"}
 DAEMON = EVENTS | {"Firing alerts"}
-# What each board marks; on the fleet's, restarts wait to be switched on.
+# What each dashboard marks; on the fleet's, restarts wait to be switched on.
 MARKED = {
     "shardwatch-fleet": EVENTS | {"Firing critical alerts", "Engine restarts"},
     "shardwatch-node": DAEMON | {"Engine restarts"},
@@ -38,20 +38,22 @@ MARKED = {
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_a_board_marks_what_explains_its_jumps(uid):
+def test_a_dashboard_marks_what_explains_its_jumps(uid):
     assert set(marks(uid)) == MARKED[uid]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_mark_is_grafanas_own_annotation_of_the_chosen_data_source(language):
     for uid in UIDS:
-        for one in dashboard(uid, language)["annotations"]["list"]:
-            assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-            assert one["iconColor"].startswith("#") and one["titleFormat"] and one["textFormat"]
-            assert one["enable"] is (
-                uid != "shardwatch-fleet" or "tart" not in one["name"] and "启" not in one["name"]
+        for annotation in dashboard(uid, language)["annotations"]["list"]:
+            assert annotation["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            assert annotation["iconColor"].startswith("#") and annotation["titleFormat"] and annotation["textFormat"]
+            assert annotation["enable"] is (
+                uid != "shardwatch-fleet" or "tart" not in annotation["name"] and "启" not in annotation["name"]
             )
-            assert ("$__from" in one["target"]["expr"]) is one["useValueForTime"], "old moments would stand outside"
+            assert ("$__from" in annotation["target"]["expr"]) is annotation["useValueForTime"], (
+                "old moments would stand outside"
+            )
 
 
 def test_the_variables_choose_what_is_marked():
@@ -124,7 +126,7 @@ def test_a_daemons_restart_is_no_engines_restart_and_stands_where_it_began(promt
     assert marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-self"), series, range(1, 9)) == {}
     found = marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 1), series, range(1, 9))
     assert list(found) == ["4m", "5m", "6m", "7m", "8m"], "one moment, at whatever step it is asked for"
-    assert all('version="1.2.3"' in one and "190000" in one.replace("1.9E+05", "190000") for one in found.values())
+    assert all('version="1.2.3"' in item and "190000" in item.replace("1.9E+05", "190000") for item in found.values())
     assert marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 200), series, range(1, 9)) == {}
 
 
@@ -132,7 +134,7 @@ def test_the_newest_xid_is_marked_also_where_it_was_the_first_of_its_code(promto
     name = f'gpu_xid_last_timestamp_seconds{{{TARGET},gpu="3",uuid="GPU-3",xid="94",source="kernel_log"}}'
     found = marked(promtool, tmp_path, filled("XID events", "shardwatch-node", 1), {name: "_x30 150x60"}, range(1, 7))
     assert list(found) == ["3m", "4m", "5m", "6m"]
-    assert all('xid="94"' in one for one in found.values())
+    assert all('xid="94"' in item for item in found.values())
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -161,7 +163,7 @@ def test_a_mark_that_would_say_nothing_is_refused(made, why):
 
 
 def test_two_kinds_of_marks_with_one_name_are_refused():
-    one = note(selected(m.GPU_UP))
+    annotation = note(selected(m.GPU_UP))
     row = Row(title=T("One", "一"), panels=(panel(),))
-    with pytest.raises(DashboardError, match="two kinds of marks are called 'Lost'"):
-        small(row, annotations=(one, one)).render(Language.ENGLISH)
+    with pytest.raises(DashboardError, match="two annotations are called 'Lost'"):
+        small(row, annotations=(annotation, annotation)).render(Language.ENGLISH)

@@ -1,4 +1,4 @@
-"""What every board and every panel must have: variables, words, ids that alerts link to, colours where alerts change."""
+"""What every dashboard and every panel must have: variables, words, ids that alerts link to, colours where alerts change."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, filled, 
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_a_board_has_the_fixed_frame(uid):
+def test_a_dashboard_has_the_fixed_frame(uid):
     data = dashboard(uid)
     assert data["schemaVersion"] == 42 and data["id"] is None and data["uid"] == uid and len(uid) <= 40
     assert data["editable"] is False and data["refresh"] == "30s" and data["graphTooltip"] == 1
-    assert [one["name"] for one in data["templating"]["list"]] == [
+    assert [variable["name"] for variable in data["templating"]["list"]] == [
         "datasource", "job", "instance", "model", "replica", "gpu",
     ]  # fmt: skip
     (link,) = data["links"]
     assert link["keepTime"] and link["includeVars"] and link["tags"] == data["tags"]
-    visible = [one for one in data["panels"] if one["type"] != "row"]
+    visible = [panel for panel in data["panels"] if panel["type"] != "row"]
     assert 10 <= len(visible) <= 25
 
 
 def test_every_panel_that_an_alert_links_to_is_there():
-    wanted = {(one.dashboard.value, one.number) for one in vars(ids).values() if isinstance(one, ids.PanelId)}
-    there = {(uid, one["id"]) for uid in UIDS for one in panels(dashboard(uid))}
+    wanted = {(item.dashboard.value, item.number) for item in vars(ids).values() if isinstance(item, ids.PanelId)}
+    there = {(uid, panel["id"]) for uid in UIDS for panel in panels(dashboard(uid))}
     assert len(wanted) > 25
     assert wanted <= there
 
@@ -39,26 +39,26 @@ def test_every_panel_that_an_alert_links_to_is_there():
 @pytest.mark.parametrize("uid", UIDS)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_panel_says_what_it_shows_and_what_no_data_means(uid, language):
-    for one in panels(dashboard(uid, language)):
-        assert one["title"].strip() and one["description"].strip(), one["title"]
-        if one.get("targets"):
-            assert one["fieldConfig"]["defaults"]["noValue"], one["title"]
-        for target in one.get("targets", ()):
-            assert target["legendFormat"] and target["instant"] is not target["range"], one["title"]
+    for panel in panels(dashboard(uid, language)):
+        assert panel["title"].strip() and panel["description"].strip(), panel["title"]
+        if panel.get("targets"):
+            assert panel["fieldConfig"]["defaults"]["noValue"], panel["title"]
+        for target in panel.get("targets", ()):
+            assert target["legendFormat"] and target["instant"] is not target["range"], panel["title"]
 
 
 def test_no_panel_draws_grafanas_own_red_line_at_80():
     for uid in UIDS:
-        for one in panels(dashboard(uid)):
-            steps = one.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
-            assert steps == [] or steps[0]["value"] is None, one["title"]
-            assert 80 not in [step["value"] for step in steps], one["title"]
+        for panel in panels(dashboard(uid)):
+            steps = panel.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
+            assert steps == [] or steps[0]["value"] is None, panel["title"]
+            assert 80 not in [step["value"] for step in steps], panel["title"]
 
 
 def test_a_figure_that_needs_the_full_set_says_so_and_is_hidden():
     common = {metric.name for metric in CATALOG if metric.series.value == "common"}
-    for one in DASHBOARDS:
-        for row in one.rows:
+    for shown_dashboard in DASHBOARDS:
+        for row in shown_dashboard.rows:
             for shown in row.panels:
                 for given in shown.series:
                     ours = {name for name in given.expr.sources if name in {metric.name for metric in CATALOG}}
@@ -69,12 +69,12 @@ def test_a_figure_that_needs_the_full_set_says_so_and_is_hidden():
 
 
 def test_the_three_kinds_of_nothing_look_different():
-    fleet = {one["title"]: one for one in panels(dashboard("shardwatch-fleet"))}
+    fleet = {panel["title"]: panel for panel in panels(dashboard("shardwatch-fleet"))}
     defaults = fleet["TTFT SLO attainment"]["fieldConfig"]["defaults"]
     (nothing,) = defaults["mappings"]
     assert nothing["options"]["result"]["text"] == defaults["noValue"] == "no traffic"
     first_token = next(
-        one for one in panels(dashboard("shardwatch-replica")) if one["title"] == "Time to first token (TTFT)"
+        panel for panel in panels(dashboard("shardwatch-replica")) if panel["title"] == "Time to first token (TTFT)"
     )
     said = first_token["fieldConfig"]["defaults"]["noValue"]
     assert said.startswith("no traffic") and "exporter is down" in said
@@ -94,18 +94,20 @@ def test_a_down_exporter_is_a_field_of_its_own_and_no_value_of_the_figure(uid, p
     *figures, down = panel["targets"]
     (override,) = panel["fieldConfig"]["overrides"]
     assert override["matcher"] == {"id": "byFrameRefID", "options": down["refId"]}
-    text = next(one["value"] for one in override["properties"] if one["id"] == "mappings")[0]["options"]["0"]["text"]
+    text = next(item["value"] for item in override["properties"] if item["id"] == "mappings")[0]["options"]["0"][
+        "text"
+    ]
     assert text == down["legendFormat"] == "exporter down"
     assert figures and all(target["expr"] in down["expr"] for target in figures)
     assert "9999" not in json.dumps(panel), "a sentinel would stand in exports and curves"
 
 
 def test_the_exporter_is_down_only_while_all_are_and_the_figure_has_no_data(promtool, tmp_path):
-    panel = next(one for one in panels(dashboard("shardwatch-efficiency")) if one["title"] == "Tokens per second")
+    panel = next(item for item in panels(dashboard("shardwatch-efficiency")) if item["title"] == "Tokens per second")
     tokens, down = (filled(target["expr"]) for target in panel["targets"])
     node = 'job="shardwatch",instance="n1:9853"'
     other = 'job="shardwatch",instance="n2:9853"'
-    build = {f'shardwatch_build_info{{{one},version="1",python_version="3"}}': "1x30 _x90" for one in (node, other)}
+    build = {f'shardwatch_build_info{{{item},version="1",python_version="3"}}': "1x30 _x90" for item in (node, other)}
     counter = f'llm_generation_tokens_total{{{node},replica="a",engine="vllm",model="m",rank=""}}'
 
     def given(first, second, tokens_):
@@ -120,7 +122,7 @@ def test_the_exporter_is_down_only_while_all_are_and_the_figure_has_no_data(prom
 
 
 def test_the_colours_change_where_the_alerts_do():
-    node = {one["id"]: one for one in panels(dashboard("shardwatch-node"))}
+    node = {panel["id"]: panel for panel in panels(dashboard("shardwatch-node"))}
     steps = node[ids.NODE_MEMORY.number]["fieldConfig"]["defaults"]["thresholds"]["steps"]
     assert [step["value"] for step in steps] == [
         None,

@@ -1,4 +1,4 @@
-"""The boards' files: the same bytes for the same code, in both languages, and provisioning that agrees with them."""
+"""The dashboards' files: the same bytes for the same code, in both languages, and provisioning that agrees with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_changed_missing_or_strange_file_is_found(tmp_path, capsys):
     assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == 1
     said = capsys.readouterr().err
     assert "shardwatch-node.json differs" in said and "shardwatch-fleet.json differs" in said
-    assert "shardwatch-old.json belongs to no board" in said
+    assert "shardwatch-old.json belongs to no dashboard" in said
     assert main(["--output", str(tmp_path), "--language", "en"]) == 0
     assert not (tmp_path / "en" / "shardwatch-old.json").exists()
     assert not (tmp_path / "zh").exists()
@@ -49,7 +49,7 @@ def test_a_fresh_interpreter_makes_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_provisioning_files_agree_with_the_boards(language):
+def test_the_provisioning_files_agree_with_the_dashboards(language):
     made = files(Language(language))
     maps = "kubernetes/shardwatch-dashboards.yaml"
     read = {name: yaml.safe_load(text) for name, text in made.items() if name.endswith(".yaml") and name != maps}
@@ -60,9 +60,11 @@ def test_the_provisioning_files_agree_with_the_boards(language):
     home = made["provisioning/grafana.env"].splitlines()[-1].partition("=")[2]
     assert home == f"{provider['options']['path']}/shardwatch-fleet.json"
     documents = list(yaml.safe_load_all(made[maps]))
-    assert len({one["metadata"]["name"] for one in documents}) == len(UIDS)
-    assert all(len(json.dumps(one)) < 262_144 for one in documents)  # what kubectl apply can keep in its annotation
-    held = {name: text for one in documents for name, text in one["data"].items()}
+    assert len({document["metadata"]["name"] for document in documents}) == len(UIDS)
+    assert all(
+        len(json.dumps(document)) < 262_144 for document in documents
+    )  # what kubectl apply can keep in its annotation
+    held = {name: text for document in documents for name, text in document["data"].items()}
     assert {name: json.loads(text) for name, text in held.items()} == {
         f"{uid}.json": dashboard(uid, language) for uid in UIDS
     }
@@ -79,7 +81,7 @@ def test_the_data_source_knows_how_often_the_stacks_prometheus_scrapes(prometheu
     folder = GENERATED.parents[1] / "compose"
     scraped = yaml.safe_load((folder / prometheus).read_text(encoding="utf-8"))
     source, *_ = yaml.safe_load((folder / grafana).read_text(encoding="utf-8"))["datasources"]
-    (daemons,) = (one for one in scraped["scrape_configs"] if one["job_name"] == "shardwatch")
+    (daemons,) = (config for config in scraped["scrape_configs"] if config["job_name"] == "shardwatch")
     every = daemons.get("scrape_interval", scraped["global"]["scrape_interval"])
     assert source["jsonData"]["timeInterval"] == every, "with less, $__rate_interval makes rates with holes"
 
@@ -87,9 +89,9 @@ def test_the_data_source_knows_how_often_the_stacks_prometheus_scrapes(prometheu
 def test_the_languages_differ_in_words_only():
     def bare(value):
         if isinstance(value, dict):
-            return {key: bare(one) for key, one in value.items() if key not in ("renameByName", "indexByName")}
+            return {key: bare(item) for key, item in value.items() if key not in ("renameByName", "indexByName")}
         if isinstance(value, list):
-            return [bare(one) for one in value]
+            return [bare(item) for item in value]
         return (
             ""
             if isinstance(value, str) and not value.startswith(("#", "shardwatch-")) and " by (" not in value
@@ -98,11 +100,13 @@ def test_the_languages_differ_in_words_only():
 
     for uid in UIDS:
         assert bare(dashboard(uid, "en")) == bare(dashboard(uid, "zh"))
-        assert [one.expr for one in queries(uid, "en")] == [one.expr for one in queries(uid, "zh")]
+        assert [query.expr for query in queries(uid, "en")] == [query.expr for query in queries(uid, "zh")]
 
 
 def test_the_english_files_hold_no_chinese_and_the_chinese_say_all_in_chinese():
     for uid in UIDS:
         assert not CHINESE.search((GENERATED / "en" / f"{uid}.json").read_text(encoding="utf-8"))
-        silent = [one["title"] for one in panels(dashboard(uid, "zh")) if not CHINESE.search(one["description"])]
+        silent = [
+            panel["title"] for panel in panels(dashboard(uid, "zh")) if not CHINESE.search(panel["description"])
+        ]
         assert silent == []

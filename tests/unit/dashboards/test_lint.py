@@ -23,7 +23,7 @@ UNITS = {
     "short", "none", "percentunit", "bytes", "binBps", "celsius", "watt", "joule", "hertz", "s", "cps", "reqps", "eps",
     "dtdurations", "sci",
 }  # fmt: skip
-# (rule, language, board or *, panel or variable or metric) → why it does not hold there.
+# (rule, language, dashboard or *, panel or variable or metric) → why it does not hold there.
 EXCLUSIONS = {
     ("template-datasource", "zh", "*", "datasource"): "the label is Chinese in the Chinese set",
     ("template-job", "zh", "*", "job"): "the label is Chinese in the Chinese set",
@@ -33,7 +33,7 @@ EXCLUSIONS = {
     ("target-rate-interval", "en", "shardwatch-fleet", "ITL SLO attainment"): "of the whole chosen time",
     ("target-rate-interval", "zh", "shardwatch-fleet", "ITL SLO 达成率"): "of the whole chosen time",
     **{
-        ("template-instance", "*", uid, "-"): "by card: all of a thousand nodes would be 8,000 curves in each panel"
+        ("template-instance", "*", uid, "-"): "by GPU: a thousand nodes would put 8,000 series into each panel"
         for uid in ("shardwatch-node", "shardwatch-card-health")
     },
     **{
@@ -54,7 +54,7 @@ EXCLUSIONS = {
     ("target-instance", "*", "*", "ALERTS"): "as for the job",
     **{
         ("target-instance", "*", "*", f"job_model_class_objective:llm_error_budget_burn:ratio_rate{window}"): (
-            "a promise is about a model on all of its nodes"
+            "an SLO covers a model on all of its nodes"
         )
         for window in ("5m", "1h")
     },
@@ -82,13 +82,13 @@ def nodes(node, above=()):
     yield node, above
     for name in ("lhs", "rhs", "expr", "args", "vector_selector", "param"):
         found = getattr(node, name, None)
-        for one in found if isinstance(found, list) else [found]:
+        for item in found if isinstance(found, list) else [found]:
             if (
-                one is not None
-                and type(one).__module__ == type(node).__module__
-                and not isinstance(one, (str, float))
+                item is not None
+                and type(item).__module__ == type(node).__module__
+                and not isinstance(item, (str, float))
             ):
-                yield from nodes(one, (*above, node))
+                yield from nodes(item, (*above, node))
 
 
 def selectors(expr):
@@ -98,7 +98,7 @@ def selectors(expr):
 
 
 def variable(data, name):
-    return next((one for one in data["templating"]["list"] if one["name"] == name), None)
+    return next((item for item in data["templating"]["list"] if item["name"] == name), None)
 
 
 def queries(data):
@@ -108,7 +108,7 @@ def queries(data):
 
 
 def template_datasource(data):
-    source = [one for one in data["templating"]["list"] if one["type"] == "datasource"]
+    source = [item for item in data["templating"]["list"] if item["type"] == "datasource"]
     if len(source) != 1 or source[0]["name"] != "datasource" or source[0]["query"] != "prometheus":
         yield "-", f"one data source variable called datasource, not {source}"
     elif source[0]["label"] != "Data source":
@@ -129,19 +129,19 @@ def template(name):
 
 
 def template_label_promql(data):
-    for one in data["templating"]["list"]:
-        if one["type"] == "query":
-            metric, _, label = one["query"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
-            if not one["query"].startswith("label_values(") or not label.isidentifier() or not metric:
-                yield one["name"], one["query"]
+    for item in data["templating"]["list"]:
+        if item["type"] == "query":
+            metric, _, label = item["query"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
+            if not item["query"].startswith("label_values(") or not label.isidentifier() or not metric:
+                yield item["name"], item["query"]
             else:
                 parsed(metric)
 
 
 def template_reload(data):
-    for one in data["templating"]["list"]:
-        if one["type"] == "query" and one["refresh"] != 2:
-            yield one["name"], "is not asked again when the time changes"
+    for item in data["templating"]["list"]:
+        if item["type"] == "query" and item["refresh"] != 2:
+            yield item["name"], "is not asked again when the time changes"
 
 
 def panel_datasource(data):
@@ -192,7 +192,7 @@ def target_promql(data):
 def target_rate_interval(data):
     for panel, expr in queries(data):
         for node, above in nodes(parsed(expr)):
-            inside = [one.func.name for one in above if isinstance(one, promql_parser.Call)]
+            inside = [item.func.name for item in above if isinstance(item, promql_parser.Call)]
             if (
                 isinstance(node, promql_parser.MatrixSelector)
                 and {"rate", "irate"} & set(inside)
@@ -205,7 +205,7 @@ def target_label(label):
     def rule(data):
         for panel, expr in queries(data):
             for selector, _ in selectors(expr):
-                given = [(one.name, str(one.op), one.value) for one in selector.matchers.matchers]
+                given = [(item.name, str(item.op), item.value) for item in selector.matchers.matchers]
                 if (label, "MatchOp.Re", f"${label}") not in given:
                     yield selector.name, f"{panel['title']}: {selector.name} {given}"
 
@@ -215,7 +215,7 @@ def target_label(label):
 def target_counter_agg(data):
     for panel, expr in queries(data):
         for selector, above in selectors(expr):
-            calls = [one.func.name for one in above if isinstance(one, promql_parser.Call)]
+            calls = [item.func.name for item in above if isinstance(item, promql_parser.Call)]
             if selector.name.endswith("_total") and not {"rate", "irate", "increase"} & set(calls):
                 yield panel["title"], expr
 
@@ -248,7 +248,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_boards_keep_the_rule(rule, language):
+def test_the_dashboards_keep_the_rule(rule, language):
     found = [
         (uid, what, why)
         for uid in UIDS
@@ -273,12 +273,12 @@ def test_no_exclusion_is_left_over():
 
 
 def test_every_unit_of_the_layer_is_one_that_the_linter_knows():
-    assert {*_UNITS.values(), *(one.value for one in NumberFormat)} <= UNITS
+    assert {*_UNITS.values(), *(item.value for item in NumberFormat)} <= UNITS
 
 
 def spoilt(change):
     data = dashboard("shardwatch-fleet")
-    change(data, next(one for one in panels(data) if one["type"] == "timeseries"))
+    change(data, next(panel for panel in panels(data) if panel["type"] == "timeseries"))
     return data
 
 

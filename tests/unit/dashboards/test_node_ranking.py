@@ -15,7 +15,7 @@ WHOSE = 'replica="chat",engine="vllm",model="llama"'
 
 
 def panel(title, language="en"):
-    return next(one for one in panels(dashboard("shardwatch-fleet", language)) if one["title"] == title)
+    return next(item for item in panels(dashboard("shardwatch-fleet", language)) if item["title"] == title)
 
 
 def node(name, up=1):
@@ -41,7 +41,7 @@ def figures(promtool, tmp_path, series, language="en"):
 WRONG = {
     "engine down": ({f"llm_up{{T,{WHOSE}}}": "0x200"}, [1, 1]),
     "engine frozen": ({f"llm_frozen{{T,{WHOSE}}}": "1x200"}, [1, 1]),
-    "card lost": ({f"gpu_up{{T,{CARD}}}": "0x200"}, [1, 1]),
+    "GPU lost": ({f"gpu_up{{T,{CARD}}}": "0x200"}, [1, 1]),
     "failing": ({f'llm_error_ratio{{T,{WHOSE},window="5m"}}': "0.2x200"}, [1, 1]),
     "failing a little": ({f'llm_error_ratio{{T,{WHOSE},window="5m"}}': "0.02x200"}, [0, 1]),
     "memory lost": (
@@ -90,7 +90,7 @@ def test_the_node_that_pages_stands_above_any_number_of_lesser_problems(language
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_versions_that_drifted_apart_are_a_figure_in_an_open_row(promtool, tmp_path, language):
-    open_titles = {one["title"] for one in dashboard("shardwatch-fleet", language)["panels"]}
+    open_titles = {item["title"] for item in dashboard("shardwatch-fleet", language)["panels"]}
     assert DRIFT[language] in open_titles
     expr = filled(panel(DRIFT[language], language)["targets"][0]["expr"])
 

@@ -1,4 +1,4 @@
-"""The boards' queries and links against the catalogue: nothing is asked that nobody exposes, nothing exposed is left out."""
+"""The dashboards' queries and links against the catalogue: nothing is asked that nobody exposes, nothing exposed is left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOREIGN = {  # of Prometheus itself, and of every process
     "up", "scrape_duration_seconds", "scrape_samples_scraped", "process_cpu_seconds_total", "process_open_fds",
     "process_resident_memory_bytes", "process_start_time_seconds",
 }  # fmt: skip
-# Rows that no board asks for, and why nobody misses them there.
+# Rows that no dashboard asks for, and why nobody misses them there.
 ON_NO_BOARD = {
     "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
     "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
@@ -43,7 +43,7 @@ def exposed():
     found = {name: {"job", "instance"} for name in FOREIGN}
     found["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
     for group in groups(Tuning()):
-        found |= {one.name: set(one.known.labels) for one in group.recordings()}
+        found |= {item.name: set(item.known.labels) for item in group.recordings()}
     for metric in CATALOG:
         labels = {"job", "instance", *metric.all_labels}
         if metric.kind is MetricKind.HISTOGRAM:
@@ -58,8 +58,8 @@ def exposed():
 
 
 def everything(uid):
-    """Give each query of a board, those of its marks included, with its selectors."""
-    for expr in [*(one.expr for one in queries(uid)), *marks(uid).values()]:
+    """Give each query of a dashboard, those of its marks included, with its selectors."""
+    for expr in [*(query.expr for query in queries(uid)), *marks(uid).values()]:
         promql_parser.parse(filled(expr))
         yield expr, [selector for selector, _ in selectors(expr)]
 
@@ -74,7 +74,7 @@ def test_every_query_asks_for_what_is_exposed(uid):
             assert asked <= known[selector.name], f"{expr}: {asked - known[selector.name]}"
 
 
-def test_every_row_of_the_catalogue_is_on_a_board_or_says_why_not():
+def test_every_row_of_the_catalogue_is_on_a_dashboard_or_says_why_not():
     asked = {selector.name for uid in UIDS for _, found in everything(uid) for selector in found}
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} | asked
     hidden = {metric.name: metric for metric in CATALOG if metric.name not in shown}
@@ -84,10 +84,10 @@ def test_every_row_of_the_catalogue_is_on_a_board_or_says_why_not():
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_the_links_lead_to_boards_and_carry_every_variable(uid):
+def test_the_links_lead_to_dashboards_and_carry_every_variable(uid):
     found = 0
-    for one in panels(dashboard(uid)):
-        config = one.get("fieldConfig", {"defaults": {}, "overrides": []})
+    for panel in panels(dashboard(uid)):
+        config = panel.get("fieldConfig", {"defaults": {}, "overrides": []})
         given = list(config["defaults"].get("links", ()))
         for override in config["overrides"]:
             given += [link for prop in override["properties"] if prop["id"] == "links" for link in prop["value"]]
@@ -103,10 +103,10 @@ def test_the_links_lead_to_boards_and_carry_every_variable(uid):
     assert found >= 2
 
 
-def test_the_way_leads_from_the_fleet_over_the_node_to_the_card():
-    nodes = next(one for one in panels(dashboard("shardwatch-fleet")) if one["title"] == "Nodes by severity")
-    cards = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "GPUs side by side")
-    owners = next(one for one in panels(dashboard("shardwatch-node")) if one["title"] == "GPU assignment")
+def test_the_way_leads_from_the_fleet_over_the_node_to_the_gpu():
+    nodes = next(panel for panel in panels(dashboard("shardwatch-fleet")) if panel["title"] == "Nodes by severity")
+    gpus = next(panel for panel in panels(dashboard("shardwatch-node")) if panel["title"] == "GPUs side by side")
+    owners = next(panel for panel in panels(dashboard("shardwatch-node")) if panel["title"] == "GPU assignment")
     assert "/d/shardwatch-node?" in json.dumps(nodes)
-    assert 'var-gpu=${__data.fields[\\"GPU\\"]:percentencode}' in json.dumps(cards).replace('\\\\\\"', '\\"')
+    assert 'var-gpu=${__data.fields[\\"GPU\\"]:percentencode}' in json.dumps(gpus).replace('\\\\\\"', '\\"')
     assert "/d/shardwatch-replica?" in json.dumps(owners)

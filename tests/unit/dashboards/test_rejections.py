@@ -1,4 +1,4 @@
-"""What stops the build of a board rather than mislead somebody at night."""
+"""What stops the build of a dashboard rather than mislead somebody at night."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ def test_two_panels_of_one_title_in_a_row_are_refused():
 
 
 def test_panels_of_different_height_in_a_line_and_too_wide_ones_are_refused():
-    one, other = panel(), replace(panel(), title=T("Other", "另"), height=5)
+    first, other = panel(), replace(panel(), title=T("Other", "另"), height=5)
     with pytest.raises(DashboardError, match="5 high in a line of 8"):
-        small(Row(title=T("One", "一"), panels=(one, other))).render(Language.ENGLISH)
+        small(Row(title=T("One", "一"), panels=(first, other))).render(Language.ENGLISH)
     with pytest.raises(DashboardError, match="25 columns"):
-        small(Row(title=T("One", "一"), panels=(replace(one, width=25),))).render(Language.ENGLISH)
+        small(Row(title=T("One", "一"), panels=(replace(first, width=25),))).render(Language.ENGLISH)
 
 
 def test_more_panels_than_anybody_reads_are_refused():
     many = tuple(replace(panel(), title=T(f"Panel {number}", "面板")) for number in range(26))
-    with pytest.raises(DashboardError, match="26 panels at once"):
+    with pytest.raises(DashboardError, match="26 open panels; the limit is 25"):
         small(Row(title=T("One", "一"), panels=many)).render(Language.ENGLISH)
     small(Row(title=T("One", "一"), panels=many, collapsed=True)).render(Language.ENGLISH)
 
 
 def test_overlapping_panels_and_one_id_twice_are_refused():
     data = dashboard("shardwatch-node")
-    first, second = [one for one in data["panels"] if one["type"] != "row"][:2]
+    first, second = [item for item in data["panels"] if item["type"] != "row"][:2]
     kept = dict(second["gridPos"])
     second["gridPos"] = dict(first["gridPos"])
     with pytest.raises(DashboardError, match="GPUs lost overlaps Exporters down"):
@@ -107,11 +107,11 @@ def test_overlapping_panels_and_one_id_twice_are_refused():
     with pytest.raises(DashboardError, match="outside of the 24 columns"):
         reject_overlaps(data)
     second["gridPos"], second["id"] = kept, first["id"]
-    with pytest.raises(DashboardError, match="the id .* twice"):
+    with pytest.raises(DashboardError, match="the id .* occurs twice"):
         reject_overlaps(data)
 
 
-def test_two_boards_of_one_uid_or_title_are_refused():
+def test_two_dashboards_of_one_uid_or_title_are_refused():
     row = Row(title=T("One", "一"), panels=(panel(),))
     with pytest.raises(DashboardError, match="uid shardwatch-node"):
         reject_duplicates([small(row), small(row, title="Other")])
@@ -119,7 +119,7 @@ def test_two_boards_of_one_uid_or_title_are_refused():
         reject_duplicates([small(row), small(row, uid=ids.DashboardUid.FLEET)])
 
 
-def test_a_wrong_board_ends_the_command_with_its_message(monkeypatch, capsys):
+def test_a_wrong_dashboard_ends_the_command_with_its_message(monkeypatch, capsys):
     def broken(_language, _traces):
         raise DashboardError("Power by GPU: gone")
 
@@ -131,9 +131,9 @@ def test_a_wrong_board_ends_the_command_with_its_message(monkeypatch, capsys):
 @pytest.mark.parametrize("options", [[], ["--check"]])
 def test_without_the_extra_the_command_says_what_to_install(options, tmp_path):
     code = "import sys; sys.modules['grafanalib'] = None; from dashboards.__main__ import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "--output", str(tmp_path / "boards"), *options]
+    command = [sys.executable, "-c", code, "--output", str(tmp_path / "dashboards"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "pip install 'shardwatch[dashboards]'" in line
-    assert not (tmp_path / "boards").exists()
+    assert not (tmp_path / "dashboards").exists()

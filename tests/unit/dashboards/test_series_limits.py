@@ -1,4 +1,4 @@
-"""What the boards ask of a Prometheus over a thousand nodes, and how many curves they draw: counted from the queries."""
+"""What the dashboards ask of a Prometheus over a thousand nodes, and how many curves they draw: counted from the queries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.dashboards.test_lint import nodes, parsed
 
 NODES, CARDS, REPLICAS, MODELS = 1000, 8, 2, 10
 POINTS = 1000  # as many as Grafana asks of a wide panel
-MOST_SAMPLES = 25_000_000  # half of what Prometheus loads for one query before it refuses
-MOST_CURVES = 150  # beyond, nobody finds one
+MAX_SAMPLES = 25_000_000  # half of what Prometheus loads for one query before it refuses
+MAX_SERIES = 150  # beyond, nobody finds one
 # Strips of states, which no largest value would choose from: on them one looks at the nodes that one has chosen.
 STRIPS = {"Exporters up", "Sources up", "Hung calls"}
 PER_NODE = {"gpu": CARDS, "replica": REPLICAS}
-OTHERS = {  # labels beside, and the most values that one card or replica has of them
+OTHERS = {  # other labels, and the largest number of values per GPU or replica
     "le": 23, "objective": 4, "window": 2, "reason": 5, "sensor": 2, "xid": 16, "error": 2, "type": 4, "pipe": 6, "domain": 3,
     "link": 18, "cause": 2, "quantile": 3, "outcome": 4, "signal": 10, "group": REPLICAS,
     "source": 20, "currency": 1,
@@ -30,9 +30,11 @@ OTHERS = {  # labels beside, and the most values that one card or replica has of
 def size(labels, fixed=(), instances=NODES):
     """Give how many series have these labels."""
     free = set(labels) - set(fixed)
-    many = math.prod(OTHERS[one] for one in free if one in OTHERS)
+    many = math.prod(OTHERS[item] for item in free if item in OTHERS)
     if "instance" not in free:
-        return many * math.prod(PER_NODE[one] for one in free if one in PER_NODE) * (MODELS if "model" in free else 1)
+        return (
+            many * math.prod(PER_NODE[item] for item in free if item in PER_NODE) * (MODELS if "model" in free else 1)
+        )
     each = CARDS if "gpu" in free or "uuid" in free else REPLICAS if "replica" in free else 1
     return many * each * instances
 
@@ -45,8 +47,8 @@ def curves(dashboard):
             PanelKind.STATUS_HISTORY,
             PanelKind.BAR_GAUGE,
         }:
-            for one in panel.series:
-                yield panel, one
+            for series in panel.series:
+                yield panel, series
 
 
 def kept(expr):
@@ -58,23 +60,23 @@ def kept(expr):
 
 
 @pytest.mark.parametrize("uid", ["shardwatch-fleet", "shardwatch-efficiency", "shardwatch-self"])
-def test_a_board_of_all_nodes_draws_few_curves_over_a_thousand(uid):
-    shown = next(one for one in DASHBOARDS if one.uid.value == uid)
+def test_a_dashboard_of_all_nodes_draws_few_curves_over_a_thousand(uid):
+    shown = next(shown_dashboard for shown_dashboard in DASHBOARDS if shown_dashboard.uid.value == uid)
     many = {
-        panel.title.en for panel, one in curves(shown)
-        if min(size(one.expr.labels), kept(one.expr)) > MOST_CURVES and panel.title.en not in STRIPS
+        panel.title.en for panel, item in curves(shown)
+        if min(size(item.expr.labels), kept(item.expr)) > MAX_SERIES and panel.title.en not in STRIPS
     }  # fmt: skip
     assert many == set()
-    assert sum(kept(one.expr) == TOP_N for _, one in curves(shown)) >= 3
+    assert sum(kept(item.expr) == TOP_N for _, item in curves(shown)) >= 3
 
 
 @pytest.mark.parametrize("uid", ["shardwatch-node", "shardwatch-card-health"])
-def test_a_board_of_cards_draws_the_curves_of_one_node_until_more_are_chosen(uid):
-    shown = next(one for one in DASHBOARDS if one.uid.value == uid)
+def test_a_dashboard_of_gpus_draws_the_curves_of_one_node_until_more_are_chosen(uid):
+    shown = next(shown_dashboard for shown_dashboard in DASHBOARDS if shown_dashboard.uid.value == uid)
     assert shown.per_gpu
     many = {
-        panel.title.en: size(one.expr.labels, instances=1) for panel, one in curves(shown)
-        if size(one.expr.labels, instances=1) > MOST_CURVES
+        panel.title.en: size(item.expr.labels, instances=1) for panel, item in curves(shown)
+        if size(item.expr.labels, instances=1) > MAX_SERIES
     }  # fmt: skip
     assert many == {}
 
@@ -83,7 +85,7 @@ def labels_read(expr, known):
     """Give, of each selector of a query, the labels of its family and those that it fixes."""
     for node, _ in nodes(parsed(expr)):
         if isinstance(node, promql_parser.VectorSelector):
-            fixed = {one.name for one in node.matchers.matchers if str(one.op) == "MatchOp.Equal"}
+            fixed = {item.name for item in node.matchers.matchers if str(item.op) == "MatchOp.Equal"}
             yield known[node.name], fixed
 
 
@@ -92,17 +94,17 @@ def test_no_curve_of_the_fleet_makes_prometheus_load_more_than_half_of_what_it_m
 
     known = exposed()
     heavy = {}
-    for one in panels(dashboard("shardwatch-fleet")):
-        for target in one.get("targets", ()):
+    for panel in panels(dashboard("shardwatch-fleet")):
+        for target in panel.get("targets", ()):
             if target["range"]:
-                points = min(POINTS, one.get("maxDataPoints") or POINTS)
+                points = min(POINTS, panel.get("maxDataPoints") or POINTS)
                 samples = sum(size(*each) for each in labels_read(target["expr"], known)) * points
-                if samples > MOST_SAMPLES:
-                    heavy[one["title"], target["refId"]] = samples
+                if samples > MAX_SAMPLES:
+                    heavy[panel["title"], target["refId"]] = samples
     assert heavy == {}
 
 
 def test_what_the_count_would_refuse():
     buckets = {"job", "instance", "replica", "engine", "model", "le"}
-    assert size(buckets) * POINTS == 46_000_000 > MOST_SAMPLES
-    assert size({"instance", "gpu"}) == 8000 > MOST_CURVES > size({"instance", "gpu"}, instances=1)
+    assert size(buckets) * POINTS == 46_000_000 > MAX_SAMPLES
+    assert size({"instance", "gpu"}) == 8000 > MAX_SERIES > size({"instance", "gpu"}, instances=1)

@@ -37,7 +37,7 @@ def test_the_unit_follows_from_the_query(expr, shown, unit):
     assert unit_of(expr, shown) == unit
 
 
-def test_a_table_names_and_orders_its_columns_and_keeps_cards_that_lack_a_signal():
+def test_a_table_names_and_orders_its_columns_and_keeps_gpus_that_lack_a_signal():
     made = table(
         T("GPUs", "GPU"), SHOWS,
         column(lambda: selected(m.GPU_UP), T("State", "状态")),
@@ -52,8 +52,8 @@ def test_a_table_names_and_orders_its_columns_and_keeps_cards_that_lack_a_signal
         "instance": "Node", "gpu": "GPU", "Value #A": "State", "Value #B": "Power",
     }  # fmt: skip
     assert list(organise["options"]["indexByName"].values()) == [0, 1, 2, 3]
-    first = {one["matcher"]["options"]: one["properties"][0] for one in shown["fieldConfig"]["overrides"]}
-    units = {name: one["value"] for name, one in first.items() if one["id"] == "unit"}
+    first = {item["matcher"]["options"]: item["properties"][0] for item in shown["fieldConfig"]["overrides"]}
+    units = {name: item["value"] for name, item in first.items() if item["id"] == "unit"}
     assert units == {"State": "short", "Power": "watt"}
     assert first["GPU"] == {"id": "noValue", "value": "–"}
     assert {target["format"] for target in shown["targets"]} == {"table"}
@@ -80,8 +80,10 @@ def test_a_trend_asks_for_the_chosen_time_and_is_joined_to_the_figures_of_now():
     assert organise["options"]["renameByName"] == {
         "instance": "Node", "Value #A": "State", "Trend #B": "Power",
     }  # fmt: skip
-    (cell,) = (one["properties"] for one in shown["fieldConfig"]["overrides"] if one["matcher"]["options"] == "Power")
-    look = {one["id"]: one["value"] for one in cell}["custom.cellOptions"]
+    (cell,) = (
+        item["properties"] for item in shown["fieldConfig"]["overrides"] if item["matcher"]["options"] == "Power"
+    )
+    look = {item["id"]: item["value"] for item in cell}["custom.cellOptions"]
     assert look["type"] == "sparkline"
     assert look["hideValue"] is True, "the last value of a dead exporter would stand as if it were of now"
 
@@ -95,7 +97,7 @@ def test_a_fact_is_its_labels_and_the_one_beside_them_is_left_out():
     organise = shown["transformations"][-1]["options"]
     assert organise["excludeByName"] == {"Time": True, "Value": True}
     assert list(organise["renameByName"]) == ["instance", "driver_version"]
-    assert "Seen" not in [one["matcher"]["options"] for one in shown["fieldConfig"]["overrides"]]
+    assert "Seen" not in [item["matcher"]["options"] for item in shown["fieldConfig"]["overrides"]]
 
 
 def test_a_trend_alone_or_outside_of_a_table_is_refused():
@@ -108,19 +110,19 @@ def test_a_trend_alone_or_outside_of_a_table_is_refused():
 
 def test_tables_without_trends_ask_for_one_moment_only():
     assert any(
-        one.cell is Cell.TREND for dashboard in DASHBOARDS for panel in dashboard.panels for one in panel.series
+        query.cell is Cell.TREND for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.series
     )
     for uid in UIDS:
-        for one in panels(board_file(uid)):
-            if one["type"] == "table":
-                trends = [target for target in one["targets"] if target["range"]]
-                made = [step for step in one["transformations"] if step["id"] == "timeSeriesTable"]
+        for item in panels(board_file(uid)):
+            if item["type"] == "table":
+                trends = [target for target in item["targets"] if target["range"]]
+                made = [step for step in item["transformations"] if step["id"] == "timeSeriesTable"]
                 assert [step["filter"]["options"] for step in made] == [target["refId"] for target in trends]
 
 
 def test_every_label_of_a_tables_row_has_a_heading_and_none_is_left_over():
-    assert {label for one in DASHBOARDS for panel in one.panels for label in panel.rows} == set(LABELS)
+    assert {label for dashboard in DASHBOARDS for panel in dashboard.panels for label in panel.rows} == set(LABELS)
 
 
 def test_every_kind_of_panel_is_in_use():
-    assert {panel.kind for one in DASHBOARDS for panel in one.panels} == set(PanelKind)
+    assert {panel.kind for dashboard in DASHBOARDS for panel in dashboard.panels} == set(PanelKind)

@@ -34,7 +34,7 @@ def test_what_users_feel_of_a_replica_leads_to_its_traces(language):
         assert all("replica" in target["legendFormat"] for target in panel["targets"])
 
 
-def test_other_boards_have_no_such_links():
+def test_other_dashboards_have_no_such_links():
     for uid in set(UIDS) - {"shardwatch-replica"}:
         assert not list(links(dashboard(uid)))
 
@@ -49,7 +49,7 @@ def test_they_can_be_led_elsewhere():
     assert json.dumps(made).count("https://traces.example/jaeger/search?service=") == 3
 
 
-def test_without_jaeger_there_are_none_and_the_links_to_boards_stay():
+def test_without_jaeger_there_are_none_and_the_links_to_dashboards_stay():
     before = dashboard("shardwatch-replica")
     after = with_jaeger_url(before, "")
     assert "/search?service=" not in json.dumps(after)

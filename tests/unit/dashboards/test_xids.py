@@ -24,7 +24,7 @@ def last(xid):
 
 
 def panel(uid, title, language):
-    return next(one for one in panels(dashboard(uid, language)) if one["title"] == title)
+    return next(item for item in panels(dashboard(uid, language)) if item["title"] == title)
 
 
 def counted(promtool, tmp_path, series, language="en", minute=4):
@@ -60,7 +60,7 @@ def test_what_happened_before_the_chosen_time_is_not_there(promtool, tmp_path):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_first_event_of_a_code_is_a_cell_of_card_health_at_its_moment_alone(promtool, tmp_path, language):
+def test_the_first_event_of_a_code_is_a_cell_of_gpu_health_at_its_moment_alone(promtool, tmp_path, language):
     (target,) = panel("shardwatch-card-health", CARD_TITLES[language], language)["targets"]
     series = {events(94): "_x36 1x60", last(94): "_x36 180x60"}
     cells = {
@@ -71,18 +71,18 @@ def test_the_first_event_of_a_code_is_a_cell_of_card_health_at_its_moment_alone(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_both_boards_name_the_same_codes_as_those_that_take_a_card_out_of_use(language):
+def test_both_dashboards_name_the_same_codes_as_those_that_take_a_gpu_out_of_use(language):
     said = panel("shardwatch-node", NODE_TITLES[language], language)["description"]
     assert {int(code) for code in re.findall(r"\d+", said)} == FATAL
     said = panel("shardwatch-card-health", CARD_TITLES[language], language)["description"]
-    codes = [int(one) for one in re.findall(r"\d+", said)]
+    codes = [int(item) for item in re.findall(r"\d+", said)]
     of_programs = {code for code in codes if CATALOGUE[code].kind is Class.APPLICATION}
     assert set(codes) - of_programs == FATAL and of_programs == {13, 31, 94}
     assert codes.index(min(of_programs)) > max(codes.index(code) for code in FATAL), "programs' errors come last"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_uncorrected_errors_stand_beside_the_card_for_as_long_as_their_alert_fires(promtool, tmp_path, language):
+def test_uncorrected_errors_stand_beside_the_gpu_for_as_long_as_their_alert_fires(promtool, tmp_path, language):
     titles = {"en": "GPU problems", "zh": "各卡的问题"}
     expr = panel("shardwatch-card-health", titles[language], language)["targets"][1]["expr"]
     errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'

@@ -1,5 +1,5 @@
 // From Prometheus' answers to Grafana's data frames, named, transformed and configured as the panel says.
-// Grafana's own registry of field options is not published, so the few options that the boards use stand here.
+// Grafana's own registry of field options is not published, so the few options that the dashboards use stand here.
 
 import {
   applyFieldOverrides,

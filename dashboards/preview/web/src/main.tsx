@@ -1,4 +1,4 @@
-// The page: a board's rows and panels in their places; tells the driver when it is drawn, and what went wrong.
+// The page: a dashboard's rows and panels in their places; tells the driver when it is drawn, and what went wrong.
 
 import React from 'react';
 import { createRoot } from 'react-dom/client';
@@ -42,7 +42,7 @@ function Head({ drawing, theme }: { drawing: Drawing; theme: GrafanaTheme2 }) {
   );
 }
 
-function Board({ drawing, frames, theme }: { drawing: Drawing; frames: Map<number, DataFrame[]>; theme: GrafanaTheme2 }) {
+function Dashboard({ drawing, frames, theme }: { drawing: Drawing; frames: Map<number, DataFrame[]>; theme: GrafanaTheme2 }) {
   const column = (drawing.width - GAP) / 24;
   const lines = Math.max(...drawing.panels.map((panel) => panel.gridPos.y + panel.gridPos.h));
   return (
@@ -85,7 +85,7 @@ async function start() {
       <ThemeContext.Provider value={theme}>
         <GlobalStyles />
         <Head drawing={drawing} theme={theme} />
-        <Board drawing={drawing} frames={frames} theme={theme} />
+        <Dashboard drawing={drawing} frames={frames} theme={theme} />
         <PortalContainer />
       </ThemeContext.Provider>
     </MemoryRouter>

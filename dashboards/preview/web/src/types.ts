@@ -1,4 +1,4 @@
-// What the Python side hands over: a board's panels as generated, and Prometheus' answers as they came.
+// What the Python side hands over: a dashboard's panels as generated, and Prometheus' answers as they came.
 
 export interface Series {
   metric: Record<string, string>;
