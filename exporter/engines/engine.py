@@ -102,6 +102,8 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     path: str
     version_keys: tuple[str, ...] = ("version",)
     model_keys: tuple[str, ...] = ()  # asked where the page does not name the model
+    # Where the page does: an answer that names another model comes from another server.
+    same_model_keys: tuple[str, ...] = ()
 
 
 class LatencyTargets(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,11 @@ class EngineInfo:
 
     version: str = ""
     model: str = ""
+    same_model: str = ""  # what the page must name too
+
+    def about(self, model: str) -> EngineInfo:
+        """Return what counts beside a page that names this model: nothing if it contradicts."""
+        return EngineInfo() if model and self.same_model not in ("", model) else self
 
 
 class _Request:
@@ -106,7 +111,11 @@ def _parse(body: bytes, server_info: ServerInfo) -> EngineInfo:
     except (ValueError, RecursionError):
         raise PageError("not_json", "the answer with the version is not JSON") from None
     facts: Mapping[str, object] = answer if isinstance(answer, dict) else {}
-    return EngineInfo(version=_text(facts, server_info.version_keys), model=_text(facts, server_info.model_keys))
+    return EngineInfo(
+        version=_text(facts, server_info.version_keys),
+        model=_text(facts, server_info.model_keys),
+        same_model=_text(facts, server_info.same_model_keys),
+    )
 
 
 def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:

@@ -153,7 +153,7 @@ class Replica:
             self.engine_info.refresh(server_info)
             if is_back or (server_info.model_keys and not self.engine_info.info.model):
                 self.engine_info.wait(self._remaining())
-        info = self.engine_info.info
+        info = self.engine_info.info.about(reading.model)
         return replace(reading, version=info.version or reading.version, model=reading.model or info.model)
 
     def _with_new_info(self, reading: EngineReading) -> EngineReading:

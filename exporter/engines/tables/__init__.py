@@ -21,6 +21,9 @@ ENGINES: tuple[Engine, ...] = (VLLM, SGLANG, TENSORRT_LLM, LLAMACPP, LMDEPLOY, T
 
 SERVERS: Mapping[str, tuple[ServerProcess, ...]] = {engine.kind: engine.servers for engine in ENGINES}
 
+METRICS_PATHS = tuple(  # the longest first: one may end with another
+    sorted({server.endpoint.path for servers in SERVERS.values() for server in servers}, key=len, reverse=True)
+)
 METRICS_FLAGS = ", ".join(f"{engine.title} needs {engine.metrics_flag}" for engine in ENGINES if engine.metrics_flag)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
+from urllib.parse import urlsplit
 
 from exporter.config.settings import EngineSettings, GatewaySettings, HttpSdSettings
+from exporter.engines.tables import METRICS_PATHS
 from exporter.http.client.client import HttpClient, Limits, Response, Target
 
 METRICS, JSON = "text/plain;version=0.0.4", "application/json"
@@ -18,9 +20,10 @@ class EngineClient:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._metrics = HttpClient(target)
+        self._prefix = path_prefix(target.url)
 
     def fetch(self, path: str | None = None) -> Response:
-        """Return the answer of the metrics URL, or of ``path`` of the same origin.  Raises EndpointError.
+        """Return the answer of the metrics URL, or of ``path`` of the same server.  Raises EndpointError.
 
         An exchange with another path makes no poll wait.  It goes without requests, whose 5 MiB (of a node's
         50) are much for one answer in ten minutes.
@@ -28,11 +31,21 @@ class EngineClient:
         if path is None:
             return self._metrics.fetch()
         with closing(HttpClient(self._target, _SIDE_LIMITS)) as client:
-            return client.fetch(path)
+            return client.fetch(self._prefix + path)
 
     def close(self) -> None:
         """Close the kept connection, also under an exchange in another thread."""
         self._metrics.close()
+
+
+def path_prefix(metrics_url: str) -> str:
+    """Return what stands before an engine's own paths where a proxy serves several on one host, "" at the root.
+
+    A path that no engine has for its metrics is taken for a renamed one: its directory is the prefix.
+    """
+    path = urlsplit(metrics_url).path.rstrip("/")
+    own = next((own for own in METRICS_PATHS if path.endswith(own)), None)
+    return path.removesuffix(own) if own is not None else path.rpartition("/")[0]
 
 
 def target(

@@ -226,7 +226,7 @@ def test_the_daemon_polls_the_gateways_of_its_configuration_and_forgets_them_on_
             re.MULTILINE,
         )
         assert 'shardwatch_source_up{source="gateway:edge"} 1.0' in page
-        assert daemon.get("/-/ready") == (200, "0 of 0 cards and 0 of 1 replicas and 1 of 1 gateways answer\n")
+        assert daemon.get("/-/ready") == (200, "0 of 0 GPUs and 0 of 1 replicas and 1 of 1 gateways answer\n")
         text = path.read_text()
         path.write_text(text[: text.index("gateways:")])
         daemon.process.send_signal(signal.SIGHUP)

@@ -128,3 +128,13 @@ def test_without_a_thread_to_ask_in_the_polls_go_on(slow, monkeypatch):
         patch.setattr(threading.Thread, "start", refuse)
         state = polled(poller(engine, Clock(), timeout=5.0), Clock())
     assert state.status.up and engine.asked == 0
+
+
+@pytest.mark.parametrize(("model", "version"), [("tiny-llama", "0.5.23"), ("another", "")])
+def test_an_answer_that_names_another_model_than_the_page_is_another_servers(slow, model, version):
+    answer = f'{{"version": "0.5.23", "served_model_name": "{model}"}}'.encode()
+    engine, clock = slow(page("sglang-0.5.23-real-cpu-load"), answer), Clock()
+    engine.go.set()
+    state = polled(poller(engine, clock), clock, 2)
+    assert engine.asked == 1
+    assert (state.reading.version, state.labels[2]) == (version, "tiny-llama")
