@@ -263,7 +263,7 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
         samples += _distinct(_wanted(engine, row, by_name.get(row.plus[name], ())), compiled)
     groups = _grouped(engine, row, samples, compiled)
     if isinstance(row.target, Quantity):
-        _add_quantity(row, row.target, groups, factors, compiled)
+        _add_quantity(engine, row, groups, factors, compiled)
         return
     by_word = {key: tuple(sample.position for sample in members) for key, members in groups.items()}
     if row.target is Family.RESPONSES:
@@ -279,20 +279,22 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
 
 
 def _add_quantity(
+    engine: Engine,
     row: EngineField,
-    quantity: Quantity,
     groups: Mapping[RankWord, list[Sample]],
     factors: Mapping[int, int] | None,
     compiled: CompiledEngine,
 ) -> None:
-    ranks = Counter(_server(key.rank) for key in groups)
+    assert isinstance(row.target, Quantity)
+    ranks = Counter(engine.server(members[0].labels) for members in groups.values())
     for key, members in groups.items():
-        fixed = row.from_labels(members[0].labels, ranks[_server(key.rank)]) if row.from_labels else None
+        labels = members[0].labels
+        fixed = row.from_labels(labels, ranks[engine.server(labels)]) if row.from_labels else None
         if row.from_labels is not None and fixed is None:
             continue
         compiled.numbers.append(
             Number(
-                quantity=quantity,
+                quantity=row.target,
                 rank=key.rank,
                 positions=tuple(sample.position for sample in members),
                 scale=row.scale,
@@ -303,11 +305,6 @@ def _add_quantity(
                 factors=() if factors is None else tuple(factors[sample.position] for sample in members),
             )
         )
-
-
-def _server(rank: str) -> str:
-    """Return which of the servers on the page a rank belongs to."""
-    return rank.rpartition("/")[0]
 
 
 def _factors(factor: Factor | None, samples: list[Sample]) -> dict[int, int] | None:

@@ -124,7 +124,8 @@ class LatencyTargets(Struct, frozen=True, kw_only=True):
 class Engine(Struct, frozen=True, kw_only=True):
     """A kind of server: how its processes and its pages are recognised, what its names mean, how it is judged.
 
-    ``rank_labels`` together name the rank; those that are empty are left out, the others joined by "/".  Of series
+    Where a page shows several servers, the first of ``server_labels`` that is set names the server, and begins the
+    name of the rank.  ``rank_labels`` follow; those that are empty are left out, the others joined by "/".  Of series
     that differ only in ``leader_labels`` (ranks that work in lockstep and each report the same work) the lowest
     counts.  Series with a label of ``router_labels`` and no model are a router's figures about its backends.
     """
@@ -138,6 +139,7 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     prefixes: tuple[str, ...]  # "vllm:"; a page with a known sample of such a name is of this kind
     fields: tuple[EngineField, ...]
+    server_labels: tuple[str, ...] = ()
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
     router_labels: tuple[str, ...] = ()
@@ -183,8 +185,12 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def rank(self, labels: Mapping[str, str]) -> str:
         """Return the rank that a series belongs to."""
-        found = [labels[name] for name in self.rank_labels if labels.get(name)]
-        return clean("/".join(found))
+        names = (self.server(labels), *(labels.get(name, "") for name in self.rank_labels))
+        return clean("/".join([name for name in names if name]))
+
+    def server(self, labels: Mapping[str, str]) -> str:
+        """Return the server that a series belongs to, "" on the page of one."""
+        return next((labels[name] for name in self.server_labels if labels.get(name)), "")
 
     def wanted_names(self) -> frozenset[str]:
         """Return every canonical sample name whose value is needed."""

@@ -22,7 +22,7 @@ from exporter.engines.engine import (
     Reduce,
     ServerInfo,
 )
-from exporter.engines.tables.vllm import TLS_FLAGS
+from exporter.engines.tables.vllm import RAY_LABELS, TLS_FLAGS
 from exporter.model import Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
@@ -91,7 +91,8 @@ SGLANG = Engine(
         batch={Stage.REQUEST: 600},
     ),
     prefixes=("sglang:",),
-    rank_labels=("ReplicaId", "worker_addr", "dp_rank"),
+    server_labels=(*RAY_LABELS, "worker_addr"),
+    rank_labels=("dp_rank",),
     leader_labels=("pp_rank", "tp_rank", "moe_ep_rank"),
     # Counters with labels appear with their first event.  The last of these names is as old as cached_tokens_total.
     hits_from_first=(

@@ -27,6 +27,7 @@ _REJECTIONS = OutcomeWords(
     otherwise=RequestOutcome.REJECTED,
     words=dict.fromkeys(("max_num_queued_reqs", "max_num_queued_tokens"), RequestOutcome.REJECTED),
 )
+RAY_LABELS = ("ReplicaId", "WorkerId")  # up to 2.40 or so Ray names the worker alone
 TLS_FLAGS = ("--ssl-certfile", "--ssl_certfile")
 
 # Since 0.8.4; several engines have taken these over.
@@ -83,7 +84,8 @@ VLLM = Engine(
     buckets=BUCKETS,
     targets=TARGETS,
     prefixes=("vllm:",),
-    rank_labels=("ReplicaId", "engine"),
+    server_labels=RAY_LABELS,
+    rank_labels=("engine",),
     router_labels=("server",),
     created="vllm:generation_tokens_created",
     hint="Was the server started with --disable-log-stats?",

@@ -196,3 +196,28 @@ def test_the_counters_that_dead_proxies_leave_behind_are_all_added_up():
     reading = interpret(rows.encode(), RAY_SERVE)
     assert reading.finished == {"": {"success": 3_000.0, "error": 3_000.0, "cancelled": 3_000.0}}
     assert reading.parse_warnings == {}
+
+
+def test_workers_of_a_ray_that_names_no_replica_are_ranks_of_their_own():
+    """Ray up to 2.40 labels the worker alone, and goes on showing the one that died."""
+
+    def body(step):
+        rows = ""
+        for worker, tokens in (("live", 100 + 10 * step), ("dead", 5000)):
+            labels = f'{{model_name="m",WorkerId="{worker}"}}'
+            rows += f"ray_vllm:num_requests_running{labels} 2\nray_vllm:generation_tokens_total{labels} {tokens}\n"
+        return rows.encode()
+
+    clock = Clock()
+    one = poller([body(step) for step in range(20)], clock)
+    state = polled(one, clock, 2)
+    assert set(state.reading.ranks) == {"live", "dead"}
+    assert state.windows["1m"].generation_token_rate == pytest.approx(1.0)
+    state = polled(one, clock, 15)
+    assert state.reading.stale_ranks == {"dead"}
+    assert Quantity.REQUESTS_RUNNING not in state.reading.ranks["dead"]
+
+
+def test_a_replica_is_named_before_its_worker():
+    row = b'ray_vllm_num_requests_running{model_name="m",ReplicaId="r",WorkerId="w",engine="1"} 2\n'
+    assert set(interpret(row).ranks) == {"r/1"}
