@@ -38,36 +38,48 @@ FABRIC = (
 )
 
 
-_VERDICTS: tuple[Panel, ...] = (
+_STATUS: tuple[Panel, ...] = (
     table(
         Text("GPU problems", "各卡的问题"),
         Text(
-            "One row per GPU; green or 0 is healthy. Remap failed or uncorrected errors (since the GPU's last "
-            "reset; corrected errors in the selected time range): request service. Remap pending: reset at the "
-            "next opportunity. Down: reset the GPU or reboot the node.",
-            "每卡一行，全绿或全 0 即健康。重映射失败与不可纠正错误（自该卡上次复位以来；已纠正错误为所选时间内）：报修；待重映射：择机复位；掉卡：复位该卡或重启节点。",
+            "GPUs with a problem; a healthy GPU has no row. Remap failed or uncorrected errors (since the GPU's "
+            "last reset; corrected errors in the selected time range): request service. Remap pending: reset at "
+            "the next opportunity. Down: reset the GPU or reboot the node.",
+            "只列出有问题的卡。重映射失败与不可纠正错误（自该卡上次复位以来；已纠正错误为所选时间内）：报修；待重映射：择机复位；掉卡：复位该卡或重启节点。",
         ),
-        column(lambda: selected(m.GPU_UP), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
+        column(lambda: selected(m.GPU_UP).equals(0), Text("State", "状态"), cell=Cell.COLOUR, value_mappings=UP),
         column(
-            lambda: over_time("last", selected(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), RATE_INTERVAL),
+            lambda: over_time("last", selected(m.GPU_ECC_ERRORS_TOTAL, error="uncorrected", scope="volatile"), RATE_INTERVAL) > 0,
             Text("Uncorrected ECC", "不可纠正 ECC"), cell=Cell.COLOUR, threshold=ANY_CRITICAL, summed=True, decimals=0,
         ),
         column(
-            lambda: increase(selected(m.GPU_ECC_ERRORS_TOTAL, error="corrected", scope="volatile"), RANGE),
+            lambda: increase(selected(m.GPU_ECC_ERRORS_TOTAL, error="corrected", scope="volatile"), RANGE) > 0,
             Text("Corrected ECC", "已纠正 ECC"), cell=Cell.COLOUR, threshold=THRESHOLDS.corrected_ecc, summed=True, decimals=0,
         ),
-        column(lambda: selected(m.GPU_ROW_REMAP_PENDING), Text("Remap pending", "待重映射"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
-        column(lambda: selected(m.GPU_ROW_REMAP_FAILED), Text("Remap failed", "重映射失败"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
+        column(lambda: selected(m.GPU_ROW_REMAP_PENDING).equals(1), Text("Remap pending", "待重映射"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
+        column(lambda: selected(m.GPU_ROW_REMAP_FAILED).equals(1), Text("Remap failed", "重映射失败"), cell=Cell.COLOUR, value_mappings=YES_IS_BAD),
         column(
-            lambda: selected(m.GPU_NVLINK_LINKS_DOWN), Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
+            lambda: selected(m.GPU_NVLINK_LINKS_DOWN) > 0, Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
             threshold=ANY_WARNING, requires=(Requires.NVLINK,),
         ),
         column(
-            lambda: selected(m.GPU_PCIE_LINK_DEGRADED), Text("PCIe degraded", "PCIe 降级"), cell=Cell.COLOUR,
+            lambda: selected(m.GPU_PCIE_LINK_DEGRADED).equals(1), Text("PCIe degraded", "PCIe 降级"), cell=Cell.COLOUR,
             value_mappings=YES_IS_BAD, requires=(Requires.TRAFFIC,),
         ),
-        column(lambda: selected(m.GPU_DATA_AGE_SECONDS), Text("Age of data", "数据年龄"), cell=Cell.COLOUR, threshold=THRESHOLDS.gpu_data_age),
-        rows=("instance", "gpu"), height=10, drill_down=(TO_NODE,), panel_id=ids.GPU_VERDICTS,
+        column(lambda: selected(m.GPU_DATA_AGE_SECONDS) > THRESHOLDS.gpu_data_age.warning, Text("Age of data", "数据年龄"), cell=Cell.COLOUR, threshold=THRESHOLDS.gpu_data_age),
+        rows=("instance", "gpu"), requires=(Requires.TROUBLE,), height=8, drill_down=(TO_NODE,), panel_id=ids.GPU_VERDICTS,
+    ),
+    table(
+        Text("XIDs and recommended actions", "XID 与建议操作"),
+        Text(
+            "Codes that occurred, kernel-log history included, with meaning, recommended action and age of the "
+            "newest.",
+            "出现过的编号（含内核日志中的历史）、含义、建议操作，以及最近一次距今多久。",
+        ),
+        column(lambda: selected(m.GPU_XID_ACTION_INFO), Text("Seen", "已见"), cell=Cell.FACT),
+        column(xids.ago, Text("Age", "距今"), number_format=NumberFormat.AGE),
+        rows=("instance", "gpu", "xid", "class", "action", "meaning"), requires=XID, width=24, height=6,
+        drill_down=(TO_NODE,),
     ),
     table(
         Text("Recovery actions requested by the driver", "驱动要求的恢复操作"),
@@ -82,6 +94,16 @@ _VERDICTS: tuple[Panel, ...] = (
         rows=("instance", "gpu", "action"), requires=(Requires.TROUBLE,), width=12, height=7, drill_down=(TO_NODE,), panel_id=ids.GPU_RECOVERY,
     ),
     table(
+        Text("Verdicts on GPUs", "GPU 判定"),
+        Text(
+            "GPUs that schedulers are told not to use (gpu_verdict): drain, eject or unknown, with the reason. Empty: "
+            "all serve.",
+            "调度器不应使用的卡（gpu_verdict）：drain、eject 或 unknown，并附原因。为空即全部可用。",
+        ),
+        column(lambda: selected(m.GPU_VERDICT, state=without_value("serve")), Text("In force", "生效"), cell=Cell.FACT),
+        rows=("instance", "gpu", "state", "reason"), requires=(Requires.TROUBLE,), width=12, height=7, drill_down=(TO_NODE,),
+    ),
+    table(
         Text("Missing signals and reasons", "缺失的信号及原因"),
         Text(
             "Values that a GPU does not provide although it is up: no_permission, mig, error, invalid; with "
@@ -89,9 +111,15 @@ _VERDICTS: tuple[Panel, ...] = (
             "卡在线但不提供的数据：no_permission、mig、error、invalid；series: full 时还有 unsupported。",
         ),
         column(lambda: selected(m.GPU_SIGNAL_MISSING_INFO), Text("Absent", "缺失"), cell=Cell.FACT),
-        rows=("instance", "gpu", "signal", "reason"), requires=(Requires.TROUBLE,), width=12, height=7, panel_id=ids.GPU_SIGNALS,
+        rows=("instance", "gpu", "signal", "reason"), requires=(Requires.TROUBLE,), width=24, height=6, panel_id=ids.GPU_SIGNALS,
     ),
 )  # fmt: skip
+
+
+def _lost() -> Expr:
+    """Return 1 while a GPU does not answer, for each that was lost at any time of the range."""
+    worst = over_time("min", selected(m.GPU_UP), RANGE)
+    return max_by(and_on(1 - selected(m.GPU_UP), worst < 1, on=("job", "instance", "uuid")), "instance", "gpu")
 
 
 _XIDS: tuple[Panel, ...] = (
@@ -100,12 +128,13 @@ _XIDS: tuple[Panel, ...] = (
         Text(
             "New XID errors over time. 79: GPU fallen off the bus; 48, 95: memory; 74: NVLink; 119, 120: GSP. "
             "These make the GPU unusable until it is reset or the node is rebooted. 13, 31 and 94 end a process; "
-            "the GPU stays usable.",
-            "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、95 显存；74 NVLink；119、120 GSP：卡不可用，需复位卡或重启节点。13、31、94 只终止程序，卡可继续运行。",
+            "the GPU stays usable. A GPU that does not answer stays red.",
+            "各时刻新出现的 XID；每行自该编号首次出现时开始。79 掉卡；48、95 显存；74 NVLink；119、120 GSP：卡不可用，需复位卡或重启节点。13、31、94 只终止程序，卡可继续运行。无应答的卡保持红色。",
         ),
+        series(xids.fresh, f"{GPU_LEGEND} XID {{{{xid}}}}"),
         series(
-            xids.fresh,
-            f"{GPU_LEGEND} XID {{{{xid}}}}",
+            _lost, Text(f"{GPU_LEGEND} not answering", f"{GPU_LEGEND} 无应答"), threshold=ANY_CRITICAL,
+            requires=(Requires.TROUBLE,),
         ),
         threshold=ANY_WARNING, requires=XID, panel_id=ids.GPU_XIDS, drill_down=(TO_NODE,),
     ),
@@ -125,18 +154,6 @@ _XIDS: tuple[Panel, ...] = (
             threshold=ANY_WARNING, summed=True, decimals=0,
         ),
         rows=("instance", *SWITCH), requires=(Requires.SXID,), width=12, height=8, panel_id=ids.GPU_SXIDS, drill_down=(TO_NODE,),
-    ),
-    table(
-        Text("XIDs and recommended actions", "XID 与建议操作"),
-        Text(
-            "Codes that occurred, kernel-log history included, with meaning, recommended action and age of the "
-            "newest.",
-            "出现过的编号（含内核日志中的历史）、含义、建议操作，以及最近一次距今多久。",
-        ),
-        column(lambda: selected(m.GPU_XID_ACTION_INFO), Text("Seen", "已见"), cell=Cell.FACT),
-        column(xids.ago, Text("Age", "距今"), number_format=NumberFormat.AGE),
-        rows=("instance", "gpu", "xid", "class", "action", "meaning"), requires=XID, width=24, height=6,
-        drill_down=(TO_NODE,),
     ),
 )  # fmt: skip
 
@@ -277,15 +294,6 @@ _FULL: tuple[Panel, ...] = (
 
 _FACTS: tuple[Panel, ...] = (
     table(
-        Text("Verdicts on GPUs", "GPU 判定"),
-        Text(
-            "What schedulers are told (gpu_verdict): serve, drain, eject or unknown, with the reason.",
-            "告知调度器的判定（gpu_verdict）：serve、drain、eject 或 unknown，并附原因。",
-        ),
-        column(lambda: selected(m.GPU_VERDICT), Text("In force", "生效"), cell=Cell.FACT),
-        rows=("instance", "gpu", "state", "reason"), height=8, drill_down=(TO_NODE,),
-    ),
-    table(
         Text("GPU identity", "GPU 标识"),
         Text(
             "Serial number, slot and VBIOS for a replacement. GPUs of one model with different VBIOS may differ "
@@ -308,7 +316,7 @@ GPU_HEALTH = Dashboard(
     ),
     rows=(
         status(),
-        Row(title=Text("Status", "结论"), panels=_VERDICTS),
+        Row(title=Text("Status", "结论"), panels=_STATUS),
         Row(title=Text("XIDs", "XID"), panels=_XIDS),
         Row(title=Text("Memory and links", "显存与链路"), panels=_MEMORY),
         Row(title=Text("Serial numbers, slots, VBIOS", "序列号、插槽与 VBIOS"), panels=_FACTS, collapsed=True),

@@ -279,16 +279,15 @@ _LINKS: tuple[Panel, ...] = (
             "GPUs with a degraded link are listed.",
             "卡在工作却低于最大值的 PCIe 链路，以及曾经活跃而现在断开的 NVLink。只列出有降级链路的卡。",
         ),
-        column(lambda: selected(m.GPU_UP), Text("State", "状态"), cell=Cell.WORD, value_mappings=UP),
         column(
-            lambda: selected(m.GPU_PCIE_LINK_DEGRADED), Text("PCIe degraded", "PCIe 降级"), cell=Cell.COLOUR,
+            lambda: selected(m.GPU_PCIE_LINK_DEGRADED).equals(1), Text("PCIe degraded", "PCIe 降级"), cell=Cell.COLOUR,
             value_mappings=YES_IS_BAD, requires=(Requires.TRAFFIC,),
         ),
         column(
-            lambda: selected(m.GPU_NVLINK_LINKS_DOWN), Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
+            lambda: selected(m.GPU_NVLINK_LINKS_DOWN) > 0, Text("NVLinks down", "断开的 NVLink"), cell=Cell.COLOUR,
             threshold=ANY_WARNING, requires=(Requires.NVLINK,),
         ),
-        rows=GPU_LABELS, width=10, height=10, drill_down=(TO_GPU,), panel_id=ids.NODE_DEGRADED,
+        rows=GPU_LABELS, requires=(Requires.TROUBLE,), width=10, height=10, drill_down=(TO_GPU,), panel_id=ids.NODE_DEGRADED,
     ),
     table(
         Text("Slowest path between the GPUs of a replica", "副本内最慢的卡间路径"),

@@ -20,7 +20,7 @@ YES_IS_BAD = (ValueMapping(0, Text("no", "否"), Colour.GOOD), ValueMapping(1, T
 REPLICA_STATES = (
     ValueMapping(0, Text("down", "停止"), Colour.CRITICAL),
     ValueMapping(1, Text("up", "正常"), Colour.GOOD),
-    ValueMapping(2, Text("frozen", "冻结"), Colour.WARNING),
+    ValueMapping(2, Text("frozen", "冻结"), Colour.CRITICAL),
     ValueMapping(3, Text("rank stale", "rank 停滞"), Colour.WARNING),
     ValueMapping(4, Text("certificate expires soon", "证书即将到期"), Colour.WARNING),
 )

@@ -215,7 +215,19 @@ def _status_history(panel: Panel, language: Language) -> core.Panel:
     if panel.threshold is None and not panel.value_mappings:
         defaults["color"] = {"mode": "continuous-BlYlRd"}
     base = _base(panel, language) | {"maxDataPoints": _MAX_CELLS}
-    return grafanalib_types.StatusHistory(**base, kind=panel.kind.value, options=options, defaults=defaults)
+    overrides = [
+        _own_threshold(place, series.threshold)
+        for place, series in enumerate(panel.series)
+        if series.threshold is not None
+    ]
+    return grafanalib_types.StatusHistory(
+        **base, kind=panel.kind.value, options=options, defaults=defaults, overrides=overrides
+    )
+
+
+def _own_threshold(place: int, threshold: Threshold) -> Json:
+    properties = [{"id": "thresholds", "value": {"mode": "absolute", "steps": steps(threshold)}}]
+    return {"matcher": {"id": "byFrameRefID", "options": ascii_uppercase[place]}, "properties": properties}
 
 
 def _table(panel: Panel, language: Language) -> core.Panel:

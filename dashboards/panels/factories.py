@@ -45,13 +45,18 @@ def series(
     number_format: NumberFormat | None = None,
     dashed: bool = False,
     requires: tuple[Requires, ...] = (),
+    threshold: Threshold | None = None,
 ) -> Query:
     """Return a query and the name of its series, which may contain ``{{label}}`` templates.
 
-    ``dashed`` marks a limit rather than a measured value. ``requires`` are added to the panel's.
+    ``dashed`` marks a limit rather than a measured value. ``requires`` are added to the panel's. ``threshold`` replaces
+    the panel's in a status history.
     """
     name = legend if isinstance(legend, Text) else Text(legend, legend)
-    return Query(make_expr=make_expr, legend=name, number_format=number_format, dashed=dashed, requires=requires)
+    return Query(
+        make_expr=make_expr, legend=name, number_format=number_format, dashed=dashed, requires=requires,
+        threshold=threshold,
+    )  # fmt: skip
 
 
 def column(

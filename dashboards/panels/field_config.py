@@ -81,13 +81,19 @@ def _step(colour: Colour, value: float | None) -> Json:
     return {"color": colour.value, "value": value}
 
 
-def mappings(value_mappings: tuple[ValueMapping, ...], language: Language, *, no_value: str) -> list[Json]:
+def mappings(
+    value_mappings: tuple[ValueMapping, ...],
+    language: Language,
+    *,
+    no_value: str,
+    no_value_colour: str = Colour.OFF.value,
+) -> list[Json]:
     """Return Grafana's value mappings; null and NaN are shown as ``no_value``."""
     options = {
         f"{state.value:g}": {"text": state.text.in_(language), "color": state.colour.value, "index": place}
         for place, state in enumerate(value_mappings)
     }
-    result = {"text": no_value, "color": Colour.OFF.value, "index": len(value_mappings)}
+    result = {"text": no_value, "color": no_value_colour, "index": len(value_mappings)}
     special = {"match": "null+nan", "result": result}
     found: list[Json] = [{"type": "value", "options": options}] if options else []
     return [*found, {"type": "special", "options": special}]

@@ -36,11 +36,11 @@ class PanelKind(Enum):
 
 
 class Colour(Enum):
-    """One meaning per colour on all dashboards, distinguishable without red and green (after Okabe and Ito)."""
+    """One meaning per colour on all dashboards; green and amber are Okabe and Ito's, and red differs in lightness."""
 
     GOOD = "#009E73"
     WARNING = "#E69F00"
-    CRITICAL = "#D55E00"
+    CRITICAL = "#C4162A"
     PLAIN = "#56B4E9"
     OFF = "#8e8e8e"
     UNKNOWN = "#CC79A7"
@@ -97,7 +97,7 @@ _UNITS: dict[tuple[Unit, bool], str] = {
     (Unit.HERTZ, False): "hertz",
     (Unit.SECONDS, False): "s",
     (Unit.TOKENS, False): "short",
-    (Unit.TOKENS, True): "cps",
+    (Unit.TOKENS, True): "si:tok/s",
 }
 
 

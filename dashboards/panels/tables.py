@@ -113,7 +113,10 @@ def _column(series: Series, language: Language) -> Json:
         {"id": "unit", "value": series.unit},
         {"id": "custom.cellOptions", "value": _cell(series.cell)},
         {"id": "thresholds", "value": {"mode": "absolute", "steps": steps(series.threshold)}},
-        {"id": "mappings", "value": mappings(series.value_mappings, language, no_value="–")},
+        {
+            "id": "mappings",
+            "value": mappings(series.value_mappings, language, no_value="–", no_value_colour="transparent"),
+        },
     ]
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})

@@ -1,4 +1,4 @@
-"""Errors on Node and Card health: what an alert tells of is there, also the first XID of a code; what to do agrees."""
+"""GPU errors on Node and GPU health: the first XID of a code, lost GPUs, and tables that list only problems."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from dashboards.panels.panel import Colour
 from exporter.model.xid_catalog import CATALOGUE, FATAL, Class
 from tests.support.dashboard_promtool import answered
 from tests.support.dashboard_queries import LANGUAGES, dashboard, filled, panels
@@ -28,7 +29,7 @@ def panel(uid, title, language):
 
 
 def counted(promtool, tmp_path, series, language="en", minute=4):
-    """Give {xid: events} of the node's table, in the two minutes before."""
+    """Return {xid: events} of the node's table, in the two minutes before."""
     (target,) = panel("shardwatch-node", NODE_TITLES[language], language)["targets"]
     found = answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute)
     return {labels["xid"]: value for labels, value in found}
@@ -61,7 +62,7 @@ def test_what_happened_before_the_chosen_time_is_not_there(promtool, tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_first_event_of_a_code_is_a_cell_of_gpu_health_at_its_moment_alone(promtool, tmp_path, language):
-    (target,) = panel("shardwatch-card-health", CARD_TITLES[language], language)["targets"]
+    target, _ = panel("shardwatch-card-health", CARD_TITLES[language], language)["targets"]
     series = {events(94): "_x36 1x60", last(94): "_x36 180x60"}
     cells = {
         minute: answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute) for minute in (2, 3, 4, 6)
@@ -88,3 +89,50 @@ def test_uncorrected_errors_stand_beside_the_gpu_for_as_long_as_their_alert_fire
     errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'
     found = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
     assert [(labels["gpu"], value) for labels, value in found] == [("3", 3)], "long before the chosen time"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_gpu_that_does_not_answer_stays_red_after_its_xid(promtool, tmp_path, language):
+    xids = panel("shardwatch-card-health", CARD_TITLES[language], language)
+    _, lost = xids["targets"]
+    up = {f"gpu_up{{{CARD}}}": "1x36 0x60", f"gpu_up{{{CARD.replace('3', '4')}}}": "1x96"}
+    shown = {
+        minute: [
+            (labels["gpu"], value)
+            for labels, value in answered(promtool, tmp_path, filled(lost["expr"]), up, minute=minute)
+        ]
+        for minute in (2, 4, 7)
+    }
+    assert shown == {2: [], 4: [("3", 1)], 7: [("3", 1)]}
+    (override,) = xids["fieldConfig"]["overrides"]
+    assert override["matcher"] == {"id": "byFrameRefID", "options": lost["refId"]}
+    assert override["properties"][0]["value"]["steps"][-1] == {"color": Colour.CRITICAL.value, "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("uid", "titles"),
+    [
+        ("shardwatch-card-health", {"en": "GPU problems", "zh": "各卡的问题"}),
+        ("shardwatch-node", {"en": "Degraded links", "zh": "降级的链路"}),
+    ],
+)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_table_of_problems_has_no_row_for_a_healthy_gpu(promtool, tmp_path, uid, titles, language):
+    healthy = {
+        f"gpu_up{{{CARD}}}": "1x96", f"gpu_nvlink_links_down{{{CARD}}}": "0x96", f"gpu_data_age_seconds{{{CARD}}}": "1x96",
+        **{f"gpu_{flag}{{{CARD}}}": "0x96" for flag in ("row_remap_pending", "row_remap_failed", "pcie_link_degraded")},
+        **{
+            f'gpu_ecc_errors_total{{{CARD},error="{error}",scope="volatile",memory="all"}}': "0x96"
+            for error in ("corrected", "uncorrected")
+        },
+    }  # fmt: skip
+    sick = {key: "9x96" if "_total" in key or "age" in key else "1x96" for key in healthy} | {
+        f"gpu_up{{{CARD}}}": "0x96"
+    }
+    sick = {
+        key: "0+9x96" if 'error="corrected"' in key else "99x96" if "age" in key else values
+        for key, values in sick.items()
+    }
+    for target in panel(uid, titles[language], language)["targets"]:
+        assert answered(promtool, tmp_path, filled(target["expr"]), healthy, minute=5) == []
+        assert answered(promtool, tmp_path, filled(target["expr"]), sick, minute=5) != [], target["expr"]
