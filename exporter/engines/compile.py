@@ -23,6 +23,8 @@ from exporter.model import EMPTY, Quantity, Stage
 MAX_WORDS = 100  # outcomes or status classes of one field of a page; more is a fault of the engine
 MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters of every process it ever had
 _RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
+MAX_OTHER_MODELS = 16  # that are reported as missing
+MODEL, ONE_MODEL = "model:", "one_model_per_page"
 RELAYED = "ray_"  # how the spelling begins when another program shows the engine's series on its own page
 
 _Extract = Callable[[list[float]], tuple[float, ...]]  # out of a page's numbers
@@ -85,6 +87,7 @@ class CompiledEngine(Struct):
     several_models: bool = False
     version: str = ""
     name_style: str = ""
+    missing: Mapping[str, str] = EMPTY  # of this page, beside what the engine never gives
     numbers: list[Number] = []
     finished: dict[RankWord, tuple[int, ...]] = {}  # by outcome
     reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
@@ -187,6 +190,8 @@ def _name_model(engine: Engine, samples: list[Sample], selector: SeriesSelector,
         compiled.model = selector.model(Counter({name: len(positions) for name, positions in models.items()}))
     if not engine.several_models:
         compiled.candidates = candidates(models, {})
+        others = sorted(models.keys() - {compiled.model})[:MAX_OTHER_MODELS]
+        compiled.missing = {f"{MODEL}{name}": ONE_MODEL for name in others} or EMPTY
 
 
 def _of_other_model(sample: Sample, label: str, model: str) -> bool:

@@ -60,7 +60,7 @@ class EngineInterpreter:
             version=compiled.version,
             name_style=compiled.name_style,
             relayed=compiled.relayed,
-            missing=self._missing,
+            missing={**self._missing, **compiled.missing} if compiled.missing else self._missing,
             ranks=ranks,
             finished=_by_rank(compiled.finished, numbers, warnings),
             finish_reasons=_by_rank(compiled.reasons, numbers, Counter()),

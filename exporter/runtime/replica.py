@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from exporter.derive import capacity, delta, imbalance, ranks
 from exporter.derive import replica as derive
 from exporter.derive.windows import History
+from exporter.engines.compile import MODEL
 from exporter.engines.detect import detect_all, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo
 from exporter.engines.interpreter import EngineInterpreter
@@ -37,6 +38,8 @@ from exporter.runtime.poll.state_logger import RateLimiter
 from exporter.runtime.poll.target_poller import TargetPoller
 
 logger = logging.getLogger(__name__)
+
+_MAX_LOGGED_MODELS = 64  # names come from the page, and may be without end
 
 _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that were started without metrics
 
@@ -74,6 +77,7 @@ class Replica:
         self._clock = clock
         self._reader: PageReader | None = None
         self._interpreter: EngineInterpreter | None = None
+        self._other_models: set[str] = set()  # that the log has named
         self._progress: delta.ReplicaCounters | None = None
         # The summands of the state's histograms.
         self._departed_histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
@@ -117,7 +121,9 @@ class Replica:
                 self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
-        return self._with_info(self._interpreter.read(self._reader.read(body), at))
+        reading = self._interpreter.read(self._reader.read(body), at)
+        self._warn_of_other_models(reading)
+        return self._with_info(reading)
 
     def _recognised(self, body: bytes) -> Engine:
         auto = self.config.kind == "auto"
@@ -136,6 +142,16 @@ class Replica:
             log_event(
                 logger, logging.WARNING, "several_engines", "the page has several engines; one is read",
                 source=self._poll_loop.source, kind=kind.kind, ignored=",".join(others),
+            )  # fmt: skip
+
+    def _warn_of_other_models(self, reading: EngineReading) -> None:
+        others = [signal.removeprefix(MODEL) for signal in reading.missing if signal.startswith(MODEL)]
+        unknown = set(others) - self._other_models
+        if unknown and len(self._other_models) < _MAX_LOGGED_MODELS:
+            self._other_models |= unknown
+            log_event(
+                logger, logging.WARNING, "other_models", "the page has several models; one is read",
+                source=self._poll_loop.source, model=reading.model, models=",".join(sorted(unknown)),
             )  # fmt: skip
 
     def _with_info(self, reading: EngineReading) -> EngineReading:

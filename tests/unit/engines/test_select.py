@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from exporter.engines.compile import MAX_OTHER_MODELS
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader
 from exporter.engines.select import MAX_RANKS, MODEL_STILL, RANK_STILL, SeriesSelector, candidates
@@ -172,6 +173,25 @@ def test_figures_that_are_no_numbers_are_no_movement():
     choice.model(Counter(a=2, b=1))
     pages = [[1.0, float("nan")] for _ in range(200)]  # each its own object
     assert not any(choice.should_reselect(watched, numbers, 10.0 * step) for step, numbers in enumerate(pages))
+
+
+def test_a_model_that_is_not_shown_is_said_to_be_missing_and_once_in_the_log(caplog):
+    clock = Clock()
+    one = poller([ray(("a", "a0", step), ("b", "b0", step), ("a", "a1", step)) for step in range(1, 5)], clock)
+    state = polled(one, clock, 4)
+    assert state.labels[2] == "a"
+    assert state.reading.missing["model:b"] == "one_model_per_page"
+    assert [line for line in caplog.text.splitlines() if "event=other_models" in line and "models=b" in line][
+        1:
+    ] == []
+    assert "event=other_models" in caplog.text
+
+
+def test_models_without_end_are_not_all_said_to_be_missing():
+    watch = Watcher()
+    reading = watch.read(ray(*[(f"m{n:03}", f"r{n}", 1) for n in range(90)]))
+    said = [signal for signal in reading.missing if signal.startswith("model:")]
+    assert said == [f"model:m{n:03}" for n in range(1, MAX_OTHER_MODELS + 1)]
 
 
 # ── Sums over the ranks ─────────────────────────────────────────────────────────────────────────────────────────
