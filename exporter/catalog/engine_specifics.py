@@ -66,7 +66,8 @@ ENGINE_SPECIFICS = (
         noun="signal_missing",
         kind=MetricKind.INFO,
         labels=("signal", "reason"),
-        help="What this kind of engine never reports, and why; these figures are absent by design.",
+        help="What this kind of engine never reports, and why; these figures are absent by design. A signal "
+        "model:NAME is a second model on one page, of which one is read.",
         read=_missing,
     ),
     Metric(

@@ -261,7 +261,7 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
     name, samples = next(((name, samples) for name, samples in found if samples), ("", []))
     if not samples:
         return
-    factors = _factors(row.factor, by_name[name])
+    factors = _factors(row.factor, by_name[name], by_name)
     if factors is not None:
         samples = [sample for sample in samples if sample.position in factors]
     if name in row.plus:
@@ -312,12 +312,14 @@ def _add_quantity(
         )
 
 
-def _factors(factor: Factor | None, samples: list[Sample]) -> dict[int, int] | None:
+def _factors(factor: Factor | None, samples: list[Sample], by_name: _ByName) -> dict[int, int] | None:
     """Return, by position, where the number is that each is multiplied by; None if unasked."""
     if factor is None:
         return None
-    places = {frozenset(sample.labels.items()): sample.position for sample in samples}
-    wanted = {sample.position: frozenset({**sample.labels, factor.label: factor.value}.items()) for sample in samples}
+    others = by_name.get(factor.name, []) if factor.name else samples
+    places = {frozenset(sample.labels.items()): sample.position for sample in others}
+    changed = {factor.label: factor.value} if factor.label else {}
+    wanted = {sample.position: frozenset({**sample.labels, **changed}.items()) for sample in samples}
     return {position: places[labels] for position, labels in wanted.items() if labels in places}
 
 

@@ -63,11 +63,16 @@ ONLY_AS_SUM = "only_as_sum"  # a duration whose sum and count are exposed, but n
 _HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
-class Factor(Struct, frozen=True):
-    """What a value is multiplied by: that of the series which differs only in ``label``, being ``value``."""
+class Factor(Struct, frozen=True, kw_only=True):
+    """What a value is multiplied by.
 
-    label: str
-    value: str
+    Either that of the series of the same name which differs only in ``label``, being ``value``, or that of the series
+    ``name`` with the same labels.
+    """
+
+    label: str = ""
+    value: str = ""
+    name: str = ""
 
 
 class EngineField(Struct, frozen=True, kw_only=True):
@@ -204,6 +209,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         names: set[str] = set()
         for row in self.fields:
             names.update(row.plus.values())
+            names.update([row.factor.name] if row.factor is not None and row.factor.name else [])
             for name in row.names:
                 names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
         return frozenset(names)

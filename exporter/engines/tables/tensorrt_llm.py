@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.engines.engine import Engine, EngineField, Family, Reduce, ServerInfo
+from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, ServerInfo
 from exporter.engines.tables.vllm import BUCKETS, TARGETS
 from exporter.model import Quantity, Stage
 from exporter.model.outcome import ALWAYS_ERROR, OutcomeWords, RequestOutcome
@@ -35,6 +35,7 @@ TENSORRT_LLM = Engine(
     buckets=BUCKETS,
     targets=TARGETS,
     prefixes=("trtllm:",),
+    hits_from_first=("trtllm:kv_cache_missed_blocks_total",),  # the series of reused ones comes with the first
     # Everything about requests, tokens included, is counted when a request ends.
     live=(
         "trtllm:iteration_latency_seconds",
@@ -51,6 +52,11 @@ TENSORRT_LLM = Engine(
             names=("trtllm:kv_cache_utilization",),
             reduce=Reduce.MEAN,
             ratio=True,
+        ),
+        EngineField(
+            target=Quantity.KV_CACHE_CAPACITY,
+            names=("trtllm:kv_cache_max_blocks",),
+            factor=Factor(name="trtllm:kv_cache_tokens_per_block"),
         ),
         EngineField(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
         EngineField(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),

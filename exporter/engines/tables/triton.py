@@ -86,7 +86,7 @@ TRITON = Engine(
             target=Quantity.KV_CACHE_CAPACITY,
             names=("nv_trt_llm_kv_cache_block_metrics",),
             where=_blocks,
-            factor=Factor("kv_cache_block_type", "tokens_per"),
+            factor=Factor(label="kv_cache_block_type", value="tokens_per"),
         ),
         EngineField(target=Family.FINISHED, names=("nv_inference_request_success",), where=_model),
         EngineField(

@@ -119,6 +119,22 @@ def test_tensorrt_llm_gives_hits_from_its_blocks(colon):
     assert reading.histograms[Stage.TIME_TO_FIRST_TOKEN][""].counts[-1] == 100.0
 
 
+def test_the_capacity_of_tensorrt_llm_is_its_blocks_times_their_size():
+    rows = 'trtllm_kv_cache_max_blocks{model_name="m"} 500\ntrtllm_kv_cache_tokens_per_block{model_name="m"} 32\n'
+    reading = interpret(rows.encode())
+    assert reading.ranks[""] == {Quantity.KV_CACHE_CAPACITY: 16_000.0}
+    assert "kv_cache_capacity" not in reading.missing
+    half = interpret(rows.partition("\n")[0].encode(), TENSORRT_LLM)
+    assert half.ranks == {}, "blocks alone are no tokens"
+
+
+def test_tensorrt_llm_that_has_reused_nothing_yet_has_a_hit_ratio_of_zero():
+    clock = Clock()
+    pages = [f'trtllm_kv_cache_missed_blocks_total{{model_name="m"}} {100 * step}\n'.encode() for step in (1, 2, 3)]
+    state = polled(poller(pages, clock), clock, 3)
+    assert state.windows["1m"].hit_ratio == 0.0
+
+
 def long_request(step: int, *, iterations: bool = True, hung: bool = False) -> bytes:
     """TensorRT-LLM in one long request: what counts requests stands still until it ends."""
     moves = 0 if hung else step
