@@ -118,8 +118,15 @@ class Page:
         return self.get("shardwatch_source_failures_total", source=source, reason=reason) or 0
 
     def names_of(self, number):
-        """Return the names of the card's own figures; identity, health and what it once reported do not count."""
-        kept = {"gpu_info", "gpu_up", "gpu_data_age_seconds", "gpu_replica_info", "gpu_xid_events_total"}
+        """Return the names of the card's own figures; identity, health, verdict and what it once reported do not count."""
+        kept = {
+            "gpu_info",
+            "gpu_up",
+            "gpu_data_age_seconds",
+            "gpu_replica_info",
+            "gpu_verdict",
+            "gpu_xid_events_total",
+        }
         return {s.name for s in self.samples if s.labels.get("uuid") == uuid(number)} - kept
 
     def missing(self, number):
