@@ -156,7 +156,7 @@ def _own_series(
     for sample, prefix, spelling in kept:
         if prefix and spelling != chosen[prefix]:
             compiled.parse_warnings["other_spelling"] += 1
-        elif not engine.several_models and _of_other_model(sample, engine.model_label, compiled.model):
+        elif not engine.several_models and engine.model(sample.labels) not in ("", compiled.model):
             compiled.parse_warnings["other_model"] += 1
         else:
             by_name.setdefault(engine.canonical(sample.series.name), []).append(sample)
@@ -182,7 +182,7 @@ def _name_model(engine: Engine, samples: list[Sample], selector: SeriesSelector,
     """Set the served model; none where several applications share the page."""
     models: dict[str, list[int]] = {}
     for sample in samples:
-        name = clean(sample.labels.get(engine.model_label, ""))
+        name = engine.model(sample.labels)
         if name:
             models.setdefault(name, []).append(sample.position)
     compiled.several_models = engine.several_models and len(models) > 1
@@ -192,10 +192,6 @@ def _name_model(engine: Engine, samples: list[Sample], selector: SeriesSelector,
         compiled.candidates = candidates(models, {})
         others = sorted(models.keys() - {compiled.model})[:MAX_OTHER_MODELS]
         compiled.missing = {f"{MODEL}{name}": ONE_MODEL for name in others} or EMPTY
-
-
-def _of_other_model(sample: Sample, label: str, model: str) -> bool:
-    return clean(sample.labels.get(label, "")) not in ("", model)
 
 
 def _of_ranks(engine: Engine, by_name: _ByName, selector: SeriesSelector, compiled: CompiledEngine) -> _ByName:

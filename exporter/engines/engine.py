@@ -132,7 +132,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     Where a page shows several servers, the first of ``server_labels`` that is set names the server, and begins the
     name of the rank.  ``rank_labels`` follow; those that are empty are left out, the others joined by "/".  Of series
     that differ only in ``leader_labels`` (ranks that work in lockstep and each report the same work) the lowest
-    counts.  Series with a label of ``router_labels`` and no model are a router's figures about its backends.
+    counts.  Series with a label of ``router_labels`` and without the first of ``model_labels`` are a router's figures
+    about its backends.
     """
 
     kind: str
@@ -148,7 +149,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
     router_labels: tuple[str, ...] = ()
-    model_label: str = "model_name"
+    model_labels: tuple[str, ...] = ("model_name",)  # the first that is set
     several_models: bool = False  # the page tells of several applications, summed; a name only where there is one
     wrapper: bool = False  # its pages also carry other engines' series, and those say more
     process_start: str = "process_start_time_seconds"
@@ -193,6 +194,10 @@ class Engine(Struct, frozen=True, kw_only=True):
         names = (self.server(labels), *(labels.get(name, "") for name in self.rank_labels))
         return clean("/".join([name for name in names if name]))
 
+    def model(self, labels: Mapping[str, str]) -> str:
+        """Return the model that a series names."""
+        return clean(next((labels[name] for name in self.model_labels if labels.get(name)), ""))
+
     def server(self, labels: Mapping[str, str]) -> str:
         """Return the server that a series belongs to, "" on the page of one."""
         return next((labels[name] for name in self.server_labels if labels.get(name)), "")
@@ -220,7 +225,8 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def is_router_series(self, labels: Mapping[str, str]) -> bool:
         """Return whether a series is what a router knows of its backends instead of what an engine says."""
-        return not labels.get(self.model_label) and any(name in labels for name in self.router_labels)
+        names_model = any(labels.get(name) for name in self.model_labels[:1])
+        return not names_model and any(name in labels for name in self.router_labels)
 
     def missing(self) -> Mapping[str, str]:
         """Return the signals that this kind of engine never gives, each with the reason."""

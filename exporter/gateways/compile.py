@@ -104,7 +104,7 @@ def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], 
 
 def _is_error(row: GatewayField, labels: Mapping[str, str]) -> bool:
     """Return whether a series counts errors, if that is what the field asks for."""
-    return row.outcomes is None or row.outcomes.classify(labels.get(row.label, "")) is RequestOutcome.ERROR
+    return row.outcomes is None or row.outcomes.classify(_first(row.labels, labels)) is RequestOutcome.ERROR
 
 
 def _first(labels: tuple[str, ...], found: Mapping[str, str]) -> str:

@@ -35,8 +35,8 @@ class GatewayField(Struct, frozen=True, kw_only=True):
     """One row of a gateway's table.
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
-    the pool's.  ``where`` keeps only some series, and ``outcomes`` those whose ``label`` means an error.  ``less`` is
-    taken off: what this very scrape adds.  A backend is up when its number is exactly 1.
+    the pool's.  ``where`` keeps only some series, and ``outcomes`` those whose ``labels``, the first that is set,
+    mean an error.  ``less`` is taken off: what this very scrape adds.  A backend is up when its number is exactly 1.
     """
 
     target: Measure
@@ -44,7 +44,7 @@ class GatewayField(Struct, frozen=True, kw_only=True):
     backend: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     where: Callable[[Mapping[str, str]], bool] | None = None
-    label: str = ""
+    labels: tuple[str, ...] = ()
     outcomes: OutcomeWords | None = None
     less: float = 0.0
 

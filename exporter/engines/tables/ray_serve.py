@@ -39,7 +39,7 @@ RAY_SERVE = Engine(
     targets=LatencyTargets(interactive={Stage.REQUEST: 60}, standard={Stage.REQUEST: 60}, batch={Stage.REQUEST: 600}),
     prefixes=("ray_serve_",),
     wrapper=True,
-    model_label="application",
+    model_labels=("application",),
     several_models=True,
     frozen_after=None,
     process_start="",  # of the node's metrics agent

@@ -86,6 +86,7 @@ VLLM = Engine(
     prefixes=("vllm:",),
     server_labels=RAY_LABELS,
     rank_labels=("engine",),
+    model_labels=("model_name", "model"),  # the second on the page of Triton's backend
     router_labels=("server",),
     created="vllm:generation_tokens_created",
     hint="Was the server started with --disable-log-stats?",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from exporter.gateways.gateway import STATUS_CLASS, Gateway, GatewayField, Measure
 
-_POOL = ("envoy_cluster_name",)
-_BACKEND = ("envoy_endpoint_address",)
+_POOL = ("envoy_cluster_name", "cluster_name")  # the second is Istio's
+_BACKEND = ("envoy_endpoint_address", "endpoint_address")
 _STATISTICS = frozenset((b"rq_total", b"rq_error", b"rq_active", b"rq_pending_active"))
 _MAX_LINES = 40_000
 
@@ -65,7 +65,7 @@ ENVOY = Gateway(
             target=Measure.ERRORS,
             names=("envoy_cluster_upstream_rq_xx",),
             pool=_POOL,
-            label="envoy_response_code_class",
+            labels=("envoy_response_code_class", "response_code_class"),
             outcomes=STATUS_CLASS,
         ),
         GatewayField(target=Measure.ACTIVE, names=("envoy_cluster_upstream_rq_active",), pool=_POOL),

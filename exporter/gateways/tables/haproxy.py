@@ -35,7 +35,7 @@ HAPROXY = Gateway(
             names=("haproxy_server_http_responses_total",),
             backend=_SERVER,
             pool=_POOL,
-            label="code",
+            labels=("code",),
             outcomes=STATUS_CLASS,
         ),
         GatewayField(
@@ -63,7 +63,7 @@ HAPROXY = Gateway(
             target=Measure.ERRORS,
             names=("haproxy_backend_http_responses_total",),
             pool=_POOL,
-            label="code",
+            labels=("code",),
             outcomes=STATUS_CLASS,
         ),
         GatewayField(target=Measure.ACTIVE, names=("haproxy_backend_current_sessions",), pool=_POOL),

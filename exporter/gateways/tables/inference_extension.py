@@ -64,7 +64,7 @@ INFERENCE_EXTENSION = Gateway(
                 "inference_objective_request_error_total",
                 "inference_model_request_error_total",
             ),
-            label="error_code",
+            labels=("error_code",),
             outcomes=_ERROR_CODES,
         ),
     ),

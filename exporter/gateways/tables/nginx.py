@@ -60,7 +60,12 @@ NGINX = Gateway(
     fields=(
         GatewayField(target=Measure.REQUESTS, names=_REQUESTS, backend=_BACKEND, pool=_POOL, where=_status),
         GatewayField(
-            target=Measure.ERRORS, names=_RESPONSES, backend=_BACKEND, pool=_POOL, label="code", outcomes=STATUS_CLASS
+            target=Measure.ERRORS,
+            names=_RESPONSES,
+            backend=_BACKEND,
+            pool=_POOL,
+            labels=("code",),
+            outcomes=STATUS_CLASS,
         ),
         GatewayField(
             target=Measure.ACTIVE, names=("nginxplus_upstream_server_active",), backend=_BACKEND, pool=_POOL

@@ -135,6 +135,19 @@ def test_tensorrt_llm_that_has_reused_nothing_yet_has_a_hit_ratio_of_zero():
     assert state.windows["1m"].hit_ratio == 0.0
 
 
+def test_the_model_of_tritons_vllm_backend_stands_under_another_label():
+    body = VLLM_PAGE.replace(b'model_name="', b'model="').replace(b'model="', b'version="1",model="')
+    assert recognise(TRITON_PAGE + body) is VLLM
+    reading = interpret(TRITON_PAGE + body)
+    assert (reading.engine, reading.model) == ("vllm", "tiny-llama")
+    assert reading.ranks == interpret(VLLM_PAGE).ranks
+
+
+def test_a_routers_series_that_name_a_model_are_not_its_engines():
+    rows = b'vllm:num_requests_running{server="http://a:1",model="m"} 4\n'
+    assert recognise(rows) is None
+
+
 def long_request(step: int, *, iterations: bool = True, hung: bool = False) -> bytes:
     """TensorRT-LLM in one long request: what counts requests stands still until it ends."""
     moves = 0 if hung else step

@@ -305,6 +305,22 @@ def test_only_the_pools_own_failures_are_errors_of_the_endpoint_picker():
     assert reading.pools[""].errors == 8 + 16 + 32 + 64
 
 
+def test_istios_envoy_names_its_clusters_by_another_label():
+    pool = "outbound|8000||vllm.default.svc.cluster.local"
+    rows = "".join(
+        f'envoy_cluster_upstream_{name}{{cluster_name="{pool}"{more}}} {value}\n'
+        for name, more, value in (
+            ("rq_total", "", 90),
+            ("rq_xx", ',response_code_class="5"', 4),
+            ("rq_xx", ',response_code_class="2"', 86),
+            ("rq_active", "", 7),
+            ("rq_pending_active", "", 3),
+        )
+    )
+    load = read("envoy", rows).pools[pool]
+    assert (load.requests, load.errors, load.active, load.queued) == (90, 4, 7, 3)
+
+
 BY_WORKER = {
     "vllm_router": ("vllm_router_processed_requests_total", "vllm_router_worker_health"),
     "sglang_router": ("smg_worker_cb_outcomes_total", "smg_worker_health"),
