@@ -15,7 +15,7 @@ demo: $(VENV)/.run
 stack: $(VENV)/.run
 	$(BIN)/python -m compose.native $(ARGS)
 
-# Pictures of the boards, drawn by our own page and not by Grafana; ARGS='--scenario hang --store DIR', ARGS=--help.
+# Pictures of the dashboards, drawn without Grafana; ARGS='--scenario hang --store DIR', ARGS=--help.
 preview: $(VENV)/.run
 	$(BIN)/python -m dashboards.preview $(ARGS)
 

@@ -128,7 +128,7 @@ def measure(found: Fleet, nodes: int, *, interval: str, rules: bool, warm_up: fl
 
 
 def ask(prometheus: Child, query: str) -> float:
-    """Give the one value of an instant query; 0 where there is none."""
+    """Return the one value of an instant query; 0 where there is none."""
     answer = json.loads(get(f"{prometheus.url}/api/v1/query?query={quote(query)}"))
     found = answer["data"]["result"]
     return float(found[0]["value"][1]) if found else 0.0
@@ -153,7 +153,7 @@ def stored(found: Fleet) -> dict[str, float]:
 
 
 def as_json(cost: Cost) -> str:
-    """Give a cost as one line."""
+    """Return a cost as one line."""
     return json.dumps(
         {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(cost).items()}
     )

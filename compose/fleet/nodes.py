@@ -34,7 +34,7 @@ class Originals:
         self._templates = tuple(map(self._fetched, self._urls))
 
     def page(self, node: int) -> bytes | None:
-        """Give the page of a node; None when its daemon gave none last time."""
+        """Return the page of a node; None when its daemon gave none last time."""
         found = self._templates[node % len(self._templates)]
         return found.page(node) if found else None
 
@@ -113,7 +113,7 @@ def _handler(originals: Originals, count: int) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(page)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-            """Say nothing of each scrape."""
+            """Report nothing of each scrape."""
 
     return Handler
 

@@ -8,7 +8,7 @@ JOB = "shardwatch"  # rules that notice a missing daemon name it
 
 
 def scrape(address: str, count: int, *, interval: str) -> dict[str, Any]:
-    """Give a scrape configuration for nodes 0 to ``count`` − 1, all served at ``address`` (host:port)."""
+    """Return a scrape configuration for nodes 0 to ``count`` − 1, all served at ``address`` (host:port)."""
     nodes = [
         {"targets": [address], "labels": {"instance": f"node-{n:05}:9853", "__metrics_path__": f"/node/{n}/metrics"}}
         for n in range(count)

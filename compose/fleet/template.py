@@ -24,7 +24,7 @@ class Template:
     marked: bytes
 
     def page(self, node: int) -> bytes:
-        """Give the page of a node, 0 to MOST_NODES − 1.
+        """Return the page of a node, 0 to MOST_NODES − 1.
 
         Two nodes have no series in common but those without a card and a replica.
         """

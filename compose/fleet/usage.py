@@ -13,18 +13,18 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*(?:\{.*\})?) (\S+)$")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Give the CPU time that a process has used, user and system."""
+    """Return the CPU time that a process has used, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(pid: int) -> float:
-    """Give its resident memory now, mapped files included."""
+    """Return its resident memory now, mapped files included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def own_figures(url: str) -> dict[str, float]:
-    """Give every sample of a server's own page by its text."""
+    """Return every sample of a server's own page by its text."""
     return dict(_samples(get(f"{url}/metrics").decode()))
 
 
@@ -41,12 +41,12 @@ def total(figures: dict[str, float], name: str) -> float:
 
 
 def values(figures: dict[str, float], name: str) -> list[float]:
-    """Give the values of a family, one a set of labels."""
+    """Return the values of a family, one a set of labels."""
     return [value for text, value in figures.items() if text.partition("{")[0] == name]
 
 
 def files_mib(folder: Path, pattern: str) -> float:
-    """Give the size of files below a folder."""
+    """Return the size of files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file()) / 2**20
 
 

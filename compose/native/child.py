@@ -37,7 +37,7 @@ class Child:
         return self.url.partition("://")[2]
 
     def ended(self) -> str:
-        """Say with what code it ended and what it said last; empty while it runs."""
+        """Return with what code it ended and what it said last; empty while it runs."""
         with put_off():  # broken off at the wrong place, a poll keeps its lock, and the end waits for that for ever
             code = self.process.poll()
         if code is None:
@@ -45,7 +45,7 @@ class Child:
         return f"{self.name} ended with code {code}; its last words:\n{self.last_words()}"
 
     def last_words(self) -> str:
-        """Give the end of its output."""
+        """Return the end of its output."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL))
             return file.read().decode("utf-8", "replace").strip()

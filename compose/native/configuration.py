@@ -10,17 +10,17 @@ SCRAPE_INTERVAL = "5s"
 
 
 def rules(language: str) -> Path:
-    """Give the generated rule file in a language (``en``, ``zh``)."""
+    """Return the generated rule file in a language (``en``, ``zh``)."""
     return ROOT / "alerts" / "generated" / language / "rules.yaml"
 
 
 def notifications(language: str) -> Path:
-    """Give Alertmanager's generated configuration in a language."""
+    """Return Alertmanager's generated configuration in a language."""
     return ROOT / "alerts" / "generated" / "alertmanager" / language / "alertmanager.yaml"
 
 
 def prometheus(*, rules: Path, daemon: str, alertmanager: str, own: str = "") -> dict[str, Any]:
-    """Give Prometheus' configuration; ``daemon``, ``alertmanager`` and its ``own``, where it is known, are host:port.
+    """Return Prometheus' configuration; ``daemon``, ``alertmanager`` and ``own``, where it is known, are host:port.
 
     The job must be called ``shardwatch``: rules that notice its absence name it.
     """
@@ -41,7 +41,7 @@ def _job(name: str, target: str) -> dict[str, Any]:
 
 
 def alertmanager(generated: Path, *, receiver: str) -> dict[str, Any]:
-    """Give the generated configuration with every channel led to ``receiver``, the URL of a webhook.
+    """Return the generated configuration with every channel led to ``receiver``, the URL of a webhook.
 
     Routes, groups, inhibitions and texts stay; nobody outside this machine is told of a simulated fault.
     """

@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def problems(wanted: Mapping[str, int]) -> Iterator[str]:
-    """Give a line for each flag whose port is taken, out of range or given twice; 0 lets the server choose."""
+    """Yield a line for each flag whose port is taken, out of range or given twice; 0 lets the server choose."""
     seen: dict[int, str] = {}
     for flag, port in wanted.items():
         if not 0 <= port <= 65535:
@@ -24,7 +24,7 @@ def problems(wanted: Mapping[str, int]) -> Iterator[str]:
 
 
 def another(port: int, avoid: Iterable[int]) -> int:
-    """Give a free port near ``port``; 0 (any) when there is none near."""
+    """Return a free port near ``port``; 0 (any) when there is none near."""
     taken = set(avoid)
     near = (port + step for step in (10000, 1, 2, 3, 10, 100, 1000, 20000))
     return next((found for found in near if 1024 <= found <= 65535 and found not in taken and _free(found)), 0)
@@ -41,7 +41,7 @@ def _free(port: int) -> bool:
 
 
 def any_free() -> int:
-    """Give a port that was free a moment ago, for a server that cannot choose and say one itself."""
+    """Return a port that was free a moment ago, for a server that cannot choose and say one itself."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

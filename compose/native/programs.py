@@ -20,11 +20,11 @@ class Program:
     package: str
 
     def path(self) -> str | None:
-        """Give where it is installed; None when it is not."""
+        """Return where it is installed; None when it is not."""
         return next(filter(None, map(shutil.which, self.names)), None)
 
     def required(self) -> str:
-        """Give where it is installed; StackError with the cure when it is not."""
+        """Return where it is installed; StackError with the cure when it is not."""
         path = self.path()
         if path is None:
             raise StackError(missing([self]))
@@ -39,7 +39,7 @@ VICTORIA_METRICS = Program(names=("victoria-metrics", "victoria-metrics-prod"), 
 
 
 def missing(programs: Iterable[Program]) -> str:
-    """Say which of them are not installed and how to get them; empty when all are there."""
+    """Return which of them are not installed and how to get them; empty when all are there."""
     absent = [program for program in programs if program.path() is None]
     if not absent:
         return ""
@@ -49,7 +49,7 @@ def missing(programs: Iterable[Program]) -> str:
 
 
 def refusal(checker: Program, *arguments: str) -> str:
-    """Give what a checker (promtool, amtool) says against a file; empty when it accepts it."""
+    """Return what a checker (promtool, amtool) says against a file; empty when it accepts it."""
     command = [checker.required(), *arguments]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)

@@ -85,7 +85,7 @@ class Stack:
 
 
 def problems(plan: Plan) -> list[str]:
-    """Give everything that would keep the plan from starting, each with its cure; nothing is started for it."""
+    """Return everything that would keep the plan from starting, each with its cure; nothing is started for it."""
     found = [missing((PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL))]
     found += ports.problems(plan.ports)
     if plan.scenario not in NAMES:
@@ -103,7 +103,7 @@ def problems(plan: Plan) -> list[str]:
 
 
 def _times(plan: Plan) -> list[str]:
-    """Give what the demo would refuse when the others already run."""
+    """Return what the demo would refuse when the others already run."""
     given = {"--fault-at": plan.fault_at, "--fault-until": plan.fault_until}
     found = [
         f"{flag} {value:g}: write seconds from 0 on"

@@ -63,12 +63,12 @@ def read(body: bytes, received: datetime) -> Notification:
 
 
 def is_heartbeat(one: Notification) -> bool:
-    """Tell whether it says only that alerts still come through."""
+    """Return whether it says only that alerts still come through."""
     return bool(one.alerts) and all(_name(alert) == HEARTBEAT for alert in one.alerts)
 
 
 def page(notifications: Sequence[Notification], heartbeat: datetime | None = None) -> str:
-    """Give the page, the newest first; ``heartbeat`` is when the last one came."""
+    """Return the page, the newest first; ``heartbeat`` is when the last one came."""
     alive = f"{HEARTBEAT} last came {_when(heartbeat)}" if heartbeat else f"{HEARTBEAT} has not come yet"
     rows = "".join(_notification(one) for one in reversed(notifications))
     body = rows or "<p>Nothing yet. Alerts that fire are sent some seconds later.</p>"
@@ -151,7 +151,7 @@ class Receiver(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that goes away is no event."""
+        """Report nothing: a client that goes away is no event."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "receiver"
 
     def do_POST(self) -> None:
-        """Take one notification."""
+        """Accept one notification."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             self._answer(411, "a Content-Length is needed")
@@ -207,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - http.server names it so
-        """Say nothing of requests."""
+        """Report nothing of requests."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

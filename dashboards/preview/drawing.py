@@ -136,7 +136,7 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the picture is the log."""
+            """Report nothing: the picture is the log."""
 
     return Handler
 

@@ -138,7 +138,7 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def _free(signals: Mapping[Signal, float]) -> float | None:
-    """Give the share of the memory that is neither used nor kept by the driver."""
+    """Return the share of the memory that is neither used nor kept by the driver."""
     total, used = _positive(signals, Signal.MEMORY_TOTAL), _finite(signals, Signal.MEMORY_USED)
     if total is None or used is None:
         return None
@@ -153,14 +153,14 @@ def _capacity(signals: Mapping[Signal, float]) -> float | None:
 
 
 def _between(now: float, before: float) -> float | None:
-    """Give the seconds between two readings; None where they say nothing about now."""
+    """Return the seconds between two readings; None where they say nothing about now."""
     return now - before if 0.0 < now - before <= _LONGEST else None
 
 
 def _events(
     active: Mapping[str, bool], now: Mapping[str, float], before: Mapping[str, float], seconds: float | None
 ) -> Mapping[str, bool]:
-    """Give the events that are active, and those that were for ``PART`` of the time since the reading before.
+    """Return the events that are active, and those that were for ``PART`` of the time since the reading before.
 
     A limit is met many times a second, and the look at the bits falls between.
     """
@@ -171,7 +171,7 @@ def _events(
 
 
 def _rate(now: float | None, before: float | None, seconds: float | None) -> float | None:
-    """Give the rise per second; None where the counter began anew."""
+    """Return the rise per second; None where the counter began anew."""
     if now is None or before is None or seconds is None:
         return None
     rise = now - before
@@ -181,7 +181,7 @@ def _rate(now: float | None, before: float | None, seconds: float | None) -> flo
 def _busier(
     shown: Mapping[tuple[str, str], float], link: str, now: _Pair, before: _Pair, seconds: float | None
 ) -> float | None:
-    """Give the rate of the direction with more traffic: the card's own figure, else that of its counters."""
+    """Return the rate of the direction with more traffic: the card's own figure, else that of its counters."""
     sent, received = shown.get((link, "transmit")), shown.get((link, "receive"))
     if sent is None or received is None:
         sent, received = _rate(now[0], before[0], seconds), _rate(now[1], before[1], seconds)

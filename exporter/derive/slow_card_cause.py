@@ -31,7 +31,7 @@ _HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 
 
 def cause_of(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause:
-    """Say why a card that was measured to be slow is slow."""
+    """Return why a card that was measured to be slow is slow."""
     cause = held_back(card, others)
     if cause is not None:
         return cause
@@ -40,7 +40,7 @@ def cause_of(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause:
 
 
 def held_back(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause | None:
-    """Say what holds the clock of a card below the others'; None when it is not below, or nothing is known of why."""
+    """Return what holds the clock of a card below the others'; None when it is not below or the cause is unknown."""
     clock, usual = clocks(card, others)
     lower = clock is not None and usual is not None and clock <= LOWER_CLOCK * usual
     if not lower and (clock is not None or not card.events):
@@ -53,7 +53,7 @@ def held_back(card: CardEvidence, others: Sequence[CardEvidence]) -> Cause | Non
 
 
 def _said(card: CardEvidence) -> Cause | None:
-    """Give what the card's events say that holds its clock; without events, what its limits say."""
+    """Return what the card's events say that holds its clock; without events, what its limits say."""
     events = card.events
     if events.get("hw_power_brake_slowdown"):
         return Cause.POWER_BRAKE
@@ -73,7 +73,7 @@ def _at_limit(card: CardEvidence) -> bool:
 
 
 def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | None, float | None]:
-    """Give the card's clock and the others' median, relative to the highest where all of them say it."""
+    """Return the card's clock and the others' median, relative to the highest where all of them say it."""
     known = [other.clock for other in others if other.clock is not None]
     if card.clock is None or not known:
         return card.clock, None
@@ -84,7 +84,7 @@ def clocks(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[float | 
 
 
 def paces(group: Sequence[CardEvidence]) -> list[float]:
-    """Give the clocks of cards that all have one, relative to the highest where all of them say it."""
+    """Return the clocks of cards that all have one, relative to the highest where all of them say it."""
     if all(card.clock_max is not None for card in group):
         return [card.clock / card.clock_max for card in group if card.clock and card.clock_max]
     return [card.clock for card in group if card.clock]
@@ -93,7 +93,7 @@ def paces(group: Sequence[CardEvidence]) -> list[float]:
 def tenants(
     group: Sequence[CardEvidence], works: Sequence[Sequence[float]], busy: Sequence[float] = ()
 ) -> list[CardEvidence]:
-    """Give the cards that do more work than the group's, and on which somebody is who is not on the others.
+    """Return the cards that do more work than the group's, and on which somebody is who is not on the others.
 
     ``works``: for each kind of work, what each card does of it; more of one kind is enough, but a card that does less
     of another does work of its own.  ``busy``: the cycles for which each card is busy, at the highest clock; empty
@@ -120,7 +120,7 @@ def _less(work: Sequence[float], place: int) -> bool:
 
 
 def _visited(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
-    """Say whether more processes are on this card alone than is usual.
+    """Return whether more processes are on this card alone than is usual.
 
     One process may drive the whole group, or one each card; and workers open contexts on cards that are not theirs.
     The others are therefore compared among themselves, except where there is one only.
@@ -135,7 +135,7 @@ def _only_on(card: CardEvidence, others: Sequence[CardEvidence]) -> frozenset[in
 
 
 def held_up_by(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[Cause, float | None] | None:
-    """Look at a card's links and memory beside the others'; with the slowdown where it can be told."""
+    """Inspect a card's links and memory beside the others'; with the slowdown where it can be told."""
     cost = _narrow(card, others)
     if cost >= LINK_COST:
         return Cause.PCIE, cost
@@ -148,7 +148,7 @@ def held_up_by(card: CardEvidence, others: Sequence[CardEvidence]) -> tuple[Caus
 
 
 def _narrow(card: CardEvidence, others: Sequence[CardEvidence]) -> float:
-    """Give how much longer a step takes because of the card's PCIe link; 1 where it is as good as the others'.
+    """Return how much longer a step takes because of the card's PCIe link; 1 where it is as good as the others'.
 
     With the traffic r and the capacities C of the card and of the others, the card's transfers take the share
     s = r / C_card of the time, and would take s x C_card / C_others: the rest is lost.
@@ -164,7 +164,7 @@ def _narrow(card: CardEvidence, others: Sequence[CardEvidence]) -> float:
 
 
 def _poor_links(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
-    """Say whether the card's NVLinks are fewer than the others', or fail again and again, and theirs do not.
+    """Return whether the card's NVLinks are fewer than the others', or fail again and again, and theirs do not.
 
     A link that was not read is not one that is gone: there only those count that were seen down.
     """
@@ -182,13 +182,13 @@ def _poor_links(card: CardEvidence, others: Sequence[CardEvidence]) -> bool:
 
 
 def stands_out(value: float, others: Sequence[float]) -> bool:
-    """Say whether a value is above the middle of the others by more than these scatter."""
+    """Return whether a value is above the middle of the others by more than these scatter."""
     middle = median(others)
     return value - middle > BEYOND * SCATTER * median([abs(other - middle) for other in others])
 
 
 def median(values: Sequence[float]) -> float:
-    """Give the middle of at least one value."""
+    """Return the middle of at least one value."""
     known = sorted(values)
     upper = len(known) // 2
     return known[upper] if len(known) % 2 else (known[upper - 1] + known[upper]) / 2

@@ -124,20 +124,20 @@ def _measured(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
 
 
 def _near(work: Sequence[float], place: int) -> bool:
-    """Say whether a card does the same work as its group; the middle of two is halfway between them."""
+    """Return whether a card does the same work as its group; the middle of two is halfway between them."""
     middle = median(work)
     return abs(work[place] - middle) <= (SAME_WORK if len(work) > 2 else SAME_WORK / 2) * middle
 
 
 def _cycles(card: CardEvidence) -> float | None:
-    """Give the tensor work per second, as a share of what is possible at the highest clock."""
+    """Return the tensor work per second, as a share of what is possible at the highest clock."""
     if card.tensor is None or card.clock is None or card.clock_max is None:
         return None
     return card.tensor * card.clock / card.clock_max
 
 
 def _busy_cycles(group: Sequence[CardEvidence]) -> Sequence[float]:
-    """Give the cycles in which processors work, as a share of what is possible; empty where a clock is not known."""
+    """Return the cycles in which processors work, as a share of what is possible; empty without a clock."""
     paces = [card.clock / card.clock_max for card in group if card.clock is not None and card.clock_max is not None]
     if len(paces) < len(group):
         return ()
@@ -145,7 +145,7 @@ def _busy_cycles(group: Sequence[CardEvidence]) -> Sequence[float]:
 
 
 def _worked(group: Sequence[CardEvidence]) -> list[float]:
-    """Give the share of the time in which processors work, less what a longer wait than the others' keeps busy."""
+    """Return the share of the time in which processors work, less what a longer wait than the others' keeps busy."""
     known = [card.resident for card in group if card.resident is not None]
     usual = median(known) if known else 1.0
     spinning = [SPINNING * max(0.0, (card.resident or 0.0) - usual) for card in group]

@@ -23,7 +23,7 @@ def recognise(body: bytes) -> Engine | None:
 
 
 def detect_all(body: bytes) -> tuple[Engine, ...]:
-    """Give every engine that a page has series of, the one that is meant first."""
+    """Return every engine that a page has series of, the one that is meant first."""
     found: set[str] = set()
     seen: set[bytes] = set()
     for match in _SAMPLE.finditer(body):
@@ -39,7 +39,7 @@ def detect_all(body: bytes) -> tuple[Engine, ...]:
 
 
 def still_matches(engine: Engine, body: bytes) -> bool:
-    """Say cheaply whether a page of this engine seems to be so still; a port may change hands.
+    """Return cheaply whether a page of this engine seems to be so still; a port may change hands.
 
     Not where a wrapper's page has begun to show the series of another engine: those say more.
     """
@@ -58,5 +58,5 @@ def _shows(engine: Engine, body: bytes) -> bool:
 
 
 def _labels(text: bytes) -> dict[str, str]:
-    """Give the labels' names, each with at most the first letter of its value: enough to see which are set."""
+    """Return the labels' names, each with at most the first letter of its value: enough to see which are set."""
     return {name.decode("ascii"): value.decode("latin-1") for name, value in _LABEL.findall(text)}

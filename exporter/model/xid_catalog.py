@@ -185,5 +185,5 @@ FATAL = frozenset({48, 74, 79, 95, 119, 120})
 
 
 def describe(code: int) -> Xid:
-    """Give what is known of a code; class and action say so where that is nothing."""
+    """Return what is known of a code; class and action say so where that is nothing."""
     return CATALOGUE.get(code) or Xid(code, Class.UNKNOWN, "look_up", "not in the table of this version")

@@ -49,7 +49,7 @@ class DcgmPages:
         self._bodies: dict[tuple[PageQuery, bool], bytes] = {}
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest."""
+        """Create ``snapshot`` the newest."""
         now = self._clock()
         with self._lock:
             self._newest = (snapshot, now)

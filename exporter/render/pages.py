@@ -66,7 +66,7 @@ class PageStore:
             self._renderers = renderers
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest, rendered in the formats that are about to be asked for."""
+        """Create ``snapshot`` the newest, rendered in the formats that are about to be asked for."""
         now, before = self._clock(), self._newest
         newest = _RenderedSnapshot(snapshot, now)
         lifetime = now - before.at if before is not None else 0.0

@@ -1,6 +1,7 @@
-"""What lives on between two pages: who polls what and when, each source's state and past, and the newest snapshot.
+"""State between two snapshots: poll loops, discovery, assignment, events, costs, and the publisher.
 
-``polling`` is one source's loop and health, ``page_poller`` a polled page, ``replica`` and ``gateway`` what is made
-of one; ``pollers`` says who is polled now, ``discovery`` and ``book`` who is found, ``events`` which XIDs came,
-``placement`` who sits where, ``ledger`` what it costs.  ``publisher`` makes the snapshot that everybody else reads.
+``poll`` is one target's loop and health and who is polled now; ``replica`` and ``gateway`` handle a target's pages;
+``discovery`` finds engines; ``assignment`` maps processes to GPUs and replicas; ``gpu_events`` counts XID errors;
+``costs`` adds up energy and price; ``diagnosis`` holds findings and verdicts over time.  ``publisher`` composes the
+snapshot that everybody else reads; ``app`` joins the parts.
 """

@@ -68,7 +68,7 @@ class EngineInfoReader:
         self._due = float("-inf")
 
     def refresh(self, server_info: ServerInfo) -> None:
-        """Take in an answer that has come, and start a request where one is due.  Returns at once."""
+        """Accept in an answer that has come, and start a request where one is due.  Returns at once."""
         self._collect()
         if self._request is None and self._clock() >= self._due:
             request = _Request()

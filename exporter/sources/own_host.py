@@ -59,7 +59,7 @@ class LocalHost:
         self._resolved: dict[str, frozenset[str]] = {}  # the newest last
 
     def __call__(self, host: str) -> bool:
-        """Say whether the host is this machine; loopback addresses but the usual ones are places of their own."""
+        """Return whether the host is this machine; loopback addresses but the usual ones are places of their own."""
         now = self._clock()
         if now >= self._due:
             self._due = now + _AGAIN

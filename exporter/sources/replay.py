@@ -34,7 +34,7 @@ class Replay:
         return cls(pages)
 
     def fetch(self, path: str | None = None) -> ReplayedPage:
-        """Give the next page; raise EndpointError for a recorded failure and for any other path."""
+        """Return the next page; raise EndpointError for a recorded failure and for any other path."""
         if path is not None:
             raise EndpointError("http_404", "a recording has the metrics page only")
         page = self._pages[min(self._next, len(self._pages) - 1)]

@@ -54,7 +54,7 @@ def query(port: int, expression: str, at: float) -> float | None:
 
 
 def pairs() -> list[tuple[str, str, str, str]]:
-    """Give window, name, our expression and Prometheus' own, for everything that is compared."""
+    """Return window, name, our expression and Prometheus' own, for everything that is compared."""
     found = []
     for window in WINDOWS:
         for stage, family in STAGES.items():

@@ -20,7 +20,7 @@ STEPS = 300
 
 
 def pages(ranks: int = 4) -> list[bytes]:
-    """Make the page of every second; fewer ranks give fewer lines."""
+    """Return the page of every second; fewer ranks give fewer lines."""
     before, after = ((CAPTURES / f"vllm-0.20.2-generated-v1-dp4-t{n}.prom").read_text().splitlines() for n in (1, 2))
     drop = tuple(f'engine="{rank}"' for rank in range(ranks, 4))
     rows = [

@@ -8,7 +8,7 @@ HZ = os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid: int) -> list[int]:
-    """Give a process and all its descendants."""
+    """Return a process and all its descendants."""
     found = [pid]
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -21,7 +21,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Give user and system time spent by living processes, in seconds (a tick is 10 ms)."""
+    """Return user and system time spent by living processes, in seconds (a tick is 10 ms)."""
     total = 0
     for pid in pids:
         try:
@@ -34,7 +34,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def memory_mib(pids: list[int], field: str = "Pss") -> float:
-    """Give proportional (Pss) or resident (Rss) memory in MiB."""
+    """Return proportional (Pss) or resident (Rss) memory in MiB."""
     total = 0
     for pid in pids:
         try:
@@ -46,6 +46,6 @@ def memory_mib(pids: list[int], field: str = "Pss") -> float:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Give the value below which that share of the values lies."""
+    """Return the value below which that share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -23,7 +23,7 @@ CAPTURES = pathlib.Path(__file__).parent.parent / "captures"
 
 
 def microseconds(function: Callable[[], object], budget: float = 0.6) -> float:
-    """Give the median CPU time of a call in microseconds."""
+    """Return the median CPU time of a call in microseconds."""
     function()
     started = time.process_time()
     function()

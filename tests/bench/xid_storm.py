@@ -39,7 +39,7 @@ int main(void) {
 
 
 def library_alone(folder: pathlib.Path, library: pathlib.Path, control: pathlib.Path) -> float:
-    """Give the seconds that the library itself spends on one event."""
+    """Return the seconds that the library itself spends on one event."""
     source, program = folder / "alone.c", folder / "alone"
     source.write_text(ALONE)
     found = str(library / "libnvidia-ml.so.1")
@@ -49,7 +49,7 @@ def library_alone(folder: pathlib.Path, library: pathlib.Path, control: pathlib.
 
 
 def spent(node: Node, seconds: float) -> tuple[float, float, float]:
-    """Give CPU over wall time of daemon and worker, and the events counted a second."""
+    """Return CPU over wall time of daemon and worker, and the events counted a second."""
     pids = [node.pid, node.worker()]
     begun, before, counted = time.monotonic(), [cpu_seconds([pid]) for pid in pids], events(node)
     time.sleep(seconds)
@@ -59,7 +59,7 @@ def spent(node: Node, seconds: float) -> tuple[float, float, float]:
 
 
 def events(node: Node) -> float:
-    """Give all events counted so far."""
+    """Return all events counted so far."""
     return sum(sample.value for sample in node.page().all("gpu_xid_events_total"))
 
 

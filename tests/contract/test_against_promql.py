@@ -82,7 +82,7 @@ def replay(seed: int) -> Iterator[EngineReading | None]:
 
 
 def series(readings: list[EngineReading | None]) -> list[dict[str, str]]:
-    """Give the same pages in promtool's notation, where ``_`` is a missed scrape."""
+    """Return the same pages in promtool's notation, where ``_`` is a missed scrape."""
     found: dict[str, list[str]] = {}
     edges = [*map(str, BOUNDS), "+Inf"]
     for rank in "01":

@@ -44,7 +44,7 @@ def _install(npm):
 
 @pytest.fixture(scope="module")
 def compiler():
-    """Give tsc with @grafana/schema, installed once from the lock file into the cache."""
+    """Return tsc with @grafana/schema, installed once from the lock file into the cache."""
     tool("node")
     npm = tool("npm")
     lock = (HERE / "package-lock.json").read_bytes()

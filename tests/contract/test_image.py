@@ -23,7 +23,7 @@ LOCKS = ("requirements.lock", "build-requirements.lock")
 
 
 def instructions():
-    """Give (instruction, argument) with continued lines joined."""
+    """Yield (instruction, argument) with continued lines joined."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE)
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         word, _, rest = line.strip().partition(" ")

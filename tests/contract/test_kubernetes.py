@@ -246,7 +246,7 @@ def _queries():
 
 
 def _selectors(node):
-    """Give every (metric, labels) that a query selects or groups by."""
+    """Yield every (metric, labels) that a query selects or groups by."""
     kind = type(node).__name__
     if kind == "VectorSelector":
         yield node.name, {matcher.name for matcher in node.matchers.matchers}

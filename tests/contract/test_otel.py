@@ -131,7 +131,7 @@ def test_what_is_renamed_exists_and_its_new_name_is_a_convention(rename):
 
 
 def attributes(rename):
-    """Give the attributes that a metric has in the end."""
+    """Return the attributes that a metric has in the end."""
     labels = set(CATALOGUE[rename["include"]].all_labels)
     general = [one for one in FOR_ALL if re.match(one["include"], rename["new_name"])]
     for operation in (one for step in (rename, *general) for one in step.get("operations", ())):

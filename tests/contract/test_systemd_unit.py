@@ -16,7 +16,7 @@ HIGHEST_EXPOSURE = 3.0
 
 @pytest.fixture
 def installed(tmp_path):
-    """Give the unit as if it were installed: the program that it starts exists."""
+    """Return the unit as if it were installed: the program that it starts exists."""
     place = tmp_path / "shardwatch.service"
     place.write_text(UNIT.read_text().replace("/opt/shardwatch/bin/shardwatch", "/bin/true"))
     return place

@@ -109,7 +109,7 @@ def expanded(series: str) -> str:
 
 
 def declared(name: str) -> set[str]:
-    """Give the labels that the series has in Prometheus."""
+    """Return the labels that the series has in Prometheus."""
     if name in FOREIGN:
         return FOREIGN[name] | set(TARGET)
     by_name: dict[str, Metric] = {metric.name: metric for metric in CATALOG}

@@ -62,7 +62,7 @@ routes: {critical: robots, warning: app, info: app}
 
 @functools.cache
 def made(text=None, language=Language.ENGLISH):
-    """Give the configuration and the templates as text."""
+    """Return the configuration and the templates as text."""
     plan = reader.load(alertmanager.DEFAULT) if text is None else reader.read(text)
     found = {path.name: content for path, content in alertmanager.files(groups(Tuning()), plan, [language]).items()}
     return found[CONFIGURATION], found[TEMPLATES]

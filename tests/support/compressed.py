@@ -21,7 +21,7 @@ _OFFSET = re.compile(r"\boffset (\d+[smhd])\b")
 
 
 def rules(tuning, pace, language=Language.ENGLISH):
-    """Give the rule file ``pace`` times as fast."""
+    """Return the rule file ``pace`` times as fast."""
     tree = yaml.safe_load(files(groups(tuning), tuning, language)[RULES])
     for group in tree["groups"]:
         group["interval"] = "1s"

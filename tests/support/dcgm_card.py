@@ -77,7 +77,7 @@ def full_card(index=0, **signals):
 
 
 def moved(at, index=0, **counters):
-    """Give a card of which only these counters were read, at ``at``."""
+    """Return a card of which only these counters were read, at ``at``."""
     return replace(card(index, at=at, **counters), last_read_at=at)
 
 
@@ -121,7 +121,7 @@ def kinds(text):
 
 
 def samples(text, gpu="0"):
-    """Give name → (labels, value as written) of one card's series; of a name that is there twice, the first."""
+    """Return name → (labels, value as written) of one card's series; of a name that is there twice, the first."""
     found = {}
     for line in text.splitlines():
         match = re.fullmatch(r'(\w+)\{(gpu="(\d+)".*)\} (\S+)', line)

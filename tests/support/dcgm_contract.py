@@ -154,5 +154,5 @@ RECORDED = ["GPU_UTIL", "MEM_COPY_UTIL", "FB_TOTAL", "POWER_USAGE", "GPU_TEMP", 
 
 
 def full(name: str) -> str:
-    """Give the name as it stands on the page."""
+    """Return the name as it stands on the page."""
     return f"DCGM_FI_{name}" if name.startswith("PROF_") else f"DCGM_FI_DEV_{name}"

@@ -254,7 +254,7 @@ class Rig:
         return Figures(self.bytes().decode())
 
     def checked(self) -> Figures:
-        """Give the page, having read both formats strictly."""
+        """Return the page, having read both formats strictly."""
         page = self.page()
         strictly(page.text, self.bytes(openmetrics=True).decode())
         return page

@@ -274,7 +274,7 @@ class Node:
             self.worst_age = max(self.worst_age, page.card("gpu_data_age_seconds", number))
 
     def until(self, condition, seconds=CEILING):
-        """Look at the page until ``condition`` holds, and give the page."""
+        """Inspect the page until ``condition`` holds, and give the page."""
         end = time.monotonic() + seconds
         while True:
             page = self.page()
@@ -288,7 +288,7 @@ class Node:
         return "\n".join([*re.findall(wanted, page.text, re.MULTILINE), self.log()[-3000:]])
 
     def during(self, seconds):
-        """Look at the page for some time, and give all pages."""
+        """Inspect the page for some time, and give all pages."""
         end = time.monotonic() + seconds
         pages = []
         while time.monotonic() < end:

@@ -131,5 +131,5 @@ def daemon(*arguments, log):
 
 
 def scratch():
-    """Give a folder that is removed afterwards, as a context."""
+    """Return a folder that is removed afterwards, as a context."""
     return tempfile.TemporaryDirectory(prefix="shardwatch-")

@@ -25,19 +25,19 @@ def parse(text: str, **environ: str) -> Settings:
 
 
 def refused(text: str, **environ: str) -> list[tuple[int | None, str, str]]:
-    """Give (line, path, message) of each problem; fails where there is none."""
+    """Return (line, path, message) of each problem; fails where there is none."""
     with pytest.raises(SettingsError) as caught:
         parse(text, **environ)
     return [(problem.line, problem.path, problem.message) for problem in caught.value.problems]
 
 
 def engine(lines: str = "", url: str = "http://127.0.0.1:8000") -> str:
-    """Give one engine with further keys, whose first stands on line 3."""
+    """Return one engine with further keys, whose first stands on line 3."""
     return f"engines:\n  - url: {url}\n" + "".join(f"    {line}\n" for line in lines.splitlines())
 
 
 def places(node, path=()):
-    """Give the path of every value, the whole included."""
+    """Yield the path of every value, the whole included."""
     if isinstance(node, dict):
         for name, child in node.items():
             yield from places(child, (*path, name))
@@ -48,7 +48,7 @@ def places(node, path=()):
 
 
 def with_canary(path, value):
-    """Give the full example with ``value`` in one place."""
+    """Return the full example with ``value`` in one place."""
     tree = {"root": yaml.safe_load(FULL)}
     node, last = tree, "root"
     for step in path:

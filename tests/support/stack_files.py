@@ -25,7 +25,7 @@ _MERGE_KEYS = {"volumeMounts": "mountPath"}
 
 
 def environment(name):
-    """Give the variables of an env file."""
+    """Return the variables of an env file."""
     lines = (COMPOSE / name).read_text().splitlines()
     pairs = (line.split("#")[0].strip().partition("=") for line in lines)
     return {key: value for key, mark, value in pairs if mark}
@@ -41,7 +41,7 @@ def interpolated(text, values):
 
 
 def compose(name=None, **more):
-    """Give compose.yaml as one env file, and more variables, make it; anchors and merge keys resolved."""
+    """Return compose.yaml as one env file, and more variables, make it; anchors and merge keys resolved."""
     values = {**(environment(name) if name else {}), **more}
     text = (COMPOSE / "compose.yaml").read_text()
     body = "\n".join(line.partition("  #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -49,13 +49,13 @@ def compose(name=None, **more):
 
 
 def started(name):
-    """Give the services that an env file starts."""
+    """Return the services that an env file starts."""
     profiles = set(environment(name)["COMPOSE_PROFILES"].split(","))
     return {key: service for key, service in compose(name)["services"].items() if profiles & set(service["profiles"])}
 
 
 def rendered(folder):
-    """Give the objects that ``kubectl kustomize`` makes of a folder; generated names keep no hash."""
+    """Return the objects that ``kubectl kustomize`` makes of a folder; generated names keep no hash."""
     folder = Path(folder)
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     unknown = set(kustomization) - _KNOWN

@@ -97,7 +97,7 @@ def field():
 
 @contextlib.contextmanager
 def _watching(manager, history):
-    """Note twice a second what Alertmanager knows: tests run in any order, and what they ask about may be over."""
+    """Record twice a second what Alertmanager knows: tests run in any order, and what they ask about may be over."""
     stopping = threading.Event()
 
     def watch():
@@ -166,7 +166,7 @@ def test_a_lost_card_pages_with_the_card_and_its_replica_freezes(field, tell):
 
 
 def _silenced(field, uuid, begin, end):
-    """Give the XIDs of the card's alerts that Alertmanager knew meanwhile; each must have been told to nobody."""
+    """Return the XIDs of the card's alerts that Alertmanager knew meanwhile; each must have been told to nobody."""
     known = set()
     for at, alerts in list(field.history):
         if begin < at < end:

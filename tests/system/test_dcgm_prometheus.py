@@ -24,7 +24,7 @@ README = pathlib.Path(__file__).parents[2] / "docs" / "dcgm.md"
 
 
 def recipe(port):
-    """Give the README's scrape configuration, aimed at ``port`` and hurried."""
+    """Return the README's scrape configuration, aimed at ``port`` and hurried."""
     blocks = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
     (block,) = [yaml.safe_load(block) for block in blocks if "metrics_path: /metrics/dcgm" in block]
     (job,) = block["scrape_configs"]

@@ -75,7 +75,7 @@ def mutated(rng, page):
 
 
 def invented(rng):
-    """Make a page up from wanted names, odd labels and odd numbers."""
+    """Return a page up from wanted names, odd labels and odd numbers."""
     lines = []
     for _ in range(rng.randrange(1, 40)):
         name = rng.choice(WANTED).partition(b"{")[0].partition(b" ")[0]

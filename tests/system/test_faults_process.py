@@ -311,7 +311,7 @@ TOKEN, PASSWORD, QUERY = "CANARYtoken0001", "CANARYpassword0002", "CANARYquery00
 
 @fault
 def parrot(peer: Peer) -> None:
-    """Give back all that was sent, in every place where somebody might quote it."""
+    """Set back all that was sent, in every place where somebody might quote it."""
     sent = peer.request.replace(b"\r\n", b" ")
     peer.raw(b"HTTP/1.1 200 OK\r\n" + sent + b"\r\nLocation: " + sent + b"\r\n\r\n" + sent)
 

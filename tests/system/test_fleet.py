@@ -230,7 +230,7 @@ def test_a_quantile_over_regions_comes_from_all_their_buckets(promtool, tmp_path
 
 
 def quick(groups):
-    """Give the rules as they are, but evaluated every second."""
+    """Return the rules as they are, but evaluated every second."""
     return {"groups": [{**group, "interval": "1s"} for group in groups]}
 
 
@@ -299,7 +299,7 @@ def test_a_huge_node_stays_within_the_hard_cap_and_says_what_it_left_out(which):
 
 
 def as_input(page, instance, job):
-    """Give each series of a page, moving, as it is after a scrape."""
+    """Yield each series of a page, moving, as it is after a scrape."""
     for one in dict.fromkeys(series(page)):
         text = one.decode()
         name, _, labels = text.partition("{")

@@ -57,7 +57,7 @@ else:
 
 
 def card(number):
-    """Give what nvidia-smi says of a card of the library; "running" is a counter that runs with the clock."""
+    """Return what nvidia-smi says of a card of the library; "running" is a counter that runs with the clock."""
     mib = {name: f"{size / 2**20:.0f}" for name, size in
            {"total": 141e9, "reserved": 1e9, "used": (30 + number) * 1e9, "free": (110 - number) * 1e9}.items()}  # fmt: skip
     clocks = {"gr": "1000", "sm": "1100", "mem": "1200", "video": "1300"}
@@ -154,7 +154,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(lab):
-    """Give what became of a run by its name; all begin together."""
+    """Yield what became of a run by its name; all begin together."""
     other = [card(0), card(1) | {"temperature.gpu": "47"}]
     divided = ["value " + UUIDS[0] + " nvmlDeviceGetMigMode 1", f"mig {UUIDS[0]} 0 1 0 1g.18gb {INSTANCE}"]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -39,7 +39,7 @@ def taken():
 
 
 def children():
-    """Give every process below this one as "pid command line"."""
+    """Return every process below this one as "pid command line"."""
     parents, commands = {}, {}
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

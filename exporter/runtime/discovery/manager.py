@@ -56,7 +56,7 @@ class ProbeFilter:
         self._wait: dict[str, float] = {}  # seconds until the time after that
 
     def confirmed(self, found: Sequence[FoundEngine]) -> list[FoundEngine]:
-        """Give the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""
+        """Return the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""
         urls = {one.url for one in found if one.tentative}
         self._confirmed &= urls
         self._due = {url: due for url, due in self._due.items() if url in urls}
@@ -117,7 +117,7 @@ class _ProviderLoop:
         self.poll_loop.start(self._clock(), self.refresh, self.provider.close)
 
     def status(self, now: float) -> SourceStatus:
-        """Give the provider's health; one whose disk hangs is down."""
+        """Return the provider's health; one whose disk hangs is down."""
         return self.poll_loop.status_at(now)
 
     def refresh(self) -> None:
@@ -166,7 +166,7 @@ class DiscoveryManager:
 
     @property
     def statuses(self) -> list[SourceStatus]:
-        """Give the health of every provider that is looked at."""
+        """Return the health of every provider that is looked at."""
         now = self._clock()
         return [loop.status(now) for loop in list(self._loops.values())]
 
@@ -177,7 +177,7 @@ class DiscoveryManager:
         return {"discovery": sum(loop.poll_loop.loop_restarts for loop in loops)} if loops else {}
 
     def configure(self, settings: DiscoverySettings) -> None:
-        """Look at the providers of these settings from now on; one that stays as it was goes on."""
+        """Inspect the providers of these settings from now on; one that stays as it was goes on."""
         configs: dict[str, object] = {}
         if settings.ray:
             configs["ray"] = (
@@ -213,12 +213,12 @@ class DiscoveryManager:
             loop.poll_loop.stop()
 
     def engines(self) -> tuple[EngineSettings, ...]:
-        """Give what to poll beside the configured engines."""
+        """Return what to poll beside the configured engines."""
         with self._lock:
             return self._registry.engines(self._configured())
 
     def on_processes(self, engines: Sequence[ListeningEngine]) -> None:
-        """Note the engines that run on this node as its process table shows them.  Called by one thread.
+        """Record the engines that run on this node as its process table shows them.  Called by one thread.
 
         It may take a second for each that must be seen first and does not answer.
         """
@@ -241,7 +241,7 @@ class DiscoveryManager:
             self._on_change()
 
     def _provider_loop(self, name: str, config: object, settings: DiscoverySettings) -> _ProviderLoop:
-        """Make the provider; what is not configured is not even loaded."""
+        """Return the provider; what is not configured is not even loaded."""
         provider: DiscoveryProvider
         interval = FILES_PERIOD
         if name == "ray":

@@ -55,7 +55,7 @@ class TargetRegistry:
         self._at_limit: set[str] = set()
 
     def update(self, provider: str, found: Sequence[FoundEngine], configured: Sequence[EngineSettings]) -> bool:
-        """Note what a provider lists now; tell whether ``engines`` may have changed."""
+        """Record what a provider lists now; tell whether ``engines`` may have changed."""
         now = self._clock()
         moved = self._rekey()
         left = MAX_CHANGES if provider in self._entries else MAX_DISCOVERED
@@ -93,7 +93,7 @@ class TargetRegistry:
         self._entries.pop(provider, None)
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
-        """Give what to poll beside the configured engines; none is one of them, all names differ from all others."""
+        """Return what to poll beside the configured engines; none is one of them, and all names differ."""
         self._rekey()
         keys, ports = self._keys(configured)
         names = {engine.name for engine in configured}
@@ -114,7 +114,7 @@ class TargetRegistry:
         return tuple(chosen)
 
     def target_key(self, url: str) -> TargetKey:
-        """Make the ways to write one page equal, so that an engine is not polled twice."""
+        """Return the ways to write one page equal, so that an engine is not polled twice."""
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")
         return "localhost" if self._is_local(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
@@ -154,7 +154,7 @@ class TargetRegistry:
                 del known[other]
 
     def _names_in_use(self, provider: str, key: TargetKey, configured: Sequence[EngineSettings]) -> set[str]:
-        """Give the names that another engine has; a process on the same port is the same engine."""
+        """Return the names that another engine has; a process on the same port is the same engine."""
         taken = {engine.name for engine in configured}
         for where, known in self._entries.items():
             same = key[:2] if PROCESSES in (provider, where) else key

@@ -27,7 +27,7 @@ class FileSd:
         self._folders: dict[str, SourceError] = {}  # what was wrong with a pattern's folder
 
     def refresh(self) -> DiscoveryResult:
-        """Look at the files; a bad one keeps its own last good list and costs the others nothing."""
+        """Inspect the files; a bad one keeps its own last good list and costs the others nothing."""
         paths = dict.fromkeys(path for pattern in self._patterns for path in self._matching(pattern))
         self._files = {path: self._files.get(path) or TargetFile(path) for path in islice(paths, MAX_FILES)}
         found: dict[str, FoundEngine] = {}

@@ -59,7 +59,7 @@ class DiscoveryProvider(Protocol):
 
 
 def engine_at(address: object, labels: Mapping[object, object], *, tentative: bool = False) -> FoundEngine | None:
-    """Make an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
+    """Return an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
 
     Heeds ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, ``engine`` or ``kind``, and ``image``.
     """

@@ -43,7 +43,7 @@ class HttpList:
             self._note(bad.reason, str(bad))
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Set up the connection."""
         self._endpoint.close()
 
     def _note(self, reason: str, message: str) -> None:
@@ -74,6 +74,6 @@ class HttpSd:
         )
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Set up the connections."""
         for one in self._lists:
             one.close()

@@ -98,7 +98,7 @@ class Kubernetes:
         return DiscoveryResult(found=self._found, warning=warning)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Set up the connection."""
         if self._endpoint is not None:
             self._endpoint.close()
 
@@ -189,7 +189,7 @@ def _ports(container: object) -> list[object]:
 
 
 def _host(address: object) -> str:
-    """Give a pod's address as it stands in a URL; "" for what no pod has."""
+    """Return a pod's address as it stands in a URL; "" for what no pod has."""
     try:
         parsed = ipaddress.ip_address(address if isinstance(address, str) else "")
     except ValueError:
@@ -200,7 +200,7 @@ def _host(address: object) -> str:
 
 
 def _only_port(pod: Mapping[str, object]) -> object:
-    """Give the one TCP port that a pod declares; None where there are several, or none."""
+    """Return the one TCP port that a pod declares; None where there are several, or none."""
     containers = _at(pod, "spec", "containers")
     ports = [
         _at(port, "containerPort")

@@ -30,7 +30,7 @@ class Ray:
         self._addresses = addresses
 
     def refresh(self) -> DiscoveryResult:
-        """Give the agents of this machine."""
+        """Return the agents of this machine."""
         self._list.refresh()
         listed = [engine for engine in self._list.found if urlsplit(engine.url).port not in _NO_AGENTS]
         own = self._addresses() if listed else frozenset()
@@ -39,7 +39,7 @@ class Ray:
         return DiscoveryResult(found=here, problem=self._list.problem, warning=warning)
 
     def close(self) -> None:
-        """Give up the connection, where there is one."""
+        """Set up the connection, where there is one."""
         if isinstance(self._list, HttpList):
             self._list.close()
 

@@ -114,7 +114,7 @@ def parse_json(text: str, *, keep: Any = None) -> object:
 
 
 def _number(text: str) -> str | None:
-    """Give a port's number as text and no other: they have no meaning here, and long ones take long to convert."""
+    """Return a port's number as text and no other: they have no meaning here, and long ones take long to convert."""
     return text if len(text) <= 5 else None
 
 
@@ -158,7 +158,7 @@ def _mapping(values: list[object]) -> Mapping[object, object]:
 
 
 def targets_of(document: object) -> tuple[list[FoundEngine], int]:
-    """Give the engines of a list of groups, each page once, and how many targets were left out."""
+    """Return the engines of a list of groups, each page once, and how many targets were left out."""
     if not isinstance(document, list):
         raise Unusable("malformed", "must hold a list of groups with targets and labels; the last good list goes on")
     found: dict[str, FoundEngine] = {}

@@ -47,7 +47,7 @@ class Socket:
 
 
 def pids(root: str) -> Iterator[int]:
-    """Give the process ids in a /proc, at most 65,536."""
+    """Yield the process ids in a /proc, at most 65,536."""
     try:
         names = os.listdir(root)
     except OSError:
@@ -104,7 +104,7 @@ def namespace(root: str, owner: int | str, kind: str) -> str:
 
 
 def bracketed(text: str, prefix: str) -> int:
-    """Give N of ``prefix[N]``, or 0."""
+    """Return N of ``prefix[N]``, or 0."""
     number = text[len(prefix) + 1 : -1]
     if text.startswith(f"{prefix}[") and number.isascii() and number.isdecimal() and len(number) < 20:
         return int(number)
@@ -120,7 +120,7 @@ def link(path: str) -> str:
 
 
 def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
-    """Give what the first ``limit`` descriptors point to.  Raises PermissionError for a process of somebody else."""
+    """Yield what the first ``limit`` descriptors point to.  Raises PermissionError for a process of somebody else."""
     base = f"{root}/{pid}/fd"
     try:
         with os.scandir(base) as entries:

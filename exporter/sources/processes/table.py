@@ -158,7 +158,7 @@ class _Reader:
         self.addresses[self.home] |= {name} - {""}
 
     def load_descriptors(self, pid: int, inodes: Collection[int]) -> None:
-        """Note which of the sockets ``inodes`` the process holds."""
+        """Record which of the sockets ``inodes`` the process holds."""
         if pid in self.searched:
             return
         self.searched.add(pid)
@@ -174,7 +174,7 @@ class _Reader:
             self.problems["truncated"] += 1
 
     def everybody(self) -> Iterator[int]:
-        """Give the pids of all processes but the kernel's own, at most ``limit``."""
+        """Yield the pids of all processes but the kernel's own, at most ``limit``."""
         left = self.limit
         second = self.stat(2)  # inside of a container it is an ordinary process
         kernel = 2 if second is not None and second.title == "kthreadd" else 0
@@ -211,7 +211,7 @@ class _Reader:
         return held[0] if len({row.port for row in held}) == 1 else None
 
     def reachable(self, space: int, address: str) -> str | None:
-        """Give the host under which the daemon reaches a socket bound to ``address`` in a namespace."""
+        """Return the host under which the daemon reaches a socket bound to ``address`` in a namespace."""
         if space == self.home:
             return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
         if address not in _ANY:
@@ -264,7 +264,7 @@ class _Reader:
         return procfs.bracketed(procfs.namespace(self.root, pid, "net"), "net:")
 
     def _why_missing(self, *, found: bool) -> str:
-        """Say why a GPU pid is not in /proc: hidden from this user, another pid namespace, or simply over."""
+        """Return why a GPU pid is not in /proc: hidden from this user, another pid namespace, or simply over."""
         if procfs.stat(self.root, 1) is None:
             return "no_permission"  # mounted with hidepid
         if found or procfs.namespace(self.root, "self", "pid") == procfs.INITIAL_PID_NAMESPACE:
@@ -300,7 +300,7 @@ class _Reader:
         return [pid for pid, process in self.processes.items() if pid not in pids and not process.shared]
 
     def _relatives(self, users: Collection[Process]) -> Iterator[int]:
-        """Give relays, the kin of the GPU processes, their containers' other processes, and other engines."""
+        """Yield relays, the kin of the GPU processes, their containers' other processes, and other engines."""
         containers = {user.cgroup for user in users} - {""}
         private = {user.netns for user in users} - {0, self.home, self.outer}
         everybody = list(self.everybody())

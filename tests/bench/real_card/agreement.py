@@ -147,7 +147,7 @@ def figures(
 
 
 def _withheld(row: Row, uuid: str, page: Page) -> bool:
-    """Say whether a counter is left out on purpose: no clock event has shown its unit so far."""
+    """Return whether a counter is left out on purpose: no clock event has shown its unit so far."""
     words = {"uuid": uuid, "signal": "clock_event_time", "reason": "unverified"}
     return (
         "counters" in row.fields[0]

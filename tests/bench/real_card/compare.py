@@ -20,7 +20,7 @@ Raws = dict[str, dict[int, counters.Raw]]
 
 
 def word(agrees: bool | None) -> str:
-    """Say it in a table."""
+    """Return it in a table."""
     return {True: "agrees", False: "**differs**", None: "neither has it, or withheld"}[agrees]
 
 

@@ -180,7 +180,7 @@ def up(page: Page) -> set[str]:
 
 
 def complaints(page: Page, cards: int) -> list[str]:
-    """Say what must not be on the page of a healthy node; ``cards`` without instances."""
+    """Return what must not be on the page of a healthy node; ``cards`` without instances."""
     found = []
     shown = [labels for labels, _ in page.all("gpu_up") if ":" not in labels["gpu"]]
     if len(shown) != cards:

@@ -72,7 +72,7 @@ class Report:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Make a Markdown table; empty without rows."""
+    """Return a Markdown table; empty without rows."""
     lines = [f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows]
     return "\n".join([f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *lines]) if lines else ""
 
@@ -86,7 +86,7 @@ def spread(values: Sequence[float]) -> tuple[str, str, str]:
 
 
 def codes(call: Call) -> str:
-    """Say which return codes came, and how often where it was not always the same."""
+    """Return which return codes came, and how often where it was not always the same."""
     words = {code: "refused by the binding" if code == OBJECTED else str(code) for code in call.codes}
     if len(words) == 1:
         return next(iter(words.values()))

@@ -182,7 +182,7 @@ class Run:
         return pages
 
     def _loaded(self, pages: list[Page], begun: float) -> None:
-        """Say what work did to the figures; the direction of the copies is known."""
+        """Report what work did to the figures; the direction of the copies is known."""
         shown = (
             *smi.GPM.values(),
             "gpu_power_watts",
@@ -288,5 +288,5 @@ def in_lines(found: dict[str, Any]) -> str:
 
 
 def say(line: str) -> None:
-    """Tell the person who waits."""
+    """Report the person who waits."""
     print(line, flush=True)

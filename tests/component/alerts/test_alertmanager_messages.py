@@ -97,7 +97,7 @@ def test_long_messages_are_cut_and_say_so(tmp_path):
 
 
 def longest(what):
-    """Give the longest that an alert of ours says in Chinese, its labels filled with longish values."""
+    """Return the longest that an alert of ours says in Chinese, its labels filled with longish values."""
     rules = [
         rule
         for group in yaml.safe_load(files(groups(Tuning()), Tuning(), Language.CHINESE)[RULES])["groups"]
@@ -197,7 +197,7 @@ def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_
 
 
 def strings(tree):
-    """Give every templated text of the receivers."""
+    """Yield every templated text of the receivers."""
     for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         if isinstance(value, str) and "{{" in value:
             yield value

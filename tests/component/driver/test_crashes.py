@@ -18,7 +18,7 @@ from tests.support.fake_nvml import FakeDriver
 
 
 def words(*functions, card=0):
-    """Make what the fault handler writes; innermost function first, and no card for another thread."""
+    """Return what the fault handler writes; innermost function first, and no card for another thread."""
     thread = [] if card is None else [f"gpu_{card}"]
     frames = [f'  File "/x/some.py", line 7 in {name}' for name in (*functions, "call", *thread, "run")]
     return "\n".join(["Fatal Python error: Aborted", "", "Stack (most recent call first):", *frames, ""])

@@ -91,7 +91,7 @@ def result_of(request, tmp_path_factory):
 
 
 def dead_but_for_a_thread(pid):
-    """Tell whether a process was killed, and a thread of it stays: its parent can bury it only when that is gone."""
+    """Return whether a process was killed, and a thread of it stays: its parent can bury it only when that is gone."""
     path = pathlib.Path(f"/proc/{pid}")
     states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in (path / "task").iterdir()]
     return (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z" and len(states) > 1
@@ -119,7 +119,7 @@ def index(page, number):
 
 
 def grown(node, name, numbers, seconds=4 * INTERVAL, **labels):
-    """Say by how much each card's counter rises in some time."""
+    """Return by how much each card's counter rises in some time."""
     before = node.page()
     after = node.during(seconds)[-1]
     return {n: after.card(name, n, **labels) - before.card(name, n, **labels) for n in numbers}

@@ -55,7 +55,7 @@ def result_of(request, tmp_path_factory):
 
 
 def works(*numbers):
-    """Say whether these cards show their work."""
+    """Return whether these cards show their work."""
     return lambda page: all(page.card("gpu_sm_active_ratio", number) is not None for number in numbers)
 
 

@@ -142,7 +142,7 @@ backend pool
 
 @pytest.fixture
 def haproxy(program, backends, tmp_path):
-    """Give (the door's port, the page's URL) of an HAProxy with one dead server beside the backends."""
+    """Yield (the door's port, the page's URL) of an HAProxy with one dead server beside the backends."""
     path = tool("haproxy")
     door, page = listening(), listening()
     dead = socket.socket()  # bound and not listening: refused for as long as it is held

@@ -129,7 +129,7 @@ def test_a_username_without_a_password_file_is_credentials(server: Hostile) -> N
 
 @fault
 def echo_and_malform(peer: Peer) -> None:
-    """Give back all that was sent, in every place where a library might quote it."""
+    """Set back all that was sent, in every place where a library might quote it."""
     sent = peer.request.replace(b"\r\n", b" ")
     peer.raw(b"HTTP/1.1 200 OK\r\n" + sent + b"\r\n" + b"Location: " + sent + b"\r\n\r\n" + sent)
 

@@ -48,7 +48,7 @@ def selectors(tree):
 
 
 def exposed(metric, label):
-    """Give the values that a label has on the recorded pages."""
+    """Return the values that a label has on the recorded pages."""
     pattern = re.compile(rf"^{metric}(?:_bucket|_count|_sum)?\{{(?:[^}}]*,)?{label}=\"([^\"]*)\"", re.MULTILINE)
     return {
         value for page in (ROOT / "tests" / "golden").rglob("*.prom") for value in pattern.findall(page.read_text())

@@ -42,13 +42,13 @@ def text(language):
 
 
 def sections(language):
-    """Give the text under every heading of the third level, by heading."""
+    """Return the text under every heading of the third level, by heading."""
     parts = re.split(r"^###? (.+)$", text(language), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2]))
 
 
 def anchor(heading):
-    """Give a heading's anchor as GitHub makes it."""
+    """Return a heading's anchor as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -99,7 +99,7 @@ def test_metrics_alerts_and_thresholds_that_the_runbook_names_exist(language):
 
 
 def steps(language):
-    """Give every step, each with the lines that go on with it."""
+    """Return every step, each with the lines that go on with it."""
     return re.split(r"\n(?=- |\d\. |#|\n)", text(language))
 
 

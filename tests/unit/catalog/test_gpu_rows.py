@@ -12,7 +12,7 @@ OLD = Signal.RETIRED_PAGES_SINGLE_BIT
 
 
 def rows(metric: Metric, *cards: CardState) -> list[tuple[str, ...]]:
-    """Give the labels behind those of the subject."""
+    """Return the labels behind those of the subject."""
     sources = tuple(one.status for one in cards)
     read = metric.read_full or metric.read
     return [labels for labels, _ in read(Snapshot(at=1.0, unix_time=1.0, cards=cards, sources=sources))]

@@ -36,7 +36,7 @@ def book(*cards, reports=()):
 
 
 def rows(made, *, full):
-    """Give UUID → code → count."""
+    """Return UUID → code → count."""
     metric = metrics.GPU_XID_EVENTS_TOTAL
     read = metric.read_full if full else metric.read
     found = {}

@@ -33,7 +33,7 @@ SHOWN_OTHERWISE = {
 
 
 def families(names):
-    """Give the families of the catalogue behind these, recordings resolved."""
+    """Return the families of the catalogue behind these, recordings resolved."""
     found, left = set(), list(names)
     while left:
         name = left.pop()

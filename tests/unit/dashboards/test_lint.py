@@ -78,7 +78,7 @@ def parsed(expr):
 
 
 def nodes(node, above=()):
-    """Give every node of a query with the nodes that it stands in."""
+    """Yield every node of a query with the nodes that it stands in."""
     yield node, above
     for name in ("lhs", "rhs", "expr", "args", "vector_selector", "param"):
         found = getattr(node, name, None)

@@ -29,7 +29,7 @@ def node(name, up=1):
 
 
 def figures(promtool, tmp_path, series, language="en"):
-    """Give {node: [pages, problems]}."""
+    """Return {node: [pages, problems]}."""
     found: dict[str, list[float]] = {}
     for target in panel(TITLES[language], language)["targets"][:2]:
         for labels, value in answered(promtool, tmp_path, filled(target["expr"]), series, minute=15):

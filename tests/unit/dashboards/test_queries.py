@@ -39,7 +39,7 @@ ON_NO_BOARD = {
 
 
 def exposed():
-    """Give every sample name of the catalogue with its labels, and what Prometheus itself adds."""
+    """Return every sample name of the catalogue with its labels, and what Prometheus itself adds."""
     found = {name: {"job", "instance"} for name in FOREIGN}
     found["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
     for group in groups(Tuning()):

@@ -28,7 +28,7 @@ OTHERS = {  # other labels, and the largest number of values per GPU or replica
 
 
 def size(labels, fixed=(), instances=NODES):
-    """Give how many series have these labels."""
+    """Return how many series have these labels."""
     free = set(labels) - set(fixed)
     many = math.prod(OTHERS[item] for item in free if item in OTHERS)
     if "instance" not in free:
@@ -52,7 +52,7 @@ def curves(dashboard):
 
 
 def kept(expr):
-    """Give how many series a query keeps at most, where it says so."""
+    """Return how many series a query keeps at most, where it says so."""
     root = parsed(str(expr))
     if isinstance(root, promql_parser.AggregateExpr) and str(root.op) in {"topk", "bottomk"}:
         return root.param.val
@@ -82,7 +82,7 @@ def test_a_dashboard_of_gpus_draws_the_curves_of_one_node_until_more_are_chosen(
 
 
 def labels_read(expr, known):
-    """Give, of each selector of a query, the labels of its family and those that it fixes."""
+    """Yield, of each selector of a query, the labels of its family and those that it fixes."""
     for node, _ in nodes(parsed(expr)):
         if isinstance(node, promql_parser.VectorSelector):
             fixed = {item.name for item in node.matchers.matchers if str(item.op) == "MatchOp.Equal"}

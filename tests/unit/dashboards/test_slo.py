@@ -32,7 +32,7 @@ def query(data, title):
 
 
 def histogram(model, *, engine="vllm", le="2.5", within, of):
-    """Give the series of one replica: so many of so many requests within the bound, in each scrape."""
+    """Return the series of one replica: so many of so many requests within the bound, in each scrape."""
     labels = f'job="shardwatch",instance="n1:9853",replica="{model}",engine="{engine}",model="{model}"'
     name = "llm_time_to_first_token_seconds"
     return {

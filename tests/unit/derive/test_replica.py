@@ -40,7 +40,7 @@ def page(at, values=None, *, ranks=None, **fields) -> EngineReading:
 
 
 def replay(readings, windows=WINDOWS):
-    """Give the history and the progress after all readings."""
+    """Return the history and the progress after all readings."""
     history, progress = History(windows), None
     for reading in readings:
         progress = update(progress, reading)

@@ -17,7 +17,7 @@ NUMBERS = (12.5, 7, 2**40 + 1, 2**63 + 5, -9, -3, 65_535)
 
 
 def fields(*described):
-    """Make the binding's array of field values from (return code, value type, number)."""
+    """Return the binding's array of field values from (return code, value type, number)."""
     array = (pynvml.c_nvmlFieldValue_t * len(described))()
     for one, (code, kind, number) in zip(array, described, strict=True):
         one.fieldId, one.scopeId, one.timestamp, one.latencyUsec = 2**32 - 1, 2**32 - 1, -1, -1
@@ -28,7 +28,7 @@ def fields(*described):
 
 
 def samples(kind, *described, room=0):
-    """Make what the binding gives for (time, number): a list of views into one array."""
+    """Return what the binding gives for (time, number): a list of views into one array."""
     array = (pynvml.c_nvmlSample_t * (len(described) + room))()
     for one, (stamp, number) in zip(array, described, strict=False):
         one.timeStamp = stamp

@@ -24,7 +24,7 @@ BEFORE = st.floats(1.0, 1e7)  # seconds that the counter showed when we came
 
 
 def watched(numbers, evidence=None, unit=None):
-    """Take in (at, raw, active) one after another."""
+    """Extract in (at, raw, active) one after another."""
     evidence = evidence or Evidence()
     for at, raw, active in numbers:
         evidence = update(evidence, at, raw, active=active, unit=unit)
@@ -66,7 +66,7 @@ def test_a_counter_that_runs_with_time_without_its_reason_is_something_else(unit
 
 
 def restless(interval, share, hours, seed, *, burst=0.05, unit=NANOSECONDS):
-    """Look at a reason that comes and goes many times between two looks: (at, raw, active), evenly spaced."""
+    """Inspect a reason that comes and goes many times between two looks: (at, raw, active), evenly spaced."""
     chance, seconds = random.Random(seed), 123.0
     deviation = (share * (1.0 - share) * burst / interval) ** 0.5
     for number in range(int(hours * 3600 / interval)):

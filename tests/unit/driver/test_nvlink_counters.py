@@ -52,7 +52,7 @@ def test_what_a_link_counted_before_it_was_seen_is_no_news():
 
 
 def linked(numbers):
-    """Make a driver whose card answers ``numbers`` for field 161 of its two links; a negative one is a code."""
+    """Return a driver whose card answers ``numbers`` for field 161 of its two links; a negative one is a code."""
     driver = FakeDriver({})
     plain = driver.field
 

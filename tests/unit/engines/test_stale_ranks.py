@@ -12,7 +12,7 @@ TOKENS = Quantity.GENERATION_TOKENS
 
 
 def withdrawn(figures, seconds, *, others=True):
-    """Say what is left of a rank that shows the same for so long, and whether it is named; ``others``: one moves."""
+    """Return what is left of a rank that shows the same for so long, and whether it is named; ``others``: one moves."""
     watch, named = StaleRankDetector(), frozenset()
     for at in (0.0, seconds):
         ranks = {"still": dict(figures)}

@@ -26,7 +26,7 @@ def test_what_was_not_read_is_absent_and_never_zero(dialect):
 
 
 def shown(dialect, signals):
-    """Give the names of the rows of a card of which only these signals were read."""
+    """Return the names of the rows of a card of which only these signals were read."""
     return samples(page(f"dialect={dialect}&fields=all", snapshot(cards=(card(0, **signals),)), rates={})).keys()
 
 

@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def watch(monkeypatch):
-    """Make a Discovery that looks every 50 ms; its threads end with the test."""
+    """Yield a Discovery that looks every 50 ms; its threads end with the test."""
     monkeypatch.setattr(manager, "FILES_PERIOD", 0.05)
     made, engines = [], []
 

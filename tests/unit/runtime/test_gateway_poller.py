@@ -212,7 +212,7 @@ def test_the_simulated_haproxys_counters_go_on_when_an_engine_starts_anew():
 
 @pytest.fixture
 def served():
-    """Give the URL of a server on loopback that answers with HAProxy's recorded page, and who asked with what."""
+    """Yield the URL of a server on loopback that answers with HAProxy's recorded page, and who asked with what."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

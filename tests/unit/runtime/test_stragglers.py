@@ -214,7 +214,7 @@ def test_a_short_rest_does_not_end_a_verdict():
 
 
 def linked(node, second, **third):
-    """Give four cards whose links carry traffic; ``third``: what the third one shows otherwise."""
+    """Return four cards whose links carry traffic; ``third``: what the third one shows otherwise."""
     cards = []
     for index, one in enumerate(node.cards(WELL)):
         shown = {

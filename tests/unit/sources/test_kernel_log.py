@@ -573,7 +573,7 @@ def test_a_device_that_fails_is_unreadable_and_opened_again(tmp_path, clock, mon
 
 
 def can_open(path):
-    """Say whether it can be opened; the kernel may refuse what the mode allows."""
+    """Return whether it can be opened; the kernel may refuse what the mode allows."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError:

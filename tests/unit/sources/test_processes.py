@@ -29,7 +29,7 @@ def node(tmp_path: Path) -> FakeProc:
 
 
 def descriptor_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note whose descriptors are read from now on."""
+    """Record whose descriptors are read from now on."""
     seen: list[int] = []
     real = procfs.descriptors
 

@@ -24,7 +24,7 @@ IN_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^\n]*\})? ([0
 
 
 def in_work() -> float | None:
-    """Give the requests that run or wait; None when the engine does not say."""
+    """Return the requests that run or wait; None when the engine does not say."""
     try:
         with DIRECT.open(URL, timeout=5) as answer:
             page = answer.read(MOST).decode("utf-8", "replace")
