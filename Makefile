@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Workers of the whole suite: much of it waits for deadlines, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo stack preview check test static lint generate lock bench bench-peers dist clean
+.PHONY: demo stack preview check test static lint generate lock bench dist clean
 
 demo: $(VENV)/.run
 	$(BIN)/shardwatch demo
@@ -64,10 +64,6 @@ lock: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench
-
-# Beside other exporters, as far as they are installed; the figures of one run are comparable.
-bench-peers: $(VENV)/.test
-	$(BIN)/python -m tests.bench.peers
 
 # The same tree gives the same bytes: times in the archives are those of the newest commit.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
