@@ -111,7 +111,7 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
         name for name in families if name.startswith(("process_", "python_"))
     }
     assert families <= known
-    assert daemon.get("/-/ready") == (200, "8 of 8 cards and 2 of 2 replicas and 1 of 1 gateways answer\n")
+    assert daemon.get("/-/ready") == (200, "8 of 8 GPUs and 2 of 2 replicas and 1 of 1 gateways answer\n")
     code, out, log = daemon.stop()
     assert code == 0
     assert f"http://127.0.0.1:{daemon.port}/metrics" in out
