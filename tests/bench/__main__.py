@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: every budget of the design in turn, about seven minutes on a quiet machine."""
+"""``python -m tests.bench``: every budget of the design in turn, about twelve minutes on a quiet machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 STEPS = (
     ("pages", ["tests.bench.parse"]),
     ("one card's cycle", ["tests.bench.nvml_cycle"]),
-    ("whole node, common set", ["tests.bench.node", "--seconds", "30"]),
-    ("whole node, engines every 5 s", ["tests.bench.node", "--seconds", "20", "--interval", "5s"]),
-    ("whole node, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
-    ("whole node, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
+    ("whole node, W8", ["tests.bench.node", "--load", "W8", "--seconds", "30"]),
+    ("whole node, D8: the defaults", ["tests.bench.node", "--load", "D8", "--seconds", "45"]),
+    ("whole node, W8, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
+    ("whole node, W8, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
+    ("beside other exporters", ["tests.bench.peers"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),

@@ -28,7 +28,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from tests.bench.node import free_port
+from tests.bench.load import free_port
 
 WINDOWS = ("1m", "5m")
 QUANTILES = ("0.5", "0.95", "0.99", "0.999")

@@ -14,15 +14,16 @@ import tempfile
 import threading
 import time
 
+from tests.bench.load import free_port, get
 from tests.bench.machine import memory_mib, percentile, tree
-from tests.bench.node import LAUNCH, card_options, configuration, free_port, get
+from tests.bench.node import LAUNCH, configuration, driver_options
 
 SCRAPES = 200
 
 # The clients run in a process of their own: two hundred threads beside the measured server would measure themselves.
 CLIENTS = f"""
 import json, sys, threading, time
-from tests.bench.node import get
+from tests.bench.load import get
 port, found = int(sys.argv[1]), []
 barrier = threading.Barrier({SCRAPES})
 def one():
@@ -85,7 +86,7 @@ def main() -> None:
         file.write(configuration(port, engine_port, "common", 8))
         file.flush()
         daemon = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, file.name, card_options()], stderr=subprocess.DEVNULL
+            [sys.executable, "-c", LAUNCH, file.name, driver_options()], stderr=subprocess.DEVNULL
         )
         try:
             time.sleep(6)

@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 
+from tests.bench.load import free_port, get
 from tests.bench.machine import memory_mib, tree
-from tests.bench.node import LAUNCH, card_options, configuration, free_port, get
+from tests.bench.node import LAUNCH, configuration, driver_options
 from tests.support import hostile_pages
 from tests.support.hostile import FAULTS, Hostile
 
@@ -28,7 +29,7 @@ def peak(pid: int, seconds: float) -> float:
 
 
 def launch(path: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", LAUNCH, path, card_options()], stderr=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-c", LAUNCH, path, driver_options()], stderr=subprocess.DEVNULL)
 
 
 def main() -> None:
