@@ -19,6 +19,7 @@ from exporter.driver.nvml.library import initialise, open_card
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.model import CardState, GpuLabels, Snapshot, SourceStatus
 from exporter.render.exposition import ExpositionRenderer
+from exporter.runtime.diagnosis import Diagnosis
 from exporter.simulate.nvml_gpm import c_nvmlGpmMetricsGet_t
 from tests.support.builders import Clock
 
@@ -164,7 +165,7 @@ def page(document):
         cards=tuple(cards),
         topology=TopologyTracker().update(tuple(cards), ()),
     )
-    return ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(snapshot).body.decode()
+    return ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(Diagnosis().judge(snapshot)).body.decode()
 
 
 def _state(facts, reading, index, joined=None):

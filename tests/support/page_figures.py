@@ -59,6 +59,7 @@ HEALTH = {
     "llm_up",
     "llm_scrape_duration_seconds",
     "llm_data_age_seconds",
+    "llm_verdict",
     "llm_restarts_total",
     "llm_certificate_expiry_timestamp_seconds",
     "gpu_replica_info",

@@ -63,7 +63,7 @@ def test_e43_e44_one_hung_engine_disturbs_nobody_and_sixteen_leave_a_good_page(t
         assert program.threads <= threads
         assert page.all("gpu_up") == [1.0, 1.0]
         assert program.get("/-/healthy")[0] == 200
-        assert program.get("/-/ready") == (200, "2 of 2 cards and 0 of 16 replicas answer\n")
+        assert program.get("/-/ready") == (200, "2 of 2 GPUs and 0 of 16 replicas answer\n")
         code, seconds = program.end()
         assert (code, seconds < 2.0 + SLACK) == (0, True)
 

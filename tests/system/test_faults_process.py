@@ -278,7 +278,7 @@ def test_p15_liveness_is_200_and_readiness_tells_the_truth_while_everything_hang
     program = start(configure(tmp_path, engines, extra="gpu: {deadline: 500ms}\n"), cards(tmp_path))
     program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0] and page.all("gpu_up") == [1.0, 1.0])
     # The page is out before the sources of XIDs have been polled, and readiness waits for those as well.
-    until(lambda: program.get("/-/ready") == (200, "2 of 2 cards and 2 of 2 replicas answer\n"))
+    until(lambda: program.get("/-/ready") == (200, "2 of 2 GPUs and 2 of 2 replicas answer\n"))
     cards(tmp_path, calls=BLOCK)
     server.state["turned"] = 1
     page = program.wait_for(

@@ -12,14 +12,14 @@ from typing import Any
 
 from exporter.driver.nvml import library
 from exporter.driver.nvml.errors import DeviceUnavailable
-from exporter.driver.nvml.gpm import WINDOW_LEAST
+from exporter.driver.nvml.gpm import MIN_WINDOW
 from exporter.driver.nvml.gpu import GpuReader
 from exporter.driver.nvml.shared import SharedState
 from exporter.driver.nvml.topology import TopologyReader
 from exporter.driver.protocol import InstanceReading
 from exporter.model import CardFacts, CardReading, CardTopology, DriverFacts
 
-_PACE = WINDOW_LEAST + 0.01  # seconds between two reads: below that no work is measured
+_PACE = MIN_WINDOW + 0.01  # seconds between two reads: below that no work is measured
 _SLOW_EACH = 5  # reads; the daemon does it every tenth
 
 
