@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 Field = str | int | float | bool | None
 
+_MAX_TRACEBACK = 8192  # characters; the end of one says what happened
 _BARE = re.compile(r"[!#-<>-~]+")  # printable ASCII without space, quote and equals sign
 
 
@@ -82,7 +83,7 @@ class _Formatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             kind, error, _ = record.exc_info
             fields["error"] = f"{kind.__name__}: {error}"
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = self.formatException(record.exc_info)[-_MAX_TRACEBACK:]
         return fields
 
 

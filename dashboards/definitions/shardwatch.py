@@ -119,6 +119,10 @@ _SOURCES: tuple[Panel, ...] = (
             lambda: selected(m.SHARDWATCH_DROPPED_SERIES), Text("Dropped", "丢弃的序列"), cell=Cell.COLOUR,
             threshold=ANY_WARNING,
         ),
+        column(
+            lambda: increase(selected(m.SHARDWATCH_LOG_LINES_DROPPED_TOTAL), RANGE), Text("Log lines lost", "丢失的日志行"),
+            cell=Cell.COLOUR, threshold=ANY_WARNING, decimals=0,
+        ),
         column(lambda: ours(MEMORY), Text("Memory", "内存")),
         column(lambda: ours(MEMORY), Text("Trend", "趋势"), cell=Cell.TREND),
         rows=("instance",), width=12, height=7, panel_id=ids.SELF_DAEMON, drill_down=(TO_NODE,),

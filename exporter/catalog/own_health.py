@@ -77,6 +77,10 @@ def _dropped(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.dropped_series)
 
 
+def _dropped_log_lines(snapshot: Snapshot) -> Iterator[Sample]:
+    yield (), float(snapshot.daemon.dropped_log_lines)
+
+
 def _metric(
     noun: str,
     kind: MetricKind,
@@ -185,6 +189,13 @@ SELF = (
         kind=MetricKind.GAUGE,
         help="Series that were not exposed because of the hard cap, or because their values were not finite.",
         read=_dropped,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="log_lines_dropped",
+        kind=MetricKind.COUNTER,
+        help="Log lines that were dropped because nobody read standard error in time.",
+        read=_dropped_log_lines,
     ),
 )
 

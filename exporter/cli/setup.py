@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from dataclasses import replace
 
 from exporter.config import settings
 from exporter.config.settings import LogSettings, Settings
+from exporter.log_writer import LogHandler, stderr_writer
 from exporter.logs import formatter
 
 
@@ -20,6 +20,6 @@ def read_settings(path: str | None, listen: str | None = None) -> Settings:
 
 def log_to_stderr(log: LogSettings) -> None:
     """Log to standard error from now on, in the format and from the level of the settings."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler(stderr_writer)
     handler.setFormatter(formatter(log.format))
     logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)

@@ -86,6 +86,7 @@ class DaemonState(Struct, frozen=True, kw_only=True):
     config_reload_unix_time: float | None = None
     loop_restarts: Mapping[str, int] = EMPTY  # loop → count
     dropped_series: int = 0  # beyond the hard cap, or not finite
+    dropped_log_lines: int = 0  # because standard error was not read in time
     parse_warnings: Mapping[SourceReason, int] = EMPTY  # skipped lines
     unassigned: Mapping[str, str] = EMPTY  # replica → why no card was found
 

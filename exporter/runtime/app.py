@@ -17,6 +17,7 @@ from exporter.errors import SettingsError
 from exporter.http.server.api import Api
 from exporter.http.server.listener import Listener
 from exporter.http.server.routes import routes
+from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
 from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
 from exporter.render.dcgm_pages import DcgmPages
@@ -123,7 +124,8 @@ class App:
             economy=self._economy,
             stragglers=StragglerTracker().update,
             loop_restarts=self._loop_restarts,
-            dropped=lambda: self.pages.dropped,
+            dropped_series=lambda: self.pages.dropped,
+            dropped_log_lines=lambda: stderr_writer.dropped,
             clock=self._clock,
             unix_now=self._unix_now,
         )

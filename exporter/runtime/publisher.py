@@ -99,7 +99,8 @@ class Publisher:
         economy: Economy = lambda *_: Economics(),
         stragglers: Callable[[Sequence[CardState], Sequence[GpuAssignment]], Stragglers] = lambda *_: Stragglers(),
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
-        dropped: Callable[[], int] = lambda: 0,
+        dropped_series: Callable[[], int] = lambda: 0,
+        dropped_log_lines: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:
@@ -118,7 +119,8 @@ class Publisher:
         self._assignment, self._economy, self._stragglers = assignment, economy, stragglers
         self._xids, self._sxids = xids, sxids
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
-        self._loop_restarts, self._dropped = loop_restarts, dropped
+        self._loop_restarts = loop_restarts
+        self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
         self._links = TopologyTracker()
         self._clock, self._unix_now = clock, unix_now
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -183,7 +185,8 @@ class Publisher:
             config_reload_successful=self.reload_successful,
             config_reload_unix_time=self.reload_unix_time,
             loop_restarts=restarts,
-            dropped_series=self._dropped(),
+            dropped_series=self._dropped_series(),
+            dropped_log_lines=self._dropped_log_lines(),
             parse_warnings={
                 SourceReason(status.source, reason): count
                 for status, found in zip(polled, parse_warnings, strict=True)

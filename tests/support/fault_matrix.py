@@ -7,6 +7,7 @@ from functions, its clock is the test's, and the page comes out.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -62,7 +63,8 @@ class Program:
             env=bare_environment(**environ),
         )  # fmt: skip
         self.pid = self.process.pid
-        self._listening = threading.Event()
+        self._listening, self._reading = threading.Event(), threading.Event()
+        self._reading.set()
         self.port = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -79,7 +81,14 @@ class Program:
             if found:
                 self.port = int(found[1])
                 self._listening.set()
+            self._reading.wait()
         self._listening.set()
+
+    def stop_reading(self) -> None:
+        """Read standard error no more, and let the pipe hold one page of memory."""
+        assert self.process.stderr is not None
+        fcntl.fcntl(self.process.stderr.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        self._reading.clear()
 
     def get(self, path: str = "/metrics", accept: str = "*/*", method: str = "GET") -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
@@ -134,6 +143,7 @@ class Program:
         self.process.send_signal(number)
         code = self.process.wait(10)
         seconds = time.monotonic() - begun
+        self._reading.set()
         self._reader.join(5)
         return code, seconds
 
@@ -143,6 +153,7 @@ class Program:
                 os.kill(self.pid, signal.SIGCONT)
             self.process.kill()
         self.process.wait(10)
+        self._reading.set()
         self._reader.join(5)
         if self.process.stderr is not None:
             self.process.stderr.close()

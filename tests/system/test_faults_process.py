@@ -1,4 +1,4 @@
-"""Rows P1, P2, P7, P8 and P14 to P16 of the fault matrix: signals, starvation, bugs, health, secrets."""
+"""Rows P1, P2, P7, P8, P11 and P14 to P16 of the fault matrix: signals, starvation, bugs, health, secrets."""
 
 from __future__ import annotations
 
@@ -201,6 +201,26 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
     for name, _ in engines:
         assert len({page.one(STAMP, source=f"engine:{name}") for page in seen}) >= 3
     assert program.get("/-/healthy")[0] == 200
+
+
+# ---------------------------------------------------------------------- P11: standard error
+
+
+@pytest.mark.slow
+def test_p11_standard_error_that_nobody_reads_stops_nothing(start, tmp_path):
+    names = [f"e{number}" for number in range(40)]
+    with Hostile() as server:
+        config = configure(tmp_path, [(name, server.url(f"living/{name}")) for name in names])
+        program = start(config, cards(tmp_path))
+        program.wait_for(lambda page: page.all("llm_up") == [1.0] * 40 and page.all("gpu_up") == [1.0, 1.0])
+        program.stop_reading()
+    cards(tmp_path, at={"GPU-a": {"*": {"error": 15}}})
+    page = program.wait_for(lambda page: not any(page.all("llm_up")) and sorted(page.all("gpu_up")) == [0.0, 1.0])
+    assert {page.reason(name) for name in names} == {"refused"}, "polled, and not merely overdue"
+    assert page.one("shardwatch_log_lines_dropped_total") == 0.0, "some hundred lines have room"
+    assert program.get("/-/healthy")[0] == program.get("/-/ready")[0] == 200, "one GPU answers"
+    code, seconds = program.end()
+    assert code == 0 and seconds < STOP
 
 
 # ---------------------------------------------------------------------- P14: bugs of our own

@@ -33,21 +33,22 @@ def the_root_logger_as_it_was():
     logging.root.setLevel(level)
 
 
-def lines(capsys, text):
+def lines(capfd, text):
     log_to_stderr(parse(text, "c.yaml", {}).log)
     log_event(logger, logging.INFO, "started")
     log_down(logger, "engine:chat a", "refused", WANTED["error"], url=WANTED["url"])
-    return capsys.readouterr().err.splitlines()
+    logging.root.handlers[0].flush()
+    return capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(("name", "read"), [("logfmt", logfmt.parse_line), ("json", json.loads)])
-def test_a_line_of_either_format_is_read_by_a_parser_of_that_format(name, read, capsys):
-    started, down = map(read, lines(capsys, f"log: {{format: {name}}}"))
+def test_a_line_of_either_format_is_read_by_a_parser_of_that_format(name, read, capfd):
+    started, down = map(read, lines(capfd, f"log: {{format: {name}}}"))
     assert {key: down[key] for key in WANTED} == WANTED
     assert down.keys() == {*WANTED, "time"}
     assert started["event"] == "started" and started["level"] == "info"
 
 
-def test_logfmt_is_the_default_and_the_level_is_the_least_that_is_logged(capsys):
-    (only,) = map(logfmt.parse_line, lines(capsys, "log: {level: warning}"))
+def test_logfmt_is_the_default_and_the_level_is_the_least_that_is_logged(capfd):
+    (only,) = map(logfmt.parse_line, lines(capfd, "log: {level: warning}"))
     assert only["event"] == "state_changed"
