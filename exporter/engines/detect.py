@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from exporter.engines.engine import Engine
 from exporter.engines.tables import ENGINES
 
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=([{ ][^\n]*))", re.MULTILINE)
 _LABEL = re.compile(rb'[{,][ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*="([^"]?)')
+# What the libraries of Prometheus and of web servers add to every page.
+_ANYBODYS = ("process_", "python_", "go_", "http_", "promhttp_", "scrape_", "target_info")
+_MAX_FAMILIES, _MAX_NAME = 3, 60  # in messages
 _NAMES = {engine.kind: engine.wanted_names() for engine in ENGINES}
 
 
@@ -55,6 +59,32 @@ def _shows(engine: Engine, body: bytes) -> bool:
                 if b"\n" + mark in body or body.startswith(mark):
                     return True
     return False
+
+
+def explain_unknown(body: bytes) -> str:
+    """Return what to say of a page that no engine is recognised from: what it has, and what would be understood."""
+    known = ", ".join(engine.title for engine in ENGINES)
+    found = ", ".join(_families(body)) or "nothing but figures of a process"
+    return (
+        f"the page has {found}, and no metrics of {known}; is this the engine's URL? docs/engines.md has the ports, "
+        "CONTRIBUTING.md how to add an engine"
+    )
+
+
+def explain_missing(engine: Engine, body: bytes) -> str:
+    """Return what to say of a page without metrics of the engine that it should be; "" if they are merely missing."""
+    others = [other.title for other in detect_all(body)]
+    found = ", ".join(_families(body))
+    if others:
+        return f"the page is of {others[0]}, and kind says {engine.kind}; set kind to auto"
+    return f"the page has {found}, and no {engine.prefixes[0]}* series; is this the engine's URL?" if found else ""
+
+
+def _families(body: bytes) -> list[str]:
+    """Return the first names of samples on the page, without those that any program may have."""
+    names = (match[1].decode("ascii") for match in _SAMPLE.finditer(body))
+    own = (name[:_MAX_NAME] for name in names if not name.startswith(_ANYBODYS))
+    return list(islice(dict.fromkeys(own), _MAX_FAMILIES))
 
 
 def _labels(text: bytes) -> dict[str, str]:

@@ -13,7 +13,7 @@ from exporter.derive import capacity, delta, imbalance, ranks
 from exporter.derive import replica as derive
 from exporter.derive.windows import History
 from exporter.engines.compile import MODEL
-from exporter.engines.detect import detect_all, recognise, still_matches
+from exporter.engines.detect import detect_all, explain_missing, explain_unknown, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo
 from exporter.engines.interpreter import EngineInterpreter
 from exporter.engines.parse.text import PageReader, holds_samples
@@ -121,7 +121,11 @@ class Replica:
                 self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
-        reading = self._interpreter.read(self._reader.read(body), at)
+        try:
+            reading = self._interpreter.read(self._reader.read(body), at)
+        except PageError as error:
+            found = explain_missing(self._interpreter.engine, body) if error.reason == "no_engine_metrics" else ""
+            raise PageError(error.reason, found or str(error)) from None
         self._warn_of_other_models(reading)
         return self._with_info(reading)
 
@@ -134,7 +138,7 @@ class Replica:
             raise PageError("unsupported_engine", f"this version does not read pages of kind {self.config.kind} yet")
         if not holds_samples(body):
             raise PageError("not_metrics", "the answer has no line that is a Prometheus sample")
-        raise PageError("unknown_engine", "the page is of no engine that is known; set its kind or mend the url")
+        raise PageError("unknown_engine", explain_unknown(body))
 
     def _warn_of_other_engines(self, kind: Engine, body: bytes) -> None:
         others = [other.kind for other in detect_all(body) if other is not kind and not other.wrapper]

@@ -165,7 +165,9 @@ def page(document):
         cards=tuple(cards),
         topology=TopologyTracker().update(tuple(cards), ()),
     )
-    return ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(Diagnosis().judge(snapshot)).body.decode()
+    return (
+        ExpositionRenderer(openmetrics=False, series=SeriesSet.FULL).render(Diagnosis().judge(snapshot)).body.decode()
+    )
 
 
 def _state(facts, reading, index, joined=None):

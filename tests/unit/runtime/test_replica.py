@@ -176,6 +176,39 @@ def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
+STRANGER = (
+    b"# HELP x y\nnode_cpu_seconds_total 1\nnode_load1 2\nnode_load5 2\nnode_x 3\nprocess_cpu_seconds_total 5\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said", "not_said"),
+    [
+        (
+            "auto",
+            STRANGER,
+            "the page has node_cpu_seconds_total, node_load1, node_load5, and no metrics of vLLM",
+            "kind",
+        ),
+        (
+            "vllm",
+            STRANGER,
+            "the page has node_cpu_seconds_total, node_load1, node_load5, and no vllm:* series",
+            "stats",
+        ),
+        ("vllm", b"process_cpu_seconds_total 5\nhttp_requests_total 9\n", "--disable-log-stats", "the page has node"),
+        ("vllm", b"sglang:num_running_reqs 5\n", "the page is of SGLang, and kind says vllm", "stats"),
+        ("auto", b"process_cpu_seconds_total 5\n", "nothing but figures of a process", "kind"),
+    ],
+)
+def test_a_page_of_a_stranger_is_reported_with_what_it_has_and_what_would_be_understood(
+    kind, body, said, not_said, caplog
+):
+    poller([body], kind=kind).poll()
+    assert said in caplog.text
+    assert not_said not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
