@@ -76,7 +76,9 @@ def turned(peer: Peer) -> None:
     """``/turned/NAME/FAULT`` is a living engine until ``state["turned"]`` or ``state[NAME]`` is set, then it is FAULT."""
     _, _, name, word = peer.path.partition("?")[0].split("/")
     state = peer.server.state
-    if state.get("turned") or state.get(name):
+    if word not in FAULTS:  # the version and the model, which are asked below the same path
+        FAULTS["status_404"](peer)
+    elif state.get("turned") or state.get(name):
         FAULTS[word](peer)
     else:
         living(peer)
