@@ -10,7 +10,7 @@ _shtab_shardwatch_subparsers=(run demo once check check-config config completion
 _shtab_shardwatch_run_option_strings=(-h --help --config --listen)
 _shtab_shardwatch_demo_option_strings=(-h --help --scenario --listen --seed --fault-at --fault-until --node --list)
 _shtab_shardwatch_once_option_strings=(-h --help --config)
-_shtab_shardwatch_check_option_strings=(-h --help --json --lang --timeout --fail-on)
+_shtab_shardwatch_check_option_strings=(-h --help --json --language --lang --timeout --fail-on)
 _shtab_shardwatch_check_config_option_strings=(-h --help)
 _shtab_shardwatch_config_option_strings=(-h --help --example --schema --reference)
 _shtab_shardwatch_completion_option_strings=(-h --help)
@@ -28,6 +28,7 @@ _shtab_shardwatch_dashboards___output_COMPGEN=_shtab_compgen_dirs
 _shtab_shardwatch_dashboards___thresholds_COMPGEN=_shtab_compgen_files
 
 _shtab_shardwatch_demo___scenario_choices=(healthy mixed idle pcie oom hang skew drift heat powercap brake tenant narrow engines mig)
+_shtab_shardwatch_check___language_choices=(en zh)
 _shtab_shardwatch_check___lang_choices=(en zh)
 _shtab_shardwatch_check___fail_on_choices=(warning critical)
 _shtab_shardwatch_completion_pos_0_choices=(bash zsh fish)

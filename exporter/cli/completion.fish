@@ -77,7 +77,7 @@ complete -c shardwatch -n '_shtab_shardwatch_using once' -l config -xka "(__fish
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check -d 'say what is wrong on one or many nodes, with evidence and what to do'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -s h -l help -d 'show this help message and exit'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l json -d 'print JSON'
-complete -c shardwatch -n '_shtab_shardwatch_using check' -l lang -xka "en zh" -d 'language (default en)'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l language -l lang -xka "en zh" -d 'language (default en)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l timeout -x -d 'for each node (default 5)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l fail-on -xka "warning critical" -d 'least severity that fails (default warning)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check-config -d 'print every problem of a configuration with its path and line'

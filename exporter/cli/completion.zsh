@@ -47,7 +47,7 @@ _shtab_shardwatch_alerts_defaults_added=0
 _shtab_shardwatch_check_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print JSON]"
-  "--lang[language (default en)]:lang:(en zh)"
+  {--language,--lang}"[language (default en)]:lang:(en zh)"
   "--timeout[for each node (default 5)]:SECONDS:"
   "--fail-on[least severity that fails (default warning)]:fail_on:(warning critical)"
   "(*)::HOST\:PORT or URL of a daemon (default\: this node):"

@@ -40,12 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_urls(host: str, port: int, lines: tuple[str, ...] = ()) -> None:
-    """Print where the metrics are, then ``lines``."""
-    shown = f"[{host}]" if ":" in host else host
+    """Print where the metrics and the diagnosis are, then ``lines``."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with contextlib.suppress(OutputError):  # the log has it too, and nothing is served worse
         streams.print_lines(
-            f"metrics   http://{shown}:{port}/metrics",
-            f"ready     http://{shown}:{port}/-/ready",
+            f"metrics    http://{address}/metrics",
+            f"all paths  http://{address}/",
+            f"diagnosis  shardwatch check {address}",
             *lines,
             "stop with Ctrl-C",
         )
@@ -70,14 +71,17 @@ def serve(
     manager.ready(f"serving {host}:{port}")
     reloads = _Reloads(app, manager, f"serving {host}:{port}")
     try:
-        while (received := signals.wait()) not in signals.STOP:
+        received = signals.wait()
+        while received not in signals.STOP:
             if received == signal.SIGHUP:
                 reloads.request()
             else:
                 app.release_cards(released=received == signal.SIGUSR1)
+            received = signals.wait()
         manager.stopping()
     finally:
         app.stop()
+    log_event(logger, logging.INFO, "stopped", signal=signal.Signals(received).name)
     logging.shutdown()  # threads that are stuck are daemon threads and delay nothing
     if sys.stdout is not None:  # it was closed; nothing was printed
         streams.flush()

@@ -132,7 +132,9 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("urls", metavar="URL", nargs="*", help="HOST:PORT or URL of a daemon (default: this node)")
     add("--json", action="store_true", help="print JSON")
-    add("--lang", choices=("en", "zh"), default="en", help="language (default %(default)s)")
+    add(
+        "--language", "--lang", dest="lang", choices=("en", "zh"), default="en", help="language (default %(default)s)"
+    )
     add("--timeout", type=_seconds, default=5.0, metavar="SECONDS", help="for each node (default %(default)g)")
     add(
         "--fail-on",

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 _MAX_LENGTH = 40  # characters; difflib is quadratic, and no key is longer
 _CUTOFF = 0.7  # difflib's own 0.6 takes "prices" for "series"
+_SHORT, _SHORT_CUTOFF = 4, 0.6  # one error in a word of three letters leaves 0.67
 _MIN_PREFIX = 3
 _FILE_OF: Mapping[str, str] = {  # what people write secrets under → the key that takes a file instead
     **dict.fromkeys(("token", "bearer_token", "bearer", "api_key", "apikey", "auth_token"), "bearer_token_file"),
@@ -34,7 +35,8 @@ def nearest(word: str, known: Iterable[str], aliases: Mapping[str, str] | None =
     shared = [name for name in names if _is_prefix(folded, name) or _is_prefix(name, folded)]
     if shared:
         return names[min(shared, key=lambda name: abs(len(name) - len(folded)))]
-    close = difflib.get_close_matches(folded, names, n=1, cutoff=_CUTOFF)
+    cutoff = _SHORT_CUTOFF if len(folded) <= _SHORT else _CUTOFF
+    close = difflib.get_close_matches(folded, names, n=1, cutoff=cutoff)
     return names[close[0]] if close else None
 
 

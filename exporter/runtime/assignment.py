@@ -111,11 +111,12 @@ class AssignmentWatcher:
         assignment = assign_gpus(cards, endpoints, table, processes)
         self.has_refreshed = True
         if assignment != self._assignment:
+            # Before the driver has started there is nothing to assign; its own state is in the log already.
+            is_waiting = not self._assignment.gpus and set(assignment.unassigned.values()) == {"no_driver"}
+            level = logging.DEBUG if is_waiting else logging.INFO
             self._assignment = assignment
             unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
-            log_event(
-                logger, logging.INFO, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned
-            )
+            log_event(logger, level, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned)
             self._on_change()
 
     @contextmanager

@@ -56,7 +56,7 @@ def test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown(node):
 
 
 def test_chinese_has_no_english_sentence_of_ours(node):
-    text = run("--lang", "zh", node).stdout
+    text = run("--language", "zh", node).stdout
     assert "GPU 6 掉卡" in text
     assert "is lost" not in text
 

@@ -115,7 +115,10 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
     code, out, log = daemon.stop()
     assert code == 0
     assert f"http://127.0.0.1:{daemon.port}/metrics" in out
+    assert f"shardwatch check 127.0.0.1:{daemon.port}" in out
     assert "Traceback" not in log
+    assert not re.search("level=(warning|error)|unsupported_signals|no_driver", log), log
+    assert "event=stopped signal=SIGTERM" in log.splitlines()[-1]
 
 
 def test_a_card_lost_in_the_demo_costs_its_own_series_only(start):

@@ -384,15 +384,16 @@ class CardRegistry:
 
     @staticmethod
     def _log_unsupported(card: _Card, reading: CardReading) -> None:
-        """Log once what the GPU, driver or binding does not have."""
+        """Log once what the GPU, driver or binding does not have; what needs a permission is for the operator."""
         unsupported = tuple(
             f"{signal.value}:{why.value}"
             for signal, why in reading.missing.items()
             if why in {Missing.UNSUPPORTED, Missing.NO_PERMISSION}
         )
         if unsupported != card.logged_unsupported:
+            permission = Missing.NO_PERMISSION in reading.missing.values()
             log_event(
-                _log, logging.INFO, "unsupported_signals",
+                _log, logging.INFO if permission else logging.DEBUG, "unsupported_signals",
                 source=f"gpu:{card.facts.uuid}", gpu=card.labels.gpu, signals=",".join(unsupported) or "none",
             )  # fmt: skip
         card.logged_unsupported = unsupported

@@ -50,6 +50,16 @@ class Health(Protocol):
 
 Reload = Callable[[], Outcome]
 
+_API_PATHS = (
+    ("node", "the node as JSON; ?lang=zh for Chinese"),
+    ("findings", "what is wrong, as JSON"),
+    (
+        "verdicts",
+        "which replicas and GPUs should get work; also verdicts/node, verdicts/replica/NAME, verdicts/gpu/UUID",
+    ),
+    ("schema", "JSON Schema of these documents"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Route:
@@ -90,10 +100,14 @@ def routes(
         title = "GPU metrics under DCGM's names; ?dialect=legacy or ?dialect=4.9"
         table["/metrics/dcgm"] = _Route(method="GET", title=title, handle=lambda r: _dcgm(r, dcgm))
     if api is not None:
-        for name, title in (("node", "the node, as JSON"), ("findings", "what is wrong"), ("verdicts", "who serves")):
+        for name, title in _API_PATHS:
             table[f"{PREFIX}{name}"] = _Route(method="GET", title=title, handle=api.answer)
-    index = _index(table)
-    table["/"] = _Route(method="GET", title="this page", handle=lambda _: index)
+    shown = dict(table)
+
+    def index(_: Request) -> Response:
+        return _index(shown, may_reload=reload is not None and may_reload())
+
+    table["/"] = _Route(method="GET", title="this page", handle=index)
     return functools.partial(_handle, table, api)
 
 
@@ -167,10 +181,11 @@ def _reload(reload: Reload | None) -> Response | DeferredResponse:
     return deferred
 
 
-def _index(table: Mapping[str, _Route]) -> Response:
+def _index(table: Mapping[str, _Route], *, may_reload: bool) -> Response:
+    disabled = "" if may_reload else " (disabled; set reload_endpoint: true)"
     items = "".join(
         f'<li><a href="{path}">{path}</a>: {route.title}</li>\n' if route.method == "GET"
-        else f"<li>{route.method} {path}: {route.title}</li>\n"
+        else f"<li>{route.method} {path}: {route.title}{disabled}</li>\n"
         for path, route in table.items()
     )  # fmt: skip
     body = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from exporter import __version__
+from exporter.http.server.api import Api
 from exporter.http.server.listener import DeferredResponse, Handler, Listener, Request, Response
 from exporter.http.server.routes import OPENMETRICS, TEXT, routes
 from exporter.model import Outcome
@@ -290,6 +291,24 @@ def test_the_index_names_the_version_and_links_every_page(handler):
         assert f'<a href="{path}">' in text
     assert "POST /-/reload" in text
     assert 'href="/-/reload"' not in text, "a link would send GET"
+    assert "POST /-/reload: reload the configuration (disabled; set reload_endpoint: true)" in text
+
+
+def test_the_index_names_the_api_and_says_whether_a_reload_is_allowed_now():
+    allowed = [False]
+    handler = routes(
+        FakePages(),
+        FakeHealth(),
+        reload=lambda: Outcome(True, ""),
+        may_reload=lambda: allowed[0],
+        api=Api(lambda: None, lambda: 0.0),
+    )
+    text = get(handler, "/").body.decode()
+    for name in ("node", "findings", "verdicts", "schema"):
+        assert f'<a href="/api/v1/{name}">' in text
+    assert "configuration (disabled" in text
+    allowed[0] = True
+    assert "configuration</li>" in get(handler, "/").body.decode()
 
 
 # -- once through everything

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from exporter.cli import generate, main
+from exporter.cli.daemon import print_urls
 from exporter.cli.parser import COMMANDS, SHELLS, parser
 from exporter.config import settings
 from exporter.errors import ThreadLimitError
@@ -92,6 +93,8 @@ def test_no_command_loads_what_only_generates_its_completion():
         ("check_config x", "did you mean check-config?"),
         ("deme", "did you mean demo?"),
         ("alert", "did you mean alerts?"),
+        ("rnu", "did you mean run?"),
+        ("rum", "did you mean run?"),
         ("serve", "expected one of: run, demo, once"),
         ("demo --scenaro heat", "did you mean --scenario?"),
         ("run --konfig=x", "did you mean --config?"),
@@ -111,6 +114,23 @@ def test_a_word_that_is_close_to_a_known_one_is_answered_with_that(line, said, c
 def test_a_scenario_that_does_not_exist_is_answered_with_the_nearest(name, said, capsys):
     assert main.main(["demo", "--scenario", name]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--language", "--lang"])
+def test_check_names_its_language_as_the_other_commands_do(option):
+    assert main._parse(["check", option, "zh"]).lang == "zh"
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")])
+def test_where_to_look_is_printed_with_the_command_that_diagnoses(host, address, capsys):
+    print_urls(host, 7, ("Watch x.",))
+    assert capsys.readouterr().out.splitlines() == [
+        f"metrics    http://{address}/metrics",
+        f"all paths  http://{address}/",
+        f"diagnosis  shardwatch check {address}",
+        "Watch x.",
+        "stop with Ctrl-C",
+    ]
 
 
 # --- completion ---------------------------------------------------------------------------------------------------

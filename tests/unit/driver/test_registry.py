@@ -271,6 +271,15 @@ def test_a_cycle_is_complete_when_all_that_can_answer_have(registry):
     assert registry.complete()
 
 
+def test_signals_that_no_gpu_of_this_kind_has_are_only_logged_for_debugging(registry, caplog):
+    caplog.set_level(logging.DEBUG)
+    registry.on_read(answer(101.0, missing={Signal.FAN_SPEED: Missing.UNSUPPORTED}), 5000.0)
+    registry.log_changes(101.0, 3.0, "")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "event=unsupported_signals source=gpu:GPU-a gpu=0 signals=fan_speed:unsupported")
+    ]
+
+
 def test_each_state_is_logged_on_entering_and_on_leaving(registry, caplog):
     caplog.set_level(logging.INFO)
     for now in (100.0, 100.5):

@@ -91,6 +91,24 @@ def test_nothing_is_looked_up_while_nothing_moves():
         looks.assignments.stop()
 
 
+def test_an_assignment_that_waits_for_the_driver_is_no_news(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "exporter.runtime.assignment")
+    monkeypatch.setattr(placement_module, "read_processes", lambda *_, **__: ProcessTable(processes={}))
+    gpus = []
+    endpoints = [Endpoint(replica="a", host="127.0.0.1", port=1, gpus=("0",))]
+    watcher = AssignmentWatcher(cards=lambda: gpus, endpoints=lambda: endpoints)
+    watcher.refresh()
+    assert watcher.assignment.unassigned == {"a": "no_driver"} and not caplog.records
+    gpus.append(card(0))
+    watcher.refresh()
+    gpus.clear()
+    watcher.refresh()  # a driver that is lost later is news
+    assert [record.getMessage() for record in caplog.records] == [
+        "event=assignment_changed assigned=1 unassigned=none",
+        "event=assignment_changed assigned=0 unassigned=a:no_driver",
+    ]
+
+
 def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "exporter.runtime.assignment")
     now, gate, entered = [100.0], threading.Event(), threading.Event()
