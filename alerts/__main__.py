@@ -16,9 +16,9 @@ from alerts import alertmanager
 from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import files
-from alerts.text import Language
 from alerts.tuning import Tuning, load
 from exporter.errors import SettingsError
+from exporter.model.text import Language
 
 OK, DIFFERS, BAD_INPUT = 0, 1, 2
 GENERATED = Path(__file__).parent / "generated"

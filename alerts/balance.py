@@ -12,12 +12,13 @@ from alerts.panel_ids import (
     REPLICA_STRAGGLER,
 )
 from alerts.recordings import CARD, GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
-from alerts.rule import Alert, Component, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
 from exporter.model import Cause
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     aggregate,

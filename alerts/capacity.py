@@ -10,10 +10,11 @@ from __future__ import annotations
 from alerts import lookups
 from alerts.panel_ids import REPLICA_HEALTH
 from alerts.recordings import ALERTS_LABELS, MODEL, NODE, REPLICA, RUNNING, RUNNING_BY_MODEL, UP_BY_MODEL
-from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group, Recording, Rule
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import (
     UP,
     Expr,

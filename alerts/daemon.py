@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from alerts import sources
 from alerts.panel_ids import SELF_DAEMON, SELF_MEMORY
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import TARGET, UP, ExternalMetric, absent, changes, increase, select
 
 _PROCESS_START = ExternalMetric(name="process_start_time_seconds", labels=TARGET)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from alerts.panel_ids import EFFICIENCY_COST, EFFICIENCY_IDLE, NODE_UTILIZATION
 from alerts.recordings import CARD, GENERATED, REPLICA, RUNNING, UTILIZATION, WAITING
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import aggregate, and_on, over_time, rate, select, unless
 
 

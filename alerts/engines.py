@@ -13,10 +13,11 @@ from alerts.panel_ids import (
     REPLICA_TOKENS,
 )
 from alerts.recordings import HIT_RATIO, REPLICA, RUNNING, UTILIZATION, WAITING, token_rate
-from alerts.rule import Alert, Component, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import Expr, aggregate, and_on, increase, observations, over_time, resets, select, unless
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from alerts.panel_ids import FLEET_ENGINE_VERSIONS, FLEET_GPUS, FLEET_VERSIONS
 from alerts.recordings import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
-from alerts.rule import Alert, Component, Group, Recording, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group, Recording
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     aggregate,

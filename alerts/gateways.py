@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from alerts.panel_ids import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
 from alerts.recordings import ALERTS_LABELS, POOL, WINDOW
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import Expr, ExternalMetric, and_on, count_by, increase, max_by, rate, select, sum_by, unless
 
 # Several daemons may read one gateway; a pool that is down for all of them fires once.

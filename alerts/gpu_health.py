@@ -5,10 +5,11 @@ from __future__ import annotations
 from alerts import gpu_links, gpu_memory_errors, lookups
 from alerts.panel_ids import FLEET_GPUS, GPU_RECOVERY, GPU_XIDS
 from alerts.recordings import NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.model.xid_catalog import CATALOGUE, Class
 from exporter.promql import Expr, aggregate, no_regex, regex, select, since, unless, without_value
 

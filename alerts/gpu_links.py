@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from alerts.panel_ids import GPU_FABRIC, GPU_LINK_ERRORS, GPU_LINKS, GPU_REPLAYS, GPU_SXIDS
 from alerts.recordings import RECENT_SECONDS
-from alerts.rule import Alert, Component, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
 from exporter.model.sxid import FATAL_SEVERITY
+from exporter.model.text import Text
 from exporter.promql import aggregate, increase, select, since
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from alerts import lookups
 from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
 from alerts.recordings import CARD, REPLICA_INFO, with_replica
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import Expr, Matcher, aggregate, and_on, over_time, rate, regex, select, unless
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from alerts import lookups
 from alerts.panel_ids import GPU_ECC, GPU_REMAP, GPU_VERDICTS
-from alerts.rule import Alert, Component, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import increase, over_time, select
 
 

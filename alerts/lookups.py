@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from alerts.recordings import NODE
-from alerts.text import Text
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, aggregate, and_on, binary, bottomk, label_replace, over_time, select, since, topk
 
 _BOUND = re.compile(r'"@([a-z_]+)@"')

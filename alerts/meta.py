@@ -5,10 +5,11 @@ They have no dashboard: their series are those of Prometheus and Alertmanager.
 
 from __future__ import annotations
 
-from alerts.rule import Alert, Component, Group, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog.spec import MetricKind, Unit
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import TARGET, Expr, ExternalMetric, increase, select, vector
 
 _RULE_FAILURES = ExternalMetric(

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from alerts import lookups
 from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, PanelId
 from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, WINDOW
-from alerts.rule import Alert, Component, Group, Recording, Rule, Severity
+from alerts.rule import Alert, Component, Group, Recording, Rule
 from alerts.slo import FASTEST_BURN, Latency, ModelClass, bucket_bound
-from alerts.text import Text
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     ExternalMetric,

@@ -13,22 +13,14 @@ from enum import Enum
 
 from alerts.panel_ids import PanelId
 from alerts.templates import labels_used
-from alerts.text import Text
 from exporter.errors import ShardwatchError
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import Expr, ExternalMetric
 
 
 class RuleError(ShardwatchError):
     """A rule contradicts itself; raised when it is built."""
-
-
-class Severity(str, Enum):
-    """What an alert asks for: a page, a ticket, a note, nothing (the watchdog)."""
-
-    CRITICAL = "critical"
-    WARNING = "warning"
-    INFO = "info"
-    NONE = "none"
 
 
 class Component(str, Enum):

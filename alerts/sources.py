@@ -15,10 +15,11 @@ from alerts.panel_ids import (
     SELF_UNASSIGNED,
 )
 from alerts.recordings import CARD, FINISHED, NODE, POOL, RELEASED, REPLICA, WINDOW
-from alerts.rule import Alert, Component, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import (
     aggregate,
     and_on,

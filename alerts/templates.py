@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from alerts.text import Language, Text
+from exporter.model.text import Language, Text
 
 _TEMPLATE = re.compile(r"\{\{(.*?)\}\}")
 _HUMANIZE = r"(?:humanize|humanize1024|humanizeDuration|humanizePercentage)"

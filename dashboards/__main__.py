@@ -13,12 +13,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from alerts.text import Language
 from alerts.tuning import load
 from dashboards import active_tuning
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
 from exporter.errors import SettingsError
+from exporter.model.text import Language
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts import panel_ids
-from alerts.text import Language, Text
 from dashboards.errors import DashboardError
 from dashboards.panels import Annotation
 from dashboards.panels.dashboard_json import Placed, render
 from dashboards.panels.panel import Panel
+from exporter.model.text import Language, Text
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from alerts.text import Text
+from exporter.model.text import Text
 
 
 class Requires(Enum):

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from alerts.panel_ids import DashboardUid
-from alerts.text import Language, Text
 from dashboards.errors import DashboardError
+from exporter.model.text import Language, Text
 
 Json = dict[str, Any]
 

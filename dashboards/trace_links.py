@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alerts.text import Language, Text
+from exporter.model.text import Language, Text
 
 Json = dict[str, Any]
 

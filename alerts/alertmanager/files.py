@@ -13,7 +13,7 @@ from alerts.alertmanager.plan import NOBODY, WATCHDOG, NotificationPlan
 from alerts.alertmanager.routes import inhibit_rule, intervals, routing
 from alerts.render import dump
 from alerts.rule import Alert, Group
-from alerts.text import Language
+from exporter.model.text import Language
 
 FOLDER = "alertmanager"
 CONFIGURATION, TEMPLATES = "alertmanager.yaml", "shardwatch.tmpl"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from alerts.alertmanager.plan import DEFAULT_TIMINGS, NOTIFIED, NotificationTiming, Span, Times
-from alerts.rule import Severity
 from exporter.config import fields
 from exporter.config.parsers import Invalid
 from exporter.config.reader import Item, ListOf, Scalar
 from exporter.config.section import Key, Section, SectionResult
+from exporter.model.finding import Severity
 
 _DURATION = re.compile(r"([1-9]\d{0,4})([smhd])\Z")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

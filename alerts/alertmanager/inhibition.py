@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from alerts.rule import Alert, Component, RuleError, Severity
+from alerts.rule import Alert, Component, RuleError
+from exporter.model.finding import Severity
 
 NODE = ("job", "instance")
 CARD = (*NODE, "uuid")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from alerts.text import Language, Text
+from exporter.model.text import Language, Text
 
 MAX_ALERTS = 10  # robots cut or reject longer messages
 MAX_ALERTS_SHORT = 2  # for WeCom, which takes 4096 bytes

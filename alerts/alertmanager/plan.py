@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from alerts.alertmanager.channels import OLDEST, Made, Need, Version
-from alerts.rule import Severity
+from exporter.model.finding import Severity
 
 NOTIFIED = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that notify people
 WATCHDOG, NOBODY = "watchdog", "nobody"  # generated receivers

@@ -10,12 +10,13 @@ from typing import Any
 from alerts.alertmanager import hours
 from alerts.alertmanager.channels import CHANNELS, SECRETS, Channel, Made, fault
 from alerts.alertmanager.plan import NOTIFIED, TAKEN, WATCHDOG, NotificationPlan, Team
-from alerts.rule import Component, Severity
+from alerts.rule import Component
 from exporter.config import fields, loader
 from exporter.config.parsers import Invalid
 from exporter.config.reader import INVALID, ListOf, OneOf, Scalar, Table
 from exporter.config.section import Key, Section, SectionResult
 from exporter.config.suggest import did_you_mean
+from exporter.model.finding import Severity
 
 DEFAULT = str(Path(__file__).parent.parent / "receivers.yaml")
 MAX_RECEIVERS, MAX_TEAMS = 50, 200

@@ -11,7 +11,7 @@ from typing import Any
 
 from alerts.alertmanager.inhibition import Inhibition
 from alerts.alertmanager.plan import NOBODY, NOTIFIED, WATCHDOG, NotificationPlan, NotificationTiming, Span, Team
-from alerts.rule import Severity
+from exporter.model.finding import Severity
 
 BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
 # A page is about one node; a ticket lists all nodes with the same problem.  Labels that an alert lacks are empty;

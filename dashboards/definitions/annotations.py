@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from alerts.text import Text
 from dashboards.panels import Annotation
 from dashboards.panels.panel import Colour
 from dashboards.variables import NODE, RANGE_START, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import (
     ALERTS,
     TARGET,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_NODE
 from dashboards.definitions.status import TO_GPU, TO_NODE, TO_REPLICA, status
@@ -14,6 +13,7 @@ from dashboards.thresholds import THRESHOLDS, TOP_N
 from dashboards.variables import EXPORTER_WINDOW, RANGE, RATE_INTERVAL, by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import Expr, avg_by, increase, max_by, rate, sum_by, topk
 
 ENGINE = (Requires.ENGINE,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_FLEET
 from dashboards.definitions.fleet_inventory import VERSIONS
@@ -30,6 +29,7 @@ from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING, THRESHOLDS, TOP_N
 from dashboards.variables import EXPORTER_WINDOW, NODE, RATE_INTERVAL, selected, targets
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     avg_by,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alerts import panel_ids as ids
-from alerts.text import Text
 from dashboards.definitions.status import TO_NODE, TO_REPLICA
 from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, Panel, bar_gauge, column, series, table
@@ -11,6 +10,7 @@ from dashboards.thresholds import TOP_N
 from dashboards.variables import EXPORTER_WINDOW, by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import bottomk, count_by, max_by
 
 ENGINE = (Requires.ENGINE,)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from alerts import panel_ids as ids
-from alerts.text import Text
 from dashboards.definitions.status import TO_REPLICA, UP
 from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, NumberFormat, Panel, column, series, stat, table, time_series
 from dashboards.thresholds import ANY_WARNING, THRESHOLDS
 from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, increase, join, max_by, rate, regex, select, unless
 
 GATEWAY = (Requires.GATEWAY, Requires.TRAFFIC)

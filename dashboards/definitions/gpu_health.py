@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions import xids
 from dashboards.definitions.annotations import OF_GPUS
@@ -26,6 +25,7 @@ from dashboards.panels.panel import Colour
 from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING, THRESHOLDS
 from dashboards.variables import RANGE, RATE_INTERVAL, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, and_on, increase, max_by, over_time, since, without_value
 
 GPU_LEGEND = "{{instance}} GPU {{gpu}}"

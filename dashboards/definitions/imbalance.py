@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_BALANCE
 from dashboards.definitions.gateways import GATEWAYS
@@ -14,6 +13,7 @@ from dashboards.panels import NumberFormat, Panel, bar_gauge, series, stat, stat
 from dashboards.thresholds import THRESHOLDS
 from dashboards.variables import by_replica, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, and_on, avg_by, binary, max_by, regex, sum_by
 
 ENGINE = (Requires.ENGINE,)

@@ -5,11 +5,11 @@ Without requests these queries return nothing, rather than NaN or zero, so that 
 
 from __future__ import annotations
 
-from alerts.text import Text
 from dashboards.panels import series
 from dashboards.panels.factories import Query
 from dashboards.variables import RATE_INTERVAL, selected_buckets, selected_count, selected_sum
 from exporter.catalog.spec import Metric, Unit
+from exporter.model.text import Text
 from exporter.promql import Expr, and_on, histogram_quantile, rate, sum_by
 
 WHOSE = ("instance", "replica")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions import xids
 from dashboards.definitions.annotations import OF_NODE
@@ -29,6 +28,7 @@ from dashboards.thresholds import ANY_WARNING, BUSY_WAITING, THRESHOLDS
 from dashboards.variables import RATE_INTERVAL, by_recent_replica, by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Metric
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     Match,

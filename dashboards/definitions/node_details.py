@@ -5,12 +5,12 @@ Most of it needs the full set of series, so its rows are collapsed.
 
 from __future__ import annotations
 
-from alerts.text import Text
 from dashboards.definitions.status import TO_GPU
 from dashboards.no_data_text import Requires
 from dashboards.panels import Cell, Panel, column, series, table, time_series
 from dashboards.variables import NODE, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, join, label_replace, max_by, regex, select, sum_by
 
 GPU_LEGEND = "{{instance}} GPU {{gpu}}"

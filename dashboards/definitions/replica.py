@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_NODE
 from dashboards.definitions.latency import REPLICA_NAME, curves, spread_out
@@ -29,6 +28,7 @@ from dashboards.thresholds import THRESHOLDS
 from dashboards.variables import EXPORTER_WINDOW, RATE_INTERVAL, by_recent_replica, by_replica, selected
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import Expr, max_by, min_by, rate, regex, sum_by, until
 
 ENGINE = (Requires.ENGINE,)

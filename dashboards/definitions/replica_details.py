@@ -5,7 +5,6 @@ Most of it needs the full set of series, so its rows are collapsed.
 
 from __future__ import annotations
 
-from alerts.text import Text
 from dashboards.definitions.latency import REPLICA_NAME, curves
 from dashboards.definitions.status import TO_GPU
 from dashboards.no_data_text import Requires
@@ -13,6 +12,7 @@ from dashboards.panels import Cell, NumberFormat, Panel, column, series, status_
 from dashboards.thresholds import ANY_WARNING, CLOCK_LAG, THRESHOLDS
 from dashboards.variables import EXPORTER_WINDOW, NODE, RANGE, RATE_INTERVAL, by_replica, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import Expr, binary, increase, max_by, rate, sum_by
 
 ENGINE = (Requires.ENGINE,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
-from alerts.text import Text
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_DAEMON
 from dashboards.definitions.status import TO_GPU, TO_NODE, TO_REPLICA, UP, YES_IS_BAD, status
@@ -26,6 +25,7 @@ from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING, THRESHOLDS, TOP_N
 from dashboards.variables import NODE, RANGE, RATE_INTERVAL, selected, targets
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import MetricKind, Unit
+from exporter.model.text import Text
 from exporter.promql import (
     Expr,
     ExternalMetric,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from alerts import panel_ids as ids
-from alerts.text import Text
 from dashboards.no_data_text import Requires
 from dashboards.panels import NumberFormat, Panel, series, stat, time_series
 from dashboards.thresholds import BURN_RATE, THRESHOLDS, attainment, burn_rate, has_slo, slo_threshold
 from dashboards.variables import EXPORTER_WINDOW, RANGE, selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import max_by
 
 TRAFFIC = (Requires.TRAFFIC,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alerts.panel_ids import DashboardUid
-from alerts.text import Text
 from dashboards.dashboard import Row
 from dashboards.no_data_text import Requires
 from dashboards.panels import DrillDown, Panel, ValueMapping, series, stat
@@ -11,6 +10,7 @@ from dashboards.panels.panel import Colour
 from dashboards.thresholds import ANY_CRITICAL, ANY_WARNING
 from dashboards.variables import selected, targets
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import ALERTS, count_by, regex, select, sum_by, without_value
 
 NONE_IS_GOOD = (ValueMapping(0, Text("none", "无"), Colour.GOOD),)

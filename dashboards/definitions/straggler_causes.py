@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from alerts.text import Text
 from dashboards.panels import ValueMapping
 from dashboards.panels.panel import Colour
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
 from exporter.model.straggler import Cause
+from exporter.model.text import Text
 from exporter.promql import Expr
 
 _WORDS = {

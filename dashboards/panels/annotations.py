@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from alerts.text import Language, Text
 from dashboards.errors import DashboardError
 from dashboards.panels.panel import Colour
 from dashboards.variables import DATA_SOURCE
 from exporter.catalog.spec import Unit
+from exporter.model.text import Language, Text
 from exporter.promql import Expr
 
 Json = dict[str, Any]

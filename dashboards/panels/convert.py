@@ -7,7 +7,6 @@ from typing import Any
 
 from grafanalib import core
 
-from alerts.text import Language
 from alerts.thresholds import Threshold
 from dashboards.no_data_text import EXPORTER_DOWN_TEXT
 from dashboards.panels import grafanalib_types, tables
@@ -15,6 +14,7 @@ from dashboards.panels.field_config import exporter_down_field, link, mappings, 
 from dashboards.panels.panel import Cell, Colour, Panel, PanelKind, Series
 from dashboards.trace_links import trace_link
 from dashboards.variables import DATA_SOURCE
+from exporter.model.text import Language
 
 Json = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from grafanalib import core
 
-from alerts.text import Language, Text
 from dashboards.panels import grafanalib_types, normalise
 from dashboards.panels.annotations import Annotation, annotation_json
 from dashboards.panels.convert import convert
 from dashboards.panels.panel import Panel
 from dashboards.variables import DATA_SOURCE
 from exporter.catalog import metrics as m
+from exporter.model.text import Language, Text
 
 Json = dict[str, Any]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from alerts import panel_ids
-from alerts.text import Text
 from alerts.thresholds import Threshold
 from dashboards.errors import DashboardError
 from dashboards.no_data_text import Requires
 from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, PanelKind, Series, ValueMapping
 from exporter.errors import ShardwatchError
+from exporter.model.text import Text
 from exporter.promql import Expr, max_by, sum_by
 
 MakeExpr = Callable[[], Expr]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from alerts.text import Language, Text
 from alerts.thresholds import Threshold
 from dashboards.no_data_text import EXPORTER_DOWN_TEXT
 from dashboards.panels.panel import Colour, DrillDown, ValueMapping
 from dashboards.variables import VARIABLES
+from exporter.model.text import Language, Text
 
 Json = dict[str, Any]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from alerts import panel_ids
-from alerts.text import Text
 from alerts.thresholds import Threshold
 from dashboards.errors import DashboardError
 from dashboards.no_data_text import NO_DATA, NO_VALUE, OR_EXPORTER_DOWN, Requires
 from dashboards.variables import exporter_down
 from exporter.catalog.spec import Unit
+from exporter.model.text import Text
 from exporter.promql import Expr
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")

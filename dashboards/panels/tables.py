@@ -5,10 +5,10 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import Any
 
-from alerts.text import Language
 from dashboards.errors import DashboardError
 from dashboards.panels.field_config import label_name, link, mappings, steps
 from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, Series
+from exporter.model.text import Language
 
 Json = dict[str, Any]
 

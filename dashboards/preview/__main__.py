@@ -14,9 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from alerts.text import Language
 from dashboards.preview import ask, drawing, plan, recording
 from dashboards.preview.programs import PreviewError, program
+from exporter.model.text import Language
 
 CACHE = os.path.join(recording.ROOT, ".cache", "preview")
 

@@ -19,8 +19,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from alerts.text import Language
 from dashboards.preview.programs import PreviewError, program
+from exporter.model.text import Language
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 JOB = "shardwatch"  # the alert rules know the daemons by it

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from exporter.catalog.capacity import CAPACITY
-from exporter.catalog.cards import CARDS, HEALTH
 from exporter.catalog.economics import ECONOMICS
 from exporter.catalog.engine_figures import ENGINE_FIGURES
 from exporter.catalog.engine_specifics import ENGINE_SPECIFICS
 from exporter.catalog.engines import ENGINES
 from exporter.catalog.gateways import GATEWAYS
+from exporter.catalog.gpus import GPUS, HEALTH
 from exporter.catalog.groups import IMBALANCE
 from exporter.catalog.images import IMAGES
 from exporter.catalog.links import LINKS
@@ -27,7 +27,7 @@ from exporter.catalog.xids import XIDS
 from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
-    *CARDS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
+    *GPUS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
     *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
     *VERDICTS, *OWN_HEALTH
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Economics, ReplicaWindow, Snapshot
 
 ByWindow = Callable[[Economics], Mapping[ReplicaWindow, float]]
@@ -70,7 +70,7 @@ ECONOMICS = (
         read_full=_replicas(lambda figures: figures.cost_per_million, currency=True),
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="price_per_hour",
         kind=MetricKind.GAUGE,
         labels=("currency",),
@@ -78,7 +78,7 @@ ECONOMICS = (
         read=_cards(lambda figures: figures.prices, currency=True),
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="idle",
         kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
@@ -87,7 +87,7 @@ ECONOMICS = (
         read=_cards(lambda figures: figures.idle_seconds),
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="idle_cost",
         kind=MetricKind.COUNTER,
         labels=("currency",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from exporter.catalog.spec import BACKEND, GATEWAY, POOL, Metric, MetricKind, ReadSamples, Sample, Subject, Unit
+from exporter.catalog.spec import BACKEND, GATEWAY, POOL, Metric, MetricKind, MetricSubject, ReadSamples, Sample, Unit
 from exporter.model import BackendLoad, GatewayState, Snapshot
 
 
@@ -71,7 +71,13 @@ def _replicas(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _metric(
-    subject: Subject, noun: str, kind: MetricKind, read: ReadSamples, help_: str, *labels: str, unit: Unit = Unit.NONE
+    subject: MetricSubject,
+    noun: str,
+    kind: MetricKind,
+    read: ReadSamples,
+    help_: str,
+    *labels: str,
+    unit: Unit = Unit.NONE,
 ) -> Metric:
     return Metric(subject=subject, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, read=read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.card_reads import gauge
+from exporter.catalog.gpu_reads import gauge
 from exporter.catalog.spec import GROUP, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Signal, Snapshot, Spread
 

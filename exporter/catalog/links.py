@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.card_reads import counter, gauge, readings, signal
-from exporter.catalog.spec import CARD, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.gpu_reads import counter, gauge, readings, signal
+from exporter.catalog.spec import GPU, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import LinkHealth, Signal, Snapshot
 
 
@@ -168,7 +168,7 @@ LINKS = (
         series=SeriesSet.FULL,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="fabric_problem",
         kind=MetricKind.INFO,
         labels=("problem",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, Metric, MetricKind, Sample
+from exporter.catalog.spec import GPU, Metric, MetricKind, Sample
 from exporter.model import Snapshot
 
 
@@ -18,7 +18,7 @@ def _instances(snapshot: Snapshot) -> Iterator[Sample]:
 
 MIG = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="mig",
         kind=MetricKind.INFO,
         labels=("parent_uuid", "profile", "gpu_instance", "compute_instance"),

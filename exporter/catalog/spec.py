@@ -53,7 +53,7 @@ class SeriesSet(Enum):
     FULL = "full"
 
 
-class Subject(Struct, frozen=True):
+class MetricSubject(Struct, frozen=True):
     """What a metric is about: the prefix of its name and the identifying labels."""
 
     prefix: str
@@ -61,16 +61,16 @@ class Subject(Struct, frozen=True):
     heading: str
 
 
-CARD = Subject("gpu", ("gpu", "uuid"), "GPUs")
-NODE = Subject("gpu", (), "Node")
-GROUP = Subject("gpu", ("scope", "group"), "Groups of GPUs")
-REPLICA = Subject("llm", ("replica", "engine", "model"), "Replicas")
-MODEL = Subject("llm", ("model",), "Models on this node")
-GATEWAY = Subject("gateway", ("gateway", "kind"), "Gateways")
-POOL = Subject("gateway", ("gateway", "kind", "pool"), "Pools of gateways")
-BACKEND = Subject("gateway", ("gateway", "kind", "pool", "backend"), "Backends of gateways")
-SOURCE = Subject("shardwatch", ("source",), "Sources of the daemon")
-DAEMON = Subject("shardwatch", (), "The daemon itself")
+GPU = MetricSubject("gpu", ("gpu", "uuid"), "GPUs")
+NODE = MetricSubject("gpu", (), "Node")
+GROUP = MetricSubject("gpu", ("scope", "group"), "Groups of GPUs")
+REPLICA = MetricSubject("llm", ("replica", "engine", "model"), "Replicas")
+MODEL = MetricSubject("llm", ("model",), "Models on this node")
+GATEWAY = MetricSubject("gateway", ("gateway", "kind"), "Gateways")
+POOL = MetricSubject("gateway", ("gateway", "kind", "pool"), "Pools of gateways")
+BACKEND = MetricSubject("gateway", ("gateway", "kind", "pool", "backend"), "Backends of gateways")
+SOURCE = MetricSubject("shardwatch", ("source",), "Sources of the daemon")
+DAEMON = MetricSubject("shardwatch", (), "The daemon itself")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
@@ -81,7 +81,7 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
     ``read_full`` replaces ``read`` where the full set of series has more of the same family.
     """
 
-    subject: Subject
+    subject: MetricSubject
     noun: str
     kind: MetricKind
     help: str

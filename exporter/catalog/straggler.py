@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, GROUP, Metric, MetricKind, Sample, Unit
+from exporter.catalog.spec import GPU, GROUP, Metric, MetricKind, Sample, Unit
 from exporter.model import Snapshot, Straggler
 
 
@@ -33,7 +33,7 @@ def _judged(snapshot: Snapshot) -> Iterator[Sample]:
 
 STRAGGLER = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="straggler",
         kind=MetricKind.GAUGE,
         labels=("replica", "cause"),
@@ -44,7 +44,7 @@ STRAGGLER = (
         read=_stragglers,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="straggler_slowdown",
         kind=MetricKind.GAUGE,
         unit=Unit.RATIO,

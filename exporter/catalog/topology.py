@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet
+from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet
 from exporter.model import GroupPaths, Snapshot
 
 
@@ -43,7 +43,7 @@ def _flag(attribute: str) -> ReadSamples:
 
 TOPOLOGY = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="peer_path",
         kind=MetricKind.INFO,
         labels=("peer", "path", "p2p"),

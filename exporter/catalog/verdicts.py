@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, REPLICA, Metric, MetricKind, Sample
+from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, Sample
 from exporter.model import Snapshot
 
 
@@ -36,7 +36,7 @@ VERDICTS = (
         read=_replicas,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="verdict",
         kind=MetricKind.GAUGE,
         labels=("state", "reason"),

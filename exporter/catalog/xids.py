@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import CARD, Labels, Metric, MetricKind, Sample, Unit
+from exporter.catalog.spec import GPU, Labels, Metric, MetricKind, Sample, Unit
 from exporter.model import Snapshot
 from exporter.model.xid_catalog import RESETTING, describe
 
@@ -46,7 +46,7 @@ def _actions(snapshot: Snapshot) -> Iterator[Sample]:
 
 XIDS = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="xid_events",
         kind=MetricKind.COUNTER,
         labels=("xid", "source"),
@@ -58,7 +58,7 @@ XIDS = (
         read_full=_all_counts,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="xid_last_timestamp",
         kind=MetricKind.GAUGE,
         unit=Unit.SECONDS,
@@ -68,7 +68,7 @@ XIDS = (
         read=_last,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="xid_action",
         kind=MetricKind.INFO,
         labels=("xid", "class", "action", "meaning"),

@@ -16,7 +16,7 @@ from msgspec import Struct
 from exporter.cli import streams
 from exporter.cli.setup import read_settings
 from exporter.errors import ShardwatchError, SourceError
-from exporter.model.finding import Severity, State
+from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
 
@@ -80,7 +80,7 @@ def _code(answer: Answer) -> int:
     if answer.document is None:
         return UNKNOWN
     gravest = max((_CODE.get(finding.severity, OK) for finding in answer.document.findings), default=OK)
-    if gravest == OK and answer.document.verdict.state == State.UNKNOWN.value:
+    if gravest == OK and answer.document.verdict.state == VerdictState.UNKNOWN.value:
         return UNKNOWN
     return gravest
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View
 from exporter.model import CardState, ReplicaState, Signal, Snapshot
-from exporter.model.finding import State, Verdict, Verdicts
+from exporter.model.finding import Verdict, Verdicts, VerdictState
 from exporter.model.xid_catalog import Class, describe
 
-_SERVE = Verdict(State.SERVE)
+_SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
 _CERTAINLY_DOWN = frozenset({"refused"})
 _GPU_OUT = {"lost": "gpu_lost", "reset_required": "gpu_reset_required"}
@@ -25,50 +25,51 @@ def verdicts(snapshot: Snapshot) -> Verdicts:
 def _gpu(view: View, card: CardState) -> Verdict:
     label = f"GPU {card.labels[0]}"
     if card.status.reason in _GPU_OUT:
-        return Verdict(State.EJECT, _GPU_OUT[card.status.reason], f"{label}: {card.status.reason}")
+        return Verdict(VerdictState.EJECT, _GPU_OUT[card.status.reason], f"{label}: {card.status.reason}")
     if card.reading is None:
-        return Verdict(State.UNKNOWN, card.status.reason or "no_data", f"{label} has no fresh data")
+        return Verdict(VerdictState.UNKNOWN, card.status.reason or "no_data", f"{label} has no fresh data")
     if card.reading.signals.get(Signal.ROW_REMAP_FAILED):
-        return Verdict(State.EJECT, "row_remap_failed", f"{label} cannot replace a defective memory row")
+        return Verdict(VerdictState.EJECT, "row_remap_failed", f"{label} cannot replace a defective memory row")
     for count in view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS):
         xid = describe(count.xid or 0)
         if xid.kind in (Class.RESET_CARD, Class.RESET_NODE):
-            return Verdict(State.DRAIN, f"xid_{xid.code}", f"{label} reported XID {xid.code}: {xid.action}")
+            return Verdict(VerdictState.DRAIN, f"xid_{xid.code}", f"{label} reported XID {xid.code}: {xid.action}")
     if card.reading.signals.get(Signal.ROW_REMAP_PENDING):
-        return Verdict(State.DRAIN, "row_remap_pending", f"{label} waits for a reset to replace a memory row")
+        return Verdict(VerdictState.DRAIN, "row_remap_pending", f"{label} waits for a reset to replace a memory row")
     return _SERVE
 
 
 def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Verdict:
     below = [gpus[uuid] for uuid in view.uuids_of.get(replica.name, ()) if uuid in gpus]
-    lost = next((found for found in below if found.state is State.EJECT), None)
+    lost = next((found for found in below if found.state is VerdictState.EJECT), None)
     if lost is not None:
         return lost
     if not replica.status.up:
         return _unread(replica)
     if replica.frozen:
-        return Verdict(State.EJECT, "no_progress", f"{replica.name} has requests and makes no progress")
+        return Verdict(VerdictState.EJECT, "no_progress", f"{replica.name} has requests and makes no progress")
     expires = replica.certificate_expires
     if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
-        return Verdict(State.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")
-    return next((found for found in below if found.state is State.DRAIN), _SERVE)
+        return Verdict(VerdictState.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")
+    return next((found for found in below if found.state is VerdictState.DRAIN), _SERVE)
 
 
 def _unread(replica: ReplicaState) -> Verdict:
     if replica.status.reason in _CERTAINLY_DOWN and replica.last_read_at is not None:
-        return Verdict(State.EJECT, "down", f"{replica.name} refuses connections")
-    return Verdict(State.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
+        return Verdict(VerdictState.EJECT, "down", f"{replica.name} refuses connections")
+    return Verdict(VerdictState.UNKNOWN, replica.status.reason or "no_data", f"{replica.name} could not be read")
 
 
 def _node(snapshot: Snapshot, replicas: dict[str, Verdict], gpus: dict[str, Verdict]) -> Verdict:
     reboot = next(
-        (found for found in gpus.values() if found.state is State.EJECT or found.reason.startswith("xid_")), None
+        (found for found in gpus.values() if found.state is VerdictState.EJECT or found.reason.startswith("xid_")),
+        None,
     )
-    if replicas and all(found.state is State.EJECT for found in replicas.values()):
-        return Verdict(State.EJECT, "no_replica_serves", "no replica of this node can serve")
+    if replicas and all(found.state is VerdictState.EJECT for found in replicas.values()):
+        return Verdict(VerdictState.EJECT, "no_replica_serves", "no replica of this node can serve")
     if reboot is not None:
-        return Verdict(State.DRAIN, reboot.reason, reboot.detail)
-    known = [found for found in (*replicas.values(), *gpus.values()) if found.state is not State.UNKNOWN]
-    if not known or (snapshot.cards and all(found.state is State.UNKNOWN for found in gpus.values())):
-        return Verdict(State.UNKNOWN, "no_data", "nothing on this node could be read")
+        return Verdict(VerdictState.DRAIN, reboot.reason, reboot.detail)
+    known = [found for found in (*replicas.values(), *gpus.values()) if found.state is not VerdictState.UNKNOWN]
+    if not known or (snapshot.cards and all(found.state is VerdictState.UNKNOWN for found in gpus.values())):
+        return Verdict(VerdictState.UNKNOWN, "no_data", "nothing on this node could be read")
     return _SERVE

@@ -12,11 +12,12 @@ from exporter.model.text import Text
 
 
 class Severity(str, Enum):
-    """How urgent a finding is; the same words as the alerts' severities."""
+    """What a finding or an alert asks for: a page, a ticket, a note, nothing (the alerts' watchdog)."""
 
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
+    NONE = "none"
 
 
 class SubjectKind(str, Enum):
@@ -69,7 +70,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         return self.id, self.subject.name
 
 
-class State(str, Enum):
+class VerdictState(str, Enum):
     """Whether something should get work."""
 
     SERVE = "serve"
@@ -81,7 +82,7 @@ class State(str, Enum):
 class Verdict(Struct, frozen=True):
     """``reason`` is a closed word, "" for serve; ``detail`` a sentence for people."""
 
-    state: State
+    state: VerdictState
     reason: str = ""
     detail: str = ""
 
@@ -91,4 +92,4 @@ class Verdicts(Struct, frozen=True, kw_only=True):
 
     replicas: Mapping[str, Verdict] = EMPTY
     gpus: Mapping[str, Verdict] = EMPTY
-    node: Verdict = Verdict(State.UNKNOWN, "starting")
+    node: Verdict = Verdict(VerdictState.UNKNOWN, "starting")

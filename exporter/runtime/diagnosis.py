@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.verdicts import verdicts
 from exporter.model import Snapshot
-from exporter.model.finding import Finding, State, Verdict, Verdicts
+from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
 
 # Seconds that a condition must hold until it is a finding; those that are not listed are certain at once.
 HOLD = {
@@ -32,7 +32,7 @@ HOLD = {
 }
 LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
 # Seconds that a verdict must hold until it is shown.  "No progress" has been judged over 20 s already.
-VERDICT_HOLD = {State.SERVE: 10.0, State.DRAIN: 5.0, State.EJECT: 5.0, State.UNKNOWN: 0.0}
+VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
 
 
 class _Held(Struct):
@@ -93,7 +93,7 @@ def _hold(pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float) 
     for name, verdict in raw.items():
         entry = pending.get(name)
         if entry is None:  # the first snapshot knows nothing of the past, and must not eject
-            first = verdict if verdict.state is State.SERVE else Verdict(State.UNKNOWN, "starting")
+            first = verdict if verdict.state is VerdictState.SERVE else Verdict(VerdictState.UNKNOWN, "starting")
             entry = pending[name] = _Pending(first, verdict, now)
         if verdict.state is entry.shown.state:
             entry.shown, entry.wanted, entry.since = verdict, verdict, now
@@ -108,6 +108,6 @@ def _hold(pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float) 
 
 def _time_to(entry: _Pending) -> float:
     """Return how long the wanted verdict must hold: from unknown nothing is taken back by serving."""
-    if entry.wanted.state is State.SERVE and entry.shown.state is State.UNKNOWN:
+    if entry.wanted.state is VerdictState.SERVE and entry.shown.state is VerdictState.UNKNOWN:
         return 0.0
     return VERDICT_HOLD[entry.wanted.state]

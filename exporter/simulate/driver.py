@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 from exporter.simulate.node_spec import CATCH_UP_BUDGET, NodeSpec
 from exporter.simulate.world import World
 
@@ -54,7 +54,7 @@ class SimulatedDriver:
         with self.lock:
             return self.world.advance_to(self.node_spec.elapsed(self._clock()), budget=self._budget)
 
-    def gpu(self, handle: Any) -> Gpu:
+    def gpu(self, handle: Any) -> SimulatedGpu:
         """Return the GPU behind a handle."""
         world = self.current_world()
         if not isinstance(handle, int) or not 0 <= handle < len(world.gpus):

@@ -60,7 +60,7 @@ class Responder(Protocol):
     def respond(self, path: str) -> tuple[str, bytes] | None: ...  # noqa: D102
 
 
-class Engine:
+class EngineServer:
     """The replica of one server, for the threads that answer its clients."""
 
     def __init__(
@@ -120,7 +120,7 @@ def _handler(responder: Responder) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
@@ -139,7 +139,7 @@ def start_ranks(count: int) -> list[subprocess.Popen[bytes]]:
 
 def serve(kind: str, replica: str, node_spec: NodeSpec) -> None:
     """Serve until standard input ends; KeyError for a replica or scenario that does not exist."""
-    engine = Engine(kind, replica, node_spec)
+    engine = EngineServer(kind, replica, node_spec)
     serve_until_eof(engine, start_ranks(len(node_spec.world().replica(replica).ranks)))
 
 
@@ -148,7 +148,7 @@ def serve_until_eof(responder: Responder, ranks: Sequence[subprocess.Popen[bytes
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends our input
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = _Server(("127.0.0.1", 0), _handler(responder))
+    server = _PageServer(("127.0.0.1", 0), _handler(responder))
     thread = threading.Thread(target=server.serve_forever, daemon=True, name="http")
     try:
         thread.start()

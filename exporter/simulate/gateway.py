@@ -50,7 +50,7 @@ class MonotonicTotals:
         return {name: self._before.get(name, 0.0) + number for name, number in now.items()}
 
 
-class Gateway:
+class SimulatedGateway:
     """The gateway of one node, for the threads that answer its clients."""
 
     def __init__(
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser(prog="exporter.simulate.gateway", description="a simulated gateway")
     parser.add_argument("--options", required=True, help="the specification of the node, JSON")
-    serve_until_eof(Gateway(NodeSpec.loads(parser.parse_args(argv).options)))
+    serve_until_eof(SimulatedGateway(NodeSpec.loads(parser.parse_args(argv).options)))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ CLOCK_STEP = 15  # MHz
 
 
 @dataclass(slots=True)
-class Gpu:
+class SimulatedGpu:
     """One GPU.  Counters are exact integrals of the rates that were reported for each step of time."""
 
     product: GpuProduct

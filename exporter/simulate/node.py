@@ -18,7 +18,7 @@ from typing import Any
 
 from exporter.errors import ShardwatchError
 from exporter.simulate.node_spec import NodeSpec
-from exporter.simulate.records import Replica
+from exporter.simulate.records import ReplicaSpec
 from exporter.simulate.scenarios import SCENARIOS, find
 
 START_SECONDS = 20.0  # for all engines together; a loaded machine imports slowly
@@ -115,7 +115,7 @@ class SimulatedNode:
     ) -> None:
         self.stop()
 
-    def _launch(self, spec: Replica) -> subprocess.Popen[bytes]:
+    def _launch(self, spec: ReplicaSpec) -> subprocess.Popen[bytes]:
         options = ("--kind", spec.engine, "--replica", spec.name, "--options", self.node_spec.dumps())
         return self._spawn("exporter.simulate.engine", *options)
 

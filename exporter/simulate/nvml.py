@@ -25,7 +25,7 @@ from exporter.simulate.driver import (  # noqa: F401 - the binding has all of th
     NVMLError,
     SimulatedDriver,
 )
-from exporter.simulate.gpu import MEMORY_MAX_CELSIUS, SHUTDOWN_CELSIUS, SLOWDOWN_CELSIUS, Gpu
+from exporter.simulate.gpu import MEMORY_MAX_CELSIUS, SHUTDOWN_CELSIUS, SLOWDOWN_CELSIUS, SimulatedGpu
 from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.nvml_events import event_functions
 from exporter.simulate.nvml_fields import UNSIGNED, Value, ecc_errors, fabric_structure, read_field, remapped_rows
@@ -67,7 +67,7 @@ def _driver() -> SimulatedDriver:
     return _drivers[0]
 
 
-def _gpu(handle: Any) -> Gpu:
+def _gpu(handle: Any) -> SimulatedGpu:
     return _driver().gpu(handle)
 
 

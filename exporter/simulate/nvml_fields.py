@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 
 ALL_LINKS = 0xFFFFFFFF
 UNSIGNED, UNSIGNED_LONG_LONG = 1, 3  # value types
@@ -36,18 +36,18 @@ def fabric_structure() -> Any:
     return Info()
 
 
-def ecc_errors(gpu: Gpu) -> int:
+def ecc_errors(gpu: SimulatedGpu) -> int:
     """Return the corrected errors of the GPU's whole life; most GPUs have had a few."""
     return int(gpu.identity[:1], 16)
 
 
-def remapped_rows(gpu: Gpu) -> int:
+def remapped_rows(gpu: SimulatedGpu) -> int:
     """Return the rows remapped after correctable errors; few GPUs have one."""
     return int(gpu.identity[1] == "0")
 
 
 # Scope 0 throughout.
-_FIELDS: dict[int, tuple[int, Callable[[Gpu], float]]] = {
+_FIELDS: dict[int, tuple[int, Callable[[SimulatedGpu], float]]] = {
     3: (UNSIGNED_LONG_LONG, lambda _: 0),
     4: (UNSIGNED_LONG_LONG, lambda _: 0),
     5: (UNSIGNED_LONG_LONG, ecc_errors),
@@ -72,18 +72,18 @@ _FIELDS: dict[int, tuple[int, Callable[[Gpu], float]]] = {
     198: (UNSIGNED_LONG_LONG, lambda gpu: gpu.pcie_received),
     230: (UNSIGNED, lambda _: 0),
 }
-_LINK_BYTES: dict[int, Callable[[Gpu], float]] = {
+_LINK_BYTES: dict[int, Callable[[SimulatedGpu], float]] = {
     138: lambda gpu: gpu.nvlink_sent,
     139: lambda gpu: gpu.nvlink_received,
 }
-_LINK_ERRORS: dict[int, Callable[[Gpu], int]] = {
+_LINK_ERRORS: dict[int, Callable[[SimulatedGpu], int]] = {
     161: lambda gpu: gpu.nvlink_replays,
     162: lambda gpu: gpu.nvlink_recoveries,
     163: lambda gpu: gpu.nvlink_crc,
 }
 
 
-def read_field(gpu: Gpu, field: int, scope: int, driver: str) -> tuple[int, int] | None:
+def read_field(gpu: SimulatedGpu, field: int, scope: int, driver: str) -> tuple[int, int] | None:
     """Return (value type, number) of a field, None where this GPU or driver does not have it."""
     if field in _FIELDS:
         kind, read = _FIELDS[field]
@@ -106,7 +106,7 @@ def _reason_fields(driver: str) -> tuple[int, ...]:
     return first, first + 1, first + 2
 
 
-def _link(gpu: Gpu, field: int, scope: int) -> tuple[int, int] | None:
+def _link(gpu: SimulatedGpu, field: int, scope: int) -> tuple[int, int] | None:
     """Read a link's bytes (in KiB; scope ``ALL_LINKS`` for the sum) or errors."""
     links = gpu.product.nvlinks
     if field in _LINK_BYTES:

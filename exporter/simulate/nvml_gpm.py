@@ -9,7 +9,7 @@ from math import nan
 from types import SimpleNamespace
 
 from exporter.simulate.driver import NVML_ERROR_NOT_SUPPORTED
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 from exporter.simulate.unit_counters import NEVER_USED, NVLINK_RECEIVED, NVLINK_SENT, PCIE_RECEIVED, PCIE_SENT, UNITS
 
 
@@ -22,7 +22,7 @@ class GpmSample:
     totals: tuple[float, ...] = ()
     bytes: dict[int, float] = field(default_factory=dict)
 
-    def record(self, gpu: Gpu, now: float) -> None:
+    def record(self, gpu: SimulatedGpu, now: float) -> None:
         """Fill the buffer from the GPU."""
         self.at, self.rates, self.totals = now, gpu.units.rates, gpu.units.totals
         self.bytes = {PCIE_SENT: gpu.pcie_sent, PCIE_RECEIVED: gpu.pcie_received}

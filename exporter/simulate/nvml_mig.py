@@ -11,26 +11,28 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exporter.simulate.driver import NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, NVMLError, SimulatedDriver
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 from exporter.simulate.nvml_gpm import GpmSample
 
 MAX_INSTANCES = 7  # instances of one GPU
 
 
-def _of(parent: Gpu, gpus: Sequence[Gpu]) -> list[Gpu]:
+def _of(parent: SimulatedGpu, gpus: Sequence[SimulatedGpu]) -> list[SimulatedGpu]:
     return [gpu for gpu in gpus if gpu.parent == parent.index]
 
 
-def _at(instances: list[Gpu], index: int) -> Gpu:
+def _at(instances: list[SimulatedGpu], index: int) -> SimulatedGpu:
     if not 0 <= index < len(instances):
         raise NVMLError(NVML_ERROR_NOT_FOUND)
     return instances[index]
 
 
-def mig_functions(driver: Callable[[], SimulatedDriver], gpu: Callable[[Any], Gpu]) -> tuple[Callable[..., Any], ...]:
+def mig_functions(
+    driver: Callable[[], SimulatedDriver], gpu: Callable[[Any], SimulatedGpu]
+) -> tuple[Callable[..., Any], ...]:
     """Return the functions about MIG: mode, instance limit, handle by index, GPU and compute instance, sample."""
 
-    def instances(handle: Any) -> list[Gpu]:
+    def instances(handle: Any) -> list[SimulatedGpu]:
         return _of(gpu(handle), driver().world.gpus)
 
     def nvmlDeviceGetMigMode(handle: Any) -> list[int]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 
 _BAR1_USED = 24 << 20  # bytes; hardly anything of it is mapped
 
 
-def resource_functions(gpu_of: Callable[[Any], Gpu]) -> tuple[Callable[[Any], Any], ...]:
+def resource_functions(gpu_of: Callable[[Any], SimulatedGpu]) -> tuple[Callable[[Any], Any], ...]:
     """Return the functions for power limit, its default and (min, max), in mW; BAR1 memory; licences."""
 
     def limit(handle: Any) -> int:

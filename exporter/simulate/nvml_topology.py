@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from exporter.simulate.driver import NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED, NVMLError
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 
 HOST_BRIDGE, NODE, SYSTEM = 30, 40, 50
 P2P_OK, P2P_NOT_SUPPORTED = 0, 5
@@ -16,12 +16,12 @@ SWITCH = 2
 _SWITCHES = 4
 
 
-def socket(gpu: Gpu) -> int:
+def socket(gpu: SimulatedGpu) -> int:
     """Return the socket that the GPU stands behind."""
     return int(gpu.index >= gpu.product.numa_split)
 
 
-def topology_functions(gpu: Callable[[Any], Gpu]) -> tuple[Callable[..., Any], ...]:
+def topology_functions(gpu: Callable[[Any], SimulatedGpu]) -> tuple[Callable[..., Any], ...]:
     """Return four functions; ``gpu`` returns the GPU behind a handle, or raises what the driver would.
 
     In this order: nearest common ancestor of two GPUs, access between them, type of the device at the remote end of a

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from operator import attrgetter
 
-from exporter.simulate.rank_metrics import Histogram
+from exporter.simulate.rank_metrics import HistogramState
 from exporter.simulate.vllm_page import HANDLER, ProcessStats, number
 from exporter.simulate.world import SimulatedReplica
 
@@ -29,7 +29,7 @@ def _sample(name: str, labels: str, value: float) -> str:
     return f"{name}{{{labels}}} {number(value)}" if labels else f"{name} {number(value)}"
 
 
-def _histogram(name: str, labels: str, buckets: Histogram, scale: float = 1.0) -> list[str]:
+def _histogram(name: str, labels: str, buckets: HistogramState, scale: float = 1.0) -> list[str]:
     comma = f"{labels}," if labels else ""
     lines = [
         f'{name}_bucket{{{comma}le="{number(bound * scale)}"}} {number(seen)}'
@@ -46,11 +46,11 @@ def _family(name: str, kind: str, rows: list[str]) -> list[str]:
     return [f"# HELP {name} Simulated.", f"# TYPE {name} {kind}", *rows]
 
 
-def _whole(replica: SimulatedReplica, attribute: str) -> Histogram:
+def _whole(replica: SimulatedReplica, attribute: str) -> HistogramState:
     """Add one histogram up over the ranks."""
-    read: Callable[[object], Histogram] = attrgetter(attribute)
+    read: Callable[[object], HistogramState] = attrgetter(attribute)
     parts = [read(rank.metrics) for rank in replica.ranks]
-    whole = Histogram(parts[0].bounds)
+    whole = HistogramState(parts[0].bounds)
     whole.counts = [sum(column) for column in zip(*[part.counts for part in parts], strict=True)]
     whole.sum, whole.count = sum(part.sum for part in parts), sum(part.count for part in parts)
     return whole

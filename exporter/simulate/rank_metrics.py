@@ -37,7 +37,7 @@ def length_bounds(longest: int) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
-class Histogram:
+class HistogramState:
     """A histogram: ``counts`` are per bucket (not cumulative), the last one is beyond every bound."""
 
     bounds: tuple[float, ...]
@@ -71,34 +71,34 @@ class RankMetrics:
     prefix_hits: int = 0
     http_answered: int = 0  # 2xx: a client that leaves while it reads has had its status line
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    prompt_length: Histogram = field(init=False)
-    generation_length: Histogram = field(init=False)
-    longest_generation: Histogram = field(init=False)
-    max_tokens: Histogram = field(init=False)
-    computed_length: Histogram = field(init=False)
-    step_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS))
-    choices: Histogram = field(default_factory=lambda: Histogram(CHOICE_BOUNDS))
-    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
-    inter_token: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
-    time_per_token: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
-    request: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    queue: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    inference: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    prefill: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    decode: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    request_preemptions: Histogram = field(default_factory=lambda: Histogram(PREEMPTION_BOUNDS))
+    prompt_length: HistogramState = field(init=False)
+    generation_length: HistogramState = field(init=False)
+    longest_generation: HistogramState = field(init=False)
+    max_tokens: HistogramState = field(init=False)
+    computed_length: HistogramState = field(init=False)
+    step_tokens: HistogramState = field(default_factory=lambda: HistogramState(STEP_BOUNDS))
+    choices: HistogramState = field(default_factory=lambda: HistogramState(CHOICE_BOUNDS))
+    time_to_first_token: HistogramState = field(default_factory=lambda: HistogramState(TTFT_BOUNDS))
+    inter_token: HistogramState = field(default_factory=lambda: HistogramState(TOKEN_BOUNDS))
+    time_per_token: HistogramState = field(default_factory=lambda: HistogramState(TOKEN_BOUNDS))
+    request: HistogramState = field(default_factory=lambda: HistogramState(REQUEST_BOUNDS))
+    queue: HistogramState = field(default_factory=lambda: HistogramState(REQUEST_BOUNDS))
+    inference: HistogramState = field(default_factory=lambda: HistogramState(REQUEST_BOUNDS))
+    prefill: HistogramState = field(default_factory=lambda: HistogramState(REQUEST_BOUNDS))
+    decode: HistogramState = field(default_factory=lambda: HistogramState(REQUEST_BOUNDS))
+    request_preemptions: HistogramState = field(default_factory=lambda: HistogramState(PREEMPTION_BOUNDS))
 
-    http_fine: Histogram = field(default_factory=lambda: Histogram(HTTP_BOUNDS))
-    http_coarse: Histogram = field(default_factory=lambda: Histogram(HTTP_COARSE_BOUNDS))
+    http_fine: HistogramState = field(default_factory=lambda: HistogramState(HTTP_BOUNDS))
+    http_coarse: HistogramState = field(default_factory=lambda: HistogramState(HTTP_COARSE_BOUNDS))
 
     def __post_init__(self) -> None:
         """Create the histograms whose bounds depend on the longest sequence."""
         bounds = length_bounds(self.longest)
-        self.prompt_length = Histogram(bounds)
-        self.generation_length = Histogram(bounds)
-        self.longest_generation = Histogram(bounds)
-        self.max_tokens = Histogram(bounds)
-        self.computed_length = Histogram(bounds)
+        self.prompt_length = HistogramState(bounds)
+        self.generation_length = HistogramState(bounds)
+        self.longest_generation = HistogramState(bounds)
+        self.max_tokens = HistogramState(bounds)
+        self.computed_length = HistogramState(bounds)
 
     def observe_http(self, seconds: float, *, failed: bool = False) -> None:
         """Record one HTTP exchange with the client."""

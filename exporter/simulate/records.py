@@ -73,7 +73,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaSpec:
     """One engine server: ``ranks`` lists the GPUs of each data-parallel rank."""
 
     name: str
@@ -151,7 +151,7 @@ class Scenario:
 
     name: str
     summary: str
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaSpec, ...]
     product: GpuProduct
     gpus: int = 8
     mig_slices: tuple[MigSlice, ...] = ()

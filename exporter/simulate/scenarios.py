@@ -9,7 +9,7 @@ from exporter.simulate.records import (
     GpuProduct,
     MigSlice,
     Model,
-    Replica,
+    ReplicaSpec,
     Scenario,
     Software,
     Symptom,
@@ -95,8 +95,8 @@ QUIET = Traffic(rate=1e-6)
 FIRST_FOUR = ((0, 1, 2, 3),)
 LAST_FOUR = ((4, 5, 6, 7),)
 TWO_REPLICAS = (
-    Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
-    Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR),
+    ReplicaSpec(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+    ReplicaSpec(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR),
 )
 
 SCENARIOS = (
@@ -105,8 +105,8 @@ SCENARIOS = (
         summary="two replicas of one model on four GPUs each, all well",
         product=H100,
         replicas=(
-            Replica(name="chat-a", model=LLAMA_70B, traffic=CHAT, ranks=FIRST_FOUR),
-            Replica(name="chat-b", model=LLAMA_70B, traffic=CHAT, ranks=LAST_FOUR),
+            ReplicaSpec(name="chat-a", model=LLAMA_70B, traffic=CHAT, ranks=FIRST_FOUR),
+            ReplicaSpec(name="chat-b", model=LLAMA_70B, traffic=CHAT, ranks=LAST_FOUR),
         ),
         expect=(
             Symptom(
@@ -121,8 +121,8 @@ SCENARIOS = (
         summary="two models on six GPUs, two GPUs idle",
         product=H100,
         replicas=(
-            Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
-            Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
+            ReplicaSpec(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+            ReplicaSpec(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
         ),
         expect=(
             Symptom(
@@ -137,8 +137,8 @@ SCENARIOS = (
         summary="an idle node: two replicas without requests, all well",
         product=H100,
         replicas=(
-            Replica(name="chat-a", model=LLAMA_70B, traffic=QUIET, ranks=FIRST_FOUR),
-            Replica(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
+            ReplicaSpec(name="chat-a", model=LLAMA_70B, traffic=QUIET, ranks=FIRST_FOUR),
+            ReplicaSpec(name="chat-b", model=LLAMA_70B, traffic=QUIET, ranks=LAST_FOUR),
         ),
         expect=(
             Symptom(
@@ -159,7 +159,7 @@ SCENARIOS = (
         product=H100_PCIE,
         busy_ratio=(0.998, 0.662, 0.611, 0.591, 0.560, 0.529, 0.489, 0.458),
         replicas=(
-            Replica(
+            ReplicaSpec(
                 name="chat",
                 model=LLAMA_70B_EIGHT,
                 traffic=Traffic(rate=1.3),
@@ -185,8 +185,8 @@ SCENARIOS = (
         summary="one worker's memory grows until its GPU, not the first, is full and requests fail",
         product=H100,
         replicas=(
-            Replica(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR, memory_fraction=0.86),
-            Replica(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR, memory_fraction=0.86),
+            ReplicaSpec(name="chat-a", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR, memory_fraction=0.86),
+            ReplicaSpec(name="chat-b", model=LLAMA_70B, traffic=STEADY, ranks=LAST_FOUR, memory_fraction=0.86),
         ),
         faults=(Fault(kind="memory", gpu=5, at=20.0, ramp=40.0),),
         expect=(
@@ -231,7 +231,7 @@ SCENARIOS = (
         summary="eight data-parallel ranks, one GPU each, and a scheduler that prefers the first",
         product=H100,
         replicas=(
-            Replica(
+            ReplicaSpec(
                 name="chat",
                 model=LLAMA_8B,
                 traffic=Traffic(
@@ -348,7 +348,7 @@ SCENARIOS = (
         summary="two replicas over PCIe, and the link of one GPU has a quarter of its lanes: the others wait",
         product=H100_PCIE,
         replicas=tuple(
-            Replica(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=gpus, step_scale=1.5)
+            ReplicaSpec(name=name, model=LLAMA_70B, traffic=Traffic(rate=0.8), ranks=gpus, step_scale=1.5)
             for name, gpus in (("chat-a", FIRST_FOUR), ("chat-b", LAST_FOUR))
         ),
         faults=(Fault(kind="lanes", gpu=3, at=20.0, strength=0.25),),
@@ -370,10 +370,10 @@ SCENARIOS = (
         summary="one model behind four kinds of engines, two GPUs each: vLLM, SGLang, TGI and Ray Serve",
         product=H100,
         replicas=(
-            Replica(name="code-vllm", model=QWEN_32B, traffic=CODE, ranks=((0, 1),)),
-            Replica(name="code-sglang", model=QWEN_32B, traffic=CODE, ranks=((2, 3),), engine="sglang"),
-            Replica(name="code-tgi", model=QWEN_32B, traffic=CODE, ranks=((4, 5),), engine="tgi"),
-            Replica(name="code-ray", model=QWEN_32B, traffic=CODE, ranks=((6, 7),), engine="ray_serve"),
+            ReplicaSpec(name="code-vllm", model=QWEN_32B, traffic=CODE, ranks=((0, 1),)),
+            ReplicaSpec(name="code-sglang", model=QWEN_32B, traffic=CODE, ranks=((2, 3),), engine="sglang"),
+            ReplicaSpec(name="code-tgi", model=QWEN_32B, traffic=CODE, ranks=((4, 5),), engine="tgi"),
+            ReplicaSpec(name="code-ray", model=QWEN_32B, traffic=CODE, ranks=((6, 7),), engine="ray_serve"),
         ),
         expect=(
             Symptom(
@@ -403,9 +403,9 @@ SCENARIOS = (
         ),
         busy_ratio=(1.0,) * 10,
         replicas=(
-            Replica(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
-            Replica(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
-            Replica(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), step_scale=2.2),
+            ReplicaSpec(name="chat", model=LLAMA_70B, traffic=STEADY, ranks=FIRST_FOUR),
+            ReplicaSpec(name="code", model=QWEN_32B, traffic=CODE, ranks=((4, 5),)),
+            ReplicaSpec(name="small", model=LLAMA_8B, traffic=Traffic(rate=1.5), ranks=((8,),), step_scale=2.2),
         ),
         expect=(
             Symptom(

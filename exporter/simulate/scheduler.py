@@ -14,8 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from exporter.simulate.rank_metrics import RankMetrics
-from exporter.simulate.records import Replica
-from exporter.simulate.traffic import Request, stream
+from exporter.simulate.records import ReplicaSpec
+from exporter.simulate.traffic import SimulatedRequest, stream
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Activity:
 
 
 @dataclass(slots=True)
-class Report:
+class ReportedGauges:
     """The gauges as the engine last wrote them; it writes after each step, so a frozen engine keeps the old ones."""
 
     running: int = 0
@@ -50,17 +50,17 @@ class Prefix:
 class Rank:
     """The scheduler, cache and counters of one rank.  Drive it with ``advance`` only."""
 
-    replica: Replica
+    replica: ReplicaSpec
     seed: str
     blocks: int  # KV blocks in all
     clock: float = 0.0
     failing: float = 0.0  # share of newly admitted requests that fail
     metrics: RankMetrics = field(init=False)
-    report: Report = field(default_factory=Report)
+    report: ReportedGauges = field(default_factory=ReportedGauges)
     activity: Activity = field(default_factory=Activity)
-    waiting: deque[Request] = field(default_factory=deque)
-    prefilling: list[Request] = field(default_factory=list)
-    decoding: list[Request] = field(default_factory=list)
+    waiting: deque[SimulatedRequest] = field(default_factory=deque)
+    prefilling: list[SimulatedRequest] = field(default_factory=list)
+    decoding: list[SimulatedRequest] = field(default_factory=list)
     _random: random.Random = field(init=False)
     _prefixes: dict[int, Prefix] = field(default_factory=dict)
     _used: int = 0
@@ -81,13 +81,13 @@ class Rank:
     def restart(self, now: float) -> None:
         """Reset everything, as a new process would."""
         self.metrics = RankMetrics(self.replica.model.max_model_len)
-        self.report, self.activity = Report(), Activity()
+        self.report, self.activity = ReportedGauges(), Activity()
         for requests in (self.waiting, self.prefilling, self.decoding):
             requests.clear()
         self._prefixes.clear()
         self._used, self.clock, self.failing = 0, now, 0.0
 
-    def stall(self, arrivals: deque[Request], until: float) -> None:
+    def stall(self, arrivals: deque[SimulatedRequest], until: float) -> None:
         """Queue arrivals without stepping, as a frozen engine does; the last report stays."""
         while arrivals:
             self._enqueue(arrivals.popleft())
@@ -95,7 +95,7 @@ class Rank:
         self.clock = until
         self.activity = Activity(busy=1.0, fill=self.activity.fill)  # the kernels of a collective spin
 
-    def advance(self, arrivals: deque[Request], until: float, pace: float) -> None:
+    def advance(self, arrivals: deque[SimulatedRequest], until: float, pace: float) -> None:
         """Run engine steps until ``until``; ``pace`` stretches them (1: all GPUs of the group at full clock)."""
         begin, idle, tokens = self.clock, 0.0, self.metrics.generation_tokens
         self._prompt_time = self._step_time = 0.0
@@ -122,14 +122,14 @@ class Rank:
         )
         self._write_report()
 
-    def _enqueue(self, request: Request) -> None:
+    def _enqueue(self, request: SimulatedRequest) -> None:
         self.metrics.arrived += 1
         request.remaining = request.prompt
         self.waiting.append(request)
 
     def _write_report(self) -> None:
         usable = self.blocks - 1  # one block is a placeholder
-        self.report = Report(self.running, len(self.waiting), min(1.0, self._used / usable))
+        self.report = ReportedGauges(self.running, len(self.waiting), min(1.0, self._used / usable))
 
     def _drop_abandoned(self, now: float, *, stuck: bool = False) -> None:
         """Drop the requests whose clients have left; a stuck engine keeps its batch and counts no answer."""
@@ -146,22 +146,22 @@ class Rank:
                 self._release(request)
             self._count_aborts(gone, now, stuck=False)
 
-    def _count_aborts(self, gone: list[Request], now: float, *, stuck: bool) -> None:
+    def _count_aborts(self, gone: list[SimulatedRequest], now: float, *, stuck: bool) -> None:
         self.metrics.aborted += len(gone)
         if not stuck:
             for request in gone:
                 self.metrics.observe_http(now - request.arrival)
 
-    def _own_blocks(self, request: Request, more: int = 0) -> int:
+    def _own_blocks(self, request: SimulatedRequest, more: int = 0) -> int:
         return -(-(request.prompt - request.shared + request.produced + more) // self.replica.block)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: SimulatedRequest) -> None:
         prefix = self._prefixes[request.prefix]
         prefix.holders -= 1
         prefix.stamp = self._allocated
         self._used -= self._own_blocks(request) + (0 if prefix.holders else prefix.blocks)
 
-    def _admit(self, request: Request) -> bool:
+    def _admit(self, request: SimulatedRequest) -> bool:
         """Return the request its blocks, or refuse.  An idle prefix stays cached until its blocks are reused."""
         wanted = request.shared // self.replica.block
         prefix = self._prefixes.get(request.prefix)
@@ -263,7 +263,7 @@ class Rank:
             for request in done:
                 self._finish(request)
 
-    def _complete_prefill(self, request: Request) -> None:
+    def _complete_prefill(self, request: SimulatedRequest) -> None:
         """Record the token that a complete prefill yields: the first one, or the next one after a preemption."""
         self.prefilling.remove(request)
         before = self._own_blocks(request)
@@ -282,7 +282,7 @@ class Rank:
         else:
             self.decoding.append(request)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: SimulatedRequest) -> None:
         self._release(request)
         metrics, now = self.metrics, self.clock
         scheduled = request.scheduled if request.scheduled is not None else now

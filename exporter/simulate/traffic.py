@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from exporter.simulate.records import Replica
+from exporter.simulate.records import ReplicaSpec
 
 DAY = 86_400.0
 ANSWER_LIMITS = (256, 512, 1024, 2048, 4096)
@@ -19,7 +19,7 @@ def stream(*names: object) -> random.Random:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SimulatedRequest:
     """One request on its way through a rank; instants are seconds since the start of the node.
 
     Two requests are the same only if they are one object, however alike they look.
@@ -46,7 +46,7 @@ class Request:
 class Arrivals:
     """The stream of requests to one replica."""
 
-    replica: Replica
+    replica: ReplicaSpec
     seed: str
     day: float = DAY
     bad_requests: int = 0  # refused with 400, never seen by the engine
@@ -69,7 +69,7 @@ class Arrivals:
         self._credit = [0.0] * len(shares)
         self._next = self._gap(0.0)
 
-    def until(self, end: float) -> list[tuple[int, Request]]:
+    def until(self, end: float) -> list[tuple[int, SimulatedRequest]]:
         """Return (rank, request) for everything that arrives before ``end``, in order; call with rising ``end``."""
         arrived = []
         while self._next < end:
@@ -92,7 +92,7 @@ class Arrivals:
         self._credit[rank] -= 1.0
         return rank
 
-    def _draw(self, now: float) -> tuple[int, Request]:
+    def _draw(self, now: float) -> tuple[int, SimulatedRequest]:
         traffic, draw, limit = self.replica.traffic, self._random, self.replica.model.max_model_len
         prefix = draw.choices(range(len(self._lengths)), cum_weights=self._popularity)[0]
         own = min(int(draw.lognormvariate(math.log(traffic.prompt), traffic.prompt_spread)) + 1, limit // 4)
@@ -100,7 +100,7 @@ class Arrivals:
         most = max(1, min(draw.choice(ANSWER_LIMITS), limit - own - self._lengths[prefix]))
         # a fickle client leaves while it reads; everybody else waits out their patience
         stay = draw.expovariate(0.4) if draw.random() < traffic.cancel_ratio else traffic.client_timeout
-        return self._choose_rank(), Request(
+        return self._choose_rank(), SimulatedRequest(
             arrival=now,
             abandon_at=now + stay,
             prefix=prefix,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import add, attrgetter
 
-from exporter.simulate.rank_metrics import REASONS, Histogram, RankMetrics
+from exporter.simulate.rank_metrics import REASONS, HistogramState, RankMetrics
 from exporter.simulate.scheduler import Rank
 from exporter.simulate.world import SimulatedReplica
 
@@ -79,7 +79,7 @@ class _Page:
             self.sample(f"{name}_sum", total, labels)
         self._creation(name, meaning, [labels] if count else [])
 
-    def histogram(self, name: str, meaning: str, rows: Iterable[tuple[Mapping[str, str], Histogram]]) -> None:
+    def histogram(self, name: str, meaning: str, rows: Iterable[tuple[Mapping[str, str], HistogramState]]) -> None:
         """Write cumulative buckets, count and sum; labels stand in alphabetical order, ``le`` among them."""
         rows = list(rows)
         self.family(name, "histogram", meaning)
@@ -171,7 +171,7 @@ def render(replica: SimulatedReplica, process: ProcessStats, started_unix: float
     _counters(page, replica)
     ranks = [(_identity(replica, number), rank.metrics) for number, rank in enumerate(replica.ranks)]
     for name, meaning, attribute in _REQUEST_HISTOGRAMS:
-        read: Callable[[RankMetrics], Histogram] = attrgetter(attribute)
+        read: Callable[[RankMetrics], HistogramState] = attrgetter(attribute)
         page.histogram(f"vllm:{name}", meaning, [(labels, read(metrics)) for labels, metrics in ranks])
     _cache_config(page, replica)
     _http(page, replica)
@@ -330,9 +330,9 @@ def _http(page: _Page, replica: SimulatedReplica) -> None:
     page.histogram("http_request_duration_seconds", "Duration by handler.", rest)
 
 
-def _merged(parts: list[Histogram], refused: int) -> Histogram:
+def _merged(parts: list[HistogramState], refused: int) -> HistogramState:
     """Add the ranks up: HTTP is served in front of all of them, refusals included."""
-    whole = Histogram(parts[0].bounds)
+    whole = HistogramState(parts[0].bounds)
     for part in parts:
         whole.counts = list(map(add, whole.counts, part.counts))
         whole.sum += part.sum

@@ -14,12 +14,12 @@ from collections import deque
 from dataclasses import replace
 
 from exporter.simulate.degradation import UNDEGRADED, degradation, step_slowdown
-from exporter.simulate.gpu import Gpu
+from exporter.simulate.gpu import SimulatedGpu
 from exporter.simulate.load import Load
-from exporter.simulate.records import Fault, Replica, Scenario, Software
+from exporter.simulate.records import Fault, ReplicaSpec, Scenario, Software
 from exporter.simulate.scenarios import find
 from exporter.simulate.scheduler import Rank
-from exporter.simulate.traffic import DAY, Arrivals, Request
+from exporter.simulate.traffic import DAY, Arrivals, SimulatedRequest
 
 STEP = 0.25
 OVERHEAD = 0.01  # of a GPU's memory: CUDA context, graphs, workspace
@@ -32,7 +32,7 @@ COLLECTIVE = 0.12  # share of a step that a GPU of a group spends in collectives
 class SimulatedReplica:
     """One engine server: its ranks, its arrivals, and since when it lives (``created``, seconds since the start)."""
 
-    def __init__(self, spec: Replica, gpu_memory: int, seed: str, day: float) -> None:
+    def __init__(self, spec: ReplicaSpec, gpu_memory: int, seed: str, day: float) -> None:
         self.spec = spec
         self.created = 0.0
         self.frozen = False
@@ -52,7 +52,7 @@ class SimulatedReplica:
 
     def advance(self, until: float, pace: list[float]) -> None:
         """Advance every rank to ``until``; ``pace`` stretches the steps of each."""
-        inboxes: list[deque[Request]] = [deque() for _ in self.ranks]
+        inboxes: list[deque[SimulatedRequest]] = [deque() for _ in self.ranks]
         for number, request in self._arrivals.until(until):
             inboxes[number].append(request)
         for rank, inbox, stretch in zip(self.ranks, inboxes, pace, strict=True):
@@ -91,9 +91,9 @@ class World:
         self.software: Software = self.scenario.software[node % len(self.scenario.software)]
         base = f"{seed}/{node}/{self.scenario.name}"
         product = self.scenario.product
-        self.gpus = [Gpu(product, index, base) for index in range(self.scenario.gpus)]
+        self.gpus = [SimulatedGpu(product, index, base) for index in range(self.scenario.gpus)]
         self.gpus += [
-            Gpu(mig_slice.product, index, base, mig_slice.parent)
+            SimulatedGpu(mig_slice.product, index, base, mig_slice.parent)
             for index, mig_slice in enumerate(self.scenario.mig_slices, len(self.gpus))
         ]
         self.replicas = [

@@ -17,10 +17,10 @@ import yaml
 from alerts.registry import groups
 from alerts.render import RULES, files
 from alerts.rule import Alert, Group, Recording
-from alerts.text import Language
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import Metric, MetricKind
+from exporter.model.text import Language
 
 TABLES = Path(__file__).parents[1] / "rules" / "alerts"
 TARGET = {"job": "shardwatch", "instance": "n1:9853"}

@@ -10,8 +10,8 @@ from alerts import alertmanager
 from alerts.alertmanager import reader
 from alerts.alertmanager.files import CONFIGURATION, TEMPLATES
 from alerts.registry import groups
-from alerts.text import Language
 from alerts.tuning import Tuning
+from exporter.model.text import Language
 from tests.support.tools import tool
 
 MINIMAL = """

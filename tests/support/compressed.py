@@ -12,7 +12,7 @@ import yaml
 from alerts.registry import groups
 from alerts.render import RULES, files
 from alerts.rule import seconds
-from alerts.text import Language
+from exporter.model.text import Language
 
 # A range needs two samples at the scrape interval of a second, also when the machine is late.
 SHORTEST_RANGE = 6

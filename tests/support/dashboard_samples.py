@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from alerts import panel_ids as ids
-from alerts.text import Text
 from dashboards.dashboard import Dashboard
 from dashboards.panels import series, time_series
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Text
 from exporter.promql import max_by
 
 T = Text

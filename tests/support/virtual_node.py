@@ -27,7 +27,7 @@ from exporter.runtime.publisher import Publisher
 from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.engine import PAGE_WRITERS
-from exporter.simulate.gateway import Gateway
+from exporter.simulate.gateway import SimulatedGateway
 from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.traffic import DAY
 from exporter.simulate.vllm_page import ProcessStats
@@ -123,7 +123,9 @@ class VirtualNode:
         self.gpus = Gpus(driver, self.world, self.clock, self.unix_now)
         self.owners = tuple(self._owners())
         self.replicas = [self._poller(replica, interval) for replica in self.world.replicas]
-        gateway = Gateway(NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world)
+        gateway = SimulatedGateway(
+            NodeSpec(start=0.0, started_unix=float(UNIX_START)), clock=self.clock, world=self.world
+        )
         self.gateway = gateway_poller(
             GatewayConfig(name="edge", kind="auto", interval=interval, windows=WINDOWS),
             Page(gateway.page), endpoints=self._endpoints, clock=self.clock, unix_now=self.unix_now,

@@ -19,8 +19,8 @@ import pytest
 from alerts import alertmanager
 from alerts.alertmanager import reader
 from alerts.registry import groups
-from alerts.text import Language
 from alerts.tuning import Tuning
+from exporter.model.text import Language
 from tests.support import compressed, servers
 from tests.support.fault_days import fault_days
 from tests.support.prometheus_replay import rules

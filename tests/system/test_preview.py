@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from alerts.text import Language
 from dashboards.preview import __main__ as command
 from dashboards.preview import ask, drawing, plan, programs, recording
+from exporter.model.text import Language
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
 
 WINDOW = plan.Window(start=1_000_000.0, end=1_000_600.0, scrape=2.0)

@@ -9,7 +9,7 @@ import msgspec
 
 from exporter.http.server.request import Request, Response
 from exporter.model import Snapshot
-from exporter.model.finding import State, Verdict
+from exporter.model.finding import Verdict, VerdictState
 from exporter.model.text import Language
 from exporter.render import api
 
@@ -17,7 +17,7 @@ PREFIX = "/api/v1/"
 JSON = "application/json; charset=utf-8"
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
 HEADER = "X-Shardwatch-Verdict"
-_BAD = frozenset({State.DRAIN, State.EJECT})
+_BAD = frozenset({VerdictState.DRAIN, VerdictState.EJECT})
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -68,7 +68,7 @@ class Api:
         kind, _, name = rest.partition("/")
         name = unquote(name, errors="replace")
         if snapshot is None:  # the monitor is blind, which is nobody's fault but its own
-            return _said(Verdict(State.UNKNOWN, "no_data", "no fresh snapshot"))
+            return _said(Verdict(VerdictState.UNKNOWN, "no_data", "no fresh snapshot"))
         if kind == "node" and not name:
             return _said(snapshot.verdicts.node)
         table: Mapping[str, Mapping[str, Verdict]] = {

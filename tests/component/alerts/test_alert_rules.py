@@ -11,8 +11,8 @@ import pytest
 from alerts.__main__ import GENERATED
 from alerts.registry import groups
 from alerts.render import RULES
-from alerts.text import Language
 from alerts.tuning import Tuning
+from exporter.model.text import Language
 from tests.support import alert_cases
 
 PROMTOOL = shutil.which("promtool")

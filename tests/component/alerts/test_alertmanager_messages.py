@@ -11,8 +11,8 @@ import yaml
 
 from alerts.registry import groups
 from alerts.render import RULES, files
-from alerts.text import Language
 from alerts.tuning import Tuning
+from exporter.model.text import Language
 from tests.support import servers
 from tests.support.alertmanager_texts import FULL, ROBOTS, amtool, made, message, version, write
 from tests.support.tools import tool

@@ -9,8 +9,9 @@ import pytest
 
 from alerts.alertmanager import inhibition
 from alerts.registry import groups
-from alerts.rule import RuleError, Severity, seconds
+from alerts.rule import RuleError, seconds
 from alerts.tuning import Tuning
+from exporter.model.finding import Severity
 from tests.support import servers
 from tests.support.alertmanager_texts import write
 from tests.support.records import replace

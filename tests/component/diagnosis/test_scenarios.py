@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.model.finding import State
+from exporter.model.finding import VerdictState
 from tests.support.virtual_node import VirtualNode
 
 SECONDS = 180
@@ -36,9 +36,9 @@ def lived():
 def test_a_node_that_is_well_has_no_finding_and_serves(lived, scenario):
     node = lived(scenario)
     assert node.seen == {}
-    assert {verdict.state for verdict in node.snapshot.verdicts.replicas.values()} == {State.SERVE}
-    assert {verdict.state for verdict in node.snapshot.verdicts.gpus.values()} == {State.SERVE}
-    assert node.snapshot.verdicts.node.state is State.SERVE
+    assert {verdict.state for verdict in node.snapshot.verdicts.replicas.values()} == {VerdictState.SERVE}
+    assert {verdict.state for verdict in node.snapshot.verdicts.gpus.values()} == {VerdictState.SERVE}
+    assert node.snapshot.verdicts.node.state is VerdictState.SERVE
 
 
 # Scenario → the finding at the top at the end, about whom, and the causes under it.
@@ -76,6 +76,6 @@ def test_a_finding_says_since_when_with_what_evidence_and_what_to_do(lived):
 def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_serves_on(lived):
     node = lived("hang")
     lost_at = node.seen["GpuLost", "GPU 6"]
-    assert node.states["chat-b", State.EJECT] - lost_at <= 15
-    assert ("chat-a", State.EJECT) not in node.states
+    assert node.states["chat-b", VerdictState.EJECT] - lost_at <= 15
+    assert ("chat-a", VerdictState.EJECT) not in node.states
     assert node.snapshot.verdicts.replicas["chat-b"].reason == "gpu_lost"

@@ -11,8 +11,8 @@ import yaml
 from alerts import alertmanager
 from alerts.alertmanager import reader
 from alerts.alertmanager.plan import DEFAULT_TIMINGS, NOTIFIED
-from alerts.text import Language
 from exporter.errors import SettingsError
+from exporter.model.text import Language
 from tests.support.alertmanager_texts import FULL, MINIMAL, ROBOTS, amtool, made, version, write
 from tests.support.records import replace
 

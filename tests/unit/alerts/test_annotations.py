@@ -10,9 +10,9 @@ import yaml
 
 from alerts.registry import groups
 from alerts.render import RULES, dashboard_url, files, runbook_url
-from alerts.rule import Severity
-from alerts.text import Language
 from alerts.tuning import Tuning
+from exporter.model.finding import Severity
+from exporter.model.text import Language
 from tests.component.alerts.test_alert_rules import needs_promtool, promtool
 from tests.support import alert_cases
 from tests.unit.alerts.test_rule_set import selectors

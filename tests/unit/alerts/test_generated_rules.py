@@ -12,7 +12,7 @@ import yaml
 
 from alerts.__main__ import BAD_INPUT, DIFFERS, GENERATED, OK, main
 from alerts.render import RESOURCE, RULES
-from alerts.text import Language
+from exporter.model.text import Language
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,9 +59,7 @@ def test_the_runbooks_address_can_be_given_where_rules_are_made(tmp_path, capsys
 
 
 def test_generating_does_not_depend_on_the_process():
-    script = (
-        "from alerts.__main__ import generated; from alerts.tuning import Tuning; from alerts.text import Language\n"
-    )
+    script = "from alerts.__main__ import generated; from alerts.tuning import Tuning; from exporter.model.text import Language\n"
     script += "import hashlib; print(hashlib.sha256(repr(sorted(generated(Tuning(), list(Language)).items())).encode()).hexdigest())"
     outputs = {
         subprocess.run(

@@ -6,9 +6,10 @@ import pytest
 
 from alerts import panel_ids
 from alerts.lookups import bound, lookup
-from alerts.rule import Alert, Component, Group, Recording, RuleError, Severity
-from alerts.text import Text
+from alerts.rule import Alert, Component, Group, Recording, RuleError
 from exporter.catalog import metrics as m
+from exporter.model.finding import Severity
+from exporter.model.text import Text
 from exporter.promql import rate, select, sum_by
 
 

@@ -11,11 +11,12 @@ import pytest
 from alerts import panel_ids
 from alerts.recordings import WINDOW
 from alerts.registry import full_series_metrics, groups
-from alerts.rule import Recording, Severity
+from alerts.rule import Recording
 from alerts.slo import BOUNDS
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.config.settings import Settings
+from exporter.model.finding import Severity
 from exporter.promql import increase, select
 from tests.support import alert_cases
 

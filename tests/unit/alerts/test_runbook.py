@@ -11,12 +11,12 @@ import yaml
 
 from alerts.registry import full_series_metrics, groups
 from alerts.render import runbook_url
-from alerts.text import Language
 from alerts.thresholds import DEFAULTS
 from alerts.tuning import Tuning, read
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import MetricKind
 from exporter.model import Stage
+from exporter.model.text import Language
 
 ROOT = Path(__file__).parents[3]
 FOUND = groups(Tuning())

@@ -7,11 +7,11 @@ import pytest
 from alerts.registry import groups
 from alerts.render import RULES, files
 from alerts.slo import CLASSES
-from alerts.text import Language
 from alerts.thresholds import DEFAULTS
 from alerts.tuning import load, misfits, read
 from exporter.catalog import CATALOG
 from exporter.errors import SettingsError
+from exporter.model.text import Language
 from exporter.promql import vector
 
 

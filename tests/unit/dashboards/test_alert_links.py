@@ -8,9 +8,9 @@ import pytest
 
 from alerts.registry import groups
 from alerts.render import files
-from alerts.text import Language
 from alerts.tuning import Tuning
 from dashboards.definitions import DASHBOARDS
+from exporter.model.text import Language
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels, queries
 from tests.unit.dashboards.test_lint import selectors
 

@@ -8,13 +8,13 @@ import subprocess
 import pytest
 import yaml
 
-from alerts.text import Language
 from dashboards.dashboard import Row
 from dashboards.errors import DashboardError
 from dashboards.panels import Annotation
 from dashboards.panels.panel import Colour
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Language
 from exporter.promql import max_by, since
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, marks
 from tests.support.dashboard_samples import T, panel, small

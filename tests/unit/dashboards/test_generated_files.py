@@ -10,8 +10,8 @@ import sys
 import pytest
 import yaml
 
-from alerts.text import Language
 from dashboards.__main__ import files, main
+from exporter.model.text import Language
 from tests.support.dashboard_queries import GENERATED, LANGUAGES, UIDS, dashboard, panels, queries
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from alerts import panel_ids as ids
-from alerts.text import Language
 from alerts.thresholds import DEFAULTS
 from dashboards.__main__ import main
 from dashboards.dashboard import Row, reject_duplicates, reject_overlaps
@@ -16,6 +15,7 @@ from dashboards.errors import DashboardError
 from dashboards.panels import NumberFormat, column, series, stat, table, time_series
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Language
 from exporter.promql import sum_by
 from tests.support.dashboard_queries import dashboard
 from tests.support.dashboard_samples import SHOWS, TITLE, T, panel, small

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from alerts.text import Language
 from dashboards.dashboard import Row
 from dashboards.definitions import DASHBOARDS
 from dashboards.errors import DashboardError
@@ -13,6 +12,7 @@ from dashboards.panels.field_config import LABELS
 from dashboards.panels.panel import PanelKind, unit_of
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
+from exporter.model.text import Language
 from exporter.promql import rate, select, sum_by
 from tests.support.dashboard_queries import UIDS, panels
 from tests.support.dashboard_queries import dashboard as board_file

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from alerts.text import Language
 from dashboards.__main__ import files, main
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
+from exporter.model.text import Language
 from tests.support import stack_files
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
 

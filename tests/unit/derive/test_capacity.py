@@ -10,7 +10,7 @@ from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, headroom, mean_
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvTokens, Quantity, Window, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
-from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
 from exporter.simulate.scenarios import H100, LLAMA_8B
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
@@ -233,7 +233,7 @@ def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
 
 def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
     crowd = Traffic(rate=12.0, prompt=900, output=300)
-    one = Replica(name="chat", model=LLAMA_8B, traffic=crowd, ranks=((0,), (1,)))
+    one = ReplicaSpec(name="chat", model=LLAMA_8B, traffic=crowd, ranks=((0,), (1,)))
     node = VirtualNode(Scenario(name="crowd", summary="", product=H100, replicas=(one,)), seed=1)
     state = node.live_until(90.0).replicas[0]
     for number, rank in enumerate(node.world.replicas[0].ranks):

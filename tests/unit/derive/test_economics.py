@@ -11,7 +11,7 @@ from exporter.derive import economics
 from exporter.model import EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
 from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
-from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
 from exporter.simulate.scenarios import H100, LLAMA_8B
 from tests.support.builders import card, replica
 from tests.support.records import replace
@@ -346,7 +346,7 @@ def test_a_simulated_node_spends_what_its_cards_drew_on_the_tokens_that_its_engi
 
 
 def test_a_replica_without_clients_idles_all_the_time():
-    quiet = Replica(name="chat", model=LLAMA_8B, traffic=Traffic(rate=1e-6), ranks=((0,),))
+    quiet = ReplicaSpec(name="chat", model=LLAMA_8B, traffic=Traffic(rate=1e-6), ranks=((0,),))
     node = VirtualNode(Scenario(name="quiet", summary="", product=H100, replicas=(quiet,)))
     snapshot = node.live_until(30.0)
     assert snapshot.economics.idle_seconds[node.gpus.uuids[0]] > 25.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from exporter.derive.imbalance import SIGNALS
 from exporter.derive.variance import CARD, RANK, REPLICA, variance_breakdown, variance_breakdowns
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
-from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
 from exporter.simulate.scenarios import H100, LLAMA_8B, find
 from tests.support.builders import card, replica
 from tests.support.records import replace
@@ -265,7 +265,7 @@ FOUR = (12.6, 9.0, 6.7, 3.1)  # the shares that a scheduler gives four ranks
 def two_replicas(name, rates, shares):
     """Two replicas of four ranks, one card each; ``rates`` is what the gateway sends to each."""
     replicas = tuple(
-        Replica(
+        ReplicaSpec(
             name=f"chat-{number}",
             model=LLAMA_8B,
             traffic=replace(SKEW.traffic, rate=rate, shares=shares),
@@ -285,7 +285,7 @@ def lived(name):
             name="group",
             summary="",
             product=H100,
-            replicas=(Replica(name="chat", model=LLAMA_8B, traffic=Traffic(rate=8.0), ranks=((0, 1, 2, 3),)),),
+            replicas=(ReplicaSpec(name="chat", model=LLAMA_8B, traffic=Traffic(rate=8.0), ranks=((0, 1, 2, 3),)),),
             busy_ratio=(1.0, 0.7, 0.6, 0.5, 1.0, 1.0, 1.0, 1.0),
         ),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.model import SourceStatus
-from exporter.model.finding import State
+from exporter.model.finding import VerdictState
 from exporter.runtime.diagnosis import VERDICT_HOLD, Diagnosis
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
@@ -30,31 +30,45 @@ def down_for(reason):
 
 WELL = replica("a", frozen=False)
 FROZEN = replica("a", frozen=True)
-HOLD, BACK = VERDICT_HOLD[State.EJECT], VERDICT_HOLD[State.SERVE]
+HOLD, BACK = VERDICT_HOLD[VerdictState.EJECT], VERDICT_HOLD[VerdictState.SERVE]
 
 
 def test_no_progress_ejects_once_it_has_held():
     assert states((0, WELL), (1, FROZEN), (1 + HOLD - 0.1, FROZEN), (1 + HOLD, FROZEN)) == [
-        State.SERVE, State.SERVE, State.SERVE, State.EJECT,
+        VerdictState.SERVE, VerdictState.SERVE, VerdictState.SERVE, VerdictState.EJECT,
     ]  # fmt: skip
 
 
 def test_one_good_page_does_not_bring_a_replica_back():
     life = [(0, WELL), (1, FROZEN), (1 + HOLD, FROZEN), (10, WELL), (11, FROZEN), (12, WELL), (12 + BACK, WELL)]
-    assert states(*life)[2:] == [State.EJECT, State.EJECT, State.EJECT, State.EJECT, State.SERVE]
+    assert states(*life)[2:] == [
+        VerdictState.EJECT,
+        VerdictState.EJECT,
+        VerdictState.EJECT,
+        VerdictState.EJECT,
+        VerdictState.SERVE,
+    ]
 
 
 def test_after_a_restart_of_the_daemon_nothing_is_ejected_at_once():
-    assert states((0, FROZEN)) == [State.UNKNOWN]
-    assert states((0, FROZEN), (HOLD, FROZEN)) == [State.UNKNOWN, State.EJECT]
+    assert states((0, FROZEN)) == [VerdictState.UNKNOWN]
+    assert states((0, FROZEN), (HOLD, FROZEN)) == [VerdictState.UNKNOWN, VerdictState.EJECT]
 
 
 @pytest.mark.parametrize("reason", ["timeout", "dns", "http_503", "too_large", "hung"])
 def test_an_engine_that_cannot_be_read_is_unknown(reason):
     down = down_for(reason)
-    assert states((0, WELL), (1, down), (60, down)) == [State.SERVE, State.UNKNOWN, State.UNKNOWN]
+    assert states((0, WELL), (1, down), (60, down)) == [
+        VerdictState.SERVE,
+        VerdictState.UNKNOWN,
+        VerdictState.UNKNOWN,
+    ]
 
 
 def test_a_refused_connection_ejects_since_nobody_listens():
     down = down_for("refused")
-    assert states((0, WELL), (1, down), (1 + HOLD, down)) == [State.SERVE, State.SERVE, State.EJECT]
+    assert states((0, WELL), (1, down), (1 + HOLD, down)) == [
+        VerdictState.SERVE,
+        VerdictState.SERVE,
+        VerdictState.EJECT,
+    ]

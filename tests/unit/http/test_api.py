@@ -10,7 +10,7 @@ import pytest
 
 from exporter.http.server.api import HEADER, TOO_OLD, Api
 from exporter.http.server.request import Request
-from exporter.model.finding import Evidence, Finding, Severity, State, Subject, SubjectKind, Verdict, Verdicts
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.text import Text
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
@@ -28,9 +28,15 @@ SNAPSHOT = replace(
     snapshot(cards=(card(0, utilization=0.5), card(1, up=False)), replicas=(replica(HOSTILE), replica("b"))),
     findings=(replace(FINDING, causes=(FINDING,)),),
     verdicts=Verdicts(
-        replicas={HOSTILE: Verdict(State.EJECT, "no_progress", "makes no progress"), "b": Verdict(State.SERVE)},
-        gpus={card(0).facts.uuid: Verdict(State.DRAIN, "xid_95"), card(1).facts.uuid: Verdict(State.UNKNOWN, "lost")},
-        node=Verdict(State.DRAIN, "xid_95"),
+        replicas={
+            HOSTILE: Verdict(VerdictState.EJECT, "no_progress", "makes no progress"),
+            "b": Verdict(VerdictState.SERVE),
+        },
+        gpus={
+            card(0).facts.uuid: Verdict(VerdictState.DRAIN, "xid_95"),
+            card(1).facts.uuid: Verdict(VerdictState.UNKNOWN, "lost"),
+        },
+        node=Verdict(VerdictState.DRAIN, "xid_95"),
     ),
 )
 

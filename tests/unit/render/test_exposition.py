@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.catalog import CATALOG
-from exporter.catalog.spec import CARD, DAEMON, REPLICA, Metric, MetricKind, SeriesSet, Unit
+from exporter.catalog.spec import DAEMON, GPU, REPLICA, Metric, MetricKind, SeriesSet, Unit
 from exporter.errors import CatalogError
 from exporter.model import EngineReading, Histogram, LatencySummary, Quantity, Stage, WindowFigures
 from exporter.render.exposition import MAX_SERIES, ExpositionRenderer
@@ -23,7 +23,7 @@ from tests.support.examples import examples
 
 def metric(**changes):
     values = {
-        "subject": CARD, "noun": "thing", "kind": MetricKind.GAUGE, "help": "A thing.",
+        "subject": GPU, "noun": "thing", "kind": MetricKind.GAUGE, "help": "A thing.",
         "read": lambda s: [(one.labels, 1.5) for one in s.cards],
     }  # fmt: skip
     return Metric(**{**values, **changes})
@@ -207,8 +207,8 @@ def test_names_are_computed_from_subject_noun_unit_and_kind():
         read = {"read": lambda s: []}
         return Metric(subject=subject, noun=noun, kind=kind, unit=unit, help="X.", **read).name
 
-    assert name(CARD, "energy", MetricKind.COUNTER, Unit.JOULES) == "gpu_energy_joules_total"
-    assert name(CARD, "", MetricKind.INFO) == "gpu_info"
+    assert name(GPU, "energy", MetricKind.COUNTER, Unit.JOULES) == "gpu_energy_joules_total"
+    assert name(GPU, "", MetricKind.INFO) == "gpu_info"
     assert name(DAEMON, "build", MetricKind.INFO) == "shardwatch_build_info"
     assert name(REPLICA, "up", MetricKind.GAUGE) == "llm_up"
 

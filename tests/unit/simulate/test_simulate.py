@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from exporter.simulate.gpu import POWER_CAP, SW_THERMAL, Gpu
+from exporter.simulate.gpu import POWER_CAP, SW_THERMAL, SimulatedGpu
 from exporter.simulate.load import Load
-from exporter.simulate.rank_metrics import Histogram, RankMetrics, length_bounds
-from exporter.simulate.records import Replica, Scenario, Traffic
+from exporter.simulate.rank_metrics import HistogramState, RankMetrics, length_bounds
+from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
 from exporter.simulate.scenarios import GIB, H100, LLAMA_8B, SCENARIOS, find
 from exporter.simulate.world import STEP, World
 from tests.support.records import replace
@@ -28,8 +28,10 @@ def ranks(world: World):
     return [rank for replica in world.replicas for rank in replica.ranks]
 
 
-def histograms(metrics: RankMetrics) -> dict[str, Histogram]:
-    return {name: value for name in RankMetrics.__slots__ if isinstance(value := getattr(metrics, name), Histogram)}
+def histograms(metrics: RankMetrics) -> dict[str, HistogramState]:
+    return {
+        name: value for name in RankMetrics.__slots__ if isinstance(value := getattr(metrics, name), HistogramState)
+    }
 
 
 def numbers(world: World) -> list[object]:
@@ -210,7 +212,7 @@ def test_throttle_time_is_the_time_that_its_reason_was_shown() -> None:
 
 
 def test_a_card_at_its_power_limit_slows_down_and_says_so() -> None:
-    card = Gpu(replace(H100, power_limit=400.0), 0, "x")
+    card = SimulatedGpu(replace(H100, power_limit=400.0), 0, "x")
     for step in range(40):
         card.advance(step * STEP, STEP, Load(utilization=1.0, prefill=1.0))
     assert card.reasons & POWER_CAP
@@ -220,7 +222,7 @@ def test_a_card_at_its_power_limit_slows_down_and_says_so() -> None:
 
 
 def test_temperature_follows_power_slowly() -> None:
-    card = Gpu(H100, 0, "x")
+    card = SimulatedGpu(H100, 0, "x")
     cold = card.temperature
     card.advance(STEP, STEP, Load(utilization=1.0, prefill=0.5))
     assert card.temperature - cold < 1.0
@@ -362,7 +364,7 @@ def test_heat_slows_the_whole_group_and_the_victims_draw_less() -> None:
 
 
 def test_a_full_cache_preempts_and_still_loses_no_token() -> None:
-    tight = Replica(
+    tight = ReplicaSpec(
         name="tight",
         model=replace(LLAMA_8B, weights=int(14 * 10**9), max_model_len=8192),
         traffic=Traffic(rate=6.0, output=700, prefixes=60, client_timeout=1e9, cancel_ratio=0.0),
@@ -380,7 +382,7 @@ def test_a_full_cache_preempts_and_still_loses_no_token() -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
-    big = Replica(name="big", model=LLAMA_8B, traffic=Traffic(rate=1.0), ranks=((0,),), memory_fraction=0.2)
+    big = ReplicaSpec(name="big", model=LLAMA_8B, traffic=Traffic(rate=1.0), ranks=((0,),), memory_fraction=0.2)
     with pytest.raises(ValueError, match="does not fit on 1 GPUs"):
         World(Scenario(name="big", summary="", replicas=(big,), product=H100))
 
@@ -391,7 +393,7 @@ def test_an_unknown_scenario_is_refused_with_the_known_names() -> None:
 
 
 def test_a_value_on_a_bound_counts_below_it() -> None:
-    buckets = Histogram((1.0, 2.0))
+    buckets = HistogramState((1.0, 2.0))
     for value in (1.0, 1.5, 2.0, 9.0):
         buckets.observe(value)
     assert buckets.counts == [1, 2, 1]

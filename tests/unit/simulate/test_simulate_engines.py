@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.engines.detect import recognise
 from exporter.model import Quantity, Stage
-from exporter.simulate.engine import PAGE_WRITERS, Engine, read_process_stats
+from exporter.simulate.engine import PAGE_WRITERS, EngineServer, read_process_stats
 from exporter.simulate.node_spec import NodeSpec
 from exporter.simulate.scenarios import find
 from exporter.simulate.world import World
@@ -67,7 +67,7 @@ def test_counters_of_every_page_only_rise():
 @pytest.mark.parametrize(("engine", "path"), [("tgi", "/info"), ("sglang", "/get_server_info")])
 def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, path):
     spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
-    site = Engine(engine, spec.name, NodeSpec(scenario="engines", speed=0.0))
+    site = EngineServer(engine, spec.name, NodeSpec(scenario="engines", speed=0.0))
     assert json.loads(site.respond(path)[1])["version"]
     assert site.respond("/version") is None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from exporter.catalog.spec import CARD, Labels, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import GPU, Labels, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Signal, Snapshot
 
 Which = Mapping[tuple[str, ...], Signal]  # label values → signal
@@ -55,7 +55,7 @@ def gauge(
 ) -> Metric:
     """Declare a gauge of cards; ``labels`` come after the card's."""
     return Metric(
-        subject=CARD, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
+        subject=GPU, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
     )
 
 
@@ -64,7 +64,7 @@ def counter(
 ) -> Metric:
     """Declare a counter of cards; ``labels`` come after the card's."""
     return Metric(
-        subject=CARD,
+        subject=GPU,
         noun=noun,
         kind=MetricKind.COUNTER,
         unit=unit,

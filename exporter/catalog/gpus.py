@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.card_reads import Which, counter, gauge, readings, signal, signals, words
-from exporter.catalog.spec import CARD, NODE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.gpu_reads import Which, counter, gauge, readings, signal, signals, words
+from exporter.catalog.spec import GPU, NODE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
 
 
@@ -136,7 +136,7 @@ _OF_RETIRING = frozenset({*_RETIRED.values(), Signal.RETIRED_PAGES_PENDING})
 
 IDENTITY = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="",
         kind=MetricKind.INFO,
         labels=("name", "pci_bus_id", "serial", "vbios_version", "numa_node"),
@@ -154,7 +154,7 @@ IDENTITY = (
     gauge("up", Unit.NONE, _up, "1 while the GPU answers, 0 while it is lost, hung or in error."),
     gauge("data_age", Unit.SECONDS, _age, "Age of the GPU's newest reading."),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="signal_missing",
         kind=MetricKind.INFO,
         labels=("signal", "reason"),
@@ -165,7 +165,7 @@ IDENTITY = (
         read_full=_missing(unsupported=True),
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="replica",
         kind=MetricKind.INFO,
         labels=("replica", "engine", "model", "rank"),
@@ -292,7 +292,7 @@ HEAT_AND_POWER = (
 
 CLOCKS = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="clock",
         kind=MetricKind.GAUGE,
         unit=Unit.HERTZ,
@@ -310,7 +310,7 @@ CLOCKS = (
         series=SeriesSet.FULL,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="clock_event_active",
         kind=MetricKind.GAUGE,
         labels=("reason",),
@@ -319,7 +319,7 @@ CLOCKS = (
         read=_events,
     ),
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="clock_event",
         kind=MetricKind.COUNTER,
         unit=Unit.SECONDS,
@@ -339,7 +339,7 @@ CLOCKS = (
 
 HEALTH = (
     Metric(
-        subject=CARD,
+        subject=GPU,
         noun="ecc_errors",
         kind=MetricKind.COUNTER,
         labels=("error", "scope"),
@@ -385,4 +385,4 @@ HEALTH = (
     ),
 )
 
-CARDS = (*IDENTITY, *WORK, *MEMORY, *HEAT_AND_POWER, *CLOCKS)
+GPUS = (*IDENTITY, *WORK, *MEMORY, *HEAT_AND_POWER, *CLOCKS)
