@@ -1,6 +1,7 @@
-"""``python -m alerts``: write the rule files and the Alertmanager configuration, or check them against the code.
+"""``shardwatch alerts``: write the rule files and the Alertmanager configuration, or check them against the code.
 
-Exit codes: 0 written or equal, 1 a file differs (with ``--check``), 2 bad usage, or a rejected thresholds or receivers file.
+Exit codes: 0 written or equal, 1 a file differs (with ``--check``) or cannot be written, 2 invalid usage, or a rejected
+thresholds or receivers file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from alerts.tuning import Tuning, load
 from exporter.errors import SettingsError
 from exporter.model.text import Language
 
-OK, DIFFERS, BAD_INPUT = 0, 1, 2
+OK, FAILED, BAD_INPUT = 0, 1, 2
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 GENERATED = Path(__file__).parent / "generated"
 
 
@@ -38,7 +40,7 @@ def generated(
 
 
 def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, str]]:
-    """Return the files that are not what the code makes, and how: missing, differs, or of no use any more."""
+    """Return the files that are not what the code makes, and how: missing, different, or no longer generated."""
     for path, text in wanted.items():
         place = output / path
         if not place.is_file():
@@ -49,11 +51,11 @@ def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, 
     for folder in sorted({(output / path).parent for path in wanted}):
         for place in sorted(folder.glob("*.yaml")):
             if place not in known:
-                yield place.relative_to(output), "is made by nothing any more"
+                yield place.relative_to(output), "is no longer generated"
 
 
 def command(argv: Sequence[str]) -> int:
-    """Run ``shardwatch alerts``: an installed package has no place of its own to write to."""
+    """Run ``shardwatch alerts``; return the exit code.  ``--output`` is required: a package has no directory."""
     return main(argv, "shardwatch alerts", None)
 
 
@@ -62,7 +64,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
     arguments = parser(prog, output).parse_args(argv)
     try:
         tuning = load(arguments.thresholds) if arguments.thresholds else Tuning()
-        tuning = replace(tuning, runbook=arguments.runbook_url or tuning.runbook)
+        tuning = replace(
+            tuning,
+            runbook=arguments.runbook_url or tuning.runbook,
+            dashboards=(arguments.base_url or tuning.dashboards).rstrip("/"),
+        )
         plan = alertmanager.load(arguments.receivers)
     except SettingsError as error:
         print(error, file=sys.stderr)
@@ -71,19 +77,36 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
     wanted = generated(tuning, languages, plan)
     if arguments.check:
         return _check(wanted, arguments.output, prog)
+    try:
+        _write(wanted, arguments.output)
+    except OSError as error:
+        print(f"{prog}: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return FAILED
+    if output is None:
+        for hint in _link_hints(tuning):
+            print(f"{prog}: {hint}", file=sys.stderr)
+    return OK
+
+
+def _write(wanted: Mapping[Path, str], output: Path) -> None:
     for path, text in wanted.items():
-        place = arguments.output / path
+        place = output / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
-    return OK
+
+
+def _link_hints(tuning: Tuning) -> Iterator[str]:
+    """Yield what to add when links of notifications work on this machine only, or not at all."""
+    if urlsplit(tuning.dashboards).hostname in LOOPBACK:
+        yield f"links to dashboards lead to {tuning.dashboards}; --base-url URL sets Grafana's address"
+    if not urlsplit(tuning.runbook).scheme:
+        yield "notifications have no links to the runbook; --runbook-url URL sets its address"
 
 
 def _address(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or any(item in text for item in " \"'{#"):
-        raise argparse.ArgumentTypeError(
-            "must be an address such as https://git.example.org/shardwatch/alerts/runbook.md"
-        )
+        raise argparse.ArgumentTypeError("must be a URL such as https://grafana.example.org")
     return text
 
 
@@ -91,7 +114,7 @@ def _check(wanted: Mapping[Path, str], output: Path, prog: str) -> int:
     wrong = list(differing(wanted, output))
     for path, how in wrong:
         print(f"{output / path} {how}; run {prog}", file=sys.stderr)
-    return DIFFERS if wrong else OK
+    return FAILED if wrong else OK
 
 
 def parser(prog: str, output: Path | None) -> argparse.ArgumentParser:
@@ -108,6 +131,12 @@ def parser(prog: str, output: Path | None) -> argparse.ArgumentParser:
         help="only this language (default: each in a directory of its own)",
     )
     parser.add_argument("--thresholds", metavar="FILE", help="YAML with thresholds, model classes and links")
+    parser.add_argument(
+        "--base-url",
+        type=_address,
+        metavar="URL",
+        help="URL of Grafana, for the links to dashboards (overrides links.dashboards of the thresholds)",
+    )
     parser.add_argument(
         "--runbook-url",
         type=_address,

@@ -11,7 +11,7 @@ from alerts.panel_ids import (
     NODE_OVER_PCIE,
     REPLICA_STRAGGLER,
 )
-from alerts.recordings import CARD, GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
+from alerts.recordings import GENERATED, GPU, MODEL, REPLICA, RUNNING, WAITING, token_rate
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -40,8 +40,8 @@ _GROUP = ("job", "instance", "replica")
 
 def alerts(tuning: Tuning) -> tuple[Alert, ...]:
     """Return the alerts about balance."""
-    cards = (_straggler(), _pcie(tuning), _gpus(tuning), _memory(tuning))
-    return (*cards, _ranks(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
+    gpus = (_straggler(), _pcie(tuning), _gpus(tuning), _memory(tuning))
+    return (*gpus, _ranks(tuning), _replicas(tuning), _not_receiving_traffic(tuning))
 
 
 def _of_replica(group: Expr) -> Expr:
@@ -59,7 +59,7 @@ def _straggler() -> Alert:
     # the others are not (memory_pressure) may be as fast as they are: that takes a measured slowdown.
     found = select(m.GPU_STRAGGLER).equals(1)
     certain = select(m.GPU_STRAGGLER, cause=without_value(Cause.MEMORY_PRESSURE.value)).equals(1)
-    measured = and_on(found, select(m.GPU_STRAGGLER_SLOWDOWN_RATIO), on=(*CARD, "replica"))
+    measured = and_on(found, select(m.GPU_STRAGGLER_SLOWDOWN_RATIO), on=(*GPU, "replica"))
     return Alert(
         name="GpuStraggler",
         severity=Severity.WARNING,

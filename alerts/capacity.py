@@ -161,8 +161,8 @@ def _gone_while_serving(tuning: Tuning) -> Alert:
     fewer = binary(">", gone, now, on=MODEL, group_left=()) | unless(gone, now, on=MODEL)
     # Evaluated when it disappears: a model that is scaled down hours later says nothing about this replica.
     just = over_time("last", select(SERVING.known), "30m")
-    told = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
-    known = aggregate("max", just, by=_PLACE) | aggregate("max", told, by=_PLACE)
+    firing = select(_REPLICA_ALERTS, alertname="ReplicaVanished", severity="critical")  # pending, then firing
+    known = aggregate("max", just, by=_PLACE) | aggregate("max", firing, by=_PLACE)
     for_ = tuning.thresholds.engine_loading.for_
     return Alert(
         name="ReplicaVanished",
@@ -224,9 +224,9 @@ def _model_has_no_replica() -> Alert:
     had = select(LATELY.known)
     watched = sum_by(and_on(had, select(UP).equals(1), on=NODE), *MODEL)
     unknown = sum_by(and_on(had, select(UP).equals(0), on=NODE), *MODEL)
-    told = aggregate("max", select(_MODEL_ALERTS, alertname="ModelHasNoReplica", alertstate="firing"), by=MODEL)
+    firing = aggregate("max", select(_MODEL_ALERTS, alertname="ModelHasNoReplica", alertstate="firing"), by=MODEL)
     used = over_time("last", select(USED.known), "1d") > 0
-    served = unless(and_on(used, watched | told, on=MODEL), unknown, on=MODEL)
+    served = unless(and_on(used, watched | firing, on=MODEL), unknown, on=MODEL)
     return Alert(
         name="ModelHasNoReplica",
         severity=Severity.CRITICAL,

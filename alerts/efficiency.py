@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alerts.panel_ids import EFFICIENCY_COST, EFFICIENCY_IDLE, NODE_UTILIZATION
-from alerts.recordings import CARD, GENERATED, REPLICA, RUNNING, UTILIZATION, WAITING
+from alerts.recordings import GENERATED, GPU, REPLICA, RUNNING, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -32,7 +32,7 @@ def _memory_held_idle(tuning: Tuning) -> Alert:
         name="GpuMemoryHeldIdle",
         severity=Severity.INFO,
         component=Component.GPU,
-        expr=and_on(idle, held, on=CARD),
+        expr=and_on(idle, held, on=GPU),
         for_=limits.idle_share.for_,
         panel=EFFICIENCY_IDLE,
         summary=Text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alerts import lookups
 from alerts.panel_ids import NODE_DEGRADED, NODE_MEMORY, NODE_TEMPERATURE, NODE_THROTTLE
-from alerts.recordings import CARD, REPLICA_INFO, with_replica
+from alerts.recordings import GPU, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -64,7 +64,7 @@ def _hot_without_limit(tuning: Tuning) -> Alert:
         expr=unless(
             over_time("min", select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu"), "2m") > limit.warning,
             select(m.GPU_TEMPERATURE_MARGIN_CELSIUS),
-            on=CARD,
+            on=GPU,
         ),
         for_=limit.for_,
         keep_firing_for="5m",
@@ -104,7 +104,7 @@ def _thermal_throttling(tuning: Tuning) -> Alert:
         name="GpuThermalThrottling",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=and_on(heat > limit.warning, _busy(tuning), on=CARD),
+        expr=and_on(heat > limit.warning, _busy(tuning), on=GPU),
         for_=limit.for_,
         keep_firing_for="5m",
         panel=NODE_THROTTLE,

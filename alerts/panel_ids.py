@@ -17,7 +17,7 @@ class DashboardUid(str, Enum):
     REPLICA = "shardwatch-replica"
     IMBALANCE = "shardwatch-imbalance"
     EFFICIENCY = "shardwatch-efficiency"
-    GPU_HEALTH = "shardwatch-card-health"
+    GPU_HEALTH = "shardwatch-gpu-health"
     SELF = "shardwatch-self"
 
 

@@ -23,7 +23,7 @@ from exporter.promql import (
 )  # fmt: skip
 
 NODE = ("job", "instance")
-CARD = (*NODE, "gpu", "uuid")
+GPU = (*NODE, "gpu", "uuid")
 REPLICA = (*NODE, "replica", "engine", "model")
 MODEL = ("job", "model")
 POOL = (*NODE, "gateway", "kind", "pool")
@@ -38,7 +38,7 @@ RELEASED = select(m.SHARDWATCH_SOURCE_DOWN_INFO, source="driver", reason="releas
 REPLICA_INFO = frozenset({"replica", "engine", "model"})
 
 
-def with_replica(cards: Expr, alert: str) -> Expr:
+def with_replica(gpus: Expr, alert: str) -> Expr:
     """Return the GPUs with the labels of the replica that uses them, where there is one.
 
     The replica of a lost GPU may not be known any more.  Then it is the one of the last 10 minutes, and after that the
@@ -47,13 +47,13 @@ def with_replica(cards: Expr, alert: str) -> Expr:
     now = aggregate("max", select(m.GPU_REPLICA_INFO), without=("rank",))
     recent = aggregate("max", over_time("last", select(m.GPU_REPLICA_INFO), "10m"), without=("rank",))
     own = select(
-        ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(CARD) | REPLICA_INFO),
+        ExternalMetric(name="ALERTS", labels=ALERTS_LABELS | set(GPU) | REPLICA_INFO),
         alertname=alert,
         replica=without_value(""),
     )
-    owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=CARD)
-    owned = binary("*", owners, cards, on=CARD, group_left=())
-    return replace(owned | unless(cards, owners, on=CARD), labels=cards.labels, unit=cards.unit)
+    owners = now | unless(recent | aggregate("max", own, without=_OF_ALERT), now, on=GPU)
+    owned = binary("*", owners, gpus, on=GPU, group_left=())
+    return replace(owned | unless(gpus, owners, on=GPU), labels=gpus.labels, unit=gpus.unit)
 
 
 def without_rank(expr: Expr) -> Expr:
@@ -67,7 +67,7 @@ def token_rate(metric: Metric, window: str = "5m") -> Expr:
 
 
 _UTILIZATION = binary(
-    "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=CARD, group_left=()
+    "*", select(m.GPU_REPLICA_INFO), select(m.GPU_UTILIZATION_RATIO), on=GPU, group_left=()
 ).as_unit(Unit.RATIO)  # fmt: skip
 
 RUNNING = Recording(

@@ -101,9 +101,9 @@ class Alert:
             yield "is a scalar; compare series"
         if self.severity is Severity.CRITICAL and not self.symptom:
             yield "only symptoms may be critical"
-        least = MIN_FOR_SECONDS if self.severity is not Severity.NONE else 0
-        if seconds(self.for_) < least or (self.keep_firing_for and seconds(self.keep_firing_for) < least):
-            yield f"for and keep_firing_for must be at least {least} s, or one failed scrape fires it"
+        min_seconds = MIN_FOR_SECONDS if self.severity is not Severity.NONE else 0
+        if seconds(self.for_) < min_seconds or (self.keep_firing_for and seconds(self.keep_firing_for) < min_seconds):
+            yield f"for and keep_firing_for must be at min_seconds {min_seconds} s, or one failed scrape fires it"
         if RESERVED & set(self.labels):
             yield f"{', '.join(sorted(RESERVED & set(self.labels)))} cannot be set"
         yield from self._text_faults()

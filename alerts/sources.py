@@ -14,7 +14,7 @@ from alerts.panel_ids import (
     SELF_SOURCES,
     SELF_UNASSIGNED,
 )
-from alerts.recordings import CARD, FINISHED, NODE, POOL, RELEASED, REPLICA, WINDOW
+from alerts.recordings import FINISHED, GPU, NODE, POOL, RELEASED, REPLICA, WINDOW
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
@@ -151,7 +151,7 @@ def _gpu_data_stale(tuning: Tuning) -> Alert:
         name="GpuDataStale",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=and_on(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=CARD),
+        expr=and_on(select(m.GPU_DATA_AGE_SECONDS) > limit.warning, select(m.GPU_UP).equals(1), on=GPU),
         for_=limit.for_,
         panel=SELF_GPU_AGES,
         summary=Text(

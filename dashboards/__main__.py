@@ -1,7 +1,7 @@
-"""Write the Grafana dashboards and their provisioning: ``python -m dashboards [--output DIR] [--check]``.
+"""Write the Grafana dashboards and their provisioning: ``shardwatch dashboards --output DIR [--check]``.
 
 The same code gives the same files, byte for byte; ``--check`` writes nothing and fails where they differ. Exit codes: 0
-written or equal, 1 different or invalid, 2 wrong usage, a rejected thresholds file, or the extra ``dashboards`` is not
+written or equal, 1 different, invalid or not writable, 2 invalid usage, a rejected thresholds file, or the extra ``dashboards`` is not
 installed.
 """
 
@@ -111,10 +111,14 @@ def _build(arguments: argparse.Namespace) -> int:
     stale = _stale_files(folders, {os.path.join(arguments.output, path) for path in wanted})
     if arguments.check:
         return _compare(arguments.output, wanted, stale)
-    for path in stale:
-        os.remove(path)
-    for path, text in wanted.items():
-        _write(os.path.join(arguments.output, path), text)
+    try:
+        for path in stale:
+            os.remove(path)
+        for path, text in wanted.items():
+            _write(os.path.join(arguments.output, path), text)
+    except OSError as error:
+        print(f"dashboards: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     print(f"{len(wanted)} files in {arguments.output}")
     return 0
 

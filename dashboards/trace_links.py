@@ -1,7 +1,7 @@
 """Links from a replica's panel to the traces of its requests, in Jaeger's search.
 
 A replica and its traces share a name: the engine's ``OTEL_SERVICE_NAME`` is the replica's name in the daemon's
-configuration. The address of Jaeger is set by ``python -m dashboards --traces URL``.
+configuration. The address of Jaeger is set by ``shardwatch dashboards --traces URL``.
 """
 
 from __future__ import annotations

@@ -156,22 +156,22 @@ def _feishu(given: Given) -> Made:
         _FIRING + '{{ if eq .CommonLabels.severity "critical" }}red{{ else }}orange{{ end }}{{ else }}green{{ end }}'
     )
     header = {"title": {"tag": "plain_text", "content": _TITLE}, "template": colour}
-    card = {"header": header, "elements": [{"tag": "markdown", "content": _MARKDOWN}]}
-    return _robot(given, {"msg_type": "interactive", "card": card})
+    message = {"header": header, "elements": [{"tag": "markdown", "content": _MARKDOWN}]}
+    return _robot(given, {"msg_type": "interactive", "card": message})
 
 
 _ROBOT = (_way("robot_url_file"), _way("adaptor"))
-_NOBODY: frozenset[str] = frozenset()
+_NO_KEYS: frozenset[str] = frozenset()
 CHANNELS: Mapping[str, Channel] = {
     "webhook": Channel(ways=(_way("url"), _way("url_file")), also=_way("bearer_token_file"), make=_webhook),
-    "slack": Channel(ways=(_way("url_file", "channel"),), also=_NOBODY, make=_slack),
-    "pagerduty": Channel(ways=(_way("routing_key_file"),), also=_NOBODY, make=_pagerduty),
+    "slack": Channel(ways=(_way("url_file", "channel"),), also=_NO_KEYS, make=_slack),
+    "pagerduty": Channel(ways=(_way("routing_key_file"),), also=_NO_KEYS, make=_pagerduty),
     "email": Channel(ways=(_way("to", "from", "smarthost"),), also=_way("username", "password_file"), make=_email),
     "wecom": Channel(
         ways=(_way("corp_id", "agent_id", "secret_file"), *_ROBOT), also=_way("to_user", "to_party", "to_tag"), make=_wecom
     ),
-    "dingtalk": Channel(ways=_ROBOT, also=_NOBODY, make=_dingtalk),
-    "feishu": Channel(ways=_ROBOT, also=_NOBODY, make=_feishu),
+    "dingtalk": Channel(ways=_ROBOT, also=_NO_KEYS, make=_dingtalk),
+    "feishu": Channel(ways=_ROBOT, also=_NO_KEYS, make=_feishu),
 }  # fmt: skip
 # What people try to write here, and the key that names a file instead.
 SECRETS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from alerts.rule import Alert, Component, RuleError
 from exporter.model.finding import Severity
 
 NODE = ("job", "instance")
-CARD = (*NODE, "uuid")
+GPU = (*NODE, "uuid")
 REPLICA = (*NODE, "replica")
 MODEL = ("job", "model")
 POOL = ("job", "gateway", "pool")
@@ -23,8 +23,8 @@ _WORSE = {
     Severity.WARNING: (Severity.INFO,),
 }
 # Never inhibited by an alert of their replica: each may be the reason why it is down.
-_WHY_AN_ENGINE_ENDS = frozenset({"CertificateExpires", "EngineRestarting", "ReplicaVanished"})
-_WHY_THE_DAEMON_ENDS = frozenset({"ShardwatchRestarting"})
+_CAUSES_OF_ENGINE_DOWN = frozenset({"CertificateExpires", "EngineRestarting", "ReplicaVanished"})
+_CAUSES_OF_DAEMON_DOWN = frozenset({"ShardwatchRestarting"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def _tiers(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
                 below |= lower
         for equal, names in sorted(by_subject.items()):
             yield Inhibition(
-                why=f"{worse.value} says more than what lies below it",
+                why=f"{worse.value} includes what is less severe",
                 sources=tuple(sorted(names)),
                 targets=tuple(sorted(names)),
                 equal=("alertname", *equal),
@@ -85,34 +85,39 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
         return tuple(sorted({a.name for a in alerts if set(labels) <= a.result_labels and a.name not in left}))
 
     fed = {a.name for a in alerts if a.component is not Component.MONITORING}
-    cards = about("uuid", but={"GpuLost"})
+    gpus = about("uuid", but={"GpuLost"})
     stopped = ("EngineDown", "EngineFrozen", "EngineNoTokens")
-    engines = {*about("replica", but={*stopped, *_WHY_AN_ENGINE_ENDS})} - set(about("uuid"))
+    engines = {*about("replica", but={*stopped, *_CAUSES_OF_ENGINE_DOWN})} - set(about("uuid"))
     engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
-    yield _rule("a card that is gone has no other troubles", ("GpuLost",), cards, CARD)
-    yield _rule("an engine that stands still answers nobody in time", stopped[1:], engines, REPLICA)
-    down = _rule("an engine that is down does nothing else", stopped[:1], (*stopped[1:], *engines), REPLICA)
+    yield _rule("a lost GPU explains its other alerts", ("GpuLost",), gpus, GPU)
+    yield _rule("a replica without progress explains its latency", stopped[1:], engines, REPLICA)
+    down = _rule("an engine that is down explains its other alerts", stopped[:1], (*stopped[1:], *engines), REPLICA)
     yield replace(down, above=Severity.CRITICAL, ends=True)
     yield replace(
         down, above=Severity.WARNING, ends=True, below=_below(Severity.WARNING), targets=tuple(sorted(engines))
     )
-    yield _rule("a model that nobody serves breaks all its promises", ("ModelHasNoReplica",), _burns(alerts), MODEL)
-    feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_WHY_THE_DAEMON_ENDS}))
+    yield _rule("a model without a replica misses all of its SLOs", ("ModelHasNoReplica",), _burns(alerts), MODEL)
+    feeds = fed & set(about(*NODE, but={"ShardwatchDown", "ShardwatchAbsent", *_CAUSES_OF_DAEMON_DOWN}))
     every = fed & set(about("job", but={"ShardwatchAbsent"}))
-    yield replace(_rule("without the daemon its figures are old", ("ShardwatchDown",), feeds, NODE), ends=True)
-    yield replace(_rule("no daemon at all", ("ShardwatchAbsent",), every, ("job",)), ends=True)
-    yield _rule("whoever reads nothing any more", ("ShardwatchBlind",), ("GpuDataStale", "SourceStale"), NODE)
+    yield replace(_rule("without the daemon its metrics are stale", ("ShardwatchDown",), feeds, NODE), ends=True)
+    yield replace(_rule("no daemon is scraped", ("ShardwatchAbsent",), every, ("job",)), ends=True)
     yield _rule(
-        "a driver that does not answer lists no cards", ("GpuDriverUnreadable",), ("GpuCountDecreased",), NODE
+        "a daemon that reads nothing has stale data", ("ShardwatchBlind",), ("GpuDataStale", "SourceStale"), NODE
     )
-    yield _rule("a pool without a backend", ("GatewayPoolDown",), about("pool", but={"GatewayPoolDown"}), POOL)
+    yield _rule("a driver that does not answer lists no GPUs", ("GpuDriverUnreadable",), ("GpuCountDecreased",), NODE)
+    yield _rule(
+        "a pool without a healthy backend explains its errors",
+        ("GatewayPoolDown",),
+        about("pool", but={"GatewayPoolDown"}),
+        POOL,
+    )
     links = ("GpuFabricProblem", "GpuNvlinkDown", "GpuNvlinkErrors")
-    yield _rule("a switch that failed takes the links of all cards with it", ("GpuNvswitchFatal",), links, NODE)
-    yield _rule("a row that cannot be replaced", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), CARD)
+    yield _rule("a failed switch takes the links of all GPUs down", ("GpuNvswitchFatal",), links, NODE)
+    yield _rule("a failed row remap explains a pending one", ("GpuRowRemapFailed",), ("GpuRowRemapPending",), GPU)
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
-    yield _rule("why the cards of a group are unevenly busy", explained, uneven, REPLICA)
-    yield _rule("why the replicas of a model are uneven", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
+    yield _rule("the cause of unevenly utilised GPUs", explained, uneven, REPLICA)
+    yield _rule("the cause of uneven replicas", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
 
 
 def _below(severity: Severity) -> tuple[Severity, ...]:
@@ -145,7 +150,9 @@ def _check(inhibition: Inhibition, alerts: tuple[Alert, ...]) -> None:
 def _check_weight(inhibition: Inhibition, named: dict[str, list[Alert]]) -> None:
     weight = {Severity.NONE: 0, Severity.INFO: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
     for source in inhibition.sources:
-        least = min(weight[a.severity] for a in named[source])
+        min_weight = min(weight[a.severity] for a in named[source])
         for target in inhibition.targets:
-            if source != target and max(weight[a.severity] for a in named[target]) > least:
-                raise RuleError(f"inhibition ({inhibition.why}): {source} would silence {target}, which weighs more")
+            if source != target and max(weight[a.severity] for a in named[target]) > min_weight:
+                raise RuleError(
+                    f"inhibition ({inhibition.why}): {source} would inhibit {target}, which is more severe"
+                )

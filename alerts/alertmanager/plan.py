@@ -9,8 +9,8 @@ from alerts.alertmanager.channels import OLDEST, Made, Need, Version
 from exporter.model.finding import Severity
 
 NOTIFIED = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)  # severities that notify people
-WATCHDOG, NOBODY = "watchdog", "nobody"  # generated receivers
-TAKEN = (WATCHDOG, NOBODY)
+WATCHDOG, NO_RECEIVER = "watchdog", "nobody"  # generated receivers
+TAKEN = (WATCHDOG, NO_RECEIVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alerts.alertmanager.inhibition import Inhibition
-from alerts.alertmanager.plan import NOBODY, NOTIFIED, WATCHDOG, NotificationPlan, NotificationTiming, Span, Team
+from alerts.alertmanager.plan import NO_RECEIVER, NOTIFIED, WATCHDOG, NotificationPlan, NotificationTiming, Span, Team
 from exporter.model.finding import Severity
 
 BUSINESS_HOURS, MAINTENANCE = "business-hours", "maintenance"
@@ -40,7 +40,7 @@ def routing(plan: NotificationPlan) -> dict[str, Any]:
 
 def _watchdog(plan: NotificationPlan) -> dict[str, Any]:
     return {
-        "receiver": WATCHDOG if plan.watchdog else NOBODY,
+        "receiver": WATCHDOG if plan.watchdog else NO_RECEIVER,
         "matchers": ['alertname="Watchdog"', f'severity="{Severity.NONE.value}"'],
         "group_by": ["alertname", "cluster"],
         **_pace(_HEARTBEAT),

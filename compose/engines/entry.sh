@@ -18,7 +18,7 @@ fi
 command -v nvidia-smi >/dev/null 2>&1 \
   || refuse "no nvidia-smi in here: the NVIDIA runtime did not mount the driver; on the host: nvidia-ctk runtime configure --runtime=docker && systemctl restart docker"
 nvidia-smi --list-gpus >/dev/null \
-  || refuse "the driver shows no card; does nvidia-smi work on the host, and do the device_ids in compose.yaml exist there?"
+  || refuse "the driver shows no GPU; does nvidia-smi work on the host, and do the device_ids in compose.yaml exist there?"
 
 command -v "$1" >/dev/null 2>&1 || refuse "this image has no $1; is the service's image the one of compose.yaml?"
 exec "$@"

@@ -22,7 +22,7 @@ from compose.fleet.usage import cpu_seconds, files_mib, get, own_figures, reside
 from compose.native import configuration, servers
 from compose.native.child import Child, running
 
-ORIGINALS = ("healthy", "mixed", "engines")  # scenarios: one, two and several replicas on eight cards
+ORIGINALS = ("healthy", "mixed", "engines")  # scenarios: one, two and several replicas on eight GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +79,18 @@ def fleet(folder: Path, nodes: int, *, interval: str, rules: bool, victoria: boo
     """Run nodes and what scrapes them."""
     with contextlib.ExitStack() as all_of_it:
         address = all_of_it.enter_context(pages(folder, nodes))
-        told: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "global": {"scrape_interval": interval},
             "scrape_configs": [targets.scrape(address, nodes, interval=interval)],
         }
         if rules:
-            told["rule_files"] = [str(configuration.rules("en"))]
+            settings["rule_files"] = [str(configuration.rules("en"))]
         store = all_of_it.enter_context(servers.victoria_metrics(folder)) if victoria else None
         if store:
-            told["remote_write"] = [{"url": f"{store.url}/api/v1/write"}]
-        prometheus = all_of_it.enter_context(servers.prometheus(folder, told, arguments=("--web.enable-admin-api",)))
+            settings["remote_write"] = [{"url": f"{store.url}/api/v1/write"}]
+        prometheus = all_of_it.enter_context(
+            servers.prometheus(folder, settings, arguments=("--web.enable-admin-api",))
+        )
         yield Fleet(address=address, prometheus=prometheus, victoria=store, folder=folder)
 
 
@@ -144,12 +146,12 @@ def stored(found: Fleet) -> dict[str, float]:
         samples += stats["numSamples"]
         series += stats["numSeries"]
     chunks, index = files_mib(snapshot, "chunks/*"), files_mib(snapshot, "index")
-    told = {"samples": samples, "series": series, "chunk_mib": chunks, "index_mib": index}
+    result = {"samples": samples, "series": series, "chunk_mib": chunks, "index_mib": index}
     if found.victoria:
         figures = own_figures(found.victoria.url)
-        told["victoria_rows"] = total(figures, "vm_rows")
-        told["victoria_mib"] = total(figures, "vm_data_size_bytes") / 2**20
-    return told
+        result["victoria_rows"] = total(figures, "vm_rows")
+        result["victoria_mib"] = total(figures, "vm_data_size_bytes") / 2**20
+    return result
 
 
 def as_json(cost: Cost) -> str:

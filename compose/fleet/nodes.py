@@ -56,7 +56,7 @@ class Nodes:
         self._originals = originals
         self._every = every
         self._over = threading.Event()
-        self._server = _Server(("127.0.0.1", port), _handler(originals, count))
+        self._server = _NodeServer(("127.0.0.1", port), _handler(originals, count))
         self.port: int = self._server.server_address[1]
         self._threads = (
             threading.Thread(target=self._server.serve_forever, args=(0.2,)),
@@ -83,7 +83,7 @@ class Nodes:
             self._originals.refresh()
 
 
-class _Server(ThreadingHTTPServer):
+class _NodeServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024  # a scraper may ask for all of them at once
 

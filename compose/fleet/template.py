@@ -1,6 +1,6 @@
 """One daemon's page as the page of any node: what identifies a node is marked once, and filled in per request.
 
-Marked are the cards' UUIDs and serial numbers and the replicas' names, so that no two nodes share a series.  Bus
+Marked are the GPUs' UUIDs and serial numbers and the replicas' names, so that no two nodes share a series.  Bus
 addresses stay: machines of one make have the same.  Filling in costs three replacements in a hundred kilobytes.
 """
 
@@ -26,7 +26,7 @@ class Template:
     def page(self, node: int) -> bytes:
         """Return the page of a node, 0 to MOST_NODES − 1.
 
-        Two nodes have no series in common but those without a card and a replica.
+        Two nodes have no series in common but those without a GPU and a replica.
         """
         if not 0 <= node < MOST_NODES:
             raise ValueError(f"node {node} is not in 0 to {MOST_NODES - 1}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from compose.native import ending
 from compose.native.errors import StackError
-from compose.native.stack import Plan, Stack, problems, stack
+from compose.native.stack import Stack, StackSettings, problems, stack
 
 OK, FAILED, BAD_USAGE = 0, 1, 2
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def _run(plan: Plan, data: Path | None) -> int:
+def _run(plan: StackSettings, data: Path | None) -> int:
     wrong = problems(plan)
     if wrong:
         print("the stack cannot start:", *wrong, sep="\n- ", file=sys.stderr)
@@ -43,7 +43,7 @@ def _run(plan: Plan, data: Path | None) -> int:
     return OK
 
 
-def _say(running: Stack, plan: Plan, folder: Path) -> None:
+def _say(running: Stack, plan: StackSettings, folder: Path) -> None:
     print(f"Shardwatch     {running.demo.url}/metrics   scenario {plan.scenario}")
     print(f"Prometheus     {running.prometheus.url}/alerts")
     print(f"Alertmanager   {running.alertmanager.url}/#/alerts")
@@ -66,8 +66,8 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
     yield chosen.absolute()
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    return Plan(
+def _plan(arguments: argparse.Namespace) -> StackSettings:
+    return StackSettings(
         scenario=arguments.scenario,
         fault_at=arguments.fault_at,
         fault_until=arguments.fault_until,

@@ -43,12 +43,12 @@ def _job(name: str, target: str) -> dict[str, Any]:
 def alertmanager(generated: Path, *, receiver: str) -> dict[str, Any]:
     """Return the generated configuration with every channel led to ``receiver``, the URL of a webhook.
 
-    Routes, groups, inhibitions and texts stay; nobody outside this machine is told of a simulated fault.
+    Routes, groups, inhibitions and texts stay; a simulated fault notifies nobody outside of this machine.
     """
     import yaml  # noqa: PLC0415 - slow to import, and only needed here
 
     found: dict[str, Any] = yaml.safe_load(generated.read_text(encoding="utf-8"))
     found["templates"] = [str(generated.parent.absolute() / name) for name in found.get("templates", ())]
     webhook = {"url": receiver, "send_resolved": True, "max_alerts": 50}
-    found["receivers"] = [{"name": one["name"], "webhook_configs": [webhook]} for one in found["receivers"]]
+    found["receivers"] = [{"name": receiver["name"], "webhook_configs": [webhook]} for receiver in found["receivers"]]
     return found

@@ -1,4 +1,4 @@
-"""Being told to end: what was started is ended in order, once, and nothing is forgotten on the way."""
+"""Stop on a signal: end what was started, in order and once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: somebody closed the terminal
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 def heed(said: str) -> None:
-    """From now on have each of the signals say ``said`` and raise KeyboardInterrupt, the first time."""
+    """Print ``said`` and raise KeyboardInterrupt at the first of the signals."""
 
     def end(*_: Any) -> None:
         # A second Ctrl-C must not break off what ends the servers, or they would stay behind.
@@ -36,12 +36,12 @@ def put_off() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread alone
         yield
         return
-    told: list[int] = []
-    handlers = {number: signal.signal(number, lambda number, _: told.append(number)) for number in ENDING}
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in ENDING}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for late in told:
+        for late in received:
             signal.raise_signal(late)

@@ -1,4 +1,4 @@
-"""What keeps the stack from starting, told to the person at the keyboard."""
+"""Errors of the stack that users can fix."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LOOK = 0.3  # seconds between looks whether all still run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StackSettings:
     """What to start: the scenario and its times in seconds, ports (0: any free one), the files that count."""
 
     scenario: str = "healthy"
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def demo_arguments(self) -> tuple[str, ...]:
-        """What ``shardwatch demo`` is told."""
+        """Return the arguments of ``shardwatch demo``."""
         found = ["--scenario", self.scenario, "--seed", str(self.seed)]
         if self.fault_at is not None:
             found += ["--fault-at", str(self.fault_at)]
@@ -84,7 +84,7 @@ class Stack:
             time.sleep(_LOOK)
 
 
-def problems(plan: Plan) -> list[str]:
+def problems(plan: StackSettings) -> list[str]:
     """Return everything that would keep the plan from starting, each with its cure; nothing is started for it."""
     found = [missing((PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL))]
     found += ports.problems(plan.ports)
@@ -96,13 +96,13 @@ def problems(plan: Plan) -> list[str]:
         (plan.notification_file, AMTOOL, ("check-config",)),
     ):
         if not file.is_file():
-            found.append(f"{file}: no such file; `python -m alerts` writes those that are generated")
+            found.append(f"{file}: no such file; `shardwatch alerts --output DIR` generates it")
         elif checker.path():
             found.append(refusal(checker, *check, str(file)))
     return [problem for problem in found if problem]
 
 
-def _times(plan: Plan) -> list[str]:
+def _times(plan: StackSettings) -> list[str]:
     """Return what the demo would refuse when the others already run."""
     given = {"--fault-at": plan.fault_at, "--fault-until": plan.fault_until}
     found = [
@@ -118,7 +118,7 @@ def _times(plan: Plan) -> list[str]:
 
 
 @contextlib.contextmanager
-def stack(plan: Plan, folder: Path) -> Iterator[Stack]:
+def stack(plan: StackSettings, folder: Path) -> Iterator[Stack]:
     """Start the plan, with data and logs in ``folder``; StackError, nothing left running, when it cannot."""
     wrong = problems(plan)
     if wrong:
@@ -130,14 +130,14 @@ def stack(plan: Plan, folder: Path) -> Iterator[Stack]:
             servers.alertmanager(folder, _notifications(plan, shown), port=plan.alertmanager_port)
         )
         own = f"{ports.LOOPBACK}:{plan.prometheus_port}" if plan.prometheus_port else ""
-        told = configuration.prometheus(
+        settings = configuration.prometheus(
             rules=plan.rule_file, daemon=daemon.address, alertmanager=notifier.address, own=own
         )
-        prometheus = running.enter_context(servers.prometheus(folder, told, port=plan.prometheus_port))
+        prometheus = running.enter_context(servers.prometheus(folder, settings, port=plan.prometheus_port))
         yield Stack(demo=daemon, prometheus=prometheus, alertmanager=notifier, receiver=shown)
 
 
-def _notifications(plan: Plan, receiver: Child) -> Path | Mapping[str, Any]:
+def _notifications(plan: StackSettings, receiver: Child) -> Path | Mapping[str, Any]:
     if plan.alertmanager_config:
         return plan.notification_file  # as its owner wrote it, channels and all
     return configuration.alertmanager(plan.notification_file, receiver=f"{receiver.url}/")

@@ -62,15 +62,15 @@ def read(body: bytes, received: datetime) -> Notification:
     )
 
 
-def is_heartbeat(one: Notification) -> bool:
+def is_heartbeat(notification: Notification) -> bool:
     """Return whether it says only that alerts still come through."""
-    return bool(one.alerts) and all(_name(alert) == HEARTBEAT for alert in one.alerts)
+    return bool(notification.alerts) and all(_name(alert) == HEARTBEAT for alert in notification.alerts)
 
 
 def page(notifications: Sequence[Notification], heartbeat: datetime | None = None) -> str:
     """Return the page, the newest first; ``heartbeat`` is when the last one came."""
     alive = f"{HEARTBEAT} last came {_when(heartbeat)}" if heartbeat else f"{HEARTBEAT} has not come yet"
-    rows = "".join(_notification(one) for one in reversed(notifications))
+    rows = "".join(_notification(notification) for notification in reversed(notifications))
     body = rows or "<p>Nothing yet. Alerts that fire are sent some seconds later.</p>"
     return (
         '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>Notifications</title>'
@@ -81,10 +81,11 @@ def page(notifications: Sequence[Notification], heartbeat: datetime | None = Non
     )
 
 
-def _notification(one: Notification) -> str:
-    alerts = "".join(_alert(alert) for alert in one.alerts)
-    more = f"<p>and {one.left_out} more</p>" if one.left_out else ""
-    return f"<section><time>{_when(one.received)}</time> {html.escape(one.status)}{alerts}{more}</section>"
+def _notification(notification: Notification) -> str:
+    alerts = "".join(_alert(alert) for alert in notification.alerts)
+    more = f"<p>and {notification.left_out} more</p>" if notification.left_out else ""
+    status = html.escape(notification.status)
+    return f"<section><time>{_when(notification.received)}</time> {status}{alerts}{more}</section>"
 
 
 def _when(moment: datetime) -> str:
@@ -188,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/":
             self._answer(200, page(kept, self.server.heartbeat), kind="text/html")
         elif self.path == "/notifications":
-            shown = [{"status": one.status, "alerts": list(one.alerts)} for one in kept]
+            shown = [{"status": notification.status, "alerts": list(notification.alerts)} for notification in kept]
             self._answer(200, json.dumps(shown), kind="application/json")
         elif self.path == "/-/healthy":
             self._answer(200, "ok")

@@ -11,7 +11,7 @@ from alerts.thresholds import Threshold
 from dashboards.no_data_text import EXPORTER_DOWN_TEXT
 from dashboards.panels import grafanalib_types, tables
 from dashboards.panels.field_config import exporter_down_field, link, mappings, steps
-from dashboards.panels.panel import Cell, Colour, Panel, PanelKind, Series
+from dashboards.panels.panel import Cell, Colour, Panel, PanelKind, PanelSeries
 from dashboards.trace_links import trace_link
 from dashboards.variables import DATA_SOURCE
 from exporter.model.text import Language
@@ -42,12 +42,12 @@ def _texts(panel: Panel, language: Language) -> Json:
 def _base(panel: Panel, language: Language) -> Json:
     targets = [_target(panel, place, series, language) for place, series in enumerate(panel.series)]
     if panel.exporter_down is not None:
-        down = Series(expr=panel.exporter_down, legend=EXPORTER_DOWN_TEXT)
+        down = PanelSeries(expr=panel.exporter_down, legend=EXPORTER_DOWN_TEXT)
         targets.append(_target(panel, len(targets), down, language))
     return _texts(panel, language) | {"dataSource": DATA_SOURCE, "targets": targets}
 
 
-def _target(panel: Panel, place: int, series: Series, language: Language) -> core.Target:
+def _target(panel: Panel, place: int, series: PanelSeries, language: Language) -> core.Target:
     trend = series.cell is Cell.TREND
     formats = {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}
     return core.Target(
@@ -234,7 +234,7 @@ def _table(panel: Panel, language: Language) -> core.Panel:
     base = _base(panel, language) | {"transformations": tables.arrange(panel, language)}
     if any(series.cell is Cell.TREND for series in panel.series):
         base["maxDataPoints"] = tables.TREND_POINTS
-    return grafanalib_types.Table(
+    return grafanalib_types.TablePanel(
         **base,
         kind=panel.kind.value,
         options=tables.options(panel, language),

@@ -13,7 +13,7 @@ from alerts import panel_ids
 from alerts.thresholds import Threshold
 from dashboards.errors import DashboardError
 from dashboards.no_data_text import Requires
-from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, PanelKind, Series, ValueMapping
+from dashboards.panels.panel import Cell, DrillDown, NumberFormat, Panel, PanelKind, PanelSeries, ValueMapping
 from exporter.errors import ShardwatchError
 from exporter.model.text import Text
 from exporter.promql import Expr, max_by, sum_by
@@ -99,7 +99,7 @@ def _make(kind: PanelKind, title: Text, description: Text, queries: tuple[Query,
         except (ShardwatchError, AttributeError, KeyError) as error:
             raise DashboardError(f"{title.en}: {error}") from error
         built.append(
-            Series(
+            PanelSeries(
                 expr=expr, legend=query.legend, threshold=query.threshold, number_format=query.number_format, value_mappings=query.value_mappings, cell=query.cell,
                 max_value=query.max_value, dashed=query.dashed, requires=query.requires, decimals=query.decimals,
             )

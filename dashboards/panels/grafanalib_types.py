@@ -35,7 +35,7 @@ class Modern(core.Panel):  # type: ignore[misc]
         return given
 
 
-class Table(Modern):
+class TablePanel(Modern):
     """A table whose columns have cell options."""
 
 

@@ -124,7 +124,7 @@ def unit_of(expr: Expr, number_format: NumberFormat | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class PanelSeries:
     """A query of a panel and the name of its series; in a table, a column."""
 
     expr: Expr
@@ -151,7 +151,7 @@ class Panel:
     kind: PanelKind
     title: Text
     description: Text
-    series: tuple[Series, ...] = ()
+    series: tuple[PanelSeries, ...] = ()
     requires: tuple[Requires, ...] = ()
     width: int = 8
     height: int = 7
@@ -184,11 +184,11 @@ class Panel:
         if self.kind is not PanelKind.TABLE and len(units) > 1:
             raise DashboardError(f"{name}: one axis for {', '.join(sorted(units))}")
 
-    def _check(self, series: Series) -> None:
+    def _check(self, series: PanelSeries) -> None:
         for problem in self._problems(series):
             raise DashboardError(f"{self.title.en}: {problem}")
 
-    def _problems(self, series: Series) -> Iterator[str]:
+    def _problems(self, series: PanelSeries) -> Iterator[str]:
         expr = series.expr
         for said in (series.legend.en, series.legend.zh):
             if not said.strip():

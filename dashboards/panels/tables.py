@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboards.errors import DashboardError
 from dashboards.panels.field_config import label_name, link, mappings, steps
-from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, Series
+from dashboards.panels.panel import Cell, Colour, DrillDown, Panel, PanelSeries
 from exporter.model.text import Language
 
 Json = dict[str, Any]
@@ -106,7 +106,7 @@ def _label(label: str, language: Language) -> Json:
     return {"matcher": {"id": "byName", "options": label_name(label, language)}, "properties": properties}
 
 
-def _column(series: Series, language: Language) -> Json:
+def _column(series: PanelSeries, language: Language) -> Json:
     if series.cell is Cell.TREND:
         return {"matcher": {"id": "byName", "options": series.legend.in_(language)}, "properties": _curve(series)}
     properties: list[Json] = [
@@ -134,7 +134,7 @@ def _cell(cell: Cell) -> Json:
     return {"type": cell.value, "mode": "basic"} if cell is Cell.COLOUR else {"type": cell.value}
 
 
-def _curve(series: Series) -> list[Json]:
+def _curve(series: PanelSeries) -> list[Json]:
     """Return the sparkline without a value: Grafana would print the last one, of a down exporter too."""
     cell = {"type": series.cell.value, "hideValue": True, "drawStyle": "line", "lineWidth": 1, "fillOpacity": 15}
     found: list[Json] = [

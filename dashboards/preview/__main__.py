@@ -84,7 +84,7 @@ def _folder(kept: str | None) -> Iterator[str]:
         yield folder
 
 
-def _recorded(arguments: argparse.Namespace, folder: str) -> recording.Recording:
+def _recorded(arguments: argparse.Namespace, folder: str) -> recording.NodeRecording:
     found = recording.load(folder)
     if found is not None:
         return found
@@ -101,9 +101,9 @@ def _chosen(given: Sequence[str]) -> dict[str, str]:
     return dict(item.split("=", 1) for item in given)
 
 
-def _draw(arguments: argparse.Namespace, recorded: recording.Recording) -> int:
+def _draw(arguments: argparse.Namespace, recorded: recording.NodeRecording) -> int:
     built = drawing.bundle(CACHE)
-    window = plan.Window(
+    window = plan.TimeRange(
         start=recorded.start, end=recorded.end - recording.SCRAPE_SECONDS, scrape=recording.SCRAPE_SECONDS
     )
     known = list(dict.fromkeys(node.scenario for node in recorded.nodes))

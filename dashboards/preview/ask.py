@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.preview.plan import Plan, Request
+from dashboards.preview.plan import PanelQuery, Picture
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ class Client:
 
     url: str
 
-    def ask(self, request: Request) -> Json:
+    def ask(self, request: PanelQuery) -> Json:
         """Return {"result": [...]} or {"error": "..."}."""
         if request.step is None:
             return self._get("query", query=request.expr, time=request.end)
@@ -38,7 +38,7 @@ class Client:
                 return {"error": str(json.loads(error.read()).get("error"))}
 
 
-def answers(client: Client, plan: Plan) -> Json:
+def answers(client: Client, plan: Picture) -> Json:
     """Return everything that is drawn: series by panel and query, annotations, alerts at the end of the window."""
     with ThreadPoolExecutor(4) as pool:
         given = list(pool.map(client.ask, plan.requests))
@@ -59,7 +59,7 @@ def answers(client: Client, plan: Plan) -> Json:
     return {"data": panels, "annotations": marked, "alerts": alerts}
 
 
-def problems(plan: Plan, given: Json) -> list[str]:
+def problems(plan: Picture, given: Json) -> list[str]:
     """Return the queries that Prometheus refused."""
     titles = {str(panel["id"]): panel["title"] for panel in plan.panels}
     return [

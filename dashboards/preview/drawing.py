@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from dashboards.preview.plan import Plan
+from dashboards.preview.plan import Picture
 from dashboards.preview.programs import PreviewError, program
 
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def describe(plan: Plan, given: Json, *, language: str, theme: str, subtitle: str) -> Json:
+def describe(plan: Picture, given: Json, *, language: str, theme: str, subtitle: str) -> Json:
     """Return the JSON that the page draws."""
     request = plan.requests[0]
     return {

@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|([a-z_]\w*))")  # $1 is a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TimeRange:
     """The time range of a picture, in seconds since 1970, and how often Prometheus scraped."""
 
     start: float
@@ -42,7 +42,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PanelQuery:
     """A query of a panel; ``step`` is None for an instant query."""
 
     panel: int
@@ -54,14 +54,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Picture:
     """A picture: the panels in place, the queries, the annotations' queries, and the size in pixels."""
 
     dashboard: Json
     panels: tuple[Json, ...]
-    requests: tuple[Request, ...]
-    annotations: tuple[tuple[Json, Request], ...]
-    alerts: Request
+    requests: tuple[PanelQuery, ...]
+    annotations: tuple[tuple[Json, PanelQuery], ...]
+    alerts: PanelQuery
     chosen: tuple[tuple[str, str], ...]
     width: int
     height: int
@@ -92,7 +92,9 @@ def uids(language: str, folder: str = GENERATED) -> list[str]:
     return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
 
-def plan(dashboard: Json, window: Window, chosen: Mapping[str, Iterable[str]], *, width: int, unfold: bool) -> Plan:
+def plan(
+    dashboard: Json, window: TimeRange, chosen: Mapping[str, Iterable[str]], *, width: int, unfold: bool
+) -> Picture:
     """Return the plan of a dashboard; ``chosen`` holds values of variables, all others are on All."""
     panels = _in_place(dashboard, unfold=unfold)
     values = {
@@ -109,22 +111,22 @@ def plan(dashboard: Json, window: Window, chosen: Mapping[str, Iterable[str]], *
     marks = [annotation for annotation in dashboard["annotations"]["list"] if annotation["enable"]]
     noted = tuple((annotation, _note(annotation, place, window, values)) for place, annotation in enumerate(marks))
     lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
-    return Plan(
+    return Picture(
         dashboard=dashboard, panels=panels, requests=asked, annotations=noted, width=width,
-        alerts=Request(panel=-1, ref="alerts", expr=filled(_ALERTS, values, window, window.scrape), start=window.start,
+        alerts=PanelQuery(panel=-1, ref="alerts", expr=filled(_ALERTS, values, window, window.scrape), start=window.start,
                        end=window.end, step=None),
         chosen=tuple((variable["label"], ", ".join(chosen.get(variable["name"], ())) or "All") for variable in _variables(dashboard)),
         height=lines * (CELL + GAP),
     )  # fmt: skip
 
 
-def step_of(window: Window, points: float) -> float:
+def step_of(window: TimeRange, points: float) -> float:
     """Return the seconds between two points: a round number, not below the scrape interval."""
     least = max(window.seconds / max(points, 1), window.scrape)
     return float(next((nice for nice in _NICE_SECONDS if nice >= least), _NICE_SECONDS[-1]))
 
 
-def filled(expr: str, values: Mapping[str, str], window: Window, step: float) -> str:
+def filled(expr: str, values: Mapping[str, str], window: TimeRange, step: float) -> str:
     """Return a query with variables and Grafana's macros replaced."""
     macros = {
         "__interval": f"{step:g}s",
@@ -155,20 +157,20 @@ def _value(variable: Json, chosen: tuple[str, ...]) -> str:
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
-def _request(panel: Json, target: Json, window: Window, values: Mapping[str, str], width: int) -> Request:
+def _request(panel: Json, target: Json, window: TimeRange, values: Mapping[str, str], width: int) -> PanelQuery:
     pixels = width / GRID * panel["gridPos"]["w"]
     step = step_of(window, panel.get("maxDataPoints") or pixels)
-    return Request(
+    return PanelQuery(
         panel=panel["id"], ref=target["refId"], expr=filled(target["expr"], values, window, step),
         start=window.start, end=window.end, step=None if target["instant"] else step,
     )  # fmt: skip
 
 
-def _note(annotation: Json, place: int, window: Window, values: Mapping[str, str]) -> Request:
+def _note(annotation: Json, place: int, window: TimeRange, values: Mapping[str, str]) -> PanelQuery:
     least = float(annotation["target"]["interval"].removesuffix("s"))
     step = max(window.scrape, step_of(window, 300), least)
     expr = filled(annotation["target"]["expr"], values, window, step)
-    return Request(panel=-1, ref=f"{place}", expr=expr, start=window.start, end=window.end, step=step)
+    return PanelQuery(panel=-1, ref=f"{place}", expr=expr, start=window.start, end=window.end, step=step)
 
 
 def _in_place(dashboard: Json, *, unfold: bool) -> tuple[Json, ...]:

@@ -32,7 +32,7 @@ Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class RecordedNode:
     """A simulated node."""
 
     scenario: str
@@ -45,17 +45,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class NodeRecording:
     """A recording; times are seconds since 1970."""
 
     folder: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[RecordedNode, ...]
     start: float
     fault: float
     end: float
 
 
-def nodes_of(scenario: str) -> tuple[Node, ...]:
+def nodes_of(scenario: str) -> tuple[RecordedNode, ...]:
     """Return a scenario's nodes: as many as it has kinds of software."""
     from exporter.simulate.scenarios import find  # noqa: PLC0415 - only who records needs it
 
@@ -63,7 +63,7 @@ def nodes_of(scenario: str) -> tuple[Node, ...]:
         kinds = len(find(scenario).software)
     except KeyError as error:
         raise PreviewError(str(error.args[0])) from error
-    return tuple(Node(scenario=scenario, number=number) for number in range(max(1, kinds)))
+    return tuple(RecordedNode(scenario=scenario, number=number) for number in range(max(1, kinds)))
 
 
 def record(
@@ -74,7 +74,7 @@ def record(
     fault_at: float,
     language: Language,
     dead: Sequence[str] = (),
-) -> Recording:
+) -> NodeRecording:
     """Run the scenarios' nodes for ``seconds``; faults begin ``fault_at`` seconds after the start.
 
     The daemons of the scenarios in ``dead`` end ``DEAD_SECONDS`` before the end, to show dashboards of a down exporter.
@@ -94,13 +94,13 @@ def record(
             alive.pop(node).send_signal(signal.SIGTERM)
         _live(alive, start + seconds)
         end = time.time()  # before anything is told to end: what has ended has no data
-    made = Recording(folder=folder, nodes=nodes, start=start, fault=start + fault_at, end=end)
+    made = NodeRecording(folder=folder, nodes=nodes, start=start, fault=start + fault_at, end=end)
     with open(os.path.join(folder, "recording.json"), "w", encoding="utf-8") as file:
         json.dump(asdict(made), file)
     return made
 
 
-def _live(daemons: Mapping[Node, Process], until: float) -> None:
+def _live(daemons: Mapping[RecordedNode, Process], until: float) -> None:
     """Wait until a moment; raise PreviewError as soon as a daemon has ended."""
     while True:
         for node, process in daemons.items():
@@ -114,25 +114,25 @@ def _live(daemons: Mapping[Node, Process], until: float) -> None:
         time.sleep(min(left, 1.0))
 
 
-def load(folder: str) -> Recording | None:
+def load(folder: str) -> NodeRecording | None:
     """Return the recording in a directory, None if there is none."""
     try:
         with open(os.path.join(folder, "recording.json"), encoding="utf-8") as file:
             data = json.load(file)
     except FileNotFoundError:
         return None
-    nodes = tuple(Node(**item) for item in data.pop("nodes"))
-    return Recording(**{**data, "folder": folder, "nodes": nodes})
+    nodes = tuple(RecordedNode(**item) for item in data.pop("nodes"))
+    return NodeRecording(**{**data, "folder": folder, "nodes": nodes})
 
 
 @contextlib.contextmanager
-def serving(recording: Recording) -> Iterator[str]:
+def serving(recording: NodeRecording) -> Iterator[str]:
     """Run a Prometheus over a recording, without scraping or evaluating; yield its URL."""
     with _prometheus(recording.folder, {}) as url:
         yield url
 
 
-def _node_command(node: Node, fault_at: float) -> list[str]:
+def _node_command(node: RecordedNode, fault_at: float) -> list[str]:
     return [sys.executable, "-m", "dashboards.preview.node", node.scenario, str(node.number), str(fault_at)]
 
 
@@ -166,7 +166,7 @@ def _child(command: Sequence[str], name: str, *, log: str | None = None) -> Iter
             process.stdout.close()
 
 
-def _address_of(process: Process, node: Node) -> str:
+def _address_of(process: Process, node: RecordedNode) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("metrics"):

@@ -14,7 +14,7 @@ _shtab_shardwatch_check_option_strings=(-h --help --json --language --lang --tim
 _shtab_shardwatch_check_config_option_strings=(-h --help)
 _shtab_shardwatch_config_option_strings=(-h --help --example --schema --reference)
 _shtab_shardwatch_completion_option_strings=(-h --help)
-_shtab_shardwatch_alerts_option_strings=(-h --help --output --check --language --thresholds --runbook-url --receivers)
+_shtab_shardwatch_alerts_option_strings=(-h --help --output --check --language --thresholds --base-url --runbook-url --receivers)
 _shtab_shardwatch_dashboards_option_strings=(-h --help --output --check --language --thresholds --traces)
 _shtab_shardwatch_option_strings=(-h --help --version)
 

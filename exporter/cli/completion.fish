@@ -51,7 +51,7 @@ function _shtab_shardwatch_using
 end
 
 set -g _shtab_shardwatch_commands run demo once check check-config config completion alerts dashboards
-set -g _shtab_shardwatch_opts_with_value --config --fail-on --fault-at --fault-until --lang --language --listen --node --output --receivers --runbook-url --scenario --seed --thresholds --timeout --traces
+set -g _shtab_shardwatch_opts_with_value --base-url --config --fail-on --fault-at --fault-until --lang --language --listen --node --output --receivers --runbook-url --scenario --seed --thresholds --timeout --traces
 
 complete -c shardwatch -e
 complete -c shardwatch -f
@@ -97,6 +97,7 @@ complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l output -xka "(__fi
 complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l check -d 'write nothing; exit with 1 if a file differs'
 complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l language -xka "en zh" -d 'only this language (default: each in a directory of its own)'
 complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l thresholds -xka "(__fish_complete_path (commandline -ct))" -d 'YAML with thresholds, model classes and links'
+complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l base-url -x -d 'URL of Grafana, for the links to dashboards (overrides links.dashboards of the thresholds)'
 complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l runbook-url -x -d 'URL of runbook.md (overrides links.runbook of the thresholds)'
 complete -c shardwatch -n '_shtab_shardwatch_using alerts' -l receivers -xka "(__fish_complete_path (commandline -ct))" -d 'YAML that says who is notified, and how (default: the receivers.yaml of the package)'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a dashboards -d 'write the Grafana dashboards (needs the extra `dashboards`)'

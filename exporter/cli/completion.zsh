@@ -37,6 +37,7 @@ _shtab_shardwatch_alerts_options=(
   "--check[write nothing\; exit with 1 if a file differs]"
   "--language[only this language (default\: each in a directory of its own)]:language:(en zh)"
   "--thresholds[YAML with thresholds, model classes and links]:FILE:_files"
+  "--base-url[URL of Grafana, for the links to dashboards (overrides links.dashboards of the thresholds)]:URL:"
   "--runbook-url[URL of runbook.md (overrides links.runbook of the thresholds)]:URL:"
   "--receivers[YAML that says who is notified, and how (default\: the receivers.yaml of the package)]:FILE:_files"
 )

@@ -174,7 +174,7 @@ ALERTS = CommandHelp(
     examples=(("shardwatch alerts --output DIR --language en", "rules and Alertmanager configuration in English"),),
     exit_codes=(
         ("0", "written, or equal with --check"),
-        ("1", "a file differs, with --check"),
+        ("1", "a file differs, with --check, or cannot be written"),
         ("2", "invalid usage, thresholds or receivers"),
     ),
 )
@@ -185,7 +185,7 @@ DASHBOARDS = CommandHelp(
     examples=(("shardwatch dashboards --output DIR --language en", "dashboards in English"),),
     exit_codes=(
         ("0", "written, or equal with --check"),
-        ("1", "a file differs, with --check"),
+        ("1", "a file differs, with --check, or cannot be written"),
         ("2", "invalid usage or thresholds, or the extra is not installed"),
     ),
 )

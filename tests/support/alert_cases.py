@@ -1,7 +1,7 @@
 """Tables of cases for alerts (tests/rules/alerts/*.yaml) become promtool unit tests.
 
 A case is a sentence, the series that Prometheus would have scraped, and how many alerts of the name must be firing
-at which time.  ``CARD``, ``REPLICA`` and so on stand for the labels that every series of the kind carries.  What a
+at which time.  ``GPU``, ``REPLICA`` and so on stand for the labels that every series of the kind carries.  What a
 table may name is checked against the catalogue, so that a misspelt series cannot make an alert silent.
 """
 
@@ -26,7 +26,7 @@ TABLES = Path(__file__).parents[1] / "rules" / "alerts"
 TARGET = {"job": "shardwatch", "instance": "n1:9853"}
 MACROS = {
     "TARGET": TARGET,
-    "CARD": {**TARGET, "gpu": "3", "uuid": "GPU-3"},
+    "GPU": {**TARGET, "gpu": "3", "uuid": "GPU-3"},
     "CARD4": {**TARGET, "gpu": "4", "uuid": "GPU-4"},
     "REPLICA": {**TARGET, "replica": "chat-a", "engine": "vllm", "model": "llama"},
     "REPLICA_B": {**TARGET, "replica": "chat-b", "engine": "vllm", "model": "llama"},

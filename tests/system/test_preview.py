@@ -19,7 +19,7 @@ from dashboards.preview import ask, drawing, plan, programs, recording
 from exporter.model.text import Language
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
 
-WINDOW = plan.Window(start=1_000_000.0, end=1_000_600.0, scrape=2.0)
+WINDOW = plan.TimeRange(start=1_000_000.0, end=1_000_600.0, scrape=2.0)
 
 
 def made(uid="shardwatch-node", language="en", *, chosen=None, width=1600, unfold=True):
@@ -83,7 +83,7 @@ def test_a_dashboard_that_was_never_generated_says_how_to_make_it(tmp_path):
     [(600, 800, 2, 2), (600, 100, 2, 10), (3600, 720, 5, 5), (86400, 500, 5, 300)],
 )
 def test_the_step_is_round_and_never_below_a_scrape(seconds, points, scrape, step):
-    window = plan.Window(start=0.0, end=float(seconds), scrape=float(scrape))
+    window = plan.TimeRange(start=0.0, end=float(seconds), scrape=float(scrape))
     assert plan.step_of(window, points) == step
 
 
@@ -208,7 +208,7 @@ def test_a_recording_is_read_back_as_it_was_written(tmp_path):
     }
     (tmp_path / "recording.json").write_text(json.dumps(data))
     found = recording.load(str(tmp_path))
-    assert found.nodes == (recording.Node(scenario="heat"),) and found.folder == str(tmp_path)
+    assert found.nodes == (recording.RecordedNode(scenario="heat"),) and found.folder == str(tmp_path)
 
 
 def test_every_picture_says_that_it_is_not_grafana():

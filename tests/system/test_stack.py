@@ -19,7 +19,7 @@ import pytest
 from compose.native import configuration, ports, servers
 from compose.native.errors import StackError
 from compose.native.programs import ALERTMANAGER, Program
-from compose.native.stack import Plan, problems, stack
+from compose.native.stack import StackSettings, problems, stack
 from tests.support.tools import tool
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -53,7 +53,9 @@ def children():
 
 def test_everything_that_is_wrong_is_said_at_once(taken, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = problems(Plan(scenario="hot", prometheus_port=taken, demo_port=70000, rules=tmp_path / "none.yaml"))
+    said = problems(
+        StackSettings(scenario="hot", prometheus_port=taken, demo_port=70000, rules=tmp_path / "none.yaml")
+    )
     text = "\n".join(said)
     assert "prometheus, promtool, prometheus-alertmanager, amtool" in text
     assert "apt-get install --no-install-recommends prometheus prometheus-alertmanager" in text
@@ -72,7 +74,7 @@ def test_everything_that_is_wrong_is_said_at_once(taken, monkeypatch, tmp_path):
     ],
 )
 def test_times_that_cannot_be_are_refused_before_anything_runs(times, said):
-    (problem,) = problems(Plan(**times))
+    (problem,) = problems(StackSettings(**times))
     assert said in problem
 
 
@@ -97,7 +99,7 @@ def test_rules_that_promtool_refuses_are_not_loaded(tmp_path):
     all_programs()
     rules = tmp_path / "rules.yaml"
     rules.write_text("groups: [{name: a, rules: [{alert: A, expr: 'up =='}]}]\n")
-    (said,) = problems(Plan(rules=rules))
+    (said,) = problems(StackSettings(rules=rules))
     assert "promtool check rules" in said
     assert "unexpected end of input" in said
 
@@ -106,7 +108,7 @@ def test_a_configuration_that_amtool_refuses_is_not_loaded(tmp_path):
     all_programs()
     config = tmp_path / "alertmanager.yaml"
     config.write_text("route: {receiver: nobody}\nreceivers: []\n")
-    (said,) = problems(Plan(alertmanager_config=config))
+    (said,) = problems(StackSettings(alertmanager_config=config))
     assert "amtool check-config" in said
     assert "undefined receiver" in said
 
@@ -114,7 +116,7 @@ def test_a_configuration_that_amtool_refuses_is_not_loaded(tmp_path):
 def test_what_is_generated_is_accepted():
     all_programs()
     for language in ("en", "zh"):
-        assert problems(Plan(language=language)) == []
+        assert problems(StackSettings(language=language)) == []
 
 
 def test_nobody_outside_is_told_of_a_simulated_fault(tmp_path):
@@ -159,7 +161,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
 def test_a_refused_configuration_ends_what_already_runs(tmp_path, monkeypatch):
     all_programs()
     monkeypatch.setattr(configuration, "prometheus", lambda **_: {"scrape_configs": [{"job_name": 1, "nonsense": 2}]})
-    with pytest.raises(StackError, match="nonsense"), stack(Plan(), tmp_path):
+    with pytest.raises(StackError, match="nonsense"), stack(StackSettings(), tmp_path):
         pass
     assert (tmp_path / "demo.log").exists()
     assert children() == set()
@@ -178,7 +180,7 @@ def test_prometheus_is_told_to_watch_itself_where_its_port_is_known(tmp_path):
 @pytest.mark.slow
 def test_what_prometheus_notices_reaches_the_page_of_notifications(tmp_path):
     all_programs()
-    with stack(Plan(scenario="heat", fault_at=2.0), tmp_path) as running:
+    with stack(StackSettings(scenario="heat", fault_at=2.0), tmp_path) as running:
         deadline = time.monotonic() + 60
         page = ""
         while "Watchdog" not in page and time.monotonic() < deadline:

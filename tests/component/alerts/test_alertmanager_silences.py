@@ -28,7 +28,7 @@ def test_an_inhibition_that_names_an_alert_that_is_gone_is_refused():
 
 def test_nothing_that_pages_is_silenced_by_what_does_not():
     weaker = [replace(a, severity=Severity.WARNING) if a.name == "EngineFrozen" else a for a in every_alert()]
-    with pytest.raises(RuleError, match="EngineFrozen would silence .*, which weighs more"):
+    with pytest.raises(RuleError, match="EngineFrozen would inhibit .*, which is more severe"):
         inhibition.inhibitions(weaker)
 
 
@@ -56,23 +56,23 @@ def test_what_explains_another_alert_fires_no_later_than_it():
     assert judged > 30
 
 
-CARD = {"job": "j", "instance": "n1", "gpu": "3", "uuid": "GPU-3"}
-OTHER = {**CARD, "gpu": "4", "uuid": "GPU-4"}
+GPU = {"job": "j", "instance": "n1", "gpu": "3", "uuid": "GPU-3"}
+OTHER = {**GPU, "gpu": "4", "uuid": "GPU-4"}
 REPLICA = {"job": "j", "instance": "n1", "replica": "a", "engine": "vllm", "model": "m"}
 POSTED = {
     # what fires, and whether it may be told
-    "lost": ({"alertname": "GpuLost", "severity": "critical", **CARD}, True),
-    "xid of the lost GPU": ({"alertname": "GpuXidResetNode", "severity": "warning", "xid": "79", **CARD}, False),
-    "heat of the lost GPU": ({"alertname": "GpuHot", "severity": "warning", **CARD}, False),
+    "lost": ({"alertname": "GpuLost", "severity": "critical", **GPU}, True),
+    "xid of the lost GPU": ({"alertname": "GpuXidResetNode", "severity": "warning", "xid": "79", **GPU}, False),
+    "heat of the lost GPU": ({"alertname": "GpuHot", "severity": "warning", **GPU}, False),
     "heat of another GPU": ({"alertname": "GpuHot", "severity": "warning", **OTHER}, True),
-    "heat of that GPU elsewhere": ({"alertname": "GpuHot", "severity": "warning", **CARD, "instance": "n2"}, True),
+    "heat of that GPU elsewhere": ({"alertname": "GpuHot", "severity": "warning", **GPU, "instance": "n2"}, True),
     "frozen": ({"alertname": "EngineFrozen", "severity": "critical", **REPLICA}, True),
     "failing because frozen": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA}, False),
     "failing elsewhere": ({"alertname": "HighErrorRatio", "severity": "critical", "window": "5m", **REPLICA, "replica": "b"}, True),
     "failing elsewhere, milder": ({"alertname": "HighErrorRatio", "severity": "warning", "window": "5m", **REPLICA, "replica": "b"}, False),
     "an expired certificate": ({"alertname": "CertificateExpires", "severity": "warning", **REPLICA}, True),
     "daemon down": ({"alertname": "ShardwatchDown", "severity": "critical", "job": "j", "instance": "n9"}, True),
-    "GPU lost where the daemon is down": ({"alertname": "GpuLost", "severity": "critical", **CARD, "instance": "n9"}, False),
+    "GPU lost where the daemon is down": ({"alertname": "GpuLost", "severity": "critical", **GPU, "instance": "n9"}, False),
     "engine down where the daemon is down": ({"alertname": "EngineDown", "severity": "critical", **REPLICA, "instance": "n9"}, False),
     "the daemon restarts": ({"alertname": "ShardwatchRestarting", "severity": "warning", "job": "j", "instance": "n9"}, True),
     "Prometheus on that machine": ({"alertname": "RulesFail", "severity": "warning", "job": "prometheus", "instance": "n9"}, True),
@@ -85,7 +85,7 @@ POSTED = {
     "uneven because one is forgotten": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "f"}, False),
     "uneven replicas of another model": ({"alertname": "ReplicasUneven", "severity": "warning", "job": "j", "model": "g"}, True),
     "a switch failed": ({"alertname": "GpuNvswitchFatal", "severity": "critical", "job": "j", "instance": "s", "pci_bus_id": "0000:c1:00", "sxid": "24007"}, True),
-    "a link of that node": ({"alertname": "GpuNvlinkDown", "severity": "warning", **CARD, "instance": "s"}, False),
+    "a link of that node": ({"alertname": "GpuNvlinkDown", "severity": "warning", **GPU, "instance": "s"}, False),
     "a GPU of that node is lost": ({"alertname": "GpuLost", "severity": "critical", **OTHER, "instance": "s"}, True),
     "a link elsewhere": ({"alertname": "GpuNvlinkDown", "severity": "warning", **OTHER}, True),
     "watchdog": ({"alertname": "Watchdog", "severity": "none"}, True),

@@ -30,7 +30,7 @@ ALERT = {
     "annotations": {
         "summary": "Card 7 is lost",
         "description": "It fell off the bus.",
-        "dashboard_url": "http://localhost:3000/d/shardwatch-card-health",
+        "dashboard_url": "http://localhost:3000/d/shardwatch-gpu-health",
         "runbook_url": "javascript:alert(1)",
     },
     "startsAt": "2026-11-21T12:00:00Z",
@@ -61,7 +61,7 @@ def test_a_notification_is_shown_with_its_alert_and_dashboard(port):
     status, page, headers = ask(port, "GET", "/")
     assert status == 200
     assert "GpuLost" in page and "Card 7 is lost" in page and "gpu=7" in page
-    assert 'href="http://localhost:3000/d/shardwatch-card-health"' in page
+    assert 'href="http://localhost:3000/d/shardwatch-gpu-health"' in page
     assert headers["Content-Security-Policy"].startswith("default-src 'none'")
     _, shown, _ = ask(port, "GET", "/notifications")
     assert [item["alerts"][0]["labels"]["alertname"] for item in json.loads(shown)] == ["GpuLost"]

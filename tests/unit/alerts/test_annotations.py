@@ -21,7 +21,7 @@ FOUND = groups(Tuning())
 ALERTS = [alert for group in FOUND for alert in group.alerts()]
 
 
-GPU = alert_cases.MACROS["CARD"]
+GPU = alert_cases.MACROS["GPU"]
 REPLICA = alert_cases.MACROS["REPLICA"]
 BACKEND = 'POOL,backend="b1"'
 FROZEN = {"llm_frozen{REPLICA}": "1x20"}
@@ -31,23 +31,23 @@ GATEWAY = {
     f'gateway_request_share_ratio{{{BACKEND},window="1m"}}': "0.49x20",
 }
 XID_79 = {
-    'gpu_xid_last_timestamp_seconds{CARD,xid="79",source="nvml+kernel_log"}': "0x20",
-    'gpu_xid_action_info{CARD,xid="79",class="reset_node",action="reboot_node",meaning="GPU has fallen off the bus"}': "1x20",
+    'gpu_xid_last_timestamp_seconds{GPU,xid="79",source="nvml+kernel_log"}': "0x20",
+    'gpu_xid_action_info{GPU,xid="79",class="reset_node",action="reboot_node",meaning="GPU has fallen off the bus"}': "1x20",
 }
 OLDER_XID = {
-    'gpu_xid_last_timestamp_seconds{CARD,xid="31",source="nvml"}': "-600x20",
-    'gpu_xid_action_info{CARD,xid="31",class="application",action="restart_app",meaning="memory fault"}': "1x20",
+    'gpu_xid_last_timestamp_seconds{GPU,xid="31",source="nvml"}': "-600x20",
+    'gpu_xid_action_info{GPU,xid="31",class="application",action="restart_app",meaning="memory fault"}': "1x20",
 }
 OWNED = {'gpu_replica_info{OWNS,rank="0"}': "1x20"}
 # alert, its labels beside severity and component, series, description in English, description in Chinese
 DESCRIPTIONS = {
     "a lost GPU that nobody used": (
-        "GpuLost", GPU, {"gpu_up{CARD}": "0x20"},
+        "GpuLost", GPU, {"gpu_up{GPU}": "0x20"},
         "The GPU (GPU-3) has not answered for 1 minute.",
         "该卡（GPU-3）已有 1 分钟无应答。",
     ),
     "a lost GPU with cause, harm and traffic": (
-        "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{CARD}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
+        "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{GPU}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
         ("The GPU (GPU-3) has not answered for 1 minute. It served replica chat-a. XID 79: GPU has fallen off the bus; "
         "recommended action: reboot_node. The replica is frozen: it has requests and makes no progress. Requests waiting: 18. "
         "Gateway edge still sends it 49% of the requests of pool llama."),
@@ -55,7 +55,7 @@ DESCRIPTIONS = {
         "该副本已冻结：有请求但没有任何进展。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
     ),
     "a frozen replica and the GPU that it lost": (
-        "EngineFrozen", REPLICA, {**FROZEN, **QUEUE, **GATEWAY, **OWNED, "gpu_up{CARD}": "0x20", "gpu_up{CARD4}": "1x20"},
+        "EngineFrozen", REPLICA, {**FROZEN, **QUEUE, **GATEWAY, **OWNED, "gpu_up{GPU}": "0x20", "gpu_up{CARD4}": "1x20"},
         ("Requests are running and no counter of the engine moves. It does not recover by itself. Its GPU 3 is lost. "
         "Requests running: 31. Requests waiting: 18. Gateway edge still sends it 49% of the requests of pool llama."),
         ("有请求在运行，但引擎的所有计数器都不再变化。它不会自行恢复。其 3 号卡已掉卡。运行中的请求：31。排队的请求：18。"
@@ -72,14 +72,14 @@ DESCRIPTIONS = {
     ),
     "a straggler with its slowdown": (
         "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "thermal"},
-        {'gpu_straggler{CARD,replica="chat-a",cause="thermal"}': "1x20", 'gpu_straggler_slowdown_ratio{CARD,replica="chat-a"}': "1.31x20",
-         'gpu_temperature_celsius{CARD,sensor="gpu"}': "91x20"},
+        {'gpu_straggler{GPU,replica="chat-a",cause="thermal"}': "1x20", 'gpu_straggler_slowdown_ratio{GPU,replica="chat-a"}': "1.31x20",
+         'gpu_temperature_celsius{GPU,sensor="gpu"}': "91x20"},
         ("GPU 3 (GPU-3) is the straggler of its group (cause: thermal). It needs 1.31 times as long as its peers for the same work. "
         "Current temperature: 91 °C."),
         "3 号卡（GPU-3）拖慢了整组（原因：thermal）。完成同样的工作，耗时是同组其他卡的 1.31 倍。当前温度 91 °C。",
     ),
     "an XID without advice": (
-        "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{CARD,xid="79",source="nvml+kernel_log"}': "0x20"},
+        "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{GPU,xid="79",source="nvml+kernel_log"}': "0x20"},
         "XID 79 occurred 10m 0s ago (GPU-3).",
         "10m 0s 前出现 XID 79（GPU-3）。",
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts.__main__ import BAD_INPUT, DIFFERS, GENERATED, OK, main
+from alerts.__main__ import BAD_INPUT, FAILED, GENERATED, OK, command, main
 from alerts.render import RESOURCE, RULES
 from exporter.model.text import Language
 
@@ -28,11 +28,11 @@ def test_a_file_that_differs_or_is_missing_or_is_left_over_is_named(tmp_path, ca
     (tmp_path / "en" / RULES).write_text("groups: []\n")
     (tmp_path / "en" / RESOURCE).unlink()
     (tmp_path / "en" / "old.yaml").write_text("")
-    assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == DIFFERS
+    assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == FAILED
     said = capsys.readouterr().err
     assert "rules.yaml differs" in said
     assert "prometheusrule.yaml is missing" in said
-    assert "old.yaml is made by nothing" in said
+    assert "old.yaml is no longer generated" in said
 
 
 def test_a_refused_thresholds_file_writes_nothing(tmp_path, capsys):
@@ -55,7 +55,34 @@ def test_the_runbooks_address_can_be_given_where_rules_are_made(tmp_path, capsys
     for bad in ("alerts/runbook.md", "https://a b/", "ftp://a/b"):
         with pytest.raises(SystemExit):
             main(["--output", str(tmp_path), "--runbook-url", bad])
-    assert "must be an address" in capsys.readouterr().err
+    assert "must be a URL" in capsys.readouterr().err
+
+
+def test_the_address_of_grafana_can_be_given_where_rules_are_made(tmp_path):
+    assert main(["--output", str(tmp_path), "--lang", "en", "--base-url", "https://grafana.example.org/"]) == OK
+    rules = (tmp_path / "en" / RULES).read_text()
+    assert "dashboard_url: https://grafana.example.org/d/shardwatch-" in rules
+    assert "localhost" not in rules
+
+
+def test_the_installed_command_says_which_links_do_not_work_elsewhere(tmp_path, capsys):
+    assert command(["--output", str(tmp_path), "--language", "en"]) == OK
+    hints = capsys.readouterr().err.splitlines()
+    assert [word for hint in hints for word in hint.split() if word.startswith("--")] == [
+        "--base-url",
+        "--runbook-url",
+    ]
+    links = ["--base-url", "https://grafana.example.org", "--runbook-url", "https://wiki.example.org/runbook.md"]
+    assert command(["--output", str(tmp_path), "--language", "en", *links]) == OK
+    assert capsys.readouterr().err == ""
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    place = tmp_path / "file"
+    place.write_text("")
+    assert command(["--output", str(place)]) == FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("shardwatch alerts: cannot write ") and line.endswith(": Not a directory")
 
 
 def test_generating_does_not_depend_on_the_process():

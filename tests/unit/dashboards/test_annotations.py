@@ -32,7 +32,7 @@ MARKED = {
     "shardwatch-replica": DAEMON | {"Engine restarts"},
     "shardwatch-imbalance": DAEMON | {"Engine restarts", "Gateway restarts"},
     "shardwatch-efficiency": DAEMON | {"Engine restarts"},
-    "shardwatch-card-health": DAEMON | {"Engine restarts"},
+    "shardwatch-gpu-health": DAEMON | {"Engine restarts"},
     "shardwatch-self": DAEMON | {"Engine restarts", "Configuration reloads"},
 }
 

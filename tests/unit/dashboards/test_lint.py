@@ -34,15 +34,15 @@ EXCLUSIONS = {
     ("target-rate-interval", "zh", "shardwatch-fleet", "ITL SLO 达成率"): "of the whole chosen time",
     **{
         ("template-instance", "*", uid, "-"): "by GPU: a thousand nodes would put 8,000 series into each panel"
-        for uid in ("shardwatch-node", "shardwatch-card-health")
+        for uid in ("shardwatch-node", "shardwatch-gpu-health")
     },
     **{
         ("target-counter-agg", language, uid, title): "a level since the reset, or a counter younger than the range"
         for language, uid, title in (
             ("en", "shardwatch-fleet", "Nodes by severity"),
             ("zh", "shardwatch-fleet", "节点（最严重在前）"),
-            ("en", "shardwatch-card-health", "GPU problems"),
-            ("zh", "shardwatch-card-health", "各卡的问题"),
+            ("en", "shardwatch-gpu-health", "GPU problems"),
+            ("zh", "shardwatch-gpu-health", "各卡的问题"),
             ("en", "shardwatch-node", "XIDs in the selected time range"),
             ("zh", "shardwatch-node", "所选时间内的 XID"),
         )

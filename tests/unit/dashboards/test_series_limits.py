@@ -70,7 +70,7 @@ def test_a_dashboard_of_all_nodes_draws_few_curves_over_a_thousand(uid):
     assert sum(kept(item.expr) == TOP_N for _, item in curves(shown)) >= 3
 
 
-@pytest.mark.parametrize("uid", ["shardwatch-node", "shardwatch-card-health"])
+@pytest.mark.parametrize("uid", ["shardwatch-node", "shardwatch-gpu-health"])
 def test_a_dashboard_of_gpus_draws_the_curves_of_one_node_until_more_are_chosen(uid):
     shown = next(shown_dashboard for shown_dashboard in DASHBOARDS if shown_dashboard.uid.value == uid)
     assert shown.per_gpu

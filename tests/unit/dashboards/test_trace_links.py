@@ -53,8 +53,8 @@ def test_without_jaeger_there_are_none_and_the_links_to_dashboards_stay():
     before = dashboard("shardwatch-replica")
     after = with_jaeger_url(before, "")
     assert "/search?service=" not in json.dumps(after)
-    assert json.dumps(after).count("/d/shardwatch-card-health?") == json.dumps(before).count(
-        "/d/shardwatch-card-health?"
+    assert json.dumps(after).count("/d/shardwatch-gpu-health?") == json.dumps(before).count(
+        "/d/shardwatch-gpu-health?"
     )
     assert with_jaeger_url(before, JAEGER_URL) == before
 

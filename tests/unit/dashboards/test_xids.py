@@ -62,7 +62,7 @@ def test_what_happened_before_the_chosen_time_is_not_there(promtool, tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_first_event_of_a_code_is_a_cell_of_gpu_health_at_its_moment_alone(promtool, tmp_path, language):
-    target, _ = panel("shardwatch-card-health", CARD_TITLES[language], language)["targets"]
+    target, _ = panel("shardwatch-gpu-health", CARD_TITLES[language], language)["targets"]
     series = {events(94): "_x36 1x60", last(94): "_x36 180x60"}
     cells = {
         minute: answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute) for minute in (2, 3, 4, 6)
@@ -75,7 +75,7 @@ def test_the_first_event_of_a_code_is_a_cell_of_gpu_health_at_its_moment_alone(p
 def test_both_dashboards_name_the_same_codes_as_those_that_take_a_gpu_out_of_use(language):
     said = panel("shardwatch-node", NODE_TITLES[language], language)["description"]
     assert {int(code) for code in re.findall(r"\d+", said)} == FATAL
-    said = panel("shardwatch-card-health", CARD_TITLES[language], language)["description"]
+    said = panel("shardwatch-gpu-health", CARD_TITLES[language], language)["description"]
     codes = [int(item) for item in re.findall(r"\d+", said)]
     of_programs = {code for code in codes if CATALOGUE[code].kind is Class.APPLICATION}
     assert set(codes) - of_programs == FATAL and of_programs == {13, 31, 94}
@@ -85,7 +85,7 @@ def test_both_dashboards_name_the_same_codes_as_those_that_take_a_gpu_out_of_use
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_uncorrected_errors_stand_beside_the_gpu_for_as_long_as_their_alert_fires(promtool, tmp_path, language):
     titles = {"en": "GPU problems", "zh": "各卡的问题"}
-    expr = panel("shardwatch-card-health", titles[language], language)["targets"][1]["expr"]
+    expr = panel("shardwatch-gpu-health", titles[language], language)["targets"][1]["expr"]
     errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'
     found = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
     assert [(labels["gpu"], value) for labels, value in found] == [("3", 3)], "long before the chosen time"
@@ -93,7 +93,7 @@ def test_uncorrected_errors_stand_beside_the_gpu_for_as_long_as_their_alert_fire
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_gpu_that_does_not_answer_stays_red_after_its_xid(promtool, tmp_path, language):
-    xids = panel("shardwatch-card-health", CARD_TITLES[language], language)
+    xids = panel("shardwatch-gpu-health", CARD_TITLES[language], language)
     _, lost = xids["targets"]
     up = {f"gpu_up{{{CARD}}}": "1x36 0x60", f"gpu_up{{{CARD.replace('3', '4')}}}": "1x96"}
     shown = {
@@ -112,7 +112,7 @@ def test_a_gpu_that_does_not_answer_stays_red_after_its_xid(promtool, tmp_path, 
 @pytest.mark.parametrize(
     ("uid", "titles"),
     [
-        ("shardwatch-card-health", {"en": "GPU problems", "zh": "各卡的问题"}),
+        ("shardwatch-gpu-health", {"en": "GPU problems", "zh": "各卡的问题"}),
         ("shardwatch-node", {"en": "Degraded links", "zh": "降级的链路"}),
     ],
 )

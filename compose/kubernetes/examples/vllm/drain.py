@@ -1,7 +1,7 @@
-"""Runs before vLLM is told to stop: wait until no new requests come and the running ones are done, or time is up.
+"""Pre-stop hook of vLLM: wait until no request arrives and none is running, or until the time limit.
 
-A pod that is to stop is taken off the Service at the same moment, not before it, and everybody has to hear of it;
-so the first seconds pass in any case.
+Kubernetes removes the pod from the Service at the same moment, and all proxies have to learn it; so the first seconds
+always pass.
 """
 
 from __future__ import annotations
