@@ -15,15 +15,14 @@ ShardwatchError
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
 class ShardwatchError(Exception):
     """The root: anything raised on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One problem of a configuration: ``path`` is dotted (``engines[2].url``), ``line`` counts from 1."""
 
     path: str

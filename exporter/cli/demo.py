@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from exporter.cli import signals, streams
 from exporter.cli.daemon import print_urls, serve

@@ -7,8 +7,9 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from exporter import __version__
 from exporter.cli import texts
@@ -19,8 +20,7 @@ WIDTH = 100  # columns of what argparse does not wrap
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One command: its help, its options, and the function that runs it, as ``module:function``.
 
     A command without a function belongs to a package above the daemon's and is found by its entry point.

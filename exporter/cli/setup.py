@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from exporter.config import settings
 from exporter.config.settings import LogSettings, Settings

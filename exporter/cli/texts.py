@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 Pairs = tuple[tuple[str, str], ...]  # what is typed or named, and what it does or is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandHelp:
+class CommandHelp(Struct, frozen=True, kw_only=True):
     """The texts of one command."""
 
     summary: str

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from exporter.config import fields, parsers
 from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
 from exporter.config.reader import ListOf
-from exporter.config.section import SectionResult, key, section
+from exporter.config.section import Record, SectionResult, key, section
 
 MAX_PATTERNS = 16
 MAX_LISTS = 8  # that are asked for over HTTP, one after the other
 RAY_FILE = "/tmp/ray/prom_metrics_service_discovery.json"  # noqa: S108 - it is Ray that chose the place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesSettings:
+class KubernetesSettings(Record):
     """How this node's pods are listed; what is None is taken from the pod's environment and service account."""
 
     enabled: bool = key(
@@ -25,7 +22,7 @@ class KubernetesSettings:
         fields.url("an https:// URL", parsers.pod_list),
         "API server, or a kubelet's https://NODE:10250/pods.",
         default=None,
-        repr=False,
+        shown=False,
         default_text="the API server, as any pod finds it",
         example="https://10.96.0.1:443",
     )
@@ -45,15 +42,14 @@ class KubernetesSettings:
         example="/etc/shardwatch/token",
     )
     tls: TlsSettings = key(
-        TLS, "TLS towards the API server. ca_file defaults to the service account's.", factory=TlsSettings
+        TLS, "TLS towards the API server. ca_file defaults to the service account's.", default=TlsSettings()
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSdSettings:
+class HttpSdSettings(Record):
     """A list of engines that a server returns in Prometheus' http_sd format, and how the server is asked."""
 
-    url: str = key(ENDPOINT_URL, "URL of the list.", repr=False, example="https://inventory.example/engines")
+    url: str = key(ENDPOINT_URL, "URL of the list.", shown=False, example="https://inventory.example/engines")
     bearer_token_file: str | None = key(
         fields.file(secret=True),
         "File that holds the token; read again when it changes.",
@@ -63,11 +59,10 @@ class HttpSdSettings:
     basic_auth: BasicAuth | None = key(
         BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.", default=None
     )
-    tls: TlsSettings = key(TLS, "TLS towards the server, for https:// URLs.", factory=TlsSettings)
+    tls: TlsSettings = key(TLS, "TLS towards the server, for https:// URLs.", default=TlsSettings())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoverySettings:
+class DiscoverySettings(Record):
     """Where engines are looked for; processes are not if engines are configured, unless it is enabled explicitly.
 
     ``ray_url``: the dashboard that is asked instead of reading ``ray_file``.
@@ -94,7 +89,7 @@ class DiscoverySettings:
         fields.url("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list),
         "Ray's dashboard, which is asked for that list instead of reading ray_file.",
         default=None,
-        repr=False,
+        shown=False,
         example="http://ray-head:8265",
     )
     ray_bearer_token_file: str | None = key(
@@ -130,7 +125,7 @@ class DiscoverySettings:
         section(KubernetesSettings),
         "Engines in this node's pods, by their annotations prometheus.io/scrape, /port, /path and /scheme. A pod "
         "counts once its metrics endpoint is recognised as an engine's.",
-        factory=KubernetesSettings,
+        default=KubernetesSettings(),
         aliases=("k8s",),
     )
 

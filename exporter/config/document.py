@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.errors import Problem
 
@@ -39,8 +41,7 @@ _QUOTED = re.compile(r"'([^']{2,})'")
 _BRACKETED_ADDRESS = re.compile(r":\s+\[[0-9A-Fa-f:.]*\]:")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """One value of the document.  ``line`` counts from 1; the line of a collection is its key's.
 
     ``text`` is a scalar as written, without quotes.  ``keys`` maps a mapping's keys to their lines.  ``size`` and

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from exporter.config import fields
-from exporter.config.section import SectionResult, key, section
+from exporter.config.section import Record, SectionResult, key, section
 
 ENDPOINT_URL = fields.url("a URL that begins with http:// or https://")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BasicAuth:
+class BasicAuth(Record):
     """A user name, and the file that its password is read from at every use."""
 
     username: str = key(fields.text("a user name", forbidden=":"), "User name.", example="shardwatch")
@@ -22,8 +19,7 @@ class BasicAuth:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
+class TlsSettings(Record):
     """How an https endpoint is verified, and the client certificate.  None: the system's default."""
 
     ca_file: str | None = key(

@@ -7,14 +7,14 @@ here as text; a test compares it with them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.config.parsers import format_duration
 from exporter.config.settings import Settings, Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowUsers:
+class WindowUsers(Struct, frozen=True, kw_only=True):
     """The alerts and dashboards that read a window, by name."""
 
     alerts: tuple[str, ...] = ()

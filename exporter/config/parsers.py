@@ -7,9 +7,10 @@ message has the path and the line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from msgspec import Struct
 
 MAX_IMAGE = 512  # characters
 MAX_URL = 2048  # characters; longer ones are refused by many servers anyway
@@ -32,8 +33,7 @@ class Invalid(ValueError):  # noqa: N818 - a verdict on one value; SettingsError
     """The message says why a value cannot be used and what to write; it never contains the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """Where to listen.  ``host`` has no brackets; port 0 means any free port."""
 
     host: str

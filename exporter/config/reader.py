@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Struct, field
 
 from exporter.config.document import Node, key_path, plain
 from exporter.config.parsers import Invalid
 from exporter.config.suggest import did_you_mean
 from exporter.errors import Problem
+from exporter.model import EMPTY
 
 INVALID: Final = object()
+_TEXT: Final[Mapping[str, Any]] = MappingProxyType({"type": "string"})
 Json: TypeAlias = "dict[str, Any]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """A node and its path.  ``base`` is the directory that relative file names start from.
 
     ``loose`` marks text from the environment, where quotes do not distinguish ``8`` from ``"8"``.
@@ -41,12 +43,11 @@ class Item:
         return Item(path=path, node=node, base=self.base, loose=self.loose)
 
 
-@dataclass(slots=True, kw_only=True)
-class Report:
+class Report(Struct, kw_only=True):
     """The problems found so far, and what the environment sets, by the path that it overrides."""
 
     problems: list[Problem] = field(default_factory=list)
-    environment: Mapping[str, Item] = field(default_factory=dict)
+    environment: Mapping[str, Item] = EMPTY
 
     def add(self, item: Item, message: str) -> None:
         """Record a problem with a value."""
@@ -93,13 +94,12 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """One value; ``convert`` returns it or raises Invalid."""
 
     convert: Callable[[Item], Any]
     type: str = "text"
-    json: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    json: Mapping[str, Any] = _TEXT
     written: Callable[[Any], str] = str
 
     def read(self, item: Item, report: Report) -> Any:
@@ -115,8 +115,7 @@ class Scalar:
         return dict(self.json)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOf:
+class ListOf(Struct, frozen=True, kw_only=True):
     """A list, read as a tuple; in the environment, values separated by commas.
 
     ``max_items`` 0 means no bound of its own.  ``distinct`` maps a key of the elements ("" for the element itself) to
@@ -128,7 +127,7 @@ class ListOf:
     what: str
     min_items: int = 0
     max_items: int = 0
-    distinct: Mapping[str, Callable[[Any], Hashable]] = field(default_factory=dict)
+    distinct: Mapping[str, Callable[[Any], Hashable]] = EMPTY
     order: Callable[[Any], Any] | None = None
     single: bool = False
 
@@ -188,8 +187,7 @@ class ListOf:
         return {"anyOf": [listed, self.item.schema()]} if self.single else listed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A mapping whose keys are chosen by the user, read-only; ``name`` raises Invalid for keys that cannot be.
 
     ``harmless``: keys that may be shown in a path; any other could be a misplaced secret.
@@ -242,8 +240,7 @@ class Table:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf:
+class OneOf(Struct, frozen=True, kw_only=True):
     """A mapping of exactly one key, which selects how its value is read: ``slack: {…}``."""
 
     variants: Mapping[str, Reader]

@@ -1,6 +1,6 @@
 """Sections: a mapping with known keys becomes a record, or whatever ``build`` returns.
 
-A record is a frozen dataclass whose fields declare, through ``key(reader, doc)``, how they are read and what they
+A record is an immutable struct whose fields declare, through ``key(reader, doc)``, how they are read and what they
 mean; that is the only list of keys.  Unknown and missing keys, the names of environment variables, the JSON Schema,
 the example and the reference are derived from it.
 """
@@ -8,8 +8,9 @@ the example and the reference are derived from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final
+
+from msgspec import NODEFAULT, Struct, StructMeta
 
 from exporter.config import suggest
 from exporter.config.document import Node, key_path, plain
@@ -27,18 +28,18 @@ from exporter.config.reader import (
     join,
     written,
 )
+from exporter.model import EMPTY
 
 UNSET: Final = object()
-_KEY = "key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """How one key is read, and what it means.
 
     ``default``: the value of a key that is not written, UNSET if there is none; ``default_text`` describes a
     default that depends on something else.  ``example``: a value as it is written in YAML, where the default is none.
     ``aliases``: other words for it, for suggestions only.  ``hidden``: known, refused, and not documented.
+    ``shown``: the record's ``repr`` has the value.
     """
 
     reader: Reader
@@ -49,6 +50,7 @@ class Key:
     aliases: tuple[str, ...] = ()
     required: bool = False
     hidden: bool = False
+    shown: bool = True
 
     @property
     def default_words(self) -> str:
@@ -64,36 +66,55 @@ def key(
     doc: str = "",
     *,
     default: Any = UNSET,
-    factory: Callable[[], Any] | None = None,
     default_text: str = "",
     example: str = "",
     aliases: tuple[str, ...] = (),
     hidden: bool = False,
-    repr: bool = True,  # noqa: A002 - as dataclasses.field has it
+    shown: bool = True,
 ) -> Any:
-    """Return the field of a record that is read by ``reader``; the other arguments are those of ``Key``.
-
-    ``factory`` makes a default that cannot be shared; ``repr``: whether the record's ``repr`` shows the value.
-    """
-    found = Key(
+    """Return the field of a ``Record`` that is read by ``reader``; the other arguments are those of ``Key``."""
+    return Key(
         reader=reader,
         doc=doc,
-        default=factory() if factory else default,
+        default=default,
         default_text=default_text,
         example=example,
         aliases=aliases,
-        required=default is UNSET and factory is None,
+        required=default is UNSET,
         hidden=hidden,
+        shown=shown,
     )
-    metadata = {_KEY: found}
-    if factory:
-        return field(default_factory=factory, repr=repr, metadata=metadata)
-    return field(default=MISSING if default is UNSET else default, repr=repr, metadata=metadata)
 
 
-def keys_of(cls: type[Any]) -> dict[str, Key]:
+class _RecordMeta(StructMeta):
+    """Makes a struct of a class whose fields are keys: the default of a key becomes the field's."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        keys = {field: value for field, value in namespace.items() if isinstance(value, Key)}
+        defaults = {field: NODEFAULT if key.required else key.default for field, key in keys.items()}
+        body = {**namespace, **defaults, "_keys": keys}
+        return super().__new__(cls, name, bases, body, frozen=True, kw_only=True)
+
+
+class Record(Struct, metaclass=_RecordMeta):
+    """A part of the configuration: immutable, and its fields are passed by name.
+
+    A struct: as a dataclass each of the records would add 1.2 ms to the start of the daemon.
+    """
+
+    def __repr__(self) -> str:
+        """Return the record without the values that are not to be shown."""
+        hidden = {name for name, key in keys_of(type(self)).items() if not key.shown}
+        fields = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in hidden]
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+
+def keys_of(cls: type[Record]) -> dict[str, Key]:
     """Return the keys of a record in the order of its fields."""
-    return {spec.name: spec.metadata[_KEY] for spec in fields(cls) if _KEY in spec.metadata}
+    keys: dict[str, Key] = {}
+    for base in reversed(cls.__mro__):
+        keys.update(vars(base).get("_keys", {}))
+    return {name: keys[name] for name in cls.__struct_fields__ if name in keys}
 
 
 class SectionResult:
@@ -133,8 +154,7 @@ class SectionResult:
         self._report.add(self._report.environment.get(path) or self._item.child(path, node), message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A mapping with known keys.
 
     ``build`` makes the result from the values of the keys that were given; a required key whose value is missing or
@@ -145,7 +165,7 @@ class Section:
     keys: Mapping[str, Key]
     build: Callable[[dict[str, Any]], Any]
     finish: Callable[[SectionResult], None] | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = EMPTY
     what: str = "a mapping of keys"
 
     @property
@@ -194,7 +214,7 @@ class Section:
         }
 
 
-def section(cls: type[Any], finish: Callable[[SectionResult], None] | None = None, **more: Any) -> Section:
+def section(cls: type[Record], finish: Callable[[SectionResult], None] | None = None, **more: Any) -> Section:
     """Return the section that becomes the record ``cls``."""
     return Section(keys=keys_of(cls), build=lambda values: cls(**values), finish=finish, **more)
 

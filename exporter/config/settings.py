@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from exporter.config import fields, loader, parsers
 from exporter.config.discovery import DiscoverySettings, HttpSdSettings, KubernetesSettings, finish_discovery
 from exporter.config.endpoint import BasicAuth, TlsSettings
 from exporter.config.parsers import Address, Invalid
 from exporter.config.reader import Item, ListOf, Scalar, Table
-from exporter.config.section import SectionResult, key, section
+from exporter.config.section import Record, SectionResult, key, section
 from exporter.config.targets import ENGINE_KINDS, GATEWAY_KINDS, EngineSettings, GatewaySettings, targets
 from exporter.errors import Problem, SettingsError
 from exporter.model import EMPTY, Window
@@ -52,8 +53,7 @@ MAX_QUANTILES = 8
 _WINDOW_SECONDS = fields.duration(10, 3600)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSettings:
+class GpuSettings(Record):
     """How GPUs are read; ``deadline`` bounds one exchange with the driver's worker process."""
 
     enabled: bool = key(
@@ -68,8 +68,7 @@ class GpuSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLogSettings:
+class KernelLogSettings(Record):
     """Where GPU errors are looked for beside the driver's events; ``path`` None: wherever one can be read."""
 
     enabled: bool = key(
@@ -109,8 +108,7 @@ def _finish_costs(found: SectionResult) -> None:
         found.refuse("gpu_hour", "has prices without a currency; set costs.currency, such as USD")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostSettings:
+class CostSettings(Record):
     """What a GPU costs: name as the driver reports it → price of one hour in ``currency``."""
 
     currency: str | None = key(
@@ -132,13 +130,12 @@ class CostSettings:
             harmless=_GPU_NAME,
         ),
         "Price of one hour by the GPU's name as the driver reports it.",
-        factory=lambda: EMPTY,
+        default=EMPTY,
         example="{NVIDIA H100 80GB HBM3: 2.50, NVIDIA L40S: 0.80}",
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(Record):
     """What is logged, and how a line is formatted."""
 
     level: str = key(fields.choice(*LOG_LEVELS), "Least severity of the lines that are logged.", default="info")
@@ -150,8 +147,7 @@ def _window(item: Item) -> Window:
     return Window(label=parsers.format_duration(seconds), seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Record):
     """The whole configuration.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
 
     listen: Address = key(
@@ -166,12 +162,12 @@ class Settings:
         aliases=("address", "host", "port", "bind", "web"),
     )
     gpu: GpuSettings = key(
-        section(GpuSettings), "GPU telemetry.", factory=GpuSettings, aliases=("cards", "nvml", "driver", "devices")
+        section(GpuSettings), "GPU telemetry.", default=GpuSettings(), aliases=("cards", "nvml", "driver", "devices")
     )
     kernel_log: KernelLogSettings = key(
         section(KernelLogSettings),
         "GPU errors in the kernel log.",
-        factory=KernelLogSettings,
+        default=KernelLogSettings(),
         aliases=("kmsg", "dmesg"),
     )
     engines: tuple[EngineSettings, ...] = key(
@@ -184,7 +180,7 @@ class Settings:
     discovery: DiscoverySettings = key(
         section(DiscoverySettings, finish_discovery),
         "Where engines are found that are not listed under engines.",
-        factory=DiscoverySettings,
+        default=DiscoverySettings(),
     )
     gateways: tuple[GatewaySettings, ...] = key(
         targets(GatewaySettings, "gateways"),
@@ -226,7 +222,7 @@ class Settings:
     costs: CostSettings = key(
         section(CostSettings, _finish_costs),
         "Prices of GPUs, from which the cost of tokens and of idle time is computed.",
-        factory=CostSettings,
+        default=CostSettings(),
         default_text="none, and no cost is exposed",
         aliases=("prices", "pricing", "price", "cost", "gpu_hour"),
     )
@@ -247,7 +243,7 @@ class Settings:
         hidden=True,
     )
     log: LogSettings = key(
-        section(LogSettings), "Log on standard error.", factory=LogSettings, aliases=("logging", "logs")
+        section(LogSettings), "Log on standard error.", default=LogSettings(), aliases=("logging", "logs")
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 
 from exporter.config import fields, parsers
 from exporter.config.endpoint import BASIC_AUTH, ENDPOINT_URL, TLS, BasicAuth, TlsSettings, finish_credentials
 from exporter.config.reader import INVALID, ListOf
-from exporter.config.section import SectionResult, key, section
+from exporter.config.section import Record, SectionResult, key, section
 from exporter.engines.tables import ENGINES
 from exporter.gateways.tables import GATEWAYS
 
@@ -22,14 +21,13 @@ _TIMEOUT_SHARE = 0.8  # of the interval: the rest is for parsing the response an
 _DEFAULT_NAME = "HOST:PORT of url"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSettings:
+class TargetSettings(Record):
     """A metrics endpoint and how it is polled."""
 
     url: str = key(
         ENDPOINT_URL,
         "Metrics endpoint. The path is /metrics unless another is written.",
-        repr=False,
+        shown=False,
         example="http://127.0.0.1:8000/metrics",
         aliases=("target", "address", "endpoint"),
     )
@@ -55,7 +53,7 @@ class TargetSettings:
     basic_auth: BasicAuth | None = key(
         BASIC_AUTH, "Basic authentication. Not beside bearer_token_file.", default=None
     )
-    tls: TlsSettings = key(TLS, "TLS, for https:// URLs.", factory=TlsSettings)
+    tls: TlsSettings = key(TLS, "TLS, for https:// URLs.", default=TlsSettings())
 
     @property
     def shown_url(self) -> str:
@@ -63,7 +61,6 @@ class TargetSettings:
         return parsers.without_query(self.url)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings(TargetSettings):
     """One replica; ``gpus`` None: found from the engine's processes.
 
@@ -101,7 +98,6 @@ class EngineSettings(TargetSettings):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings(TargetSettings):
     """One gateway."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from exporter.config import parsers
 from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import yaml
 from hypothesis import given
@@ -55,8 +53,7 @@ def test_the_full_example_shows_every_key_that_exists():
     shown = yaml.safe_load(FULL)
 
     def missing(cls, entries):
-        wanted = {spec.name for spec in dataclasses.fields(cls)}
-        return wanted - set().union(*entries)
+        return set(cls.__struct_fields__) - set().union(*entries)
 
     assert missing(Settings, [shown]) == {"web_config_file"}
     assert "\n# web_config_file: " in FULL, "a key of a later version is named in a comment"
@@ -73,9 +70,9 @@ def test_the_full_example_shows_every_key_that_exists():
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
     unsaid = {"engines", "gateways", "costs", "discovery", "kernel_log"}
-    for spec in dataclasses.fields(Settings):
-        if spec.name not in unsaid:
-            assert getattr(full, spec.name) == getattr(Settings(), spec.name), spec.name
+    for name in Settings.__struct_fields__:
+        if name not in unsaid:
+            assert getattr(full, name) == getattr(Settings(), name), name
     assert full.kernel_log.enabled is Settings().kernel_log.enabled
     for name in ("processes", "ray", "ray_file"):
         assert getattr(full.discovery, name) == getattr(DiscoverySettings(), name), name
@@ -277,7 +274,7 @@ def test_an_alias_stands_for_its_anchor():
 
 def test_records_cannot_be_changed():
     read = parse("costs: {currency: EUR, gpu_hour: {L4: 1}}")
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         read.series = "full"
     with pytest.raises(TypeError):
         read.costs.gpu_hour["L4"] = 0.0
