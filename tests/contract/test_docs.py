@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import importlib.util
 import os
 import pathlib
 import re
@@ -16,41 +18,60 @@ import pytest
 import yaml
 
 from exporter.catalog import CATALOG
+from exporter.cli.parser import COMMANDS, parser
 from exporter.config.settings import parse
+from tests.support.stack_files import ENV_FILES
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "compose/README.md", "compose/FLEET.md")
+    ),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 README_LINES = 150
 
-# Commands that another test runs; each must exist.
+END_TO_END = "system/test_end_to_end.py"
+CHECK = "system/test_check.py"
+ALERTMANAGER = "unit/alerts/test_alertmanager.py"
+# Commands that another test runs: its source, with the fixtures and helpers that it uses, holds their words.
 ELSEWHERE = {
-    "make demo": "system/test_end_to_end.py::test_the_demo_joins_cards_and_replicas_and_its_page_is_clean",
-    "shardwatch check": "system/test_check.py::test_without_a_daemon_the_node_is_read",
-    "shardwatch check node1:9853 node2:9853": "system/test_check.py::test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown",
-    "shardwatch check --json --fail-on critical": "system/test_check.py::test_a_fault_is_an_exit_code_and_json",
-    "shardwatch run": "system/test_end_to_end.py::test_without_driver_and_engines_it_runs_and_says_so",
-    "shardwatch run --config shardwatch.yaml": "system/test_faults_process.py::test_p1_sigterm_ends_every_state_with_zero_and_leaves_no_worker",
-    "shardwatch once": "unit/cli/test_command_line.py::test_the_help_of_a_command_answers_like_a_manual",
-    "pipx install .": "system/test_release.py::test_the_same_tree_gives_the_same_bytes",
+    "shardwatch check": f"{CHECK}::test_without_a_daemon_the_node_is_read",
+    "shardwatch check node1:9853 node2:9853": f"{CHECK}::test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown",
+    "shardwatch check --json --fail-on critical": f"{CHECK}::test_a_fault_is_an_exit_code_and_json",
+    "shardwatch run": f"{END_TO_END}::test_without_driver_and_engines_it_runs_and_says_so",
+    "shardwatch run --config shardwatch.yaml": f"{END_TO_END}::test_sighup_adopts_a_good_configuration_and_refuses_a_bad_one_whole",
+    "pipx install .": "system/test_release.py::test_the_wheel_says_its_version",
     "make dist": "system/test_release.py::test_the_same_tree_gives_the_same_bytes",
-    "make generate": "unit/config/test_reference.py::test_the_committed_schema_and_reference_are_current",
-    "kubectl apply --kustomize compose/kubernetes/base": "contract/test_kubernetes.py",
-    "amtool check-config alertmanager.yaml": "unit/alerts/test_alertmanager.py",
-    "amtool config routes test --config.file=alertmanager.yaml severity=critical alertname=GpuLost component=gpu": "unit/alerts/test_alertmanager.py",
-    "make preview": "system/test_preview.py",
-    ".venv/bin/shardwatch demo --scenario hang --fault-at 20": "system/test_end_to_end.py::test_a_card_lost_in_the_demo_costs_its_own_series_only",
-    ".venv/bin/python -m tests.bench.real_card --output report --load": "system/test_real_card.py",
-    ".venv/bin/pytest tests/component/driver/test_driver_faults.py -k hang -x": "component/driver/test_driver_faults.py",
-    ".venv/bin/pytest tests/contract/test_golden.py --update-golden": "contract/test_golden.py",
-    "make check": "../Makefile",
-    "make test": "../Makefile",
-    "make lint": "../Makefile",
-    "make bench": "../Makefile",
-    ".venv/bin/python -m tests.bench.node --seconds 30": "bench/node.py",
-    ".venv/bin/python -m tests.bench.parse": "bench/parse.py",
+    "make demo": f"{END_TO_END}::test_the_demo_joins_cards_and_replicas_and_its_page_is_clean",
+    "amtool check-config alertmanager.yaml": f"{ALERTMANAGER}::test_what_needs_no_newer_one_loads_in_the_oldest_alertmanager",
+    "amtool config routes test --config.file=alertmanager.yaml severity=critical alertname=GpuLost component=gpu": f"{ALERTMANAGER}::test_amtool_itself_finds_the_receivers_of_every_severity",
+    ".venv/bin/shardwatch demo --scenario hang --fault-at 20": f"{END_TO_END}::test_a_card_lost_in_the_demo_costs_its_own_series_only",
+    ".venv/bin/python -m tests.bench.real_card --output report --load": "system/test_real_card.py::test_work_that_the_card_does_not_show_is_a_difference",
+    "python -m compose.fleet serve --nodes 1000 http://127.0.0.1:9853/metrics": "system/test_ending.py::test_a_served_fleet_ends_with_every_signal",
 }
-# Commands of other programs, aimed at what only a live system has.
-FOREIGN = ("py-spy dump", "gdb -p", "curl -s http://127.0.0.1:9853", "git diff", "amtool alert add")
+# Commands for which a live system, another program or an hour is needed, and why.
+NOT_RUN = {
+    "py-spy dump": "a process id",
+    "gdb -p": "a process id",
+    "curl -s http://127.0.0.1:9853": "a daemon on the default port",
+    "git diff": "a repository",
+    "amtool alert add": "an Alertmanager; tests/system/test_alerts_end_to_end.py sends alerts to one",
+    "kubectl apply": "a cluster; tests/contract/test_kubernetes.py renders the folders",
+    "cd compose/kubernetes/base && kustomize": "a registry",
+    "docker build": "Docker; tests/contract/test_image.py runs the steps",
+    "docker compose": "Docker; tests/contract/test_compose.py judges every env file",
+    "SHARDWATCH_SCENARIO=heat docker compose": "Docker",
+    "python -m compose.fleet measure": "minutes; tests/system/test_fleet.py measures six nodes",
+}
+# Words that are replaced when a command is run: by a folder of the test's, or to be quick.
+QUICK = {
+    ".venv/bin/python -m tests.bench.node --seconds 30": {"30": "1"},
+    ".venv/bin/python -m tests.bench.parse": {"tests.bench.parse": "tests.bench.parse CAPTURE"},
+}
+EXIT_CODES = {"shardwatch once": {0, 1}}  # 1 where there is neither a GPU nor an engine
+TARGETS = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def fences(language: str) -> list[tuple[str, str]]:
@@ -62,12 +83,55 @@ def fences(language: str) -> list[tuple[str, str]]:
 
 
 def commands() -> list[str]:
-    lines = [line.split("  #")[0].strip() for _, block in fences("sh") for line in block.splitlines()]
+    lines = [re.split(r"\s+#", line)[0].strip() for _, block in fences("sh") for line in block.splitlines()]
     return sorted({line for line in lines if line and not line.startswith("#")})
 
 
-def run_here(command: str) -> bool:
-    return command not in ELSEWHERE and not command.startswith(FOREIGN)
+def is_made(command: str) -> bool:
+    return command.startswith("make ")
+
+
+def is_run_here(command: str) -> bool:
+    return command not in ELSEWHERE and not is_made(command) and not command.startswith(tuple(NOT_RUN))
+
+
+def recipe(target: str) -> list[str]:
+    no_environment = ("--assume-old=.venv/.test", "--assume-old=.venv/.run")
+    made = subprocess.run(
+        ["make", "--dry-run", *no_environment, target], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout.replace("\\\n", " ").splitlines()
+
+
+def words_run_by(path: pathlib.Path, name: str) -> set[str]:
+    """Return the words of all texts in a test, and in the functions, fixtures and constants of its module that it uses."""
+    defined: dict[str, ast.AST] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign):
+            defined |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    words, open_names, seen = set(), [name], set()
+    assert name in defined
+    while open_names:
+        if (one := open_names.pop()) in seen or one not in defined:
+            continue
+        seen.add(one)
+        for node in ast.walk(defined[one]):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.update(word.partition("=")[0] for word in node.value.split())
+            elif isinstance(node, ast.Name):
+                open_names.append(node.id)
+            elif isinstance(node, ast.arg):
+                open_names.append(node.arg)
+    return words
+
+
+def telling_words(command: str) -> set[str]:
+    """Return the words of a command by which it is known: not its program, nor what differs from place to place."""
+    words = [word.partition("=")[0] if word.startswith("--") else word for word in shlex.split(command)[1:]]
+    return {word for word in words if not re.search(r"^[\d.]+$|[.]yaml$|:|^\w+=|^(report|-m)$", word)}
 
 
 def test_the_readme_is_short():
@@ -75,18 +139,39 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("command", sorted(ELSEWHERE))
-def test_a_command_that_another_test_runs_is_in_the_documentation_and_so_is_the_test(command):
+def test_a_command_that_another_test_runs_is_in_the_documentation_and_in_that_test(command):
     assert command in commands()
     path, _, name = ELSEWHERE[command].partition("::")
-    text = (ROOT / "tests" / path).read_text()
-    if name:
-        functions = {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
-        assert name in functions
-    elif path == "../Makefile":
-        assert re.search(rf"^{command.split()[1]}:", text, re.MULTILINE)
+    typed = [line for line in recipe(command.split()[1]) if "rm -rf" not in line] if is_made(command) else [command]
+    wanted = set().union(*map(telling_words, typed))
+    assert wanted <= (said := words_run_by(ROOT / "tests" / path, name)), wanted - said
 
 
-@pytest.mark.parametrize("command", [command for command in commands() if run_here(command)])
+@pytest.mark.parametrize("start", sorted(NOT_RUN))
+def test_a_command_that_no_test_runs_is_in_the_documentation(start):
+    assert [command for command in commands() if command.startswith(start)]
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if "--env-file" in command])
+def test_an_env_file_of_the_documentation_is_one_that_is_judged(command):
+    words = shlex.split(command)
+    assert words[words.index("--env-file") + 1] in ENV_FILES
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if is_made(command)])
+def test_a_make_target_of_the_documentation_runs_programs_that_exist(command):
+    target = command.split()[1]
+    assert target in TARGETS
+    programs = [shlex.split(line) for line in recipe(target) if line.startswith(".venv/bin/")]
+    assert programs
+    for program, *words in programs:
+        if words[:1] == ["-m"]:
+            assert importlib.util.find_spec(words[1]), words
+        else:
+            assert shutil.which(pathlib.Path(program).name, path=pathlib.Path(sys.executable).parent), program
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if is_run_here(command)])
 def test_a_command_of_the_documentation_succeeds(command, tmp_path):
     words = shlex.split(command)
     (tmp_path / "shardwatch.yaml").write_text("engines:\n  - {name: a, url: 'http://127.0.0.1:8000/metrics'}\n")
@@ -94,18 +179,68 @@ def test_a_command_of_the_documentation_succeeds(command, tmp_path):
     if "--thresholds" in words:
         (tmp_path / "mine.yaml").write_text("")
     program = words[0].removeprefix(".venv/bin/")
-    known = {"shardwatch": [sys.executable, "-m", "exporter"], "python": [sys.executable]}
-    assert program in known, f"say in ELSEWHERE or FOREIGN how {command!r} is proved"
+    known = {
+        "shardwatch": [sys.executable, "-m", "exporter"],
+        "python": [sys.executable],
+        "pytest": [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "--quiet",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+        ],
+    }
+    assert program in known, f"say in ELSEWHERE or NOT_RUN how {command!r} is proved"
     out = str(tmp_path / "out")
-    arguments = [
-        {"DIR": out, "/etc/prometheus/shardwatch": out, "URL": "http://jaeger:16686"}.get(word, word)
-        for word in words[1:]
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    places = {"DIR": out, "/etc/prometheus/shardwatch": out, "URL": "http://jaeger:16686", **QUICK.get(command, {})}
+    capture = str(ROOT / "tests/captures/llamacpp-documented.prom")
+    arguments = [word for text in words[1:] for word in places.get(text, text).replace("CAPTURE", capture).split()]
     done = subprocess.run(
-        [*known[program], *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [*known[program], *arguments],
+        cwd=ROOT if program == "pytest" else tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in EXIT_CODES.get(command, {0}), done.stdout + done.stderr
+
+
+def spans() -> list[tuple[str, str]]:
+    """Return the commands of ours that stand within sentences."""
+    found = set()
+    for page in [*PAGES, ROOT / "tests" / "captures" / "README.md"]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        ours = r"`((?:\.venv/bin/)?(?:python -m (?:alerts|compose|dashboards|exporter|tests)|make|shardwatch|pytest) ?[^`]*)`"
+        found |= {(page.name, span) for span in re.findall(ours, text)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("page", "span"), spans())
+def test_a_command_within_a_sentence_exists(page, span):
+    words = span.removeprefix(".venv/bin/").split()
+    if words[0] == "python":
+        assert importlib.util.find_spec(words[2]), page
+    elif words[0] == "make" and len(words) > 1:
+        assert words[1] in TARGETS, page
+    elif words[0] == "pytest":
+        assert all((ROOT / word).exists() for word in words[1:] if not word.startswith("-")), page
+    elif words[0] == "shardwatch" and len(words) > 1 and words[1] not in {"COMMAND", "--version"}:
+        assert words[1] in COMMANDS, page
+        options = (
+            {option for action in parser_of(words[1])._actions for option in action.option_strings}
+            if COMMANDS[words[1]].function
+            else set()
+        )
+        assert {word for word in words if word.startswith("--")} <= options, page
+
+
+def parser_of(command: str):
+    (commands_,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return commands_.choices[command]
 
 
 @pytest.mark.parametrize(("page", "query"), fences("promql"))
