@@ -47,13 +47,13 @@ def _quantiles(stages: tuple[Stage, ...], *, rare_everywhere: bool) -> ReadSampl
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         longest = {replica.name: label for replica, label, _ in _longest(snapshot)}
         for replica, label, figures in _windows(snapshot):
-            most = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
+            max_quantile = 1.0 if rare_everywhere or longest.get(replica.name) == label else _RARE
             for stage in stages:
                 latency = figures.latency.get(stage)
                 if latency is not None:
                     name = stage.value
                     for quantile, seconds in latency.quantiles.items():
-                        if quantile <= most:
+                        if quantile <= max_quantile:
                             yield (*replica.labels, name, _quantile_label(quantile), label), seconds
 
     return read

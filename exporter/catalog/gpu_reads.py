@@ -1,6 +1,6 @@
-"""Readers for metrics of cards: one signal, several signals as one family, or whole readings.
+"""Readers for metrics of GPUs: one signal, several signals as one family, or whole readings.
 
-A card without a fresh reading has no samples.  ``gauge`` and ``counter`` declare the metrics.
+A GPU without a fresh reading has no samples.  ``gauge`` and ``counter`` declare the metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def words(by_label: Which) -> str:
 
 
 def signal(which: Signal) -> ReadSamples:
-    """Return a reader of one signal of each card."""
+    """Return a reader of one signal of each GPU."""
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for card in snapshot.cards:
@@ -44,7 +44,7 @@ def signals(by_label: Which) -> ReadSamples:
 
 
 def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
-    """Return the labels and the reading of each card that has a fresh one."""
+    """Return the labels and the reading of each GPU that has a fresh one."""
     for card in snapshot.cards:
         if card.reading is not None:
             yield card.labels, card.reading
@@ -53,7 +53,7 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
 def gauge(
     noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
 ) -> Metric:
-    """Declare a gauge of cards; ``labels`` come after the card's."""
+    """Declare a gauge of GPUs; ``labels`` come after the GPU's."""
     return Metric(
         subject=GPU, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
     )
@@ -62,7 +62,7 @@ def gauge(
 def counter(
     noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
 ) -> Metric:
-    """Declare a counter of cards; ``labels`` come after the card's."""
+    """Declare a counter of GPUs; ``labels`` come after the GPU's."""
     return Metric(
         subject=GPU,
         noun=noun,

@@ -1,4 +1,4 @@
-"""Metrics of the imbalance between the cards of a group."""
+"""Metrics of the imbalance between the GPUs of a group."""
 
 from __future__ import annotations
 

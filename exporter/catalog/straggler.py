@@ -1,4 +1,4 @@
-"""Metrics of stragglers: the card that the others of its group wait for."""
+"""Metrics of stragglers: the GPU that the others of its group wait for."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from exporter.model import Snapshot, Straggler
 
 def _found(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], Straggler]]:
     labels = {card.facts.uuid: card.labels for card in snapshot.cards}
-    for one in snapshot.stragglers.found:
-        if one.uuid in labels:
-            yield labels[one.uuid], one
+    for straggler in snapshot.stragglers.found:
+        if straggler.uuid in labels:
+            yield labels[straggler.uuid], straggler
 
 
 def _stragglers(snapshot: Snapshot) -> Iterator[Sample]:
-    for labels, one in _found(snapshot):
-        yield (*labels, one.replica, one.cause.value), 1.0
+    for labels, straggler in _found(snapshot):
+        yield (*labels, straggler.replica, straggler.cause.value), 1.0
 
 
 def _slowdowns(snapshot: Snapshot) -> Iterator[Sample]:
-    for labels, one in _found(snapshot):
-        if one.slowdown is not None:
-            yield (*labels, one.replica), one.slowdown
+    for labels, straggler in _found(snapshot):
+        if straggler.slowdown is not None:
+            yield (*labels, straggler.replica), straggler.slowdown
 
 
 def _judged(snapshot: Snapshot) -> Iterator[Sample]:

@@ -15,13 +15,13 @@ _ABOUT = (
 
 
 def _counts(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.sxids:
-        yield one.labels, float(one.count)
+    for events in snapshot.sxids:
+        yield events.labels, float(events.count)
 
 
 def _last(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.sxids:
-        yield one.labels, one.last_unix_time
+    for events in snapshot.sxids:
+        yield events.labels, events.last_unix_time
 
 
 SXIDS = (

@@ -1,4 +1,4 @@
-"""Metrics of verdicts: whether replicas and GPUs should get work, as load balancers and schedulers are told."""
+"""Metrics of verdicts: whether replicas and GPUs should get work, as /api/v1/verdicts answers."""
 
 from __future__ import annotations
 

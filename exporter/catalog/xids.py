@@ -15,16 +15,16 @@ _SOURCE = (
 
 
 def _counts(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.xids:
-        yield one.labels, float(one.count)
+    for events in snapshot.xids:
+        yield events.labels, float(events.count)
 
 
 def _all_counts(snapshot: Snapshot) -> Iterator[Sample]:
     """Return the counts, and for each GPU that the driver lists 0 for codes that need a reset and were not seen."""
     seen: dict[Labels, set[int | None]] = {}
-    for one in snapshot.xids:
-        if one.is_whole_gpu:
-            seen.setdefault((one.labels.gpu, one.labels.uuid, one.labels.source), set()).add(one.xid)
+    for events in snapshot.xids:
+        if events.is_whole_gpu:
+            seen.setdefault((events.labels.gpu, events.labels.uuid, events.labels.source), set()).add(events.xid)
     yield from _counts(snapshot)
     for (gpu, uuid, source), codes in seen.items():
         for code in sorted(RESETTING - codes):
@@ -32,16 +32,17 @@ def _all_counts(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _last(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.xids:
-        if one.last_unix_time is not None:
-            yield one.labels, one.last_unix_time
+    for events in snapshot.xids:
+        if events.last_unix_time is not None:
+            yield events.labels, events.last_unix_time
 
 
 def _actions(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.xids:
-        if one.last_unix_time is not None and one.xid is not None:
-            known = describe(one.xid)
-            yield (one.labels.gpu, one.labels.uuid, str(one.xid), known.kind.value, known.action, known.meaning), 1.0
+    for events in snapshot.xids:
+        if events.last_unix_time is not None and events.xid is not None:
+            known = describe(events.xid)
+            gpu, uuid = events.labels.gpu, events.labels.uuid
+            yield (gpu, uuid, str(events.xid), known.kind.value, known.action, known.meaning), 1.0
 
 
 XIDS = (

@@ -179,7 +179,7 @@ def _finding_lines(
 
 
 def _evidence(finding: api.FindingDocument) -> str:
-    return "  ".join(f"{clean(one.name)} {_value(one)}" for one in finding.evidence[:12])
+    return "  ".join(f"{clean(evidence.name)} {_value(evidence)}" for evidence in finding.evidence[:12])
 
 
 def _value(evidence: api.EvidenceDocument) -> str:
@@ -198,5 +198,5 @@ def _value(evidence: api.EvidenceDocument) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text that cannot move the cursor or turn the line around, whoever wrote it."""
+    """Return text that cannot move the cursor or reverse the line; names and labels may be hostile."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)[:300]

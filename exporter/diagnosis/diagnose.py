@@ -76,7 +76,7 @@ def _place(finding: Finding) -> tuple[int, int, str, str]:
 def _nest(found: Sequence[Finding]) -> list[Finding]:
     rest = list(found)
     for symptom in _SYMPTOMS[::-1]:  # inner causes first, so that a cause carries its own causes along
-        for finding in [one for one in rest if one.id == symptom]:
+        for finding in [other for other in rest if other.id == symptom]:
             causes = [
                 other
                 for name in _EXPLAINED_BY[symptom]
@@ -85,7 +85,7 @@ def _nest(found: Sequence[Finding]) -> list[Finding]:
             ]
             if not causes:
                 continue
-            rest = [one for one in rest if one is not finding and one not in causes]
+            rest = [other for other in rest if other is not finding and other not in causes]
             known = finding.cause or causes[0].summary
             rest.append(replace(finding, causes=tuple(causes), cause=known))
     return rest

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View, measured, median, signal
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
-from exporter.model.xid_catalog import Class, describe
+from exporter.model.xid_catalog import Class, Xid, describe
 
 GIB = 2**30
 _MHZ = 1e6
-_RESETS = {Class.RESET_CARD: ("GpuXidResetGpu", "reset the GPU"), Class.RESET_NODE: ("GpuXidResetNode", "reboot")}
+
+
+class _Words(Struct, frozen=True, kw_only=True):
+    """What is said of a GPU that is out of service, by the reason of its state."""
+
+    id: str
+    summary: Text
+    action: Text
+
+
+_OUT_OF_SERVICE = {
+    "lost": _Words(
+        id="GpuLost",
+        summary=Text(" is lost", " 掉卡"),
+        action=Text("Drain the node and reboot it.", "排空节点并重启。"),
+    ),
+    "reset_required": _Words(
+        id="GpuRecoveryNeeded",
+        summary=Text(" needs a reset", " 需要复位"),
+        action=Text(
+            "End the processes on it and run nvidia-smi --gpu-reset.", "结束其上的进程并执行 nvidia-smi --gpu-reset。"
+        ),
+    ),
+    "hung": _Words(
+        id="SourceHung",
+        summary=Text(": a driver call does not return", "：驱动调用没有返回"),
+        action=Text(
+            "Check the kernel log; if the call does not return within minutes, drain the node and reboot it.",
+            "查看内核日志；若数分钟内仍未返回，请排空节点并重启。",
+        ),
+    ),
+}
+_RESETS = {
+    Class.RESET_CARD: (
+        "GpuXidResetGpu",
+        Severity.WARNING,
+        Text("Drain it, then reset the GPU.", "先排空，然后复位显卡。"),
+    ),
+    Class.RESET_NODE: (
+        "GpuXidResetNode",
+        Severity.CRITICAL,
+        Text("Drain it, then reboot the node.", "先排空，然后重启节点。"),
+    ),
+}
 
 
 def findings(view: View) -> Iterator[Finding]:
@@ -39,84 +84,60 @@ def _where(card: CardState) -> tuple[Evidence, ...]:
 
 
 def _health(view: View, card: CardState) -> Iterator[Finding]:
-    reason, gpu, owner = card.status.reason, view.gpu(card), _owner(view, card)
     xids = view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS)
-    known = [describe(count.xid) for count in xids if count.xid is not None]
-    evidence = (
-        *_where(card),
-        *(Evidence("xid", f"{xid.code} ({xid.meaning})") for xid in known),
-    )
-    cause = (
-        Text(f"XID {known[0].code}: {known[0].meaning}", f"XID {known[0].code}: {known[0].meaning}")
-        if known
-        else None
-    )
-    hurts = Severity.CRITICAL if owner else Severity.WARNING
-    reboots = any(xid.kind is Class.RESET_NODE for xid in known)
-    if reason == "lost":
-        yield Finding(
-            id="GpuLost",
-            severity=hurts,
-            subject=gpu,
-            summary=Text(
-                f"{gpu.label} is lost" + (f", {owner} runs on it" if owner else ""),
-                f"{gpu.label} 掉卡" + (f"，{owner} 正在使用它" if owner else ""),
-            ),
-            evidence=evidence,
-            cause=cause,
-            action=Text(
-                "Drain the node and reboot it" + (": a reset will not do after this XID." if reboots else "."),
-                "排空节点并重启" + ("：出现该 XID 后仅复位显卡无效。" if reboots else "。"),
-            ),
-            replica=owner,
-        )
-    elif reason == "reset_required":
-        yield Finding(
-            id="GpuRecoveryNeeded",
-            severity=hurts,
-            subject=gpu,
-            summary=Text(f"{gpu.label} needs a reset", f"{gpu.label} 需要复位"),
-            evidence=evidence,
-            cause=cause,
-            action=Text(
-                "End the processes on it and run nvidia-smi --gpu-reset.",
-                "结束其上的进程并执行 nvidia-smi --gpu-reset。",
-            ),
-            replica=owner,
-        )
-    elif reason == "hung":
-        yield Finding(
-            id="SourceHung",
-            severity=Severity.WARNING,
-            subject=gpu,
-            summary=Text(f"{gpu.label}: a driver call does not return", f"{gpu.label}：驱动调用没有返回"),
-            evidence=evidence,
-            cause=cause,
-            action=Text(
-                "Look at the kernel log; if the call does not return within minutes, drain the node and reboot it.",
-                "查看内核日志；若数分钟内仍未返回，请排空节点并重启。",
-            ),
-            replica=owner,
-        )
+    known = [describe(events.xid) for events in xids if events.xid is not None]
+    evidence = (*_where(card), *(Evidence("xid", f"{xid.code} ({xid.meaning})") for xid in known))
+    if card.status.reason in _OUT_OF_SERVICE:
+        yield _out_of_service(view, card, known, evidence)
     elif card.reading is not None:
-        for xid in known:
-            if xid.kind in _RESETS:
-                name, action = _RESETS[xid.kind]
-                yield Finding(
-                    id=name,
-                    severity=Severity.CRITICAL if xid.kind is Class.RESET_NODE else Severity.WARNING,
-                    subject=gpu,
-                    summary=Text(
-                        f"{gpu.label} reported XID {xid.code}: {xid.meaning}",
-                        f"{gpu.label} 报告了 XID {xid.code}：{xid.meaning}",
-                    ),
-                    evidence=evidence,
-                    action=Text(
-                        f"Drain it, then {action}.", f"先排空，然后{'重启节点' if 'boot' in action else '复位显卡'}。"
-                    ),
-                    replica=owner,
-                )
-                break
+        yield from _reset_wanted(view, card, known, evidence)
+
+
+def _out_of_service(view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]) -> Finding:
+    """Return the finding of a GPU that answers no more, or with errors only."""
+    words, gpu, owner = _OUT_OF_SERVICE[card.status.reason], view.gpu(card), _owner(view, card)
+    action = words.action
+    if card.status.reason == "lost" and any(xid.kind is Class.RESET_NODE for xid in known):
+        action = Text(
+            "Drain the node and reboot it: a reset will not do after this XID.",
+            "排空节点并重启：出现该 XID 后仅复位显卡无效。",
+        )
+    used = Text(f"; {owner} runs on it", f"；{owner} 正在使用它") if owner else Text("", "")
+    return Finding(
+        id=words.id,
+        severity=Severity.CRITICAL if owner and words.id != "SourceHung" else Severity.WARNING,
+        subject=gpu,
+        summary=Text(gpu.label + words.summary.en, gpu.label + words.summary.zh) + used,
+        evidence=evidence,
+        cause=Text(f"XID {known[0].code}: {known[0].meaning}", f"XID {known[0].code}：{known[0].meaning}")
+        if known
+        else None,
+        action=action,
+        replica=owner,
+    )
+
+
+def _reset_wanted(
+    view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]
+) -> Iterator[Finding]:
+    """Yield one finding for the newest XID after which a GPU that still answers needs a reset."""
+    gpu = view.gpu(card)
+    for xid in known:
+        if xid.kind in _RESETS:
+            name, severity, action = _RESETS[xid.kind]
+            yield Finding(
+                id=name,
+                severity=severity,
+                subject=gpu,
+                summary=Text(
+                    f"{gpu.label} reported XID {xid.code}: {xid.meaning}",
+                    f"{gpu.label} 报告了 XID {xid.code}：{xid.meaning}",
+                ),
+                evidence=evidence,
+                action=action,
+                replica=_owner(view, card),
+            )
+            return
 
 
 def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
@@ -329,7 +350,7 @@ def _used(card: CardState) -> float | None:
 
 
 def _memory(view: View, replica: str) -> Iterator[Finding]:
-    """Judge memory inside one group: shards are equal, so whoever holds more holds somebody else's bytes."""
+    """Judge memory inside one group: shards are equal, so more on one GPU is another process or a leak."""
     gpus = [card for card in view.gpus_of(replica) if _used(card) is not None]
     for card in gpus:
         total, used = signal(card, Signal.MEMORY_TOTAL), _used(card)

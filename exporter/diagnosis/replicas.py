@@ -41,19 +41,17 @@ def _window(replica: ReplicaState) -> WindowFigures | None:
 
 def _traffic(view: View, name: str) -> tuple[Evidence, ...]:
     """Return what the gateways still send to a replica."""
-    return tuple(
-        Evidence(f"gateway_{gateway}_share", share, "ratio")
-        for gateway, share, _ in view.gateway_shares(name)
-        if share > limit.GATEWAY_SHARE
-    )
+    return tuple(Evidence(f"gateway_{sent.gateway}_share", sent.share, "ratio") for sent in view.gateway_shares(name))
 
 
-def _sends(view: View, name: str) -> tuple[str, str]:
-    shares = [(gateway, share) for gateway, share, _ in view.gateway_shares(name) if share > limit.GATEWAY_SHARE]
-    if not shares:
-        return "", ""
-    gateway, share = shares[0]
-    return f"; gateway {gateway} still sends it {share:.0%}", f"；网关 {gateway} 仍向其分配 {share:.0%} 的请求"
+def _still_sent(view: View, name: str) -> Text:
+    """Return the clause about the gateway that still sends requests, empty where none does."""
+    for sent in view.gateway_shares(name):
+        return Text(
+            f"; gateway {sent.gateway} still sends it {sent.share:.0%}",
+            f"；网关 {sent.gateway} 仍向其分配 {sent.share:.0%} 的请求",
+        )
+    return Text("", "")
 
 
 def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
@@ -62,15 +60,15 @@ def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
         return
     model = replica.labels.model
     others = [other for other in view.snapshot.replicas if other.labels.model == model and other.status.up]
-    sends, sends_zh = _sends(view, replica.name)
+    sent = _still_sent(view, replica.name)
     yield Finding(
         id="EngineDown",
         severity=Severity.WARNING if others else Severity.CRITICAL,
         subject=_subject(replica),
         summary=Text(
             f"{replica.name} does not answer ({status.reason})"
-            + (sends if others else f"; nothing else serves {model}"),
-            f"{replica.name} 无响应（{status.reason}）" + (sends_zh if others else f"；没有其他副本提供 {model}"),
+            + (sent.en if others else f"; nothing else serves {model}"),
+            f"{replica.name} 无响应（{status.reason}）" + (sent.zh if others else f"；没有其他副本提供 {model}"),
         ),
         evidence=(Evidence("reason", status.reason), *_traffic(view, replica.name)),
         action=Text("Look at the engine's log; restart it.", "查看引擎日志并重启。"),
@@ -83,15 +81,16 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
         return
     running = requests(replica, Quantity.REQUESTS_RUNNING)
     waiting = requests(replica, Quantity.REQUESTS_WAITING)
-    sends, sends_zh = _sends(view, replica.name)
+    sent = _still_sent(view, replica.name)
     yield Finding(
         id="EngineFrozen",
         severity=Severity.CRITICAL,
         subject=_subject(replica),
         summary=Text(
-            f"{replica.name} makes no progress: {running or 0:g} running, {waiting or 0:g} waiting, no tokens{sends}",
-            f"{replica.name} 没有进展：{running or 0:g} 个运行中、{waiting or 0:g} 个等待，不产出 token{sends_zh}",
-        ),
+            f"{replica.name} makes no progress: {running or 0:g} running, {waiting or 0:g} waiting, no tokens",
+            f"{replica.name} 没有进展：{running or 0:g} 个运行中、{waiting or 0:g} 个等待，不产出 token",
+        )
+        + sent,
         evidence=(
             *measured("requests_running", running),
             *measured("requests_waiting", waiting),
@@ -287,14 +286,14 @@ def _versions(view: View) -> Iterator[Finding]:
             models[replica.labels.engine, replica.labels.model][replica.reading.version].append(replica.name)
     for (engine, model), versions in models.items():
         if len(versions) > 1:
-            said = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
+            listed = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
             yield Finding(
                 id="EngineVersionsDiffer",
                 severity=Severity.INFO,
                 subject=Subject(SubjectKind.NODE, model, model),
                 summary=Text(
-                    f"Replicas of {model} run different {engine} versions: {said}",
-                    f"{model} 的副本运行不同的 {engine} 版本：{said}",
+                    f"Replicas of {model} run different {engine} versions: {listed}",
+                    f"{model} 的副本运行不同的 {engine} 版本：{listed}",
                 ),
                 evidence=tuple(
                     Evidence("version", f"{version}: {', '.join(names)}") for version, names in versions.items()

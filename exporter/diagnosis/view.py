@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from msgspec import Struct
+
+from exporter.diagnosis import thresholds as limit
 from exporter.model import CardState, ReplicaState, Signal, Snapshot, Straggler, XidCount
 from exporter.model.engine import Quantity
 from exporter.model.finding import Evidence, Subject, SubjectKind
 
 PRIMARY_WINDOW = "1m"
+
+
+class GatewayShare(Struct, frozen=True, kw_only=True):
+    """The share of its pool's recent requests that a gateway sends to one replica; ratio."""
+
+    gateway: str
+    share: float
 
 
 class View:
@@ -39,8 +49,8 @@ class View:
         """Return a GPU as a subject."""
         return Subject(SubjectKind.GPU, card.facts.uuid, f"GPU {card.labels[0]}")
 
-    def gateway_shares(self, replica: str) -> list[tuple[str, float, float | None]]:
-        """Return (gateway, share of its pool's recent requests, open requests) of the backends of a replica."""
+    def gateway_shares(self, replica: str) -> list[GatewayShare]:
+        """Return what the gateways send to a replica; without shares that are probes or chance."""
         found = []
         for gateway in self.snapshot.gateways:
             if gateway.reading is None:
@@ -48,9 +58,8 @@ class View:
             window = gateway.windows.get(PRIMARY_WINDOW) or next(iter(gateway.windows.values()), None)
             for backend, name in gateway.replicas.items():
                 share = window.shares.get(backend) if window is not None else None
-                load = gateway.reading.backends.get(backend)
-                if name == replica and share is not None:
-                    found.append((gateway.name, share, load.active if load is not None else None))
+                if name == replica and share is not None and share > limit.GATEWAY_SHARE:
+                    found.append(GatewayShare(gateway=gateway.name, share=share))
         return found
 
     def recent_xids(self, uuid: str, within: float) -> list[XidCount]:
@@ -66,7 +75,7 @@ def signal(card: CardState, name: Signal) -> float | None:
 
 
 def requests(replica: ReplicaState, quantity: Quantity) -> float | None:
-    """Return a number summed over the ranks, None when no rank says it."""
+    """Return a number summed over the ranks, None when no rank reports it."""
     if replica.reading is None:
         return None
     values = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]

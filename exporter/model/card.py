@@ -1,4 +1,4 @@
-"""GPUs and the driver: facts, readings, state.  A card is a GPU or a MIG instance."""
+"""GPUs and the driver: facts, readings, state.  GPU means a whole GPU or a MIG instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exporter.model.topology import CardTopology
 
 
 class Signal(str, Enum):
-    """One measured quantity of a card.  The value is the label ``signal`` of ``gpu_signal_missing_info``.
+    """One measured quantity of a GPU.  The value is the label ``signal`` of ``gpu_signal_missing_info``.
 
     str comes first among the bases so that look-ups hash in C: this enum keys the hottest mappings.
     """
@@ -103,16 +103,16 @@ class Signal(str, Enum):
 
 
 class Missing(str, Enum):
-    """Why a signal of a card that answers is absent."""
+    """Why a signal of a GPU that answers is absent."""
 
-    UNSUPPORTED = "unsupported"  # by card, driver or binding; retried after the next initialisation
+    UNSUPPORTED = "unsupported"  # by GPU, driver or binding; retried after the next initialisation
     NO_PERMISSION = "no_permission"
     MIG = "mig"  # meaningless while MIG is on
     ERROR = "error"  # the call failed this time
     INVALID = "invalid"  # the driver returned an impossible number
     STARTING = "starting"  # needs two reads, and there was only one yet
     BUSY = "busy"  # not read: another call into the driver does not return
-    SLOW = "slow"  # not read lately: the card answers so slowly that there was no time
+    SLOW = "slow"  # not read lately: the GPU answers so slowly that there was no time
     CRASHED = "crashed"  # not read for a while: the driver crashed in the call
     UNVERIFIED = "unverified"  # unit, meaning or number of wraps is not known (yet) with this driver
 
@@ -137,19 +137,19 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     serial: Text = ""
     vbios_version: Text = ""
     numa_node: Count | None = None
-    mig: bool = False  # MIG-enabled: its instances are cards of their own
+    mig: bool = False  # MIG-enabled: its instances are GPUs of their own
     instance: MigInstance | None = None  # set on those instances
 
 
 class CardProcess(Struct, frozen=True, kw_only=True):
-    """A process with a compute context on a card; pid in the daemon's pid namespace."""
+    """A process with a compute context on a GPU; pid in the daemon's pid namespace."""
 
     pid: Count
     memory: Finite | None = None  # bytes
 
 
 class CardReading(Struct, frozen=True, kw_only=True):
-    """One card at one instant: ``signals`` that were read, and why the others are ``missing``."""
+    """One GPU at one instant: ``signals`` that were read, and why the others are ``missing``."""
 
     at: Finite
     signals: Mapping[Signal, Finite]
@@ -176,19 +176,19 @@ class DriverFacts(Struct, frozen=True, kw_only=True):
 
 
 class GpuLabels(NamedTuple):
-    """The labels of every series about a card.  ``gpu``: the index, or PARENT:POSITION of a MIG instance."""
+    """The labels of every series about a GPU.  ``gpu``: the index, or PARENT:POSITION of a MIG instance."""
 
     gpu: str
     uuid: str
 
 
 class CardState(Struct, frozen=True, kw_only=True):
-    """A card in a snapshot: facts, health, and a reading only while it is fresh."""
+    """A GPU in a snapshot: facts, health, and a reading only while it is fresh."""
 
     facts: CardFacts
     status: SourceStatus
     reading: CardReading | None
     last_read_at: float | None  # kept when the reading is withdrawn, because the age counts from here
-    labels: GpuLabels  # built once: every series of the card carries them
+    labels: GpuLabels  # built once: every series of the GPU carries them
     topology: CardTopology | None = None  # None: not known yet
     pipes: Collection[str] = ()  # kinds of arithmetic seen since the daemon started

@@ -19,7 +19,7 @@ from exporter.model.xid import XidCount
 
 
 class GpuAssignment(Struct, frozen=True, kw_only=True):
-    """Which replica uses a card; at most one row per (card, replica, rank)."""
+    """Which replica uses a GPU; at most one row per (GPU, replica, rank)."""
 
     uuid: str
     replica: str
@@ -27,7 +27,7 @@ class GpuAssignment(Struct, frozen=True, kw_only=True):
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """The spread of one signal within one group of cards."""
+    """The spread of one signal within one group of GPUs."""
 
     stddev: float  # population standard deviation
     spread: float  # maximum − minimum
@@ -36,7 +36,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 class GroupImbalance(Struct, frozen=True, kw_only=True):
-    """The imbalance within one group: a replica's cards (scope "replica"), or the node's (scope "node", group "")."""
+    """The imbalance within one group: a replica's GPUs (scope "replica"), or the node's (scope "node", group "")."""
 
     scope: str
     group: str
@@ -49,7 +49,7 @@ class VarianceBreakdown(Struct, frozen=True, kw_only=True):
 
     model: str
     signal: str
-    coefficient_of_variation: float | None  # over all cards, or over all ranks; None when the mean is 0
+    coefficient_of_variation: float | None  # over all GPUs, or over all ranks; None when the mean is 0
     shares: Mapping[str, float]  # layer "replica", "rank", "card" → ratio of the sum of squares; sum 1
 
 
@@ -88,7 +88,7 @@ class DaemonState(Struct, frozen=True, kw_only=True):
     dropped_series: int = 0  # beyond the hard cap, or not finite
     dropped_log_lines: int = 0  # because standard error was not read in time
     parse_warnings: Mapping[SourceReason, int] = EMPTY  # skipped lines
-    unassigned: Mapping[str, str] = EMPTY  # replica → why no card was found
+    unassigned: Mapping[str, str] = EMPTY  # replica → why no GPU was found
 
 
 class ModelSignal(NamedTuple):

@@ -20,7 +20,7 @@ class ServerRole(Enum):
 
 
 class EndpointDefaults(Struct, frozen=True, kw_only=True):
-    """How a server is told the port of its metrics endpoint, and what it does untold.
+    """How a server's metrics port is configured, and its defaults.
 
     ``port_flags``, then ``port_variable`` of its environment, then ``ports``.  ``tls_flags``: those that make it
     speak TLS.  ``probe``: the page must be seen before the server counts as an engine, because such a server may show

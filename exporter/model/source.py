@@ -26,7 +26,7 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True):
-    """Whether a check or a command succeeded, and one sentence for whoever asked."""
+    """Whether a check or a command succeeded, and one sentence that says why."""
 
     ok: bool
     message: str

@@ -1,4 +1,4 @@
-"""Stragglers: which card the others of its group wait for, and why."""
+"""Stragglers: which GPU the others of its group wait for, and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.model.source import EMPTY
 
 
 class Cause(str, Enum):
-    """Why a card is slow; the value is the ``cause`` label."""
+    """Why a GPU is slow; the value is the ``cause`` label."""
 
     POWER_BRAKE = "power_brake"  # the power supply or the board reduces the clocks from outside
     THERMAL = "thermal"
@@ -25,7 +25,7 @@ class Cause(str, Enum):
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
-    """A card that its group waits for.  ``slowdown``: its time for the same work over the others' median."""
+    """A GPU that its group waits for.  ``slowdown``: its time for the same work over the others' median."""
 
     uuid: str
     replica: str
@@ -34,7 +34,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
 
 
 class Stragglers(Struct, frozen=True, kw_only=True):
-    """Stragglers of all replicas.  ``judged``: whether a replica's cards can be compared now."""
+    """Stragglers of all replicas.  ``judged``: whether a replica's GPUs can be compared now."""
 
     judged: Mapping[str, bool] = EMPTY  # replica →
     found: tuple[Straggler, ...] = ()

@@ -1,4 +1,4 @@
-"""Paths between cards and to the host: what the driver reports, and what follows for replicas."""
+"""Paths between GPUs and to the host: what the driver reports, and what follows for replicas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LinkEnd(Struct, frozen=True, kw_only=True):
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """What the driver reports of a pair of cards; empty where it did not answer."""
+    """What the driver reports of a pair of GPUs; empty where it did not answer."""
 
     pci_path: PciPath = ""  # a word of PCI_PATHS: the path over PCIe, even where NVLink joins them
     access: Mapping[Capability, AccessStatus] = EMPTY  # word of CAPABILITIES → word of STATUSES
@@ -50,14 +50,14 @@ Peers = Annotated[Mapping[Text, Peer], Meta(max_length=_MAX)]  # by uuid
 
 
 class CardTopology(Struct, frozen=True, kw_only=True):
-    """One card's position among the others.  Static: read rarely, and kept while a card is lost."""
+    """One GPU's position among the others.  Static: read rarely, and kept while a GPU is lost."""
 
-    peers: Peers = EMPTY  # the other card's uuid
+    peers: Peers = EMPTY  # the other GPU's uuid
     links: Mapping[LinkNumber, LinkEnd] = EMPTY  # NVLink → its far end
 
 
 class PeerPath(Struct, frozen=True, kw_only=True):
-    """How one card reaches another now."""
+    """How one GPU reaches another now."""
 
     uuid: str
     peer: str  # uuid
@@ -66,16 +66,16 @@ class PeerPath(Struct, frozen=True, kw_only=True):
 
 
 class GroupPaths(Struct, frozen=True, kw_only=True):
-    """How the cards of one replica reach each other.  None and "": not known for a pair that matters."""
+    """How the GPUs of one replica reach each other.  None and "": not known for a pair that matters."""
 
     replica: str
-    worst: str = ""  # the slowest path between two of its cards
+    worst: str = ""  # the slowest path between two of its GPUs
     over_pcie: bool | None = None  # some pair has no NVLink between them
     cross_sockets: bool | None = None  # some pair is attached to different sockets
 
 
 class LinkHealth(Struct, frozen=True, kw_only=True):
-    """What is wrong with one card's links; None where it cannot be judged now."""
+    """What is wrong with one GPU's links; None where it cannot be judged now."""
 
     pcie_degraded: bool | None = None
     nvlinks_down: int | None = None

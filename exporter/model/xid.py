@@ -49,7 +49,7 @@ class XidLabels(NamedTuple):
 
 
 class XidCount(Struct, frozen=True, kw_only=True):
-    """The events of one XID of one card; ``xid`` is None for codes that are counted together as "other"."""
+    """The events of one XID of one GPU; ``xid`` is None for codes that are counted together as "other"."""
 
     labels: XidLabels
     xid: int | None

@@ -1,16 +1,16 @@
-"""What each XID code means and what to do about it: NVIDIA's error numbers of a card, as plain data.
+"""What each XID code means and what to do about it: NVIDIA's error numbers of a GPU, as plain data.
 
 Facts are from NVIDIA's XID catalogue ("Analyzing Xid Errors with the Xid Catalog", as of September 2026), whose
-column "immediate action" decides class and action here; the meanings are our own words.  The catalogue numbers more
-codes than cards of the data centre still use: those are left out, and count as unknown.
+column "immediate action" decides class and action here; the meanings are worded by this project.  The catalogue has
+more codes than GPUs of the data centre still use: those are left out, and count as unknown.
 
 Where its action is a workflow, this table decides:
 
 - 45 is informational: channels are removed because something else happened.  Follow the other XID; alone, and on a
   node with NVSwitches, it asks for a restart of the fabric manager.
-- 48 and 74 are for resetting the card: the workflows end there, and differ in what is looked at before.
+- 48 and 74 are for resetting the GPU: the workflows end there, and differ in what is looked at before.
 - 144 to 150 (NVLink 5) carry a sub-code that decides between nothing and a reset, so a person has to look.
-- 151 asks for a restart of the virtual machine, which is the node of whoever sees it.
+- 151 asks for a restart of the virtual machine, which is the node that reports it.
 - 154 says that the recovery action changed, and which one it is stands in ``gpu_recovery_action``.
 - 162 to 172 have no action in the catalogue; a person has to look.
 """
@@ -28,7 +28,7 @@ SOURCE = "NVIDIA XID catalogue, September 2026"
 class Class(str, Enum):
     """How much is affected, and so whom to wake."""
 
-    APPLICATION = "application"  # the process on the card is lost; the card is not
+    APPLICATION = "application"  # the process on the GPU is lost; the GPU is not
     RESET_CARD = "reset_card"
     RESET_NODE = "reset_node"
     INSPECT = "inspect"  # what to do depends on what a person finds
@@ -176,10 +176,10 @@ CATALOGUE: Mapping[int, Xid] = {
     for code, meaning in sorted(codes)
 }
 
-# After these the card, or the node, needs a reset: the full set shows them as 0 on every card from the start, so that
+# After these the GPU, or the node, needs a reset: the full set shows them as 0 on every GPU from the start, so that
 # the first event is an increase.
 RESETTING = frozenset(code for code, xid in CATALOGUE.items() if xid.kind in {Class.RESET_CARD, Class.RESET_NODE})
-# The common set does so with these few, as each costs a series per card.  The codes after which a card (or its link)
+# The common set does so with these few, as each costs a series per GPU.  The codes after which a GPU (or its link)
 # is of no use: what DCGM calls devastating, without 140, which uncorrected ECC errors tell as well.
 FATAL = frozenset({48, 74, 79, 95, 119, 120})
 

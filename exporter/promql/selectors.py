@@ -104,8 +104,8 @@ def _selector(
     check(matchers, labels, name)
     shown = []
     for label, value in matchers.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            match = one if isinstance(one, Match) else Match("=", one)
+        for matched in value if isinstance(value, tuple) else (value,):
+            match = matched if isinstance(matched, Match) else Match("=", matched)
             quoted = match.value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
             shown.append(f'{label}{match.operator}"{quoted}"')
     return Expr(

@@ -252,7 +252,7 @@ def finding(found: Finding, language: Language) -> FindingDocument:
         cause=found.cause.in_(language) if found.cause is not None else "",
         replica=found.replica,
         since=found.since,
-        evidence=tuple(EvidenceDocument(name=one.name, value=one.value, unit=one.unit) for one in found.evidence),
+        evidence=tuple(EvidenceDocument(name=item.name, value=item.value, unit=item.unit) for item in found.evidence),
         causes=tuple(finding(cause, language) for cause in found.causes),
     )
 

@@ -1,7 +1,7 @@
 """The newest snapshot under DCGM's names: rendered when it is requested, once for each snapshot and query.
 
-Without requests nothing is imported, kept or computed; the first request waits some 10 ms for the tables.  While
-requests come, each snapshot updates the byte counters that the rates need, and the XIDs of the window.
+Without requests no table is imported, and nothing is kept or computed; the first request waits some 10 ms for the
+tables.  While requests come, each snapshot updates the byte counters that the rates need, and the XIDs of the window.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from exporter.model import EMPTY, Snapshot
+from exporter.render.dcgm.page_query import PageQuery
+from exporter.render.dcgm.rates import Rates, RateTracker
+from exporter.render.dcgm.recent import Recent, XidWindow
 from exporter.render.pages import MAX_AGE
-
-if TYPE_CHECKING:
-    from exporter.render.dcgm.query import PageQuery
-    from exporter.render.dcgm.rates import Rates, RateTracker
-    from exporter.render.dcgm.recent import Recent, XidWindow
-
 
 IDLE_TTL = 300.0  # seconds after the last request until rates are no longer followed
 
@@ -70,9 +66,6 @@ class DcgmPages:
             return self._render(query, gzip=gzip) if body is None else body
 
     def _start_tracking(self) -> None:
-        from exporter.render.dcgm.rates import RateTracker  # noqa: PLC0415 - most nodes have no dashboard of DCGM
-        from exporter.render.dcgm.recent import XidWindow  # noqa: PLC0415
-
         self._rate_tracker, self._xid_window = RateTracker(), XidWindow()
         self._track(self._requested_at)
 
@@ -92,7 +85,7 @@ class DcgmPages:
         assert self._newest is not None
         body = self._bodies.get((query, False))
         if body is None:
-            from exporter.render.dcgm.page import render  # noqa: PLC0415
+            from exporter.render.dcgm.page import render  # noqa: PLC0415 - most nodes never need the tables
 
             text = render(self._newest[0], query, hostname=self._hostname(), rates=self._rates, recent=self._recent)
             body = self._bodies[query, False] = text.encode()

@@ -1,6 +1,6 @@
 """The metrics endpoint's response in every format, rendered once for each snapshot that somebody scrapes.
 
-A format that nobody asks for costs nothing.  Scrapers come at regular times: where the next request for a format
+A format that is not requested costs nothing.  Scrapers come at regular times: where the next request for a format
 is expected before the next snapshot, the format is rendered when the snapshot is published, so that the scrape waits
 for nothing; any other request renders it, and all later ones are served the same bytes.  A snapshot that is too old
 is not served: no answer, which every scraper notices, is better than old values that look current.

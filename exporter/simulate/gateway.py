@@ -19,7 +19,7 @@ from exporter.simulate.world import SimulatedReplica, World
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STATES = ("DOWN", "UP", "MAINT", "DRAIN", "NOLB")
 CODES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
-KEPT_ALIVE = 0.6  # share of requests that follow on a connection, for which no server is chosen anew
+KEPT_ALIVE = 0.6  # share of requests that follow on a connection, for which no server is chosen
 
 _Server = tuple[str, str]  # (proxy, server)
 
@@ -36,7 +36,7 @@ def server_totals(replica: SimulatedReplica) -> dict[str, float]:
 
 
 class MonotonicTotals:
-    """Counters of one server that go on when the engine behind it starts anew."""
+    """Counters of one server; they continue when the engine behind it restarts."""
 
     def __init__(self) -> None:
         self._before: dict[str, float] = {}

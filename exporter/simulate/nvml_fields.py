@@ -28,7 +28,7 @@ class Value:
 
 def fabric_structure() -> Any:
     """Return the structure that the driver fills with the state of the NVLink fabric."""
-    import ctypes  # noqa: PLC0415 - only whoever asks for the fabric pays for it
+    import ctypes  # noqa: PLC0415 - needed for the fabric only
 
     class Info(ctypes.Structure):
         _fields_ = (("version", ctypes.c_uint), ("state", ctypes.c_ubyte), ("status", ctypes.c_uint))

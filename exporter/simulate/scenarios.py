@@ -144,7 +144,7 @@ SCENARIOS = (
             Symptom(
                 expr='llm_requests_running{replica="chat-a"} == 0',
                 within=10.0,
-                meaning="nobody asks for anything",
+                meaning="no requests arrive",
             ),
             Symptom(
                 expr='gpu_idle_seconds_total{gpu="0"} > 10',

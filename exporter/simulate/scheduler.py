@@ -23,7 +23,7 @@ class Activity:
     """What a rank did during the last call of ``advance``: what its GPUs turn into heat and bytes."""
 
     busy: float = 0.0  # share of the time
-    fill: float = 0.0  # running requests ÷ the most there can be
+    fill: float = 0.0  # running requests ÷ their maximum
     prefill: float = 0.0  # share of the busy time spent on prompts
     tokens: int = 0
 
@@ -168,7 +168,7 @@ class Rank:
         free = self.blocks - 1 - self._used
         held = prefix is not None and prefix.holders > 0
         need = self._own_blocks(request) + (0 if held else wanted)
-        if need + self.running + 1 > free:  # whoever decodes must be able to grow in the same step
+        if need + self.running + 1 > free:  # decoding requests must be able to grow in the same step
             return False
         known = prefix is not None and (held or self._allocated - prefix.stamp <= free)
         if prefix is None:

@@ -97,7 +97,7 @@ class Arrivals:
         prefix = draw.choices(range(len(self._lengths)), cum_weights=self._popularity)[0]
         own = min(int(draw.lognormvariate(math.log(traffic.prompt), traffic.prompt_spread)) + 1, limit // 4)
         wanted = int(draw.lognormvariate(math.log(traffic.output), traffic.output_spread)) + 1
-        most = max(1, min(draw.choice(ANSWER_LIMITS), limit - own - self._lengths[prefix]))
+        max_tokens = max(1, min(draw.choice(ANSWER_LIMITS), limit - own - self._lengths[prefix]))
         # a fickle client leaves while it reads; everybody else waits out their patience
         stay = draw.expovariate(0.4) if draw.random() < traffic.cancel_ratio else traffic.client_timeout
         return self._choose_rank(), SimulatedRequest(
@@ -106,7 +106,7 @@ class Arrivals:
             prefix=prefix,
             shared=self._lengths[prefix],
             prompt=self._lengths[prefix] + own,
-            max_tokens=most,
-            output=min(wanted, most),
-            reason="length" if wanted >= most else "stop",
+            max_tokens=max_tokens,
+            output=min(wanted, max_tokens),
+            reason="length" if wanted >= max_tokens else "stop",
         )

@@ -163,7 +163,7 @@ _CACHE_SETTINGS = {
 
 
 def render(replica: SimulatedReplica, process: ProcessStats, started_unix: float) -> str:
-    """Write the page; ``wall`` is the Unix time of the node's start."""
+    """Write the page; ``unix_start`` is the Unix time of the node's start."""
     started = started_unix + replica.created
     page = _Page(started)
     _process(page, process, started - LOADING_SECONDS)

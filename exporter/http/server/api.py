@@ -51,7 +51,7 @@ class Api:
     def _document(self, request: Request, snapshot: Snapshot, path: str) -> Response:
         words = parse_qs(request.query, keep_blank_values=True, max_num_fields=8) if request.query else {}
         language = words.get("lang", ["en"])[-1]
-        if language not in {one.value for one in Language}:
+        if language not in {known.value for known in Language}:
             return _problem(400, "lang is en or zh")
         etag = f'"{snapshot.at:.6f}-{language}"'
         headers = (("ETag", etag),)
@@ -67,10 +67,10 @@ class Api:
     def _verdict(self, snapshot: Snapshot | None, rest: str) -> Response:
         kind, _, name = rest.partition("/")
         name = unquote(name, errors="replace")
-        if snapshot is None:  # the monitor is blind, which is nobody's fault but its own
-            return _said(Verdict(VerdictState.UNKNOWN, "no_data", "no fresh snapshot"))
+        if snapshot is None:  # the daemon is blind, which is no fault of what it judges
+            return _verdict_response(Verdict(VerdictState.UNKNOWN, "no_data", "no fresh snapshot"))
         if kind == "node" and not name:
-            return _said(snapshot.verdicts.node)
+            return _verdict_response(snapshot.verdicts.node)
         table: Mapping[str, Mapping[str, Verdict]] = {
             "replica": snapshot.verdicts.replicas,
             "gpu": snapshot.verdicts.gpus,
@@ -80,7 +80,7 @@ class Api:
         found = table[kind].get(name)
         if found is None:
             return _problem(404, f"no such {kind}", known=sorted(table[kind]))
-        return _said(found)
+        return _verdict_response(found)
 
 
 def _make(path: str, snapshot: Snapshot, language: Language) -> object:
@@ -89,7 +89,7 @@ def _make(path: str, snapshot: Snapshot, language: Language) -> object:
     return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot)
 
 
-def _said(found: Verdict) -> Response:
+def _verdict_response(found: Verdict) -> Response:
     return Response(
         status=503 if found.state in _BAD else 200,
         content_type=JSON,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from exporter import __version__
 from exporter.http.server.api import PREFIX, Api
@@ -13,10 +13,8 @@ from exporter.http.server.listener import DeferredResponse, Handler, Request, Re
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
 from exporter.model import Outcome
+from exporter.render.dcgm.page_query import PageQuery
 from exporter.threads import Thread
-
-if TYPE_CHECKING:
-    from exporter.render.dcgm.query import PageQuery
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exporter.model import EMPTY, CardFacts, CardReading, MigInstance, Snapshot, XidCount
-from exporter.render.dcgm.query import PageQuery
+from exporter.render.dcgm.page_query import PageQuery
+from exporter.render.dcgm.query import dialect_of, hostname_labels, rows
 from exporter.render.dcgm.rates import Rates
 from exporter.render.dcgm.recent import Recent
 from exporter.render.dcgm.row import DcgmRow
@@ -20,7 +21,7 @@ NOTHING_READ = CardReading(at=0.0, signals=EMPTY)
 
 
 def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates, recent: Recent = EMPTY) -> str:
-    """Render a snapshot; of a card without a fresh reading only its XIDs, which may be the reason."""
+    """Render a snapshot; of a GPU without a fresh reading only its XIDs, which may be the reason."""
     driver = snapshot.driver.driver_version if snapshot.driver is not None else ""
     xids = _by_card(snapshot)
     parents = {card.facts.uuid: card.facts for card in snapshot.cards}
@@ -37,7 +38,7 @@ def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates,
         if parent is not None and (card.reading is not None or view.reported):
             cards.setdefault(_labels(parent, instance, query, hostname, driver), view)
     out: list[str] = []
-    for row in query.rows:
+    for row in rows(query):
         lines = [line for labels, view in cards.items() for line in _lines(row, labels, view)]
         if lines:
             out.append(f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.kind}\n")
@@ -47,8 +48,8 @@ def render(snapshot: Snapshot, query: PageQuery, *, hostname: str, rates: Rates,
 
 def _by_card(snapshot: Snapshot) -> dict[str, tuple[XidCount, ...]]:
     found: dict[str, list[XidCount]] = {}
-    for one in snapshot.xids:
-        found.setdefault(one.labels.uuid, []).append(one)
+    for events in snapshot.xids:
+        found.setdefault(events.labels.uuid, []).append(events)
     return {uuid: tuple(counts) for uuid, counts in found.items()}
 
 
@@ -74,10 +75,10 @@ def _labels(facts: CardFacts, instance: MigInstance | None, query: PageQuery, ho
             if instance is not None
             else []
         ),
-        *[(name, hostname) for name in query.hostname_labels],
+        *[(name, hostname) for name in hostname_labels(query)],
     ]
     if driver:
-        pairs.append((query.names.driver_label, driver))
+        pairs.append((dialect_of(query).driver_label, driver))
     return _written(pairs)
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from msgspec import Struct
-
 from exporter.render.dcgm.legacy import LEGACY
 from exporter.render.dcgm.modern import MODERN
+from exporter.render.dcgm.page_query import PageQuery
 from exporter.render.dcgm.row import DcgmRow, Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"legacy": LEGACY, "4.9": MODERN}
@@ -27,29 +26,22 @@ class InvalidQueryError(ValueError):
     """A query that cannot be answered; the message names what can, and repeats nothing of the query."""
 
 
-class PageQuery(Struct, frozen=True, kw_only=True):
-    """A parsed query string."""
+def dialect_of(query: PageQuery) -> Dialect:
+    """Return the dialect's tables."""
+    return DIALECTS[query.dialect]
 
-    dialect: str
-    hostname: str
-    fields: str
 
-    @property
-    def names(self) -> Dialect:
-        """The dialect's tables."""
-        return DIALECTS[self.dialect]
+def rows(query: PageQuery) -> tuple[DcgmRow, ...]:
+    """Return the selected rows."""
+    dialect = dialect_of(query)
+    return dialect.default + (dialect.more if query.fields == "all" else ())
 
-    @property
-    def rows(self) -> tuple[DcgmRow, ...]:
-        """The selected rows."""
-        return self.names.default + (self.names.more if self.fields == "all" else ())
 
-    @property
-    def hostname_labels(self) -> tuple[str, ...]:
-        """The spellings of the host's label."""
-        if self.hostname == "both":
-            return ("Hostname", "hostname")
-        return (self.names.hostname_label if self.hostname == "default" else self.hostname,)
+def hostname_labels(query: PageQuery) -> tuple[str, ...]:
+    """Return the spellings of the host's label."""
+    if query.hostname == "both":
+        return ("Hostname", "hostname")
+    return (dialect_of(query).hostname_label if query.hostname == "default" else query.hostname,)
 
 
 def parse_query(query: str) -> PageQuery:

@@ -1,6 +1,6 @@
 """Bytes per second from byte counters over the last 15 to 30 s, about as DCGM's exporter does by default.
 
-Two samples are kept for each card.  A counter that decreases (the driver was reloaded, the card was reset) begins
+Two samples are kept for each GPU.  A counter that decreases (the driver was reloaded, the GPU was reset) begins
 again: what was lost is not guessed.
 """
 
@@ -25,13 +25,13 @@ class _Sample(Struct, frozen=True):
 
 
 class RateTracker:
-    """Tracks the byte counters of all cards.  Not locked; the owner does that."""
+    """Tracks the byte counters of all GPUs.  Not locked; the owner does that."""
 
     def __init__(self) -> None:
         self._samples: dict[str, tuple[_Sample, _Sample]] = {}  # the base, and the sample that replaces it
 
     def update(self, cards: Sequence[CardState]) -> Rates:
-        """Add the counters of these cards and return the rates; a card has none before its second reading."""
+        """Add the counters of these GPUs and return the rates; a GPU has none before its second reading."""
         kept: dict[str, tuple[_Sample, _Sample]] = {}
         rates: dict[str, Mapping[Signal, float]] = {}
         for card in cards:

@@ -1,4 +1,4 @@
-"""XIDs of the last five minutes by card and code, as DCGM's exporter counts them in its window.
+"""XIDs of the last five minutes by GPU and code, as DCGM's exporter counts them in its window.
 
 The daemon's counters cover its lifetime, so their increases are kept with their time.  Of events before the first
 update only the newest of each code has a time: those count once.
@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from exporter.model import XidCount
 
 WINDOW = 300.0  # seconds, the exporter's default
-_MAX_INCREASES = 4096  # of different instants, cards and codes; a storm is one increase
+_MAX_INCREASES = 4096  # of different instants, GPUs and codes; a storm is one increase
 
 Recent = Mapping[str, Mapping[int, int]]  # uuid → code → events in the window
 _Key = tuple[str, int]
 
 
 class XidWindow:
-    """Tracks the counters of all cards.  Not locked; the owner does that."""
+    """Tracks the counters of all GPUs.  Not locked; the owner does that."""
 
     def __init__(self) -> None:
         self._counts: dict[_Key, int] | None = None  # None: before the first update

@@ -14,7 +14,7 @@ class DcgmRow(Struct, frozen=True, kw_only=True):
     kind: str  # gauge or counter
     help: str
     value: Value | None = None
-    split: Split | None = None  # several samples of one card, with labels of their own
+    split: Split | None = None  # several samples of one GPU, with labels of their own
 
 
 class Dialect(Struct, frozen=True, kw_only=True):

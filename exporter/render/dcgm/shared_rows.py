@@ -113,7 +113,7 @@ FABRIC_MANAGER = gauge(
     fabric_manager,
 )
 
-# DCGM exposes 0 for a card that needs no licence, too.
+# DCGM exposes 0 for a GPU that needs no licence, too.
 VGPU_LICENSE = gauge(
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
     "1 when the vGPU of a virtual machine is licensed.",

@@ -20,7 +20,7 @@ MEBI = 1 << 20
 
 
 class CardView(Struct, frozen=True, kw_only=True):
-    """One card as rows read it: its reading, and what is derived from several readings."""
+    """One GPU as rows read it: its reading, and what is derived from several readings."""
 
     reading: CardReading
     rates: Mapping[Signal, float] = EMPTY  # counter → increase per second
@@ -29,7 +29,7 @@ class CardView(Struct, frozen=True, kw_only=True):
 
     @property
     def reported(self) -> bool:
-        """Whether the card has reported an error since the daemon's start."""
+        """Whether the GPU has reported an error since the daemon's start."""
         return any(xid.count for xid in self.xids or ())
 
 
@@ -133,7 +133,7 @@ def pipe(kind: str) -> Value:
 
 
 def traffic(link: str, direction: str, counter: Signal) -> Value:
-    """Return a reader of bytes per second as an integer: measured by the card, else from its byte counter."""
+    """Return a reader of bytes per second as an integer: measured by the GPU, else from its byte counter."""
 
     def read(card: CardView) -> int | None:
         number = card.reading.traffic.get((link, direction), card.rates.get(counter))

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from exporter.render.dcgm.query import DIALECTS, parse_query
+from exporter.render.dcgm.query import DIALECTS, parse_query, rows
 from tests.support import dcgm_contract as contract
 from tests.support.builders import card, snapshot
 from tests.support.dcgm_card import FULL, PLAUSIBLE, families, full_card, kinds, page, samples
@@ -229,8 +229,8 @@ def test_a_fixed_snapshot_gives_the_same_page_as_ever(file, query, golden):
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_reference_parser_reads_the_page_and_finds_every_row(dialect):
     text = page(f"dialect={dialect}&fields=all")
-    rows = parse_query(f"dialect={dialect}&fields=all").rows
-    assert {row.name for row in rows} == set(kinds(text))
+    selected = rows(parse_query(f"dialect={dialect}&fields=all"))
+    assert {row.name for row in selected} == set(kinds(text))
     series = [sample for family in families(text).values() for sample in family.samples]
     assert len(series) == len({(one.name, *sorted(one.labels.items())) for one in series})
     assert len(series) == sum(not line.startswith("#") for line in text.splitlines())
