@@ -18,7 +18,7 @@ from msgspec import Struct
 from exporter.derive.gpu_processes import GpuProcesses, gpu_processes
 from exporter.derive.process_tree import ProcessTree
 from exporter.model import EMPTY, CardState, GpuAssignment, Missing, Signal
-from exporter.model.process import Listener, Process, ProcessTable
+from exporter.model.process import ListeningSocket, Process, ProcessTable
 
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _ANY = frozenset(("0.0.0.0", "::"))
@@ -206,7 +206,7 @@ class _Assigner:
             return frozenset((self.table.home,))
         return frozenset(space for space, known in self.table.addresses.items() if address in known)
 
-    def _sockets(self, endpoint: Endpoint) -> tuple[Listener, ...]:
+    def _sockets(self, endpoint: Endpoint) -> tuple[ListeningSocket, ...]:
         """Return the sockets that answer an endpoint, behind the relay of a published port where there is one."""
         spaces = self._namespaces(endpoint.host)
         on_port = [one for one in self.table.listeners if one.port == endpoint.port and one.netns in spaces]
@@ -223,18 +223,18 @@ class _Assigner:
         self.relayed.add(endpoint.replica)
         return tuple(listener for relay in relays for listener in self._behind(relay))
 
-    def _relays(self, listener: Listener) -> list[Process]:
+    def _relays(self, listener: ListeningSocket) -> list[Process]:
         """Return the relays of a published port whose command line names their target (docker-proxy's does)."""
         holders = (self.table.processes.get(pid) for pid in listener.pids)
         port = str(listener.port)
         return [one for one in holders if one is not None and one.relay and one.flag("-host-port") == port]
 
-    def _behind(self, relay: Process) -> list[Listener]:
+    def _behind(self, relay: Process) -> list[ListeningSocket]:
         address, port = relay.flag("-container-ip"), relay.flag("-container-port")
         inside = {space for space, known in self.table.addresses.items() if address in known}
         return [one for one in self.table.listeners if one.netns in inside and str(one.port) == port]
 
-    def _servers(self, listeners: Iterable[Listener]) -> frozenset[int]:
+    def _servers(self, listeners: Iterable[ListeningSocket]) -> frozenset[int]:
         """Return the sockets' holders, without supervisors that opened one for a child."""
         known = (self.table.processes.get(pid) for listener in listeners for pid in listener.pids)
         return frozenset(one.pid for one in known if one is not None and not one.shared and not one.relay)
@@ -289,7 +289,7 @@ class _Assigner:
             for pid in next(iter(containers.values())):
                 self._claim(next(iter(waiting)), pid)
 
-    def _engine_listens(self, listener: Listener, user: Process) -> bool:
+    def _engine_listens(self, listener: ListeningSocket, user: Process) -> bool:
         """Return whether an engine's server listens there, in the container of a GPU process."""
         for pid in listener.pids & self.table.processes.keys():
             holder = self.table.processes[pid]

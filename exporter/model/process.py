@@ -44,7 +44,7 @@ class Process(Struct, frozen=True, kw_only=True):
         return any(name in names and bool(value or not equals) for name, equals, value in words)
 
 
-class Listener(Struct, frozen=True, kw_only=True):
+class ListeningSocket(Struct, frozen=True, kw_only=True):
     """A listening TCP socket; ``pids``: its holders as far as they could be read."""
 
     port: int
@@ -62,7 +62,7 @@ class ProcessTable(Struct, frozen=True, kw_only=True):
     """
 
     processes: Mapping[int, Process]
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[ListeningSocket, ...] = ()
     problems: Mapping[str, int] = EMPTY
     home: int = 0
     outer: int = 0

@@ -27,7 +27,7 @@ def hostname() -> str:
     return os.environ.get("NODE_NAME") or socket.gethostname()
 
 
-class DcgmPages:
+class DcgmPageStore:
     """Holds the newest snapshot.  ``publish`` and ``page`` may run in different threads."""
 
     def __init__(

@@ -20,7 +20,7 @@ from exporter.http.server.routes import routes
 from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
 from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
-from exporter.render.dcgm_pages import DcgmPages
+from exporter.render.dcgm_pages import DcgmPageStore
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import AssignmentWatcher
 from exporter.runtime.costs import CostTracker
@@ -75,7 +75,7 @@ class App:
         self.pages = PageStore(
             series=SeriesSet(settings.series), process_metrics=process_metrics.exposition, clock=clock
         )
-        self.dcgm = DcgmPages(clock=clock)
+        self.dcgm = DcgmPageStore(clock=clock)
         self._simulated = driver is not None and driver.module != Driver().module
         self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, unix_now=unix_now)
         self.pollers = PollerManager(settings, notify=self._notify, clock=clock, unix_now=unix_now)

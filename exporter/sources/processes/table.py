@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from exporter.model.process import Listener, ListeningEngine, Process, ProcessTable
+from exporter.model.process import ListeningEngine, ListeningSocket, Process, ProcessTable
 from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
 from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
@@ -271,7 +271,7 @@ class _Reader:
             return "vanished"
         return "pid_namespace"
 
-    def _listeners(self, users: Collection[Process], ports: frozenset[int]) -> tuple[Listener, ...]:
+    def _listeners(self, users: Collection[Process], ports: frozenset[int]) -> tuple[ListeningSocket, ...]:
         """Search in three steps, each wider than the one before, until every port's listener is known."""
         # In a container every port counts: it may be published under another number.
         private = self.sockets.keys() - {self.home, self.outer}
@@ -291,7 +291,9 @@ class _Reader:
             for pid in step:
                 self.load_descriptors(pid, inodes)
         return tuple(
-            Listener(port=row.port, address=row.address, netns=space, pids=frozenset(self.holders.get(row.inode, ())))
+            ListeningSocket(
+                port=row.port, address=row.address, netns=space, pids=frozenset(self.holders.get(row.inode, ()))
+            )
             for space, row in rows
             if row.port in ports or row.inode in self.holders
         )

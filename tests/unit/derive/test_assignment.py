@@ -10,7 +10,7 @@ import pytest
 
 from exporter.derive.assignment import Assignment, assign_gpus
 from exporter.model import GpuAssignment, Missing
-from exporter.model.process import Listener, Process, ProcessTable
+from exporter.model.process import ListeningSocket, Process, ProcessTable
 from tests.support.fake_proc import FakeProc
 from tests.support.owned_cards import assign, card, endpoint, rows, vllm
 from tests.support.processes import read_processes
@@ -233,7 +233,7 @@ def test_a_supervisor_that_holds_the_socket_too_is_not_the_server() -> None:
         100: Process(pid=100, parent=90, title="python3", netns=7),
         200: Process(pid=200, parent=90, title="python3", netns=7),
     }
-    listeners = (Listener(port=8000, address="0.0.0.0", netns=7, pids=frozenset((90, 100))),)
+    listeners = (ListeningSocket(port=8000, address="0.0.0.0", netns=7, pids=frozenset((90, 100))),)
     table = ProcessTable(processes=processes, listeners=listeners, home=7, outer=7)
     assert rows(assign_gpus([card(0, 100), card(1, 200)], [endpoint("a", 8000)], table)) == [("GPU-0", "a", "")]
 
@@ -312,7 +312,7 @@ def test_every_reason_is_said(node: FakeProc) -> None:
 
 def test_a_listener_that_may_not_be_looked_up_is_a_matter_of_permission() -> None:
     processes = {100: Process(pid=100, parent=1, netns=7)}
-    listeners = (Listener(port=8000, address="0.0.0.0", netns=7),)
+    listeners = (ListeningSocket(port=8000, address="0.0.0.0", netns=7),)
     for problems, reason in (({"no_permission": 3}, "no_permission"), ({}, "no_processes")):
         table = ProcessTable(processes=processes, listeners=listeners, problems=problems, home=7, outer=7)
         assert assign_gpus([card(0, 100)], [endpoint("a", 8000)], table).unassigned == {"a": reason}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from exporter.derive.assignment import Endpoint, assign_gpus
 from exporter.model import CardState
-from exporter.model.process import Listener, Process, ProcessTable
+from exporter.model.process import ListeningSocket, Process, ProcessTable
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
 from tests.support.examples import examples
 from tests.support.owned_cards import card, rows
@@ -38,7 +38,7 @@ PROCESSES = st.dictionaries(
     st.builds(lambda **more: more, parent=NUMBERS, command=WORDS, title=TITLES, cgroup=st.sampled_from(["", "/docker/x", "/docker/y"]), netns=st.integers(0, 3), started=st.none() | st.floats(0, 3)),
 ).map(lambda found: {pid: classified(pid=pid, **more) for pid, more in found.items()})  # fmt: skip
 LISTENERS = st.lists(
-    st.builds(Listener, port=st.sampled_from([8000, 8001]), address=st.sampled_from(["0.0.0.0", "::", "127.0.0.1", "10.0.0.1", "junk"]), netns=st.integers(0, 3), pids=st.frozensets(NUMBERS, max_size=3)),
+    st.builds(ListeningSocket, port=st.sampled_from([8000, 8001]), address=st.sampled_from(["0.0.0.0", "::", "127.0.0.1", "10.0.0.1", "junk"]), netns=st.integers(0, 3), pids=st.frozensets(NUMBERS, max_size=3)),
     max_size=6,
 ).map(tuple)  # fmt: skip
 TABLES = st.builds(

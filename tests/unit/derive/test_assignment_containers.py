@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.derive.assignment import assign_gpus
-from exporter.sources.processes.table import Listener, Process, ProcessTable
+from exporter.sources.processes.table import ListeningSocket, Process, ProcessTable
 from tests.support.fake_proc import HOST_ADDRESS, FakeProc
 from tests.support.owned_cards import assign, card, endpoint, rows, vllm
 
@@ -188,7 +188,7 @@ def test_only_a_network_of_its_own_joins_processes_and_neither_the_daemons_nor_t
     processes = {
         pid: Process(pid=pid, parent=1, title=title, netns=space) for pid, title in ((100, "front"), (200, "x"))
     }
-    listeners = (Listener(port=8000, address="0.0.0.0", netns=space, pids=frozenset((100,))),)
+    listeners = (ListeningSocket(port=8000, address="0.0.0.0", netns=space, pids=frozenset((100,))),)
     table = ProcessTable(
         processes=processes, listeners=listeners, home=5, outer=7,
         addresses={space: frozenset(("10.0.0.9",))},

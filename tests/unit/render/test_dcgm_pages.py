@@ -17,7 +17,7 @@ from exporter.http.server.listener import Request
 from exporter.http.server.routes import TEXT, routes
 from exporter.model import Outcome
 from exporter.render.dcgm.query import InvalidQueryError, parse_query, rows
-from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages, hostname
+from exporter.render.dcgm_pages import IDLE_TTL, DcgmPageStore, hostname
 from exporter.render.pages import MAX_AGE
 from tests.support import dcgm_contract as contract
 from tests.support.builders import Clock, snapshot
@@ -70,7 +70,7 @@ def test_no_question_breaks_the_reader(query):
 
 
 def store(clock):
-    return DcgmPages(clock=clock, hostname=lambda: "node-1")
+    return DcgmPageStore(clock=clock, hostname=lambda: "node-1")
 
 
 def test_a_page_is_rendered_once_for_each_snapshot_and_form():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.render.dcgm.query import parse_query
 from exporter.render.dcgm.recent import WINDOW, XidWindow
-from exporter.render.dcgm_pages import IDLE_TTL, DcgmPages
+from exporter.render.dcgm_pages import IDLE_TTL, DcgmPageStore
 from tests.support.builders import Clock, snapshot
 from tests.support.dcgm_card import FULL, families, full_card, page, samples, xid
 from tests.support.records import replace
@@ -81,7 +81,7 @@ def test_a_card_that_nobody_listens_to_has_no_window():
 
 def test_the_window_is_followed_while_somebody_asks():
     clock = Clock()
-    pages = DcgmPages(clock=clock, hostname=lambda: "node-1")
+    pages = DcgmPageStore(clock=clock, hostname=lambda: "node-1")
     wanted = parse_query("fields=all")
 
     def publish(seconds, count):
