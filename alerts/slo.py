@@ -34,10 +34,11 @@ BOUNDS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 }
 
 
-def like_vllm(metric: Metric) -> tuple[str, ...]:
-    """Return the engines with vLLM's bounds of a metric, vLLM first."""
-    bounds = BOUNDS["vllm"].get(metric.name)
-    return tuple(engine for engine, by_metric in BOUNDS.items() if by_metric.get(metric.name) == bounds) or ("vllm",)
+def engines_with_bound(metric: Metric, target: float) -> tuple[str, ...]:
+    """Return the engines that one target is for: those that can count it, and the first of the list in any case."""
+    measuring = [engine for engine, by_metric in BOUNDS.items() if metric.name in by_metric]
+    counting = [engine for engine in measuring if not bucket_bound_problem(metric, engine, target)]
+    return tuple(dict.fromkeys([*(measuring or BOUNDS)][:1] + counting))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

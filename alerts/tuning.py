@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alerts import slo
-from alerts.slo import CLASSES, KINDS, Latency, ModelClass, like_vllm
+from alerts.slo import CLASSES, KINDS, Latency, ModelClass, engines_with_bound
 from alerts.thresholds import DEFAULTS, Threshold, Thresholds
 from alerts.units import named, quantity, span
 from exporter.catalog import CATALOG
@@ -145,7 +145,7 @@ def _word(what: str) -> Callable[[str], None]:
 
 
 class _Targets:
-    """Seconds by engine; one value stands for vLLM and the engines with the same bounds."""
+    """Seconds by engine; one value stands for all engines that have it as a bound."""
 
     type = "duration, or durations by engine"
     _one = _quantity(Unit.SECONDS)
@@ -170,7 +170,7 @@ def _latency(values: dict[str, Any]) -> Any:
         return INVALID
     metric, targets = values["metric"], values["target"]
     if not isinstance(targets, Mapping):
-        targets = dict.fromkeys(like_vllm(metric), targets)
+        targets = dict.fromkeys(engines_with_bound(metric, targets), targets)
     return Latency(metric=metric, objective=values["objective"], targets=targets)
 
 

@@ -182,8 +182,8 @@ HEALTH = (
         "frozen",
         MetricKind.GAUGE,
         _replica(_frozen),
-        "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for 20 "
-        "seconds (60 with SGLang and behind Ray); absent while that is not known.",
+        "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for as "
+        "long as docs/engines.md says of the engine; absent while that is not known.",
     ),
     _metric(
         "restarts",
@@ -284,12 +284,12 @@ KV_CACHE = (
     _rank_counter(
         "prefix_cache_queries",
         Quantity.PREFIX_CACHE_QUERIES,
-        "Tokens looked up in the prefix cache (blocks in vLLM before 0.9 and in TensorRT-LLM).",
+        "Tokens looked up in the prefix cache; blocks with the engines that docs/engines.md names.",
     ),
     _rank_counter(
         "prefix_cache_hits",
         Quantity.PREFIX_CACHE_HITS,
-        "Tokens found in the prefix cache (blocks in vLLM before 0.9 and in TensorRT-LLM).",
+        "Tokens found in the prefix cache; blocks with the engines that docs/engines.md names.",
     ),
 )
 

@@ -175,7 +175,7 @@ class Settings(Record):
         "Engine replicas of this node.",
         default=(),
         default_text="none; found by discovery",
-        aliases=("replicas", "targets", "scrape_configs", "servers", "vllm", "sglang"),
+        aliases=("replicas", "targets", "scrape_configs", "servers", *ENGINE_KINDS),
     )
     discovery: DiscoverySettings = key(
         section(DiscoverySettings, finish_discovery),
@@ -186,7 +186,7 @@ class Settings(Record):
         targets(GatewaySettings, "gateways"),
         "Gateways (load balancers, routers) before the engines.",
         default=(),
-        aliases=("routers", "load_balancers", "proxies", "haproxy", "nginx", "envoy"),
+        aliases=("routers", "load_balancers", "proxies", *GATEWAY_KINDS),
     )
     windows: tuple[Window, ...] = key(
         ListOf(

@@ -8,7 +8,6 @@ replica and one container are left.  Equal evidence for two replicas is evidence
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -22,9 +21,6 @@ from exporter.model.process import ListeningSocket, Process, ProcessTable
 
 _LOOPBACK_NAMES = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"))
 _ANY = frozenset(("0.0.0.0", "::"))
-# VLLM::Worker_DP1_TP0, VLLM::EngineCore_DP1, sglang::scheduler_DP1_TP0; users may change the prefix.
-_RANK = re.compile(r"::.*_DP(\d{1,5})(?![0-9A-Za-z])")
-_TITLE_BYTES = 15  # what the kernel keeps of a title; a number at its end may be truncated
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -90,13 +86,13 @@ def assign_gpus(
     unassigned: dict[str, str] = {}
     for endpoint in endpoints:
         name = endpoint.replica
-        found = assigner.claims.get(name, set()) if assigner else set()
+        of_processes = assigner.claims.get(name, set()) if assigner else set()
         if endpoint.gpus is not None:
-            claims[name] |= _with_ranks(configured[name].uuids, found)
+            claims[name] |= _with_ranks(configured[name].uuids, of_processes)
             if not configured[name].complete:
                 unassigned[name] = "unknown_gpu" if cards else "no_driver"
-        elif found:
-            claims[name] |= found
+        elif of_processes:
+            claims[name] |= of_processes
         else:
             unassigned[name] = assigner.reason(endpoint) if assigner else ("no_processes" if cards else "no_driver")
     order = {card.facts.uuid: position for position, card in enumerate(cards)}
@@ -115,19 +111,20 @@ def assign_gpus(
 
 def _configured(cards: Sequence[CardState], gpus: Iterable[int | str]) -> _Configured:
     """Find the configured cards; an index stands for all MIG instances of a GPU."""
-    found: set[str] = set()
+    uuids: set[str] = set()
     complete = True
     for gpu in gpus:
         name = str(gpu).lower()
         matching = {card.facts.uuid for card in cards if name in (str(card.facts.index), card.facts.uuid.lower())}
-        found |= matching
+        uuids |= matching
         complete = complete and bool(matching)
-    return _Configured(frozenset(found), complete)
+    return _Configured(frozenset(uuids), complete)
 
 
-def _with_ranks(uuids: Iterable[str], found: Collection[_Claim]) -> set[_Claim]:
+def _with_ranks(uuids: Iterable[str], claims: Collection[_Claim]) -> set[_Claim]:
     """Return configured cards with the ranks of their processes, "" without any."""
-    return {claim for uuid in uuids for claim in [one for one in found if one.uuid == uuid] or [_Claim(uuid, "")]}
+    known = [{claim for claim in claims if claim.uuid == uuid} or {_Claim(uuid, "")} for uuid in uuids]
+    return set().union(*known)
 
 
 class _Assigner:
@@ -209,12 +206,12 @@ class _Assigner:
     def _sockets(self, endpoint: Endpoint) -> tuple[ListeningSocket, ...]:
         """Return the sockets that answer an endpoint, behind the relay of a published port where there is one."""
         spaces = self._namespaces(endpoint.host)
-        on_port = [one for one in self.table.listeners if one.port == endpoint.port and one.netns in spaces]
+        on_port = self._listeners(spaces, str(endpoint.port))
         host = _normalised(endpoint.host)
         exact = {"127.0.0.1", "::1"} if host in _LOOPBACK_NAMES | _ANY else {host}
         general = {"::"} if ":" in host else _ANY
-        listeners = [one for one in on_port if one.address in exact] or [
-            one for one in on_port if one.address in general
+        listeners = [listener for listener in on_port if listener.address in exact] or [
+            listener for listener in on_port if listener.address in general
         ]
         relays = [relay for listener in listeners for relay in self._relays(listener)]
         if not relays:
@@ -227,17 +224,22 @@ class _Assigner:
         """Return the relays of a published port whose command line names their target (docker-proxy's does)."""
         holders = (self.table.processes.get(pid) for pid in listener.pids)
         port = str(listener.port)
-        return [one for one in holders if one is not None and one.relay and one.flag("-host-port") == port]
+        relays = [holder for holder in holders if holder is not None and holder.relay]
+        return [relay for relay in relays if relay.flag("-host-port") == port]
 
     def _behind(self, relay: Process) -> list[ListeningSocket]:
         address, port = relay.flag("-container-ip"), relay.flag("-container-port")
-        inside = {space for space, known in self.table.addresses.items() if address in known}
-        return [one for one in self.table.listeners if one.netns in inside and str(one.port) == port]
+        return self._listeners({space for space, known in self.table.addresses.items() if address in known}, port)
+
+    def _listeners(self, spaces: Collection[int], port: str) -> list[Listener]:
+        listeners = self.table.listeners
+        return [listener for listener in listeners if listener.netns in spaces and str(listener.port) == port]
 
     def _servers(self, listeners: Iterable[ListeningSocket]) -> frozenset[int]:
         """Return the sockets' holders, without supervisors that opened one for a child."""
-        known = (self.table.processes.get(pid) for listener in listeners for pid in listener.pids)
-        return frozenset(one.pid for one in known if one is not None and not one.shared and not one.relay)
+        processes = self.table.processes
+        holders = [processes[pid] for listener in listeners for pid in listener.pids if pid in processes]
+        return frozenset(holder.pid for holder in holders if not holder.shared and not holder.relay)
 
     def _nearest(self, pid: int) -> list[str]:
         """Return the replicas with the strongest evidence: one is an answer, several are a tie."""
@@ -308,13 +310,8 @@ class _Assigner:
             process = self.table.processes[ancestor]
             if process.shared:
                 return ""
-            title = process.command[0] if process.command else process.title
-            match = _RANK.search(title)
-            if match and (process.command or len(title) < _TITLE_BYTES):
-                return match.group(1)
-            rank = process.flag("--data-parallel-rank", "-dpn")
-            if rank.isascii() and rank.isdecimal() and len(rank) < 6:
-                return rank
+            if process.rank:
+                return process.rank
         return ""
 
 

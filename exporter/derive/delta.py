@@ -30,7 +30,7 @@ RETENTION = 300.0  # seconds
 _NONE: frozenset[str] = frozenset()  # shared: a window keeps 65 of them, of 216 bytes each
 
 
-class Buckets(Struct, frozen=True, kw_only=True):
+class BucketCounts(Struct, frozen=True, kw_only=True):
     """A histogram without its sum, packed: a window keeps 65 of them a stage, and a tuple takes three times as much.
 
     ``counts``: one cumulative count per finite bound, then the one for +Inf; never written to.
@@ -52,7 +52,7 @@ class ReplicaTotals(Struct, frozen=True, kw_only=True):
     responses: Mapping[str, float] = EMPTY  # HTTP status class → responses
     quantities: Mapping[Quantity, float] = EMPTY  # counters, summed over ranks
     rank_generation: Mapping[str, float] = EMPTY  # rank → tokens
-    histograms: Mapping[Stage, Buckets] = EMPTY  # summed over ranks
+    histograms: Mapping[Stage, BucketCounts] = EMPTY  # summed over ranks
     restarts: int = 0  # readings with a restart of the process or of any rank
     first_at: float  # of the first reading
     moved_at: float  # when a counter last increased, work last began, or nothing was running
@@ -267,7 +267,7 @@ def _only(sums: Mapping[_Key, float], names: Collection[_Key]) -> Mapping[_Key, 
 
 def _increased_histograms(
     totals: ReplicaTotals, at: float, change: PageChange, stages: Collection[Stage]
-) -> tuple[Mapping[Stage, Buckets], Mapping[Stage, float]]:
+) -> tuple[Mapping[Stage, BucketCounts], Mapping[Stage, float]]:
     grown, begun = dict(totals.histograms), dict(totals.begun)
     for stage in stages:
         if not any(stage in now.histograms for now in change.page.values()):
@@ -291,11 +291,11 @@ def _increased_histograms(
     return (totals.histograms if is_unchanged else grown), (totals.begun if begun == totals.begun else begun)
 
 
-def _no_observations(edges: tuple[float, ...]) -> Buckets:
-    return Buckets(bounds=edges, counts=array("d", bytes(8 * (len(edges) + 1))))
+def _no_observations(edges: tuple[float, ...]) -> BucketCounts:
+    return BucketCounts(bounds=edges, counts=array("d", bytes(8 * (len(edges) + 1))))
 
 
-def _with_increases(total: Buckets, stage: Stage, change: PageChange) -> Buckets:
+def _with_increases(total: BucketCounts, stage: Stage, change: PageChange) -> BucketCounts:
     edges = total.bounds
     counts: Iterable[float] = total.counts
     for rank, now in change.page.items():
@@ -311,14 +311,14 @@ def _with_increases(total: Buckets, stage: Stage, change: PageChange) -> Buckets
             grown = map(sub, on_bounds(edges, histogram), on_bounds(edges, known))
             counts = map(add, counts, grown)
         # else nothing new, or new bounds without a restart: not comparable, left out once
-    return total if counts is total.counts else Buckets(bounds=edges, counts=array("d", counts))
+    return total if counts is total.counts else BucketCounts(bounds=edges, counts=array("d", counts))
 
 
 def _withdrawn(
     quantities: Mapping[Quantity, float],
     finished: Mapping[str, float],
     responses: Mapping[str, float],
-    histograms: Mapping[Stage, Buckets],
+    histograms: Mapping[Stage, BucketCounts],
     change: PageChange,
 ) -> frozenset[str]:
     page = change.page.values()

@@ -170,9 +170,9 @@ def _histograms(
         [len(counters.histograms) for counters in known.values()]
     ):
         return shown
-    found = {}
+    restored = {}
     for stage, on_page in shown.items():
-        found[stage] = {
+        restored[stage] = {
             **on_page,
             **{
                 rank: counters.histograms[stage]
@@ -181,6 +181,6 @@ def _histograms(
             },
         }
         retired = departed.retired_totals.histograms.get(stage)
-        if retired is not None and all(retired.bounds == histogram.bounds for histogram in found[stage].values()):
-            found[stage][_RETIRED] = retired
-    return found
+        if retired is not None and all(retired.bounds == histogram.bounds for histogram in restored[stage].values()):
+            restored[stage][_RETIRED] = retired
+    return restored

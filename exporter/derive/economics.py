@@ -85,11 +85,11 @@ def gpu_shares(assignments: Iterable[GpuAssignment]) -> dict[str, dict[str, floa
         names = users.setdefault(assignment.uuid, [])
         if assignment.replica not in names:
             names.append(assignment.replica)
-    found: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     for uuid, names in users.items():
         for name in names:
-            found.setdefault(name, {})[uuid] = 1.0 / len(names)
-    return found
+            shares.setdefault(name, {})[uuid] = 1.0 / len(names)
+    return shares
 
 
 def price_per_hour(shares: Mapping[str, float], prices: Mapping[str, float]) -> float | None:

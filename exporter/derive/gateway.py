@@ -105,13 +105,13 @@ def _restarted(
 
 def window_figures(history: History[GatewayTotals], reading: GatewayReading) -> Mapping[str, GatewayFigures]:
     """Return the figures by window label; a window that covers no time yet is left out."""
-    found: dict[str, GatewayFigures] = {}
+    figures: dict[str, GatewayFigures] = {}
     latest = history.latest
     for label in history.labels:
         base = history.base(label)
         if latest is not None and base is not None and latest.at > base.at:
-            found[label] = _window(base, latest, reading)
-    return found
+            figures[label] = _window(base, latest, reading)
+    return figures
 
 
 def _window(base: GatewayTotals, latest: GatewayTotals, reading: GatewayReading) -> GatewayFigures:
@@ -157,7 +157,7 @@ def match_backends(
     for endpoint in endpoints:
         by_address.setdefault(_address_key(endpoint.host, endpoint.port, is_local_host), set()).add(endpoint.replica)
     names = {endpoint.replica for endpoint in endpoints}
-    found: dict[Backend, str] = {}
+    matches: dict[Backend, str] = {}
     for backend in backends:
         address = _ADDRESS.match(backend.name)
         at_address = (
@@ -166,10 +166,10 @@ def match_backends(
             else set()
         )
         if len(at_address) == 1:
-            found[backend] = next(iter(at_address))
+            matches[backend] = next(iter(at_address))
         elif not at_address and backend.name in names:
-            found[backend] = backend.name
-    return found
+            matches[backend] = backend.name
+    return matches
 
 
 def _address_key(host: str, port: int, is_local_host: Callable[[str], bool]) -> tuple[str, int]:

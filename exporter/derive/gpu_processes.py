@@ -23,8 +23,8 @@ def gpu_processes(
     cards: Iterable[CardState], before: GpuProcesses = EMPTY, exited: Collection[int] = ()
 ) -> GpuProcesses:
     """Return the processes on each card.  ``before``: the previous result; ``exited``: pids known to have ended."""
-    found = {card.facts.uuid: _of_card(card, before, exited) for card in cards}
-    return {uuid: pids for uuid, pids in found.items() if pids}
+    by_card = {card.facts.uuid: _of_card(card, before, exited) for card in cards}
+    return {uuid: pids for uuid, pids in by_card.items() if pids}
 
 
 def _of_card(card: CardState, before: GpuProcesses, exited: Collection[int]) -> frozenset[int]:

@@ -66,7 +66,7 @@ def group_imbalances(cards: Sequence[CardState], assignments: Sequence[GpuAssign
         replica: {uuid: read[uuid] for uuid in sorted(uuids) if uuid in read}
         for replica, uuids in sorted(members.items())
     }
-    found = [
+    rows = [
         GroupImbalance(scope=REPLICA, group=replica, spreads=_spreads([group]), deviations=_deviations(group))
         for replica, group in groups.items()
         if len(group) >= 2
@@ -74,18 +74,18 @@ def group_imbalances(cards: Sequence[CardState], assignments: Sequence[GpuAssign
     whole: list[_Readings] = list(groups.values()) if members else [read]
     if sum(map(len, whole)) >= 2:
         deviations = EMPTY if members else _deviations(read)
-        found.append(GroupImbalance(scope=NODE, group="", spreads=_spreads(whole), deviations=deviations))
-    return tuple(found)
+        rows.append(GroupImbalance(scope=NODE, group="", spreads=_spreads(whole), deviations=deviations))
+    return tuple(rows)
 
 
 def _spreads(groups: Sequence[_Readings]) -> Mapping[Signal, Spread]:
-    found: dict[Signal, Spread] = {}
+    spreads: dict[Signal, Spread] = {}
     for signal in SIGNALS:
         measured = [_group_signal(readings, signal) for readings in groups]
         spread = _spread([group for group in measured if group is not None])
         if spread is not None:
-            found[signal] = spread
-    return found
+            spreads[signal] = spread
+    return spreads
 
 
 def _group_signal(readings: _Readings, signal: Signal) -> _GroupSignal | None:
@@ -117,14 +117,14 @@ def average(values: Sequence[float]) -> float:
 
 
 def _deviations(group: _Readings) -> Mapping[Signal, Mapping[str, float]]:
-    found: dict[Signal, Mapping[str, float]] = {}
+    deviations: dict[Signal, Mapping[str, float]] = {}
     for signal in SIGNALS:
         values = {uuid: signals[signal] for uuid, signals in group.items() if signal in signals}
         values = {uuid: value for uuid, value in values.items() if isfinite(value)}
         middle = _median(values.values())
         if middle is not None and middle > 0:
-            found[signal] = {uuid: (value - middle) / middle for uuid, value in values.items()}
-    return found
+            deviations[signal] = {uuid: (value - middle) / middle for uuid, value in values.items()}
+    return deviations
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -143,15 +143,15 @@ def rank_imbalance(reading: EngineReading, token_rates: Mapping[str, float]) -> 
 
     ``token_rates``: generated tokens per second by rank, from the shortest window.
     """
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
     for name in _GAUGES:
         ratio = max_to_mean(values[name] for values in reading.ranks.values() if name in values)
         if ratio is not None:
-            found[name.value] = ratio
+            ratios[name.value] = ratio
     ratio = max_to_mean(token_rates.values())
     if ratio is not None:
-        found[_TOKEN_RATE] = ratio
-    return found
+        ratios[_TOKEN_RATE] = ratio
+    return ratios
 
 
 def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[ModelSignal, float]:
@@ -164,18 +164,18 @@ def replica_imbalance(replicas: Sequence[ReplicaState]) -> Mapping[ModelSignal, 
     for replica in replicas:
         if replica.reading is not None and replica.labels.model:
             models.setdefault(replica.labels.model, []).append(replica)
-    found: dict[ModelSignal, float] = {}
+    ratios: dict[ModelSignal, float] = {}
     for model, members in models.items():
         for name in _GAUGES:
             levels = [_level(member.reading, name) for member in members if member.reading is not None]
             ratio = max_to_mean(level for level in levels if level is not None)
             if ratio is not None:
-                found[ModelSignal(model, name.value)] = ratio
+                ratios[ModelSignal(model, name.value)] = ratio
         for signal in (_TOKEN_RATE, _REQUEST_RATE):
             ratio = max_to_mean(_rates(members, signal))
             if ratio is not None:
-                found[ModelSignal(model, signal)] = ratio
-    return found
+                ratios[ModelSignal(model, signal)] = ratio
+    return ratios
 
 
 def _level(reading: EngineReading, name: Quantity) -> float | None:

@@ -40,13 +40,13 @@ def summarize(base: Cumulative | None, latest: Cumulative, quantiles: Sequence[f
     observations = rising[-1]
     if observations <= 0:
         return LatencySummary(quantiles=EMPTY, observations=0.0, overflow_ratio=None)
-    found = {}
+    values = {}
     for quantile in quantiles:
         value = _quantile(quantile * observations, bounds, rising)
         if value is not None:
-            found[quantile] = value
+            values[quantile] = value
     return LatencySummary(
-        quantiles=found,
+        quantiles=values,
         observations=observations,
         overflow_ratio=(observations - rising[-2]) / observations,
     )

@@ -52,23 +52,23 @@ _FABRIC_STATES = {1.0: "not_started", 2.0: "in_progress"}
 
 def fabric_problems(reading: CardReading) -> tuple[str, ...]:
     """Return what keeps a card from using the NVSwitch fabric fully; empty if nothing does or nothing is known."""
-    found = []
+    problems = []
     state = reading.signals.get(Signal.FABRIC_STATE)
     if state in _FABRIC_STATES:
-        found.append(_FABRIC_STATES[state])
+        problems.append(_FABRIC_STATES[state])
     elif state is not None and reading.signals.get(Signal.FABRIC_STATUS):
-        found.append("failed")
+        problems.append("failed")
     health = int(reading.signals.get(Signal.FABRIC_HEALTH, 0.0))
-    found += [name for name, shift, bad in _FABRIC_FLAGS if health >> shift & 0x3 in bad]
+    problems += [name for name, shift, bad in _FABRIC_FLAGS if health >> shift & 0x3 in bad]
     configuration = health >> 8 & 0xF
     if configuration < len(_FABRIC_CONFIGURATION):
-        found += [name for name in [_FABRIC_CONFIGURATION[configuration]] if name]
+        problems += [name for name in [_FABRIC_CONFIGURATION[configuration]] if name]
     else:
-        found.append("incorrect_configuration")
+        problems.append("incorrect_configuration")
     summary = _FABRIC_SUMMARIES.get(reading.signals.get(Signal.FABRIC_SUMMARY, 0.0))
-    if summary is not None and not found:
-        found.append(summary)
-    return tuple(found)
+    if summary is not None and not problems:
+        problems.append(summary)
+    return tuple(problems)
 
 
 def nvlinks_down(cards: Sequence[CardState], max_links: Mapping[str, int] = EMPTY) -> Mapping[str, int]:
@@ -85,7 +85,7 @@ def nvlinks_down(cards: Sequence[CardState], max_links: Mapping[str, int] = EMPT
     expected = {
         name: _expected([card for card in cards if card.facts.name == name], reported) for name in _names(cards)
     }
-    found = {}
+    counts = {}
     for card in cards:
         uuid = card.facts.uuid
         if card.reading is None or uuid not in reported:
@@ -98,8 +98,8 @@ def nvlinks_down(cards: Sequence[CardState], max_links: Mapping[str, int] = EMPT
             continue
         if states or (expected_links and switched):
             unread = reported[uuid] - len(states)
-            found[uuid] = max(sum(not up for up in states.values()), expected_links - active_links(card) - unread)
-    return found
+            counts[uuid] = max(sum(not up for up in states.values()), expected_links - active_links(card) - unread)
+    return counts
 
 
 def _has_links_of_its_own(card: CardState) -> bool:
@@ -144,7 +144,7 @@ class PcieLinkTracker:
         listed = {card.facts.uuid for card in cards}
         for uuid in [uuid for uuid in self._work if uuid not in listed]:
             del self._work[uuid]
-        found = {}
+        degraded = {}
         for card in cards:
             if card.reading is None:
                 self._work.pop(card.facts.uuid, None)
@@ -154,8 +154,8 @@ class PcieLinkTracker:
             if at_maximum:
                 work.at_maximum_at = work.at
             if at_maximum is not None and work.busy_since is not None and work.at - work.busy_since >= JUDGED_AFTER:
-                found[card.facts.uuid] = work.at_maximum_at is None or work.at - work.at_maximum_at >= JUDGED_AFTER
-        return found
+                degraded[card.facts.uuid] = work.at_maximum_at is None or work.at - work.at_maximum_at >= JUDGED_AFTER
+        return degraded
 
     def _update(self, uuid: str, reading: CardReading) -> _Work:
         work = self._work.get(uuid)

@@ -18,15 +18,15 @@ class ProcessTree:
     def ancestry(self, pid: int) -> tuple[int, ...]:
         """Return the process and its ancestors, nearest first, as far as they are known."""
         if pid not in self._ancestries:
-            found: list[int] = []
+            ancestors: list[int] = []
             ancestor, process = pid, self.table.processes.get(pid)
-            while process is not None and ancestor not in found and len(found) < MAX_DEPTH:
-                found.append(ancestor)
+            while process is not None and ancestor not in ancestors and len(ancestors) < MAX_DEPTH:
+                ancestors.append(ancestor)
                 ancestor, child = process.parent, process
                 process = self.table.processes.get(ancestor)
                 if process is not None and _is_reused_pid(process, child):
                     break
-            self._ancestries[pid] = tuple(found)
+            self._ancestries[pid] = tuple(ancestors)
         return self._ancestries[pid]
 
     def engine(self, pid: int) -> int:

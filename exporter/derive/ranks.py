@@ -40,15 +40,15 @@ def sum_stages(
 
     ``known``: the result for ``before``; stages whose histograms are all the same objects are not added again.
     """
-    found = {}
+    sums = {}
     for stage, by_rank in stages.items():
         histogram = known.get(stage)
         old = before.get(stage, EMPTY)
         if histogram is None or len(old) != len(by_rank) or not all(map(is_, by_rank.values(), old.values())):
             histogram = sum_over_ranks(by_rank)
         if histogram is not None:
-            found[stage] = histogram
-    return found
+            sums[stage] = histogram
+    return sums
 
 
 def sum_over_ranks(histograms: Mapping[str, Histogram]) -> Histogram | None:

@@ -34,16 +34,16 @@ def window_figures(
     engine that reports only a lifetime average has it under the label ``LIFETIME``, with ``seconds`` 0 because they
     are not known.
     """
-    found: dict[str, WindowFigures] = {}
+    windows: dict[str, WindowFigures] = {}
     latest = history.latest
     for label in history.labels:
         base = history.base(label)
         if latest is not None and base is not None and latest.at > base.at:
-            found[label] = _window(history, label, base, latest, quantiles)
+            windows[label] = _window(history, label, base, latest, quantiles)
     ratio = None if reading is None else lifetime_hit_ratio(reading)
     if ratio is not None:
-        found[LIFETIME] = WindowFigures(seconds=0.0, hit_ratio=ratio)
-    return found
+        windows[LIFETIME] = WindowFigures(seconds=0.0, hit_ratio=ratio)
+    return windows
 
 
 def _window(
@@ -90,7 +90,7 @@ def _latencies(
     history: History[ReplicaTotals], label: str, latest: ReplicaTotals, quantiles: Sequence[float]
 ) -> dict[Stage, LatencySummary]:
     """Return the latency of each stage whose two states can be compared."""
-    found: dict[Stage, LatencySummary] = {}
+    latencies: dict[Stage, LatencySummary] = {}
     for stage, histogram in latest.histograms.items():
         if stage.value in latest.withdrawn:
             continue
@@ -99,8 +99,8 @@ def _latencies(
             continue  # new bounds, and nothing to subtract yet
         summary = summarize(base.histograms.get(stage), histogram, quantiles)
         if summary is not None:
-            found[stage] = summary
-    return found
+            latencies[stage] = summary
+    return latencies
 
 
 def _error_ratio(base: ReplicaTotals, latest: ReplicaTotals) -> float | None:

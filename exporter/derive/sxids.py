@@ -23,7 +23,7 @@ _MAX_LINKS = 256  # whose last line is remembered, per code
 _Inner = TypeVar("_Inner")
 
 
-class _Counter(Struct):
+class _SxidCounter(Struct):
     count: int = 0
     last_unix_time: float = 0.0
     burst_started: dict[int | None, float] = field(default_factory=dict)  # link → when its burst burst_started
@@ -44,7 +44,7 @@ class SxidCounters:
     """SXid counters of all switches.  Not locked; the owner does that."""
 
     def __init__(self) -> None:
-        self._switches: dict[str, dict[str, dict[str, _Counter]]] = {}  # PCI address → code → severity
+        self._switches: dict[str, dict[str, dict[str, _SxidCounter]]] = {}  # PCI address → code → severity
         self._cached: tuple[SxidCount, ...] | None = ()
 
     def add(self, report: SxidReport) -> bool:
@@ -52,7 +52,7 @@ class SxidCounters:
         codes = _bounded(self._switches, report.pci, MAX_SWITCHES)
         severities = _bounded(codes, str(report.sxid), MAX_CODES)
         self._cached = None
-        return severities.setdefault(report.severity, _Counter()).record(report)
+        return severities.setdefault(report.severity, _SxidCounter()).record(report)
 
     def counts(self) -> tuple[SxidCount, ...]:
         """Return all counts by address, code and severity."""

@@ -40,51 +40,51 @@ def active_links(card: CardState) -> int:
 def peer_paths(cards: Sequence[CardState]) -> Paths:
     """Return the path of each ordered pair of cards where it is known; cards without a reading have none."""
     read = [card for card in cards if card.reading is not None and card.topology is not None]
-    found = {}
-    for one in read:
+    paths = {}
+    for card in read:
         for other in read:
-            if one is not other:
-                path = _path(one, other)
+            if card is not other:
+                path = _path(card, other)
                 if path:
-                    pair = (one.facts.uuid, other.facts.uuid)
-                    found[pair] = PeerPath(uuid=pair[0], peer=pair[1], path=path, access=_access(one, other))
-    return found
+                    pair = (card.facts.uuid, other.facts.uuid)
+                    paths[pair] = PeerPath(uuid=pair[0], peer=pair[1], path=path, access=_access(card, other))
+    return paths
 
 
 def _ends(card: CardState) -> CardTopology:
     return card.topology or CardTopology()
 
 
-def _known(one: CardState, other: CardState) -> list[Peer]:
+def _known(card: CardState, other: CardState) -> list[Peer]:
     """Return what the driver reports of a pair, from either side; both should be the same."""
-    sides = (_ends(one).peers.get(other.facts.uuid), _ends(other).peers.get(one.facts.uuid))
+    sides = (_ends(card).peers.get(other.facts.uuid), _ends(other).peers.get(card.facts.uuid))
     return [side for side in sides if side is not None]
 
 
-def _nvlink_status(one: CardState, other: CardState) -> str:
+def _nvlink_status(card: CardState, other: CardState) -> str:
     """Return the driver's status of NVLink between a pair; where the two sides differ, the refusal."""
-    words = {side.access["nvlink"] for side in _known(one, other) if "nvlink" in side.access}
+    words = {side.access["nvlink"] for side in _known(card, other) if "nvlink" in side.access}
     refusals = sorted(words - {"ok", "unknown"})
     return refusals[0] if refusals else "ok" if "ok" in words else ""
 
 
-def pci_path(one: CardState, other: CardState) -> str:
+def pci_path(card: CardState, other: CardState) -> str:
     """Return the path over PCIe, the longer one where the two sides differ, "" if not reported."""
-    return max((side.pci_path for side in _known(one, other) if side.pci_path), key=PCI_PATHS.index, default="")
+    return max((side.pci_path for side in _known(card, other) if side.pci_path), key=PCI_PATHS.index, default="")
 
 
-def _path(one: CardState, other: CardState) -> str:
+def _path(card: CardState, other: CardState) -> str:
     """Return the path; "" rather than one over PCIe while it is not known whether NVLink joins the two."""
-    nvlink = _nvlink_status(one, other)
+    nvlink = _nvlink_status(card, other)
     if nvlink not in {"", "ok"}:
-        return pci_path(one, other)
-    count = _joining_links(one, other, certain=nvlink == "ok")
+        return pci_path(card, other)
+    count = _joining_links(card, other, certain=nvlink == "ok")
     if count:
         return f"NV{count}"
-    if _links_unknown(one) or _links_unknown(other):
+    if _links_unknown(card) or _links_unknown(other):
         return ""
-    guess = _ends_unknown(one, other) and nvlink != "ok" and active_links(one) and active_links(other)
-    return "" if guess else pci_path(one, other)
+    guess = _ends_unknown(card, other) and nvlink != "ok" and active_links(card) and active_links(other)
+    return "" if guess else pci_path(card, other)
 
 
 def _links_unknown(card: CardState) -> bool:
@@ -93,19 +93,19 @@ def _links_unknown(card: CardState) -> bool:
     return missing not in {None, Missing.UNSUPPORTED}
 
 
-def _joining_links(one: CardState, other: CardState, *, certain: bool) -> int:
+def _joining_links(card: CardState, other: CardState, *, certain: bool) -> int:
     """Return the number of active links that join two cards; ``certain``: the driver reports that some do."""
-    direct = min(_toward(one, other), _toward(other, one)) or max(_toward(one, other), _toward(other, one))
-    switched = min(_through_switch(one), _through_switch(other))
-    if direct or switched or not (certain and _ends_unknown(one, other)):
+    direct = min(_toward(card, other), _toward(other, card)) or max(_toward(card, other), _toward(other, card))
+    switched = min(_through_switch(card), _through_switch(other))
+    if direct or switched or not (certain and _ends_unknown(card, other)):
         return direct or switched
     # The driver does not report where links lead, but that some join these two.
-    return min(active_links(one), active_links(other))
+    return min(active_links(card), active_links(other))
 
 
-def _ends_unknown(one: CardState, other: CardState) -> bool:
+def _ends_unknown(card: CardState, other: CardState) -> bool:
     """Return whether the far ends of both cards' links are not known."""
-    return not any(end.kind != "unknown" for card in (one, other) for end in _ends(card).links.values())
+    return not any(end.kind != "unknown" for side in (card, other) for end in _ends(side).links.values())
 
 
 def _active_ends(card: CardState) -> Iterator[LinkEnd]:
@@ -122,8 +122,8 @@ def _through_switch(card: CardState) -> int:
     return sum(end.kind == "switch" for end in _active_ends(card))
 
 
-def _access(one: CardState, other: CardState) -> str:
-    known = _ends(one).peers[other.facts.uuid].access if other.facts.uuid in _ends(one).peers else {}
+def _access(card: CardState, other: CardState) -> str:
+    known = _ends(card).peers[other.facts.uuid].access if other.facts.uuid in _ends(card).peers else {}
     granted = [capability for capability, status in known.items() if status == "ok"]
     return ",".join(granted) or next(iter(known.values()), "")
 
@@ -144,12 +144,12 @@ def group_paths(
     for assignment in assignments:
         if assignment.uuid in by_uuid:
             groups.setdefault(assignment.replica, {}).setdefault(assignment.rank, set()).add(assignment.uuid)
-    found = []
+    rows = []
     for replica, ranks in sorted(groups.items()):
         pairs = {pair for uuids in ranks.values() for pair in combinations(sorted(uuids), 2)}
         if pairs:
-            found.append(_group(replica, sorted(pairs), by_uuid, paths))
-    return tuple(found)
+            rows.append(_group(replica, sorted(pairs), by_uuid, paths))
+    return tuple(rows)
 
 
 def _group(
@@ -158,7 +158,7 @@ def _group(
     known = [paths[pair].path for pair in pairs if pair in paths]
     complete = len(known) == len(pairs)
     worst = max(known, key=path_order) if complete else ""
-    across = [_across_sockets(cards[one], cards[other]) for one, other in pairs]
+    across = [_across_sockets(cards[uuid], cards[peer]) for uuid, peer in pairs]
     return GroupPaths(
         replica=replica,
         worst=worst,
@@ -167,12 +167,12 @@ def _group(
     )
 
 
-def _across_sockets(one: CardState, other: CardState) -> bool | None:
+def _across_sockets(card: CardState, other: CardState) -> bool | None:
     """Return whether two cards are attached to different sockets or, without a PCIe path, to different NUMA nodes."""
-    path = pci_path(one, other)
+    path = pci_path(card, other)
     if path:
         return path == _FARTHEST
-    nodes = (one.facts.numa_node, other.facts.numa_node)
+    nodes = (card.facts.numa_node, other.facts.numa_node)
     return None if None in nodes else nodes[0] != nodes[1]
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, isfinite, sqrt
+from typing import NamedTuple
 
 from exporter.derive.imbalance import SIGNALS, average
 from exporter.model import (
@@ -70,11 +71,15 @@ def variance_breakdowns(
     return tuple(row for row in rows if row is not None)
 
 
-def variance_breakdown(values: Nested) -> tuple[float | None, Mapping[str, float]] | None:
-    """Return the coefficient of variation and the shares by layer; None for fewer than two values.
+class NestedVariance(NamedTuple):
+    """The coefficient of variation, None if the mean is not above 0, and the shares of the variance by layer."""
 
-    Values are finite.  The coefficient is None if the mean is not above 0.
-    """
+    coefficient: float | None
+    shares: Mapping[str, float]
+
+
+def variance_breakdown(values: Nested) -> NestedVariance | None:
+    """Return the variance of finite values by layer; None for fewer than two values."""
     group = [[rank for rank in replica if rank] for replica in values]
     group = [replica for replica in group if replica]
     every = [value for replica in group for rank in replica for value in rank]
@@ -82,16 +87,16 @@ def variance_breakdown(values: Nested) -> tuple[float | None, Mapping[str, float
         return None
     peak = max(map(abs, every))
     if peak == 0:
-        return None, EMPTY
+        return NestedVariance(None, EMPTY)
     # Relative to the largest value, so that squares neither overflow nor underflow.
     every = [value / peak for value in every]
     mean = average(every)
     sums = _sums_of_squares(group, peak, mean)
     total = fsum(sums.values())
     if total <= len(every) * _ROUNDING * _ROUNDING:
-        return 0.0 if mean > 0 else None, EMPTY
+        return NestedVariance(0.0 if mean > 0 else None, EMPTY)
     coefficient = sqrt(total / len(every)) / mean if mean > 0 else None
-    return coefficient, {layer: square / total for layer, square in sums.items()}
+    return NestedVariance(coefficient, {layer: square / total for layer, square in sums.items()})
 
 
 def _sums_of_squares(group: Nested, peak: float, mean: float) -> dict[str, float]:
@@ -108,21 +113,23 @@ def _sums_of_squares(group: Nested, peak: float, mean: float) -> dict[str, float
             rank_squares.append(len(rank) * (rank_mean - replica_mean) ** 2)
             if len(rank) > 1:
                 card_squares += [(value - rank_mean) ** 2 for value in rank]
-    found = {}
+    squares = {}
     if len(group) > 1:
-        found[REPLICA] = fsum(replica_squares)
+        squares[REPLICA] = fsum(replica_squares)
     if len(rank_squares) > len(group):
-        found[RANK] = fsum(rank_squares)
+        squares[RANK] = fsum(rank_squares)
     if card_squares:
-        found[CARD] = fsum(card_squares)
-    return found
+        squares[CARD] = fsum(card_squares)
+    return squares
 
 
 def _row(model: str, signal: str, values: Nested) -> VarianceBreakdown | None:
-    found = variance_breakdown(values)
-    if found is None:
+    variance = variance_breakdown(values)
+    if variance is None:
         return None
-    return VarianceBreakdown(model=model, signal=signal, coefficient_of_variation=found[0], shares=found[1])
+    return VarianceBreakdown(
+        model=model, signal=signal, coefficient_of_variation=variance.coefficient, shares=variance.shares
+    )
 
 
 # ── Groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,16 +143,16 @@ def _groups(
     for assignment in assignments:
         users.setdefault(assignment.uuid, {}).setdefault(assignment.replica, set()).add(assignment.rank)
     models = {replica.name: replica.labels.model for replica in replicas if replica.labels.model}
-    found: dict[str, dict[str, dict[frozenset[str], list[Mapping[Signal, float]]]]] = {}
+    groups: dict[str, dict[str, dict[frozenset[str], list[Mapping[Signal, float]]]]] = {}
     for card in cards:
         replica_ranks = users.get(card.facts.uuid, EMPTY)
         if card.reading is None or len(replica_ranks) != 1:
             continue
         ((replica, ranks),) = replica_ranks.items()
         if replica in models:
-            group = found.setdefault(models[replica], {}).setdefault(replica, {})
+            group = groups.setdefault(models[replica], {}).setdefault(replica, {})
             group.setdefault(frozenset(ranks), []).append(card.reading.signals)
-    return {model: [list(ranks.values()) for ranks in by_replica.values()] for model, by_replica in found.items()}
+    return {model: [list(ranks.values()) for ranks in by_replica.values()] for model, by_replica in groups.items()}
 
 
 def _values(group: _Group, signal: Signal) -> Nested:
@@ -160,18 +167,18 @@ def _loads(replicas: Sequence[ReplicaState], quantity: Quantity) -> Nested:
 
 
 def _by_rank(reading: EngineReading, quantity: Quantity) -> list[list[float]]:
-    found = [numbers[quantity] for numbers in reading.ranks.values() if quantity in numbers]
-    return [[number] for number in found if isfinite(number)]
+    levels = [numbers[quantity] for numbers in reading.ranks.values() if quantity in numbers]
+    return [[number] for number in levels if isfinite(number)]
 
 
 def _rates(replicas: Sequence[ReplicaState]) -> Nested:
     """Return the token rates of the first window that at least two ranks have: windows must not be mixed."""
     for label in dict.fromkeys(label for replica in replicas for label in replica.windows):
-        found = [
+        rates = [
             [[rate] for rate in replica.windows[label].rank_token_rates.values() if isfinite(rate)]
             for replica in replicas
             if replica.reading is not None and label in replica.windows
         ]
-        if sum(map(len, found)) >= 2:
-            return found
+        if sum(map(len, rates)) >= 2:
+            return rates
     return []

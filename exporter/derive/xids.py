@@ -65,26 +65,26 @@ class _Event(Struct):
     sources: frozenset[str]
 
 
-class _Counter(Struct):
+class _XidCounter(Struct):
     count: int = 0
     last_unix_time: float | None = None
     burst: tuple[float, float] = (float("-inf"), float("-inf"))  # its first and its newest line
     pending: deque[_Event] = field(default_factory=deque)
 
-    def record(self, source: str, times: int, at: float, related: Sequence[_Counter] = ()) -> int:
+    def record(self, source: str, times: int, at: float, related: Sequence[_XidCounter] = ()) -> int:
         """Count ``times`` reports; return how many of them are new events.
 
         ``related``: counters of the same code where another source may have reported the same event.
         """
-        for one in (self, *related):
-            one._expire(at)
-        if source == BUS and any(one.pending for one in (self, *related)):
+        for counter in (self, *related):
+            counter._expire(at)
+        if source == BUS and any(counter.pending for counter in (self, *related)):
             return 0  # a line without an XID repeats one with an XID
         if source == KERNEL_LOG and not self._begins_burst(at):
             return 0
         unmatched = times
-        for one in (self, *related):
-            unmatched = one._match(source, unmatched)
+        for counter in (self, *related):
+            unmatched = counter._match(source, unmatched)
         if unmatched:
             self._add_pending(_Event(at, unmatched, frozenset({source})))
         self.count += unmatched
@@ -128,19 +128,19 @@ class _Counter(Struct):
         while len(self.pending) > MAX_PENDING:
             self.pending.popleft()
 
-    def absorb(self, other: _Counter) -> None:
+    def absorb(self, other: _XidCounter) -> None:
         """Add what was counted before the GPU was known."""
         self.count += other.count
-        walls = [wall for wall in (self.last_unix_time, other.last_unix_time) if wall is not None]
-        self.last_unix_time = max(walls, default=None)
+        unix_times = [wall for wall in (self.last_unix_time, other.last_unix_time) if wall is not None]
+        self.last_unix_time = max(unix_times, default=None)
         self.burst = max(self.burst, other.burst)
         self.pending = deque(sorted([*self.pending, *other.pending], key=lambda event: event.at), maxlen=MAX_PENDING)
 
 
-class _Card(Struct):
+class _XidCard(Struct):
     uuid: str
     index: str
-    counters: dict[int, _Counter]
+    counters: dict[int, _XidCounter]
     present: bool = True  # listed by the driver
     pci: str = ""
     parent: str = ""  # UUID of the MIG-enabled GPU of this instance
@@ -157,7 +157,7 @@ class XidCounters:
         """Expose the codes ``always`` for every known GPU; never count the codes ``kept`` as "other"."""
         self._always = tuple(sorted(always))
         self._kept = frozenset(kept)
-        self._cards: dict[str, _Card] = {}
+        self._cards: dict[str, _XidCard] = {}
         self._by_pci: dict[str, str] = {}
         self._uuids_from_log: dict[str, str] = {}  # PCI address → UUID according to the kernel log
         self._instances: dict[str, CardState] = {}  # MIG instances
@@ -173,13 +173,13 @@ class XidCounters:
         for card in self._cards.values():
             card.present = False
         self._instances = {card.facts.uuid: card for card in cards if card.facts.instance is not None}
-        for one in facts:
-            if one.instance is not None:
-                self._add_instance(one.uuid)
-            elif not one.uuid.startswith(("MIG-", "unknown-")):  # unidentified GPUs have no UUID yet
-                self._add_gpu(one.uuid, str(one.index), canonical_pci(one.pci_bus_id))
-        gone = [uuid for uuid, card in self._cards.items() if not card.present and (card.parent or not card.seen)]
-        for uuid in gone:
+        for gpu in facts:
+            if gpu.instance is not None:
+                self._add_instance(gpu.uuid)
+            elif not gpu.uuid.startswith(("MIG-", "unknown-")):  # unidentified GPUs have no UUID yet
+                self._add_gpu(gpu.uuid, str(gpu.index), canonical_pci(gpu.pci_bus_id))
+        removed = [uuid for uuid, card in self._cards.items() if not card.present and (card.parent or not card.seen)]
+        for uuid in removed:
             del self._cards[uuid]
         return True
 
@@ -200,10 +200,10 @@ class XidCounters:
         if card is None:
             if len(self._cards) >= MAX_CARDS:
                 return
-            card = self._cards[uuid] = _Card(uuid, index, {})
+            card = self._cards[uuid] = _XidCard(uuid, index, {})
         card.index, card.present, card.pci = index, True, pci
         for code in self._always:
-            card.counters.setdefault(code, _Counter())
+            card.counters.setdefault(code, _XidCounter())
         if pci:
             self._by_pci[pci] = uuid
             self._adopt(pci, uuid)
@@ -219,9 +219,9 @@ class XidCounters:
         before = self._cards.pop(f"unknown-{pci}", None)
         if before is None:
             return
-        card = self._cards.setdefault(uuid, _Card(uuid, "", {}, present=False))
+        card = self._cards.setdefault(uuid, _XidCard(uuid, "", {}, present=False))
         for code, counter in before.counters.items():
-            card.counters.setdefault(self._code(card, code), _Counter()).absorb(counter)
+            card.counters.setdefault(self._code(card, code), _XidCounter()).absorb(counter)
 
     def add(self, report: XidReport) -> int:
         """Count a report; return the number of new events in it."""
@@ -229,7 +229,7 @@ class XidCounters:
         if card is None:
             self.dropped += report.times
             return 0
-        counter = card.counters.setdefault(self._code(card, report.xid), _Counter())
+        counter = card.counters.setdefault(self._code(card, report.xid), _XidCounter())
         new = (
             0
             if report.old
@@ -241,7 +241,7 @@ class XidCounters:
             )
         return new
 
-    def _card(self, report: XidReport) -> _Card | None:
+    def _card(self, report: XidReport) -> _XidCard | None:
         uuid = report.uuid or self._by_pci.get(report.pci) or self._uuids_from_log.get(report.pci)
         if not uuid:
             uuid = f"unknown-{report.pci}" if report.pci else "unknown"
@@ -253,37 +253,39 @@ class XidCounters:
             unlisted = sum(not card.present for card in self._cards.values())
             if unlisted >= MAX_UNKNOWN or len(self._cards) >= MAX_CARDS:
                 return None
-            card = self._cards[uuid] = _Card(uuid, "", {}, present=False)
+            card = self._cards[uuid] = _XidCard(uuid, "", {}, present=False)
         return card
 
     def _instance_uuid(self, uuid: str, instance_id: InstanceId) -> str:
         """Return the UUID of an instance of a GPU; "" if it is not known, or ambiguous."""
         if instance_id == WHOLE_GPU:
             return ""
-        found = []
+        matching = []
         for instance_uuid, state in self._instances.items():
             instance = state.facts.instance
             if instance is None or (instance.parent, instance.gpu_instance) != (uuid, instance_id.gpu_instance):
                 continue
             if instance_id.compute_instance in {None, instance.compute_instance}:
-                found.append(instance_uuid)
-        return found[0] if len(found) == 1 else ""
+                matching.append(instance_uuid)
+        return matching[0] if len(matching) == 1 else ""
 
-    def _new_instance(self, uuid: str) -> _Card:
+    def _new_instance(self, uuid: str) -> _XidCard:
         state = self._instances[uuid]
         parent = state.facts.instance.parent if state.facts.instance is not None else ""
         whole = self._cards.get(parent)
-        return _Card(uuid, state.labels.gpu, {}, pci=whole.pci if whole is not None else "", parent=parent)
+        return _XidCard(uuid, state.labels.gpu, {}, pci=whole.pci if whole is not None else "", parent=parent)
 
-    def _related(self, card: _Card, code: int) -> list[_Counter]:
+    def _related(self, card: _XidCard, code: int) -> list[_XidCounter]:
         """Return the counters of the code on the GPU of an instance, or on the instances of a GPU."""
         if card.parent:
             related = [self._cards[card.parent]] if card.parent in self._cards else []
         else:
-            related = [one for one in self._cards.values() if one.parent == card.uuid] if self._instances else []
-        return [one.counters[code] for one in related if code in one.counters]
+            related = (
+                [other for other in self._cards.values() if other.parent == card.uuid] if self._instances else []
+            )
+        return [other.counters[code] for other in related if code in other.counters]
 
-    def _code(self, card: _Card, code: int) -> int:
+    def _code(self, card: _XidCard, code: int) -> int:
         if code in card.counters or code in self._kept:
             return code
         return code if len(card.counters) < MAX_CODES else OTHER

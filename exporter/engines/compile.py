@@ -13,7 +13,16 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, clean, status_class
+from exporter.engines.engine import (
+    RELAYED_FROZEN_AFTER,
+    Engine,
+    EngineField,
+    Factor,
+    Family,
+    Reduce,
+    clean,
+    status_class,
+)
 from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.line import Series
 from exporter.engines.select import MAX_RANKS, Candidates, SeriesSelector, candidates
@@ -22,7 +31,6 @@ from exporter.model import EMPTY, Quantity, Stage
 
 MAX_WORDS = 100  # outcomes or status classes of one field of a page; more is a fault of the engine
 MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters of every process it ever had
-_RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
 MAX_OTHER_MODELS = 16  # that are reported as missing
 MODEL, ONE_MODEL = "model:", "one_model_per_page"
 RELAYED = "ray_"  # how the spelling begins when another program shows the engine's series on its own page
@@ -53,7 +61,7 @@ class RankWord(NamedTuple):
     word: str
 
 
-class Number(Struct):
+class CompiledNumber(Struct):
     """One quantity of one rank: the positions to reduce, or a number that labels gave."""
 
     quantity: Quantity
@@ -67,7 +75,7 @@ class Number(Struct):
     factors: tuple[int, ...] = ()  # as many as positions: where to find what each is multiplied by
 
 
-class Buckets(Struct):
+class CompiledHistogram(Struct):
     """One histogram of one rank; ``extract`` returns its cumulative counts, summed where series share the rank."""
 
     stage: Stage
@@ -88,11 +96,11 @@ class CompiledEngine(Struct):
     version: str = ""
     name_style: str = ""
     missing: Mapping[str, str] = EMPTY  # of this page, beside what the engine never gives
-    numbers: list[Number] = []
+    numbers: list[CompiledNumber] = []
     finished: dict[RankWord, tuple[int, ...]] = {}  # by outcome
     reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
     responses: dict[str, tuple[int, ...]] = {}  # status class → …
-    buckets: list[Buckets] = []
+    buckets: list[CompiledHistogram] = []
     activity: dict[str, tuple[int, ...]] = {}  # rank → …
     frozen_after: float | None = None
     process_start: int | None = None
@@ -117,7 +125,7 @@ def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> 
         else:
             _compile_number(engine, row, by_name, compiled)
     if engine.frozen_after is not None and (not engine.live or any(name in by_name for name in engine.live)):
-        compiled.frozen_after = max(engine.frozen_after, _RELAYED_FROZEN_AFTER if compiled.relayed else 0.0)
+        compiled.frozen_after = max(engine.frozen_after, RELAYED_FROZEN_AFTER if compiled.relayed else 0.0)
     for name in sorted(engine.activity_names() & by_name.keys()):
         for sample in by_name[name][:MAX_RANKS]:
             rank = engine.rank(sample.labels)
@@ -253,8 +261,8 @@ def _distinct(samples: list[Sample], compiled: CompiledEngine) -> list[Sample]:
 def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled: CompiledEngine) -> None:
     # The first name that has what the field asks for: of a family whose labels say what is counted, a server that
     # never does the one may show the other alone.
-    found = ((name, _distinct(_wanted(engine, row, by_name.get(name, ())), compiled)) for name in row.names)
-    name, samples = next(((name, samples) for name, samples in found if samples), ("", []))
+    matching = ((name, _distinct(_wanted(engine, row, by_name.get(name, ())), compiled)) for name in row.names)
+    name, samples = next(((name, samples) for name, samples in matching if samples), ("", []))
     if not samples:
         return
     factors = _factors(row.factor, by_name[name], by_name)
@@ -294,7 +302,7 @@ def _add_quantity(
         if row.from_labels is not None and fixed is None:
             continue
         compiled.numbers.append(
-            Number(
+            CompiledNumber(
                 quantity=row.target,
                 rank=key.rank,
                 positions=tuple(sample.position for sample in members),
@@ -360,7 +368,7 @@ def _compile_histogram(
         extracts = [itemgetter(*[edges[edge] for edge in ordered]) for edges in whole.values()]
         totals = tuple(sums[key] for key in whole if key in sums)
         compiled.buckets.append(
-            Buckets(
+            CompiledHistogram(
                 stage=stage,
                 rank=rank,
                 bounds=tuple(_scaled(edge, row.scale) for edge in ordered[:-1]),
@@ -377,10 +385,10 @@ def _edges(
     engine: Engine, samples: list[Sample], compiled: CompiledEngine
 ) -> dict[str, dict[_HistogramKey, dict[float, int]]]:
     """Return rank → histogram → bound → position; bounded in histograms of a rank."""
-    found: dict[str, dict[_HistogramKey, dict[float, int]]] = {}
+    by_rank: dict[str, dict[_HistogramKey, dict[float, int]]] = {}
     for sample in samples:
         rank = engine.rank(sample.labels)
-        histograms = found.get(rank, {})
+        histograms = by_rank.get(rank, {})
         key = _key(sample.labels)
         if key not in histograms and len(histograms) >= MAX_SERIES:
             compiled.parse_warnings["too_many_label_sets"] += 1
@@ -390,12 +398,12 @@ def _edges(
         except ValueError:
             compiled.parse_warnings["bad_bucket"] += 1
             continue
-        edges = found.setdefault(rank, histograms).setdefault(key, {})
+        edges = by_rank.setdefault(rank, histograms).setdefault(key, {})
         if edge in edges:
             compiled.parse_warnings["duplicate"] += 1
         elif not math.isnan(edge):
             edges[edge] = sample.position
-    return found
+    return by_rank
 
 
 def _key(labels: Mapping[str, str]) -> _HistogramKey:

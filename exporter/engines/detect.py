@@ -22,24 +22,24 @@ def recognise(body: bytes) -> Engine | None:
     Looks at samples whose name some table knows: a HELP text, a label value that mentions an engine, or a router's
     figures about its backends do not count.
     """
-    found = detect_all(body)
-    return found[0] if found else None
+    engines = detect_all(body)
+    return engines[0] if engines else None
 
 
 def detect_all(body: bytes) -> tuple[Engine, ...]:
     """Return every engine that a page has series of, the one that is meant first."""
-    found: set[str] = set()
+    kinds: set[str] = set()
     seen: set[bytes] = set()
     for match in _SAMPLE.finditer(body):
         if match[1] in seen:
             continue
         name = match[1].decode("ascii")
         owner = next((engine for engine in ENGINES if engine.matches(name)), None)
-        if owner is None or owner.kind in found or owner.canonical(name) not in _NAMES[owner.kind]:
+        if owner is None or owner.kind in kinds or owner.canonical(name) not in _NAMES[owner.kind]:
             seen.add(match[1])
         elif not (owner.is_router_series(_labels(match[2]))):
-            found.add(owner.kind)
-    return tuple(engine for engine in ENGINES if engine.kind in found)
+            kinds.add(owner.kind)
+    return tuple(engine for engine in ENGINES if engine.kind in kinds)
 
 
 def still_matches(engine: Engine, body: bytes) -> bool:
@@ -64,20 +64,22 @@ def _shows(engine: Engine, body: bytes) -> bool:
 def explain_unknown(body: bytes) -> str:
     """Return what to say of a page that no engine is recognised from: what it has, and what would be understood."""
     known = ", ".join(engine.title for engine in ENGINES)
-    found = ", ".join(_families(body)) or "nothing but figures of a process"
+    families = ", ".join(_families(body)) or "nothing but figures of a process"
     return (
-        f"the page has {found}, and no metrics of {known}; is this the engine's URL? docs/engines.md has the ports, "
-        "CONTRIBUTING.md how to add an engine"
+        f"the page has {families}, and no metrics of {known}; is this the engine's URL? docs/engines.md has the "
+        "ports, CONTRIBUTING.md how to add an engine"
     )
 
 
 def explain_missing(engine: Engine, body: bytes) -> str:
     """Return what to say of a page without metrics of the engine that it should be; "" if they are merely missing."""
     others = [other.title for other in detect_all(body)]
-    found = ", ".join(_families(body))
+    families = ", ".join(_families(body))
     if others:
         return f"the page is of {others[0]}, and kind says {engine.kind}; set kind to auto"
-    return f"the page has {found}, and no {engine.prefixes[0]}* series; is this the engine's URL?" if found else ""
+    return (
+        f"the page has {families}, and no {engine.prefixes[0]}* series; is this the engine's URL?" if families else ""
+    )
 
 
 def _families(body: bytes) -> list[str]:

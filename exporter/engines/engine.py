@@ -17,6 +17,7 @@ from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
 from exporter.model.server import ServerProcess
 
 MAX_LABEL_CHARACTERS = 256
+RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
 
 # Paths that answer inference; the model list, tokenisation of curious clients and 404 scans say nothing of service.
 INFERENCE_PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio",
@@ -165,6 +166,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     # none of them cannot tell work from standstill.
     live: tuple[str, ...] = ()
     reasons: Mapping[str, str] = EMPTY  # signal → why it is missing, where known
+    cache_blocks: str = ""  # "all", or the versions that count blocks instead of tokens in the prefix cache
     hint: str = ""  # what to do when the page has no series of this engine
 
     buckets: Mapping[Stage, tuple[float, ...]] = EMPTY  # seconds: the bounds it uses

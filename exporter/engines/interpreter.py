@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 
-from exporter.engines.compile import Buckets, CompiledEngine, Number, RankWord, compile_layout
+from exporter.engines.compile import CompiledEngine, CompiledHistogram, CompiledNumber, RankWord, compile_layout
 from exporter.engines.engine import Engine, Reduce
 from exporter.engines.parse.layout import Layout, Values
 from exporter.engines.select import SeriesSelector
@@ -80,7 +80,7 @@ class EngineInterpreter:
         self._compiled, self._histograms = compile_layout(self.engine, layout, self._selector), EMPTY
 
 
-def _reduce(item: Number, numbers: list[float]) -> float:
+def _reduce(item: CompiledNumber, numbers: list[float]) -> float:
     if item.equal is not None:
         return float(sum(numbers[p] == item.equal for p in item.positions))
     if item.factors:
@@ -110,17 +110,17 @@ def _count(numbers: list[float], positions: tuple[int, ...], warnings: Counter[s
 def _by_rank(
     positions: Mapping[RankWord, tuple[int, ...]], numbers: list[float], warnings: Counter[str]
 ) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, float]] = {}
     for key, added in positions.items():
         number = _count(numbers, added, warnings)
         if number is not None:
-            found.setdefault(key.rank, {})[key.word] = number
-    return found
+            counts.setdefault(key.rank, {})[key.word] = number
+    return counts
 
 
 def _responses(compiled: CompiledEngine, numbers: list[float], warnings: Counter[str]) -> dict[str, float]:
-    found = {status: _count(numbers, positions, warnings) for status, positions in compiled.responses.items()}
-    return {status: number for status, number in found.items() if number is not None}
+    counts = {status: _count(numbers, positions, warnings) for status, positions in compiled.responses.items()}
+    return {status: number for status, number in counts.items() if number is not None}
 
 
 def _histograms(
@@ -130,18 +130,18 @@ def _histograms(
     before: Mapping[Stage, Mapping[str, Histogram]],
 ) -> Mapping[Stage, Mapping[str, Histogram]]:
     """Read every histogram; those of ``before``, which were sound, stand for equal ones."""
-    found: dict[Stage, dict[str, Histogram]] = {}
+    histograms: dict[Stage, dict[str, Histogram]] = {}
     for item in compiled.buckets:
         counts, total = item.extract(numbers), _total(item, numbers)
         known = before.get(item.stage, EMPTY).get(item.rank)
         if known is None or known.counts != counts or known.sum != total:
             known = _histogram(item, counts, total, warnings)
         if known is not None:
-            found.setdefault(item.stage, {})[item.rank] = known
-    return found
+            histograms.setdefault(item.stage, {})[item.rank] = known
+    return histograms
 
 
-def _total(item: Buckets, numbers: list[float]) -> float | None:
+def _total(item: CompiledHistogram, numbers: list[float]) -> float | None:
     if item.total is None:
         return None
     total = numbers[item.total]
@@ -151,7 +151,7 @@ def _total(item: Buckets, numbers: list[float]) -> float | None:
 
 
 def _histogram(
-    item: Buckets, counts: tuple[float, ...], total: float | None, warnings: Counter[str]
+    item: CompiledHistogram, counts: tuple[float, ...], total: float | None, warnings: Counter[str]
 ) -> Histogram | None:
     # Neither NaN nor infinity is an integer, and OpenMetrics readers refuse a page with half an observation.
     if not (counts[0] >= 0.0 and all(map(float.is_integer, counts)) and max(counts) <= _MAX_OBSERVATIONS):

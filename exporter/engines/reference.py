@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from exporter.engines.engine import Engine
+from exporter.engines.engine import RELAYED_FROZEN_AFTER, Engine
 from exporter.engines.tables import ENGINES
 from exporter.model import Stage
 from exporter.model.server import ServerProcess
@@ -21,6 +21,13 @@ _MISSING = """\
 ## Never exposed
 
 What an engine never exposes is absent, and `llm_signal_missing_info` names it with the reason.
+"""
+_WORK = f"""\
+## Progress and prefix cache
+
+`llm_frozen` is 1 when requests have been running for as long as this while nothing on the engine's metrics moved; at
+least {RELAYED_FROZEN_AFTER:g} s where Ray shows its metrics. Hits and queries of the prefix cache are tokens, or blocks
+in these versions.
 """
 _TARGETS = """\
 ## Default SLO targets
@@ -39,6 +46,9 @@ def reference() -> str:
             "",
             _MISSING,
             *table(("engine", "signal: reason"), ((engine.title, _missing(engine)) for engine in ENGINES)),
+            "",
+            _WORK,
+            *table(("engine", "frozen after", "cache counted in blocks"), map(_work, ENGINES)),
             "",
             _TARGETS,
             *table(("engine", "interactive", "standard", "batch"), map(_targets, ENGINES)),
@@ -89,6 +99,11 @@ def _missing(engine: Engine) -> str:
     for signal, reason in engine.missing().items():
         by_reason.setdefault(reason, []).append(signal)
     return "; ".join(f"`{reason}`: {', '.join(signals)}" for reason, signals in by_reason.items()) or "–"
+
+
+def _work(engine: Engine) -> tuple[str, ...]:
+    frozen = "not judged" if engine.frozen_after is None else f"{engine.frozen_after:g} s"
+    return engine.title, frozen, engine.cache_blocks
 
 
 def _targets(engine: Engine) -> tuple[str, ...]:

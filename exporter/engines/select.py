@@ -63,9 +63,9 @@ class SeriesSelector:
             self._model = min(series, key=lambda name: (-series[name], name)) if series else ""
         return self._model
 
-    def ranks(self, found: Iterable[str]) -> frozenset[str]:
+    def ranks(self, names: Iterable[str]) -> frozenset[str]:
         """Choose ``MAX_RANKS``: those that change, of these those shown so far, else the first of the page."""
-        order = list(dict.fromkeys(found))
+        order = list(dict.fromkeys(names))
         if len(order) > MAX_RANKS:
             # What belongs to no rank, such as the answers of the HTTP side, comes first.
             order.sort(key=lambda rank: (rank != "", not self._changes(rank), rank not in self._ranks))
@@ -114,9 +114,9 @@ class SeriesSelector:
 
 def candidates(models: Mapping[str, list[int]], ranks: Mapping[str, list[int]]) -> Candidates:
     """Return who must be watched: nobody, where all of them are shown."""
-    found: dict[Candidate, tuple[int, ...]] = {}
+    watched: dict[Candidate, tuple[int, ...]] = {}
     if len(models) > 1:
-        found.update({Candidate(Dimension.MODEL, name): tuple(models[name]) for name in list(models)[:MAX_MODELS]})
+        watched.update({Candidate(Dimension.MODEL, name): tuple(models[name]) for name in list(models)[:MAX_MODELS]})
     if len(ranks) > MAX_RANKS:
-        found.update({Candidate(Dimension.RANK, name): tuple(ranks[name]) for name in list(ranks)[:_MAX_WATCHED]})
-    return found or EMPTY
+        watched.update({Candidate(Dimension.RANK, name): tuple(ranks[name]) for name in list(ranks)[:_MAX_WATCHED]})
+    return watched or EMPTY

@@ -107,8 +107,8 @@ def _is_error(row: GatewayField, labels: Mapping[str, str]) -> bool:
     return row.outcomes is None or row.outcomes.classify(_first(row.labels, labels)) is RequestOutcome.ERROR
 
 
-def _first(labels: tuple[str, ...], found: Mapping[str, str]) -> str:
-    return next((found[label] for label in labels if found.get(label)), "")
+def _first(labels: tuple[str, ...], values: Mapping[str, str]) -> str:
+    return next((values[label] for label in labels if values.get(label)), "")
 
 
 def _admitted(compiled: CompiledGateway, pool: str, name: str | None) -> bool:

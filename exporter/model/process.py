@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -10,12 +10,21 @@ from exporter.model import EMPTY
 from exporter.model.server import ServerRole
 
 
+def flag_value(command: Sequence[str], names: Collection[str]) -> str:
+    """Return the value of the first ``--name value`` or ``--name=value`` of a command line, else ""."""
+    for position, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else "".join(command[position + 1 : position + 2])
+    return ""
+
+
 class Process(Struct, frozen=True, kw_only=True):
     """One process.  ``started``: seconds after boot.  ``cgroup``: the container's, "" outside of containers.
 
     ``engine``: the kind of engine whose server the command line starts, else "".  ``shared``: a shell, supervisor or
     container runtime, whose descendants are not one server.  ``relay``: it forwards a published port into a
-    container.  ``mps``: CUDA's multi-process service, which holds a GPU for its clients.
+    container.  ``rank``: the data-parallel rank that it names, else "".  ``mps``: CUDA's multi-process service, which holds a GPU for its clients.
     """
 
     pid: int
@@ -26,17 +35,14 @@ class Process(Struct, frozen=True, kw_only=True):
     netns: int = 0  # 0: not known
     started: float | None = None
     engine: str = ""
+    rank: str = ""
     shared: bool = False
     relay: bool = False
     mps: bool = False
 
     def flag(self, *names: str) -> str:
         """Return the value of the first ``--name value`` or ``--name=value`` on the command line, else ""."""
-        for position, word in enumerate(self.command):
-            name, equals, value = word.partition("=")
-            if name in names:
-                return value if equals else "".join(self.command[position + 1 : position + 2])
-        return ""
+        return flag_value(self.command, names)
 
     def has_flag(self, *names: str) -> bool:
         """Return whether ``--name``, with or without a value, is on the command line; ``--name=`` does not count."""

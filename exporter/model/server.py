@@ -42,6 +42,9 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     names of executables, or scripts; a ``*`` at the end stands for anything.  ``subcommand``: the first arguments
     that such a program must have; with one of ``other_subcommands`` first, it is something else.  ``titles``: how a
     process that has renamed itself begins.
+
+    The data-parallel rank of its processes: ``rank_title`` is a regular expression for their titles, whose group is the
+    rank; ``rank_flags`` name it on their command lines.
     """
 
     modules: tuple[str, ...] = ()
@@ -49,5 +52,7 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     subcommand: tuple[str, ...] = ()
     other_subcommands: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
+    rank_title: str = ""
+    rank_flags: tuple[str, ...] = ()
     role: ServerRole = ServerRole.SERVER
     endpoint: EndpointDefaults = EndpointDefaults()

@@ -33,7 +33,7 @@ class GatewayConfig:
     windows: tuple[Window, ...]
 
 
-class Gateway:
+class GatewayTarget:
     """The state of one gateway between two polls.  Used by the thread that polls it."""
 
     def __init__(
@@ -123,5 +123,5 @@ def gateway_poller(
 ) -> GatewayPoller:
     """Return the poller of one gateway, not started."""
     poll_loop = PollLoop(f"gateway:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
-    gateway = Gateway(config, poll_loop, endpoints, is_local)
+    gateway = GatewayTarget(config, poll_loop, endpoints, is_local)
     return TargetPoller(gateway, gateway.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

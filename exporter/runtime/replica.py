@@ -61,7 +61,7 @@ class ReplicaConfig:
     image: str = ""
 
 
-class Replica:
+class ReplicaTarget:
     """The state of one replica between two polls.  Used by the thread that polls it.
 
     It is kept under another config for the same URL, so that a reload which asks for other figures empties no window.
@@ -300,5 +300,5 @@ def replica_poller(
 ) -> ReplicaPoller:
     """Return the poller of one replica, not started."""
     poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
-    replica = Replica(config, fetcher, poll_loop, clock)
+    replica = ReplicaTarget(config, fetcher, poll_loop, clock)
     return TargetPoller(replica, replica.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from exporter.derive.delta import Buckets, ReplicaCounters, update
+from exporter.derive.delta import BucketCounts, ReplicaCounters, update
 from exporter.model import EngineReading, Histogram, Quantity, Stage
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
@@ -17,8 +17,8 @@ def histogram(*counts: float, bounds=BOUNDS) -> Histogram:
     return Histogram(bounds=bounds, counts=tuple(map(float, counts)))
 
 
-def buckets(*counts: float, bounds=BOUNDS) -> Buckets:
-    return Buckets(bounds=bounds, counts=array("d", counts))
+def buckets(*counts: float, bounds=BOUNDS) -> BucketCounts:
+    return BucketCounts(bounds=bounds, counts=array("d", counts))
 
 
 def page(at: float, ranks=None, **fields) -> EngineReading:

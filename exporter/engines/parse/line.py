@@ -23,9 +23,9 @@ class Series(Struct, frozen=True):
 
 def text_and_value(line: bytes) -> tuple[bytes, bytes] | None:
     """Parse a whole sample line; return the text of its series and of its value, None if unreadable."""
-    found = series_and_end(line)
-    rest = None if found is None else _REST.match(line, found[1])
-    return None if found is None or rest is None else (line[: found[1]], rest[1])
+    head = series_and_end(line)
+    rest = None if head is None else _REST.match(line, head[1])
+    return None if head is None or rest is None else (line[: head[1]], rest[1])
 
 
 def series_and_end(line: bytes) -> tuple[Series, int] | None:

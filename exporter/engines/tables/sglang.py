@@ -22,7 +22,7 @@ from exporter.engines.engine import (
     Reduce,
     ServerInfo,
 )
-from exporter.engines.tables.vllm import RAY_LABELS, TLS_FLAGS
+from exporter.engines.tables.vllm import RANK_TITLE, RAY_LABELS, TLS_FLAGS
 from exporter.model import Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
@@ -80,6 +80,7 @@ SGLANG = Engine(
             programs=("sglang", "sglang.cli.main"),
             subcommand=("serve",),
             titles=("sglang::http_server",),
+            rank_title=RANK_TITLE,
             endpoint=EndpointDefaults(ports=(30000,), tls_flags=TLS_FLAGS),
         ),
     ),

@@ -35,6 +35,7 @@ TENSORRT_LLM = Engine(
     buckets=BUCKETS,
     targets=TARGETS,
     prefixes=("trtllm:",),
+    cache_blocks="all",
     hits_from_first=("trtllm:kv_cache_missed_blocks_total",),  # the series of reused ones comes with the first
     # Everything about requests, tokens included, is counted when a request ends.
     live=(

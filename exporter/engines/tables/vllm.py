@@ -28,6 +28,8 @@ _REJECTIONS = OutcomeWords(
     words=dict.fromkeys(("max_num_queued_reqs", "max_num_queued_tokens"), RequestOutcome.REJECTED),
 )
 RAY_LABELS = ("ReplicaId", "WorkerId")  # up to 2.40 or so Ray names the worker alone
+# VLLM::Worker_DP1_TP0, VLLM::EngineCore_DP1, sglang::scheduler_DP1_TP0; users may change the prefix.
+RANK_TITLE = r"::.*_DP(\d{1,5})(?![0-9A-Za-z])"
 TLS_FLAGS = ("--ssl-certfile", "--ssl_certfile")
 
 # Since 0.8.4; several engines have taken these over.
@@ -77,6 +79,8 @@ VLLM = Engine(
             programs=("vllm", "vllm.entrypoints.cli.main"),
             subcommand=("serve",),
             titles=("VLLM::APIServer",),
+            rank_title=RANK_TITLE,
+            rank_flags=("--data-parallel-rank", "-dpn"),
             endpoint=EndpointDefaults(ports=(8000,), tls_flags=TLS_FLAGS),
         ),
     ),
@@ -88,6 +92,7 @@ VLLM = Engine(
     rank_labels=("engine",),
     model_labels=("model_name", "model"),  # the second on the page of Triton's backend
     router_labels=("server",),
+    cache_blocks="before 0.9",
     created="vllm:generation_tokens_created",
     hint="Was the server started with --disable-log-stats?",
     fields=(

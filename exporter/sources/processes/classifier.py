@@ -6,9 +6,11 @@ that there is one.  Titles are compared as the kernel keeps them, cut at 15 byte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from exporter.model.process import flag_value
 from exporter.model.server import ServerProcess, ServerRole
 from exporter.sources.processes.program import program_of
 
@@ -31,6 +33,8 @@ class ServerClassifier:
         """``servers``: by the engine's kind."""
         self._servers = [ClassifiedServer(kind, server) for kind, found in servers.items() for server in found]
         names = [name.rstrip("*") for _, server in self._servers for name in (*server.programs, *server.titles)]
+        self._rank_titles = [re.compile(text) for text in {server.rank_title for _, server in self._servers} - {""}]
+        self._rank_flags = tuple({flag for _, server in self._servers for flag in server.rank_flags})
         self._titles = (*_INTERPRETERS, *(name[:_TITLE_BYTES] for name in names))
 
     def classify(self, command: tuple[str, ...]) -> ClassifiedServer | None:
@@ -45,6 +49,16 @@ class ServerClassifier:
         """
         found = self.classify(command)
         return found.kind if found is not None and found.server.role is ServerRole.SERVER else ""
+
+    def rank(self, title: str, command: tuple[str, ...]) -> str:
+        """Return the data-parallel rank that a process names in its title or on its command line, else ""."""
+        if command or len(title) < _TITLE_BYTES:  # a number at the end of a full title may be truncated
+            text = command[0] if command else title
+            match = next((match for pattern in self._rank_titles if (match := pattern.search(text))), None)
+            if match is not None:
+                return match[1]
+        rank = flag_value(command, self._rank_flags)
+        return rank if rank.isascii() and rank.isdecimal() and len(rank) < 6 else ""
 
     def may_be_server(self, title: str) -> bool:
         """Return whether the command line of a process with this title is worth reading."""

@@ -234,6 +234,7 @@ class _Reader:
             netns=self.netns(pid),
             started=stat.started,
             engine=self.classifier.engine(command),
+            rank=self.classifier.rank(stat.title, command),
             shared=is_shared(stat.title, command),
             relay=is_relay(stat.title),
             mps=is_mps(stat.title),
