@@ -25,9 +25,9 @@ What an engine never exposes is absent, and `llm_signal_missing_info` names it w
 _WORK = f"""\
 ## Progress and prefix cache
 
-`llm_frozen` is 1 when requests have been running for as long as this while nothing on the engine's metrics moved; at
-least {RELAYED_FROZEN_AFTER:g} s where Ray shows its metrics. Hits and queries of the prefix cache are tokens, or blocks
-in these versions.
+`llm_frozen` is 1 when requests have been running for as long as this and no counter has moved; at least
+{RELAYED_FROZEN_AFTER:g} s where Ray shows the engine's metrics. Hits and queries of the prefix cache are tokens, or
+blocks in these versions.
 """
 _TARGETS = """\
 ## Default SLO targets

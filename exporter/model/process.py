@@ -22,9 +22,10 @@ def flag_value(command: Sequence[str], names: Collection[str]) -> str:
 class Process(Struct, frozen=True, kw_only=True):
     """One process.  ``started``: seconds after boot.  ``cgroup``: the container's, "" outside of containers.
 
-    ``engine``: the kind of engine whose server the command line starts, else "".  ``shared``: a shell, supervisor or
-    container runtime, whose descendants are not one server.  ``relay``: it forwards a published port into a
-    container.  ``rank``: the data-parallel rank that it names, else "".  ``mps``: CUDA's multi-process service, which holds a GPU for its clients.
+    ``engine``: the kind of engine whose server the command line starts, else "".  ``rank``: the data-parallel rank
+    that it names, else "".  ``shared``: a shell, supervisor or container runtime, whose descendants are not one
+    server.  ``relay``: it forwards a published port into a container.  ``mps``: CUDA's multi-process service, which
+    holds a GPU for its clients.
     """
 
     pid: int

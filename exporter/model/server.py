@@ -43,8 +43,8 @@ class ServerProcess(Struct, frozen=True, kw_only=True):
     that such a program must have; with one of ``other_subcommands`` first, it is something else.  ``titles``: how a
     process that has renamed itself begins.
 
-    The data-parallel rank of its processes: ``rank_title`` is a regular expression for their titles, whose group is the
-    rank; ``rank_flags`` name it on their command lines.
+    ``rank_title``: a regular expression for the titles of its processes, whose group is the data-parallel rank.
+    ``rank_flags``: those that set the rank on their command lines.
     """
 
     modules: tuple[str, ...] = ()
