@@ -231,7 +231,7 @@ class _Assigner:
         address, port = relay.flag("-container-ip"), relay.flag("-container-port")
         return self._listeners({space for space, known in self.table.addresses.items() if address in known}, port)
 
-    def _listeners(self, spaces: Collection[int], port: str) -> list[Listener]:
+    def _listeners(self, spaces: Collection[int], port: str) -> list[ListeningSocket]:
         listeners = self.table.listeners
         return [listener for listener in listeners if listener.netns in spaces and str(listener.port) == port]
 
