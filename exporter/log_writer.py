@@ -1,7 +1,8 @@
-"""Log lines to standard error by one thread, so that whoever does not read them stops nothing else.
+"""Log lines to standard error by one thread, so that a reader that stops blocks nothing else.
 
-A pipe that nobody reads, a terminal that is stopped, a journal that hangs: a write to any of them may never return.
-Callers only append to a bounded queue; what does not fit is dropped and counted, and said once lines flow again.
+A pipe that is not read, a terminal that is stopped, a journal that hangs: a write to any of them may never return.
+Callers only append to a bounded queue.  Lines that do not fit are dropped and counted, and a later line reports how
+many.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import deque
 
 from exporter.errors import ThreadLimitError
-from exporter.logs import Event
+from exporter.logs import LogEvent
 from exporter.threads import Thread
 
 MAX_LINES, MAX_BYTES = 1000, 1 << 20  # that wait
@@ -28,7 +29,7 @@ class LogWriter:
     def __init__(self, descriptor: int = 2) -> None:
         """``descriptor`` is written to, and never closed."""
         self.dropped = 0  # lines
-        self.reported = 0  # of them, those that the log tells of
+        self.reported = 0  # of them, those that a log line has reported
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._lines: deque[bytes] = deque()
@@ -125,7 +126,7 @@ class LogHandler(logging.Handler):
 
 def _dropped(lines: int) -> logging.LogRecord:
     msg = "standard error was not read in time; these lines are lost"
-    event = Event("log_lines_dropped", msg, {"lines": lines})
+    event = LogEvent("log_lines_dropped", msg, {"lines": lines})
     return logging.LogRecord(__name__, logging.WARNING, __file__, 0, event, None, None)
 
 

@@ -18,7 +18,7 @@ _MAX_TRACEBACK = 8192  # characters; the end of one says what happened
 _BARE = re.compile(r"[!#-<>-~]+")  # printable ASCII without space, quote and equals sign
 
 
-class Event:
+class LogEvent:
     """The message of a log record: its name, a sentence for people, and its fields.  ``str`` is its logfmt text."""
 
     __slots__ = ("fields",)
@@ -36,12 +36,12 @@ class Event:
 def log_event(logger: logging.Logger, level: int, event: str, msg: str = "", /, **fields: Field) -> None:
     """Log an event; ``event`` is a constant word to query by, ``msg`` a sentence that adds what the word lacks."""
     if logger.isEnabledFor(level):
-        logger.log(level, Event(event, msg, fields), stacklevel=2)
+        logger.log(level, LogEvent(event, msg, fields), stacklevel=2)
 
 
 def log_exception(logger: logging.Logger, event: str, msg: str = "", /, **fields: Field) -> None:
     """Log an event as an error, with the exception that is being handled."""
-    logger.error(Event(event, msg, fields), exc_info=True, stacklevel=2)  # noqa: LOG014 - callers handle one
+    logger.error(LogEvent(event, msg, fields), exc_info=True, stacklevel=2)  # noqa: LOG014 - callers handle one
 
 
 def log_up(logger: logging.Logger, source: str, /, **fields: Field) -> None:
@@ -64,7 +64,7 @@ def _logfmt_value(value: Field) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if _BARE.fullmatch(text):
         return text
-    # What is not printable is escaped, so that nobody's name breaks a line or a terminal.
+    # What is not printable is escaped, so that no name breaks a line or a terminal.
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -79,7 +79,7 @@ class _Formatter(logging.Formatter):
             "logger": record.name,
         }
         event = record.msg
-        fields.update(event.fields if isinstance(event, Event) else {"msg": record.getMessage()})
+        fields.update(event.fields if isinstance(event, LogEvent) else {"msg": record.getMessage()})
         if record.exc_info and record.exc_info[0] is not None:
             kind, error, _ = record.exc_info
             fields["error"] = f"{kind.__name__}: {error}"

@@ -37,7 +37,7 @@ class Thread(threading.Thread):
 
 
 def name_thread(name: str) -> None:
-    """Report the kernel the name of the running thread, cut to 15 bytes; of the main thread it is the process's."""
+    """Set the kernel's name of the running thread, cut to 15 bytes; the main thread's is the process's name."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # absent where the kernel is not Linux
     if prctl is not None:
         prctl(_PR_SET_NAME, name.encode("ascii", "replace")[:_MAX_NAME], 0, 0, 0)

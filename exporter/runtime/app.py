@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.catalog.spec import SeriesSet
 from exporter.config.lint import config_lint
@@ -15,7 +16,7 @@ from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.api import Api
-from exporter.http.server.listener import Listener
+from exporter.http.server.listener import HttpServer
 from exporter.http.server.routes import routes
 from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
@@ -38,8 +39,7 @@ logger = logging.getLogger(__name__)
 FIRST_POLLS_AFTER = 0.06  # seconds; learning eight pages takes as long, and the first page is not to wait for that
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """The module that answers for the driver, and its options: pynvml, or the simulated cards."""
 
     module: str = "pynvml"
@@ -92,7 +92,7 @@ class App:
             on_change=self._notify,
             clock=self._clock,
         )
-        self.listener: Listener | None = None
+        self.listener: HttpServer | None = None
 
     def _make_cards(self, driver: Driver) -> CardSource | None:
         gpu = self.settings.gpu
@@ -143,7 +143,7 @@ class App:
             dcgm=self.dcgm,
             api=Api(lambda: self.publisher.snapshot, self._clock),
         )
-        self.listener = Listener(address.host, address.port, handler)
+        self.listener = HttpServer(address.host, address.port, handler)
         self.listener.start()
         return self.listener.address
 
@@ -218,7 +218,7 @@ class App:
     def _apply_engines(self, wanted: Sequence[EngineSettings], *, after: float = 0.0) -> None:
         """Poll these engines from now on.  Called with the lock held."""
         self.pollers.poll(wanted, after=after)
-        intervals = [engine.interval for engine in wanted] + [one.interval for one in self.settings.gateways]
+        intervals = [engine.interval for engine in wanted] + [gateway.interval for gateway in self.settings.gateways]
         shortest = intervals + ([self.settings.gpu.interval] if self.cards else [])
         self.publisher.interval = min([1.0, *shortest]) if shortest else 1.0
         self.publisher.notify()

@@ -10,8 +10,9 @@ The arithmetic is in ``derive.economics``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from exporter.derive import economics
 from exporter.derive.economics import HOUR, Consumed, Costs, EnergyMeter
@@ -45,8 +46,7 @@ class _WindowUsage(NamedTuple):
     tokens: float
 
 
-@dataclass(slots=True)
-class _Idle:
+class _Idle(Struct):
     """Idle seconds of one GPU, and their cost in ``currency``."""
 
     at: float
@@ -194,7 +194,7 @@ class CostTracker:
         return _ReplicaUsage(shares, self._windows)
 
     def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[ReplicaWindow, float]:
-        found: dict[ReplicaWindow, float] = {}
+        costs: dict[ReplicaWindow, float] = {}
         for replica in replicas:
             price = economics.price_per_hour(self._shares.get(replica.name, {}), prices)
             if price is None:
@@ -203,8 +203,8 @@ class CostTracker:
                 rate = figures.generation_token_rate
                 cost = None if rate is None else economics.cost_per_million(price, rate)
                 if cost is not None:
-                    found[ReplicaWindow(replica.name, label)] = cost
-        return found
+                    costs[ReplicaWindow(replica.name, label)] = cost
+        return costs
 
     # ------------------------------------------------------------------ idle time
 
@@ -251,9 +251,9 @@ class CostTracker:
 def _consumed(history: History[Consumed]) -> list[_WindowUsage]:
     """Return the usage over every window that covers some time."""
     latest = history.latest
-    found = []
+    usages = []
     for label in history.labels:
         base = history.base(label)
         if latest is not None and base is not None and latest.at > base.at:
-            found.append(_WindowUsage(label, latest.joules - base.joules, latest.tokens - base.tokens))
-    return found
+            usages.append(_WindowUsage(label, latest.joules - base.joules, latest.tokens - base.tokens))
+    return usages

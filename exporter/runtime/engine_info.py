@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.engines.engine import ServerInfo, clean
 from exporter.errors import PageError, SourceError, ThreadLimitError
@@ -25,8 +26,7 @@ RETRY_PERIOD = 60.0  # seconds, after a request that failed
 _MAX_BYTES = 512 * 1024  # some engines answer with their whole configuration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
+class EngineInfo(Struct, frozen=True, kw_only=True):
     """What the engine answered; "" is what it did not tell."""
 
     version: str = ""
@@ -68,7 +68,7 @@ class EngineInfoReader:
         self._due = float("-inf")
 
     def refresh(self, server_info: ServerInfo) -> None:
-        """Accept in an answer that has come, and start a request where one is due.  Returns at once."""
+        """Accept an answer that has come, and start a request where one is due.  Returns at once."""
         self._collect()
         if self._request is None and self._clock() >= self._due:
             request = _Request()
@@ -119,5 +119,5 @@ def _parse(body: bytes, server_info: ServerInfo) -> EngineInfo:
 
 
 def _text(answer: Mapping[str, object], keys: Sequence[str]) -> str:
-    found = (answer.get(key) for key in keys)
-    return next((clean(text) for text in found if isinstance(text, str) and text), "")
+    values = (answer.get(key) for key in keys)
+    return next((clean(text) for text in values if isinstance(text, str) and text), "")

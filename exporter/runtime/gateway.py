@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.derive import gateway as derive
@@ -23,8 +23,7 @@ from exporter.runtime.poll.target_poller import TargetPoller
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
+class GatewayConfig(Struct, frozen=True, kw_only=True):
     """What is asked of a gateway's poller.  Times in seconds."""
 
     name: str
@@ -33,7 +32,7 @@ class GatewayConfig:
     windows: tuple[Window, ...]
 
 
-class GatewayTarget:
+class GatewayHandler:
     """The state of one gateway between two polls.  Used by the thread that polls it."""
 
     def __init__(
@@ -123,5 +122,5 @@ def gateway_poller(
 ) -> GatewayPoller:
     """Return the poller of one gateway, not started."""
     poll_loop = PollLoop(f"gateway:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
-    gateway = GatewayTarget(config, poll_loop, endpoints, is_local)
+    gateway = GatewayHandler(config, poll_loop, endpoints, is_local)
     return TargetPoller(gateway, gateway.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

@@ -1,4 +1,4 @@
-"""What the daemon's log says of XIDs and SXids: every event once, each code of each card or switch once a minute.
+"""Log lines about XIDs and SXids: every event once, each code of each GPU or switch once a minute.
 
 Codes beyond MAX_LOGGED within a minute share one place, so that no flood, whatever it says, can fill the log.
 """
@@ -17,7 +17,7 @@ from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 
 logger = logging.getLogger(__name__)
 
-MAX_LOGGED = 256  # codes of cards and switches that are remembered
+MAX_LOGGED = 256  # codes of GPUs and switches that are remembered
 _REST = ("", 0)
 
 
@@ -69,7 +69,9 @@ class GpuEventLog:
         now = self._clock()
         with self._lock:
             if key not in self._logged and len(self._logged) >= MAX_LOGGED:
-                self._logged = {one: held for one, held in self._logged.items() if now - held[0] < LOG_PERIOD_SECONDS}
+                self._logged = {
+                    code: held for code, held in self._logged.items() if now - held[0] < LOG_PERIOD_SECONDS
+                }
                 key = key if len(self._logged) < MAX_LOGGED else _REST
             logged_at, suppressed = self._logged.get(key, (float("-inf"), 0))
             if now - logged_at < LOG_PERIOD_SECONDS:

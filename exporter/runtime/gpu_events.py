@@ -129,7 +129,7 @@ class GpuEvents:
         self._settled = False
         self._watch: KernelLogLoop | None = None
         self._driver = SourceStatus(source="nvml_events", up=False, reason="starting") if driver else None
-        self._driver_known = not driver  # it has said whether it tells of events
+        self._driver_known = not driver  # whether it reports events is known
         self._driver_failures: Counter[str] = Counter()
         self._state_logger = StateLogger(logger, "nvml_events", clock)
         self._lines = GpuEventLog(clock)
@@ -184,7 +184,7 @@ class GpuEvents:
         if self._driver is None:
             return
         reason = message.reason
-        # That there is no driver is said, and counted, by the driver's own source.
+        # That there is no driver is reported and counted by the driver's own source.
         self._driver_known = self._driver_known or reason != DRIVER_DOWN
         if reason and reason != DRIVER_DOWN:
             self._driver_failures[reason] += 1
@@ -207,7 +207,7 @@ class GpuEvents:
                     self._xids.set_uuid(message.pci, message.uuid)
                     self._stale = True
             elif entry.unix_time is None:
-                continue  # old, and nobody knows how old
+                continue  # old, and how old is not known
             elif isinstance(message, SxidMessage):
                 self._switch_report(message, now, entry.unix_time, old=entry.old)
             else:

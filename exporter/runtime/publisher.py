@@ -17,11 +17,11 @@ from exporter.derive.assignment import Assignment
 from exporter.derive.imbalance import group_imbalances, replica_imbalance
 from exporter.derive.links import TopologyTracker
 from exporter.derive.variance import variance_breakdowns
+from exporter.driver.daemon.source import CardsView
 from exporter.logs import log_exception
 from exporter.model import (
     CardState,
     DaemonState,
-    DriverFacts,
     Economics,
     GatewayState,
     GpuAssignment,
@@ -46,19 +46,6 @@ DEAD_AFTER = 30.0  # seconds without a cycle: the loop is dead, not slow
 STARTUP_GRACE = 5.0  # seconds that readiness waits for sources that have not answered once
 
 
-class CardsView(Protocol):
-    """The driver's facts and health, and every GPU's state."""
-
-    @property
-    def driver(self) -> DriverFacts | None: ...  # noqa: D102
-
-    @property
-    def status(self) -> SourceStatus: ...  # noqa: D102
-
-    @property
-    def cards(self) -> tuple[CardState, ...]: ...  # noqa: D102
-
-
 class Cards(Protocol):
     """Where GPUs come from."""
 
@@ -68,7 +55,7 @@ class Cards(Protocol):
 StateT_co = TypeVar("StateT_co", covariant=True)
 
 
-class Target(Protocol[StateT_co]):
+class PolledTarget(Protocol[StateT_co]):
     """Where a replica's or a gateway's state comes from."""
 
     @property
@@ -87,9 +74,9 @@ class Publisher:
         self,
         *,
         cards: Cards | None,
-        replicas: Callable[[], Sequence[Target[ReplicaState]]],
+        replicas: Callable[[], Sequence[PolledTarget[ReplicaState]]],
         assignment: Callable[[], Assignment],
-        gateways: Callable[[], Sequence[Target[GatewayState]]] = tuple,
+        gateways: Callable[[], Sequence[PolledTarget[GatewayState]]] = tuple,
         others: Callable[[], Sequence[SourceStatus]] = tuple,
         xids: Callable[[Sequence[CardState]], tuple[XidCount, ...]] = lambda _: (),
         sxids: Callable[[], tuple[SxidCount, ...]] = tuple,
@@ -167,8 +154,8 @@ class Publisher:
 
     def _daemon(
         self,
-        replicas: Sequence[Target[ReplicaState]],
-        gateways: Sequence[Target[GatewayState]],
+        replicas: Sequence[PolledTarget[ReplicaState]],
+        gateways: Sequence[PolledTarget[GatewayState]],
         polled: Sequence[SourceStatus],
         assignment: Assignment,
     ) -> DaemonState:
@@ -189,8 +176,8 @@ class Publisher:
             dropped_log_lines=self._dropped_log_lines(),
             parse_warnings={
                 SourceReason(status.source, reason): count
-                for status, found in zip(polled, parse_warnings, strict=True)
-                for reason, count in found.items()
+                for status, warnings in zip(polled, parse_warnings, strict=True)
+                for reason, count in warnings.items()
             },
             unassigned=assignment.unassigned,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.derive import capacity, delta, imbalance, ranks
@@ -44,8 +44,7 @@ _MAX_LOGGED_MODELS = 64  # names come from the page, and may be without end
 _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that were started without metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaConfig:
+class ReplicaConfig(Struct, frozen=True, kw_only=True):
     """What is asked of a replica's poller.  Times in seconds; ``timeout`` is that of a poll.
 
     ``stages``: those that are followed over them.
@@ -61,7 +60,7 @@ class ReplicaConfig:
     image: str = ""
 
 
-class ReplicaTarget:
+class ReplicaHandler:
     """The state of one replica between two polls.  Used by the thread that polls it.
 
     It is kept under another config for the same URL, so that a reload which asks for other figures empties no window.
@@ -124,8 +123,8 @@ class ReplicaTarget:
         try:
             reading = self._interpreter.read(self._reader.read(body), at)
         except PageError as error:
-            found = explain_missing(self._interpreter.engine, body) if error.reason == "no_engine_metrics" else ""
-            raise PageError(error.reason, found or str(error)) from None
+            hint = explain_missing(self._interpreter.engine, body) if error.reason == "no_engine_metrics" else ""
+            raise PageError(error.reason, hint or str(error)) from None
         self._warn_of_other_models(reading)
         return self._with_info(reading)
 
@@ -300,5 +299,5 @@ def replica_poller(
 ) -> ReplicaPoller:
     """Return the poller of one replica, not started."""
     poll_loop = PollLoop(f"engine:{config.name}", config.interval, logger=logger, clock=clock, unix_now=unix_now)
-    replica = ReplicaTarget(config, fetcher, poll_loop, clock)
+    replica = ReplicaHandler(config, fetcher, poll_loop, clock)
     return TargetPoller(replica, replica.initial_state(), fetcher, poll_loop, on_update=on_update, clock=clock)

@@ -1,12 +1,12 @@
 """Follows each group of GPUs from cycle to cycle, and reports only what lasts.
 
-A cycle counts when some card of the group was read anew.  Of the last ``CYCLES`` cycles a card must have been
+A cycle counts when some GPU of the group was read anew.  Of the last ``CYCLES`` cycles a GPU must have been
 suspected in ``ENTER`` before it is called a straggler, and stays one until it was suspected in fewer than ``LEAVE``.
 The group counts as judged while at least ``JUDGED`` of them could be judged; once it idles, verdict and all are
-withdrawn, as they are at once where cards are not read any more.  A pause longer than ``GAP`` (and than three usual
+withdrawn, as they are at once where GPUs are not read any more.  A pause longer than ``GAP`` (and than three usual
 ones between cycles) starts the group anew, and so do other members.
 
-Owned by the thread that publishes, and fed once per snapshot; not locked.  What it keeps is bounded by the cards and
+Owned by the thread that publishes, and fed once per snapshot; not locked.  What it keeps is bounded by the GPUs and
 groups of the newest snapshot.  The judgement itself stands in ``derive.straggler``.
 """
 
@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from exporter.derive.card_evidence import CardEvidence, CounterSample, collect_evidence, sample_counters
 from exporter.derive.slow_card_cause import median
@@ -32,15 +33,14 @@ _Group = tuple[str, frozenset[str]]  # replica and ranks
 _ORDER = {cause: place for place, cause in enumerate(Cause)}
 
 
-@dataclass(slots=True)
-class _GroupHistory:
+class _GroupHistory(Struct):
     """One group: its members, its last cycles, and the stragglers among them."""
 
     members: frozenset[str]
     at: float = 0.0  # of the newest cycle
     pause: float = 0.0  # before it
     cycles: deque[Judgement] = field(default_factory=lambda: deque(maxlen=CYCLES))
-    found: dict[str, Straggler] = field(default_factory=dict)
+    stragglers: dict[str, Straggler] = field(default_factory=dict)
 
     @property
     def judged(self) -> bool:
@@ -65,7 +65,7 @@ class StragglerTracker:
         fresh = self._collect(cards)
         present = {card.facts.uuid for card in cards}
         judged: dict[str, bool] = {}
-        found: list[Straggler] = []
+        stragglers: list[Straggler] = []
         histories: dict[_Group, _GroupHistory] = {}
         for key, uuids in self._groups.items():
             members = uuids & present
@@ -76,12 +76,14 @@ class StragglerTracker:
                 self._cycle(key, history)
             read = members & self._read.keys()
             judged[key[0]] = judged.get(key[0], False) or (history.judged and len(read) > 1)
-            found += [straggler for straggler in history.found.values() if straggler.uuid in read and len(read) > 1]
+            stragglers += [
+                straggler for straggler in history.stragglers.values() if straggler.uuid in read and len(read) > 1
+            ]
         for key in self._histories.keys() - histories.keys():
-            _log_changes(key[0], self._histories[key].found, {})
+            _log_changes(key[0], self._histories[key].stragglers, {})
         self._histories = histories
-        found.sort(key=lambda straggler: (straggler.replica, straggler.uuid))
-        return Stragglers(judged=judged, found=tuple(found))
+        stragglers.sort(key=lambda straggler: (straggler.replica, straggler.uuid))
+        return Stragglers(judged=judged, found=tuple(stragglers))
 
     def _regroup(self, assignments: Sequence[GpuAssignment]) -> None:
         """Form the groups: GPUs with the same ranks of a replica; all of its GPUs where no rank is known."""
@@ -124,7 +126,7 @@ class StragglerTracker:
         if history is not None and history.members == members:
             return history
         if history is not None:
-            _log_changes(key[0], history.found, {})
+            _log_changes(key[0], history.stragglers, {})
         return _GroupHistory(members=members)
 
     def _cycle(self, key: _Group, history: _GroupHistory) -> None:
@@ -136,9 +138,9 @@ class StragglerTracker:
         history.cycles.append(
             judge([self._evidence[uuid] for uuid in sorted(history.members) if uuid in self._evidence])
         )
-        found = _stragglers(key[0], history)
-        _log_changes(key[0], history.found, found)
-        history.found = found
+        stragglers = _stragglers(key[0], history)
+        _log_changes(key[0], history.stragglers, stragglers)
+        history.stragglers = stragglers
 
 
 def _stragglers(replica: str, history: _GroupHistory) -> dict[str, Straggler]:
@@ -154,7 +156,7 @@ def _stragglers(replica: str, history: _GroupHistory) -> dict[str, Straggler]:
             uuid=uuid, replica=replica, cause=_most_common_cause(suspicions), slowdown=_median_slowdown(suspicions)
         )
         for uuid, suspicions in against.items()
-        if len(suspicions) >= (LEAVE if uuid in history.found else ENTER)
+        if len(suspicions) >= (LEAVE if uuid in history.stragglers else ENTER)
     }
 
 

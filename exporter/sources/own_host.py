@@ -1,7 +1,7 @@
 """Which hosts are this machine: its addresses, its name, and the names that are known to lead to it.
 
-An engine on this machine may be listed by any of them, and must not be polled, or counted, twice.  Nobody waits for a
-name server here: a name counts once somebody who polls it has resolved it, to addresses of this machine and no other.
+An engine on this machine may be listed by any of them, and must not be polled, or counted, twice.  No name
+server is asked here: a name counts once whoever polls it has resolved it, to addresses of this machine and no other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_hosts_file(path: str = "/etc/hosts") -> str:
 
 
 class LocalHost:
-    """Says of a host, as it stands in a URL, whether it is this machine.  Safe to ask from many threads."""
+    """Returns whether a host, as it stands in a URL, is this machine.  Safe to call from many threads."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LocalHost:
         known: Callable[[str], Iterable[Address]] = default_resolver.cached,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``known`` gives the addresses of a name without asking anybody, none where nobody has asked lately."""
+        """``known`` returns the addresses of a name that were resolved lately, without a request."""
         self._addresses, self._name, self._hosts, self._known = addresses, name, hosts, known
         self._clock = clock
         self._due = float("-inf")
@@ -59,30 +59,30 @@ class LocalHost:
         self._resolved: dict[str, frozenset[str]] = {}  # the newest last
 
     def __call__(self, host: str) -> bool:
-        """Return whether the host is this machine; loopback addresses but the usual ones are places of their own."""
+        """Return whether the host is this machine; loopback addresses but the usual ones are hosts of their own."""
         now = self._clock()
         if now >= self._due:
             self._due = now + _AGAIN
             self._own = self._read()
         host = host.lower().rstrip(".")
-        return host in self._own or self._leads_here(host)
+        return host in self._own or self._resolves_to_this_host(host)
 
     def _read(self) -> frozenset[str]:
         addresses = self._addresses()
         aliases = {name for address, names in _entries(self._hosts()) if _is(address, addresses) for name in names}
         return _ALWAYS | addresses | aliases | ({self._name()} - {""})
 
-    def _leads_here(self, host: str) -> bool:
+    def _resolves_to_this_host(self, host: str) -> bool:
         # Remembered, because the resolver forgets a name while what it leads to does not answer.
-        found = frozenset(str(where[0]).partition("%")[0] for _, where in self._known(host))
+        addresses = frozenset(str(where[0]).partition("%")[0] for _, where in self._known(host))
         with self._lock:
-            if found:
+            if addresses:
                 self._resolved.pop(host, None)
-                self._resolved[host] = found
+                self._resolved[host] = addresses
                 if len(self._resolved) > _MAX_RESOLVED:
                     del self._resolved[next(iter(self._resolved))]
-            addresses = self._resolved.get(host, frozenset())
-        return bool(addresses) and all(_is(address, self._own) for address in addresses)
+            known = self._resolved.get(host, frozenset())
+        return bool(known) and all(_is(address, self._own) for address in known)
 
 
 def _is(address: str, own: frozenset[str]) -> bool:

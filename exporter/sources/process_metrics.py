@@ -1,6 +1,6 @@
 """Metrics about the daemon's own process, from prometheus-client's process, platform and GC collectors.
 
-They are read when the endpoint is rendered: /proc/self never blocks, and nobody pays for what is not scraped.
+They are read when the endpoint is rendered: /proc/self never blocks, and what is not scraped costs nothing.
 """
 
 from __future__ import annotations

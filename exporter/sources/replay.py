@@ -1,15 +1,15 @@
-"""Recorded pages played back in place of an engine; for tests and for looking into somebody's bug report."""
+"""Recorded pages played back in place of an engine; for tests and to reproduce bug reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.errors import EndpointError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedPage:
+class ReplayedPage(Struct, frozen=True, kw_only=True):
     """A recorded page; it took no time."""
 
     body: bytes
@@ -18,7 +18,7 @@ class ReplayedPage:
 
 
 class Replay:
-    """Gives one page after the other, and the last one for ever.  None stands for a poll that failed."""
+    """Returns one page after the other, and then always the last one.  None stands for a poll that failed."""
 
     def __init__(self, pages: Iterable[bytes | None]) -> None:
         self._pages = list(pages)

@@ -9,13 +9,13 @@ from contextlib import closing, contextmanager
 import pytest
 
 from exporter.errors import EndpointError
-from exporter.http.client.client import HttpClient, Response, Target
+from exporter.http.client.client import FetchResult, HttpClient, Target
 
 D = 0.5  # seconds, the deadline of those tests that wait for it
 SLACK = 15.0  # what a busy machine may add; a peer that beats the deadline takes minutes
 
 
-def fetch(url: str, timeout: float = 5.0, **settings: object) -> Response:
+def fetch(url: str, timeout: float = 5.0, **settings: object) -> FetchResult:
     with closing(HttpClient(Target(url=url, timeout=timeout, **settings))) as endpoint:  # type: ignore[arg-type]
         return endpoint.fetch()
 

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from exporter.http.server.listener import Listener, Request, Response, ServerLimits
+from exporter.http.server.listener import HttpServer, Request, Response, ServerLimits
 from tests.support.waiting import until
 
 PAGE = b"# HELP up Whether it is.\nup 1\n" * 100
@@ -25,8 +25,8 @@ def echo(request: Request) -> Response:
 
 
 @contextlib.contextmanager
-def serving(handler=page, **limits) -> Iterator[Listener]:
-    listener = Listener("127.0.0.1", 0, handler, ServerLimits(**limits))
+def serving(handler=page, **limits) -> Iterator[HttpServer]:
+    listener = HttpServer("127.0.0.1", 0, handler, ServerLimits(**limits))
     listener.start()
     until(lambda: listener._selector is not None)  # from here on the descriptors can be counted
     try:
@@ -36,7 +36,7 @@ def serving(handler=page, **limits) -> Iterator[Listener]:
         assert not listener.alive
 
 
-def connect(listener: Listener, receive_buffer: int = 0) -> socket.socket:
+def connect(listener: HttpServer, receive_buffer: int = 0) -> socket.socket:
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -74,7 +74,7 @@ def split_head(data: bytes) -> tuple[int, dict[str, str]]:
     return int(first.split()[1]), {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
 
 
-def ask(listener: Listener, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+def ask(listener: HttpServer, raw: bytes) -> tuple[int, dict[str, str], bytes]:
     with connect(listener) as sock:
         with contextlib.suppress(ConnectionError):  # a refused client may be cut off while it still sends
             sock.sendall(raw)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from exporter.logs import Event, formatter, log_down, log_event, log_exception, log_up
+from exporter.logs import LogEvent, formatter, log_down, log_event, log_exception, log_up
 
 logger = logging.getLogger("a.b")
 HOSTILE = 'a"b=c \\d\n\x1b[31m\x9b\u202e\u2028 \u4e2d'
@@ -43,12 +43,12 @@ def parsed(line: str) -> dict[str, str]:
 
 
 def test_times_are_universal_so_that_the_lines_of_a_fleet_can_be_compared():
-    line = formatter("logfmt").format(record_of(Event("arrived", "it is here", {"n": 1})))
+    line = formatter("logfmt").format(record_of(LogEvent("arrived", "it is here", {"n": 1})))
     assert line == 'time=2000-01-01T12:00:00.250Z level=info logger=a.b event=arrived n=1 msg="it is here"'
 
 
 def test_json_has_the_same_keys_and_keeps_numbers():
-    line = formatter("json").format(record_of(Event("arrived", "", {"n": 1, "full": True})))
+    line = formatter("json").format(record_of(LogEvent("arrived", "", {"n": 1, "full": True})))
     assert json.loads(line) == {
         "time": "2000-01-01T12:00:00.250Z",
         "level": "info",
@@ -61,14 +61,14 @@ def test_json_has_the_same_keys_and_keeps_numbers():
 
 @pytest.mark.parametrize("value", [HOSTILE, "", " ", "=", '"', "a b", "\\", "\ud800"])
 def test_any_value_comes_back_whole_from_either_format_on_one_printable_line(value):
-    event = Event("arrived", "", {"value": value})
+    event = LogEvent("arrived", "", {"value": value})
     text, as_json = (formatter(name).format(record_of(event)) for name in ("logfmt", "json"))
     assert parsed(text)["value"] == json.loads(as_json)["value"] == value
     assert text.isprintable() and as_json.isprintable()
 
 
 def test_a_value_without_anything_special_is_not_quoted_and_none_is_left_out():
-    event = Event("arrived", "", {"url": "http://a:1/b?c", "gone": None, "ok": False, "share": 0.5})
+    event = LogEvent("arrived", "", {"url": "http://a:1/b?c", "gone": None, "ok": False, "share": 0.5})
     assert str(event) == "event=arrived url=http://a:1/b?c ok=false share=0.5"
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from exporter import __version__
 from exporter.errors import EndpointError
@@ -23,18 +25,35 @@ from exporter.http.client.resolver import Resolver, default_resolver
 from exporter.http.client.target import LARGE, Limits, Target
 from exporter.http.client.url import Origin
 
-if TYPE_CHECKING:
-    from exporter.http.client.connection import DeadlineConnection
-
-__all__ = ["HttpClient", "Limits", "Response", "SessionClient", "Target"]
+__all__ = ["FetchResult", "HttpClient", "Limits", "SessionClient", "Target"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _STATUSES = frozenset(int(status) for status in HTTPStatus)
 _DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """What a client needs of its connection; ``DeadlineConnection`` is loaded when the first one is opened."""
+
+    deadline: Deadline
+    certificate_expires: float | None
+
+    @property
+    def accept_encoding(self) -> str: ...
+
+    def ask(self, request: Callable[[], T]) -> T: ...
+
+    def explain(self, cause: Exception) -> EndpointError: ...
+
+    def shut_down(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FetchResult(Struct, frozen=True, kw_only=True):
     """A whole body, inflated; ``duration`` in seconds; when the server's certificate ends, in Unix time.
 
     ``certificate_expires`` is None without TLS, and with ``insecure_skip_verify``, where nothing watches the date.
@@ -59,12 +78,12 @@ class HttpClient:
         self._resolver = resolver
         self._lock = threading.Lock()
         self._is_closed = False
-        self._connection: DeadlineConnection | None = None
+        self._connection: Connection | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._target!r})"
 
-    def fetch(self, path: str | None = None) -> Response:
+    def fetch(self, path: str | None = None) -> FetchResult:
         """Return the page at the target's URL, or at ``path`` of the same origin.
 
         Raise EndpointError, and nothing else, with one of the closed reasons; the connection is then closed and the
@@ -76,7 +95,7 @@ class HttpClient:
         except EndpointError as problem:
             failure = EndpointError(problem.reason, f"{self._redacted(path)}: {problem}")
         else:
-            return Response(body=body, duration=time.monotonic() - started, certificate_expires=expires)
+            return FetchResult(body=body, duration=time.monotonic() - started, certificate_expires=expires)
         # Raised out here so that it carries neither the cause, whose text may hold a secret, nor its frames.
         try:
             raise failure
@@ -125,19 +144,19 @@ class HttpClient:
             if self._is_closed:
                 self.close()  # it came while this exchange held the connection
 
-    def _make_connection(self, origin: Origin) -> DeadlineConnection:
+    def _make_connection(self, origin: Origin) -> Connection:
         # With http.client and OpenSSL 1.5 MiB and 11 ms, which the start of the daemon need not wait for.
         from exporter.http.client.connection import DeadlineConnection  # noqa: PLC0415
 
         return DeadlineConnection(self._target, origin, self._limits, self._resolver)
 
-    def _exchange(self, connection: DeadlineConnection, origin: Origin, path: str) -> bytes:
+    def _exchange(self, connection: Connection, origin: Origin, path: str) -> bytes:
         headers = self._headers(origin)
         response = self._get(connection, path, headers)
         if response.status in _REDIRECTS:
             path = urls.follow(origin, path, response.headers.get("location"))
             if not response.isclosed():
-                connection.close()  # a body that nobody reads would be taken for the next answer
+                connection.close()  # an unread body would be taken for the next answer
             response = self._get(connection, path, headers)
             if response.status in _REDIRECTS:
                 raise EndpointError("redirect", "redirected a second time")
@@ -170,14 +189,14 @@ class HttpClient:
 class SessionClient(HttpClient):
     """The same over a ``requests`` session, for what is asked seldom: lists of targets, pods, other nodes."""
 
-    def _make_connection(self, origin: Origin) -> DeadlineConnection:
+    def _make_connection(self, origin: Origin) -> Connection:
         from exporter.http.client.session import SessionConnection, open_session  # noqa: PLC0415 - 5 MiB
 
         connection = SessionConnection(self._target, origin, self._limits, self._resolver)
         self._session = open_session(origin, connection)
         return connection
 
-    def _get(self, connection: DeadlineConnection, path: str, headers: dict[str, str]) -> Any:
+    def _get(self, connection: Connection, path: str, headers: dict[str, str]) -> Any:
         origin, _ = urls.parse_configured(self._target.url)
         timeout = connection.deadline.remaining()
         return self._session.get(f"{origin}{path}", headers=headers, timeout=timeout, stream=True).raw

@@ -18,14 +18,14 @@ from exporter.http.client.resolver import Address, Resolver
 from exporter.http.client.response import StrictResponse
 from exporter.http.client.sockets import DeadlineSocket, DeadlineTlsSocket, is_readable
 from exporter.http.client.target import Limits, Target
-from exporter.http.client.tls import TlsSettings
+from exporter.http.client.tls import TlsContext
 from exporter.http.client.url import Origin
 
 T = TypeVar("T")
 
 
 class DeadlineConnection(http.client.HTTPConnection):
-    """A connection to ``origin``, where ``target`` is; whoever makes a request sets ``deadline`` before.
+    """A connection to ``origin``, where ``target`` is; the caller sets ``deadline`` before each request.
 
     ``certificate_expires``: in Unix time; None without TLS, and where nothing verifies the certificate.
     """
@@ -39,7 +39,7 @@ class DeadlineConnection(http.client.HTTPConnection):
         self._is_loopback = False
         self.certificate_expires: float | None = None
         self._resolver = resolver
-        self._tls = TlsSettings(target, origin) if origin.scheme == "https" else None
+        self._tls = TlsContext(target, origin) if origin.scheme == "https" else None
         self._context: ssl.SSLContext | None = None
         self._newest_sock: DeadlineSocket | DeadlineTlsSocket | None = None
         self._phase = "preparing"  # what the exchange under way is doing

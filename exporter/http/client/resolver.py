@@ -30,8 +30,8 @@ _LOCALHOST: tuple[Address, ...] = (
 
 def look_up_system(host: str) -> list[Address]:
     """Return the addresses of ``host``, after any time; raise OSError when there are none."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [(family, address) for family, _, _, _, address in found]
+    results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in results]
 
 
 class _Lookup:
@@ -76,7 +76,7 @@ class Resolver:
         return lookup.addresses if lookup is not None and lookup.done.is_set() else ()
 
     def forget(self, host: str) -> None:
-        """Look up anew the next time; a look-up under way goes on and will be used."""
+        """Forget the addresses, to look them up the next time; a look-up under way goes on and will be used."""
         with self._lock:
             lookup = self._lookups.get(host)
             if lookup is not None and lookup.done.is_set():
@@ -100,7 +100,7 @@ class Resolver:
         except OSError as problem:
             lookup.problem = problem.strerror or type(problem).__name__
         except Exception as problem:
-            # UnicodeError for labels that are too long, among others; a dead thread would leave waiters in the dark
+            # UnicodeError for labels that are too long, among others; a dead thread would leave its callers waiting
             lookup.problem = type(problem).__name__
         lookup.at = time.monotonic()
         lookup.done.set()
@@ -113,10 +113,10 @@ def _without_lookup(host: str) -> tuple[Address, ...]:
     if ":" not in host and not host[-1:].isdigit():
         return ()  # no literal: IPv6 has colons, IPv4 ends in a digit
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return ()
-    return tuple((family, address) for family, _, _, _, address in found)
+    return tuple((family, address) for family, _, _, _, address in results)
 
 
 default_resolver = Resolver()

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import BinaryIO
 
+from msgspec import Struct
+
 from exporter.errors import EndpointError
 from exporter.http import wire
 from exporter.http.client.sockets import DeadlineSocket, has_trailing_data
@@ -50,9 +52,11 @@ class StrictResponse(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read the head, past interim ones (1xx)."""
         assert self.fp is not None
-        minor, self.status, fields = _read_head(self.fp, self._limits)
-        self.code, self.reason, self.version = self.status, "", 11
-        self.will_close = not _keeps_connection(fields, minor)
+        head = _read_head(self.fp, self._limits)
+        fields = head.fields
+        self.status = self.code = head.status
+        self.reason, self.version = "", 11
+        self.will_close = not _keeps_connection(head)
         self.headers = self.msg = http.client.HTTPMessage()
         for name in fields.keys() - _DECODED:
             for value in fields[name]:
@@ -74,7 +78,7 @@ class StrictResponse(http.client.HTTPResponse):
         return piece
 
     def _close(self) -> None:
-        """Let go of the connection, which stays open."""
+        """Release the connection, which stays open."""
         fp, self.fp = self.fp, None
         if fp is not None:
             fp.close()
@@ -83,8 +87,16 @@ class StrictResponse(http.client.HTTPResponse):
 # ---------------------------------------------------------------------- the head
 
 
-def _read_head(stream: BinaryIO, limits: Limits) -> tuple[int, int, dict[str, list[str]]]:
-    """Return minor version, status and fields of the next answer that is not interim."""
+class _Head(Struct, frozen=True, kw_only=True):
+    """Status and fields of an answer; ``minor_version`` is 0 for HTTP/1.0."""
+
+    minor_version: int
+    status: int
+    fields: dict[str, list[str]]
+
+
+def _read_head(stream: BinaryIO, limits: Limits) -> _Head:
+    """Return the head of the next answer that is not interim."""
     for _ in range(_MAX_INTERIM + 1):
         lines = _read_lines(stream, limits)
         match = _STATUS.fullmatch(next(lines, b""))
@@ -93,7 +105,7 @@ def _read_head(stream: BinaryIO, limits: Limits) -> tuple[int, int, dict[str, li
         status, fields = int(match[2]), _parse_fields(lines)
         # Nobody asked for another protocol: what follows a 101 is no HTTP, and it is refused like any other status.
         if status >= HTTPStatus.OK or status == HTTPStatus.SWITCHING_PROTOCOLS:
-            return int(match[1]), status, fields
+            return _Head(minor_version=int(match[1]), status=status, fields=fields)
     raise EndpointError("head_too_large", f"more than {_MAX_INTERIM} interim answers came before the real one")
 
 
@@ -123,13 +135,14 @@ def _parse_fields(lines: Iterator[bytes]) -> dict[str, list[str]]:
         raise EndpointError("protocol", "a field of the response head is malformed") from None
 
 
-def _keeps_connection(fields: wire.Fields, minor: int) -> bool:
+def _keeps_connection(head: _Head) -> bool:
     """Return whether another request may follow; only a body with an end of its own leaves room for one."""
+    fields = head.fields
     options = wire.connection_options(fields)
     if "close" in options or not ("content-length" in fields or "transfer-encoding" in fields):
         return False
-    # HTTP/1.0 knows no chunks: where such a peer thinks that its answer ends is anybody's guess.
-    return minor > 0 or ("keep-alive" in options and "transfer-encoding" not in fields)
+    # HTTP/1.0 knows no chunks: where such a peer thinks that its answer ends is not known.
+    return head.minor_version > 0 or ("keep-alive" in options and "transfer-encoding" not in fields)
 
 
 # ---------------------------------------------------------------------- the body
@@ -154,7 +167,7 @@ def _read_content(
     # A last chunk or a checksum vouches for the end, anything else is the peer's arithmetic.
     if last != b"\n" and not is_chunked and not is_gzip:
         if length is None and last in _DIGITS:
-            # Any other line that is cut is no sample, and seen as such by whoever reads the page.
+            # Any other line that is cut is no sample, and seen as such by the parser.
             raise EndpointError("closed", "closed after a number, without a final newline: it may be cut off")
         if has_trailing_data(sock, stream, min(_WAIT_FOR_REST, sock.deadline.remaining())):
             message = f"the announced {size} bytes end in the middle of a line, and more follows"
@@ -212,7 +225,7 @@ def _read_to_end(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
 
 def _read_chunks(stream: BinaryIO, limits: Limits) -> Iterator[bytes]:
     left = limits.wire_bytes  # framing counts: a million chunks of one byte are no small page
-    collected = bytearray()  # as whoever reads would pay for each of them
+    collected = bytearray()  # or the reader would pay for each of them
     size = -1
     while size:
         line = stream.readline(_CHUNK_LINE)

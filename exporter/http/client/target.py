@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from exporter.http.client.url import redact_url
 
 LARGE = 1024 * 1024  # bytes of body; no page of a real engine is known to be larger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """Where to read, and as whom.  ``timeout`` is in seconds, for the whole exchange.
 
     With more in ``accept`` than the text format, some engines rename their metrics.
@@ -33,8 +32,7 @@ class Target:
         return f"Target({redact_url(self.url)}, timeout={self.timeout:g})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What one answer may take: bytes and fields of head and trailers, bytes of body as sent and as inflated."""
 
     head_bytes: int = 16 * 1024

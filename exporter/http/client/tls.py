@@ -11,7 +11,7 @@ from exporter.http.client.target import Target
 from exporter.http.client.url import Origin
 
 
-class TlsSettings:
+class TlsContext:
     """The context, made anew when one of its files changes, and the name that the certificate must have."""
 
     __slots__ = ("_context", "_server_name", "_stamps", "_target")

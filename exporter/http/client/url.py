@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct
 
 from exporter.errors import EndpointError
 
@@ -19,8 +20,7 @@ _HOST = re.compile(r"[a-z0-9._:%-]{1,253}")
 _SHOWN = 200  # characters of a path in a message: a hostile redirect must not fill the log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Scheme, host (lower case, no brackets) and port."""
 
     scheme: str

@@ -27,7 +27,7 @@ class Api:
     def __init__(self, newest: Callable[[], Snapshot | None], clock: Callable[[], float]) -> None:
         self._newest, self._clock = newest, clock
         self._documents: dict[tuple[str, str], bytes] = {}  # of one snapshot
-        self._of: Snapshot | None = None
+        self._documents_of: Snapshot | None = None
         self._schema = b""
 
     def answer(self, request: Request) -> Response:
@@ -57,8 +57,8 @@ class Api:
         headers = (("ETag", etag),)
         if request.headers.get("if-none-match", "") == etag:
             return Response(status=304, content_type=JSON, body=b"", headers=headers)
-        if self._of is not snapshot:
-            self._of, self._documents = snapshot, {}
+        if self._documents_of is not snapshot:
+            self._documents_of, self._documents = snapshot, {}
         body = self._documents.get((path, language))
         if body is None:
             body = self._documents[path, language] = _ENCODER.encode(_make(path, snapshot, Language(language)))
@@ -67,7 +67,7 @@ class Api:
     def _verdict(self, snapshot: Snapshot | None, rest: str) -> Response:
         kind, _, name = rest.partition("/")
         name = unquote(name, errors="replace")
-        if snapshot is None:  # the daemon is blind, which is no fault of what it judges
+        if snapshot is None:  # the monitor is blind, which says nothing about the node
             return _verdict_response(Verdict(VerdictState.UNKNOWN, "no_data", "no fresh snapshot"))
         if kind == "node" and not name:
             return _verdict_response(snapshot.verdicts.node)
@@ -77,10 +77,10 @@ class Api:
         }
         if kind not in table:
             return _problem(404, "there are verdicts/node, verdicts/replica/NAME and verdicts/gpu/UUID")
-        found = table[kind].get(name)
-        if found is None:
+        verdict = table[kind].get(name)
+        if verdict is None:
             return _problem(404, f"no such {kind}", known=sorted(table[kind]))
-        return _verdict_response(found)
+        return _verdict_response(verdict)
 
 
 def _make(path: str, snapshot: Snapshot, language: Language) -> object:
@@ -89,12 +89,12 @@ def _make(path: str, snapshot: Snapshot, language: Language) -> object:
     return api.findings(snapshot, language) if path == "findings" else api.verdicts(snapshot)
 
 
-def _verdict_response(found: Verdict) -> Response:
+def _verdict_response(verdict: Verdict) -> Response:
     return Response(
-        status=503 if found.state in _BAD else 200,
+        status=503 if verdict.state in _BAD else 200,
         content_type=JSON,
-        body=_ENCODER.encode(api.verdict(found)),
-        headers=((HEADER, found.state.value),),
+        body=_ENCODER.encode(api.verdict(verdict)),
+        headers=((HEADER, verdict.state.value),),
     )
 
 

@@ -11,9 +11,10 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from selectors import EVENT_READ, EVENT_WRITE
+
+from msgspec import Struct
 
 from exporter.http.server.request import (
     BadRequestError,
@@ -55,8 +56,7 @@ _MAX_DRAINED = 4 << 20  # bytes, before a client that goes on sending is cut off
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
+class ServerLimits(Struct, frozen=True, kw_only=True):
     """What one client, and all of them together, may take.  Times in seconds, each for the whole of its step."""
 
     header_seconds: float = 5.0  # from the accept, or from the first byte of a later request, to the request's end

@@ -25,7 +25,7 @@ from exporter.http.server.request import Request, Response, text_response
 from exporter.logs import Field, log_exception
 from exporter.threads import Thread
 
-__all__ = ["DeferredResponse", "Handler", "Listener", "Request", "Response", "ServerLimits"]
+__all__ = ["DeferredResponse", "Handler", "HttpServer", "Request", "Response", "ServerLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _MAX_ACCEPTS = 32  # in a row; then the connections that are open are served
 _LOG_INTERVAL = 60.0  # seconds between two log lines of one event
 
 
-class Listener:
+class HttpServer:
     """An HTTP/1.1 server on ``host``:``port``; port 0 picks a free one, ``::`` listens on IPv4 as well.
 
     Binds at once and raises ListenError when the address cannot be had; serves between ``start`` and ``stop``.
@@ -294,9 +294,9 @@ def _bind(host: str, port: int, backlog: int) -> socket.socket:
         raise ListenError(f"{where}: a port is a number from 0 to 65535")
     sock = None
     try:
-        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        candidates = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # A name such as localhost may have both: what people type is 127.0.0.1.
-        family, kind, protocol, _, address = min(found, key=lambda candidate: candidate[0] != socket.AF_INET)
+        family, kind, protocol, _, address = min(candidates, key=lambda candidate: candidate[0] != socket.AF_INET)
         sock = socket.socket(family, kind, protocol)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a restart waits a minute for the port
         if family == socket.AF_INET6:

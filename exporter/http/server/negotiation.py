@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _QUALITY = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 _MAX_ITEMS = 32  # of one Accept header; Prometheus sends six
@@ -19,8 +20,7 @@ _OPENMETRICS_RANGES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
+class _Item(Struct, frozen=True, kw_only=True):
     """One element of an Accept or Accept-Encoding header."""
 
     name: str
@@ -28,8 +28,7 @@ class _Item:
     quality: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Representation:
+class Representation(Struct, frozen=True, kw_only=True):
     """Format and coding of a page."""
 
     openmetrics: bool
@@ -62,13 +61,13 @@ def _best(ranges: list[_Item], wanted: Mapping[str, tuple[str, ...]]) -> tuple[f
     qualities the one asked for by name wins, then the one asked for first.
     """
     for rank, (name, versions) in enumerate(wanted.items()):  # from specific to general
-        found = [
+        matches = [
             (item.quality, -rank, -place)
             for place, item in enumerate(ranges)
             if item.name == name and item.parameters.get("version", "") in versions
         ]
-        if found:
-            return max(found)
+        if matches:
+            return max(matches)
     return 0.0, -len(wanted), 0
 
 

@@ -11,7 +11,8 @@ import functools
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.http import wire
 
@@ -42,8 +43,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One request; ``path`` as sent (nothing decoded), header names in lower case, repeated fields joined by ", "."""
 
     method: str  # GET, HEAD or POST
@@ -52,8 +52,7 @@ class Request:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(Struct, frozen=True, kw_only=True):
     """One response.  ``body`` is sent as it is and never copied, so that all clients share one page.
 
     Content-Length, Date, Connection, ``Cache-Control: no-store`` and ``X-Content-Type-Options: nosniff`` are added to
@@ -66,8 +65,7 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedRequest:
+class ParsedRequest(Struct, frozen=True, kw_only=True):
     """A whole request; ``size``: its bytes on the wire, body included."""
 
     request: Request

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from exporter import __version__
 from exporter.http.server.api import PREFIX, Api
@@ -13,7 +14,7 @@ from exporter.http.server.listener import DeferredResponse, Handler, Request, Re
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
 from exporter.model import Outcome
-from exporter.render.dcgm.page_query import PageQuery
+from exporter.render.dcgm_pages import DcgmPages
 from exporter.threads import Thread
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,13 +27,6 @@ class Pages(Protocol):
     """Where the metrics page comes from."""
 
     def page(self, *, openmetrics: bool, gzip: bool) -> bytes | None:
-        """Return the newest page; None while there is none, and when it is too old."""
-
-
-class DcgmPages(Protocol):
-    """Where the page with DCGM's metric names comes from."""
-
-    def page(self, wanted: PageQuery, *, gzip: bool) -> bytes | None:
         """Return the newest page; None while there is none, and when it is too old."""
 
 
@@ -59,8 +53,7 @@ _API_PATHS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Route:
+class _Route(Struct, frozen=True, kw_only=True):
     method: str  # GET includes HEAD
     title: str
     handle: Handler

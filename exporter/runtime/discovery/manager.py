@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from exporter.config.settings import DiscoverySettings, EngineSettings, KubernetesSettings
+from exporter.config.settings import DiscoverySettings, EngineSettings
 from exporter.engines.detect import recognise
 from exporter.errors import SourceError
 from exporter.http.client.client import HttpClient, Limits, Target
@@ -27,16 +26,13 @@ from exporter.runtime.discovery.registry import PROCESSES, TargetRegistry
 from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 from exporter.runtime.poll.targets import JSON, target
-from exporter.sources.discovery.found import DiscoveryProvider, FoundEngine
-
-if TYPE_CHECKING:
-    from exporter.sources.discovery.kubernetes import Access
+from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryProvider
 
 logger = logging.getLogger(__name__)
 
 FILES_PERIOD = 2.0  # seconds
 LISTS_PERIOD = 15.0  # seconds, of what is asked for over HTTP
-MAX_PROBES = 16  # at one look
+MAX_PROBES = 16  # at one refresh
 PROBE_PERIOD = 60.0  # seconds; an engine may take minutes to load before it answers
 # Seconds, reached by doubling: most pods that ask to be scraped are no engines, and never will be.
 MAX_PROBE_PERIOD = 600.0
@@ -45,35 +41,35 @@ PROBE_LIMITS = Limits(wire_bytes=2 << 20, body_bytes=2 << 20)  # what describes 
 
 
 class ProbeFilter:
-    """Lets a tentative engine pass once its page is seen to be an engine's; owned by one thread."""
+    """Confirms a tentative engine once its page is result to be an engine's; owned by one thread."""
 
     def __init__(self, clock: Callable[[], float], probe: Callable[[str], bool | None]) -> None:
-        """``probe`` says whether a page is an engine's, None without an answer."""
+        """``probe`` returns whether a page is an engine's, None without an answer."""
         self._clock = clock
         self._probe = probe
         self._confirmed: set[str] = set()
         self._due: dict[str, float] = {}
         self._wait: dict[str, float] = {}  # seconds until the time after that
 
-    def confirmed(self, found: Sequence[FoundEngine]) -> list[FoundEngine]:
+    def confirmed(self, engines: Sequence[DiscoveredEngine]) -> list[DiscoveredEngine]:
         """Return the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""
-        urls = {one.url for one in found if one.tentative}
+        urls = {engine.url for engine in engines if engine.tentative}
         self._confirmed &= urls
         self._due = {url: due for url, due in self._due.items() if url in urls}
         self._wait = {url: wait for url, wait in self._wait.items() if url in urls}
         now = self._clock()
         waiting = sorted(urls - self._confirmed, key=lambda url: (self._due.get(url, float("-inf")), url))
-        for url in [one for one in waiting if self._due.get(one, now) <= now][:MAX_PROBES]:
+        for url in [url for url in waiting if self._due.get(url, now) <= now][:MAX_PROBES]:
             verdict = self._probe(url)
             if verdict:
                 self._confirmed.add(url)
             wait = PROBE_PERIOD if verdict is None else self._wait.get(url, PROBE_PERIOD)
             self._due[url], self._wait[url] = self._clock() + wait, min(2 * wait, MAX_PROBE_PERIOD)
-        return [one for one in found if not one.tentative or one.url in self._confirmed]
+        return [engine for engine in engines if not engine.tentative or engine.url in self._confirmed]
 
 
 def probe_engine(url: str, *, unverified: bool = False) -> bool | None:
-    """Read a page once, within a second, and say whether it is an engine's; None when there is none to read.
+    """Read a page once, within a second, and return whether it is an engine's; None when there is none to read.
 
     ``unverified``: whatever certificate it shows.
     """
@@ -88,7 +84,7 @@ def probe_engine(url: str, *, unverified: bool = False) -> bool | None:
 
 
 class _ProviderLoop:
-    """Looks at one provider until stopped, and says what it lists."""
+    """Refreshes one provider until stopped, and reports what it lists."""
 
     def __init__(
         self,
@@ -96,7 +92,7 @@ class _ProviderLoop:
         interval: float,
         *,
         config: object,
-        report: Callable[[_ProviderLoop, Sequence[FoundEngine]], None],
+        report: Callable[[_ProviderLoop, Sequence[DiscoveredEngine]], None],
         clock: Callable[[], float],
         unix_now: Callable[[], float],
     ) -> None:
@@ -113,7 +109,7 @@ class _ProviderLoop:
         self._last_warning = ("", float("-inf"))
 
     def start(self) -> None:
-        """Look from now on, in a thread of its own."""
+        """Refresh from now on, in a thread of its own."""
         self.poll_loop.start(self._clock(), self.refresh, self.provider.close)
 
     def status(self, now: float) -> SourceStatus:
@@ -121,23 +117,23 @@ class _ProviderLoop:
         return self.poll_loop.status_at(now)
 
     def refresh(self) -> None:
-        """Look once; the engines come before the verdict, so that who waits for the verdict has them."""
+        """Refresh once; the engines come before the verdict, so that who waits for the verdict has them."""
         started = self.poll_loop.begin()
         try:
-            seen = self.provider.refresh()
+            result = self.provider.refresh()
         finally:
             self.poll_loop.end()
-        self._report(self, self._probe_filter.confirmed(seen.found))
-        if seen.problem is None:
+        self._report(self, self._probe_filter.confirmed(result.engines))
+        if result.problem is None:
             self.poll_loop.succeeded(self._clock() - started)
-        elif seen.problem is not self._problem:  # a file that is still as bad is not another failure
-            self.poll_loop.failed(seen.problem, started)
-        self._problem = seen.problem
-        said, at = self._last_warning
-        if seen.warning != said and self._clock() - at >= LOG_PERIOD_SECONDS:
-            self._last_warning = seen.warning, self._clock()
-            if seen.warning:
-                log_event(logger, logging.WARNING, "discovery_warning", seen.warning, source=self.poll_loop.source)
+        elif result.problem is not self._problem:  # a file that is still as bad is not another failure
+            self.poll_loop.failed(result.problem, started)
+        self._problem = result.problem
+        logged, logged_at = self._last_warning
+        if result.warning != logged and self._clock() - logged_at >= LOG_PERIOD_SECONDS:
+            self._last_warning = result.warning, self._clock()
+            if result.warning:
+                log_event(logger, logging.WARNING, "discovery_warning", result.warning, source=self.poll_loop.source)
 
 
 class DiscoveryManager:
@@ -166,18 +162,18 @@ class DiscoveryManager:
 
     @property
     def statuses(self) -> list[SourceStatus]:
-        """Return the health of every provider that is looked at."""
+        """Return the health of every provider."""
         now = self._clock()
         return [loop.status(now) for loop in list(self._loops.values())]
 
     @property
     def loop_restarts(self) -> Mapping[str, int]:
-        """Count the unexpected errors that the looking survived; empty where nothing is looked at."""
+        """Count the unexpected errors that the loops survived; empty without a provider."""
         loops = list(self._loops.values())
         return {"discovery": sum(loop.poll_loop.loop_restarts for loop in loops)} if loops else {}
 
     def configure(self, settings: DiscoverySettings) -> None:
-        """Inspect the providers of these settings from now on; one that stays as it was goes on."""
+        """Refresh the providers of these settings from now on; one that stays as it was goes on."""
         configs: dict[str, object] = {}
         if settings.ray:
             configs["ray"] = (
@@ -206,7 +202,7 @@ class DiscoveryManager:
             loop.start()
 
     def stop(self) -> None:
-        """Ask the threads to end; one may be stuck in a read, so nobody waits for it."""
+        """Ask the threads to end; one may be stuck in a read, so this does not wait."""
         with self._lock:
             loops, self._loops = self._loops, {}
         for loop in loops.values():
@@ -220,24 +216,24 @@ class DiscoveryManager:
     def on_processes(self, engines: Sequence[ListeningEngine]) -> None:
         """Record the engines that run on this node as its process table shows them.  Called by one thread.
 
-        It may take a second for each that must be seen first and does not answer.
+        It may take a second for each that must be result first and does not answer.
         """
-        servers = {_found(engine): engine for engine in engines}
+        servers = {_discovered(engine): engine for engine in engines}
         confirmed = self._probe_filter.confirmed(list(servers))
-        divided = {servers[found].kind for found in confirmed if servers[found].role is ServerRole.WORKER}
+        with_workers = {servers[engine].kind for engine in confirmed if servers[engine].role is ServerRole.WORKER}
 
         def repeats(engine: ListeningEngine) -> bool:
             # A frontend counts the same requests again, and would pass for a busier replica of the same model.
-            return engine.role is ServerRole.FRONTEND and engine.kind in divided
+            return engine.role is ServerRole.FRONTEND and engine.kind in with_workers
 
-        self._update(PROCESSES, [found for found in confirmed if not repeats(servers[found])])
+        self._update(PROCESSES, [engine for engine in confirmed if not repeats(servers[engine])])
 
-    def _update(self, provider: str, found: Sequence[FoundEngine], loop: _ProviderLoop | None = None) -> None:
+    def _update(self, provider: str, engines: Sequence[DiscoveredEngine], loop: _ProviderLoop | None = None) -> None:
         with self._lock:
             if loop is not None and self._loops.get(provider) is not loop:
-                return  # replaced or stopped while it looked
-            news = self._registry.update(provider, found, self._configured())
-        if news:
+                return  # replaced or stopped meanwhile
+            changed = self._registry.update(provider, engines, self._configured())
+        if changed:
             self._on_change()
 
     def _provider_loop(self, name: str, config: object, settings: DiscoverySettings) -> _ProviderLoop:
@@ -253,18 +249,18 @@ class DiscoveryManager:
         elif name == "http_sd":
             from exporter.sources.discovery.http_sd import TIMEOUT, HttpSd  # noqa: PLC0415
 
-            lists = [target(one, TIMEOUT, accept=JSON) for one in settings.http_sd]
+            lists = [target(http_sd, TIMEOUT, accept=JSON) for http_sd in settings.http_sd]
             provider, interval = HttpSd(lists), LISTS_PERIOD
         else:
             from exporter.sources.discovery.kubernetes import Kubernetes  # noqa: PLC0415
 
-            provider = Kubernetes(_access(settings.kubernetes), self._environ)
+            provider = Kubernetes(settings.kubernetes, self._environ)
             interval = settings.kubernetes.interval
         return _ProviderLoop(
             provider,
             interval,
             config=config,
-            report=lambda loop, found: self._update(name, found, loop),
+            report=lambda loop, engines: self._update(name, engines, loop),
             clock=self._clock,
             unix_now=self._unix_now,
         )
@@ -281,26 +277,10 @@ def _ray(settings: DiscoverySettings) -> tuple[DiscoveryProvider, float]:
     return Ray(HttpList(asked)), LISTS_PERIOD
 
 
-def _found(candidate: ListeningEngine) -> FoundEngine:
+def _discovered(candidate: ListeningEngine) -> DiscoveredEngine:
     host = f"[{candidate.host}]" if ":" in candidate.host else candidate.host
-    return FoundEngine(
+    return DiscoveredEngine(
         url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",
         tentative=candidate.probe,
         unverified=candidate.tls,
-    )
-
-
-def _access(settings: KubernetesSettings) -> Access:
-    from exporter.sources.discovery.kubernetes import Access  # noqa: PLC0415
-
-    tls = settings.tls
-    return Access(
-        url=settings.url,
-        node_name=settings.node_name,
-        bearer_token_file=settings.bearer_token_file,
-        ca_file=tls.ca_file,
-        cert_file=tls.cert_file,
-        key_file=tls.key_file,
-        server_name=tls.server_name,
-        insecure_skip_verify=tls.insecure_skip_verify,
     )

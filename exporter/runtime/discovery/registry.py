@@ -10,38 +10,37 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.config import parsers
 from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings
 from exporter.logs import log_event
-from exporter.sources.discovery.found import FoundEngine
+from exporter.sources.discovery.provider import DiscoveredEngine
 from exporter.sources.own_host import is_local_host
 
 logger = logging.getLogger(__name__)
 
 MAX_DISCOVERED = 32  # engines, of all providers together
-MAX_CHANGES = 8  # at one look, but for a provider's first: a list gone mad must not have threads made by the dozen
+MAX_CHANGES = 8  # at one refresh, but for a provider's first: a list gone mad must not have threads made by the dozen
 TARGET_TTL = 60.0  # seconds since an engine was last listed
 PROCESSES = "processes"
 
-_PROVIDERS = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # whoever stands first names an engine
+_PROVIDERS = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # the first that lists an engine names it
 
 TargetKey = tuple[str, int, str]  # host, port, path with its query
 
 
-@dataclass(slots=True)
-class _Entry:
-    found: FoundEngine
+class _Entry(Struct):
+    discovered: DiscoveredEngine
     engine: EngineSettings
     last_seen: float
 
 
 class TargetRegistry:
-    """Which engines were seen at which provider, and when last.  Its owner keeps the threads apart."""
+    """Which engines were seen at which provider, and when last.  Not thread-safe."""
 
     def __init__(
         self,
@@ -56,8 +55,10 @@ class TargetRegistry:
         self._entries: dict[str, dict[TargetKey, _Entry]] = {}
         self._at_limit: set[str] = set()
 
-    def update(self, provider: str, found: Sequence[FoundEngine], configured: Sequence[EngineSettings]) -> bool:
-        """Record what a provider lists now; tell whether ``engines`` may have changed."""
+    def update(
+        self, provider: str, engines: Sequence[DiscoveredEngine], configured: Sequence[EngineSettings]
+    ) -> bool:
+        """Record what a provider lists now; return whether ``engines`` may have changed."""
         now = self._clock()
         moved = self._rekey()
         left = MAX_CHANGES if provider in self._entries else MAX_DISCOVERED
@@ -65,8 +66,8 @@ class TargetRegistry:
         known = self._entries.setdefault(provider, {})
         keys, ports = self._keys(configured)
         moved, self._configured_keys = moved or keys != self._configured_keys, set(keys)
-        for one in found:
-            key = self.target_key(one.url)
+        for engine in engines:
+            key = self.target_key(engine.url)
             if key in keys or (provider == PROCESSES and key[:2] in ports):
                 continue
             entry = known.get(key)
@@ -74,9 +75,9 @@ class TargetRegistry:
                 entry.last_seen = now
             if entry is None and not self._has_capacity(key):
                 limit_reached = True
-            elif left and (entry is None or entry.found != one):
-                self._evict(known, one.name, key, {self.target_key(other.url) for other in found})
-                known[key] = _Entry(one, _settings(one, self._names_in_use(provider, key, configured)), now)
+            elif left and (entry is None or entry.discovered != engine):
+                self._evict(known, engine.name, key, {self.target_key(other.url) for other in engines})
+                known[key] = _Entry(engine, _settings(engine, self._names_in_use(provider, key, configured)), now)
                 left -= 1
             keys.add(key)  # a provider that lists a page twice means its first entry
         self._log_limit(provider, limit_reached=limit_reached)
@@ -91,7 +92,7 @@ class TargetRegistry:
         return moved or left < budget
 
     def remove(self, provider: str) -> None:
-        """Forget a provider that is no longer looked at."""
+        """Forget a provider that is no longer configured."""
         self._entries.pop(provider, None)
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
@@ -122,13 +123,13 @@ class TargetRegistry:
         return "localhost" if self._is_local(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
 
     def _rekey(self) -> bool:
-        """Put every engine where its URL leads now, and tell whether one has moved.
+        """Rekey every engine by where its URL leads now, and return whether one has moved.
 
-        Addresses change owners, and a name may be seen to lead is_local only after somebody has resolved it.
+        Addresses change owners, and a name may be seen to lead to this host only after it has been resolved.
         """
         moved = False
         for provider, known in self._entries.items():
-            keys = {self.target_key(entry.found.url): entry for entry in known.values()}
+            keys = {self.target_key(entry.discovered.url): entry for entry in known.values()}
             if keys.keys() != known.keys():
                 self._entries[provider], moved = keys, True
         return moved
@@ -138,7 +139,7 @@ class TargetRegistry:
         return keys, {key[:2] for key in keys}
 
     def _has_capacity(self, key: TargetKey) -> bool:
-        everywhere = {one for known in self._entries.values() for one in known}
+        everywhere = {key for known in self._entries.values() for key in known}
         return key in everywhere or len(everywhere) < MAX_DISCOVERED
 
     def _log_limit(self, provider: str, *, limit_reached: bool) -> None:
@@ -164,13 +165,13 @@ class TargetRegistry:
         return taken
 
 
-def _settings(one: FoundEngine, taken: set[str]) -> EngineSettings:
-    names = [name for name in (one.name, parsers.host_port(one.url)) if name and name not in taken]
-    kind = one.kind if one.kind in ENGINE_KINDS else "auto"
+def _settings(engine: DiscoveredEngine, taken: set[str]) -> EngineSettings:
+    names = [name for name in (engine.name, parsers.host_port(engine.url)) if name and name not in taken]
+    kind = engine.kind if engine.kind in ENGINE_KINDS else "auto"
     return EngineSettings(
-        name=names[0] if names else one.url,
+        name=names[0] if names else engine.url,
         kind=kind,
-        url=one.url,
-        image=one.image,
-        tls=TlsSettings(insecure_skip_verify=one.unverified),
+        url=engine.url,
+        image=engine.image,
+        tls=TlsSettings(insecure_skip_verify=engine.unverified),
     )

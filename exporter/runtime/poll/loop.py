@@ -1,7 +1,7 @@
 """What every polled page has in common: a thread of its own, a ticker, back-off after failures, and its health.
 
-A source that hangs delays nobody, because nobody shares its thread.  Whoever owns a ``PollLoop`` says what one turn
-does; the health that it is handed back stands beside the data that it publishes.
+A source that hangs delays no other, because none shares its thread.  The owner of a ``PollLoop`` defines what one
+turn does; the health that it gets back stands beside the data that it publishes.
 
 How far polls move apart while a source fails depends on what a failed poll costs.  A refusal, an error status or a
 page that cannot be read is over within a millisecond or two for either side, and whoever mends an engine looks for it
@@ -213,7 +213,7 @@ class PollLoop:
         close()
 
     def _waited(self, ticker: Ticker) -> bool:
-        """Wait until a poll is due, and say so; False when the loop is to end instead."""
+        """Wait until a poll is due, and return True; False when the loop is to end instead."""
         while True:
             woken = self._wake.wait(ticker.wait(self._clock()))
             self._wake.clear()

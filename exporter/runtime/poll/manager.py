@@ -7,24 +7,22 @@ has read, so that a reload neither withdraws a healthy engine nor empties its wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.config import parsers
 from exporter.config.settings import EngineSettings, GatewaySettings, Settings
 from exporter.derive.assignment import Endpoint
 from exporter.http.client.client import HttpClient, Target
-from exporter.model import COMMON_STAGES, Stage
+from exporter.model import COMMON_STAGES, GatewayState, Stage
 from exporter.runtime.poll.loop import staggered
 from exporter.runtime.poll.target_poller import TargetPoller
 from exporter.runtime.poll.targets import EngineClient, target
 from exporter.runtime.replica import ReplicaConfig, ReplicaPoller, replica_poller
 from exporter.sources.own_host import is_local_host
 
-if TYPE_CHECKING:
-    from exporter.runtime.gateway import GatewayConfig, GatewayPoller
-
 _Settings = TypeVar("_Settings", EngineSettings, GatewaySettings)
+_GatewayPoller = TargetPoller[Any, Any, GatewayState]
 _Poller = TypeVar("_Poller", bound=TargetPoller[Any, Any, Any])
 
 
@@ -44,7 +42,7 @@ class PollerManager:
     ) -> None:
         """``notify`` is called after each poll, in the poller's thread."""
         self.replicas: dict[EngineSettings, ReplicaPoller] = {}
-        self.gateways: dict[GatewaySettings, GatewayPoller] = {}
+        self.gateways: dict[GatewaySettings, _GatewayPoller] = {}
         self._settings = settings
         self._notify = notify
         self._clock, self._unix_now = clock, unix_now
@@ -102,12 +100,12 @@ class PollerManager:
         # Few nodes have a gateway; the others do not load its parser.
         from exporter.runtime.gateway import GatewayConfig, gateway_poller  # noqa: PLC0415
 
-        def config(gateway: GatewaySettings) -> GatewayConfig:
+        def config(gateway: GatewaySettings) -> Any:
             return GatewayConfig(
                 name=gateway.name, kind=gateway.kind, interval=gateway.interval, windows=self._settings.windows
             )
 
-        def make(gateway: GatewaySettings) -> GatewayPoller:
+        def make(gateway: GatewaySettings) -> _GatewayPoller:
             return gateway_poller(
                 config(gateway),
                 HttpClient(_target(gateway)),
@@ -135,12 +133,16 @@ class PollerManager:
         Pollers of other targets are stopped last: without a thread for the new ones, nothing changes.
         """
         kept = self._kept(old, wanted)
-        made = _started([one for one in wanted if one not in kept], make, first)
-        now = {one: made[one] if one in made else kept[one][1] for one in wanted}
-        for (one, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
-            fetcher = None if before is one or _target(before) == _target(one) else EngineClient(_target(one))
-            if fetcher is not None or config(one) != poller.config:
-                poller.reconfigure(config(one), fetcher, first=at)
+        made = _started([settings for settings in wanted if settings not in kept], make, first)
+        now = {settings: made[settings] if settings in made else kept[settings][1] for settings in wanted}
+        for (settings, (before, poller)), at in zip(kept.items(), staggered(len(kept), 1.0, first), strict=True):
+            fetcher = (
+                None
+                if before is settings or _target(before) == _target(settings)
+                else EngineClient(_target(settings))
+            )
+            if fetcher is not None or config(settings) != poller.config:
+                poller.reconfigure(config(settings), fetcher, first=at)
         staying = {id(poller) for poller in now.values()}
         for poller in old.values():
             if id(poller) not in staying:
@@ -156,8 +158,8 @@ class PollerManager:
         """
         now = self._clock()
         known = {_identity(made_of): (made_of, poller) for made_of, poller in pollers.items()}
-        found = {one: known[_identity(one)] for one in wanted if _identity(one) in known}
-        return {one: pair for one, pair in found.items() if not pair[1].poll_loop.is_overdue(now)}
+        pairs = {settings: known[_identity(settings)] for settings in wanted if _identity(settings) in known}
+        return {settings: pair for settings, pair in pairs.items() if not pair[1].poll_loop.is_overdue(now)}
 
 
 def _started(
@@ -166,9 +168,9 @@ def _started(
     """Start new pollers: all of them, or none when there is no thread for one."""
     made: dict[_Settings, _Poller] = {}
     try:
-        for one, at in zip(new, staggered(len(new), 1.0, first), strict=True):
-            made[one] = make(one)
-            made[one].start(at)
+        for settings, at in zip(new, staggered(len(new), 1.0, first), strict=True):
+            made[settings] = make(settings)
+            made[settings].start(at)
     except Exception:
         for poller in made.values():
             poller.stop()
@@ -176,8 +178,8 @@ def _started(
     return made
 
 
-def _identity(one: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
-    return one.name, one.kind, one.url
+def _identity(settings: EngineSettings | GatewaySettings) -> tuple[str, str, str]:
+    return settings.name, settings.kind, settings.url
 
 
 def _endpoint(engine: EngineSettings) -> Endpoint:
@@ -185,5 +187,5 @@ def _endpoint(engine: EngineSettings) -> Endpoint:
     return Endpoint(replica=engine.name, host=parts.hostname or "", port=parsers.port_of(parts), gpus=engine.gpus)
 
 
-def _target(one: EngineSettings | GatewaySettings) -> Target:
-    return target(one, one.timeout)
+def _target(settings: EngineSettings | GatewaySettings) -> Target:
+    return target(settings, settings.timeout)

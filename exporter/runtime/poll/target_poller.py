@@ -29,7 +29,7 @@ class Reading(Protocol):
     def parse_warnings(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
-class State(Protocol):
+class TargetState(Protocol):
     """What is published of a target; ``reading`` is None without a fresh page."""
 
     @property
@@ -41,7 +41,7 @@ class State(Protocol):
 
 ConfigT = TypeVar("ConfigT", bound=PollConfig)
 ReadingT = TypeVar("ReadingT", bound=Reading)
-StateT = TypeVar("StateT", bound=State)
+StateT = TypeVar("StateT", bound=TargetState)
 
 
 class PageHandler(Protocol[ConfigT, ReadingT, StateT]):

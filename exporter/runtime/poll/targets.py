@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from exporter.config.settings import EngineSettings, GatewaySettings, HttpSdSettings
 from exporter.engines.tables import METRICS_PATHS
-from exporter.http.client.client import HttpClient, Limits, Response, Target
+from exporter.http.client.client import FetchResult, HttpClient, Limits, Target
 
 METRICS, JSON = "text/plain;version=0.0.4", "application/json"
 
@@ -22,7 +22,7 @@ class EngineClient:
         self._metrics = HttpClient(target)
         self._prefix = path_prefix(target.url)
 
-    def fetch(self, path: str | None = None) -> Response:
+    def fetch(self, path: str | None = None) -> FetchResult:
         """Return the answer of the metrics URL, or of ``path`` of the same server.  Raises EndpointError.
 
         An exchange with another path makes no poll wait.  It goes without requests, whose 5 MiB (of a node's

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from exporter.errors import SourceError
-from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine
+from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, DiscoveryResult
 from exporter.sources.discovery.target_file import TargetFile
 
 MAX_FILES = 64
@@ -17,7 +17,7 @@ _WILD = frozenset("*?[")
 
 
 class FileSd:
-    """Looks at every file that a pattern names; wildcards stand in the last part of a pattern only."""
+    """Reads every file that a pattern names; wildcards stand in the last part of a pattern only."""
 
     name = "file_sd"
 
@@ -27,23 +27,23 @@ class FileSd:
         self._folders: dict[str, SourceError] = {}  # what was wrong with a pattern's folder
 
     def refresh(self) -> DiscoveryResult:
-        """Inspect the files; a bad one keeps its own last good list and costs the others nothing."""
+        """Read the files; a bad one keeps its own last good list and costs the others nothing."""
         paths = dict.fromkeys(path for pattern in self._patterns for path in self._matching(pattern))
         self._files = {path: self._files.get(path) or TargetFile(path) for path in islice(paths, MAX_FILES)}
-        found: dict[str, FoundEngine] = {}
+        by_url: dict[str, DiscoveredEngine] = {}
         for file in self._files.values():
             file.refresh()
-            for engine in file.found:
-                found.setdefault(engine.url, engine)
+            for engine in file.engines:
+                by_url.setdefault(engine.url, engine)
         problems = [*self._folders.values(), *[file.problem for file in self._files.values() if file.problem]]
         return DiscoveryResult(
-            found=tuple(islice(found.values(), MAX_TARGETS)),
+            engines=tuple(islice(by_url.values(), MAX_TARGETS)),
             problem=problems[0] if problems else None,
             warning=self._warning(len(paths)),
         )
 
     def close(self) -> None:
-        """Have nothing to let go of."""
+        """Do nothing: no connection is kept."""
 
     def _matching(self, pattern: str) -> list[str]:
         folder, name = os.path.split(pattern)
@@ -59,8 +59,8 @@ class FileSd:
             return [path for path in self._files if fnmatch.fnmatchcase(path, pattern)]
         self._folders.pop(pattern, None)
         # Files that begin with a dot are an editor's, or those behind a mounted ConfigMap's links.
-        matching = [one for one in names if fnmatch.fnmatchcase(one, name) and not one.startswith(".")]
-        return [os.path.join(folder, one) for one in sorted(matching)]
+        matching = [entry for entry in names if fnmatch.fnmatchcase(entry, name) and not entry.startswith(".")]
+        return [os.path.join(folder, entry) for entry in sorted(matching)]
 
     def _warning(self, files: int) -> str:
         ignored = sum(file.ignored for file in self._files.values())

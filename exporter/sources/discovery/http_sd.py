@@ -1,4 +1,4 @@
-"""Engines in lists that servers give over HTTP, in Prometheus' ``http_sd`` format.
+"""Engines in lists that servers return over HTTP, in Prometheus' ``http_sd`` format.
 
 Each list is asked for in one bounded exchange and read like a file; a server that does not answer, or not with a
 list, keeps its last good one and costs the others nothing but its deadline.
@@ -11,7 +11,7 @@ from itertools import islice
 
 from exporter.errors import EndpointError, SourceError
 from exporter.http.client.client import Limits, SessionClient, Target
-from exporter.sources.discovery.found import MAX_TARGETS, DiscoveryResult, FoundEngine
+from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, DiscoveryResult
 from exporter.sources.discovery.target_file import MAX_BYTES, Unusable, parse_list, targets_of
 
 TIMEOUT = 3.0  # seconds, for the whole exchange
@@ -19,11 +19,11 @@ LIMITS = Limits(wire_bytes=MAX_BYTES, body_bytes=MAX_BYTES)
 
 
 class HttpList:
-    """The engines of one list; ``look`` brings ``found``, ``problem`` and ``ignored`` up to date."""
+    """The engines of one list; ``refresh`` brings ``engines``, ``problem`` and ``ignored`` up to date."""
 
     def __init__(self, target: Target) -> None:
         """``target``: where it is, and as whom to ask."""
-        self.found: tuple[FoundEngine, ...] = ()
+        self.engines: tuple[DiscoveredEngine, ...] = ()
         self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
         self._endpoint = SessionClient(target, LIMITS)
@@ -33,8 +33,8 @@ class HttpList:
         """Ask for the list."""
         try:
             text = self._endpoint.fetch().body.decode("utf-8-sig")
-            found, self.ignored = targets_of(parse_list(text, ".json"))
-            self.found, self.problem = tuple(found), None
+            engines, self.ignored = targets_of(parse_list(text, ".json"))
+            self.engines, self.problem = tuple(engines), None
         except EndpointError as error:
             self.problem = error  # a failure at every look, for each was an attempt
         except UnicodeDecodeError:
@@ -43,7 +43,7 @@ class HttpList:
             self._note(bad.reason, str(bad))
 
     def close(self) -> None:
-        """Set up the connection."""
+        """Close the connection."""
         self._endpoint.close()
 
     def _note(self, reason: str, message: str) -> None:
@@ -60,20 +60,20 @@ class HttpSd:
 
     def refresh(self) -> DiscoveryResult:
         """Ask for the lists, one after the other; an engine on several counts as on the first."""
-        found: dict[str, FoundEngine] = {}
-        for one in self._lists:
-            one.refresh()
-            for engine in one.found:
-                found.setdefault(engine.url, engine)
-        problems = [one.problem for one in self._lists if one.problem is not None]
-        ignored = sum(one.ignored for one in self._lists)
+        by_url: dict[str, DiscoveredEngine] = {}
+        for target_list in self._lists:
+            target_list.refresh()
+            for engine in target_list.engines:
+                by_url.setdefault(engine.url, engine)
+        problems = [target_list.problem for target_list in self._lists if target_list.problem is not None]
+        ignored = sum(target_list.ignored for target_list in self._lists)
         return DiscoveryResult(
-            found=tuple(islice(found.values(), MAX_TARGETS)),
+            engines=tuple(islice(by_url.values(), MAX_TARGETS)),
             problem=problems[0] if problems else None,
             warning=f"ignored={ignored}: targets that are no HOST:PORT, or too many" if ignored else "",
         )
 
     def close(self) -> None:
-        """Set up the connections."""
-        for one in self._lists:
-            one.close()
+        """Close the connections."""
+        for target_list in self._lists:
+            target_list.close()

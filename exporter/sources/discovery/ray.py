@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from dataclasses import replace
 from urllib.parse import urlsplit
 
-from exporter.sources.discovery.found import DiscoveryResult, FoundEngine
+from msgspec.structs import replace
+
 from exporter.sources.discovery.http_sd import HttpList
+from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryResult
 from exporter.sources.discovery.target_file import TargetFile
 from exporter.sources.own_host import local_addresses
 
-_NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without a word on requests
+_NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without request metrics
 
 
 class Ray:
-    """Follows one cluster's list."""
+    """Reads one cluster's list."""
 
     name = "ray"
 
@@ -32,19 +33,19 @@ class Ray:
     def refresh(self) -> DiscoveryResult:
         """Return the agents of this machine."""
         self._list.refresh()
-        listed = [engine for engine in self._list.found if urlsplit(engine.url).port not in _NO_AGENTS]
+        listed = [engine for engine in self._list.engines if urlsplit(engine.url).port not in _NO_AGENTS]
         own = self._addresses() if listed else frozenset()
-        here = tuple(replace(engine, kind="") for engine in listed if _is_here(engine, own))
-        warning = "" if here or not listed else f"targets={len(listed)}: none is at an address of this machine"
-        return DiscoveryResult(found=here, problem=self._list.problem, warning=warning)
+        local = tuple(replace(engine, kind="") for engine in listed if _is_on_this_host(engine, own))
+        warning = "" if local or not listed else f"targets={len(listed)}: none is at an address of this machine"
+        return DiscoveryResult(engines=local, problem=self._list.problem, warning=warning)
 
     def close(self) -> None:
-        """Set up the connection, where there is one."""
+        """Close the connection, where there is one."""
         if isinstance(self._list, HttpList):
             self._list.close()
 
 
-def _is_here(engine: FoundEngine, own: frozenset[str]) -> bool:
+def _is_on_this_host(engine: DiscoveredEngine, own: frozenset[str]) -> bool:
     host = urlsplit(engine.url).hostname or ""
     try:
         address = ipaddress.ip_address(host)

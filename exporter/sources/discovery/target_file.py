@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any
 
 from exporter.errors import SourceError
-from exporter.sources.discovery.found import MAX_TARGETS, FoundEngine, engine_at
+from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, engine_at
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 50_000  # commas and brackets: a list of empty lists takes sixty times its size in memory
@@ -24,11 +24,11 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class TargetFile:
-    """The engines of one file; ``look`` brings ``found``, ``problem`` and ``ignored`` up to date."""
+    """The engines of one file; ``refresh`` brings ``engines``, ``problem`` and ``ignored`` up to date."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: tuple[FoundEngine, ...] = ()
+        self.engines: tuple[DiscoveredEngine, ...] = ()
         self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
         self._stamp: _Stamp | None = None
@@ -40,10 +40,10 @@ class TargetFile:
             if _stamp(status) == self._stamp:
                 return
             self._stamp, text = _read(self.path, status)
-            found, self.ignored = targets_of(parse_list(text, self.path))
-            self.found, self.problem = tuple(found), None
+            engines, self.ignored = targets_of(parse_list(text, self.path))
+            self.engines, self.problem = tuple(engines), None
         except FileNotFoundError:
-            self.found, self.ignored, self._stamp = (), 0, None
+            self.engines, self.ignored, self._stamp = (), 0, None
             self._note("missing", "there is no such file; it is looked for again and again")
         except (OSError, ValueError) as error:
             self._stamp = None
@@ -81,7 +81,7 @@ def _read(path: str, status: os.stat_result) -> tuple[_Stamp, str]:
         os.close(descriptor)
         raise Unusable("not_regular", "is not a regular file")
     with open(descriptor, "rb") as opened:
-        # The stamp is of before the reading: what is written meanwhile makes the next look read again.
+        # The stamp is of before the reading: what is written meanwhile makes the next refresh read again.
         content = opened.read(MAX_BYTES + 1) if status.st_size <= MAX_BYTES else b""
     if max(status.st_size, len(content)) > MAX_BYTES:
         raise Unusable(
@@ -134,22 +134,22 @@ def _first_document(events: Any) -> object:
     """Build lists, mappings and text from parser events, without recursion; anchors and tags are not read."""
     import yaml  # noqa: PLC0415 - as above
 
-    open_ones: list[tuple[bool, list[object]]] = [(False, [])]
+    stack: list[tuple[bool, list[object]]] = [(False, [])]
     for count, event in enumerate(events):
-        if count > MAX_VALUES or len(open_ones) > _MAX_DEPTH:
+        if count > MAX_VALUES or len(stack) > _MAX_DEPTH:
             raise Unusable("too_large", "holds too much, or is nested too deep; the last good list goes on")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
             raise Unusable("malformed", "holds a YAML alias or tag, which are not read; the last good list goes on")
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            open_ones.append((isinstance(event, yaml.MappingStartEvent), []))
+            stack.append((isinstance(event, yaml.MappingStartEvent), []))
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            mapping, values = open_ones.pop()
-            open_ones[-1][1].append(_mapping(values) if mapping else values)
+            mapping, values = stack.pop()
+            stack[-1][1].append(_mapping(values) if mapping else values)
         elif isinstance(event, yaml.ScalarEvent):
-            open_ones[-1][1].append(event.value)
+            stack[-1][1].append(event.value)
         elif isinstance(event, yaml.DocumentEndEvent):
             break
-    return open_ones[0][1][0] if open_ones[0][1] else None
+    return stack[0][1][0] if stack[0][1] else None
 
 
 def _mapping(values: list[object]) -> Mapping[object, object]:
@@ -157,11 +157,11 @@ def _mapping(values: list[object]) -> Mapping[object, object]:
     return {key: value for key, value in pairs if isinstance(key, str)}
 
 
-def targets_of(document: object) -> tuple[list[FoundEngine], int]:
+def targets_of(document: object) -> tuple[list[DiscoveredEngine], int]:
     """Return the engines of a list of groups, each page once, and how many targets were left out."""
     if not isinstance(document, list):
         raise Unusable("malformed", "must hold a list of groups with targets and labels; the last good list goes on")
-    found: dict[str, FoundEngine] = {}
+    by_url: dict[str, DiscoveredEngine] = {}
     named = ignored = 0
     for group in document:
         targets = group.get("targets") if isinstance(group, Mapping) else None
@@ -174,5 +174,5 @@ def targets_of(document: object) -> tuple[list[FoundEngine], int]:
             if engine is None:
                 ignored += 1
             else:
-                found.setdefault(engine.url, engine)
-    return list(found.values()), ignored
+                by_url.setdefault(engine.url, engine)
+    return list(by_url.values()), ignored

@@ -1,1 +1,1 @@
-"""The kernel's own log, which names errors of cards that the driver's events leave out."""
+"""The kernel's own log, which names errors of GPUs that the driver's events leave out."""

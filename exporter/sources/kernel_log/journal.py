@@ -1,6 +1,6 @@
 """The kernel's messages out of systemd's journal, through ``journalctl``.
 
-For nodes that keep no text file of them, where the daemon may not read the device: whoever is in the group
+For nodes that keep no text file of them, where the daemon may not read the device: members of the group
 systemd-journal may read the journal, without a capability.  One child follows it and is read without waiting.
 """
 
@@ -33,7 +33,7 @@ class JournalLog:
     every kernel has logged something since it was booted, the first message is the proof.
     """
 
-    is_authentic = True  # journald says which messages came from the kernel, and asks nobody
+    is_authentic = True  # journald itself marks which messages came from the kernel
 
     def __init__(self, *, unix_now: Callable[[], float]) -> None:
         self.overruns = 0
@@ -74,22 +74,22 @@ class JournalLog:
 
     def read(self) -> list[Record]:
         """Return the new messages about the GPU driver.  Raises OSError when the child has ended."""
-        found: list[Record] = []
+        records: list[Record] = []
         data, self._rest = self._rest, b""
-        self._cut(data, found)
+        self._cut(data, records)
         for _ in range(MAX_BYTES // _READ):
             try:
                 data = os.read(self._output.fileno(), _READ)
             except BlockingIOError:
-                return found
+                return records
             if not data:
-                if found:
-                    return found  # the next read says that it has ended
+                if records:
+                    return records  # the next read says that it has ended
                 raise OSError(errno.EPIPE, f"journalctl ended with code {self._child.poll()}")
-            self._cut(data, found)
-        return found
+            self._cut(data, records)
+        return records
 
-    def _cut(self, data: bytes, found: list[Record]) -> None:
+    def _cut(self, data: bytes, records: list[Record]) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = "" if self._skipping or not of_driver(line) else line[:MAX_LINE].decode("utf-8", "replace")
@@ -98,7 +98,7 @@ class JournalLog:
                 written = written_at(text, self._unix_now())
                 early = time.monotonic() < self._old_until
                 old = early and written is not None and written < self._opened
-                found.append(Record(message, written if old else self._unix_now(), old=old))
+                records.append(Record(message, written if old else self._unix_now(), old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -1,6 +1,6 @@
 """``/dev/kmsg``: the kernel's ring of messages, one record a read, never waited for.
 
-A read gives ``priority,sequence,microseconds,flags;text``, then lines with the record's properties.  Records that
+A read returns ``priority,sequence,microseconds,flags;text``, then lines with the record's properties.  Records that
 root wrote into the device have another facility than the kernel's, and are skipped.  What the ring still holds at the
 beginning is old; what comes after the first time that nothing is left is new.  Records that were overwritten before
 they were read are counted in ``overruns``.
@@ -23,7 +23,7 @@ OLD_FOR = 60.0  # seconds; under a flood there is always something left
 class Kmsg:
     """The open device; raises OSError from the constructor.  Times of records are monotonic, like the kernel's."""
 
-    is_authentic = True  # nobody but the kernel writes records of its facility
+    is_authentic = True  # only the kernel writes records of its facility
 
     def __init__(self, path: str, *, clock: Callable[[], float], unix_now: Callable[[], float]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -34,7 +34,7 @@ class Kmsg:
 
     def read(self) -> list[Record]:
         """Return the new records about the GPU driver, at most those of MAX_READS reads.  Raises OSError."""
-        found = []
+        records = []
         if self._clock() - self._opened > OLD_FOR:
             self._old = False
         for _ in range(MAX_READS):
@@ -53,8 +53,8 @@ class Kmsg:
             if not data:
                 break
             if of_driver(data) and (record := self._record(data)) is not None:
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
     def _record(self, data: bytes) -> Record | None:
         head, _, text = data.partition(b";")

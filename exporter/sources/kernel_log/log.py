@@ -11,7 +11,8 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.errors import SourceError
 from exporter.sources.kernel_log.journal import JournalLog
@@ -29,8 +30,7 @@ _HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A message of the driver, and when it was written; ``unix_time`` None: not known."""
 
     message: XidMessage | GpuNameMessage | SxidMessage

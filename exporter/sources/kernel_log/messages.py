@@ -16,7 +16,9 @@ Errors of NVSwitches (SXid) have numbers of their own: ``switch_messages``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.model import WHOLE_GPU, InstanceId, canonical_pci
 from exporter.sources.kernel_log.switch_messages import SxidMessage, parse_switch_message
@@ -39,8 +41,7 @@ _NAMED = re.compile(rf"NVRM: The NVIDIA GPU (?:PCI:)?{_PCI}")
 _REST = re.compile(r"NVRM: (?:\(PCI ID: [0-9a-f:]{1,16}\) )?(?:installed in this system has )?fallen off the bus")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidMessage:
+class XidMessage(Struct, frozen=True, kw_only=True):
     """An XID, or with ``inferred`` a sentence that means one.  ``detail``: the rest of the message, printable.
 
     ``instance``: the MIG instance that it is about.
@@ -53,8 +54,7 @@ class XidMessage:
     inferred: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNameMessage:
+class GpuNameMessage(Struct, frozen=True, kw_only=True):
     """The UUID of the GPU at a PCI address."""
 
     pci: str
@@ -74,21 +74,21 @@ class MessageParser:
         if not message.startswith("NVRM: "):
             switch = parse_switch_message(message)
             return replace(switch, detail=_printable(switch.detail)) if switch is not None else None
-        if found := _XID.match(message):
-            code, detail = int(found[3]), _printable(message[found.end() :])
-            xid = XidMessage(pci=canonical_pci(found[1]), xid=code, instance=_instance(found[2]), detail=detail)
+        if match := _XID.match(message):
+            code, detail = int(match[3]), _printable(message[match.end() :])
+            xid = XidMessage(pci=canonical_pci(match[1]), xid=code, instance=_instance(match[2]), detail=detail)
             return xid if 0 < code <= MAX_XID else None
-        if found := _UUID.match(message):
-            return GpuNameMessage(pci=canonical_pci(found[1]), uuid=found[2])
+        if match := _UUID.match(message):
+            return GpuNameMessage(pci=canonical_pci(match[1]), uuid=match[2])
         return self._off_the_bus(message)
 
     def _off_the_bus(self, message: str) -> XidMessage | None:
         pci = ""
-        if found := _GONE.match(message):
-            pci = found[1]
-        elif found := _NAMED.match(message):
-            self._named, self._named_messages = found[1], 0
-            pci = found[1] if "fallen off the bus" in message else ""
+        if match := _GONE.match(message):
+            pci = match[1]
+        elif match := _NAMED.match(message):
+            self._named, self._named_messages = match[1], 0
+            pci = match[1] if "fallen off the bus" in message else ""
         elif self._named and _REST.match(message):
             pci = self._named
         self._named_messages += 1
@@ -101,12 +101,12 @@ class MessageParser:
 
 def _instance(text: str) -> InstanceId:
     """Return the MIG instance that is named behind the PCI address."""
-    found = _INSTANCE.match(text)
-    if found is None:
+    match = _INSTANCE.match(text)
+    if match is None:
         return WHOLE_GPU
-    return InstanceId(int(found[1]), int(found[2]) if found[2] else None)
+    return InstanceId(int(match[1]), int(match[2]) if match[2] else None)
 
 
 def _printable(text: str) -> str:
-    """Return what a log line can carry; names of processes are chosen by whoever runs them."""
+    """Return what a log line can carry; names of processes are chosen by their users."""
     return "".join(character if character.isprintable() else " " for character in text[:MAX_DETAIL]).strip()

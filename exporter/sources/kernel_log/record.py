@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
+
+from msgspec import Struct
 
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9})\s")  # journalctl -o short-unix
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?\s")
@@ -35,8 +36,7 @@ def of_driver(data: bytes) -> bool:
     return _MARKS[0] in data or _MARKS[1] in data
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A message without what a logger put before it; ``old``: written before the log was opened.
 
     ``unix_time`` is None where the log does not say when it was written.
@@ -73,13 +73,13 @@ def written_at(line: str, now: float) -> float | None:
 
 
 def _written(line: str, now: float) -> float | None:
-    if found := _UNIX.match(line):
-        return float(found[1])
+    if match := _UNIX.match(line):
+        return float(match[1])
     try:
-        if found := _ISO.match(line):
-            return _iso(found[1], found[2], found[3] or "0", found[4])
-        if found := _CLASSIC.match(line):
-            return _classic(found[1], now)
+        if match := _ISO.match(line):
+            return _iso(match[1], match[2], match[3] or "0", match[4])
+        if match := _CLASSIC.match(line):
+            return _classic(match[1], now)
     except (ValueError, OverflowError):
         return None
     return None

@@ -13,7 +13,8 @@ Pure, like ``messages``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from exporter.model import CORRECTABLE, FATAL_SEVERITY, NON_FATAL, UNRATED, canonical_pci
 
@@ -30,8 +31,7 @@ _MORE = re.compile(r"Severity \d|Data \{")
 _SEVERITIES = {"Fatal": FATAL_SEVERITY, "Non-fatal": NON_FATAL, "Correctable": CORRECTABLE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SxidMessage:
+class SxidMessage(Struct, frozen=True, kw_only=True):
     """An error of an NVSwitch.  ``link`` is the switch's own number; ``detail``: the rest of the message, raw."""
 
     pci: str
@@ -43,13 +43,13 @@ class SxidMessage:
 
 def parse_switch_message(message: str) -> SxidMessage | None:
     """Return the error that a message reports; None for all other messages."""
-    found = _SXID.match(message)
-    if found is None:
+    match = _SXID.match(message)
+    if match is None:
         return None
-    code, rest = int(found[2]), message[found.end() :]
+    code, rest = int(match[2]), message[match.end() :]
     if not 0 < code <= MAX_SXID or _MORE.match(rest):
         return None
     rated = _RATED.match(rest)
     severity = _SEVERITIES[rated[1]] if rated is not None else UNRATED
     link = int(rated[2]) if rated is not None and rated[2] and int(rated[2]) <= MAX_LINK else None
-    return SxidMessage(pci=canonical_pci(found[1]), sxid=code, severity=severity, link=link, detail=rest)
+    return SxidMessage(pci=canonical_pci(match[1]), sxid=code, severity=severity, link=link, detail=rest)

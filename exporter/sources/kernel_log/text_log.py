@@ -1,6 +1,6 @@
 """A file or pipe of text that holds the kernel's messages, such as /var/log/kern.log, followed as ``tail -F`` would.
 
-A line of text does not prove who wrote it: a syslog daemon may take one of anybody's for the kernel's, and one that
+A line of text does not prove who wrote it: a syslog daemon may take a user's for the kernel's, and one that
 splits messages at newlines makes a line of its own out of the second line of a crashed program's name.
 
 What the file holds when it is opened first is old (its last MiB is read); a file that appears later, after
@@ -54,20 +54,20 @@ class TextLog:
 
     def read(self) -> list[Record]:
         """Return the new lines about the GPU driver.  Raises OSError, FileNotFoundError when the file is gone."""
-        found = self._lines(MAX_BYTES)
+        records = self._lines(MAX_BYTES)
         if self._regular:
             status = os.stat(self.path)
             if (status.st_dev, status.st_ino) != self._stamp:
-                found += self._lines(MAX_BYTES)  # what was written up to the rotation
+                records += self._lines(MAX_BYTES)  # what was written up to the rotation
                 self._open(new=True)
-                found += self._lines(MAX_BYTES)
+                records += self._lines(MAX_BYTES)
             elif status.st_size < self._at:
                 self._at, self._old_until, self._rest, self._skipping = 0, 0, b"", False  # cut and written anew
-                found += self._lines(MAX_BYTES)
-        return found
+                records += self._lines(MAX_BYTES)
+        return records
 
     def _lines(self, max_bytes: int) -> list[Record]:
-        found: list[Record] = []
+        records: list[Record] = []
         while max_bytes > 0:
             try:
                 data = os.pread(self._descriptor, _READ, self._at) if self._regular else self._from_pipe()
@@ -77,19 +77,19 @@ class TextLog:
                 break
             max_bytes -= len(data)
             begin, self._at = self._at, self._at + len(data)
-            self._cut(data, begin < self._old_until, found)
-        return found
+            self._cut(data, begin < self._old_until, records)
+        return records
 
     def _from_pipe(self) -> bytes:
         return os.read(self._descriptor, _READ)
 
-    def _cut(self, data: bytes, old: bool, found: list[Record]) -> None:  # noqa: FBT001 - of this class only
+    def _cut(self, data: bytes, old: bool, records: list[Record]) -> None:  # noqa: FBT001 - of this class only
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
                 unix_time = written_at(text, self._unix_now()) if old else self._unix_now()
-                found.append(Record(message_of_line(text), unix_time, old=old))
+                records.append(Record(message_of_line(text), unix_time, old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

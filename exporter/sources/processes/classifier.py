@@ -31,7 +31,7 @@ class ServerClassifier:
 
     def __init__(self, servers: Mapping[str, Sequence[ServerProcess]]) -> None:
         """``servers``: by the engine's kind."""
-        self._servers = [ClassifiedServer(kind, server) for kind, found in servers.items() for server in found]
+        self._servers = [ClassifiedServer(kind, server) for kind, declared in servers.items() for server in declared]
         names = [name.rstrip("*") for _, server in self._servers for name in (*server.programs, *server.titles)]
         self._rank_titles = [re.compile(text) for text in {server.rank_title for _, server in self._servers} - {""}]
         self._rank_flags = tuple({flag for _, server in self._servers for flag in server.rank_flags})
@@ -40,15 +40,18 @@ class ServerClassifier:
     def classify(self, command: tuple[str, ...]) -> ClassifiedServer | None:
         """Return the engine whose server the command line starts; None for everything else."""
         program, arguments = program_of(command)
-        return next((one for one in self._servers if _matches(one.server, command, program, arguments)), None)
+        return next(
+            (engine for engine in self._servers if _matches(engine.server, command, program, arguments)),
+            None,
+        )
 
     def engine(self, command: tuple[str, ...]) -> str:
         """Return the kind of engine whose server the command line starts, else "".
 
         Only of those that own the GPUs' processes: a frontend is not to be taken for the engine behind it.
         """
-        found = self.classify(command)
-        return found.kind if found is not None and found.server.role is ServerRole.SERVER else ""
+        server = self.classify(command)
+        return server.kind if server is not None and server.server.role is ServerRole.SERVER else ""
 
     def rank(self, title: str, command: tuple[str, ...]) -> str:
         """Return the data-parallel rank that a process names in its title or on its command line, else ""."""
@@ -73,7 +76,7 @@ def _matches(server: ServerProcess, command: tuple[str, ...], program: str, argu
         return True
     name = program.rpartition("/")[2]
     return (
-        any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in server.programs)
+        any(name.startswith(known[:-1]) if known.endswith("*") else name == known for known in server.programs)
         and arguments[: len(server.subcommand)] == server.subcommand
         and arguments[:1] not in [(word,) for word in server.other_subcommands]
     )

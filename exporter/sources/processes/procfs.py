@@ -11,8 +11,9 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel
 
@@ -27,8 +28,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _CONTAINER = re.compile(r"(?:^|[-:])[0-9a-f]{64}(?:\.scope)?$|^[0-9a-f]{32}-\d+$|^lxc\.payload\.")
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(Struct, frozen=True):
     """The fixed part of a process; ``state`` is the kernel's letter, ``started`` counts seconds from boot."""
 
     parent: int
@@ -37,8 +37,7 @@ class Stat:
     started: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Socket:
+class Socket(Struct, frozen=True):
     """A listening TCP socket; the address is in its usual text form, IPv4 also where the socket is IPv6."""
 
     address: str
@@ -120,7 +119,7 @@ def link(path: str) -> str:
 
 
 def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
-    """Yield what the first ``limit`` descriptors point to.  Raises PermissionError for a process of somebody else."""
+    """Yield what the first ``limit`` descriptors point to.  Raises PermissionError for a process of another user."""
     base = f"{root}/{pid}/fd"
     try:
         with os.scandir(base) as entries:
@@ -140,19 +139,24 @@ def listening(root: str, owner: int | str) -> tuple[Socket, ...]:
 
 def addresses(root: str, owner: int | str) -> frozenset[str]:
     """Read the addresses of a process's network namespace, without loopback."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     last = ""
     for line in _read(f"{root}/{owner}/net/fib_trie", _FILE_BYTES).decode("ascii", "replace").splitlines():
         words = line.split()
         if words[:1] == ["|--"]:
             last = "".join(words[1:2])
         elif words[:3] == ["/32", "host", "LOCAL"]:
-            found.add(last)
+            addresses.add(last)
     for line in _read(f"{root}/{owner}/net/if_inet6", _FILE_BYTES).decode("ascii", "replace").splitlines():
         packed = _packed(line[:32])
         if len(packed) == 16:
-            found.add(socket.inet_ntop(socket.AF_INET6, packed))
-    return frozenset(one for one in found if one and one != "::1" and not one.startswith("127."))
+            addresses.add(socket.inet_ntop(socket.AF_INET6, packed))
+    return frozenset(address for address in addresses if address and not is_loopback(address))
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is a loopback address."""
+    return address == "::1" or address.startswith("127.")
 
 
 def hostname(root: str) -> str:
@@ -161,7 +165,7 @@ def hostname(root: str) -> str:
 
 
 def printable(raw: bytes, keep: str = "") -> str:
-    """Decode bytes that somebody else chose, so that they cannot break a line or a terminal."""
+    """Return text of untrusted bytes, so that they cannot break a line or a terminal."""
     text = raw.decode("utf-8", "replace")
     if text.isprintable():
         return text

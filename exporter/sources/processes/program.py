@@ -1,4 +1,4 @@
-"""Tell from a command line and a title which program runs: a shell or supervisor, a relay, CUDA's MPS.
+"""Which program runs, by command line and title: a shell or supervisor, a relay, CUDA's MPS.
 
 Both are what the process claims about itself.  Titles are compared as the kernel keeps them, cut at 15 bytes.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _INTERPRETER = re.compile(r"^(?:python|pypy)[0-9.]*$")
-# Each starts whatever it is told to, so two processes below it need have nothing in common.
+# Each starts arbitrary programs, so two processes below it need have nothing in common.
 _SHARED = re.compile(
     r"""^(?:
     init | systemd.* | \(sd-pam\) | tini | tini-static | dumb-init | catatonit | pause

@@ -1,7 +1,8 @@
 """Reads the processes behind GPU pids and listening ports from /proc; bounded in size, and never raises.
 
-Whatever stands there may vanish between two reads, may belong to somebody else, and may lie: a command line and a
-title are what a process says of itself.  What cannot be read is left out and counted in ``ProcessTable.problems``.
+Whatever is read may vanish between two reads, may belong to another user, and may be forged: a command line and a
+title are what a process claims about itself.  What cannot be read is left out and counted in
+``ProcessTable.problems``.
 A read of ``cmdline`` waits for a lock that a process stuck in the driver may hold for ever, so the command line of a
 process in uninterruptible sleep is left alone, and callers still run these functions where a hang stops nothing else.
 """
@@ -48,9 +49,9 @@ def listening_engines(
     """Find the engine servers of this node by command line, and where each shows its metrics; one per address."""
     reader = _Reader(classifier, root, limit)
     servers = [
-        _Server(process, *found)
-        for pid in reader.everybody()
-        if (found := reader.classify(pid)) is not None and (process := reader.process(pid)) is not None
+        _EngineServer(process, *classified)
+        for pid in reader.all_pids()
+        if (classified := reader.classify(pid)) is not None and (process := reader.process(pid)) is not None
     ]
     reader.load_sockets(server.process for server in servers)
     inodes = {row.inode for held in reader.sockets.values() for row in held}
@@ -78,7 +79,7 @@ def listening_engines(
     return tuple(sorted(chosen.values(), key=lambda engine: (engine.port, engine.host)))
 
 
-class _Server(NamedTuple):
+class _EngineServer(NamedTuple):
     """A process that is an engine's server, by what declaration."""
 
     process: Process
@@ -117,7 +118,7 @@ class _Reader:
             self.load_chain(pid)
         users = [self.processes[pid] for pid in pids if pid in self.processes]
         if len(users) < len(pids) and not self.problems["truncated"]:
-            self.problems[self._why_missing(found=bool(users))] += len(pids) - len(users)
+            self.problems[self._why_missing(any_found=bool(users))] += len(pids) - len(users)
         self.problems["no_permission"] += sum(user.netns == 0 for user in users)
         self.load_sockets(users)
         own = procfs.link(f"{self.root}/self")
@@ -173,7 +174,7 @@ class _Reader:
         if self.links <= 0:
             self.problems["truncated"] += 1
 
-    def everybody(self) -> Iterator[int]:
+    def all_pids(self) -> Iterator[int]:
         """Yield the pids of all processes but the kernel's own, at most ``limit``."""
         left = self.limit
         second = self.stat(2)  # inside of a container it is an ordinary process
@@ -190,8 +191,8 @@ class _Reader:
 
     def looks_like_engine(self, pid: int) -> bool:
         """Return whether the command line is an engine server's."""
-        found = self.classify(pid)
-        return found is not None and found.server.role is ServerRole.SERVER
+        classified = self.classify(pid)
+        return classified is not None and classified.server.role is ServerRole.SERVER
 
     def classify(self, pid: int) -> ClassifiedServer | None:
         """Return which engine's server the process is, None for anything else."""
@@ -201,7 +202,7 @@ class _Reader:
         return self.classifier.classify(self.command(pid))
 
     def serving_socket(self, server: Process, endpoint: EndpointDefaults) -> procfs.Socket | None:
-        """Choose the metrics' socket among those a server holds: the one it was told, else its default."""
+        """Return the metrics' socket among those a server holds: the configured one, else its default."""
         held = [row for row in self.sockets.get(server.netns, ()) if server.pid in self.holders.get(row.inode, ())]
         variable = endpoint.port_variable and self.variable(server.pid, endpoint.port_variable)
         for port in (server.flag(*endpoint.port_flags), variable, *map(str, endpoint.ports)):
@@ -215,8 +216,8 @@ class _Reader:
         if space == self.home:
             return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
         if address not in _ANY:
-            return None if address == "::1" or address.startswith("127.") else address
-        numeric = sorted(one for one in self.addresses.get(space, ()) if one[:1].isdigit() and ":" not in one)
+            return None if procfs.is_loopback(address) else address
+        numeric = sorted(host for host in self.addresses.get(space, ()) if host[:1].isdigit() and ":" not in host)
         return numeric[0] if numeric else None
 
     def process(self, pid: int) -> Process | None:
@@ -264,11 +265,11 @@ class _Reader:
         """Read the network namespace's inode; 0 when it is hidden."""
         return procfs.bracketed(procfs.namespace(self.root, pid, "net"), "net:")
 
-    def _why_missing(self, *, found: bool) -> str:
+    def _why_missing(self, *, any_found: bool) -> str:
         """Return why a GPU pid is not in /proc: hidden from this user, another pid namespace, or simply over."""
         if procfs.stat(self.root, 1) is None:
             return "no_permission"  # mounted with hidepid
-        if found or procfs.namespace(self.root, "self", "pid") == procfs.INITIAL_PID_NAMESPACE:
+        if any_found or procfs.namespace(self.root, "self", "pid") == procfs.INITIAL_PID_NAMESPACE:
             return "vanished"
         return "pid_namespace"
 
@@ -303,15 +304,15 @@ class _Reader:
         return [pid for pid, process in self.processes.items() if pid not in pids and not process.shared]
 
     def _relatives(self, users: Collection[Process]) -> Iterator[int]:
-        """Yield relays, the kin of the GPU processes, their containers' other processes, and other engines."""
+        """Yield relays, the relatives of the GPU processes, their containers' other processes, and other engines."""
         containers = {user.cgroup for user in users} - {""}
         private = {user.netns for user in users} - {0, self.home, self.outer}
-        everybody = list(self.everybody())
-        kin = self._descendants({self._top(user) for user in users}, everybody)
-        for pid in everybody:
+        all_pids = list(self.all_pids())
+        related = self._descendants({self._top(user) for user in users}, all_pids)
+        for pid in all_pids:
             stat = self.stat(pid)
             if (
-                pid in kin
+                pid in related
                 or (stat is not None and is_relay(stat.title))
                 or (containers and self.cgroup(pid) in containers)
                 or (private and self.netns(pid) in private)
@@ -321,7 +322,7 @@ class _Reader:
                 yield pid
 
     def _top(self, process: Process) -> int:
-        """Find the highest ancestor that still belongs to one server."""
+        """Return the highest ancestor that still belongs to one server."""
         for _ in range(_DEPTH):
             parent = self.processes.get(process.parent)
             if parent is None or parent.shared or parent.pid == 1:
@@ -329,19 +330,19 @@ class _Reader:
             process = parent
         return process.pid
 
-    def _descendants(self, tops: Iterable[int], everybody: Iterable[int]) -> set[int]:
+    def _descendants(self, tops: Iterable[int], all_pids: Iterable[int]) -> set[int]:
         children: defaultdict[int, list[int]] = defaultdict(list)
-        for pid in everybody:
+        for pid in all_pids:
             if (stat := self.stat(pid)) is not None:
                 children[stat.parent].append(pid)
-        kin: set[int] = set()
+        related: set[int] = set()
         waiting = list(tops)
         while waiting:
             pid = waiting.pop()
-            if pid not in kin:
-                kin.add(pid)
+            if pid not in related:
+                related.add(pid)
                 waiting.extend(children[pid])
-        return kin
+        return related
 
 
 def _once(known: dict[int, _T], pid: int, read: Callable[[], _T]) -> _T:

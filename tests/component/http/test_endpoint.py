@@ -13,7 +13,7 @@ import pytest
 from exporter import __version__
 from exporter.errors import EndpointError
 from exporter.http.client import client, connection
-from exporter.http.client.client import HttpClient, Response, Target
+from exporter.http.client.client import FetchResult, HttpClient, Target
 from exporter.http.client.resolver import Address
 from exporter.http.client.sockets import DeadlineSocket
 from tests.support.endpoint_probe import SLACK, D, failure, fetch, full_backlog, refused_port
@@ -199,7 +199,7 @@ def test_closing_ends_an_exchange_under_way_and_every_later_one(server: Hostile)
 def test_an_unforeseen_error_below_becomes_an_endpoint_error(
     server: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> Response:
+    def broken(*_: object) -> FetchResult:
         raise ZeroDivisionError("canary")
 
     monkeypatch.setattr(client, "collect", broken)

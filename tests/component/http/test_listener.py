@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from exporter.http.server.listener import Listener, Request, Response
+from exporter.http.server.listener import HttpServer, Request, Response
 from tests.support.raw_http import (
     GET,
     GET_CLOSE,
@@ -196,7 +196,7 @@ def test_200_scrapes_at_once_all_get_200_or_503(connect_first):
         assert status == 503 or len(answer.partition(b"\r\n\r\n")[2]) == 300_000
 
 
-def many_at_once(listener: Listener, count: int, connect_first: bool) -> list[bytes]:
+def many_at_once(listener: HttpServer, count: int, connect_first: bool) -> list[bytes]:
     answers = [bytearray() for _ in range(count)]
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
         socks = []

@@ -18,7 +18,7 @@ import time
 import pytest
 
 from exporter.errors import ListenError
-from exporter.http.server.listener import DeferredResponse, Listener, Request, Response
+from exporter.http.server.listener import DeferredResponse, HttpServer, Request, Response
 from tests.support.raw_http import (
     GET,
     GET_CLOSE,
@@ -73,8 +73,8 @@ def test_no_child_inherits_a_socket():
 
 EXHAUSTED = """
 import os, resource, sys
-from exporter.http.server.listener import Listener, Response
-listener = Listener("127.0.0.1", 0, lambda _: Response(status=200, content_type="text/plain", body=b"here"))
+from exporter.http.server.listener import HttpServer, Response
+listener = HttpServer("127.0.0.1", 0, lambda _: Response(status=200, content_type="text/plain", body=b"here"))
 listener.start()
 print(listener.address[1], flush=True)
 sys.stdin.readline()
@@ -201,7 +201,7 @@ def test_a_loop_that_fails_starts_again_and_says_so(caplog):
 
 
 def test_it_is_alive_from_start_to_stop():
-    listener = Listener("127.0.0.1", 0, page)
+    listener = HttpServer("127.0.0.1", 0, page)
     assert not listener.alive
     listener.start()
     assert listener.alive
@@ -212,7 +212,7 @@ def test_it_is_alive_from_start_to_stop():
 
 def test_it_can_be_stopped_without_having_been_started():
     before = descriptors()
-    listener = Listener("127.0.0.1", 0, page)
+    listener = HttpServer("127.0.0.1", 0, page)
     listener.stop()
     assert descriptors() == before
 
@@ -222,7 +222,7 @@ def test_the_port_is_free_right_after_stop():
         sock.sendall(GET)
         one_answer(sock)
         listener.stop()  # our side closes first and keeps TIME_WAIT
-        again = Listener("127.0.0.1", listener.address[1], page)
+        again = HttpServer("127.0.0.1", listener.address[1], page)
         again.start()
         try:
             assert again.address == listener.address
@@ -268,7 +268,7 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
         release.wait(60)
         return page(request)
 
-    listener = Listener("127.0.0.1", 0, hung)
+    listener = HttpServer("127.0.0.1", 0, hung)
     listener.start()
     try:
         with connect(listener) as sock:
@@ -276,7 +276,7 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
             assert entered.wait(15)
             listener.stop(0.2)
             assert not release.is_set() and listener.alive, "the handler hangs still"
-            Listener("127.0.0.1", listener.address[1], page).stop()
+            HttpServer("127.0.0.1", listener.address[1], page).stop()
     finally:
         release.set()
         listener._thread.join(10)
@@ -335,7 +335,7 @@ def test_stopping_waits_for_no_answer_of_another_threads():
 def refusal(host: str, port: int) -> str:
     before = descriptors()
     with pytest.raises(ListenError) as caught:
-        Listener(host, port, page)
+        HttpServer(host, port, page)
     assert descriptors() == before
     message = str(caught.value)
     assert "\n" not in message
@@ -379,9 +379,9 @@ def test_a_failed_start_exits_without_a_traceback_when_its_message_is_printed():
     script = """
         import sys
         from exporter.errors import ListenError
-        from exporter.http.server.listener import Listener
+        from exporter.http.server.listener import HttpServer
         try:
-            Listener("127.0.0.1", int(sys.argv[1]), lambda _: None)
+            HttpServer("127.0.0.1", int(sys.argv[1]), lambda _: None)
         except ListenError as error:
             sys.exit(str(error))
     """
@@ -400,7 +400,7 @@ def test_a_name_is_listened_on_at_its_ipv4_address(monkeypatch):
         return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)), *look_up(*args, **kwargs)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    listener = Listener("localhost", 0, page)
+    listener = HttpServer("localhost", 0, page)
     listener.stop()
     assert listener.address[0] == "127.0.0.1"
 
@@ -415,7 +415,7 @@ def ipv6() -> bool:
 
 @pytest.mark.skipif(not ipv6(), reason="this machine has no IPv6")
 def test_the_ipv6_wildcard_listens_on_ipv4_too():
-    listener = Listener("::", 0, page)
+    listener = HttpServer("::", 0, page)
     listener.start()
     try:
         for host in ("127.0.0.1", "::1"):
@@ -432,4 +432,4 @@ def test_a_machine_without_ipv6_is_told_so(monkeypatch):
 
     monkeypatch.setattr("exporter.http.server.listener.socket.socket", refuse)
     with pytest.raises(ListenError, match="IPv4"):
-        Listener("::1", 0, page)
+        HttpServer("::1", 0, page)

@@ -11,7 +11,7 @@ import pytest
 
 from exporter import __version__
 from exporter.http.server.api import Api
-from exporter.http.server.listener import DeferredResponse, Handler, Listener, Request, Response
+from exporter.http.server.listener import DeferredResponse, Handler, HttpServer, Request, Response
 from exporter.http.server.routes import OPENMETRICS, TEXT, routes
 from exporter.model import Outcome
 from tests.support.waiting import until
@@ -322,7 +322,7 @@ def test_a_scrape_through_the_socket_is_the_page_of_the_moment():
             return compress(self.body) if gzip else self.body
 
     pages, compress = Pages(), gzip.compress
-    listener = Listener("127.0.0.1", 0, routes(pages, FakeHealth(), reload=None))
+    listener = HttpServer("127.0.0.1", 0, routes(pages, FakeHealth(), reload=None))
     listener.start()
     try:
         for pages.body in (b"a 1\n# EOF\n", b"a 2\n# EOF\n"):
@@ -341,7 +341,7 @@ def test_a_scrape_through_the_socket_is_the_page_of_the_moment():
         listener.stop()
 
 
-def exchange(listener: Listener, raw: bytes) -> tuple[str, bytes]:
+def exchange(listener: HttpServer, raw: bytes) -> tuple[str, bytes]:
     with socket.create_connection(listener.address, timeout=10) as sock:
         sock.sendall(raw)
         data = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -352,7 +352,7 @@ def exchange(listener: Listener, raw: bytes) -> tuple[str, bytes]:
 def test_requests_speaks_to_it_on_one_connection():
     import requests
 
-    listener = Listener("127.0.0.1", 0, routes(FakePages(), FakeHealth(), reload=lambda: Outcome(True, "reloaded")))
+    listener = HttpServer("127.0.0.1", 0, routes(FakePages(), FakeHealth(), reload=lambda: Outcome(True, "reloaded")))
     listener.start()
     try:
         with requests.Session() as session:

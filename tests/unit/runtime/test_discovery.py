@@ -9,13 +9,13 @@ from exporter.config.settings import EngineSettings
 from exporter.runtime.discovery import manager
 from exporter.runtime.discovery.manager import MAX_PROBES, PROBE_PERIOD, ProbeFilter
 from exporter.runtime.discovery.registry import MAX_CHANGES, MAX_DISCOVERED, TARGET_TTL, TargetRegistry
-from exporter.sources.discovery.found import FoundEngine
+from exporter.sources.discovery.provider import DiscoveredEngine
 from tests.support.builders import Clock
 from tests.support.hostile import FAULTS, Hostile
 
 
 def at(place, name="", **more):
-    return FoundEngine(url=f"http://{place}/metrics", name=name, **more)
+    return DiscoveredEngine(url=f"http://{place}/metrics", name=name, **more)
 
 
 def configured(url, name):
@@ -88,7 +88,7 @@ def test_a_configured_engine_wins_by_its_page_and_against_processes_by_its_port(
     registry.update("processes", [at("127.0.0.1:8000")], mine)
     assert names(registry, mine) == []
     registry.update(
-        "file_sd", [at("127.0.0.1:8000"), FoundEngine(url="http://10.0.0.9:8000/custom", name="same")], mine
+        "file_sd", [at("127.0.0.1:8000"), DiscoveredEngine(url="http://10.0.0.9:8000/custom", name="same")], mine
     )
     assert names(registry, mine) == ["127.0.0.1:8000"]
     later = [*mine, configured("http://localhost:8000/metrics", "later")]
@@ -109,7 +109,7 @@ def test_a_name_does_not_depend_on_whether_the_process_or_the_list_was_seen_firs
         registry = TargetRegistry(clock=clock, is_local={"127.0.0.1", "::1"}.__contains__)
         for place in order:
             path = "metrics" if place == "processes" else "m"
-            registry.update(place, [FoundEngine(url=f"http://127.0.0.1:8000/{path}")], ())
+            registry.update(place, [DiscoveredEngine(url=f"http://127.0.0.1:8000/{path}")], ())
         given.append([(engine.name, engine.url) for engine in registry.engines(())])
     assert given == [[("127.0.0.1:8000", "http://127.0.0.1:8000/m")]] * 2
 

@@ -45,7 +45,7 @@ def group(*targets, **labels):
 
 
 def urls(seen):
-    return [engine.url for engine in seen.found]
+    return [engine.url for engine in seen.engines]
 
 
 def lists(server, *names, **more):
@@ -59,7 +59,7 @@ def test_lists_of_several_servers_are_read_like_files_and_followed(server, serve
     place = lists(server, "one", "two")
     seen = place.refresh()
     assert urls(seen) == ["https://10.0.0.1:8000/m", "http://b:1/metrics", "http://c:1/metrics"]
-    assert (seen.found[0].name, seen.found[0].kind, seen.problem) == ("chat", "vllm", None)
+    assert (seen.engines[0].name, seen.engines[0].kind, seen.problem) == ("chat", "vllm", None)
     assert seen.warning.startswith("ignored=1:")
     served["one"] = []
     assert urls(place.refresh()) == ["http://b:1/metrics", "http://c:1/metrics"], "an empty list lists nothing"

@@ -10,8 +10,8 @@ from exporter.config import settings
 from exporter.errors import SettingsError
 from exporter.render.exposition import ExpositionRenderer
 from exporter.runtime.discovery.registry import TargetRegistry
-from exporter.sources.discovery.found import engine_at
 from exporter.sources.discovery.kubernetes import _engine, _pods
+from exporter.sources.discovery.provider import engine_at
 from tests.support.builders import Clock, replica, snapshot
 from tests.support.engine_pages import page, poller
 from tests.support.promtool import found

@@ -8,12 +8,14 @@ import tracemalloc
 
 import pytest
 
-from exporter.sources.discovery.kubernetes import Access, Kubernetes
+from exporter.config.discovery import KubernetesSettings
+from exporter.config.endpoint import TlsSettings
+from exporter.sources.discovery.kubernetes import Kubernetes
 from tests.support.hostile import FAULTS, Hostile
 
 
 def urls(seen):
-    return [engine.url for engine in seen.found]
+    return [engine.url for engine in seen.engines]
 
 
 def pod(name, ip="10.1.0.1", *, node="n1", phase="Running", ports=(), **annotations):
@@ -57,7 +59,7 @@ def token(tmp_path):
 
 
 def access(api, token, **more):
-    return Access(url=f"http://127.0.0.1:{api.port}", node_name="n1", bearer_token_file=token, **more)
+    return KubernetesSettings(url=f"http://127.0.0.1:{api.port}", node_name="n1", bearer_token_file=token, **more)
 
 
 def test_the_annotated_running_pods_of_this_node_are_found(api, token):
@@ -81,12 +83,12 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
         seen = place.refresh()
     finally:
         place.close()
-    assert [(one.name, one.url) for one in seen.found] == [
+    assert [(one.name, one.url) for one in seen.engines] == [
         ("chat-0", "http://10.1.0.1:8000/metrics"),
         ("chat-1", "https://[fd00::7]:8001/m"),
         ("one-port", "http://10.1.0.3:9000/metrics"),
     ]
-    assert all(one.tentative for one in seen.found)
+    assert all(one.tentative for one in seen.engines)
     assert seen.problem is None
     assert seen.warning.startswith("ignored=5:")
     ((_, head),) = api.requests
@@ -97,9 +99,11 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
 
 def test_a_kubelet_is_asked_for_its_own_list(api, token):
     api.body = pods(pod("a", scrape="true", port="1"))
-    place = Kubernetes(Access(url=f"http://127.0.0.1:{api.port}/pods", bearer_token_file=token), {"NODE_NAME": "n1"})
+    place = Kubernetes(
+        KubernetesSettings(url=f"http://127.0.0.1:{api.port}/pods", bearer_token_file=token), {"NODE_NAME": "n1"}
+    )
     try:
-        assert [one.name for one in place.refresh().found] == ["a"]
+        assert [one.name for one in place.refresh().engines] == ["a"]
     finally:
         place.close()
     assert api.requests[0][1].startswith(b"GET /pods HTTP/1.1\r\n")
@@ -119,11 +123,11 @@ ANSWERS = {
 def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
     place = Kubernetes(access(api, token), {})
     api.body = good = pods(pod("a", scrape="true", port="1"))
-    assert len(place.refresh().found) == 1
+    assert len(place.refresh().engines) == 1
     for name, (body, reason) in ANSWERS.items():
         api.body = body
         seen = place.refresh()
-        assert (name, len(seen.found), seen.problem.reason) == (name, 1, reason)
+        assert (name, len(seen.engines), seen.problem.reason) == (name, 1, reason)
         assert "t0ken" not in str(seen.problem)
     api.status = b"403 Forbidden"
     assert place.refresh().problem.reason == "http_403"
@@ -134,25 +138,26 @@ def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
         rotated.write("an0ther")
     api.status, api.body = b"200 OK", good
     seen = place.refresh()
-    assert (len(seen.found), seen.problem) == (1, None)
+    assert (len(seen.engines), seen.problem) == (1, None)
     assert b"an0ther" in api.requests[-1][1]
     api.body = pods()
-    assert place.refresh().found == ()
+    assert place.refresh().engines == ()
     place.close()
 
 
 def test_outside_of_a_cluster_or_without_a_nodes_name_it_says_what_to_give(tmp_path):
     for environ, reason in (({}, "no_node_name"), ({"NODE_NAME": "n1"}, "no_api_server")):
-        place = Kubernetes(Access(), environ)
+        place = Kubernetes(KubernetesSettings(), environ)
         seen = place.refresh()
-        assert (seen.found, seen.problem.reason) == ((), reason)
+        assert (seen.engines, seen.problem.reason) == ((), reason)
         assert place.refresh().problem is seen.problem
         place.close()
 
 
 def test_in_a_pod_the_server_the_token_and_the_authority_are_those_of_every_pod():
     place = Kubernetes(
-        Access(), {"NODE_NAME": "n1", "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+        KubernetesSettings(),
+        {"NODE_NAME": "n1", "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"},
     )
     target = place._endpoint._target
     assert target.url == "https://[fd00::1]:6443/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0"
@@ -177,17 +182,17 @@ def test_the_token_goes_only_to_a_server_whose_authority_is_known(tmp_path, toke
     for authority in ("ca", "stranger"):
         with Hostile(tls=server_context(keys, f"of-{authority}")) as server:
             place = Kubernetes(
-                Access(
+                KubernetesSettings(
                     url=server.url("").rstrip("/"),
                     node_name="n1",
                     bearer_token_file=token,
-                    ca_file=keys.path("ca.pem"),
+                    tls=TlsSettings(ca_file=keys.path("ca.pem")),
                 ),
                 {},
             )
             seen = place.refresh()
             place.close()
-            outcomes[authority] = (len(seen.found), seen.problem and seen.problem.reason, len(server.requests))
+            outcomes[authority] = (len(seen.engines), seen.problem and seen.problem.reason, len(server.requests))
     assert outcomes == {"ca": (1, None, 1), "stranger": (0, "tls_unknown_ca", 0)}
 
 
@@ -201,7 +206,7 @@ def test_a_full_nodes_list_takes_little_memory_beyond_its_own_size(api, token):
     place = Kubernetes(access(api, token), {})
     tracemalloc.start()
     try:
-        assert len(place.refresh().found) == 250
+        assert len(place.refresh().engines) == 250
         assert tracemalloc.get_traced_memory()[1] < 3 * len(api.body) + (2 << 20)
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from exporter.sources.discovery.ray import Ray
 
 
 def urls(seen):
-    return [engine.url for engine in seen.found]
+    return [engine.url for engine in seen.engines]
 
 
 def group(*targets, **labels):
@@ -45,7 +45,7 @@ def test_json_and_yaml_lists_give_the_same_engines_and_only_known_labels_count(t
     assert first == second
     assert (first.problem, first.warning) == (None, "")
     assert urls(first) == ["https://10.0.0.1:8000/m", "http://[::1]:9/metrics", "http://h/metrics"]
-    assert [(one.name, one.kind, one.tentative) for one in first.found] == [
+    assert [(one.name, one.kind, one.tentative) for one in first.engines] == [
         ("chat", "vllm", False), ("n", "tgi", False), ("", "", False),
     ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_a_rewritten_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, mo
 
 def test_a_pattern_follows_files_that_come_and_go_and_a_bad_one_costs_the_others_nothing(tmp_path):
     place = FileSd([str(tmp_path / "*.json"), str(tmp_path / "a.json")])
-    assert place.refresh().found == ()
+    assert place.refresh().engines == ()
     for name in ("b", "a", "c"):
         write(tmp_path / f"{name}.json", [group(f"{name}:1")])
     write(tmp_path / ".hidden.json", [group("hidden:1")])
@@ -189,7 +189,7 @@ def test_a_file_that_is_taken_away_lists_nothing_and_one_that_cannot_be_read_lis
     assert place.refresh().problem is None
     path.unlink()
     seen = place.refresh()
-    assert (seen.found, seen.problem.reason) == ((), "missing")
+    assert (seen.engines, seen.problem.reason) == ((), "missing")
 
 
 def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
@@ -203,18 +203,18 @@ def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
     assert urls(seen) == ["http://a:1/metrics", "http://b:1/metrics"]
     assert seen.warning.startswith(f"ignored={len(bad) + len(odd)}:")
     assert seen.problem is None
-    assert (seen.found[1].name, seen.found[1].kind) == ("", "")
+    assert (seen.engines[1].name, seen.engines[1].kind) == ("", "")
     assert "s3cret" not in repr(seen)
 
 
 def test_only_so_many_targets_and_files_are_read(tmp_path):
     write(tmp_path / "a.json", [group(*[f"a{n}:1" for n in range(1500)])])
     seen = FileSd([str(tmp_path / "a.json")]).refresh()
-    assert (len(seen.found), seen.warning.split(":")[0]) == (1000, "ignored=500")
+    assert (len(seen.engines), seen.warning.split(":")[0]) == (1000, "ignored=500")
     for number in range(100):
         (tmp_path / f"f{number}.json").write_text(json.dumps([group(f"f{number}:1")]))
     place = FileSd([str(tmp_path / "f*.json")])
-    assert len(place.refresh().found) == MAX_FILES
+    assert len(place.refresh().engines) == MAX_FILES
     assert "files_ignored=36" in place.refresh().warning
 
 
@@ -260,5 +260,5 @@ def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_mis
     assert ray.refresh().problem.reason == "missing"
     write(tmp_path / "ray.json", [group("10.0.0.2:1", "10.0.0.3:1", job="ray")])
     seen = ray.refresh()
-    assert (seen.found, seen.problem) == ((), None)
+    assert (seen.engines, seen.problem) == ((), None)
     assert seen.warning == "targets=2: none is at an address of this machine"

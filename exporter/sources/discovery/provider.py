@@ -1,4 +1,4 @@
-"""What a place of discovery says: engines at URLs that are safe to ask, a problem, and a warning for the log.
+"""What a discovery provider returns: engines at URLs that are safe to request, a problem, and a warning for the log.
 
 Whoever writes these lists chooses only where a plain GET without credentials goes.
 """
@@ -6,62 +6,68 @@ Whoever writes these lists chooses only where a plain GET without credentials go
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct
 
 from exporter.config import parsers
 from exporter.errors import SourceError
+from exporter.http.client.url import redact_url
 
 MAX_TARGETS = 1000  # read from one list; what is more is left out
 _MAX_NAME = 128  # characters, as for names in the configuration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundEngine:
-    """One metrics page.  ``name`` "" means: by its host and port; ``kind`` is a wish that may be no kind at all.
+class DiscoveredEngine(Struct, frozen=True, kw_only=True):
+    """One metrics page.  ``name`` "" means: by its host and port; ``kind`` is as listed, and may be no known kind.
 
-    ``tentative``: nobody said that it is an engine, so its page is looked at before it becomes a replica.
+    ``tentative``: that it is an engine is a guess, so its page is read before it becomes a replica.
     ``unverified``: its certificate is not verified.  Only for a server on this very node, whose certificate names
     other hosts than the address it is reached by; nothing secret is sent there, and over http less would be known.
     """
 
-    url: str = field(repr=False)
+    url: str
     name: str = ""
     kind: str = ""
     image: str = ""  # of its container, where the place knows it
     tentative: bool = False
     unverified: bool = False
 
+    def __repr__(self) -> str:
+        """Return what is safe to show of it: a query may hold a secret."""
+        return f"DiscoveredEngine({redact_url(self.url)}, name={self.name!r}, kind={self.kind!r})"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryResult:
-    """What one look gave.  ``found`` is the last good list where there is a ``problem``.
+
+class DiscoveryResult(Struct, frozen=True, kw_only=True):
+    """The result of one refresh.  ``engines`` is the last good list where there is a ``problem``.
 
     ``problem`` is the same object for as long as nothing new was read.  ``warning`` is no failure, yet worth a line.
     """
 
-    found: tuple[FoundEngine, ...] = ()
+    engines: tuple[DiscoveredEngine, ...] = ()
     problem: SourceError | None = None
     warning: str = ""
 
 
 class DiscoveryProvider(Protocol):
-    """Somewhere engines are declared; ``name`` is a closed word, as in ``discovery:file_sd``."""
+    """A list of engines; ``name`` is a closed word, as in ``discovery:file_sd``."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
 
     def refresh(self) -> DiscoveryResult:
-        """Look once, bounded in time and size; never raises for what is found."""
+        """Read the list once, bounded in time and size; never raises for what it reads."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
-def engine_at(address: object, labels: Mapping[object, object], *, tentative: bool = False) -> FoundEngine | None:
+def engine_at(
+    address: object, labels: Mapping[object, object], *, tentative: bool = False
+) -> DiscoveredEngine | None:
     """Return an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
 
-    Heeds ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, ``engine`` or ``kind``, and ``image``.
+    Reads ``__scheme__``, ``__metrics_path__``, ``replica`` or ``name``, ``engine`` or ``kind``, and ``image``.
     """
     scheme, path = labels.get("__scheme__") or "http", labels.get("__metrics_path__") or "/metrics"
     if not isinstance(address, str) or not address or set(address) & set("/?#@\\"):
@@ -72,7 +78,7 @@ def engine_at(address: object, labels: Mapping[object, object], *, tentative: bo
         url = parsers.url(f"{scheme}://{address}{path if path.startswith('/') else '/' + path}")
     except parsers.Invalid:
         return None
-    return FoundEngine(
+    return DiscoveredEngine(
         url=url,
         name=_name(labels),
         kind=_word(labels, "engine") or _word(labels, "kind"),
