@@ -109,15 +109,19 @@ def test_the_daemon_tells_its_whole_life(manager_socket, tmp_path):
     environment = {**os.environ, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000000"}
     command = [sys.executable, "-m", "exporter", "run", "--config", str(config)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as daemon:
-        heard = [listener.recv(4096).decode() for _ in range(2)]
-        assert any(said.startswith("READY=1\nSTATUS=serving 127.0.0.1:") for said in heard)
-        assert "WATCHDOG=1" in heard
+        assert wait_for("READY=1", listener).startswith("READY=1\nSTATUS=serving 127.0.0.1:")
+        assert listener.recv(4096) == b"WATCHDOG=1"
         daemon.send_signal(signal.SIGHUP)
-        while not (said := listener.recv(4096).decode()).startswith("RELOADING=1"):
-            assert said == "WATCHDOG=1"
-        while not (said := listener.recv(4096).decode()).startswith("READY=1"):
-            assert said == "WATCHDOG=1"
+        wait_for("RELOADING=1", listener)
+        wait_for("READY=1", listener)
         daemon.send_signal(signal.SIGTERM)
-        while (said := listener.recv(4096).decode()) != "STOPPING=1":
-            assert said == "WATCHDOG=1"
+        assert wait_for("STOPPING=1", listener) == "STOPPING=1"
         assert daemon.wait(10) == 0
+
+
+def wait_for(beginning, listener):
+    """Return the first message that begins so; before it only the watchdog may be fed."""
+    while (message := listener.recv(4096).decode()) == "WATCHDOG=1":
+        pass
+    assert message.startswith(beginning)
+    return message
