@@ -180,7 +180,7 @@ def test_a_gateway_that_does_not_answer_is_asked_less_often():
 
 def test_the_simulated_haproxy_counts_what_the_simulated_engines_count():
     plan = NodeSpec(scenario="mixed", speed=0.0)  # its clock stands still: only the test moves it
-    site = simulated.Gateway(plan)
+    site = simulated.SimulatedGateway(plan)
     site._world.advance_to(90.0)
     _, page = site.respond("/metrics")
     state = polled(poller([page]), Clock(), 1)
