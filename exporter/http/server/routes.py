@@ -14,7 +14,7 @@ from exporter.http.server.listener import DeferredResponse, Handler, Request, Re
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
 from exporter.model import Outcome
-from exporter.render.dcgm_pages import DcgmPages
+from exporter.render.dcgm_pages import DcgmPageStore
 from exporter.threads import Thread
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,7 +65,7 @@ def routes(
     *,
     reload: Reload | None,
     may_reload: Callable[[], bool] = lambda: True,
-    dcgm: DcgmPages | None = None,
+    dcgm: DcgmPageStore | None = None,
     api: Api | None = None,
 ) -> Handler:
     """Return the handler of all paths.
@@ -137,7 +137,7 @@ def _no_page() -> Response:
     return text_response(503, "no page yet, or the newest is too old; see /-/ready", _VARY)
 
 
-def _dcgm(request: Request, pages: DcgmPages) -> Response:
+def _dcgm(request: Request, pages: DcgmPageStore) -> Response:
     """Respond in text 0.0.4 whatever the client prefers: these names are not OpenMetrics'."""
     from exporter.render.dcgm.query import InvalidQueryError, parse_query  # noqa: PLC0415 - most nodes never need the tables
 
