@@ -17,7 +17,6 @@ What is not named keeps its default; a class that is named has only the objectiv
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -153,7 +152,7 @@ class _Targets:
         name=_word("the name of an engine"),
         value=_one,
         what="a mapping of engines to durations",
-        harmless=re.compile("[a-z_]{1,20}"),
+        harmless="[a-z_]{1,20}",
     )
 
     def read(self, item: Item, report: Report) -> Any:
@@ -199,7 +198,7 @@ _CLASSES = Table(
     name=_word("a word as the name of a class"),
     value=_CLASS,
     what="a mapping of class names to classes",
-    harmless=re.compile("[A-Za-z_]{1,30}"),
+    harmless="[A-Za-z_]{1,30}",
     max_items=MAX_CLASSES,
 )
 

@@ -92,7 +92,7 @@ _RECEIVERS = Table(
         min_items=1,
     ),
     what="a mapping of at least one receiver to its channels",
-    harmless=_NAME,
+    harmless=_NAME.pattern,
     min_items=1,
     max_items=MAX_RECEIVERS,
 )  # fmt: skip
@@ -124,7 +124,7 @@ _TEAM = Section(
                 name=_check_label,
                 value=ListOf(item=_TEXT, what="values", min_items=1, single=True),
                 what="a mapping of labels to values, such as {component: [gpu]}",
-                harmless=_LABEL,
+                harmless=_LABEL.pattern,
                 min_items=1,
             ),
             required=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -10,6 +9,7 @@ import queue
 import signal
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from exporter import __version__
 from exporter.cli import signals, streams
@@ -22,6 +22,9 @@ from exporter.runtime.app import App
 from exporter.runtime.memory import tune_memory
 from exporter.runtime.service_manager import ServiceManager
 from exporter.threads import Thread
+
+if TYPE_CHECKING:
+    import argparse
 
 logger = logging.getLogger(__name__)
 

@@ -190,13 +190,13 @@ class ListOf(Struct, frozen=True, kw_only=True):
 class Table(Struct, frozen=True, kw_only=True):
     """A mapping whose keys are chosen by the user, read-only; ``name`` raises Invalid for keys that cannot be.
 
-    ``harmless``: keys that may be shown in a path; any other could be a misplaced secret.
+    ``harmless``: pattern of keys that may be shown in a path; any other could be a misplaced secret.
     """
 
     name: Callable[[str], None]
     value: Reader
     what: str
-    harmless: re.Pattern[str]
+    harmless: str
     min_items: int = 0
     max_items: int = 0
 
@@ -218,7 +218,7 @@ class Table(Struct, frozen=True, kw_only=True):
             return INVALID
         good = {}
         for name, node in entries.items():
-            path = join(item.path, name) if self.harmless.fullmatch(name) else key_path(item.path, "")
+            path = join(item.path, name) if re.fullmatch(self.harmless, name) else key_path(item.path, "")
             child = item.child(path, node)
             try:
                 self.name(name)

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: every budget of the design in turn, about twelve minutes on a quiet machine."""
+"""``python -m tests.bench``: every budget in turn, about a quarter of an hour on a quiet machine."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.bench.machine import cpu_seconds, memory_mib, percentile, tree
 
 START_SECONDS = 60.0  # until an exporter must serve data
 WARM_UP = 5.0
-LATENCY_SCRAPES = 30  # one a second, after the CPU time was taken
+LATENCY_SCRAPES = 30  # two a second, after the CPU time was taken
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def measure(
     has_data: Callable[[], bool],
     dcgm: bool = False,
 ) -> Figures:
-    """Wait for data, scrape as the load says for so many seconds, then once a second for the latencies."""
+    """Wait for data, scrape as the load says for so many seconds, then twice a second for the latencies."""
     first_page = first_data = 0.0
     while not first_data:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -163,8 +163,8 @@ def measure(
         scrapers.append(Scraper(port, packed=True, phase=0.0, path=path, every=15.0))
     cpu, cpu_main = _cpu_while(scrapers, process.pid, seconds)
     if load.scrape > 1.0:  # too few scrapes for a quantile
-        scrapers = [Scraper(port, packed=False, phase=0.3)]
-        _cpu_while(scrapers, process.pid, LATENCY_SCRAPES)
+        scrapers = [Scraper(port, packed=False, phase=0.3, every=0.5)]
+        _cpu_while(scrapers, process.pid, LATENCY_SCRAPES / 2)
     latencies = [value for scraper in scrapers for value in scraper.seconds]
     return Figures(
         cpu=cpu,

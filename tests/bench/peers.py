@@ -1,12 +1,13 @@
 """Shardwatch beside other exporters under the same load, one after the other in one run: figures and their ratios.
 
-    python -m tests.bench.peers [--load W8|D8|both] [--seconds 30] [--stress]
+    python -m tests.bench.peers [--load W8|D8|both] [--seconds N] [--stress]
 
 Peers run where they are installed: vmagent (Debian's victoria-metrics) and a Prometheus agent (Debian's prometheus)
 poll the same engines and write to a sink that drops everything; nvitop-exporter (PyPI) reads the same GPUs and no
 engines.  GPUs are the C library of the test suite behind NVIDIA's own binding, which costs next to nothing, so that
 what is compared are the exporters.  CPU is that of all processes over elapsed time, in percent of one core; memory is
 proportional (PSS).  Figures of different runs or machines do not compare; ratios of one run do.
+Without options it takes under five minutes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ COLUMNS = (
     ("first page s", lambda found: found.first_page),
     ("first data s", lambda found: found.first_data),
 )
+SECONDS = {"W8": 15.0, "D8": 20.0}  # D8 is scraped each 15 s
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def compare(load: Load, seconds: float, library: pathlib.Path, *, stress: bool) 
     print(f"{'':28}" + "".join(f"{title:>14}" for title, _ in COLUMNS))
     ours: list[float] = []
     for peer in PEERS:
-        program = shutil.which(peer.program)
+        program = shutil.which(peer.program, path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
         if program is None:
             print(f"{peer.name:28}  not installed: {peer.hint}")
             continue
@@ -188,7 +190,7 @@ def compare(load: Load, seconds: float, library: pathlib.Path, *, stress: bool) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", default="both", choices=[*sorted(LOADS), "both"])
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, help="of CPU time under each load; else 15 for W8 and 20 for D8")
     parser.add_argument("--stress", action="store_true")
     given = parser.parse_args()
     compiler = shutil.which("cc")
@@ -197,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         library = build(compiler, pathlib.Path(folder) / "nvml")
         for load in LOADS.values() if given.load == "both" else (LOADS[given.load],):
-            compare(load, given.seconds, library, stress=given.stress)
+            compare(load, given.seconds or SECONDS[load.name], library, stress=given.stress)
 
 
 if __name__ == "__main__":

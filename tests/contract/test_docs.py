@@ -71,7 +71,7 @@ QUICK = {
     ".venv/bin/python -m tests.bench.parse": {"tests.bench.parse": "tests.bench.parse CAPTURE"},
 }
 EXIT_CODES = {"shardwatch once": {0, 1}}  # 1 where there is neither a GPU nor an engine
-TARGETS = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def fences(language: str) -> list[tuple[str, str]]:
