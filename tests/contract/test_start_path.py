@@ -11,7 +11,7 @@ import pytest
 # the worker process imports for itself.
 LATER = (
     "alerts", "asyncio", "compose", "concurrent.futures", "dashboards", "difflib", "email", "exporter.driver.nvml",
-    "exporter.driver.worker", "exporter.gateways.interpreter", "exporter.promql", "exporter.render.dcgm",
+    "exporter.driver.worker", "exporter.gateways.interpreter", "exporter.promql", "exporter.render.dcgm.query",
     "exporter.simulate", "exporter.sources.discovery.file_sd", "exporter.sources.discovery.http_sd",
     "exporter.sources.discovery.kubernetes", "exporter.sources.discovery.ray", "grafanalib", "http.client",
     "importlib.metadata", "jsonschema", "prometheus_client", "pynvml", "requests", "ssl", "tomllib", "urllib.request",
