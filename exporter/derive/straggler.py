@@ -1,51 +1,51 @@
-"""Which card of a group the others wait for in one cycle, and why: judged on work, never on utilisation.
+"""Which GPU of a group the others wait for in one cycle, and why: judged by work, never by utilisation.
 
-The cards of a group take every step together: each does the same work, then all meet in a collective.  Whoever
-arrives early waits in a kernel, so the driver shows 100 % utilisation on all of them, and wall time is the same for
-all.  What differs is how long each card works for the same work.
+The GPUs of a group take every step together: each does the same work, then all meet in a collective.  A GPU that
+arrives early waits in a kernel, so the driver reports 100 % utilisation on all of them, and the time of a step is the
+same for all.  What differs is how long each GPU works for the same work.
 
-**Measured (cards with GPM, Hopper and newer).**  Work done per second is the memory bandwidth used (DRAM_ACTIVE) and
-the tensor cycles (TENSOR_ACTIVE x SM clock); time spent on it is the share of the time in which the processors are
-busy (SM_ACTIVE).
+No GPU is a straggler without a measured slowdown, or a cause that makes one certain.
 
-- In step means: work per second is the same on all cards, within ``SAME_WORK``.  A group in which most cards do not
-  agree is not judged: there the work is spread unevenly (a scheduler's skew over ranks, a hot expert), or stages of a
-  pipeline do different things, and no card is to blame for that.
-- The slowness of a card in step is its busy time for a unit of work, over the median of the others'.  The card that
-  is waited for is busy longer for the same work; those who wait are busy less.  Waiting keeps some processors busy,
-  so the figure is a lower bound of the time lost; a card that is resident longer than the others is given the
-  benefit of that (``SPINNING``).
-- A card is accused from ``SLOW`` on (groups of two, where nothing says how far cards scatter: ``SLOW_PAIR``), if it
-  stands beyond the scatter of the others, and is the slowest or next to it.  Without a visible cause it takes
-  ``SLOW_UNEXPLAINED`` and three cards; the cause is then "unknown".
+**Measured (GPUs with GPM, Hopper and newer).**  Work per second is the memory bandwidth used (DRAM_ACTIVE) and the
+tensor cycles (TENSOR_ACTIVE x SM clock); the time spent on it is the ratio of time in which the SMs are busy
+(SM_ACTIVE).
 
-**Weaker (cards without GPM).**  A card is accused when its SM clock is ``SLOW_CLOCK`` below the others' (groups of
-two, where nothing says how far clocks wander: ``SLOW_CLOCK_PAIR``), beyond their scatter, and a clock event, or the
-absence of one, says why.  That the group works and is in step is seen from utilisation: it can only
-exonerate.  How much time the low clock costs is not known (memory-bound work hardly minds), so no slowdown is given.
-Another tenant is then seen by the time in which the card's memory is in use.
+- Lockstep: work per second is the same on all GPUs, within ``SAME_WORK``.  A group in which most GPUs do not agree
+  is not judged: the work is distributed unevenly (a scheduler's skew over ranks, a hot expert), or stages of a
+  pipeline do different work, and no GPU causes that.
+- The slowness of a GPU in lockstep is its busy time per unit of work, over the median of the others'.  The straggler
+  is busy longer for the same work; the GPUs that wait are busy less.  Waiting keeps some SMs busy, so the slowness is
+  a lower bound of the time lost; a GPU that is resident longer than the others is corrected for that (``SPINNING``).
+- A GPU is a suspect from ``SLOW`` on (in pairs, where nothing shows how far GPUs scatter: ``SLOW_PAIR``) if it stands
+  out from the scatter of the others, and is the slowest or close to it.  Without a visible cause it takes
+  ``SLOW_UNEXPLAINED`` and three GPUs; the cause is then "unknown".
+- A GPU that does more work than its group, and runs a process that the others do not, has another tenant.
 
-**What the work signals cannot show**, because all cards wait for it alike, the culprit too, is judged by its state,
-while the group works, and only if no card is measured to be slow:
+**By clocks (GPUs without GPM).**  Part of every step is bound by the SM clock, so a GPU whose clock is ``SLOW_CLOCK``
+below the others', beyond their scatter, certainly delays them.  A clock event, or the absence of one, gives the cause.
+In a pair it takes ``SLOW_CLOCK_PAIR``, unless an event reduces the clock of one GPU only.  That the group works in
+lockstep is seen from utilisation, which can only exonerate.  The time lost is not known, so there is no slowdown.
+Another tenant shows only where it makes the GPU's memory busier than the others'.
 
-- ``pcie``: a link with fewer lanes or of a lower generation than the others', with so much traffic that the
-  difference costs ``LINK_COST`` of the time; its slowdown is that estimate, as if nothing ran beside the transfers.
-  A group whose cards all talk over PCIe alike has no straggler.  It takes the card's traffic: where the driver's byte
-  counters are too narrow for the link, and the card measures no rates itself, that is not known.
-- ``nvlink``: fewer active links than the others, or errors that come in quick succession on this card only.  A link
-  whose state was not read is not counted as gone.
-- ``memory_pressure``: the card is full while the others have room.
+**By links**, which all GPUs wait for alike, the straggler too; only if no GPU is measured to be slow:
 
-The cause of a slow card, the first that holds: another tenant, if the card does more work than the others (DRAM
-bandwidth, tensor cycles, or cycles with busy processors, of which a lower clock makes no more) and somebody else's
-process or replica is on it; then, if its clock is below the others', power brake, heat, power cap, and clocks set by
-somebody; then its links, its memory, and unknown.  An event alone accuses nobody: busy cards reach their power limit,
-and a whole group that is capped, or hot, alike has no straggler.
+- ``pcie``: a link with fewer lanes or of a lower generation than the others', with so much traffic that the difference
+  certainly costs ``LINK_COST`` of a step.  The estimate is the slowdown.  A group that communicates over PCIe alike
+  has no straggler.  Where the driver's byte counters are too narrow for the link, and the GPU measures no rates
+  itself, this is not known.
+- ``nvlink``: links that recover again and again on this GPU only, no active link left, or so few that the traffic
+  costs ``LINK_COST``.  Recoveries count also while the group is resident and does next to no work.  A link whose state
+  was not read does not count as down.
 
-Limits.  If most of a group is slow, the rest looks fast and nobody is accused.  A host that feeds one worker too
-slowly (its processor, its disk) does not show on cards.  Kernels that occupy every processor while they wait hide
-the difference.  Lockstep over several ranks (experts spread over data-parallel ranks) is not seen where ranks are
-known.  In a pair, a second process on one card and a skewed scheduler look alike.
+The cause of a GPU with a measured slowdown is the first that holds: another tenant; if its clock is below the others',
+power brake, thermal, power cap, and clocks set by somebody; then its links, full memory, and unknown.  Neither an event
+nor full memory alone makes a straggler: busy GPUs reach their power limit, a group may be capped or hot alike, and
+full memory slows nothing until an allocation fails.
+
+Limits.  If most of a group is slow, the rest looks fast and there is no straggler.  A host that feeds one worker too
+slowly (its CPU, its disk) does not show on GPUs.  Kernels that occupy every SM while they wait hide the difference.
+Lockstep over several ranks (experts distributed over data-parallel ranks) is not seen where ranks are known.  In a
+pair, a second process on one GPU and a skewed scheduler look alike.
 """
 
 from __future__ import annotations
@@ -54,8 +54,18 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from exporter.derive.card_evidence import CardEvidence
-from exporter.derive.slow_card_cause import FULL, cause_of, held_back, held_up_by, median, paces, stands_out, tenants
+from exporter.derive.straggler_cause import (
+    gpus_with_other_tenants,
+    cause_of,
+    median,
+    only_one_reduced,
+    recovering_nvlink,
+    reduced_clock,
+    relative_clocks,
+    slow_link,
+    stands_out,
+)
+from exporter.derive.straggler_evidence import GpuEvidence
 from exporter.model import EMPTY, Cause
 
 SLOW = 1.06
@@ -63,104 +73,105 @@ SLOW_PAIR = 1.10
 SLOW_UNEXPLAINED = 1.20
 SLOW_CLOCK = 1.08
 SLOW_CLOCK_PAIR = 1.20
-SLOWEST = 0.97  # of the slowness of the slowest: as slow as it, and waited for alike
+SLOWEST = 0.97  # of the slowness of the slowest GPU: waited for alike
 SAME_WORK = 0.20  # of the median
 SAME_RESIDENCE = 0.15  # of the time
-SPINNING = 0.25  # most of the processors that waiting keeps busy
+SPINNING = 0.25  # of the SMs that waiting keeps busy, at most
 
-# Gates: below these a group does nothing worth a verdict.
-WORKING, MOVING = 0.10, 0.02  # busiest card's SM_ACTIVE; median DRAM_ACTIVE, or tensor cycles
-RESIDENT = 0.30  # without GPM
+# Below these a group does too little to be judged.
+WORKING, MOVING = 0.10, 0.02  # maximum of SM_ACTIVE; median of DRAM_ACTIVE, or of tensor cycles
+RESIDENT = 0.30  # utilisation, without GPM
 
 
 class Suspicion(Struct, frozen=True, kw_only=True):
-    """Why a card is thought to be waited for in this cycle."""
+    """Why the group waits for a GPU in this cycle."""
 
     cause: Cause
     slowdown: float | None = None
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """One group in one cycle.  ``judged`` is False where it does not work, is not in step, or shows too little."""
+    """One group in one cycle.  ``judged`` is False if it does not work in lockstep, or reports too little."""
 
     judged: bool = False
-    suspects: Mapping[str, Suspicion] = EMPTY  # uuid →
+    suspects: Mapping[str, Suspicion] = EMPTY  # by uuid
 
 
-def judge(group: Sequence[CardEvidence]) -> Judgement:
-    """Judge the cards that work in step; at least two of them, in any order."""
+def judge(group: Sequence[GpuEvidence]) -> Judgement:
+    """Judge the GPUs that work in lockstep; at least two of them, in any order."""
     if len(group) < 2:
         return Judgement()
-    measured = [card for card in group if card.busy is not None and (card.dram, _cycles(card)) != (None, None)]
+    measured = [gpu for gpu in group if gpu.busy is not None and (gpu.dram, _tensor_cycles(gpu)) != (None, None)]
     enough = len(measured) >= 2 and 2 * len(measured) > len(group)
-    found = _measured(measured) if enough else _by_clock(group)
+    found = _by_work(measured) if enough else _by_clock(group)
     if found is None:
-        return Judgement()
-    return Judgement(judged=True, suspects=found or _held_up(group))
+        stalled = _by_recoveries(group)
+        return Judgement(judged=bool(stalled), suspects=stalled)
+    return Judgement(judged=True, suspects=found or _by_links(group))
 
 
-# ── With the work measured ──────────────────────────────────────────────────────────────────────────────────────
+# ── By work ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measured(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
-    """Accuse whoever needs longer for the same work; None when the group cannot be judged."""
-    if max(card.busy or 0.0 for card in group) < WORKING:
+def _by_work(group: Sequence[GpuEvidence]) -> Mapping[str, Suspicion] | None:
+    """Return the GPUs that need longer for the same work; None if the group cannot be judged."""
+    if max(gpu.busy or 0.0 for gpu in group) < WORKING:
         return None
     kinds = [
-        [card.dram for card in group],
-        [_cycles(card) for card in group],
+        [gpu.dram for gpu in group],
+        [_tensor_cycles(gpu) for gpu in group],
     ]
     works = [[value for value in kind if value is not None] for kind in kinds if None not in kind]
     works = [work for work in works if median(work) >= MOVING]
     if not works:
         return None
-    in_step = [all(_near(work, place) for work in works) for place in range(len(group))]
-    visited = tenants(group, works, _busy_cycles(group))
+    in_step = [all(_is_same_work(work, place) for work in works) for place in range(len(group))]
+    visited = gpus_with_other_tenants(group, works, _busy_cycles(group))
     if 2 * sum(in_step) <= len(group) and not visited:
         return None
-    suspects = {card.uuid: Suspicion(cause=Cause.OTHER_TENANT) for card in visited}
+    suspects = {gpu.uuid: Suspicion(cause=Cause.OTHER_TENANT) for gpu in visited}
     steady = [place for place in range(len(group)) if in_step[place] and group[place].uuid not in suspects]
     return suspects | _slow([group[place] for place in steady], [works[0][place] for place in steady])
 
 
-def _near(work: Sequence[float], place: int) -> bool:
-    """Return whether a card does the same work as its group; the middle of two is halfway between them."""
+def _is_same_work(work: Sequence[float], place: int) -> bool:
+    """Return whether a GPU does the same work as its group; the median of two is halfway between them."""
     middle = median(work)
     return abs(work[place] - middle) <= (SAME_WORK if len(work) > 2 else SAME_WORK / 2) * middle
 
 
-def _cycles(card: CardEvidence) -> float | None:
-    """Return the tensor work per second, as a share of what is possible at the highest clock."""
-    if card.tensor is None or card.clock is None or card.clock_max is None:
+def _tensor_cycles(gpu: GpuEvidence) -> float | None:
+    """Return the tensor work per second, relative to that at the maximum clock."""
+    if gpu.tensor is None or gpu.clock is None or gpu.clock_max is None:
         return None
-    return card.tensor * card.clock / card.clock_max
+    return gpu.tensor * gpu.clock / gpu.clock_max
 
 
-def _busy_cycles(group: Sequence[CardEvidence]) -> Sequence[float]:
-    """Return the cycles in which processors work, as a share of what is possible; empty without a clock."""
-    paces = [card.clock / card.clock_max for card in group if card.clock is not None and card.clock_max is not None]
-    if len(paces) < len(group):
+def _busy_cycles(group: Sequence[GpuEvidence]) -> Sequence[float]:
+    """Return the cycles in which SMs work, relative to the maximum clock; empty if a clock is not known."""
+    clocks = [gpu.clock / gpu.clock_max for gpu in group if gpu.clock is not None and gpu.clock_max is not None]
+    if len(clocks) < len(group):
         return ()
-    return [busy * pace for busy, pace in zip(_worked(group), paces, strict=True)]
+    return [busy * clock for busy, clock in zip(_working_time(group), clocks, strict=True)]
 
 
-def _worked(group: Sequence[CardEvidence]) -> list[float]:
-    """Return the share of the time in which processors work, less what a longer wait than the others' keeps busy."""
-    known = [card.resident for card in group if card.resident is not None]
+def _working_time(group: Sequence[GpuEvidence]) -> list[float]:
+    """Return the ratio of time in which SMs work, less what a longer wait than the others' keeps busy."""
+    known = [gpu.resident for gpu in group if gpu.resident is not None]
     usual = median(known) if known else 1.0
-    spinning = [SPINNING * max(0.0, (card.resident or 0.0) - usual) for card in group]
-    return [max(0.0, (card.busy or 0.0) - spun) for card, spun in zip(group, spinning, strict=True)]
+    spinning = [SPINNING * max(0.0, (gpu.resident or 0.0) - usual) for gpu in group]
+    return [max(0.0, (gpu.busy or 0.0) - spun) for gpu, spun in zip(group, spinning, strict=True)]
 
 
-def _slow(group: Sequence[CardEvidence], work: Sequence[float]) -> dict[str, Suspicion]:
-    """Compare the busy time for a unit of work."""
+def _slow(group: Sequence[GpuEvidence], work: Sequence[float]) -> dict[str, Suspicion]:
+    """Compare the busy time per unit of work."""
     if len(group) < 2:
         return {}
-    slowness = _slowness([busy / done for busy, done in zip(_worked(group), work, strict=True)])
-    worst = max(slowness)
+    slowness = _slowness([busy / done for busy, done in zip(_working_time(group), work, strict=True)])
+    slowest = max(slowness)
     found = {}
     for place, ratio in enumerate(slowness):
-        if ratio >= (SLOW if len(group) > 2 else SLOW_PAIR) and ratio >= SLOWEST * worst:
+        if ratio >= (SLOW if len(group) > 2 else SLOW_PAIR) and ratio >= SLOWEST * slowest:
             cause = cause_of(group[place], [*group[:place], *group[place + 1 :]])
             if cause is not Cause.UNKNOWN or (ratio >= SLOW_UNEXPLAINED and len(group) > 2):
                 found[group[place].uuid] = Suspicion(cause=cause, slowdown=ratio)
@@ -168,7 +179,7 @@ def _slow(group: Sequence[CardEvidence], work: Sequence[float]) -> dict[str, Sus
 
 
 def _slowness(costs: Sequence[float]) -> list[float]:
-    """Compare each cost with the middle of the others; 1 for one that is within their scatter."""
+    """Return each cost over the median of the others; 1 for one that does not stand out."""
     slowness = []
     for place, cost in enumerate(costs):
         others = [*costs[:place], *costs[place + 1 :]]
@@ -177,51 +188,66 @@ def _slowness(costs: Sequence[float]) -> list[float]:
     return slowness
 
 
-# ── By clocks alone ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── By clocks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_clock(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion] | None:
-    """Accuse whoever is held at a lower clock; None when the group cannot be judged."""
-    known = [card for card in group if card.clock is not None and card.resident is not None]
+def _by_clock(group: Sequence[GpuEvidence]) -> Mapping[str, Suspicion] | None:
+    """Return the GPUs with a lower clock; None if the group cannot be judged."""
+    known = [gpu for gpu in group if gpu.clock is not None and gpu.resident is not None]
     if len(known) < 2 or 2 * len(known) <= len(group):
         return None
-    usual = median([card.resident or 0.0 for card in known])
-    steady = [card for card in known if abs((card.resident or 0.0) - usual) <= SAME_RESIDENCE]
+    usual = median([gpu.resident or 0.0 for gpu in known])
+    steady = [gpu for gpu in known if abs((gpu.resident or 0.0) - usual) <= SAME_RESIDENCE]
     if usual < RESIDENT or 2 * len(steady) <= len(known):
         return None
-    activity = [card.memory_activity for card in steady]
-    visited = tenants(steady, [[value for value in activity if value is not None]]) if None not in activity else []
+    activity = [gpu.memory_activity for gpu in steady]
+    visited = (
+        gpus_with_other_tenants(steady, [[value for value in activity if value is not None]])
+        if None not in activity
+        else []
+    )
     if visited:
-        return {card.uuid: Suspicion(cause=Cause.OTHER_TENANT) for card in visited}
-    ratios = _slowness([1.0 / pace for pace in paces(steady)])
-    least = SLOW_CLOCK if len(steady) > 2 else SLOW_CLOCK_PAIR
-    worst = max(ratios, default=0.0)
+        return {gpu.uuid: Suspicion(cause=Cause.OTHER_TENANT) for gpu in visited}
+    ratios = _slowness([1.0 / clock for clock in relative_clocks(steady)])
+    slowest = max(ratios, default=0.0)
     found = {}
-    for place, (card, ratio) in enumerate(zip(steady, ratios, strict=True)):
-        if ratio >= max(least, SLOWEST * worst):
-            cause = held_back(card, [*steady[:place], *steady[place + 1 :]])
+    for place, (gpu, ratio) in enumerate(zip(steady, ratios, strict=True)):
+        others = [*steady[:place], *steady[place + 1 :]]
+        compared = len(steady) > 2 or only_one_reduced(gpu, others)
+        if ratio >= max(SLOW_CLOCK if compared else SLOW_CLOCK_PAIR, SLOWEST * slowest):
+            cause = reduced_clock(gpu, others)
             if cause is not None:
-                found[card.uuid] = Suspicion(cause=cause)
+                found[gpu.uuid] = Suspicion(cause=cause)
     return found
 
 
-# ── By state ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── By links ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _held_up(group: Sequence[CardEvidence]) -> Mapping[str, Suspicion]:
-    """Accuse whoever holds up a working group without being busier than the others."""
+def _by_links(group: Sequence[GpuEvidence]) -> Mapping[str, Suspicion]:
+    """Return the GPUs with a link that a working group certainly waits for."""
     first = group[0]
     if all(
-        card.pcie_capacity == first.pcie_capacity
-        and card.nvlinks == first.nvlinks
-        and not card.nvlink_error_rate
-        and (card.memory_free is None or card.memory_free > FULL)
-        for card in group
+        gpu.pcie_capacity == first.pcie_capacity and gpu.nvlinks == first.nvlinks and not gpu.nvlink_recovery_rate
+        for gpu in group
     ):
-        return EMPTY  # as nearly always: nothing to compare
+        return EMPTY  # nearly always: nothing to compare
     found = {}
-    for place, card in enumerate(group):
-        held = held_up_by(card, [*group[:place], *group[place + 1 :]])
-        if held is not None:
-            found[card.uuid] = Suspicion(cause=held[0], slowdown=held[1])
+    for place, gpu in enumerate(group):
+        link = slow_link(gpu, [*group[:place], *group[place + 1 :]])
+        if link is not None:
+            found[gpu.uuid] = Suspicion(cause=link.cause, slowdown=link.slowdown)
     return found
+
+
+def _by_recoveries(group: Sequence[GpuEvidence]) -> Mapping[str, Suspicion]:
+    """Return the GPUs whose recovering links a group waits for that is resident and does next to no work."""
+    if not any(gpu.nvlink_recovery_rate for gpu in group):
+        return EMPTY
+    if median([gpu.resident or 0.0 for gpu in group]) < RESIDENT:
+        return EMPTY
+    return {
+        gpu.uuid: Suspicion(cause=Cause.NVLINK)
+        for place, gpu in enumerate(group)
+        if recovering_nvlink(gpu, [*group[:place], *group[place + 1 :]])
+    }

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from exporter.derive.card_evidence import CardEvidence, CounterSample, collect_evidence, sample_counters
-from exporter.derive.slow_card_cause import median
 from exporter.derive.straggler import Judgement, Suspicion, judge
+from exporter.derive.straggler_cause import median
+from exporter.derive.straggler_evidence import GpuEvidence, CounterSample, collect_evidence, sample_counters
 from exporter.logs import log_event
 from exporter.model import CardReading, CardState, Cause, GpuAssignment, Straggler, Stragglers
 
@@ -55,15 +55,15 @@ class StragglerTracker:
         self._groups: dict[_Group, frozenset[str]] = {}
         self._users: dict[str, int] = {}  # uuid → replicas on it
         self._histories: dict[_Group, _GroupHistory] = {}
-        self._evidence: dict[str, CardEvidence] = {}
+        self._evidence: dict[str, GpuEvidence] = {}
         self._read: dict[str, tuple[CardReading, CounterSample]] = {}  # uuid → its newest reading, and its counters
 
-    def update(self, cards: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
+    def update(self, gpus: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
         """Return the stragglers; to be called once for each snapshot, in its order."""
         if assignments is not self._assignments:
             self._regroup(assignments)
-        fresh = self._collect(cards)
-        present = {card.facts.uuid for card in cards}
+        fresh = self._collect(gpus)
+        present = {gpu.facts.uuid for gpu in gpus}
         judged: dict[str, bool] = {}
         stragglers: list[Straggler] = []
         histories: dict[_Group, _GroupHistory] = {}
@@ -98,14 +98,14 @@ class StragglerTracker:
         self._groups = {key: frozenset(uuids) for key, uuids in groups.items() if len(uuids) > 1}
         self._users, self._assignments, self._evidence = dict(users), assignments, {}
 
-    def _collect(self, cards: Sequence[CardState]) -> set[str]:
+    def _collect(self, gpus: Sequence[CardState]) -> set[str]:
         """Collect the evidence of every GPU that was read anew; drop the GPUs that are gone."""
         wanted = frozenset[str]().union(*self._groups.values())
         read: dict[str, tuple[CardReading, CounterSample]] = {}
-        kept: dict[str, CardEvidence] = {}
+        kept: dict[str, GpuEvidence] = {}
         fresh = set()
-        for card in cards:
-            uuid, reading = card.facts.uuid, card.reading
+        for gpu in gpus:
+            uuid, reading = gpu.facts.uuid, gpu.reading
             if reading is None or uuid not in wanted:
                 continue
             before = self._read.get(uuid)

@@ -1,4 +1,4 @@
-"""The card that the others wait for: judged on work, for every cause, and silent where nobody is to blame."""
+"""The GPU that the others wait for: judged on work, for every cause, and silent where nobody is to blame."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.derive.card_evidence import CardEvidence
-from exporter.derive.slow_card_cause import LINK_COST
 from exporter.derive.straggler import Judgement, judge
+from exporter.derive.straggler_cause import LINK_COST
+from exporter.derive.straggler_evidence import GpuEvidence
 from exporter.model import Cause
 from tests.support.records import replace
 
@@ -30,7 +30,7 @@ def event(*names):
 
 
 def member(index, **more):
-    """A card that waits a fifth of its time: 100 % utilisation, work as everybody's."""
+    """A GPU that waits a fifth of its time: 100 % utilisation, work as everybody's."""
     usual = {
         "busy": 0.70,
         "dram": 0.50,
@@ -39,7 +39,7 @@ def member(index, **more):
         "memory_activity": 0.55,
         "clock": 1.98 * GIGA,
         "clock_max": 1.98 * GIGA,
-        "power_share": 0.6,
+        "power_ratio": 0.6,
         "margin": 30.0,
         "events": CALM,
         "memory_free": 0.10,
@@ -47,26 +47,26 @@ def member(index, **more):
         "pcie_rate": 1e7,
         "nvlinks": 18,
         "nvlink_rate": 5 * GIGA,
-        "nvlink_error_rate": 0.0,
+        "nvlink_recovery_rate": 0.0,
         "processes": frozenset({100 + index}),
     }
-    return CardEvidence(uuid=f"GPU-{index:04d}", **(usual | more))
+    return GpuEvidence(uuid=f"GPU-{index:04d}", **(usual | more))
 
 
 def blind(index, **more):
-    """The same on a card without GPM."""
+    """The same on a GPU without GPM."""
     return member(index, busy=None, dram=None, tensor=None, **more)
 
 
 def slow(index, ratio=1.2, clock=1.6 * GIGA, make=member, **more):
-    """A card that needs ``ratio`` times as long for the same work; tensor cycles at its clock are the same work."""
+    """A GPU that needs ``ratio`` times as long for the same work; tensor cycles at its clock are the same work."""
     tensor = {"tensor": 0.20 * 1.98 * GIGA / clock} if make is member else {}
     measured = {"busy": 0.70 * ratio} if make is member else {}
     return make(index, clock=clock, **(measured | tensor | more))
 
 
 def group(*odd, size=4, make=member):
-    """``odd`` cards come first; the others are as usual."""
+    """``odd`` GPUs come first; the others are as usual."""
     return [*odd, *[make(index) for index in range(len(odd), size)]]
 
 
@@ -81,7 +81,7 @@ CAUSES = [
     (Cause.THERMAL, {"events": event("hw_thermal_slowdown", "hw_slowdown")}),
     (Cause.THERMAL, {"events": {}, "margin": 0.0}),
     (Cause.POWER_CAP, {"events": event("sw_power_cap")}),
-    (Cause.POWER_CAP, {"events": {}, "power_share": 1.0}),
+    (Cause.POWER_CAP, {"events": {}, "power_ratio": 1.0}),
     (Cause.POWER_BRAKE, {"events": event("hw_power_brake_slowdown", "hw_slowdown")}),
     (Cause.CLOCK_LOCK, {}),
 ]
@@ -138,7 +138,7 @@ def test_a_group_whose_cards_all_talk_over_narrow_pcie_has_no_straggler():
 
 @pytest.mark.parametrize("make", [member, blind])
 @pytest.mark.parametrize(
-    ("cause", "at_limit"), [(Cause.POWER_CAP, {"power_share": 0.99}), (Cause.THERMAL, {"margin": 1.0})]
+    ("cause", "at_limit"), [(Cause.POWER_CAP, {"power_ratio": 0.99}), (Cause.THERMAL, {"margin": 1.0})]
 )
 def test_a_card_at_its_limit_is_not_said_to_be_set_lower_when_no_look_has_caught_the_event(cause, at_limit, make):
     assert causes(judge(group(slow(0, make=make, **at_limit), make=make))) == {FIRST: cause}
@@ -146,41 +146,76 @@ def test_a_card_at_its_limit_is_not_said_to_be_set_lower_when_no_look_has_caught
     assert cause not in causes(judge(group(idle, make=make))).values()
 
 
+BUSY_NVLINK = {"nvlink_rate": 250 * GIGA}
+
+
 @pytest.mark.parametrize("make", [member, blind])
-@pytest.mark.parametrize("shown", [{"nvlinks": 12}, {"nvlinks": 0}, {"nvlink_error_rate": 40.0}])
-def test_nvlinks_that_are_fewer_or_fail_hold_up_the_group(shown, make):
-    assert causes(judge(group(make(0, **shown), make=make))) == {FIRST: Cause.NVLINK}
+@pytest.mark.parametrize(
+    "shown", [{"nvlinks": 12, **BUSY_NVLINK}, {"nvlinks": 0, "nvlink_rate": 0.0}, {"nvlink_recovery_rate": 40.0}]
+)
+def test_nvlinks_that_are_too_few_for_the_traffic_or_recover_again_and_again_delay_the_group(shown, make):
+    others = [make(index, **(BUSY_NVLINK if shown.get("nvlinks") else {})) for index in (1, 2, 3)]
+    assert causes(judge([make(0, **shown), *others])) == {FIRST: Cause.NVLINK}
 
 
-def test_nvlinks_that_are_not_used_or_fail_alike_everywhere_hold_up_nobody():
-    unused = [member(index, nvlink_rate=0.0, nvlinks=18 - index) for index in range(4)]
-    assert judge(unused) == Judgement(judged=True)
-    assert judge([member(index, nvlink_error_rate=40.0) for index in range(4)]) == Judgement(judged=True)
+def test_a_group_waits_for_nvlinks_that_are_down_as_long_as_their_share_of_the_traffic_takes():
+    busy = [member(index, **BUSY_NVLINK) for index in (1, 2, 3)]
+    found = judge([member(0, nvlinks=12, **BUSY_NVLINK), *busy])
+    # 250 of 480 GB/s: 0.52 of the time, of which a third would be saved.
+    assert found.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.52 / 3), rel=1e-2)
 
 
-def test_one_nvlink_of_eighteen_that_is_gone_is_enough():
-    assert causes(judge(group(member(0, nvlinks=17)))) == {FIRST: Cause.NVLINK}
+@pytest.mark.parametrize("active", [17, 9, 1])
+def test_nvlinks_that_are_down_cost_nothing_where_next_to_nothing_is_sent(active):
+    assert judge(group(member(0, nvlinks=active), make=lambda index: member(index, nvlink_rate=1e8))).suspects == {}
 
 
-def test_links_that_were_not_read_are_not_gone_and_those_that_were_seen_down_are():
-    assert judge(group(member(0, nvlinks=None))) == Judgement(judged=True)
-    assert causes(judge(group(member(0, nvlinks=None, nvlinks_down=1)))) == {FIRST: Cause.NVLINK}
+def test_nvlinks_that_are_down_or_recover_alike_everywhere_delay_nobody():
+    assert judge([member(index, nvlinks=9, **BUSY_NVLINK) for index in range(4)]) == Judgement(judged=True)
+    assert judge([member(index, nvlink_recovery_rate=40.0) for index in range(4)]) == Judgement(judged=True)
+
+
+def test_links_that_were_not_read_are_not_down_and_those_that_were_read_as_inactive_are():
+    assert judge(group(member(0, nvlinks=None, **BUSY_NVLINK))) == Judgement(judged=True)
+    others = [member(index, **BUSY_NVLINK) for index in (1, 2, 3)]
+    assert causes(judge([member(0, nvlinks=None, nvlinks_down=6, **BUSY_NVLINK), *others])) == {FIRST: Cause.NVLINK}
     assert judge(group(member(0, nvlinks=18), *[member(i, nvlinks=None) for i in (1, 2, 3)])).suspects == {}
-    unread = [member(1, nvlinks=None), member(2, nvlinks=None), member(3)]
-    assert causes(judge([member(0, nvlinks=12), *unread])) == {FIRST: Cause.NVLINK}
-    assert judge([member(i, nvlinks=None, nvlinks_down=2) for i in range(4)]).suspects == {}
+    unread = [member(1, nvlinks=None, **BUSY_NVLINK), member(2, nvlinks=None, **BUSY_NVLINK), others[2]]
+    assert causes(judge([member(0, nvlinks=12, **BUSY_NVLINK), *unread])) == {FIRST: Cause.NVLINK}
+    assert judge([member(i, nvlinks=None, nvlinks_down=2, **BUSY_NVLINK) for i in range(4)]).suspects == {}
 
 
-def test_errors_on_nvlinks_accuse_only_a_card_that_has_more_than_ten_times_the_others():
-    others = [member(index, nvlink_error_rate=4.0) for index in (1, 2, 3)]
-    assert causes(judge([member(0, nvlink_error_rate=41.0), *others])) == {FIRST: Cause.NVLINK}
-    assert judge([member(0, nvlink_error_rate=39.0), *others]) == Judgement(judged=True)
+def test_recovering_nvlinks_make_a_suspect_only_of_a_gpu_that_has_more_than_ten_times_the_others():
+    others = [member(index, nvlink_recovery_rate=4.0) for index in (1, 2, 3)]
+    assert causes(judge([member(0, nvlink_recovery_rate=41.0), *others])) == {FIRST: Cause.NVLINK}
+    assert judge([member(0, nvlink_recovery_rate=39.0), *others]) == Judgement(judged=True)
+
+
+STALLED = {"busy": 0.03, "dram": 0.005, "tensor": 0.001}
+
+
+@pytest.mark.parametrize(("resident", "found"), [(1.0, {FIRST: Cause.NVLINK}), (0.1, {})])
+def test_a_group_that_hardly_works_waits_for_recovering_nvlinks_while_its_kernels_are_resident(resident, found):
+    stalled = [member(i, **STALLED, resident=resident) for i in (1, 2, 3)]
+    recovering = member(0, **STALLED, resident=resident, nvlink_recovery_rate=40.0)
+    judged = judge([recovering, *stalled])
+    assert causes(judged) == found and judged.judged is bool(found)
+    assert judge([member(0, **STALLED, resident=resident), *stalled]) == Judgement()
 
 
 @pytest.mark.parametrize("make", [member, blind])
-def test_a_card_without_free_memory_holds_up_a_group_that_has_some(make):
-    assert causes(judge(group(make(0, memory_free=0.0), make=make))) == {FIRST: Cause.MEMORY_PRESSURE}
-    assert judge([make(index, memory_free=0.005) for index in range(4)]) == Judgement(judged=True)
+def test_a_gpu_without_free_memory_that_keeps_up_is_no_straggler(make):
+    assert judge(group(make(0, memory_free=0.0), make=make)) == Judgement(judged=True)
+
+
+def test_full_memory_is_the_cause_of_a_measured_slowdown_that_nothing_else_explains():
+    full = {"memory_free": 0.0, "clock": 1.98 * GIGA}
+    found = judge(group(slow(0, ratio=1.15, **full)))
+    assert causes(found) == {FIRST: Cause.MEMORY_PRESSURE}
+    assert found.suspects[FIRST].slowdown == pytest.approx(1.15)
+    hot = slow(0, memory_free=0.0, events=event("sw_thermal_slowdown"))
+    assert causes(judge(group(hot))) == {FIRST: Cause.THERMAL}
+    assert causes(judge([slow(0, ratio=1.15, **full), *[member(i, memory_free=0.005) for i in (1, 2, 3)]])) == {}
 
 
 @pytest.mark.parametrize("users", [{"processes": frozenset({100, 999})}, {"replicas": 2}])
@@ -250,7 +285,7 @@ def test_work_that_scatters_among_the_others_is_no_proof_of_a_visitor(kind):
 
 def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant():
     assert judge(group(member(0, processes=frozenset({100, 999})))) == Judgement(judged=True)
-    workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first card
+    workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first GPU
     assert judge(group(member(0, dram=0.58, busy=0.8, processes=workers))) == Judgement(judged=True)
     one = [member(index, processes=frozenset({100}), dram=0.5 + 0.08 * (index == 0)) for index in range(4)]
     assert judge(one) == Judgement(judged=True)
@@ -276,7 +311,7 @@ def test_waiters_at_full_utilisation_are_not_accused_and_do_not_hide_who_is(size
 
 
 def test_utilisation_alone_changes_nothing():
-    """A card at half the others' utilisation, or twice it, does the same work in the same time."""
+    """A GPU at half the others' utilisation, or twice it, does the same work in the same time."""
     for resident in (0.5, 0.8, 1.0):
         assert judge([member(0, resident=resident), *[member(i, resident=0.7) for i in (1, 2, 3)]]).suspects == {}
 
@@ -301,26 +336,29 @@ def test_an_idle_group_is_not_judged(make):
 @pytest.mark.parametrize("make", [member, blind])
 @pytest.mark.parametrize("reason", ["sw_power_cap", "sw_thermal_slowdown", "hw_power_brake_slowdown"])
 def test_cards_that_are_all_held_alike_have_no_straggler(reason, make):
-    held = [make(i, clock=(1.5 + 0.01 * i) * GIGA, events=event(reason), power_share=1.0) for i in range(8)]
+    held = [make(i, clock=(1.5 + 0.01 * i) * GIGA, events=event(reason), power_ratio=1.0) for i in range(8)]
     assert judge(held) == Judgement(judged=True)
 
 
 @pytest.mark.parametrize("make", [member, blind])
 def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(make):
-    capped = make(0, events=event("sw_power_cap"), power_share=1.0, clock=1.93 * GIGA)
+    capped = make(0, events=event("sw_power_cap"), power_ratio=1.0, clock=1.93 * GIGA)
     assert judge(group(capped, make=make)) == Judgement(judged=True)
 
 
-def test_without_work_measured_a_pair_needs_a_clock_that_is_lower_by_more_than_in_a_larger_group():
-    nearly = slow(0, make=blind, clock=1.98 * GIGA / 1.19, events=event("sw_thermal_slowdown"))
-    assert causes(judge(group(nearly, make=blind))) == {FIRST: Cause.THERMAL}
-    assert judge(group(nearly, size=2, make=blind)) == Judgement(judged=True)
-    fifth = slow(0, make=blind, clock=1.98 * GIGA * 0.8, events=event("sw_thermal_slowdown"))
-    assert causes(judge(group(fifth, size=2, make=blind))) == {FIRST: Cause.THERMAL}
+@pytest.mark.parametrize(
+    ("ratio", "hot", "found"),
+    [(1.19, (0,), {FIRST: Cause.THERMAL}), (1.07, (0,), {}), (1.19, (0, 1), {}), (1.25, (0, 1), {FIRST: Cause.THERMAL})],
+)
+def test_without_work_measured_a_pair_takes_an_event_on_one_gpu_only_or_a_far_lower_clock(ratio, hot, found):
+    clocks = (1.98 * GIGA / ratio, 1.98 * GIGA)
+    events = [event("sw_thermal_slowdown") if index in hot else CALM for index in (0, 1)]
+    pair = [blind(index, clock=clock, events=events[index]) for index, clock in enumerate(clocks)]
+    assert causes(judge(pair)) == found
 
 
 def test_without_work_measured_clocks_that_scatter_protect_a_card_that_is_only_a_little_lower():
-    held = {"events": event("sw_power_cap"), "power_share": 1.0}
+    held = {"events": event("sw_power_cap"), "power_ratio": 1.0}
     scattered = [blind(i, clock=clock * GIGA, **held) for i, clock in enumerate((1.80, 1.74, 1.66, 1.60))]
     assert judge([blind(9, clock=1.52 * GIGA, **held), *scattered]) == Judgement(judged=True)
     much = blind(9, clock=1.1 * GIGA, **held)
@@ -342,7 +380,7 @@ def test_without_work_measured_a_clock_that_is_a_little_lower_or_idle_accuses_no
 
 
 def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_cards():
-    """98 % utilisation on the first card, 48 % on the last, and the first is hot from all that."""
+    """98 % utilisation on the first GPU, 48 % on the last, and the first is hot from all that."""
     shares = (0.98, 0.9, 0.83, 0.76, 0.69, 0.62, 0.55, 0.48)
     skewed = [member(i, busy=0.8 * s, dram=0.6 * s, tensor=0.2 * s, resident=s) for i, s in enumerate(shares)]
     assert judge(skewed).suspects == {}
@@ -387,26 +425,26 @@ def test_scatter_among_the_others_protects_a_card_that_is_only_a_little_worse():
     "lost", ["dram", "tensor", "resident", "margin", "memory_free", "pcie_capacity", "processes"]
 )
 def test_a_signal_that_nobody_has_is_not_needed(lost):
-    cards = group(slow(0, events=event("sw_thermal_slowdown")))
-    found = judge([replace(one, **{lost: None}) for one in cards])
+    gpus = group(slow(0, events=event("sw_thermal_slowdown")))
+    found = judge([replace(one, **{lost: None}) for one in gpus])
     assert causes(found) == {FIRST: Cause.THERMAL}
 
 
 def test_a_card_whose_work_was_not_read_is_left_out_of_the_comparison():
-    cards = group(slow(0, events=event("sw_thermal_slowdown")))
-    assert causes(judge([*cards, blind(9)])) == {FIRST: Cause.THERMAL}
+    gpus = group(slow(0, events=event("sw_thermal_slowdown")))
+    assert causes(judge([*gpus, blind(9)])) == {FIRST: Cause.THERMAL}
 
 
 def test_without_work_and_clocks_nothing_is_judged():
     assert judge([blind(index, clock=None) for index in range(4)]) == Judgement()
-    assert judge([CardEvidence(uuid=str(index)) for index in range(4)]) == Judgement()
+    assert judge([GpuEvidence(uuid=str(index)) for index in range(4)]) == Judgement()
 
 
 # ── Properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 SHARES = st.none() | st.floats(0.0, 1.0)
 ANY = st.builds(
-    CardEvidence,
+    GpuEvidence,
     uuid=st.uuids().map(str),
     busy=SHARES,
     dram=SHARES,
@@ -415,7 +453,7 @@ ANY = st.builds(
     memory_activity=SHARES,
     clock=st.none() | st.floats(1e6, 3e9),
     clock_max=st.none() | st.floats(1e6, 3e9),
-    power_share=st.none() | st.floats(0.0, 2.0),
+    power_ratio=st.none() | st.floats(0.0, 2.0),
     margin=st.none() | st.floats(-20.0, 80.0),
     events=st.dictionaries(st.sampled_from(sorted(CALM)), st.booleans()),
     memory_free=SHARES,
@@ -424,28 +462,28 @@ ANY = st.builds(
     nvlinks=st.none() | st.integers(0, 18),
     nvlinks_down=st.integers(0, 18),
     nvlink_rate=st.none() | st.floats(0.0, 1e13),
-    nvlink_error_rate=st.none() | st.floats(0.0, 1e6),
+    nvlink_recovery_rate=st.none() | st.floats(0.0, 1e6),
     processes=st.none() | st.frozensets(st.integers(1, 9), max_size=4),
     replicas=st.integers(1, 3),
 )
 
 
 @given(st.lists(ANY, max_size=8, unique_by=lambda one: one.uuid), st.randoms())
-def test_whatever_was_read_the_judgement_is_finite_and_does_not_depend_on_the_order(cards, chance):
-    found = judge(cards)
-    assert found.suspects.keys() <= {one.uuid for one in cards}
+def test_whatever_was_read_the_judgement_is_finite_and_does_not_depend_on_the_order(gpus, chance):
+    found = judge(gpus)
+    assert found.suspects.keys() <= {one.uuid for one in gpus}
     assert found.judged or not found.suspects
     for suspicion in found.suspects.values():
         assert suspicion.slowdown is None or (math.isfinite(suspicion.slowdown) and suspicion.slowdown >= LINK_COST)
-    mixed = list(cards)
+    mixed = list(gpus)
     chance.shuffle(mixed)
     assert judge(mixed) == found
 
 
 @given(st.floats(0.3, 1.15), st.floats(0.3, 1.9), st.integers(3, 8))
 def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdown(busy, dram, size):
-    cards = group(slow(0, events=event("sw_thermal_slowdown")), size=size)
-    scaled = [replace(one, busy=one.busy * busy, dram=one.dram * dram) for one in cards]
+    gpus = group(slow(0, events=event("sw_thermal_slowdown")), size=size)
+    scaled = [replace(one, busy=one.busy * busy, dram=one.dram * dram) for one in gpus]
     found = judge(scaled)
     assert causes(found) == {FIRST: Cause.THERMAL}
     assert found.suspects[FIRST].slowdown == pytest.approx(1.2)
@@ -454,8 +492,8 @@ def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdow
 @given(st.lists(st.floats(0.98, 1.02), min_size=2, max_size=8), st.data())
 def test_cards_that_scatter_by_little_are_never_accused(noise, data):
     events = st.sampled_from(sorted(CALM)).map(event)
-    cards = [
+    gpus = [
         member(i, busy=0.7 * n, dram=0.5 * n, clock=1.9 * GIGA * n, events=data.draw(events))
         for i, n in enumerate(noise)
     ]
-    assert judge(cards) == Judgement(judged=True)
+    assert judge(gpus) == Judgement(judged=True)

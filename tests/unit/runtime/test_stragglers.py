@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from exporter.derive.card_evidence import collect_evidence, sample_counters
+from exporter.derive.straggler_evidence import collect_evidence, sample_counters
 from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missing, Signal
 from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerTracker
 from tests.support.builders import card
@@ -27,7 +27,7 @@ def reading(at=1000.0, signals=None, **more):
 
 def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
     first = reading(
-        1000.0, {Signal.PCIE_TRANSMIT: 1e9, Signal.PCIE_RECEIVE: 0.0}, nvlink_errors={"replay": 5.0, "crc": 1.0}
+        1000.0, {Signal.PCIE_TRANSMIT: 1e9, Signal.PCIE_RECEIVE: 0.0}, nvlink_errors={"recovery": 5.0, "crc": 1.0}
     )
     second = reading(
         1002.0,
@@ -43,15 +43,15 @@ def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
             Signal.POWER: 350.0,
             Signal.POWER_LIMIT: 700.0,
         },
-        nvlink_errors={"replay": 8.0, "crc": 2.0},
+        nvlink_errors={"recovery": 8.0, "crc": 90.0},
         nvlink_up={0: True, 1: False, 2: True},
         processes=(CardProcess(pid=7),),
     )
     found = collect_evidence(
         "GPU-1", second, sample_counters(second, sample_counters(first)), sample_counters(first), 2
     )
-    assert (found.busy, found.power_share, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
-    assert (found.pcie_rate, found.nvlink_error_rate) == (2e9, 2.0)
+    assert (found.busy, found.power_ratio, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
+    assert (found.pcie_rate, found.nvlink_recovery_rate) == (2e9, 1.5)
     assert found.memory_free == pytest.approx(0.15)
     assert found.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
     assert found.processes == frozenset({7})
@@ -60,28 +60,37 @@ def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
 
 
 def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
-    now = reading(1002.0, {Signal.PCIE_TRANSMIT: 5e9}, nvlink_errors={"replay": 1.0})
+    now = reading(1002.0, {Signal.PCIE_TRANSMIT: 5e9}, nvlink_errors={"recovery": 1.0})
     for before in (
-        reading(1000.0, {Signal.PCIE_TRANSMIT: 9e9}, nvlink_errors={"replay": 5.0}),
-        reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
-        reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"replay": 0.0}),
+        reading(1000.0, {Signal.PCIE_TRANSMIT: 9e9}, nvlink_errors={"recovery": 5.0}),
+        reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"recovery": 0.0}),
+        reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"recovery": 0.0}),
     ):
         found = collect_evidence("GPU-1", now, sample_counters(now, sample_counters(before)), sample_counters(before))
-        assert (found.pcie_rate, found.nvlink_error_rate) == (None, None)
+        assert (found.pcie_rate, found.nvlink_recovery_rate) == (None, None)
     assert collect_evidence("GPU-1", now, sample_counters(now), None).pcie_rate is None
 
 
-def test_errors_that_are_read_seldom_have_the_rate_between_two_reads_until_the_next():
+def test_errors_that_a_link_corrects_by_itself_are_no_recoveries_and_those_of_nvlink_5_are():
+    first, second = (reading(at, nvlink_errors={"replay": at, "crc": at}) for at in (1000.0, 1001.0))
+    before = sample_counters(first)
+    assert collect_evidence("GPU-1", second, sample_counters(second, before), before).nvlink_recovery_rate is None
+    newer = [reading(at, nvlink_errors={"recovery_event": 3.0 * at, "recovery_failed": at}) for at in (1000.0, 1001.0)]
+    before = sample_counters(newer[0])
+    assert collect_evidence("GPU-1", newer[1], sample_counters(newer[1], before), before).nvlink_recovery_rate == 3.0
+
+
+def test_recoveries_that_are_read_seldom_have_the_rate_between_two_reads_until_the_next():
     before, rates = None, []
     for second in range(45):
         errors = {0: 7.0, 1: 7.0, 2: 407.0, 3: 1407.0, 4: 1407.0}[second // 10]
-        read = reading(1000.0 + second, nvlink_errors={"replay": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
+        read = reading(1000.0 + second, nvlink_errors={"recovery": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
         now = sample_counters(read, before)
-        rates.append(collect_evidence("GPU-1", read, now, before).nvlink_error_rate)
+        rates.append(collect_evidence("GPU-1", read, now, before).nvlink_recovery_rate)
         before = now
     assert rates == [None] * 10 + [0.0] * 10 + [40.0] * 10 + [100.0] * 10 + [0.0] * 5
     unread = reading(1045.0)
-    assert collect_evidence("GPU-1", unread, sample_counters(unread, before), before).nvlink_error_rate is None
+    assert collect_evidence("GPU-1", unread, sample_counters(unread, before), before).nvlink_recovery_rate is None
 
 
 def test_links_that_were_not_read_are_neither_active_nor_down():
@@ -122,7 +131,7 @@ def test_values_that_cannot_be_are_not_evidence(value):
     found = collect_evidence("GPU-1", odd, sample_counters(odd), None)
     shares = (found.busy, found.dram, found.tensor, found.resident, found.memory_activity)
     assert shares == (None,) * 5
-    numbers = [found.clock, found.power_share, found.margin, found.memory_free, found.pcie_capacity]
+    numbers = [found.clock, found.power_ratio, found.margin, found.memory_free, found.pcie_capacity]
     assert all(number is None or math.isfinite(number) for number in numbers)
 
 
@@ -219,7 +228,7 @@ def linked(node, second, **third):
     for index, one in enumerate(node.cards(WELL)):
         shown = {
             "nvlink_up": dict.fromkeys(range(18), True),
-            "nvlink_errors": {"replay": 0.0},
+            "nvlink_errors": {"recovery": 0.0},
             "nvlink_errors_at": node.at - second % 10,
             "traffic": {("nvlink", "transmit"): 5e9, ("nvlink", "receive"): 5e9},
         }
@@ -227,11 +236,11 @@ def linked(node, second, **third):
     return cards
 
 
-def test_errors_on_links_that_go_on_make_a_verdict_although_they_are_read_every_tenth_time_only():
+def test_links_that_recover_again_and_again_make_a_verdict_although_they_are_read_every_tenth_time_only():
     node, found = Node(), []
     for second in range(60):
         node.at += 1.0
-        cards = linked(node, second, nvlink_errors={"replay": 4000.0 * (second // 10)})
+        cards = linked(node, second, nvlink_errors={"recovery": 4000.0 * (second // 10)})
         found.append([(one.uuid, one.cause) for one in node.watch.update(cards, node.assignments).found])
     assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
 
