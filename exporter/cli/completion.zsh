@@ -11,7 +11,7 @@
 _shtab_shardwatch_commands() {
   local _commands=(
     alerts:'write the Prometheus alert rules and the Alertmanager configuration'
-    check:'say what is wrong on one or many nodes, with evidence and what to do'
+    check:'diagnose one or many nodes: what is wrong, the evidence, and what to do'
     check-config:'print every problem of a configuration with its path and line'
     completion:'print a script that completes the command line in bash, zsh or fish'
     config:'print an example, the JSON Schema or the reference of the configuration'
@@ -50,7 +50,7 @@ _shtab_shardwatch_check_options=(
   "--json[print JSON]"
   {--language,--lang}"[language (default en)]:lang:(en zh)"
   "--timeout[for each node (default 5)]:SECONDS:"
-  "--fail-on[least severity that fails (default warning)]:fail_on:(warning critical)"
+  "--fail-on[lowest severity that fails (default warning)]:fail_on:(warning critical)"
   "(*)::HOST\:PORT or URL of a daemon (default\: this node):"
 )
 

@@ -140,7 +140,7 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=("warning", "critical"),
         default="warning",
-        help="least severity that fails (default %(default)s)",
+        help="lowest severity that fails (default %(default)s)",
     )
 
 

@@ -113,7 +113,7 @@ ONCE = CommandHelp(
 )
 
 DIAGNOSE = CommandHelp(
-    summary="say what is wrong on one or many nodes, with evidence and what to do",
+    summary="diagnose one or many nodes: what is wrong, the evidence, and what to do",
     description=(
         "Ask the daemons at the given addresses what they found, and print it in order of urgency: what users feel "
         "first, its causes under it.  Without an address the daemon on this node is asked; where none runs, the node "

@@ -74,31 +74,36 @@ def read_document(text: str) -> tuple[Node, list[Problem]]:
     bound, the tree is empty.
     """
     empty = Node(line=1, value={})
+    root, problems = read_root(text)
+    if root is not None and isinstance(root.value, Mapping):
+        return root, problems
+    if root is not None and root.value is not None:
+        message = "the top level must be a mapping of keys, such as 'listen: 0.0.0.0:9853'"
+        problems.append(Problem("", message, root.line))
+    return empty, problems
+
+
+def read_root(text: str, max_nodes: int = MAX_NODES) -> tuple[Node | None, list[Problem]]:
+    """Read one YAML document whatever its top level; None if there is none, or a problem ended the reading."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        return empty, [Problem("", "is not UTF-8 text; save it as UTF-8", line)]
+        return None, [Problem("", "is not UTF-8 text; save it as UTF-8", line)]
     if size > MAX_BYTES:
-        return empty, [Problem("", TOO_LARGE)]
+        return None, [Problem("", TOO_LARGE)]
     import yaml  # noqa: PLC0415 - 11 ms and 2 MiB that a daemon without a configuration file does not pay
 
-    builder = _Builder()
+    builder = _Builder(max_nodes)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     events: Any = yaml.parse(text, Loader=loader)
     try:
         with closing(events):
-            root = builder.document(events)
+            return builder.document(events), builder.problems
     except _Abandoned as abandoned:
-        return empty, [*builder.problems, abandoned.problem]
+        return None, [*builder.problems, abandoned.problem]
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        return empty, [*builder.problems, _syntax_problem(error, text)]
-    if root is not None and isinstance(root.value, Mapping):
-        return root, builder.problems
-    if root is not None and root.value is not None:
-        message = "the top level must be a mapping of keys, such as 'listen: 0.0.0.0:9853'"
-        builder.problems.append(Problem("", message, root.line))
-    return empty, builder.problems
+        return None, [*builder.problems, _syntax_problem(error, text)]
 
 
 class _Abandoned(Exception):  # noqa: N818 - has the one problem that ends the reading
@@ -110,8 +115,9 @@ class _Abandoned(Exception):  # noqa: N818 - has the one problem that ends the r
 class _Builder:
     """Builds nodes from a stream of parser events; has the anchors, the number of nodes and the problems."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int) -> None:
         self.problems: list[Problem] = []
+        self._max_nodes = max_nodes
         self._anchors: dict[str, Node] = {}
         self._count = 0
 
@@ -205,8 +211,8 @@ class _Builder:
 
     def _spend(self, event: yaml.NodeEvent, path: str, nodes: int, depth: int) -> None:
         self._count += nodes
-        if self._count > MAX_NODES:
-            message = f"has more than {MAX_NODES} values, aliases counted at each use"
+        if self._count > self._max_nodes:
+            message = f"has more than {self._max_nodes} values, aliases counted at each use"
             raise _Abandoned(Problem("", message, _line(event)))
         if depth > MAX_DEPTH:
             top = path.partition(".")[0].partition("[")[0]  # fifty steps would not help
@@ -235,16 +241,16 @@ def _line(event: yaml.Event) -> int:
 
 def _syntax_problem(error: Exception, text: str) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "an invalid character or number"
+    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "an invalid character or number"
     # A parser quotes characters and the names of its tokens ('<block end>'), which help; the rest is the file's.
-    said = _QUOTED.sub(lambda quoted: quoted[0] if re.fullmatch("<[a-z ]+>", quoted[1]) else "'…'", str(said))
+    message = _QUOTED.sub(lambda quoted: quoted[0] if re.fullmatch("<[a-z ]+>", quoted[1]) else "'…'", str(message))
     if mark is None:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
-        return Problem("", f"is not YAML: {said}", line)
+        return Problem("", f"is not YAML: {message}", line)
     rows = text.splitlines()
     row = rows[mark.line] if mark.line < len(rows) else ""
-    return Problem("", f"is not YAML: {said}{_syntax_hint(row)}", mark.line + 1)
+    return Problem("", f"is not YAML: {message}{_syntax_hint(row)}", mark.line + 1)
 
 
 def _syntax_hint(row: str) -> str:

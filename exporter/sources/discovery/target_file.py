@@ -10,15 +10,14 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from contextlib import closing
 from typing import Any
 
+from exporter.config.document import Node, read_root
 from exporter.errors import SourceError
 from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, engine_at
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 50_000  # commas and brackets: a list of empty lists takes sixty times its size in memory
-_MAX_DEPTH = 8  # a target stands on the third level
 
 _Stamp = tuple[int, int, int, int, int]
 
@@ -119,42 +118,20 @@ def _number(text: str) -> str | None:
 
 
 def _parse_yaml(text: str) -> object:
-    import yaml  # noqa: PLC0415 - 11 ms and 2 MiB that only those pay who write YAML
-
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    events: Any = yaml.parse(text, Loader=loader)
-    try:
-        with closing(events):
-            return _first_document(events)
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
-        raise Unusable("malformed", "is not YAML, or half of it; the last good list goes on") from None
+    root, problems = read_root(text, MAX_VALUES)
+    if root is None or problems:
+        what = problems[0] if problems else "holds no document"
+        raise Unusable("malformed", f"{what}; the last good list goes on")
+    return _text_of(root)
 
 
-def _first_document(events: Any) -> object:
-    """Build lists, mappings and text from parser events, without recursion; anchors and tags are not read."""
-    import yaml  # noqa: PLC0415 - as above
-
-    stack: list[tuple[bool, list[object]]] = [(False, [])]
-    for count, event in enumerate(events):
-        if count > MAX_VALUES or len(stack) > _MAX_DEPTH:
-            raise Unusable("too_large", "holds too much, or is nested too deep; the last good list goes on")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
-            raise Unusable("malformed", "holds a YAML alias or tag, which are not read; the last good list goes on")
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            stack.append((isinstance(event, yaml.MappingStartEvent), []))
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            mapping, values = stack.pop()
-            stack[-1][1].append(_mapping(values) if mapping else values)
-        elif isinstance(event, yaml.ScalarEvent):
-            stack[-1][1].append(event.value)
-        elif isinstance(event, yaml.DocumentEndEvent):
-            break
-    return stack[0][1][0] if stack[0][1] else None
-
-
-def _mapping(values: list[object]) -> Mapping[object, object]:
-    pairs = zip(values[::2], values[1::2], strict=True)
-    return {key: value for key, value in pairs if isinstance(key, str)}
+def _text_of(node: Node) -> object:
+    """Return lists, mappings and text: numbers and words such as ``null`` have no meaning here."""
+    if isinstance(node.value, tuple):
+        return [_text_of(child) for child in node.value]
+    if isinstance(node.value, Mapping):
+        return {key: _text_of(child) for key, child in node.value.items()}
+    return node.text
 
 
 def targets_of(document: object) -> tuple[list[DiscoveredEngine], int]:

@@ -122,7 +122,10 @@ def test_a_bad_file_keeps_the_last_good_list_and_is_judged_once(tmp_path, text, 
 
 BAD_YAML = {
     "half": "- targets: ['b:",
-    "alias": "- targets: &a [x:1]\n- targets: *a",
+    "alias of nothing": "- targets: *a",
+    "alias bomb": "- &a [x:1, x:1, x:1, x:1]\n"
+    + "".join(f"- &{new} [{', '.join([f'*{old}'] * 40)}]\n" for old, new in zip("abcd", "bcde", strict=True)),
+    "key twice": "- targets: [a:1]\n  targets: [b:1]",
     "tag": "- !!python/object/apply:os.system ['true']",
     "deep": "[" * 2000,
     "deep blocks": "".join(f"{' ' * n}- \n" for n in range(200)),
@@ -205,6 +208,22 @@ def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
     assert seen.problem is None
     assert (seen.engines[1].name, seen.engines[1].kind) == ("", "")
     assert "s3cret" not in repr(seen)
+
+
+def test_a_yaml_list_may_share_its_labels_through_an_alias_as_prometheus_allows(tmp_path):
+    path = tmp_path / "a.yml"
+    write(path, "- targets: ['a:1']\n  labels: &team {engine: vllm}\n- targets: ['b:1']\n  labels: *team\n")
+    seen = FileSd([str(path)]).refresh()
+    assert [(engine.url, engine.kind) for engine in seen.engines] == [
+        ("http://a:1/metrics", "vllm"),
+        ("http://b:1/metrics", "vllm"),
+    ]
+
+
+def test_a_bad_yaml_list_names_its_line_and_shows_nothing_of_it(tmp_path):
+    write(tmp_path / "a.yml", "- targets: ['a:1']\n  labels: {token: 's3cret\n")
+    problem = str(FileSd([str(tmp_path / "a.yml")]).refresh().problem)
+    assert "line 3: is not YAML" in problem and "s3cret" not in problem
 
 
 def test_only_so_many_targets_and_files_are_read(tmp_path):
