@@ -14,13 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from exporter.cli import streams
+from exporter.cli.exit_codes import OK, UNKNOWN
 from exporter.cli.setup import read_settings
 from exporter.errors import ShardwatchError, SourceError
 from exporter.model.finding import Severity, VerdictState
 from exporter.model.text import Language, Text
 from exporter.render import api
 
-OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3  # also what Nagios, Icinga and Slurm's health check expect
+WARNING, CRITICAL = 1, 2  # with OK and UNKNOWN the codes that Nagios, Icinga and Slurm's health check expect
 DEFAULT = "http://127.0.0.1:9853"
 OWN_LOOK_SECONDS = 8.0  # several readings of a second, so that rates and progress can be judged
 _AT_ONCE = 32  # nodes that are asked at the same time
@@ -30,6 +31,11 @@ _WORDS = {
     WARNING: Text("WARNING", "警告"),
     UNKNOWN: Text("UNKNOWN", "未知"),
     OK: Text("OK", "正常"),
+}
+_SEVERITIES = {
+    Severity.CRITICAL.value: _WORDS[CRITICAL],
+    Severity.WARNING.value: _WORDS[WARNING],
+    Severity.INFO.value: Text("INFO", "提示"),
 }
 _COLOURS = {CRITICAL: "31;1", WARNING: "33;1", UNKNOWN: "35;1", OK: "32"}
 _GIB = 2**30
@@ -163,23 +169,33 @@ def _finding_lines(
     finding: api.FindingDocument, language: Language, paint: Callable[[int, str], str], indent: str
 ) -> Iterator[str]:
     code = _CODE.get(finding.severity, OK)
-    yield f"{indent}{paint(code, finding.severity.upper())} {clean(finding.summary)}"
+    word = _SEVERITIES.get(finding.severity, Text(finding.severity, finding.severity)).in_(language)
+    yield f"{indent}{paint(code, word)} {clean(finding.summary)}"
     inner = indent + "    "
-    for cause in finding.causes:
-        yield f"{inner}{Text('cause', '原因').in_(language)}: {clean(cause.summary)}"
-        if cause.evidence:
-            yield f"{inner}  {_evidence(cause)}"
-        for deeper in cause.causes:
-            yield f"{inner}  {Text('because', '因为').in_(language)}: {clean(deeper.summary)}"
+    yield from _cause_lines(finding, language, inner)
     if finding.evidence:
         yield f"{inner}{Text('evidence', '依据').in_(language)}: {_evidence(finding)}"
-    actions = dict.fromkeys([finding.action, *(cause.action for cause in finding.causes)])
-    yield f"{inner}{Text('do', '处理').in_(language)}: {' '.join(map(clean, actions))}"
+    heading = Text("do", "处理").in_(language)
+    if len(finding.steps) == 1:
+        yield f"{inner}{heading}: {clean(finding.steps[0])}"
+    else:
+        yield f"{inner}{heading}:"
+        yield from (f"{inner}  {number}. {clean(step)}" for number, step in enumerate(finding.steps, 1))
     yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {finding.runbook}"
 
 
+def _cause_lines(finding: api.FindingDocument, language: Language, indent: str) -> Iterator[str]:
+    for cause in finding.causes:
+        yield f"{indent}{Text('cause', '原因').in_(language)}: {clean(cause.summary)}"
+        if cause.evidence:
+            yield f"{indent}  {_evidence(cause)}"
+        yield from _cause_lines(cause, language, indent + "  ")
+
+
 def _evidence(finding: api.FindingDocument) -> str:
-    return "  ".join(f"{clean(evidence.name)} {_value(evidence)}" for evidence in finding.evidence[:12])
+    return "  ".join(
+        f"{clean(evidence.label or evidence.name)} {_value(evidence)}" for evidence in finding.evidence[:12]
+    )
 
 
 def _value(evidence: api.EvidenceDocument) -> str:

@@ -1,6 +1,6 @@
 """The command line: arguments to a command, and its exit code.
 
-Exit codes: 0 stopped cleanly, 1 failed, 2 invalid usage or configuration.
+Exit codes: 0 stopped cleanly, 1 failed, 2 invalid usage or configuration; those of ``check`` are its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from exporter.cli import signals, streams
-from exporter.cli.exit_codes import BAD_USAGE, FAILED
+from exporter.cli.exit_codes import BAD_USAGE, FAILED, UNKNOWN
 from exporter.cli.parser import COMMANDS, parser
 from exporter.config.suggest import did_you_mean, nearest
 from exporter.errors import SettingsError, ShardwatchError, ThreadLimitError
@@ -27,21 +27,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signals.install_early_handlers(words)
     streams.ensure_fds_open()
+    if list(words[:1]) == ["check"]:
+        return _as_plugin(words)
+    return _guarded(words)
+
+
+def _as_plugin(words: Sequence[str]) -> int:
+    """Run ``check``; whatever keeps it from judging is unknown, never a warning or critical."""
+    try:
+        return _guarded(words, failed=UNKNOWN, bad_usage=UNKNOWN)
+    except SystemExit as ended:
+        raise SystemExit(UNKNOWN if ended.code else ended.code) from None
+
+
+def _guarded(words: Sequence[str], failed: int = FAILED, bad_usage: int = BAD_USAGE) -> int:
     try:
         return _main(words)
     except SettingsError as error:
         print(f"shardwatch: {error}", file=sys.stderr)
-        return BAD_USAGE
+        return bad_usage
     except ThreadLimitError:
         hint = "raise the limit of processes (ulimit -u, TasksMax, the pids limit of the container)"
         print(f"shardwatch: no more threads can be started; {hint}", file=sys.stderr)
-        return FAILED
+        return failed
     except ShardwatchError as error:
         print(f"shardwatch: {error}", file=sys.stderr)
-        return FAILED
+        return failed
     except KeyboardInterrupt:
         print("shardwatch: interrupted", file=sys.stderr)
-        return FAILED
+        return failed
 
 
 def _main(words: Sequence[str]) -> int:

@@ -129,8 +129,8 @@ DIAGNOSE = CommandHelp(
     exit_codes=(
         ("0", "well"),
         ("1", "a warning"),
-        ("2", "critical; also bad usage"),
-        ("3", "unknown: a node does not answer, or nothing could be read"),
+        ("2", "critical"),
+        ("3", "unknown: a node does not answer, nothing could be read, or invalid usage"),
     ),
 )
 

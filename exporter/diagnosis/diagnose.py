@@ -108,7 +108,7 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
                 "The last reload of the configuration was refused; the old one is in effect",
                 "最近一次重新加载配置被拒绝；旧配置仍在生效",
             ),
-            action=Text("Run shardwatch check-config FILE.", "运行 shardwatch check-config FILE。"),
+            actions=(Text("Run shardwatch check-config FILE.", "运行 shardwatch check-config FILE。"),),
         )
     for status in snapshot.sources:
         kind, _, _ = status.source.partition(":")
@@ -126,5 +126,5 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
                 f"{status.source} cannot be read: {status.reason}", f"无法读取 {status.source}：{status.reason}"
             ),
             evidence=(Evidence("reason", status.reason),),
-            action=Text("See docs/troubleshooting.md.", "参见 docs/troubleshooting.md。"),
+            actions=(Text("See docs/troubleshooting.md.", "参见 docs/troubleshooting.md。"),),
         )

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.view import View, measured, median, signal
+from exporter.diagnosis.xid_meanings import meaning
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
@@ -22,41 +23,53 @@ class _Words(Struct, frozen=True, kw_only=True):
 
     id: str
     summary: Text
-    action: Text
+    actions: tuple[Text, ...]
 
 
+_DRAIN_NODE = Text(
+    "Drain the node: cordon it, end the processes on its GPUs.", "排空节点：禁止调度，结束其 GPU 上的进程。"
+)
+_DRAIN = Text(
+    "Drain the GPU: let its replica finish, then end its processes.", "排空该 GPU：等副本处理完后结束其进程。"
+)
+_RESET = Text("Run nvidia-smi --gpu-reset -i GPU.", "执行 nvidia-smi --gpu-reset -i GPU。")
 _OUT_OF_SERVICE = {
     "lost": _Words(
         id="GpuLost",
         summary=Text(" is lost", " 掉卡"),
-        action=Text("Drain the node and reboot it.", "排空节点并重启。"),
+        actions=(
+            _DRAIN_NODE,
+            Text("Reboot the node; power-cycle it if the GPU stays lost.", "重启节点；若 GPU 仍缺失则断电冷启动。"),
+        ),
     ),
     "reset_required": _Words(
-        id="GpuRecoveryNeeded",
-        summary=Text(" needs a reset", " 需要复位"),
-        action=Text(
-            "End the processes on it and run nvidia-smi --gpu-reset.", "结束其上的进程并执行 nvidia-smi --gpu-reset。"
-        ),
+        id="GpuRecoveryNeeded", summary=Text(" needs a reset", " 需要复位"), actions=(_DRAIN, _RESET)
     ),
     "hung": _Words(
         id="SourceHung",
         summary=Text(": a driver call does not return", "：驱动调用没有返回"),
-        action=Text(
-            "Check the kernel log; if the call does not return within minutes, drain the node and reboot it.",
-            "查看内核日志；若数分钟内仍未返回，请排空节点并重启。",
+        actions=(
+            Text("Check the kernel log: dmesg -T | grep -i nvrm.", "查看内核日志：dmesg -T | grep -i nvrm。"),
+            Text(
+                "If the call does not return within minutes, drain the node and reboot it.",
+                "若数分钟内仍未返回，排空节点并重启。",
+            ),
         ),
     ),
 }
 _RESETS = {
-    Class.RESET_CARD: (
-        "GpuXidResetGpu",
-        Severity.WARNING,
-        Text("Drain it, then reset the GPU.", "先排空，然后复位显卡。"),
+    Class.RESET_CARD: _Words(
+        id="GpuXidResetGpu",
+        summary=Text(" needs a reset after XID ", " 需要复位，因为 XID "),
+        actions=(_DRAIN, _RESET),
     ),
-    Class.RESET_NODE: (
-        "GpuXidResetNode",
-        Severity.CRITICAL,
-        Text("Drain it, then reboot the node.", "先排空，然后重启节点。"),
+    Class.RESET_NODE: _Words(
+        id="GpuXidResetNode",
+        summary=Text(" needs a reboot of the node after XID ", " 需要重启节点，因为 XID "),
+        actions=(
+            _DRAIN_NODE,
+            Text("Reboot the node: a reset of the GPU will not do.", "重启节点：仅复位 GPU 无效。"),
+        ),
     ),
 }
 
@@ -86,33 +99,34 @@ def _where(card: CardState) -> tuple[Evidence, ...]:
 def _health(view: View, card: CardState) -> Iterator[Finding]:
     xids = view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS)
     known = [describe(events.xid) for events in xids if events.xid is not None]
-    evidence = (*_where(card), *(Evidence("xid", f"{xid.code} ({xid.meaning})") for xid in known))
+    evidence = (*_where(card), *(Evidence("xid", _xid(xid)) for xid in known))
     if card.status.reason in _OUT_OF_SERVICE:
         yield _out_of_service(view, card, known, evidence)
     elif card.reading is not None:
         yield from _reset_wanted(view, card, known, evidence)
 
 
+def _xid(xid: Xid) -> Text:
+    means = meaning(xid.code)
+    return Text(f"{xid.code} ({means.en})", f"{xid.code}（{means.zh}）")
+
+
 def _out_of_service(view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]) -> Finding:
     """Return the finding of a GPU that answers no more, or with errors only."""
     words, gpu, owner = _OUT_OF_SERVICE[card.status.reason], view.gpu(card), _owner(view, card)
-    action = words.action
+    actions = words.actions
     if card.status.reason == "lost" and any(xid.kind is Class.RESET_NODE for xid in known):
-        action = Text(
-            "Drain the node and reboot it: a reset will not do after this XID.",
-            "排空节点并重启：出现该 XID 后仅复位显卡无效。",
-        )
+        actions = _RESETS[Class.RESET_NODE].actions
     used = Text(f"; {owner} runs on it", f"；{owner} 正在使用它") if owner else Text("", "")
     return Finding(
         id=words.id,
         severity=Severity.CRITICAL if owner and words.id != "SourceHung" else Severity.WARNING,
         subject=gpu,
-        summary=Text(gpu.label + words.summary.en, gpu.label + words.summary.zh) + used,
+        summary=Text(gpu.label, gpu.label) + words.summary + used,
         evidence=evidence,
-        cause=Text(f"XID {known[0].code}: {known[0].meaning}", f"XID {known[0].code}：{known[0].meaning}")
-        if known
-        else None,
-        action=action,
+        cause=Text("XID ", "XID ") + _xid(known[0]) if known else None,
+        actions=actions,
+        relief=view.relief(owner),
         replica=owner,
     )
 
@@ -121,21 +135,19 @@ def _reset_wanted(
     view: View, card: CardState, known: Sequence[Xid], evidence: tuple[Evidence, ...]
 ) -> Iterator[Finding]:
     """Yield one finding for the newest XID after which a GPU that still answers needs a reset."""
-    gpu = view.gpu(card)
+    gpu, owner = view.gpu(card), _owner(view, card)
     for xid in known:
         if xid.kind in _RESETS:
-            name, severity, action = _RESETS[xid.kind]
+            words = _RESETS[xid.kind]
             yield Finding(
-                id=name,
-                severity=severity,
+                id=words.id,
+                severity=Severity.CRITICAL if xid.kind is Class.RESET_NODE else Severity.WARNING,
                 subject=gpu,
-                summary=Text(
-                    f"{gpu.label} reported XID {xid.code}: {xid.meaning}",
-                    f"{gpu.label} 报告了 XID {xid.code}：{xid.meaning}",
-                ),
+                summary=Text(gpu.label, gpu.label) + words.summary + _xid(xid),
                 evidence=evidence,
-                action=action,
-                replica=_owner(view, card),
+                actions=words.actions,
+                relief=view.relief(owner),
+                replica=owner,
             )
             return
 
@@ -154,7 +166,7 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
                 f"{gpu.label} 有无法替换的损坏显存行",
             ),
             evidence=_where(card),
-            action=Text("Drain the GPU and have it replaced.", "排空该显卡并更换。"),
+            actions=(_DRAIN, Text("Have the GPU replaced.", "更换该 GPU。")),
             replica=owner,
         )
     elif pending:
@@ -167,7 +179,7 @@ def _memory_errors(view: View, card: CardState) -> Iterator[Finding]:
                 f"{gpu.label} 将在下次复位时替换损坏的显存行",
             ),
             evidence=_where(card),
-            action=Text("Reset the GPU at the next opportunity.", "择机复位该显卡。"),
+            actions=(Text("Reset the GPU at the next opportunity.", "择机复位该 GPU。"),),
             replica=owner,
         )
 
@@ -187,9 +199,13 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
                 f"{gpu.label}：{health.nvlinks_down} 条 NVLink 断开",
             ),
             evidence=(Evidence("nvlinks_down", float(health.nvlinks_down)), *_where(card)),
-            action=Text(
-                "Look for XID 74 and at the fabric manager; reset the GPU when it is drained.",
-                "查看 XID 74 与 fabric manager；排空后复位显卡。",
+            actions=(
+                Text(
+                    "Check the kernel log for XID 74 and the fabric manager (systemctl status nvidia-fabricmanager).",
+                    "查看内核日志中的 XID 74 与 fabric manager（systemctl status nvidia-fabricmanager）。",
+                ),
+                _DRAIN,
+                _RESET,
             ),
             replica=owner,
         )
@@ -207,8 +223,9 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
                 f"{gpu.label}：负载下 PCIe 链路低于最佳速率{actual}",
             ),
             evidence=(*measured("pcie_generation", generation), *measured("pcie_width", width), *_where(card)),
-            action=Text(
-                "Reseat the GPU or its riser; look at the PCIe errors.", "重新插拔显卡或转接卡；检查 PCIe 错误。"
+            actions=(
+                Text("Check the PCIe errors (gpu_pcie_replays_total).", "检查 PCIe 错误（gpu_pcie_replays_total）。"),
+                _RESEAT,
             ),
             replica=owner,
         )
@@ -219,7 +236,7 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(f"{gpu.label}: NVSwitch fabric: {problem}", f"{gpu.label}：NVSwitch fabric：{problem}"),
             evidence=_where(card),
-            action=Text("Look at the fabric manager's log and restart it.", "查看并重启 fabric manager。"),
+            actions=(Text("Read the fabric manager's log and restart it.", "查看 fabric manager 日志并重启它。"),),
             replica=owner,
         )
         break
@@ -236,34 +253,44 @@ _WORDS = {
     Cause.MEMORY_PRESSURE: Text("memory nearly full", "显存将满"),
     Cause.UNKNOWN: Text("cause unknown", "原因未知"),
 }
-_ACTIONS = {
-    Cause.THERMAL: Text(
-        "Check fan and airflow; until then move load off {replica}.", "检查风扇与风道；在此之前将流量移出 {replica}。"
+_FAN = Text("Check fan, airflow and inlet temperature.", "检查风扇、风道与进风温度。")
+_POWER = Text("Check the power supplies of the chassis.", "检查机箱电源。")
+_RESEAT = Text("Reseat the GPU or its riser.", "重新插拔 GPU 或转接卡。")
+_OTHER_PROCESS = Text(
+    "Find the process that does not belong to the replica (nvidia-smi) and end or move it.",
+    "找到不属于该副本的进程（nvidia-smi），结束或迁走它。",
+)
+_SOLUTIONS = {
+    Cause.THERMAL: (_FAN,),
+    Cause.POWER_CAP: (
+        Text(
+            "Compare the power limits of the group (nvidia-smi -q -d POWER) and set them equal (nvidia-smi -pl).",
+            "对比同组 GPU 的功耗上限（nvidia-smi -q -d POWER）并设为一致（nvidia-smi -pl）。",
+        ),
     ),
-    Cause.POWER_CAP: Text(
-        "Compare the power limits of the group (nvidia-smi -q -d POWER).",
-        "对比同组显卡的功耗上限（nvidia-smi -q -d POWER）。",
+    Cause.POWER_BRAKE: (_POWER,),
+    Cause.CLOCK_LOCK: (
+        Text("Reset locked clocks: nvidia-smi --reset-gpu-clocks.", "解除锁频：nvidia-smi --reset-gpu-clocks。"),
     ),
-    Cause.POWER_BRAKE: Text("Check the power supplies of the chassis.", "检查机箱电源。"),
-    Cause.CLOCK_LOCK: Text(
-        "Reset locked clocks: nvidia-smi --reset-gpu-clocks.", "解除锁频：nvidia-smi --reset-gpu-clocks。"
+    Cause.OTHER_TENANT: (_OTHER_PROCESS,),
+    Cause.PCIE: (_RESEAT,),
+    Cause.NVLINK: (_DRAIN, _RESET),
+    Cause.MEMORY_PRESSURE: (_OTHER_PROCESS,),
+    Cause.UNKNOWN: (
+        Text(
+            "Compare clocks, power and processes with those of its peers: nvidia-smi -q -i GPU.",
+            "与同组 GPU 对比时钟、功耗与进程：nvidia-smi -q -i GPU。",
+        ),
     ),
-    Cause.OTHER_TENANT: Text(
-        "Find the other process (nvidia-smi) and move it.", "找到其他进程（nvidia-smi）并迁走。"
-    ),
-    Cause.PCIE: Text("Reseat the GPU or its riser.", "重新插拔显卡或转接卡。"),
-    Cause.NVLINK: Text("Drain {replica} and reset the GPU.", "排空 {replica} 并复位该显卡。"),
-    Cause.MEMORY_PRESSURE: Text("Find whose bytes fill it.", "查明是谁占满了显存。"),
-    Cause.UNKNOWN: Text("Compare it with its peers on the Node dashboard.", "在节点仪表板上与同组显卡对比。"),
 }
 
 
 def _straggler(view: View, card: CardState) -> Iterator[Finding]:
     found = view.stragglers.get(card.facts.uuid)
-    if found is None:
-        return
+    if found is None or (found.cause is Cause.MEMORY_PRESSURE and found.slowdown is None):
+        return  # a full GPU is a finding of its own; it slows the group only where that is measured
     gpu = view.gpu(card)
-    word, action = _WORDS[found.cause], _ACTIONS[found.cause]
+    word = _WORDS[found.cause]
     slower = f", {found.slowdown:.2f}x slower than its group" if found.slowdown is not None else ""
     slower_zh = f"，比同组慢 {found.slowdown:.2f} 倍" if found.slowdown is not None else ""
     yield Finding(
@@ -276,7 +303,8 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
         ),
         evidence=(*measured("slowdown", found.slowdown, "ratio"), *_conditions(view, card, found), *_where(card)),
         cause=word,
-        action=Text(action.en.format(replica=found.replica), action.zh.format(replica=found.replica)),
+        actions=_SOLUTIONS[found.cause],
+        relief=Text(f"Move load off {found.replica}.", f"减少发往 {found.replica} 的流量。"),
         replica=found.replica,
     )
 
@@ -317,7 +345,7 @@ def _clocks(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(f"{gpu.label} is under power brake{held}", f"{gpu.label} 处于供电制动状态{held}"),
             evidence=evidence,
-            action=Text("Check the power supplies of the chassis.", "检查机箱电源。"),
+            actions=(_POWER,),
             replica=owner,
         )
     if events.get("sw_thermal_slowdown") or events.get("hw_thermal_slowdown"):
@@ -327,7 +355,7 @@ def _clocks(view: View, card: CardState) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(f"{gpu.label} is thermally throttled{held}", f"{gpu.label} 因过热降频{held}"),
             evidence=evidence,
-            action=Text("Check fan, airflow and inlet temperature.", "检查风扇、风道与进风温度。"),
+            actions=(_FAN,),
             replica=owner,
         )
     elif margin is not None and margin < limit.TEMPERATURE_MARGIN_CELSIUS:
@@ -340,7 +368,7 @@ def _clocks(view: View, card: CardState) -> Iterator[Finding]:
                 f"{gpu.label} 距降频温度仅 {margin:.0f} °C",
             ),
             evidence=evidence,
-            action=Text("Check fan, airflow and inlet temperature.", "检查风扇、风道与进风温度。"),
+            actions=(_FAN,),
             replica=owner,
         )
 
@@ -374,18 +402,21 @@ def _memory(view: View, replica: str) -> Iterator[Finding]:
             subject=gpu,
             summary=Text(
                 f"{gpu.label} holds {(used - usual) / GIB:.1f} GiB more than its peers in {replica}{percent}",
-                f"{gpu.label} 比 {replica} 的同组显卡多占 {(used - usual) / GIB:.1f} GiB{percent_zh}",
+                f"{gpu.label} 比 {replica} 的同组 GPU 多占 {(used - usual) / GIB:.1f} GiB{percent_zh}",
             ),
             evidence=(
                 Evidence("memory_used", used, "bytes"),
                 Evidence("memory_used_of_peers", usual, "bytes"),
                 *measured("largest_process", largest or None, "bytes"),
-                Evidence("processes", float(len(held))),
+                *measured("processes", float(len(held)) or None),
                 *_where(card),
             ),
-            action=Text(
-                "Look for another process on it, then for a leak in one worker; lower --gpu-memory-utilization.",
-                "检查是否有其他进程，再检查某个 worker 是否泄漏；调低 --gpu-memory-utilization。",
+            actions=(
+                _OTHER_PROCESS,
+                Text(
+                    "If there is none, a worker leaks: restart the replica with a lower --gpu-memory-utilization.",
+                    "若没有，则是某个 worker 泄漏：调低 --gpu-memory-utilization 并重启副本。",
+                ),
             ),
             replica=replica,
         )
@@ -402,8 +433,8 @@ def node_findings(view: View) -> Iterator[Finding]:
             id="GpusReleased",
             severity=Severity.INFO,
             subject=node,
-            summary=Text("The GPUs are released (SIGUSR1) and not monitored", "显卡已释放（SIGUSR1），未被监控"),
-            action=Text("Send SIGUSR2 to re-acquire them.", "发送 SIGUSR2 以重新接管。"),
+            summary=Text("The GPUs are released (SIGUSR1) and not monitored", "GPU 已释放（SIGUSR1），未被监控"),
+            actions=(Text("Send SIGUSR2 to re-acquire them.", "发送 SIGUSR2 以重新接管。"),),
         )
     else:
         yield Finding(
@@ -412,8 +443,10 @@ def node_findings(view: View) -> Iterator[Finding]:
             subject=node,
             summary=Text(f"The GPU driver cannot be read: {status.reason}", f"无法读取 GPU 驱动：{status.reason}"),
             evidence=(Evidence("reason", status.reason),),
-            action=Text(
-                "Run nvidia-smi on the node; without GPUs set gpu: {enabled: false}.",
-                "在节点上运行 nvidia-smi；无 GPU 时设置 gpu: {enabled: false}。",
+            actions=(
+                Text(
+                    "Run nvidia-smi on the node; without GPUs set gpu: {enabled: false}.",
+                    "在节点上运行 nvidia-smi；无 GPU 时设置 gpu: {enabled: false}。",
+                ),
             ),
         )

@@ -71,7 +71,11 @@ def _down(view: View, replica: ReplicaState) -> Iterator[Finding]:
             f"{replica.name} 无响应（{status.reason}）" + (sent.zh if others else f"；没有其他副本提供 {model}"),
         ),
         evidence=(Evidence("reason", status.reason), *_traffic(view, replica.name)),
-        action=Text("Look at the engine's log; restart it.", "查看引擎日志并重启。"),
+        actions=(
+            Text("Read the engine's log for why it ended or hangs.", "查看引擎日志，确认退出或无响应的原因。"),
+            Text(f"Restart {replica.name}.", f"重启 {replica.name}。"),
+        ),
+        relief=view.relief(replica.name) if sent.en else None,
         replica=replica.name,
     )
 
@@ -96,10 +100,17 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
             *measured("requests_waiting", waiting),
             *_traffic(view, replica.name),
         ),
-        action=Text(
-            f"Take {replica.name} out of the gateway, look at its GPUs, then restart it.",
-            f"将 {replica.name} 移出网关，检查其显卡，然后重启。",
+        actions=(
+            Text(
+                "Save the stacks of the engine's processes (py-spy dump --pid PID) for the bug report.",
+                "保存引擎进程的调用栈（py-spy dump --pid PID）以便报告缺陷。",
+            ),
+            Text(
+                f"End all processes of {replica.name} and start it again.",
+                f"结束 {replica.name} 的全部进程并重新启动。",
+            ),
         ),
+        relief=view.relief(replica.name),
         replica=replica.name,
     )
 
@@ -120,7 +131,9 @@ def _errors(replica: ReplicaState) -> Iterator[Finding]:
             f"{replica.name} 有 {figures.error_ratio:.1%} 的请求失败",
         ),
         evidence=(Evidence("error_ratio", figures.error_ratio, "ratio"), Evidence("requests", finished)),
-        action=Text("Look at the engine's log for the failed requests.", "在引擎日志中查看失败的请求。"),
+        actions=(
+            Text("Read the engine's log for the errors of the failed requests.", "在引擎日志中查看失败请求的错误。"),
+        ),
         replica=replica.name,
     )
 
@@ -151,7 +164,13 @@ def _cache(replica: ReplicaState) -> Iterator[Finding]:
                 Evidence("requests_waiting", waiting),
                 Evidence("ttft_p50", typical, "seconds"),
             ),
-            action=Text("Add replicas, shorten contexts, or quantise the cache.", "增加副本、缩短上下文或量化缓存。"),
+            actions=(
+                Text("Add replicas of the model.", "增加该模型的副本。"),
+                Text(
+                    "Limit the context (--max-model-len) or quantise the cache (--kv-cache-dtype fp8).",
+                    "限制上下文长度（--max-model-len）或量化缓存（--kv-cache-dtype fp8）。",
+                ),
+            ),
             replica=replica.name,
         )
 
@@ -183,9 +202,12 @@ def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
                 if card.reading is not None and Signal.UTILIZATION in card.reading.signals
             ),
         ),
-        action=Text(
-            "Look at the engine's data-parallel load balancing and at the prompt lengths by rank.",
-            "检查引擎的数据并行负载均衡，以及各 rank 的提示词长度。",
+        actions=(
+            Text(
+                "Compare prompt lengths by rank, and check how requests reach the ranks: the engine's data-parallel "
+                "load balancing, or a gateway that addresses ranks itself.",
+                "对比各 rank 的提示词长度，并检查请求如何到达各 rank：引擎的数据并行负载均衡，或网关直接指定 rank。",
+            ),
         ),
         replica=replica.name,
     )
@@ -204,12 +226,14 @@ def _paths(view: View) -> Iterator[Finding]:
             subject=Subject(SubjectKind.REPLICA, group.replica, group.replica),
             summary=Text(
                 f"{group.replica} runs on {len(gpus)} GPUs that talk over PCIe, slowest path {group.worst}{sockets}",
-                f"{group.replica} 的 {len(gpus)} 张显卡经 PCIe 通信，最慢路径 {group.worst}{sockets_zh}",
+                f"{group.replica} 的 {len(gpus)} 张 GPU 经 PCIe 通信，最慢路径 {group.worst}{sockets_zh}",
             ),
             evidence=(Evidence("slowest_path", group.worst), Evidence("gpus", float(len(gpus)))),
-            action=Text(
-                "Use smaller groups inside one PCIe switch, or GPUs with NVLink.",
-                "改用同一 PCIe 交换机内的小组，或带 NVLink 的显卡。",
+            actions=(
+                Text(
+                    "Use smaller groups inside one PCIe switch, or GPUs with NVLink.",
+                    "改用同一 PCIe 交换机内的小组，或带 NVLink 的 GPU。",
+                ),
             ),
             replica=group.replica,
         )
@@ -242,10 +266,13 @@ def _siblings(view: View) -> Iterator[Finding]:
                         Evidence("itl_p50_of_fastest", best, "seconds"),
                         Evidence("model", model),
                     ),
-                    action=Text(
-                        f"Move load off {replica.name}; compare its GPUs with those of {fastest.name}.",
-                        f"将流量移出 {replica.name}；与 {fastest.name} 的显卡对比。",
+                    actions=(
+                        Text(
+                            f"Compare its GPUs and its engine arguments with those of {fastest.name}.",
+                            f"与 {fastest.name} 对比 GPU 与引擎参数。",
+                        ),
                     ),
+                    relief=Text(f"Move load off {replica.name}.", f"减少发往 {replica.name} 的流量。"),
                     replica=replica.name,
                 )
 
@@ -275,7 +302,7 @@ def _balance(view: View) -> Iterator[Finding]:
                 Evidence("max_to_mean", uneven, "ratio"),
                 *(Evidence(f"running_{replica}", load) for replica, load in sorted(loads.items())),
             ),
-            action=Text("Check weights and balancing policy of the gateway.", "检查网关的权重与均衡策略。"),
+            actions=(Text("Check weights and balancing policy of the gateway.", "检查网关的权重与均衡策略。"),),
         )
 
 
@@ -298,7 +325,7 @@ def _versions(view: View) -> Iterator[Finding]:
                 evidence=tuple(
                     Evidence("version", f"{version}: {', '.join(names)}") for version, names in versions.items()
                 ),
-                action=Text("Finish or roll back the rollout.", "完成或回滚发布。"),
+                actions=(Text("Finish or roll back the rollout.", "完成或回滚发布。"),),
             )
 
 
@@ -317,7 +344,10 @@ def _gateways(view: View) -> Iterator[Finding]:
                 f"无法读取网关 {gateway.name} 的指标：{status.reason}",
             ),
             evidence=(Evidence("reason", status.reason),),
-            action=Text(
-                "Check that the gateway runs and that its metrics URL is right.", "确认网关在运行且指标 URL 正确。"
+            actions=(
+                Text(
+                    "Check that the gateway runs and that its metrics URL is right.",
+                    "确认网关在运行且指标 URL 正确。",
+                ),
             ),
         )

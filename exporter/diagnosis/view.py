@@ -11,6 +11,7 @@ from exporter.diagnosis import thresholds as limit
 from exporter.model import CardState, ReplicaState, Signal, Snapshot, Straggler, XidCount
 from exporter.model.engine import Quantity
 from exporter.model.finding import Evidence, Subject, SubjectKind
+from exporter.model.text import Text
 
 PRIMARY_WINDOW = "1m"
 
@@ -61,6 +62,16 @@ class View:
                 if name == replica and share is not None and share > limit.GATEWAY_SHARE:
                     found.append(GatewayShare(gateway=gateway.name, share=share))
         return found
+
+    def relief(self, replica: str) -> Text | None:
+        """Return the step that keeps requests away from a replica, None without a replica."""
+        if not replica:
+            return None
+        for sent in self.gateway_shares(replica):
+            return Text(
+                f"Take {replica} out of gateway {sent.gateway}.", f"将 {replica} 从网关 {sent.gateway} 摘除。"
+            )
+        return Text(f"Take {replica} out of the load balancer.", f"将 {replica} 从负载均衡中摘除。")
 
     def recent_xids(self, uuid: str, within: float) -> list[XidCount]:
         """Return the XIDs of a GPU during the last ``within`` seconds, the newest first."""

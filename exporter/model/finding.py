@@ -42,22 +42,24 @@ class Evidence(Struct, frozen=True):
     """One named value.  ``unit`` is a base unit (seconds, bytes, ratio, celsius, hertz, watts), or ""."""
 
     name: str
-    value: float | str
+    value: float | str | Text
     unit: str = ""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """One diagnosed problem.
 
-    ``id``: the name of the alert that judges the same, which is also the heading in the runbook.  ``causes``: the
-    findings that explain this one; they are not listed again on their own.  ``since``: Unix time, None until tracked.
+    ``id``: the name of the alert that judges the same, which is also the heading in the runbook.  ``relief``: what
+    protects users until the problem is solved, ``actions``: what solves it.  ``causes``: the findings that explain
+    this one, the most likely first; not listed again on their own.  ``since``: Unix time, None until tracked.
     """
 
     id: str
     severity: Severity
     subject: Subject
     summary: Text
-    action: Text
+    actions: tuple[Text, ...]
+    relief: Text | None = None
     evidence: tuple[Evidence, ...] = ()
     cause: Text | None = None
     causes: tuple[Finding, ...] = ()
@@ -68,6 +70,17 @@ class Finding(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, str]:
         """What makes two findings of successive snapshots the same."""
         return self.id, self.subject.name
+
+    @property
+    def steps(self) -> tuple[Text, ...]:
+        """What to do, in order and each once: protect the users, then solve the first cause, else this problem."""
+        relief = [step for finding in (self, *self.causes) if (step := finding.relief) is not None][:1]
+        return tuple(dict.fromkeys((*relief, *self.solution)))
+
+    @property
+    def solution(self) -> tuple[Text, ...]:
+        """The actions of the innermost first cause; further causes are mostly its consequences."""
+        return self.causes[0].solution if self.causes else self.actions
 
 
 class VerdictState(str, Enum):

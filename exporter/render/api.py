@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from exporter import __version__
+from exporter.diagnosis.evidence import label as evidence_label
 from exporter.model import CardState, GatewayState, ReplicaState, Snapshot
-from exporter.model.finding import Finding, Verdict
-from exporter.model.text import Language
+from exporter.model.finding import Evidence, Finding, Verdict
+from exporter.model.text import Language, Text
 
 
 class VerdictDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +32,7 @@ class EvidenceDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     value: float | str
     unit: str = ""
+    label: str = ""  # the name for people
 
 
 class FindingDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,8 +44,9 @@ class FindingDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str
     label: str
     summary: str
-    action: str
+    action: str  # the steps as one text
     runbook: str
+    steps: tuple[str, ...] = ()  # what to do, in order
     cause: str = ""
     replica: str = ""
     since: float | None = None  # Unix time
@@ -240,6 +243,7 @@ def verdict(found: Verdict) -> VerdictDocument:
 
 def finding(found: Finding, language: Language) -> FindingDocument:
     """Return one finding with its causes."""
+    steps = tuple(step.in_(language) for step in found.steps)
     return FindingDocument(
         id=found.id,
         severity=found.severity.value,
@@ -247,14 +251,21 @@ def finding(found: Finding, language: Language) -> FindingDocument:
         subject=found.subject.name,
         label=found.subject.label,
         summary=found.summary.in_(language),
-        action=found.action.in_(language),
+        action=("" if language is Language.CHINESE else " ").join(steps),
+        steps=steps,
         runbook=found.id,
         cause=found.cause.in_(language) if found.cause is not None else "",
         replica=found.replica,
         since=found.since,
-        evidence=tuple(EvidenceDocument(name=item.name, value=item.value, unit=item.unit) for item in found.evidence),
+        evidence=tuple(_evidence(item, language) for item in found.evidence),
         causes=tuple(finding(cause, language) for cause in found.causes),
     )
+
+
+def _evidence(item: Evidence, language: Language) -> EvidenceDocument:
+    value = item.value.in_(language) if isinstance(item.value, Text) else item.value
+    label = evidence_label(item.name).in_(language)
+    return EvidenceDocument(name=item.name, value=value, unit=item.unit, label=label)
 
 
 def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:

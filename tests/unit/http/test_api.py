@@ -21,7 +21,7 @@ FINDING = Finding(
     severity=Severity.CRITICAL,
     subject=Subject(SubjectKind.REPLICA, HOSTILE, HOSTILE),
     summary=Text("makes no progress", "没有进展"),
-    action=Text("Restart it.", "重启。"),
+    actions=(Text("Restart it.", "重启。"),),
     evidence=(Evidence("requests_running", 3.0), Evidence("xid", "79", "")),
 )
 SNAPSHOT = replace(
@@ -68,7 +68,7 @@ def test_findings_come_in_both_languages_with_their_causes(ask):
     (english,) = ask("findings")[1]["findings"]
     (chinese,) = ask("findings", "lang=zh")[1]["findings"]
     assert (english["summary"], chinese["summary"]) == ("makes no progress", "没有进展")
-    assert english["causes"][0]["evidence"][0] == {"name": "requests_running", "value": 3.0}
+    assert english["causes"][0]["evidence"][0] == {"name": "requests_running", "value": 3.0, "label": "running"}
     assert english["subject"] == HOSTILE
     assert ask("findings", "lang=fr")[0] == 400
 

@@ -1,0 +1,61 @@
+"""Names of evidence for people; programs read the names themselves, which do not change within v1."""
+
+from __future__ import annotations
+
+import re
+
+from exporter.model.text import Text
+
+_LABELS = {
+    "clock_events": Text("throttle reasons", "降频原因"),
+    "error_ratio": Text("error ratio", "错误率"),
+    "gpus": Text("GPUs", "GPU 数"),
+    "hit_ratio": Text("hit rate", "命中率"),
+    "hit_ratio_before": Text("hit rate before", "此前命中率"),
+    "itl_p50": Text("ITL p50", "ITL p50"),
+    "itl_p50_of_fastest": Text("ITL p50 of the fastest", "最快副本的 ITL p50"),
+    "kv_cache_usage": Text("KV cache used", "KV 缓存使用率"),
+    "largest_process": Text("largest process", "最大进程"),
+    "max_to_mean": Text("maximum over mean", "最大值/均值"),
+    "memory_used": Text("memory used", "已用显存"),
+    "model": Text("model", "模型"),
+    "nvlinks_down": Text("NVLinks down", "断开的 NVLink"),
+    "pci_bus_id": Text("PCI", "PCI"),
+    "pcie_generation": Text("PCIe generation", "PCIe 代"),
+    "pcie_width": Text("PCIe lanes", "PCIe 通道数"),
+    "power": Text("power", "功耗"),
+    "processes": Text("processes", "进程数"),
+    "reason": Text("reason", "原因"),
+    "requests": Text("requests", "请求数"),
+    "requests_running": Text("running", "运行中"),
+    "requests_waiting": Text("waiting", "等待中"),
+    "restarts": Text("restarts", "重启次数"),
+    "slowdown": Text("slowdown", "变慢倍数"),
+    "slowest_path": Text("slowest path", "最慢路径"),
+    "sm_clock": Text("SM clock", "SM 时钟"),
+    "sm_clock_max": Text("maximum SM clock", "最高 SM 时钟"),
+    "temperature": Text("temperature", "温度"),
+    "temperature_margin": Text("below slowdown", "距降频温度"),
+    "ttft_p50": Text("TTFT p50", "TTFT p50"),
+    "version": Text("version", "版本"),
+    "xid": Text("XID", "XID"),
+}
+_PATTERNS = (
+    (re.compile(r"gateway_(.+)_share"), Text("share of gateway {0}", "网关 {0} 的份额")),
+    (re.compile(r"running_rank_(.*)"), Text("running on rank {0}", "rank {0} 运行中")),
+    (re.compile(r"running_(.+)"), Text("running on {0}", "{0} 运行中")),
+    (re.compile(r"utilization_gpu_(.+)"), Text("utilization of GPU {0}", "GPU {0} 利用率")),
+)
+
+
+def label(name: str) -> Text:
+    """Return the name of a piece of evidence for people; of one that is not listed, its words."""
+    known = _LABELS.get(name)
+    if known is not None:
+        return known
+    if name.endswith("_of_peers"):
+        return label(name.removesuffix("_of_peers")) + Text(" of its peers", "（同组）")
+    for pattern, text in _PATTERNS:
+        if match := pattern.fullmatch(name):
+            return Text(text.en.format(match[1]), text.zh.format(match[1]))
+    return Text(name.replace("_", " "), name)

@@ -1,0 +1,78 @@
+"""The text of ``shardwatch check`` and its exit codes, without a daemon."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.cli import check
+from exporter.cli.main import main
+from exporter.model.text import Language
+from exporter.render import api
+
+CAUSE = api.FindingDocument(
+    id="GpuLost", severity="critical", subject_kind="gpu", subject="GPU-6", label="GPU 6", summary="GPU 6 掉卡",
+    action="", runbook="GpuLost",
+    evidence=(api.EvidenceDocument(name="xid", value="79（GPU 已从总线掉落）", label="XID"),),
+)  # fmt: skip
+FINDING = api.FindingDocument(
+    id="EngineFrozen", severity="critical", subject_kind="replica", subject="chat-b", label="chat-b",
+    summary="chat-b 没有进展", action="", runbook="EngineFrozen", steps=("摘除 chat-b。", "重启节点。"), causes=(CAUSE,),
+    evidence=(api.EvidenceDocument(name="requests_running", value=24.0, label="运行中"),),
+)  # fmt: skip
+
+
+def lines(finding, language):
+    return [line.strip() for line in check._finding_lines(finding, language, lambda _, text: text, "")]
+
+
+def test_chinese_lines_have_no_english_word_of_ours():
+    assert lines(FINDING, Language.CHINESE) == [
+        "严重 chat-b 没有进展",
+        "原因: GPU 6 掉卡",
+        "XID 79（GPU 已从总线掉落）",
+        "依据: 运行中 24",
+        "处理:",
+        "1. 摘除 chat-b。",
+        "2. 重启节点。",
+        "运行手册: EngineFrozen",
+    ]
+
+
+def test_a_single_step_stands_on_its_line():
+    one = api.FindingDocument(
+        id="GpuHot", severity="info", subject_kind="gpu", subject="", label="", summary="hot", action="",
+        runbook="GpuHot", steps=("Check the fan.",),
+    )  # fmt: skip
+    assert lines(one, Language.ENGLISH) == ["INFO hot", "do: Check the fan.", "runbook: GpuHot"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--fail-on", "never"], ["--no-such-option"], ["--timeout", "soon"], ["--language", "fr"]]
+)
+def test_invalid_usage_is_unknown_and_never_critical(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *arguments])
+    assert ended.value.code == 3
+    assert "usage" in capsys.readouterr().err
+
+
+def test_help_succeeds(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--help"])
+    assert ended.value.code in (0, None)
+    assert "exit codes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("codes", "fail_on", "worst"),
+    [
+        ([0, 0], "warning", 0),
+        ([0, 1], "warning", 1),
+        ([0, 1], "critical", 0),
+        ([3, 1], "warning", 3),
+        ([3, 2, 1], "critical", 2),
+        ([3, 0], "critical", 3),
+    ],
+)
+def test_the_worst_node_decides_and_unknown_counts_less_than_critical(codes, fail_on, worst):
+    assert check._worst(codes, fail_on) == worst
