@@ -72,7 +72,7 @@ bench-all: $(VENV)/.test
 
 # The same tree gives the same bytes: times in the archives are those of the newest commit.
 dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
-dist: $(VENV)/.test
+dist: $(VENV)/.dist
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 
@@ -85,6 +85,12 @@ $(VENV)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@ $(VENV)/.run
+
+# Only what builds: neither the tests' packages nor the daemon's.
+$(VENV)/.dist: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'build>=1.2' 'hatchling>=1.25'
+	touch $@
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

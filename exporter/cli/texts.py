@@ -127,7 +127,7 @@ DIAGNOSE = CommandHelp(
     ),
     environment=(("NO_COLOR", "no colours, also on a terminal"),),
     exit_codes=(
-        ("0", "well"),
+        ("0", "healthy"),
         ("1", "a warning"),
         ("2", "critical"),
         ("3", "unknown: a node does not answer, nothing could be read, or invalid usage"),

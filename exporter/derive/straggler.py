@@ -55,8 +55,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from exporter.derive.straggler_cause import (
-    gpus_with_other_tenants,
     cause_of,
+    gpus_with_other_tenants,
     median,
     only_one_reduced,
     recovering_nvlink,

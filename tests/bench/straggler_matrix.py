@@ -376,7 +376,9 @@ def page(results: list[tuple[Cell, Score, Score]], cycles: int) -> str:
             "  neither true nor false.",
             "- Seconds: median time from the first cycle that matters to the claim, at one reading a second.",
             *(
-                [f"- Without GPM nothing shows: {', '.join(dict.fromkeys(blind))}. Their figures without GPM count in no sum."]
+                [
+                    f"- Without GPM nothing shows: {', '.join(dict.fromkeys(blind))}. Their figures without GPM count in no sum."
+                ]
                 if blind
                 else []
             ),

@@ -96,7 +96,7 @@ def is_run_here(command: str) -> bool:
 
 
 def recipe(target: str) -> list[str]:
-    no_environment = ("--assume-old=.venv/.test", "--assume-old=.venv/.run")
+    no_environment = ("--assume-old=.venv/.test", "--assume-old=.venv/.run", "--assume-old=.venv/.dist")
     made = subprocess.run(
         ["make", "--dry-run", *no_environment, target], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -236,6 +236,17 @@ def test_a_command_within_a_sentence_exists(page, span):
             else set()
         )
         assert {word for word in words if word.startswith("--")} <= options, page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_path_of_the_repository_within_a_sentence_exists(page):
+    paths = re.findall(r"`((?:exporter|alerts|dashboards|tests|docs|compose)/[\w./-]+)`", page.read_text())
+    missing = [path for path in paths if not re.search("NAME|VERSION", path) and not is_in_repository(path)]
+    assert not missing
+
+
+def is_in_repository(path: str) -> bool:
+    return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 
 
 def parser_of(command: str):

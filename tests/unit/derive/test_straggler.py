@@ -348,7 +348,12 @@ def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(m
 
 @pytest.mark.parametrize(
     ("ratio", "hot", "found"),
-    [(1.19, (0,), {FIRST: Cause.THERMAL}), (1.07, (0,), {}), (1.19, (0, 1), {}), (1.25, (0, 1), {FIRST: Cause.THERMAL})],
+    [
+        (1.19, (0,), {FIRST: Cause.THERMAL}),
+        (1.07, (0,), {}),
+        (1.19, (0, 1), {}),
+        (1.25, (0, 1), {FIRST: Cause.THERMAL}),
+    ],
 )
 def test_without_work_measured_a_pair_takes_an_event_on_one_gpu_only_or_a_far_lower_clock(ratio, hot, found):
     clocks = (1.98 * GIGA / ratio, 1.98 * GIGA)

@@ -75,7 +75,9 @@ def test_errors_that_a_link_corrects_by_itself_are_no_recoveries_and_those_of_nv
     first, second = (reading(at, nvlink_errors={"replay": at, "crc": at}) for at in (1000.0, 1001.0))
     before = sample_counters(first)
     assert collect_evidence("GPU-1", second, sample_counters(second, before), before).nvlink_recovery_rate is None
-    newer = [reading(at, nvlink_errors={"recovery_event": 3.0 * at, "recovery_failed": at}) for at in (1000.0, 1001.0)]
+    newer = [
+        reading(at, nvlink_errors={"recovery_event": 3.0 * at, "recovery_failed": at}) for at in (1000.0, 1001.0)
+    ]
     before = sample_counters(newer[0])
     assert collect_evidence("GPU-1", newer[1], sample_counters(newer[1], before), before).nvlink_recovery_rate == 3.0
 
@@ -84,7 +86,9 @@ def test_recoveries_that_are_read_seldom_have_the_rate_between_two_reads_until_t
     before, rates = None, []
     for second in range(45):
         errors = {0: 7.0, 1: 7.0, 2: 407.0, 3: 1407.0, 4: 1407.0}[second // 10]
-        read = reading(1000.0 + second, nvlink_errors={"recovery": errors}, nvlink_errors_at=1000.0 + second // 10 * 10)
+        read = reading(
+            1000.0 + second, nvlink_errors={"recovery": errors}, nvlink_errors_at=1000.0 + second // 10 * 10
+        )
         now = sample_counters(read, before)
         rates.append(collect_evidence("GPU-1", read, now, before).nvlink_recovery_rate)
         before = now
