@@ -183,7 +183,8 @@ HEALTH = (
         MetricKind.GAUGE,
         _replica(_frozen),
         "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for as "
-        "long as docs/engines.md says of the engine; absent while that is not known.",
+        "long as docs/engines.md says of the engine, or requests wait, none runs, and no counter has moved; absent "
+        "while that is not known.",
     ),
     _metric(
         "restarts",

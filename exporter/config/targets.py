@@ -16,8 +16,8 @@ GATEWAY_KINDS = tuple(gateway.kind for gateway in GATEWAYS)
 MAX_TARGETS = 256  # of each kind; one node never has as many, a generated file gone wrong may
 
 _DEFAULT_INTERVAL = 5.0
-_MAX_TIMEOUT = 2.0
-_TIMEOUT_SHARE = 0.8  # of the interval: the rest is for parsing the response and for a late start
+_DEFAULT_TIMEOUT = 2.0
+_MAX_OVERRUN = 5.0  # seconds of the timeout beyond the interval, after which a poll counts as hung
 _DEFAULT_NAME = "HOST:PORT of url"
 
 
@@ -38,9 +38,9 @@ class TargetSettings(Record):
     )
     timeout: float = key(
         fields.duration(0, 600),
-        "How long one whole poll may take; not above interval.",
-        default=_MAX_TIMEOUT,
-        default_text="2s, or 0.8 of a shorter interval",
+        "How long one whole poll may take; at most 5s longer than interval. A poll that takes longer than interval "
+        "delays the next one: there is never more than one at a time.",
+        default=_DEFAULT_TIMEOUT,
         example="2s",
         aliases=("scrape_timeout", "deadline"),
     )
@@ -113,16 +113,17 @@ class GatewaySettings(TargetSettings):
 
 
 def _finish(found: SectionResult) -> None:
-    """Set the defaults of the name and the timeout, which depend on the URL and the interval."""
+    """Set the default of the name, which depends on the URL, and hold the timeout against the interval."""
     url = found.known("url")
     if "name" not in found.values:  # without a URL, or with an invalid name, the mistake is reported already
         found.values["name"] = parsers.host_port(url) if url and not found.is_invalid("name") else INVALID
     interval, timeout = found.known("interval", _DEFAULT_INTERVAL), found.known("timeout")
-    if interval is not None and timeout is None:
-        found.values.setdefault("timeout", min(_MAX_TIMEOUT, _TIMEOUT_SHARE * interval))
-    elif interval is not None and timeout > interval:
-        message = f"{parsers.format_duration(timeout)} is above the interval of {parsers.format_duration(interval)}"
-        found.refuse("timeout", f"{message}; a poll must end before the next begins")
+    if interval is not None and timeout is not None and timeout > interval + _MAX_OVERRUN:
+        longest = parsers.format_duration(interval + _MAX_OVERRUN)
+        message = (
+            f"{parsers.format_duration(timeout)} is too long for an interval of {parsers.format_duration(interval)}"
+        )
+        found.refuse("timeout", f"{message}; at most {longest}")
     finish_credentials(found)
 
 

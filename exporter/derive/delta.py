@@ -68,7 +68,7 @@ class ReplicaCounters(Struct, frozen=True, kw_only=True):
     totals: ReplicaTotals
     raw: RawCounters
     busy: frozenset[str]  # ranks with running requests on the newest page
-    idle: bool  # nothing was running on the newest page
+    idle: bool  # there was no work on the newest page
     moved: Mapping[str, float]  # rank → as Totals.moved_at; only where several ranks count for themselves
     activity: Mapping[str, tuple[float, ...]] = EMPTY  # as on the newest page
 
@@ -151,10 +151,16 @@ def _busy(reading: EngineReading) -> frozenset[str]:
     return frozenset([rank for rank, numbers in reading.ranks.items() if numbers.get(running, 0.0) > 0]) or _NONE
 
 
+def levels(reading: EngineReading, name: Quantity) -> list[float]:
+    """Return a quantity of every rank that has it."""
+    return [values[name] for values in reading.ranks.values() if name in values]
+
+
 def _idle(reading: EngineReading) -> bool:
-    running = [values.get(Quantity.REQUESTS_RUNNING) for values in reading.ranks.values()]
-    known = [number for number in running if number is not None]
-    return bool(known) and max(known) <= 0
+    running = levels(reading, Quantity.REQUESTS_RUNNING)
+    if not running or max(running) > 0:
+        return False
+    return reading.stalled_after is None or not any(levels(reading, Quantity.REQUESTS_WAITING))
 
 
 def _moved(known: ReplicaCounters, reading: EngineReading, change: PageChange) -> Mapping[str, float]:

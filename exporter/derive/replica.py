@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from exporter.derive.capacity import mean_length
-from exporter.derive.delta import FINISHED, RESPONSES, ReplicaTotals
+from exporter.derive.delta import FINISHED, RESPONSES, ReplicaTotals, levels
 from exporter.derive.kv_cache import hit_ratio, lifetime_hit_ratio
 from exporter.derive.latency import summarize
 from exporter.derive.windows import History
@@ -131,21 +132,23 @@ def generated_tokens(totals: ReplicaTotals | None) -> TokenCount | None:
 def is_frozen(reading: EngineReading, totals: ReplicaTotals | None, now: float) -> bool | None:
     """Return whether requests are running while no counter has moved for ``reading.frozen_after`` seconds.
 
+    Also where requests wait, none runs, and no counter has moved for ``reading.stalled_after`` seconds.
     Where several ranks count separately, one that runs requests without progress is enough.  None when it is not
     known: no gauge of running requests, an engine that counts only at the end of requests, not observed for long
     enough, or no complete page for as long.
     """
     after = reading.frozen_after
-    running = [
-        values[Quantity.REQUESTS_RUNNING] for values in reading.ranks.values() if Quantity.REQUESTS_RUNNING in values
-    ]
+    running = levels(reading, Quantity.REQUESTS_RUNNING)
     if not running or after is None:
         return None
+    moved_at = inf if totals is None else min(totals.moved_at, totals.rank_moved_at)
     if not any(number > 0 for number in running):
-        return False
+        if reading.stalled_after is None or not any(levels(reading, Quantity.REQUESTS_WAITING)):
+            return False
+        after, moved_at = reading.stalled_after, inf if totals is None else totals.moved_at
     if totals is None or now - totals.at >= after:
         return None
-    if totals.at - min(totals.moved_at, totals.rank_moved_at) >= after:
+    if totals.at - moved_at >= after:
         return True
     # Until the first movement, "frozen" and "not observed for long enough" look the same.
     return None if totals.moved_at <= totals.first_at else False

@@ -162,6 +162,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     # Seconds at work in which no counter moves before that is a fault: a long prefill step stays far below 20, a
     # wedged collective does not end.  None: this engine counts at the end of requests alone, which may be long.
     frozen_after: float | None = 20.0
+    # The same while requests wait and none runs.  None: the gauge of waiting requests may be out of date at rest.
+    stalled_after: float | None = None
     # Sample names, canonical: counters and gauges that change while requests run.  Where they are named, a page with
     # none of them cannot tell work from standstill.
     live: tuple[str, ...] = ()

@@ -72,6 +72,7 @@ class EngineInterpreter:
             complete=page.complete,
             stale_ranks=self._stale_ranks.withdraw(ranks, at) if compiled.relayed else frozenset(),
             frozen_after=compiled.frozen_after,
+            stalled_after=None if compiled.relayed or compiled.frozen_after is None else self.engine.stalled_after,
             hits_from_first=compiled.hits_from_first,
             parse_warnings=dict(warnings),
         )

@@ -26,8 +26,9 @@ _WORK = f"""\
 ## Progress and prefix cache
 
 `llm_frozen` is 1 when requests have been running for as long as this and no counter has moved; at least
-{RELAYED_FROZEN_AFTER:g} s where Ray shows the engine's metrics. Hits and queries of the prefix cache are tokens, or
-blocks in these versions.
+{RELAYED_FROZEN_AFTER:g} s where Ray shows the engine's metrics. It is 1 too when requests have been waiting, none has
+been running and no counter has moved, where the gauge of waiting requests can be trusted at rest. Hits and queries of
+the prefix cache are tokens, or blocks in these versions.
 """
 _TARGETS = """\
 ## Default SLO targets
@@ -48,7 +49,9 @@ def reference() -> str:
             *table(("engine", "signal: reason"), ((engine.title, _missing(engine)) for engine in ENGINES)),
             "",
             _WORK,
-            *table(("engine", "frozen after", "cache counted in blocks"), map(_work, ENGINES)),
+            *table(
+                ("engine", "frozen after", "waiting and none running", "cache counted in blocks"), map(_work, ENGINES)
+            ),
             "",
             _TARGETS,
             *table(("engine", "interactive", "standard", "batch"), map(_targets, ENGINES)),
@@ -102,8 +105,11 @@ def _missing(engine: Engine) -> str:
 
 
 def _work(engine: Engine) -> tuple[str, ...]:
-    frozen = "not judged" if engine.frozen_after is None else f"{engine.frozen_after:g} s"
-    return engine.title, frozen, engine.cache_blocks
+    return engine.title, _patience(engine.frozen_after), _patience(engine.stalled_after), engine.cache_blocks
+
+
+def _patience(seconds: float | None) -> str:
+    return "not judged" if seconds is None else f"{seconds:g} s"
 
 
 def _targets(engine: Engine) -> tuple[str, ...]:

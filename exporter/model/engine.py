@@ -98,6 +98,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     stale_ranks: frozenset[str] = frozenset()  # whose figures do not change while others' do
     hits_from_first: bool = False  # queries without PREFIX_CACHE_HITS mean no hit yet
     frozen_after: float | None = 20.0  # seconds without progress at work that are a fault; None: never one
+    stalled_after: float | None = None  # the same while requests wait and none runs
 
 
 class LatencySummary(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ LLAMACPP = Engine(
     prefixes=("llamacpp:",),
     model_labels=(),
     process_start="",
+    stalled_after=30.0,
     live=("llamacpp:n_decode_total",),
     reasons={"inter_token": ONLY_AS_SUM, "prefill": ONLY_AS_SUM, "decode": ONLY_AS_SUM},
     fields=(

@@ -43,6 +43,7 @@ LMDEPLOY = Engine(
     targets=vllm.TARGETS,
     prefixes=("lmdeploy:",),
     rank_labels=("engine",),
+    stalled_after=60.0,
     frozen_after=40.0,  # the gauge of running requests may be ten seconds old when work has ended
     reasons={"time_per_output_token": "only_as_inter_token"},
     fields=(

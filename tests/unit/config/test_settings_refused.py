@@ -57,11 +57,11 @@ TABLE = {
     "deadline too long": ("gpu: {deadline: 2m}", [(1, "gpu.deadline", "at most 1m, is 2m")]),
     "engine interval too short": (engine("interval: 199ms"), [(3, "engines[0].interval", "between 200ms and 10m")]),
     "engine interval too long": (engine("interval: 1h"), [(3, "engines[0].interval", "between 200ms and 10m")]),
-    "timeout above interval": (
-        engine("timeout: 2s\ninterval: 1s"),
-        [(3, "engines[0].timeout", "2s is above the interval of 1s")],
+    "timeout far above interval": (
+        engine("timeout: 7s\ninterval: 1s"),
+        [(3, "engines[0].timeout", "7s is too long for an interval of 1s; at most 6s")],
     ),
-    "timeout above the default interval": (engine("timeout: 6s"), [(3, "engines[0].timeout", "interval of 5s")]),
+    "timeout far above the default interval": (engine("timeout: 11s"), [(3, "engines[0].timeout", "interval of 5s")]),
     # addresses
     "port alone": ("listen: 9853", [(1, "listen", "write 0.0.0.0:9853")]),
     "colon and port": ("listen: ':9853'", [(1, "listen", "write 0.0.0.0:9853")]),

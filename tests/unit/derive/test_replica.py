@@ -30,7 +30,7 @@ TTFT = Stage.TIME_TO_FIRST_TOKEN
 GEN = Quantity.GENERATION_TOKENS
 QUERIES = Quantity.PREFIX_CACHE_QUERIES
 HITS = Quantity.PREFIX_CACHE_HITS
-RUNNING = Quantity.REQUESTS_RUNNING
+RUNNING, WAITING = Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING
 WINDOWS = (Window("1m", 60.0), Window("5m", 300.0))
 QUANTILES = (0.5, 0.99)
 
@@ -365,6 +365,24 @@ def test_an_engine_that_worked_and_then_stopped_is_frozen_twenty_seconds_later()
     readings = [page(at, {RUNNING: 1, GEN: min(at, 30)}) for at in range(0, 55, 5)]
     assert frozen_after(readings[:10]) is False
     assert frozen_after(readings[:11]) is True
+
+
+def waiting(at, *, number=3, running=0, tokens=50, stalled_after=30.0):
+    return page(at, {RUNNING: running, WAITING: number, GEN: tokens}, stalled_after=stalled_after)
+
+
+def test_requests_that_wait_while_none_runs_and_nothing_moves_are_frozen():
+    worked = [page(0, {RUNNING: 1, WAITING: 0, GEN: 10}), page(5, {RUNNING: 0, WAITING: 0, GEN: 50})]
+    stuck = [*worked, *(waiting(at) for at in range(10, 45, 5))]
+    assert frozen_after(stuck[:-1]) is False
+    assert frozen_after(stuck) is True
+    assert frozen_after([*stuck, waiting(45, tokens=51)]) is False
+    assert frozen_after([*stuck, waiting(45, number=0)]) is False
+
+
+def test_a_queue_is_no_standstill_where_its_gauge_cannot_be_trusted_at_rest():
+    worked = [page(0, {RUNNING: 1, GEN: 10}), page(5, {RUNNING: 0, GEN: 50})]
+    assert frozen_after([*worked, *(waiting(at, stalled_after=None) for at in range(10, 200, 5))]) is False
 
 
 def test_the_first_request_after_an_idle_hour_is_not_frozen():

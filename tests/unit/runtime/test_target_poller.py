@@ -228,3 +228,42 @@ def test_a_hang_withdraws_all_that_a_failure_withdraws(make):
     assert hung.status.reason == "hung" and failed.status.reason != "hung"
     assert replace(hung, status=failed.status) == failed
     assert all(getattr(hung, name) == EMPTY for name in figures)
+
+
+class SlowPages:
+    """Every answer takes longer than the interval; counts exchanges under way."""
+
+    def __init__(self):
+        self.polls = self.under_way = self.most_under_way = 0
+
+    def fetch(self, path=None):
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        time.sleep(0.03)
+        self.under_way -= 1
+        self.polls += 1
+        return ReplayedPage(body=b"a", duration=0.03)
+
+    def close(self):
+        pass
+
+
+def test_answers_slower_than_the_interval_are_read_one_after_the_other():
+    pages = SlowPages()
+    poll_loop = PollLoop("letters", 0.01, logger=logging.getLogger("t"), clock=time.monotonic, unix_now=time.time)
+    poller = TargetPoller(
+        Letters(poll_loop, []),
+        State(poll_loop.status),
+        pages,
+        poll_loop,
+        on_update=lambda: None,
+        clock=time.monotonic,
+    )
+    poller.start(time.monotonic())
+    try:
+        until(lambda: pages.polls >= 3)
+        assert poller.view(time.monotonic()).status.up
+        assert pages.most_under_way == 1
+    finally:
+        poller.stop()
+        poller.join(5.0)
