@@ -115,10 +115,10 @@ def words_run_by(path: pathlib.Path, name: str) -> set[str]:
     words, open_names, seen = set(), [name], set()
     assert name in defined
     while open_names:
-        if (one := open_names.pop()) in seen or one not in defined:
+        if (used := open_names.pop()) in seen or used not in defined:
             continue
-        seen.add(one)
-        for node in ast.walk(defined[one]):
+        seen.add(used)
+        for node in ast.walk(defined[used]):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.update(word.partition("=")[0] for word in node.value.split())
             elif isinstance(node, ast.Name):
@@ -254,14 +254,14 @@ def parser_of(command: str):
     return commands_.choices[command]
 
 
-@pytest.mark.parametrize(("page", "query"), fences("promql"))
-def test_a_query_of_the_documentation_parses_and_names_metrics_that_exist(page, query):
+@pytest.mark.parametrize(("page", "block"), fences("promql"))
+def test_a_query_of_the_documentation_parses_and_names_metrics_that_exist(page, block):
     names = {metric.name for metric in CATALOG}
-    text = re.sub(r"#.*", "", query).strip()
+    text = re.sub(r"#.*", "", block).strip()
     queries = [text] if "\n  " in text else text.splitlines()
-    for one in filter(None, map(str.strip, queries)):
-        promql_parser.parse(one)
-        used = set(re.findall(r"\b(?:gpu|llm|gateway|shardwatch)_\w+", one))
+    for query in filter(None, map(str.strip, queries)):
+        promql_parser.parse(query)
+        used = set(re.findall(r"\b(?:gpu|llm|gateway|shardwatch)_\w+", query))
         assert used <= names | {"group_left"}, (page, used - names)
 
 
