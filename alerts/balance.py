@@ -11,12 +11,11 @@ from alerts.panel_ids import (
     NODE_OVER_PCIE,
     REPLICA_STRAGGLER,
 )
-from alerts.recordings import GENERATED, GPU, MODEL, REPLICA, RUNNING, WAITING, token_rate
+from alerts.recordings import GENERATED, MODEL, REPLICA, RUNNING, WAITING, token_rate
 from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
-from exporter.model import Cause
 from exporter.model.finding import Severity
 from exporter.model.text import Text
 from exporter.promql import (
@@ -32,7 +31,6 @@ from exporter.promql import (
     select,
     sum_by,
     unless,
-    without_value,
 )  # fmt: skip
 
 _GROUP = ("job", "instance", "replica")
@@ -55,16 +53,12 @@ def _demand() -> Expr:
 
 
 def _straggler() -> Alert:
-    # The daemon evaluates several cycles under load and exposes nothing for an idle group.  A GPU that is full while
-    # the others are not (memory_pressure) may be as fast as they are: that takes a measured slowdown.
-    found = select(m.GPU_STRAGGLER).equals(1)
-    certain = select(m.GPU_STRAGGLER, cause=without_value(Cause.MEMORY_PRESSURE.value)).equals(1)
-    measured = and_on(found, select(m.GPU_STRAGGLER_SLOWDOWN_RATIO), on=(*GPU, "replica"))
     return Alert(
         name="GpuStraggler",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=certain | measured,
+        # The daemon evaluates several cycles under load and exposes nothing for an idle group.
+        expr=select(m.GPU_STRAGGLER).equals(1),
         for_="2m",
         keep_firing_for="5m",
         panel=REPLICA_STRAGGLER,

@@ -21,26 +21,26 @@ tensor cycles (TENSOR_ACTIVE x SM clock); the time spent on it is the ratio of t
   ``SLOW_UNEXPLAINED`` and three GPUs; the cause is then "unknown".
 - A GPU that does more work than its group, and runs a process that the others do not, has another tenant.
 
-**By clocks (GPUs without GPM).**  Part of every step is bound by the SM clock, so a GPU whose clock is ``SLOW_CLOCK``
-below the others', beyond their scatter, certainly delays them.  A clock event, or the absence of one, gives the cause.
-In a pair it takes ``SLOW_CLOCK_PAIR``, unless an event reduces the clock of one GPU only.  That the group works in
-lockstep is seen from utilisation, which can only exonerate.  The time lost is not known, so there is no slowdown.
-Another tenant shows only where it makes the GPU's memory busier than the others'.
+**By clocks (GPUs without GPM).**  Part of every step is bound by the SM clock, so a GPU whose clock is
+``SLOW_CLOCK`` below the others', beyond their scatter, certainly delays them.  A clock event, or the absence of
+one, gives the cause.  In a pair it takes ``SLOW_CLOCK_PAIR``, unless an event reduces the clock of one GPU only.
+That the group works in lockstep is seen from utilisation, which can only exonerate.  The time lost is not known, so
+there is no slowdown.  Another tenant shows only where it makes the GPU's memory busier than the others'.
 
 **By links**, which all GPUs wait for alike, the straggler too; only if no GPU is measured to be slow:
 
-- ``pcie``: a link with fewer lanes or of a lower generation than the others', with so much traffic that the difference
-  certainly costs ``LINK_COST`` of a step.  The estimate is the slowdown.  A group that communicates over PCIe alike
-  has no straggler.  Where the driver's byte counters are too narrow for the link, and the GPU measures no rates
-  itself, this is not known.
+- ``pcie``: a link with fewer lanes or of a lower generation than the others', with so much traffic that the
+  difference certainly costs ``LINK_COST`` of a step.  The estimate is the slowdown.  A group that communicates over
+  PCIe alike has no straggler.  Where the driver's byte counters are too narrow for the link, and the GPU measures
+  no rates itself, this is not known.
 - ``nvlink``: links that recover again and again on this GPU only, no active link left, or so few that the traffic
-  costs ``LINK_COST``.  Recoveries count also while the group is resident and does next to no work.  A link whose state
-  was not read does not count as down.
+  costs ``LINK_COST``.  Recoveries count also while the group is resident and does next to no work.  A link whose
+  state was not read does not count as down.
 
-The cause of a GPU with a measured slowdown is the first that holds: another tenant; if its clock is below the others',
-power brake, thermal, power cap, and clocks set by somebody; then its links, full memory, and unknown.  Neither an event
-nor full memory alone makes a straggler: busy GPUs reach their power limit, a group may be capped or hot alike, and
-full memory slows nothing until an allocation fails.
+The cause of a GPU with a measured slowdown is the first that holds: another tenant; if its clock is below the
+others', power brake, thermal, power cap, and clocks set by somebody; then its links, full memory, and unknown.
+Neither an event nor full memory alone makes a straggler: busy GPUs reach their power limit, a group may be capped
+or hot alike, and full memory slows nothing until an allocation fails.
 
 Limits.  If most of a group is slow, the rest looks fast and there is no straggler.  A host that feeds one worker too
 slowly (its CPU, its disk) does not show on GPUs.  Kernels that occupy every SM while they wait hide the difference.

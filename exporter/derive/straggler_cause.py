@@ -21,7 +21,7 @@ NEAR = 2.0  # degrees to the slowdown limit
 LINK_COST = 1.05  # estimated time of a step over that with the others' link
 LINK_YIELD = 0.8  # of a link's rate that transfers reach
 NARROWER = 0.75  # of the others' PCIe capacity
-# Bytes per second of one link in one direction: NVLink 5, which is the fastest; on older links the same traffic costs more.
+# Bytes per second of one link in one direction: of NVLink 5, the fastest; on others the same traffic costs more.
 NVLINK_RATE = 50e9
 LINK_RECOVERIES = 1.0  # per second: each interrupts the link, and a group takes many steps a second
 FULL, ROOM = 0.01, 0.08  # ratio of memory free

@@ -1,7 +1,7 @@
 """What one GPU of a group shows of its work, and of what may slow it down, between two of its readings.
 
-Signals that are not finite or not possible (a ratio above 1 by more than rounding) count as not read.  Rates come from
-the GPU's own windows where it has them, else from its counters and those of the previous reading.
+Signals that are not finite or not possible (a ratio above 1 by more than rounding) count as not read.  Rates come
+from the GPU's own windows where it has them, else from its counters and those of the previous reading.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def collect_evidence(
         margin=_finite(signals, Signal.TEMPERATURE_MARGIN),
         events=_events(reading.clock_events, now.event_seconds, old.event_seconds, seconds),
         memory_free=_memory_free(signals),
-        pcie_capacity=_pcie_capacity(signals),
+        # An idle GPU saves power on its link, which says nothing about the one that carried the traffic.
+        pcie_capacity=None if reading.clock_events.get("gpu_idle") else _pcie_capacity(signals),
         pcie_rate=_busier(reading.traffic, "pcie", now.pcie, old.pcie, seconds),
         nvlinks=sum(reading.nvlink_up.values()) if Signal.NVLINK_STATE not in reading.missing else None,
         nvlinks_down=sum(not up for up in reading.nvlink_up.values()),

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: every budget in turn, about a quarter of an hour on a quiet machine."""
+"""``python -m tests.bench``: every budget in turn, about twenty minutes on a quiet machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ STEPS = (
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
     ("soak", ["tests.bench.soak", "--polls", "50000"]),
+    ("straggler accuracy", ["tests.bench.straggler_matrix", "--cycles", "100"]),
     ("a quiet day", ["tests.bench.soak_day"]),
 )
 

@@ -90,7 +90,6 @@ class Harness:
         ("powercap", 5, Cause.POWER_CAP, 50),
         ("brake", 1, Cause.POWER_BRAKE, 50),
         ("narrow", 3, Cause.PCIE, 50),
-        ("oom", 5, Cause.MEMORY_PRESSURE, 90),
     ],
 )
 def test_a_fault_is_blamed_on_its_gpu_and_on_no_other_with_and_without_work_signals(scenario, card, cause, seconds):
@@ -99,6 +98,12 @@ def test_a_fault_is_blamed_on_its_gpu_and_on_no_other_with_and_without_work_sign
         assert accused[-1] == {(card, cause)}, judge.gpm
         assert set().union(*accused) == {(card, cause)}, judge.gpm
         assert set().union(*accused[:FAULT_AT]) == set(), judge.gpm
+
+
+def test_a_gpu_whose_memory_is_full_and_that_keeps_up_is_no_straggler():
+    for judge in Harness("oom").run(90):
+        assert set().union(*judge.accused()) == set(), judge.gpm
+        assert judge.history[-1][1].judged["chat-b"], judge.gpm
 
 
 def test_a_process_that_serves_no_replica_here_is_found_where_work_is_measured():

@@ -129,6 +129,13 @@ def test_a_pcie_link_of_sixteen_lanes_carries_what_its_generation_allows(generat
     assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
 
 
+def test_the_link_of_an_idle_gpu_which_saves_power_has_no_capacity_to_compare():
+    link = {Signal.PCIE_LINK_GENERATION: 1.0, Signal.PCIE_LINK_WIDTH: 16.0}
+    for idle in (True, False):
+        read = reading(1.0, link, clock_events=CALM | {"gpu_idle": idle})
+        assert (collect_evidence("GPU-1", read, sample_counters(read), None).pcie_capacity is None) is idle
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
 def test_values_that_cannot_be_are_not_evidence(value):
     odd = reading(1.0, dict.fromkeys(Signal, value))
