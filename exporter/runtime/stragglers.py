@@ -1,8 +1,9 @@
 """Follows each group of GPUs from cycle to cycle, and reports only what lasts.
 
-A cycle counts when some GPU of the group was read anew.  Of the last ``CYCLES`` cycles a GPU must have been
-suspected in ``ENTER`` before it is called a straggler, and stays one until it was suspected in fewer than ``LEAVE``.
-The group counts as judged while at least ``JUDGED`` of them could be judged; once it idles, verdict and all are
+A cycle counts when some GPU of the group was read anew.  Of the last ``CYCLES`` cycles that could be judged, no older
+than ``AGE`` cycles, a GPU must have been suspected in ``ENTER`` before it is called a straggler, and stays one until
+it was suspected in fewer than ``LEAVE``: a group that rests between requests shows as much in more time.  The group
+counts as judged while at least ``JUDGED`` of the last ``CYCLES`` could be judged; once it idles, verdict and all are
 withdrawn, as they are at once where GPUs are not read any more.  A pause longer than ``GAP`` (and than three usual
 ones between cycles) starts the group anew, and so do other members.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -27,6 +29,7 @@ from exporter.model import CardReading, CardState, Cause, GpuAssignment, Straggl
 logger = logging.getLogger(__name__)
 
 CYCLES, ENTER, LEAVE, JUDGED = 10, 6, 3, 5
+AGE = 30  # cycles
 GAP = 30.0  # seconds
 
 _Group = tuple[str, frozenset[str]]  # replica and ranks
@@ -39,12 +42,12 @@ class _GroupHistory(Struct):
     members: frozenset[str]
     at: float = 0.0  # of the newest cycle
     pause: float = 0.0  # before it
-    cycles: deque[Judgement] = field(default_factory=lambda: deque(maxlen=CYCLES))
+    cycles: deque[Judgement] = field(default_factory=lambda: deque(maxlen=AGE))
     stragglers: dict[str, Straggler] = field(default_factory=dict)
 
     @property
     def judged(self) -> bool:
-        return sum(cycle.judged for cycle in self.cycles) >= JUDGED
+        return sum(cycle.judged for cycle in islice(reversed(self.cycles), CYCLES)) >= JUDGED
 
 
 class StragglerTracker:
@@ -148,7 +151,7 @@ def _stragglers(replica: str, history: _GroupHistory) -> dict[str, Straggler]:
     if not history.judged:
         return {}
     against: dict[str, list[Suspicion]] = {}
-    for cycle in history.cycles:
+    for cycle in islice((cycle for cycle in reversed(history.cycles) if cycle.judged), CYCLES):
         for uuid, suspicion in cycle.suspects.items():
             against.setdefault(uuid, []).append(suspicion)
     return {

@@ -32,7 +32,7 @@ from exporter.model import CardReading, CardState, Cause, GpuAssignment, GpuLabe
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.degradation import step_slowdown
 from exporter.simulate.gpu import POWER_CAP, SW_THERMAL
-from exporter.simulate.records import Fault, GpuProduct, Replica, Scenario, Traffic
+from exporter.simulate.records import Fault, GpuProduct, ReplicaSpec, Scenario, Traffic
 from exporter.simulate.scenarios import H100, H100_PCIE, LLAMA_70B, LLAMA_70B_EIGHT, QWEN_32B
 from exporter.simulate.world import LINK_TROUBLE, World
 from tests.support.builders import Clock
@@ -171,7 +171,7 @@ def scenario(cell: Cell, cycles: int) -> Scenario:
         product=case.product,
         busy_ratio=case.busy_ratio,
         replicas=tuple(
-            Replica(
+            ReplicaSpec(
                 name=f"r{number}", model=MODELS[size], traffic=load.traffic(case.product), ranks=(group,),
                 step_scale=scale, memory_fraction=fraction,
             )

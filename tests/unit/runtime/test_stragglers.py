@@ -11,7 +11,7 @@ import pytest
 
 from exporter.derive.straggler_evidence import collect_evidence, sample_counters
 from exporter.model import CardProcess, CardReading, Cause, GpuAssignment, Missing, Signal
-from exporter.runtime.stragglers import CYCLES, ENTER, GAP, JUDGED, StragglerTracker
+from exporter.runtime.stragglers import AGE, CYCLES, ENTER, GAP, JUDGED, StragglerTracker
 from tests.support.builders import card
 from tests.support.records import replace
 
@@ -231,6 +231,27 @@ def test_a_short_rest_does_not_end_a_verdict():
     for _ in range(5):
         assert node.accused(IDLE, 2) == VERDICT
         assert node.accused(HOT, 4) == VERDICT
+
+
+def test_a_group_that_rests_between_requests_is_judged_by_as_many_cycles_of_work():
+    node = Node()
+    for _ in range(6):
+        node.turn(HOT, 2)
+        node.turn(WELL)
+        found = node.accused(IDLE, 2)
+    assert found == VERDICT, "4 of 10 cycles, and 6 or 7 of 10 that could be judged"
+    for _ in range(3):
+        node.turn(WELL, 3)
+        found = node.accused(IDLE, 2)
+    assert found == []
+
+
+def test_cycles_of_work_long_ago_are_no_evidence():
+    node = Node()
+    node.turn(HOT, ENTER - 1)
+    node.turn(IDLE, AGE)
+    assert node.accused(HOT, JUDGED) == []
+    assert node.accused(HOT) == VERDICT
 
 
 def linked(node, second, **third):
