@@ -385,7 +385,7 @@ def page(results: list[tuple[Cell, Score, Score]], cycles: int) -> str:
             "  traffic that is measured does not make a slowdown certain.",
             "- A group in which all GPUs are hot: some throttle more than others for a while, within the scatter of the group.",
             "  Without GPM, a pair in which both report a clock event needs a clock that is lower by a fifth.",
-            "- Light load: the group is idle in between, and a straggler needs 6 of the last 10 cycles.",
+            "- Light load: a group that is idle for more than half of the time is not judged.",
             "",
             "## By scenario",
             "",
