@@ -26,6 +26,7 @@ from exporter.errors import EndpointError
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
 from tests.support.page_figures import Figures, strictly
+from tests.support.waiting import CEILING
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -68,7 +69,7 @@ class Program:
         self.port = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._listening.wait(30)
+        self._listening.wait(CEILING)
         if not self.port:
             self.clean()  # nobody else knows of it
             raise AssertionError("the daemon does not listen: " + "".join(self.log))
@@ -102,14 +103,16 @@ class Program:
         assert status == 200, text
         return Figures(text)
 
-    def wait_for(self, condition: Callable[[Figures], object], seconds: float = 20.0) -> Figures:
+    def wait_for(self, condition: Callable[[Figures], object], seconds: float = CEILING) -> Figures:
         deadline = time.monotonic() + seconds
         while True:
             status, text = self.get()
             page = Figures(text) if status == 200 else None
             if page is not None and condition(page):
                 return page
-            assert time.monotonic() < deadline, _in_short(text) + "".join(self.log[-20:])
+            if time.monotonic() >= deadline:
+                log = "".join(self.log[-20:])
+                raise AssertionError(f"not so within {seconds:g} s; last seen:\n{_in_short(text)}{log}")
             time.sleep(0.05)
 
     @property
@@ -138,10 +141,10 @@ class Program:
         return "".join(self.log)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, float]:
-        """Send a signal; give the exit code and the seconds it took, at most ten."""
+        """Send a signal; return the exit code and the seconds it took."""
         begun = time.monotonic()
         self.process.send_signal(number)
-        code = self.process.wait(10)
+        code = self.process.wait(CEILING)
         seconds = time.monotonic() - begun
         self._reading.set()
         self._reader.join(5)

@@ -25,7 +25,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.slow
 
 WITHDRAWN = 2.0  # seconds: one interval, and one exchange's deadline
-SLACK = 3.0  # what a machine with other work may add
+SLACK = 10.0  # seconds that a machine with other work may add; a figure that is not withdrawn stays for ever
 
 
 STAMP = "shardwatch_source_last_success_timestamp_seconds"

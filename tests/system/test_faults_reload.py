@@ -111,7 +111,7 @@ def test_p5_two_hundred_reloads_leave_no_thread_descriptor_or_memory_behind(star
         assert program.get("/-/reload", method="POST")[0] == 200
 
     def settled() -> tuple[int, int]:
-        program.wait_for(lambda page: page.labels("llm_up", "replica") == {"keep"}, 5)
+        program.wait_for(lambda page: page.labels("llm_up", "replica") == {"keep"})
         until(lambda: program.threads == base[0])
         until(lambda: program.descriptors <= base[1])
         return program.threads, program.descriptors
@@ -123,14 +123,14 @@ def test_p5_two_hundred_reloads_leave_no_thread_descriptor_or_memory_behind(star
     for number in range(60):
         reload(keep + more if number % 2 == 0 else keep)
     reload(keep + more)
-    program.wait_for(lambda page: sum(page.all("llm_up")) == 7.0, 10)
+    program.wait_for(lambda page: sum(page.all("llm_up")) == 7.0)
     reload(keep)
     settled()
     resident = program.resident
     for number in range(140):
         reload(keep + more if number % 2 == 0 else keep)
     reload(keep + more)
-    program.wait_for(lambda page: sum(page.all("llm_up")) == 7.0, 10)
+    program.wait_for(lambda page: sum(page.all("llm_up")) == 7.0)
     reload(keep)
     settled()
     assert program.resident - resident <= 4.0

@@ -224,8 +224,8 @@ def test_p12_sixteen_engines_in_trouble_for_a_minute_log_less_than_a_line_a_seco
 
     rig = Rig({f"e{number}": engine(number) for number in range(16)})
     with caplog.at_level(logging.INFO):
-        for _ in range(600):
-            rig.turn(0.1, publish=False)
+        for _ in range(240):
+            rig.turn(0.25, publish=False)
     assert rig.clock.now == pytest.approx(1060.0)
     assert len(caplog.records) <= 60
     rig.app.publisher.publish_once()

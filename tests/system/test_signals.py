@@ -14,6 +14,7 @@ import time
 import pytest
 
 from tests.support.fault_matrix import ROOT, alive, bare_environment
+from tests.support.waiting import CEILING, until
 
 QUIET = "gpu: {enabled: false}\nkernel_log: {enabled: false}\ndiscovery: {processes: false}\nlisten: 127.0.0.1:0\n"
 
@@ -79,7 +80,7 @@ def until_listening(process):
 def test_a_daemon_that_is_stopped_while_it_is_still_loaded_ends_with_zero(number, tmp_path):
     for moment in MOMENTS:
         with signalled(moment, number, tmp_path) as process:
-            _, said = process.communicate(timeout=10)
+            _, said = process.communicate(timeout=CEILING)
             assert process.returncode == 0, (moment, said)
             assert "Traceback" not in said and "event=listening" not in said, (moment, said)
 
@@ -88,12 +89,10 @@ def test_a_daemon_that_is_stopped_while_it_is_still_loaded_ends_with_zero(number
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_demo_that_is_stopped_while_its_engines_start_ends_them_in_order(number):
     with started(sys.executable, "-m", "exporter", "demo", "--listen", "127.0.0.1:0") as process:
-        engines = []
-        deadline = time.monotonic() + 10
-        while not engines and time.monotonic() < deadline:
-            engines = children(process.pid)
+        until(lambda: children(process.pid))
+        engines = children(process.pid)
         process.send_signal(number)
-        _, said = process.communicate(timeout=10)  # until the engines have closed it, too
+        _, said = process.communicate(timeout=CEILING)  # until the engines have closed it, too
     assert process.returncode == 0 and "Traceback" not in said, said
     assert engines and not [pid for pid in engines if alive(pid)]
 
@@ -115,11 +114,11 @@ def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(num
     for moment in ("exporter.cli.main", "exporter.config.settings", "exporter.runtime.app"):
         with signalled(moment, number, tmp_path) as process:
             until_listening(process)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + CEILING
             while said and time.monotonic() < deadline and said not in process.stderr.readline():
                 pass
             process.terminate()
-            process.communicate(timeout=10)
+            process.communicate(timeout=CEILING)
             assert process.returncode == 0, moment
             assert time.monotonic() < deadline
 
@@ -131,14 +130,12 @@ def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(num
 def test_the_daemon_ends_with_zero_whatever_its_standard_streams_are(redirection, tmp_path):
     command = f'exec "$0" -m exporter run --config "$1" {redirection}'
     with started("/bin/sh", "-c", command, sys.executable, config(tmp_path), stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 10
-        while not has_a_listening_socket(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: has_a_listening_socket(process.pid))
         for number in (0, 1, 2):
             kind = os.readlink(f"/proc/{process.pid}/fd/{number}")
             assert not re.match("socket:|anon_inode:", kind), "what writes to a standard stream would write into this"
         process.terminate()
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=CEILING)
         assert process.returncode == 0, said
         assert "Traceback" not in said
 
@@ -170,9 +167,10 @@ def test_a_command_that_is_interrupted_before_its_page_has_failed(tmp_path):
         url = f"http://127.0.0.1:{mute.getsockname()[1]}/"
         (tmp_path / "c.yaml").write_text(f"gpu: {{enabled: false}}\nengines: [{{url: '{url}', timeout: 5s}}]\n")
         command = [sys.executable, "-m", "exporter", "once", "--config", str(tmp_path / "c.yaml")]
+        mute.settimeout(CEILING)
         with started(*command, stdout=subprocess.PIPE) as process:
-            time.sleep(1.0)
-            process.send_signal(signal.SIGINT)
-            page, said = process.communicate(timeout=10)
+            with mute.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                page, said = process.communicate(timeout=CEILING)
     assert (process.returncode, page) == (1, "")
     assert "Traceback" not in said and "interrupted" in said

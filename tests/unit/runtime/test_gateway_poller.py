@@ -27,6 +27,7 @@ from tests.support.gateway_probe import (
     rendered,
     shares,
 )
+from tests.support.waiting import until
 
 # ------------------------------------------------------------------ windows
 
@@ -144,9 +145,7 @@ def test_the_loop_polls_survives_a_bug_and_ends(fail, reason):
     plan = GatewayConfig(name="edge", kind="haproxy", interval=0.05, windows=(Window("1m", 60.0),))
     one = gateway_poller(plan, gateway)
     one.start(time.monotonic())
-    deadline = time.monotonic() + 10
-    while gateway.polls < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: gateway.polls >= 3)
     one.stop()
     one.join(5.0)
     assert threading.active_count() == before
@@ -248,21 +247,17 @@ def test_a_reload_keeps_the_poller_and_what_it_has_read_under_other_windows_too(
     app.start()
     try:
         (first,) = app.pollers.gateways.values()
-        deadline = time.monotonic() + 20
-        while not first.state.status.up and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: first.state.status.up)
         assert first.state.labels == ("edge", "haproxy")
         assert app.publisher.compose().gateways == (first.state,)
         assert set(asked) == {"Bearer s3cret"}
         assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
-        while not (known := first.state.windows.get("1m")) or known.seconds < 0.3:
-            time.sleep(0.02)
+        until(lambda: (known := first.state.windows.get("1m")) and known.seconds >= 0.3)
         assert app.reload().ok
         assert list(app.pollers.gateways.values()) == [first]
         assert first.config.windows == (Window("2m", 120.0),)
-        while "2m" not in first.state.windows and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: "2m" in first.state.windows)
         assert first.state.windows["2m"].seconds > 0.3, "begun before the reload"
     finally:
         app.stop()

@@ -19,6 +19,7 @@ from exporter.model import (
 from exporter.runtime.publisher import DEAD_AFTER, STARTUP_GRACE, Publisher
 from tests.support.builders import Clock, card, replica
 from tests.support.records import replace
+from tests.support.waiting import until
 
 
 @dataclass
@@ -172,10 +173,7 @@ def test_an_error_in_the_loop_is_survived_and_counted():
     made.interval = 0.02
     made.start()
     try:
-        deadline = time.monotonic() + 5
-        while not published and time.monotonic() < deadline:
-            made.notify()
-            time.sleep(0.01)
+        until(lambda: made.notify() or published)
     finally:
         made.stop()
     assert published[0].daemon.loop_restarts["publisher"] == 2
@@ -203,11 +201,8 @@ def test_everything_that_starts_is_shown_at_once():
     made.interval = 60.0
     made.start()
     try:
-        deadline = time.monotonic() + 5
         source.state = replica("a")
         made.notify()
-        while not any(one.replicas[0].reading for one in published) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: any(one.replicas[0].reading for one in published))
     finally:
         made.stop()
-    assert any(one.replicas[0].reading for one in published)

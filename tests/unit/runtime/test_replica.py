@@ -16,6 +16,7 @@ from exporter.runtime.replica import ReplicaConfig, replica_poller
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
 from tests.support.engine_pages import poll
+from tests.support.waiting import CEILING, until
 
 FIRST = Stage.TIME_TO_FIRST_TOKEN
 CAPTURES = pathlib.Path(__file__).parents[2] / "captures"
@@ -329,20 +330,19 @@ class Counting:
         self.closed = True
 
 
-def run_for(one, seconds):
+def run_until(one, condition):
     before = threading.active_count()
     one.start(time.monotonic())
-    time.sleep(seconds)
+    until(condition)
     one.stop()
-    one.join(2.0)
+    one.join(CEILING)
     assert threading.active_count() == before
 
 
 def test_the_loop_survives_a_bug_counts_it_and_goes_on():
     engine = Counting(fail=RuntimeError("a bug"))
     one = replica_poller(plan(interval=0.05), engine)
-    run_for(one, 0.5)
-    assert one.loop_restarts >= 2
+    run_until(one, lambda: one.loop_restarts >= 2)
     assert one.state.status.reason == "internal"
     assert engine.closed
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from exporter.runtime.service_manager import ServiceManager
+from tests.support.waiting import CEILING
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def manager_socket(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         path = str(tmp_path / "notify")
         listener.bind(path)
-        listener.settimeout(20.0)
+        listener.settimeout(CEILING)
         yield path, listener
 
 
@@ -116,7 +117,7 @@ def test_the_daemon_tells_its_whole_life(manager_socket, tmp_path):
         wait_for("READY=1", listener)
         daemon.send_signal(signal.SIGTERM)
         assert wait_for("STOPPING=1", listener) == "STOPPING=1"
-        assert daemon.wait(10) == 0
+        assert daemon.wait(CEILING) == 0
 
 
 def wait_for(beginning, listener):
