@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -36,6 +37,15 @@ app.stop()
 """
 
 
+DATACLASSES = """
+import dataclasses, importlib, sys
+for name in sys.argv[1:]:
+    for value in vars(importlib.import_module(name)).values():
+        if isinstance(value, type) and value.__module__ == name and dataclasses.is_dataclass(value):
+            print(f"{name}.{value.__name__}")
+"""
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
     """Names of the modules of a daemon with an engine, a gateway and GPUs at its first response."""
@@ -53,4 +63,12 @@ def imported(tmp_path_factory):
 @pytest.mark.parametrize("name", LATER)
 def test_the_first_response_waits_for_no_import_of(name, imported):
     assert "exporter.http.server.listener" in imported, "the list is that of a daemon"
+    assert not name.startswith("exporter") or importlib.util.find_spec(name), "renamed?"
     assert name not in imported
+
+
+def test_no_record_of_the_start_path_is_a_dataclass(imported):
+    """A dataclass costs 1.2 ms of every start, a struct 0.1 ms."""
+    names = sorted(name for name in imported if name.split(".")[0] == "exporter")
+    found = subprocess.run([sys.executable, "-c", DATACLASSES, *names], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
