@@ -75,6 +75,15 @@ def _frozen(_: Snapshot, replica: ReplicaState) -> float | None:
     return None if replica.frozen is None else float(replica.frozen)
 
 
+def _stalled(_: Snapshot, replica: ReplicaState) -> float | None:
+    if replica.frozen is None or replica.reading is None:
+        return None
+    work = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING)
+    return float(replica.frozen) * sum(
+        values.get(quantity, 0.0) for values in replica.reading.ranks.values() for quantity in work
+    )
+
+
 def _restarts(_: Snapshot, replica: ReplicaState) -> float:
     return float(replica.restarts)
 
@@ -185,6 +194,13 @@ HEALTH = (
         "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for as "
         "long as docs/engines.md says of the engine, or requests wait, none runs, and no counter has moved; absent "
         "while that is not known.",
+    ),
+    _metric(
+        "stalled_requests",
+        MetricKind.GAUGE,
+        _replica(_stalled),
+        "Running and waiting requests of a replica that makes no progress (llm_frozen is 1), else 0. No counter and "
+        "no histogram has these requests while they hang.",
     ),
     _metric(
         "restarts",

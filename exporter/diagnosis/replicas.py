@@ -90,11 +90,7 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
         id="EngineFrozen",
         severity=Severity.CRITICAL,
         subject=_subject(replica),
-        summary=Text(
-            f"{replica.name} makes no progress: {running or 0:g} running, {waiting or 0:g} waiting, no tokens",
-            f"{replica.name} 没有进展：{running or 0:g} 个运行中、{waiting or 0:g} 个等待，不产出 token",
-        )
-        + sent,
+        summary=_standstill(replica.name, running or 0.0, waiting or 0.0) + sent,
         evidence=(
             *measured("requests_running", running),
             *measured("requests_waiting", waiting),
@@ -112,6 +108,18 @@ def _no_progress(view: View, replica: ReplicaState) -> Iterator[Finding]:
         ),
         relief=view.relief(replica.name),
         replica=replica.name,
+    )
+
+
+def _standstill(name: str, running: float, waiting: float) -> Text:
+    if not running:
+        return Text(
+            f"{name} makes no progress: {waiting:g} requests wait and none is admitted",
+            f"{name} 没有进展：{waiting:g} 个请求在等待，但没有一个被调度",
+        )
+    return Text(
+        f"{name} makes no progress: {running:g} running, {waiting:g} waiting, no tokens",
+        f"{name} 没有进展：{running:g} 个运行中、{waiting:g} 个等待，不产出 token",
     )
 
 
