@@ -39,6 +39,9 @@ def detect_all(body: bytes) -> tuple[Engine, ...]:
             seen.add(match[1])
         elif not (owner.is_router_series(_labels(match[2]))):
             kinds.add(owner.kind)
+    if not kinds:  # names without a prefix are the engine's only where none is known by its own
+        names = {name.decode("ascii") for name in seen}
+        kinds.update([engine.kind for engine in ENGINES if engine.bare_marks and engine.bare_marks <= names][:1])
     return tuple(engine for engine in ENGINES if engine.kind in kinds)
 
 
@@ -58,7 +61,11 @@ def _shows(engine: Engine, body: bytes) -> bool:
             for mark in (spelling.encode(), b"ray_" + spelling.encode()):
                 if b"\n" + mark in body or body.startswith(mark):
                     return True
-    return False
+    return bool(engine.bare_marks) and all(_has_sample(body, mark.encode()) for mark in engine.bare_marks)
+
+
+def _has_sample(body: bytes, name: bytes) -> bool:
+    return any(body.startswith(name + end) or b"\n" + name + end in body for end in (b"{", b" "))
 
 
 def explain_unknown(body: bytes) -> str:

@@ -7,10 +7,11 @@ not counted twice.  An upstream rename is one string.  ``compile`` reads the tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.model import EMPTY, Quantity, Stage
 from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
@@ -146,6 +147,10 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     prefixes: tuple[str, ...]  # "vllm:"; a page with a known sample of such a name is of this kind
     fields: tuple[EngineField, ...]
+    # Names that are written without any prefix, canonical, where all of ``bare_marks``, as written, are on the page:
+    # a name alone may be any program's.
+    bare_names: frozenset[str] = frozenset()
+    bare_marks: frozenset[str] = frozenset()
     server_labels: tuple[str, ...] = ()
     rank_labels: tuple[str, ...] = ()
     leader_labels: tuple[str, ...] = ()
@@ -177,13 +182,14 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def canonical(self, name: str) -> str:
         """Return the name without what relays do to it: ``ray_vllm_x``, ``ray_vllm:x``, ``vllm_x`` are ``vllm:x``."""
-        bare = name.removeprefix("ray_")
+        local = name.removeprefix("ray_")
         for prefix in self.prefixes:
-            if bare.startswith(prefix):
-                return bare
-            if bare.startswith(prefix[:-1] + "_"):
-                return prefix + bare[len(prefix) :]
-        return name
+            if local.startswith(prefix):
+                return local
+            if local.startswith(prefix[:-1] + "_"):
+                return prefix + local[len(prefix) :]
+        prefixed = self.prefixes[0] + name
+        return prefixed if prefixed in self.bare_names else name
 
     def name_style(self, name: str) -> tuple[str, str]:
         """Split a name as written into (prefix of ours, the spelling used for it); empty for other names."""
@@ -208,24 +214,18 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def wanted_names(self) -> frozenset[str]:
         """Return every canonical sample name whose value is needed."""
-        return self._field_names() | ({self.process_start, self.created, *self.hits_from_first, *self.live} - {""})
+        return sample_names(self.fields) | (
+            {self.process_start, self.created, *self.hits_from_first, *self.live} - {""}
+        )
 
     def activity_names(self) -> frozenset[str]:
         """Return those of ``live`` that no field reads."""
-        return frozenset(self.live) - self._field_names()
-
-    def _field_names(self) -> frozenset[str]:
-        names: set[str] = set()
-        for row in self.fields:
-            names.update(row.plus.values())
-            names.update([row.factor.name] if row.factor is not None and row.factor.name else [])
-            for name in row.names:
-                names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
-        return frozenset(names)
+        return frozenset(self.live) - sample_names(self.fields)
 
     def matches(self, name: str) -> bool:
-        """Return whether a sample of this name marks a page as this engine's."""
-        return self.canonical(name).startswith(self.prefixes)
+        """Return whether a sample of this name alone marks a page as this engine's."""
+        canonical = self.canonical(name)
+        return canonical.startswith(self.prefixes) and self.prefixes[0] + name != canonical
 
     def is_router_series(self, labels: Mapping[str, str]) -> bool:
         """Return whether a series is what a router knows of its backends instead of what an engine says."""
@@ -239,6 +239,26 @@ class Engine(Struct, frozen=True, kw_only=True):
         if not given & {Quantity.PREFIX_CACHE_HITS, Quantity.LIFETIME_HIT_RATIO}:
             absent.append(KV_CACHE_HIT)
         return {signal: self.reasons.get(signal, NOT_EXPOSED) for signal in absent}
+
+
+def sample_names(fields: Iterable[EngineField]) -> frozenset[str]:
+    """Return every canonical sample name that the fields read."""
+    names: set[str] = set()
+    for row in fields:
+        names.update(row.plus.values())
+        names.update([row.factor.name] if row.factor is not None and row.factor.name else [])
+        for name in row.names:
+            names.update([name + end for end in _HISTOGRAM_SUFFIXES] if isinstance(row.target, Stage) else [name])
+    return frozenset(names)
+
+
+def with_prefix(fields: Iterable[EngineField], old: str, new: str) -> tuple[EngineField, ...]:
+    """Return the fields of another engine's table with its names under a new prefix."""
+    return tuple(
+        replace(row, names=tuple(new + name.removeprefix(old) for name in row.names if name.startswith(old)))
+        for row in fields
+        if row.names[0].startswith(old)
+    )
 
 
 def clean(text: str) -> str:

@@ -47,6 +47,7 @@ class CompiledGateway(Struct):
     layout: Layout
     positions: dict[LoadKey, list[int]] = {}
     less: dict[LoadKey, float] = {}
+    up: tuple[float, ...] = (1.0,)  # numbers of a backend that takes requests
     backends: dict[Backend, None] = {}
     pools: dict[str, None] = {}
     truncated_pools: set[str] = set()
@@ -98,6 +99,8 @@ def _compile_field(row: GatewayField, series_of_name: list[tuple[int, Series]], 
             continue
         key = LoadKey(row.target, pool, name)
         compiled.positions.setdefault(key, []).append(position)
+        if row.target is Measure.UP:
+            compiled.up = row.up
         if row.less:
             compiled.less[key] = row.less
 

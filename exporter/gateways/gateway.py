@@ -36,7 +36,8 @@ class GatewayField(Struct, frozen=True, kw_only=True):
 
     ``backend``, ``pool``: labels that name them, the first one that a series has; without ``backend`` the number is
     the pool's.  ``where`` keeps only some series, and ``outcomes`` those whose ``labels``, the first that is set,
-    mean an error.  ``less`` is taken off: what this very scrape adds.  A backend is up when its number is exactly 1.
+    mean an error.  ``less`` is taken off: what this very scrape adds.  A backend is up when its number is one of
+    ``up``.
     """
 
     target: Measure
@@ -47,6 +48,7 @@ class GatewayField(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     outcomes: OutcomeWords | None = None
     less: float = 0.0
+    up: tuple[float, ...] = (1.0,)
 
 
 class Gateway(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.text import PageReader
 from exporter.errors import PageError
-from exporter.gateways.compile import CompiledGateway, compile_layout
+from exporter.gateways.compile import CompiledGateway, LoadKey, compile_layout
 from exporter.gateways.gateway import Gateway, Measure
 from exporter.model import Backend, BackendLoad, GatewayReading
 
@@ -43,7 +43,7 @@ class GatewayInterpreter:
         backends: dict[Backend, dict[str, float | bool]] = {}
         pools: dict[str, dict[str, float | bool]] = {}
         for key, positions in compiled.positions.items():
-            value = _value(key.measure, [numbers[p] for p in positions], compiled.less.get(key, 0.0), warnings)
+            value = _value(key, [numbers[p] for p in positions], compiled, warnings)
             if key.backend is None:
                 load = pools.setdefault(key.pool, {})
             else:
@@ -81,10 +81,12 @@ def _sound(position: int | None, numbers: list[float]) -> float | None:
     return numbers[position] if position is not None and 0.0 < numbers[position] < math.inf else None
 
 
-def _value(measure: Measure, values: list[float], less: float, warnings: Counter[str]) -> float | bool | None:
-    total = max(values) if measure is Measure.UP else sum(values)
+def _value(
+    key: LoadKey, values: list[float], compiled: CompiledGateway, warnings: Counter[str]
+) -> float | bool | None:
+    total = max(values) if key.measure is Measure.UP else sum(values)
     if not 0.0 <= total < math.inf:
         if total != _OFF:
             warnings["bad_number"] += 1
         return None
-    return total == 1.0 if measure is Measure.UP else max(0.0, total - less)
+    return total in compiled.up if key.measure is Measure.UP else max(0.0, total - compiled.less.get(key, 0.0))

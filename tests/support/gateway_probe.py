@@ -25,6 +25,7 @@ RECORDINGS = {
     "production_stack": ("production_stack-handmade.prom",),
     "vllm_router": ("vllm_router-handmade.prom",),
     "sglang_router": ("sglang_router-handmade.prom",),
+    "litellm": ("litellm-handmade.prom",),
     "inference_extension": ("inference_extension-handmade.prom",),
     "inference_extension-pod_name": ("inference_extension-pod_name-documented.prom",),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, ServerInfo
+from exporter.engines.engine import Engine, EngineField, Factor, Family, Reduce, ServerInfo, sample_names
 from exporter.engines.tables.vllm import BUCKETS, TARGETS
 from exporter.model import Quantity, Stage
 from exporter.model.outcome import ALWAYS_ERROR, OutcomeWords, RequestOutcome
@@ -18,10 +18,55 @@ _FINISH_REASONS = OutcomeWords(
     },
 )
 
+_FIELDS = (
+    EngineField(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),
+    EngineField(target=Quantity.REQUESTS_WAITING, names=("trtllm:num_requests_waiting",)),
+    EngineField(
+        target=Quantity.KV_CACHE_USAGE,
+        names=("trtllm:kv_cache_utilization",),
+        reduce=Reduce.MEAN,
+        ratio=True,
+    ),
+    EngineField(
+        target=Quantity.KV_CACHE_CAPACITY,
+        names=("trtllm:kv_cache_max_blocks",),
+        factor=Factor(name="trtllm:kv_cache_tokens_per_block"),
+    ),
+    EngineField(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
+    EngineField(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),
+    # Blocks; looked up is what was found and what was not.
+    EngineField(
+        target=Quantity.PREFIX_CACHE_QUERIES,
+        names=("trtllm:kv_cache_missed_blocks_total",),
+        plus={"trtllm:kv_cache_missed_blocks_total": "trtllm:kv_cache_reused_blocks_total"},
+    ),
+    EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("trtllm:kv_cache_reused_blocks_total",)),
+    EngineField(
+        target=Quantity.LIFETIME_HIT_RATIO,
+        names=("trtllm:kv_cache_hit_rate",),
+        reduce=Reduce.MEAN,
+        ratio=True,
+    ),
+    EngineField(
+        target=Family.FINISHED,
+        names=("trtllm:request_success_total",),
+        labels=("finished_reason",),
+        outcomes=_FINISH_REASONS,
+    ),
+    EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), outcomes=ALWAYS_ERROR),
+    EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
+    EngineField(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
+    EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),
+    EngineField(target=Stage.REQUEST, names=("trtllm:e2e_request_latency_seconds",)),
+    EngineField(target=Stage.QUEUE, names=("trtllm:request_queue_time_seconds",)),
+    EngineField(target=Stage.PREFILL, names=("trtllm:request_prefill_time_seconds",)),
+    EngineField(target=Stage.DECODE, names=("trtllm:request_decode_time_seconds",)),
+)
+
 TENSORRT_LLM = Engine(
     kind="tensorrt_llm",
     title="TensorRT-LLM",
-    versions="1.0 and newer",
+    versions="0.20 and newer",
     servers=(
         ServerProcess(
             modules=("tensorrt_llm.commands.serve",),
@@ -35,6 +80,15 @@ TENSORRT_LLM = Engine(
     buckets=BUCKETS,
     targets=TARGETS,
     prefixes=("trtllm:",),
+    bare_names=sample_names(_FIELDS),  # before 1.0
+    bare_marks=frozenset(
+        (
+            "request_success_total",
+            "request_queue_time_seconds_count",
+            "time_to_first_token_seconds_count",
+            "e2e_request_latency_seconds_count",
+        )
+    ),
     cache_blocks="all",
     hits_from_first=("trtllm:kv_cache_missed_blocks_total",),  # the series of reused ones comes with the first
     # Everything about requests, tokens included, is counted when a request ends.
@@ -44,49 +98,5 @@ TENSORRT_LLM = Engine(
         "trtllm:kv_cache_used_blocks",
         "trtllm:total_context_tokens",
     ),
-    hint="Versions before 1.0 wrote names without a prefix, which cannot be told from other programs'.",
-    fields=(
-        EngineField(target=Quantity.REQUESTS_RUNNING, names=("trtllm:num_requests_running",)),
-        EngineField(target=Quantity.REQUESTS_WAITING, names=("trtllm:num_requests_waiting",)),
-        EngineField(
-            target=Quantity.KV_CACHE_USAGE,
-            names=("trtllm:kv_cache_utilization",),
-            reduce=Reduce.MEAN,
-            ratio=True,
-        ),
-        EngineField(
-            target=Quantity.KV_CACHE_CAPACITY,
-            names=("trtllm:kv_cache_max_blocks",),
-            factor=Factor(name="trtllm:kv_cache_tokens_per_block"),
-        ),
-        EngineField(target=Quantity.PROMPT_TOKENS, names=("trtllm:prompt_tokens_total",)),
-        EngineField(target=Quantity.GENERATION_TOKENS, names=("trtllm:generation_tokens_total",)),
-        # Blocks; looked up is what was found and what was not.
-        EngineField(
-            target=Quantity.PREFIX_CACHE_QUERIES,
-            names=("trtllm:kv_cache_missed_blocks_total",),
-            plus={"trtllm:kv_cache_missed_blocks_total": "trtllm:kv_cache_reused_blocks_total"},
-        ),
-        EngineField(target=Quantity.PREFIX_CACHE_HITS, names=("trtllm:kv_cache_reused_blocks_total",)),
-        EngineField(
-            target=Quantity.LIFETIME_HIT_RATIO,
-            names=("trtllm:kv_cache_hit_rate",),
-            reduce=Reduce.MEAN,
-            ratio=True,
-        ),
-        EngineField(
-            target=Family.FINISHED,
-            names=("trtllm:request_success_total",),
-            labels=("finished_reason",),
-            outcomes=_FINISH_REASONS,
-        ),
-        EngineField(target=Family.FINISHED, names=("trtllm:request_error_total",), outcomes=ALWAYS_ERROR),
-        EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("trtllm:time_to_first_token_seconds",)),
-        EngineField(target=Stage.INTER_TOKEN, names=("trtllm:inter_token_latency_seconds",)),
-        EngineField(target=Stage.TIME_PER_OUTPUT_TOKEN, names=("trtllm:time_per_output_token_seconds",)),
-        EngineField(target=Stage.REQUEST, names=("trtllm:e2e_request_latency_seconds",)),
-        EngineField(target=Stage.QUEUE, names=("trtllm:request_queue_time_seconds",)),
-        EngineField(target=Stage.PREFILL, names=("trtllm:request_prefill_time_seconds",)),
-        EngineField(target=Stage.DECODE, names=("trtllm:request_decode_time_seconds",)),
-    ),
+    fields=_FIELDS,
 )

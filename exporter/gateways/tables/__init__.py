@@ -6,6 +6,7 @@ from exporter.gateways.gateway import Gateway
 from exporter.gateways.tables.envoy import ENVOY
 from exporter.gateways.tables.haproxy import HAPROXY
 from exporter.gateways.tables.inference_extension import INFERENCE_EXTENSION
+from exporter.gateways.tables.litellm import LITELLM
 from exporter.gateways.tables.nginx import NGINX
 from exporter.gateways.tables.production_stack import PRODUCTION_STACK
 from exporter.gateways.tables.rust_routers import SGLANG_ROUTER, VLLM_ROUTER
@@ -18,6 +19,7 @@ GATEWAYS: tuple[Gateway, ...] = (
     VLLM_ROUTER,
     SGLANG_ROUTER,
     INFERENCE_EXTENSION,
+    LITELLM,
 )
 
 

@@ -30,7 +30,7 @@ _ERROR_CODES = OutcomeWords(
 INFERENCE_EXTENSION = Gateway(
     kind="inference_extension",
     title="endpoint picker (Gateway API inference extension, llm-d)",
-    marks=("llm_d_epp_", "llm_d_inference_scheduler_", "inference_pool_", "inference_objective_",
+    marks=("llm_d_epp_", "llm_d_router_epp_", "llm_d_inference_scheduler_", "inference_pool_", "inference_objective_",
            "inference_extension_", "inference_model_"),
     hint="Point url at the endpoint picker's /metrics (port 9090), which may need a bearer token.",
     fields=(
@@ -38,6 +38,7 @@ INFERENCE_EXTENSION = Gateway(
             target=Measure.REQUESTS,
             names=(
                 "llm_d_epp_scheduler_attempts_total",
+                "llm_d_router_epp_scheduler_attempts_total",
                 "llm_d_inference_scheduler_scheduler_attempts_total",
                 "inference_extension_scheduler_attempts_total",
             ),
@@ -48,6 +49,7 @@ INFERENCE_EXTENSION = Gateway(
             target=Measure.QUEUED,
             names=(
                 "llm_d_epp_per_endpoint_queue_size",
+                "llm_d_router_epp_per_endpoint_queue_size",
                 "inference_pool_per_endpoint_queue_size",
                 "inference_pool_per_pod_queue_size",
             ),
@@ -55,12 +57,18 @@ INFERENCE_EXTENSION = Gateway(
         ),
         GatewayField(
             target=Measure.REQUESTS,
-            names=("llm_d_epp_request_total", "inference_objective_request_total", "inference_model_request_total"),
+            names=(
+                "llm_d_epp_request_total",
+                "llm_d_router_epp_request_total",
+                "inference_objective_request_total",
+                "inference_model_request_total",
+            ),
         ),
         GatewayField(
             target=Measure.ERRORS,
             names=(
                 "llm_d_epp_request_error_total",
+                "llm_d_router_epp_request_error_total",
                 "inference_objective_request_error_total",
                 "inference_model_request_error_total",
             ),

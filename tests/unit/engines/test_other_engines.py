@@ -371,3 +371,70 @@ def test_a_histogram_of_hostile_size_is_bounded_in_its_parts():
     reading = interpret(rows)
     assert reading.histograms[Stage.REQUEST][""].counts == (4_000.0, 4_000.0)
     assert reading.parse_warnings == {"too_many_label_sets": 2 * 1_000}
+
+
+# ── Engines without a prefix ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nim-handmade", "nim"),
+        ("mindie-documented", "mindie"),
+        ("tensorrt_llm-0.20-handmade", "tensorrt_llm"),
+    ],
+)
+def test_an_engine_without_a_prefix_is_recognised_by_several_names_together(name, kind):
+    body = page(name)
+    engine = recognise(body)
+    assert engine.kind == kind
+    assert still_matches(engine, body)
+    for mark in engine.bare_marks:
+        lines = [
+            line for line in body.splitlines() if not line.startswith((f"{mark}{{".encode(), f"{mark} ".encode()))
+        ]
+        assert recognise(b"\n".join(lines)) is not engine
+        assert not still_matches(engine, b"\n".join(lines))
+
+
+@pytest.mark.parametrize("name", ["nim-handmade", "mindie-documented", "tensorrt_llm-0.20-handmade"])
+def test_names_without_a_prefix_beside_an_engines_own_change_nothing(name):
+    for body in (VLLM_PAGE + page(name), page(name) + VLLM_PAGE):
+        assert [engine.kind for engine in detect_all(body)] == ["vllm"]
+        assert interpret(body).ranks == interpret(VLLM_PAGE).ranks
+
+
+@pytest.mark.parametrize("name", ["nim-handmade", "mindie-documented", "tei-handmade", "aphrodite-documented"])
+def test_a_new_engines_page_may_be_truncated_or_doubled(name):
+    body = page(name)
+    whole = interpret(body)
+    assert interpret(body + body).ranks == whole.ranks
+    for end in range(0, len(body), 97):
+        try:
+            part = interpret(body[:end], recognise(body))
+        except PageError:
+            continue
+        for rank, quantities in part.ranks.items():
+            assert quantities.keys() <= whole.ranks[rank].keys()
+
+
+def test_an_embedding_server_gives_what_ended_and_says_that_it_generates_nothing():
+    reading = interpret(page("tei-handmade"))
+    assert reading.engine == "tei"
+    assert reading.finished == {"": {"success": 90.0, "rejected": 6.0, "invalid": 3.0, "error": 1.0}}
+    assert reading.ranks[""] == {Quantity.REQUESTS_WAITING: 2.0, Quantity.PROMPT_TOKENS: 9000.0}
+    assert reading.missing["time_to_first_token"] == "no_generation"
+    assert reading.missing["requests_running"] == "not_exposed_by_engine"
+
+
+def test_nim_and_mindie_count_how_requests_ended():
+    assert interpret(page("nim-handmade")).finished == {"": {"success": 95.0, "cancelled": 5.0}}
+    assert interpret(page("mindie-documented")).finished == {"": {"success": 2267.0, "error": 12.0}}
+
+
+def test_aphrodite_is_read_like_the_vllm_that_it_was_made_from():
+    reading = interpret(page("aphrodite-documented"))
+    assert (reading.engine, reading.model) == ("aphrodite", "meta-llama/Llama-3.1-8B-Instruct")
+    assert reading.ranks[""][Quantity.REQUESTS_RUNNING] == 140.0
+    assert reading.ranks[""][Quantity.KV_CACHE_CAPACITY] == 27889 * 16
+    assert reading.ranks[""][Quantity.LIFETIME_HIT_RATIO] == pytest.approx(0.2852, abs=1e-4)

@@ -353,3 +353,19 @@ def test_a_router_that_counts_requests_by_no_worker_shows_no_zeros():
 def test_the_endpoint_pickers_older_labels_give_shares_by_pod():
     reading = read("inference_extension", capture("inference_extension-pod_name-documented.prom").decode())
     assert {name: load.requests for (_, name), load in reading.backends.items()} == {"pod-1": 2.0}
+
+
+def test_litellms_deployments_have_shares_and_errors_of_their_own():
+    reading = read("litellm", capture("litellm-handmade.prom").decode())
+    first, second = (
+        reading.backends[Backend("chat", url)] for url in ("http://localhost:18101/v1", "http://127.0.0.1:18102/v1")
+    )
+    assert (first.requests, first.errors, first.up) == (100.0, 2.0, True)  # neither the client's nor shed load
+    assert (second.requests, second.errors, second.up) == (20.0, 2.0, False)
+    assert reading.pools[""].requests == 110.0
+
+
+@pytest.mark.parametrize("prefix", ["llm_d_epp_", "llm_d_router_epp_", "inference_extension_"])
+def test_an_endpoint_picker_is_read_under_each_name_that_it_has_had(prefix):
+    body = f'{prefix}scheduler_attempts_total{{status="success",pod_name="pod-a"}} 8\n'
+    assert read("inference_extension", body).backends[Backend("", "pod-a")].requests == 8.0

@@ -1,0 +1,47 @@
+"""LiteLLM's proxy: by deployment, which it names by the address of its API; a pool is a model of a deployment.
+
+A failed attempt that is retried on another deployment counts at both.  Its durations begin with the proxy's own work
+and are not read.
+"""
+
+from __future__ import annotations
+
+from exporter.gateways.gateway import Gateway, GatewayField, Measure
+from exporter.model.outcome import HTTP_STATUS
+
+_POOL = ("litellm_model_name",)
+_BACKEND = ("api_base",)
+_FAILURES = ("litellm_deployment_failure_responses_total",)
+
+LITELLM = Gateway(
+    kind="litellm",
+    title="LiteLLM",
+    marks=("litellm_",),
+    counts_from_first=True,
+    hint="Add `prometheus` to its callbacks; it may need a bearer token, and the path ends with a slash: /metrics/.",
+    fields=(
+        GatewayField(
+            target=Measure.REQUESTS,
+            names=("litellm_deployment_success_responses_total",),
+            backend=_BACKEND,
+            pool=_POOL,
+        ),
+        GatewayField(target=Measure.REQUESTS, names=_FAILURES, backend=_BACKEND, pool=_POOL),
+        GatewayField(
+            target=Measure.ERRORS,
+            names=_FAILURES,
+            backend=_BACKEND,
+            pool=_POOL,
+            labels=("exception_status",),
+            outcomes=HTTP_STATUS,
+        ),
+        # 0: healthy, 1: some requests fail, 2: in its cool-down, and left out.
+        GatewayField(
+            target=Measure.UP, names=("litellm_deployment_state",), backend=_BACKEND, pool=_POOL, up=(0.0, 1.0)
+        ),
+        GatewayField(
+            target=Measure.REQUESTS,
+            names=("litellm_proxy_total_requests_metric_total", "litellm_requests_metric_total"),
+        ),
+    ),
+)
