@@ -77,9 +77,10 @@ class Driver:
 
 class Card:
     def __init__(self, uuid, handle):
-        self.answer = AvailableGpu(uuid, handle)
+        self.answer, self.checks = AvailableGpu(uuid, handle), 0
 
     def available(self):
+        self.checks += 1
         return self.answer
 
 
@@ -180,7 +181,8 @@ def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(
     until(lambda: harness.heard() == {("GPU-a", 79): 1})  # the first is told at once
     harness.driver.queue += [("ha", 0x8, code) for code in range(100)] * 20
     until(lambda: not harness.driver.queue)
-    time.sleep(0.2)
+    waits = harness.driver.waits
+    until(lambda: harness.driver.waits > waits + 1)
     assert harness.heard() == {("GPU-a", 79): 1}
     harness.thread.pause()  # whatever ends the wait, what was heard is told
     until(lambda: not harness.thread.busy)
@@ -251,7 +253,10 @@ def test_a_driver_without_events_says_so_once(harness, way):
         harness.driver.fail["nvmlDeviceRegisterEvents"] = 3 if way == "not supported" else 13
     harness.start()
     until(lambda: harness.said() == [("unsupported", 0)])
-    time.sleep(0.5)
+    if way == "no type":
+        harness.thread._wakeup.set()  # of no GPU a second question would be put for a second
+    checks = harness.cards[0].checks
+    until(lambda: harness.cards[0].checks > checks)
     assert harness.said() == [("unsupported", 0)] and harness.driver.waits == 0
 
 
@@ -312,7 +317,8 @@ def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(harness):
     until(lambda: not harness.thread.busy)
     assert harness.driver.sets == 0
     waits = harness.driver.waits
-    time.sleep(0.2)
+    harness.thread._wakeup.set()  # for nothing
+    until(lambda: not harness.thread._wakeup.is_set())
     assert harness.driver.waits == waits
     harness.thread.resume()
     harness.driver.queue.append(("hb", 0x8, 79))
@@ -342,7 +348,7 @@ def test_a_wait_that_hangs_keeps_it_working_so_that_nobody_shuts_the_driver_down
     harness.start()
     until(lambda: harness.driver.waits)
     harness.thread.pause()
-    time.sleep(0.2)
+    until(lambda: harness.thread.call_seconds(time.monotonic()) > 0.1)
     assert harness.thread.busy
     harness.driver.block.set()
     until(lambda: not harness.thread.busy)

@@ -238,7 +238,9 @@ def test_a_worker_that_survives_sigkill_is_waited_for_and_stop_is_not_held_up(no
     assert one.until(lambda: one.view().status.hung)
     assert one.until(lambda: one.reason("GPU-a") == "hung" and one.card().reading is None)
     threads = threading.active_count()
-    time.sleep(1.5)
+    cycles, run_cycle = [], one.source._run_cycle
+    monkeypatch.setattr(one.source, "_run_cycle", lambda: cycles.append(None) or run_cycle())
+    assert one.until(lambda: len(cycles) >= 5)
     assert one.pid == pid and alive(pid)
     assert threading.active_count() == threads
     real(stuck)
@@ -429,7 +431,8 @@ def test_each_state_of_the_driver_is_logged_once(node, caplog):
     assert one.until(lambda: one.view().status.failures.get("driver", 0) >= 2)
     one.plan({})
     assert one.until(one.up)
-    time.sleep(3 * INTERVAL)
+    read_at = one.card().reading.at
+    assert one.until(lambda: one.card().reading.at > read_at + 3 * INTERVAL)
     lines = [
         record.getMessage().partition(" error=")[0]
         for record in caplog.records

@@ -120,15 +120,15 @@ def test_the_slowdown_is_about_what_the_clock_says():
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["healthy", "mixed", "pcie", "drift", "engines"])
 def test_a_node_whose_gpus_are_well_accuses_none_and_says_that_it_judged(scenario):
-    for judge in Harness(scenario).run(200):
+    for judge in Harness(scenario).run(100):
         assert set().union(*judge.accused()) == set(), judge.gpm
         for replica in find(scenario).replicas:
-            assert sum(found.judged[replica.name] for _, found in judge.history) > 150, judge.gpm
+            assert sum(found.judged[replica.name] for _, found in judge.history) > 70, judge.gpm
 
 
 @pytest.mark.slow
 def test_a_scheduler_that_prefers_some_ranks_is_no_straggler():
-    for judge in Harness("skew", ranks=[True, False]).run(200):
+    for judge in Harness("skew", ranks=[True, False]).run(100):
         assert set().union(*judge.accused()) == set(), (judge.gpm, judge.ranks)
         # GPUs of ranks of their own are not compared at all.
         assert (judge.history[-1][1].judged == {}) is judge.ranks

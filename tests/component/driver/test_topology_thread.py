@@ -20,10 +20,25 @@ from tests.support.waiting import until
 
 class Gpu:
     def __init__(self, uuid, unavailable=False):
-        self.uuid, self.unavailable = uuid, unavailable
+        self.uuid, self._unavailable, self.checks = uuid, unavailable, 0
+
+    @property
+    def unavailable(self):
+        self.checks += 1
+        return self._unavailable
+
+    @unavailable.setter
+    def unavailable(self, unavailable):
+        self._unavailable = unavailable
 
     def available(self):
         return AvailableGpu(self.uuid, self.uuid) if self.unavailable is False else None
+
+
+def checked_again(gpu, times=6):
+    """Wait until the thread has checked several times whether there is something to ask."""
+    before = gpu.checks
+    until(lambda: gpu.checks >= before + times)
 
 
 class Driver:
@@ -71,7 +86,7 @@ def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
     late = Gpu("b", unavailable=None)
     driver, gpus = Driver(), [Gpu("a"), late, Gpu("c", unavailable=True)]
     _, sent = start(driver, gpus)
-    time.sleep(0.1)
+    checked_again(late)
     assert not driver.asked
     late.unavailable = False
     until(lambda: sent)
@@ -81,7 +96,7 @@ def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
             "b": CardTopology(peers={"a": Peer(pci_path="PIX")}),
         }
     )
-    time.sleep(0.1)
+    checked_again(late)
     assert len(sent) == 1, "once is enough"
 
 
@@ -105,13 +120,13 @@ def test_answers_that_were_not_final_are_asked_for_again(start, monkeypatch):
     monkeypatch.setattr(topology_thread, "RETRY", 0.05)
     driver = Driver()
     driver.error = type("E", (Exception,), {"value": 999})()
-    _, sent = start(driver, [Gpu("a"), Gpu("b")])
+    gpus = [Gpu("a"), Gpu("b")]
+    _, sent = start(driver, gpus)
     until(lambda: len(sent) >= 2)
     driver.error = None
     until(lambda: sent[-1].cards["a"].peers["b"].pci_path == "PIX")
-    time.sleep(0.1)
     count = len(sent)
-    time.sleep(0.2)
+    checked_again(gpus[0])
     assert len(sent) == count
 
 
@@ -201,20 +216,20 @@ class Blocking(Driver):
 def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_of_threads(start, monkeypatch, stuck):
     monkeypatch.setattr(topology_thread, "HANGS", 0.05)
     driver = Blocking(*stuck)
-    thread, sent = start(driver, [Gpu(uuid) for uuid in "abcdef"])
+    gpus = [Gpu(uuid) for uuid in "abcdef"]
+    thread, sent = start(driver, gpus)
     told = min(len(stuck), topology_thread.MAX_HANGING)
     until(lambda: len(sent) > told or (len(sent) == told == topology_thread.MAX_HANGING))
-    time.sleep(0.2)
-    known = {(one, peer) for message in sent for one, said in message.cards.items() for peer in said.peers}
     asking = set("abcdef") - set(stuck) if len(stuck) < topology_thread.MAX_HANGING else set()
-    assert known == {(one, other) for one in asking for other in "abcdef" if other != one}
-    passes = [one for one in threading.enumerate() if one.name == "topology-pass"]
+    expected = {(uuid, peer) for uuid in asking for peer in "abcdef" if peer != uuid}
+    until(lambda: {(u, peer) for m in sent for u, found in m.cards.items() for peer in found.peers} == expected)
+    passes = [running for running in threading.enumerate() if running.name == "topology-pass"]
     assert len(passes) == told and thread.busy and thread.call_seconds(time.monotonic()) > 0.05
     driver.gate.set()
     until(lambda: all(len(said.peers) == 5 for said in sent[-1].cards.values()) and len(sent[-1].cards) == 6)
     until(lambda: not thread.busy)
     count = len(sent)
-    time.sleep(0.1)
+    checked_again(gpus[0])
     assert len(sent) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
 
 

@@ -30,6 +30,7 @@ from exporter.simulate.scenarios import find
 from exporter.simulate.vllm_page import number, render
 from exporter.simulate.world import World
 from tests.support.records import replace
+from tests.support.waiting import CEILING, until, wait_until
 
 CAPTURE = os.path.join(pathlib.Path(__file__).parents[2], "captures", "vllm-0.32.0-real-cpu-load.prom")
 TWO_RANKS = os.path.join(pathlib.Path(__file__).parents[2], "captures", "vllm-0.32.0-dp2-real-cpu-load.prom")
@@ -277,11 +278,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def all_gone(pids: list[int], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
+def all_gone(pids: list[int], seconds: float = CEILING) -> bool:
+    return wait_until(lambda: not any(map(alive, pids)), seconds)
 
 
 def test_a_node_serves_its_engines_and_leaves_nothing_behind() -> None:
@@ -289,9 +287,8 @@ def test_a_node_serves_its_engines_and_leaves_nothing_behind() -> None:
         ((name, url),) = running.engine_urls
         assert name == "chat" and url.startswith("http://127.0.0.1:")
         base = url.removesuffix("/metrics")
-        time.sleep(0.5)
-        page = fetch(url).decode()
-        assert float(re.search(r'generation_tokens_total\{engine="0".*?\} (\S+)', page)[1]) > 0
+        tokens = r'generation_tokens_total\{engine="0".*?\} (\S+)'
+        until(lambda: float(re.search(tokens, fetch(url).decode())[1]) > 0)
         assert json.loads(fetch(base + "/version")) == {"version": "0.32.0"}
         assert fetch(base + "/health") == b""
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -312,12 +309,18 @@ def test_a_node_serves_its_engines_and_leaves_nothing_behind() -> None:
 
 def test_engines_and_cards_live_in_the_same_world() -> None:
     with SimulatedNode("healthy", seed=9) as running:
-        time.sleep(1.1)
-        page = fetch(running.engine_urls[1][1]).decode()
-        tokens = float(re.search(r"generation_tokens_total\{.*?\} (\S+)", page)[1])
-        own = running.node_spec.world()
-        seen = {own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens for now in range(60)}
-        assert tokens in seen
+        url, tokens = running.engine_urls[1][1], [0.0]
+
+        def generated() -> bool:
+            tokens[0] = float(re.search(r"generation_tokens_total\{.*?\} (\S+)", fetch(url).decode())[1])
+            return tokens[0] > 0
+
+        until(generated)
+        own, seen, now = running.node_spec.world(), {0.0}, 0
+        while max(seen) < tokens[0] and now < 2400:
+            now += 1
+            seen.add(own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens)
+        assert tokens[0] in seen
 
 
 KEEPER = """
