@@ -11,7 +11,7 @@ import yaml
 from tests.support.promtool import found, promtool_says
 from tests.support.virtual_node import VirtualNode
 
-RULES = pathlib.Path(__file__).parents[1] / "rules" / "consistency.test.yml"
+RULES = pathlib.Path(__file__).parents[1] / "support" / "rules" / "consistency.test.yml"
 FACTS = re.compile(r"^((?:gpu_driver|llm_engine)_info)\{(.*)\} 1\.0$", re.MULTILINE)
 DRIVER, ENGINE = (question["expr"] for question in yaml.safe_load(RULES.read_text())["tests"][0]["promql_expr_test"])
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.dashboard_queries import LANGUAGES, UIDS, dashboard, panels
 from tests.support.tools import CI, locked, tool
 
-HERE = Path(__file__).parents[1] / "typescript"
+HERE = Path(__file__).parents[1] / "support" / "typescript"
 CACHE = Path(__file__).parents[2] / ".cache" / "typescript"
 MODULES = {
     "stat": "stat/panelcfg/x/StatPanelCfg", "timeseries": "timeseries/panelcfg/x/TimeSeriesPanelCfg",

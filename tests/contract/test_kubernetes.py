@@ -22,7 +22,10 @@ KUBERNETES = stack_files.COMPOSE / "kubernetes"
 FOLDERS = ("base", "overlays/kernel-log", "overlays/prometheus-operator", "examples/vllm")
 VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
 EXAMPLE = KUBERNETES / "examples" / "vllm"
-CRDS = {path.stem: json.loads(path.read_text()) for path in (stack_files.ROOT / "tests" / "crds").glob("*.json")}
+CRDS = {
+    path.stem: json.loads(path.read_text())
+    for path in (stack_files.ROOT / "tests" / "support" / "crds").glob("*.json")
+}
 MOST_ANNOTATION = 262_144  # bytes, all of an object's annotations together
 FROM_THE_SCRAPE = {"instance", "job", "namespace", "pod"}
 

@@ -1,4 +1,4 @@
-"""Tables of cases for alerts (tests/rules/alerts/*.yaml) become promtool unit tests.
+"""Tables of cases for alerts (tests/support/rules/alerts/*.yaml) become promtool unit tests.
 
 A case is a sentence, the series that Prometheus would have scraped, and how many alerts of the name must be firing
 at which time.  ``GPU``, ``REPLICA`` and so on stand for the labels that every series of the kind carries.  What a
@@ -22,7 +22,7 @@ from exporter.catalog import CATALOG
 from exporter.catalog.spec import Metric, MetricKind
 from exporter.model.text import Language
 
-TABLES = Path(__file__).parents[1] / "rules" / "alerts"
+TABLES = Path(__file__).parent / "rules" / "alerts"
 TARGET = {"job": "shardwatch", "instance": "n1:9853"}
 MACROS = {
     "TARGET": TARGET,

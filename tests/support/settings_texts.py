@@ -11,7 +11,7 @@ from exporter.config import settings
 from exporter.config.settings import Settings
 from exporter.errors import SettingsError
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parent / "configs"
 GOOD = sorted((CONFIGS / "good").glob("*.yaml"))
 BAD = sorted((CONFIGS / "bad").glob("*.yaml"))
 FULL = (CONFIGS / "good" / "full.yaml").read_text()

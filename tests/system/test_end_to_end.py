@@ -263,7 +263,7 @@ def test_checking_a_configuration_does_not_load_the_daemon():
     code = (
         "import sys, exporter.cli.main as c; assert c.main(['check-config', sys.argv[1]]) == 0; print(*sys.modules)"
     )
-    full = os.path.join(pathlib.Path(__file__).parents[1], "configs", "good", "full.yaml")
+    full = os.path.join(pathlib.Path(__file__).parents[1], "support", "configs", "good", "full.yaml")
     result = subprocess.run([sys.executable, "-c", code, full], capture_output=True, text=True, timeout=30)
     verdict, loaded = result.stdout.splitlines()
     assert verdict.startswith(f"{full}: valid; GPUs through NVML; 2 engines and 2 gateways configured; ")

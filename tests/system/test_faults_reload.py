@@ -18,7 +18,7 @@ from tests.support.hostile import Hostile
 from tests.support.waiting import until
 
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
-BAD = pathlib.Path(__file__).parents[1] / "configs" / "bad" / "many_problems.yaml"
+BAD = pathlib.Path(__file__).parents[1] / "support" / "configs" / "bad" / "many_problems.yaml"
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ WRONG = {
         "line 3: engines[1].name",
     ),
     "wrong type": ("gpu:\n  interval: [1]\n", "line 2: gpu.interval"),
-    "timeout above interval": (
-        "engines:\n  - {url: 'http://x:1', interval: 1s, timeout: 2s}\n",
+    "timeout far above interval": (
+        "engines:\n  - {url: 'http://x:1', interval: 1s, timeout: 7s}\n",
         "engines[0].timeout",
     ),
     "no such file": (None, ""),
