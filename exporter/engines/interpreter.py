@@ -19,6 +19,8 @@ from exporter.engines.stale_ranks import StaleRankDetector
 from exporter.model import COUNTERS, EMPTY, EngineReading, Histogram, Quantity, Stage
 
 _MAX_OBSERVATIONS = 2.0**62  # observations; more is nonsense, and sums over ranks must stay finite
+_MAX_BOUNDS = 128  # of a histogram; engines have up to some thirty, and a window keeps 65 states of each
+_BOUNDS_AGE = 60.0  # seconds that bounds must stay the same, but for a first change: a restart may bring others
 _OFF = -1.0  # what several engines write for a ratio whose feature is switched off: missing, without a warning
 
 
@@ -28,6 +30,10 @@ class EngineInterpreter:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._compiled = CompiledEngine(Layout(()))
+        self._bounds: dict[Stage, frozenset[tuple[float, ...]]] = {}  # of all ranks
+        self._bounds_changed: dict[Stage, float] = {}
+        self._unstable: dict[Stage, float] = {}  # when the bounds last changed
+        self._too_large: dict[Stage, str] = {}
         self._histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY
         self._selector = SeriesSelector()
         self._stale_ranks = StaleRankDetector()
@@ -38,9 +44,9 @@ class EngineInterpreter:
     def read(self, page: Values, at: float) -> EngineReading:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
         if page.layout is not self._compiled.layout:
-            self._compile(page.layout)
+            self._compile(page.layout, at)
         if self._compiled.candidates and self._selector.should_reselect(self._compiled.candidates, page.numbers, at):
-            self._compile(page.layout)
+            self._compile(page.layout, at)
         compiled, numbers = self._compiled, page.numbers
         warnings = Counter(page.parse_warnings) + compiled.parse_warnings
         ranks: dict[str, dict[Quantity, float]] = {}
@@ -50,7 +56,10 @@ class EngineInterpreter:
                 ranks.setdefault(item.rank, {})[item.quantity] = number
             elif number != _OFF or item.quantity in COUNTERS:
                 warnings["bad_number"] += 1
-        self._histograms = _histograms(compiled, numbers, warnings, self._histograms)
+        refused = self._refused(at)
+        self._histograms = _histograms(compiled, numbers, warnings, self._histograms, refused)
+        missing = {**compiled.missing, **{stage.value: reason for stage, reason in refused.items()}}
+        warnings.update(refused.values())
         start = None if compiled.process_start is None else numbers[compiled.process_start]
         return EngineReading(
             at=at,
@@ -60,7 +69,7 @@ class EngineInterpreter:
             version=compiled.version,
             name_style=compiled.name_style,
             relayed=compiled.relayed,
-            missing={**self._missing, **compiled.missing} if compiled.missing else self._missing,
+            missing={**self._missing, **missing} if missing else self._missing,
             ranks=ranks,
             finished=_by_rank(compiled.finished, numbers, warnings),
             finish_reasons=_by_rank(compiled.reasons, numbers, Counter()),
@@ -77,8 +86,27 @@ class EngineInterpreter:
             parse_warnings=dict(warnings),
         )
 
-    def _compile(self, layout: Layout) -> None:
+    def _compile(self, layout: Layout, at: float) -> None:
         self._compiled, self._histograms = compile_layout(self.engine, layout, self._selector), EMPTY
+        large = [item.stage for item in self._compiled.buckets if len(item.bounds) > _MAX_BOUNDS]
+        self._too_large = dict.fromkeys(large, "too_many_buckets")
+        self._compiled.buckets = [item for item in self._compiled.buckets if item.stage not in self._too_large]
+        bounds: dict[Stage, set[tuple[float, ...]]] = {}
+        for item in self._compiled.buckets:
+            bounds.setdefault(item.stage, set()).add(item.bounds)
+        for stage, edges in bounds.items():
+            if self._bounds.get(stage, edges) != edges:
+                if at - self._bounds_changed.get(stage, -math.inf) < _BOUNDS_AGE:
+                    self._unstable[stage] = at
+                self._bounds_changed[stage] = at
+            self._bounds[stage] = frozenset(edges)
+
+    def _refused(self, at: float) -> dict[Stage, str]:
+        """Return the histograms that are not read, with the reason: each state of them would be kept for a window."""
+        if not (self._unstable or self._too_large):
+            return {}
+        self._unstable = {stage: since for stage, since in self._unstable.items() if at - since < _BOUNDS_AGE}
+        return {**dict.fromkeys(self._unstable, "unstable_buckets"), **self._too_large}
 
 
 def _reduce(item: CompiledNumber, numbers: list[float]) -> float:
@@ -129,10 +157,13 @@ def _histograms(
     numbers: list[float],
     warnings: Counter[str],
     before: Mapping[Stage, Mapping[str, Histogram]],
+    refused: Mapping[Stage, str] = EMPTY,
 ) -> Mapping[Stage, Mapping[str, Histogram]]:
-    """Read every histogram; those of ``before``, which were sound, stand for equal ones."""
+    """Read every histogram that is not refused; those of ``before``, which were sound, stand for equal ones."""
     histograms: dict[Stage, dict[str, Histogram]] = {}
     for item in compiled.buckets:
+        if item.stage in refused:
+            continue
         counts, total = item.extract(numbers), _total(item, numbers)
         known = before.get(item.stage, EMPTY).get(item.rank)
         if known is None or known.counts != counts or known.sum != total:

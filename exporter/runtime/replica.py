@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -16,6 +17,7 @@ from exporter.engines.compile import MODEL
 from exporter.engines.detect import detect_all, explain_missing, explain_unknown, recognise, still_matches
 from exporter.engines.engine import Engine, ServerInfo
 from exporter.engines.interpreter import EngineInterpreter
+from exporter.engines.parse.churn import SeriesChurn
 from exporter.engines.parse.text import PageReader, holds_samples
 from exporter.engines.tables import METRICS_FLAGS, by_kind
 from exporter.errors import EndpointError, PageError, SourceError
@@ -41,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_LOGGED_MODELS = 64  # names come from the page, and may be without end
 
+# New pages are parsed and compiled one at a time, which costs no time (the interpreter has one lock anyway) but saves
+# memory: each takes a few megabytes for a moment.
+_full_reading = threading.Lock()
 _NO_METRICS = frozenset(("http_404", "http_501"))  # what servers answer that were started without metrics
 
 
@@ -76,6 +81,7 @@ class ReplicaHandler:
         self._clock = clock
         self._reader: PageReader | None = None
         self._interpreter: EngineInterpreter | None = None
+        self._churn = SeriesChurn()
         self._other_models: set[str] = set()  # that the log has named
         self._progress: delta.ReplicaCounters | None = None
         # The summands of the state's histograms.
@@ -116,13 +122,21 @@ class ReplicaHandler:
             if kind is not known:
                 self._warn_of_other_engines(kind, body)
                 self._interpreter = EngineInterpreter(kind)
-                self._reader = PageReader(self._interpreter.wanted)
+                self._reader = PageReader(self._interpreter.wanted, self._churn)
                 self._reset()
         assert self._interpreter is not None
         assert self._reader is not None  # made together with the interpreter
         try:
-            reading = self._interpreter.read(self._reader.read(body), at)
+            page = self._reader.read_known(body)
+            if page is not None:
+                reading = self._interpreter.read(page, at)
+            else:
+                with _full_reading:
+                    reading = self._interpreter.read(self._reader.read_fully(body), at)
         except PageError as error:
+            if error.reason == "series_churn":
+                self._interpreter = self._reader = None  # what they keep of a large page
+                raise
             hint = explain_missing(self._interpreter.engine, body) if error.reason == "no_engine_metrics" else ""
             raise PageError(error.reason, hint or str(error)) from None
         self._warn_of_other_models(reading)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from exporter.engines.parse.churn import SeriesChurn
 from exporter.engines.parse.incremental import DeltaReader, number
 from exporter.engines.parse.layout import Layout, Values
 from exporter.engines.parse.line import NAME, text_and_value
@@ -33,23 +34,27 @@ MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; beyond it lines
 MAX_UNREADABLE = 1_000  # more than this is not a metrics page
 
 FULL_READING_EVERY = 32  # pages
+_MAX_STALE = 500  # series that the newest page lacks and the cache keeps
 _SNIFFED_LINES = 1_000  # lines that tell a metrics page from anything else
 
 _IGNORED = -1
+_SLOT_BYTES = 100  # of a cached series beside its text
 
 
 class PageReader:
     """Reads the pages of one replica; owned by the one thread that polls it."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, churn: SeriesChurn | None = None) -> None:
+        """``churn``: what was counted of this replica so far; None: nothing."""
         self._wanted = wanted
+        self._churn = churn or SeriesChurn()
         self._reset()
 
     def _reset(self) -> None:
         self._slots: dict[bytes, int] = {}
         self._texts: list[bytes] = []  # by slot; the very objects that are keys of _slots
         self._unwanted: set[bytes] = set()  # names
-        self._cached_bytes = 0
+        self._cached_bytes = self._learned = 0
         self._seen: list[int] = []
         self._layout = Layout(())
         self._delta_reader: DeltaReader | None = None
@@ -57,6 +62,10 @@ class PageReader:
 
     def read(self, body: bytes) -> Values:
         """Convert one page; raise PageError when it is no metrics page or is too large."""
+        return self.read_known(body) or self.read_fully(body)
+
+    def read_known(self, body: bytes) -> Values | None:
+        """Convert a page whose lines are those of the last one; None for any other, to ``read_fully``."""
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
         # Taken away first: after a page that does not fit they are good for nothing, also if that page is refused.
@@ -67,15 +76,20 @@ class PageReader:
                 self._delta_reader = delta_reader
                 self._since_full += 1
                 return Values(layout=self._layout, numbers=numbers)
+        return None
+
+    def read_fully(self, body: bytes) -> Values:
+        """Convert any page, which may take megabytes for a moment; raise PageError as ``read``."""
+        if b"\r" in body:
+            body = body.replace(b"\r\n", b"\n")
         lines = body.split(b"\n")
         if len(lines) > MAX_LINES:
             raise PageError("too_many_lines", f"the page has {len(lines)} lines, more than {MAX_LINES} are not read")
+        self._churn.admit(lines)
         return self._read_fully(lines)
 
     def _read_fully(self, lines: list[bytes]) -> Values:
-        if self._cached_bytes > MAX_CACHE_BYTES:
-            self._reset()
-        self._since_full = 0
+        self._since_full = self._learned = 0
         seen: list[int] = []
         texts: list[bytes] = []
         wanted: list[tuple[int, bytes]] = []
@@ -92,11 +106,32 @@ class PageReader:
                 add_slot(slot)
                 add_text(value)
                 add_line((index, key))
+        try:
+            self._churn.check(self._learned, lines, len(seen))
+        except PageError:
+            self._reset()
+            raise
         complete = not lines[-1] or lines[-1].startswith(b"#") or text_and_value(lines[-1]) is not None
         values = self._values(seen, texts, complete=complete, warnings=warnings)
         plain = not lines[-1] and not warnings and not timestamped
         self._delta_reader = DeltaReader(lines, wanted, values.numbers) if plain and wanted else None
+        if self._cached_bytes > MAX_CACHE_BYTES or len(self._texts) > len(self._seen) + _MAX_STALE:
+            self._forget_stale()
         return values
+
+    def _forget_stale(self) -> None:
+        """Keep only the series of the newest page; of one that is larger than the cache, none."""
+        texts = [self._texts[slot] for slot in self._seen]
+        kept_bytes = sum([len(text) + _SLOT_BYTES for text in texts])
+        if kept_bytes > MAX_CACHE_BYTES:
+            texts, kept_bytes, self._delta_reader = [], 0, None
+            self._churn = SeriesChurn()  # nothing is known to compare the next page with
+        if self._cached_bytes > MAX_CACHE_BYTES:
+            self._unwanted.clear()
+        self._texts = texts
+        self._slots = {text: slot for slot, text in enumerate(texts)}
+        self._seen = list(range(len(texts)))
+        self._cached_bytes = kept_bytes + sum([len(name) + _SLOT_BYTES for name in self._unwanted])
 
     def _values(self, seen: list[int], texts: list[bytes], *, complete: bool, warnings: Counter[str]) -> Values:
         try:
@@ -142,7 +177,8 @@ class PageReader:
         """Assign a series that was never seen a slot, or _IGNORED, of which only the name is remembered."""
         name = text.partition(b"{")[0]
         wanted = self._wanted(name.decode("ascii"))
-        self._cached_bytes += len(text if wanted else name) + 100
+        self._cached_bytes += len(text if wanted else name) + _SLOT_BYTES
+        self._learned += 1
         if wanted:
             self._slots[text] = len(self._texts)
             self._texts.append(text)

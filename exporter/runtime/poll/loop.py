@@ -36,7 +36,18 @@ _BACK_OFF_AFTER = 5  # failures in a row; a restart of an engine takes minutes a
 _GAP = 0.003  # seconds between the polls of neighbours; a poll takes one or two thousandths
 _MAX_BACK_OFF = 4.0  # seconds; the spread, one exchange and our next page come on top, and make five
 _MAX_BACK_OFF_BY_REASON = {"timeout": 10.0} | dict.fromkeys(
-    ("too_large", "head_too_large", "too_many_lines", "dns", "internal", "http_401", "http_403", "http_429"), 30.0
+    (
+        "too_large",
+        "head_too_large",
+        "too_many_lines",
+        "series_churn",
+        "dns",
+        "internal",
+        "http_401",
+        "http_403",
+        "http_429",
+    ),
+    30.0,
 )
 
 

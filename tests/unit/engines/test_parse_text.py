@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.engines.parse.churn import SeriesChurn
 from exporter.engines.parse.text import (
     FULL_READING_EVERY,
     MAX_CACHE_BYTES,
@@ -201,11 +203,43 @@ def test_what_stood_on_a_refused_page_is_never_shown_as_the_next_pages(junk):
 def test_new_series_on_every_page_do_not_fill_memory(series):
     """Kept is what the cache may hold and one page more; a line here costs at most its 30 bytes and 100."""
     reader = PageReader(lambda name: name == "wanted")
+    refused = 0
     for page in range(40):
-        values = reader.read(b"".join(series % (page, i) + b" 1\n" for i in range(5_000)) + b"wanted 1\n")
-        assert len(values.numbers) == (5_001 if series.startswith(b"wanted") else 1)
+        try:
+            values = reader.read(b"".join(series % (page, i) + b" 1\n" for i in range(5_000)) + b"wanted 1\n")
+        except PageError:
+            refused += 1
+        else:
+            assert len(values.numbers) == (5_001 if series.startswith(b"wanted") else 1)
         assert len(reader._slots) + len(reader._unwanted) < MAX_CACHE_BYTES / 100 + 5_000
         assert reader._cached_bytes < MAX_CACHE_BYTES + 5_001 * 130
+    assert refused >= 36 or series.startswith(b"other"), "series that are not read cost next to nothing"
+
+
+def test_after_the_churn_the_next_page_without_new_series_is_read():
+    reader = PageReader(lambda name: True)
+    for page in range(10):
+        body = b"".join(b'a{page="%d",i="%d"} 1\n' % (page, i) for i in range(1_000))
+        with contextlib.suppress(PageError):
+            reader.read(body)
+    assert len(reader._slots) == 0
+    for needed in (1, 2, 4):
+        for value in range(needed):
+            with pytest.raises(PageError, match="label values must not change"):
+                reader.read(b"".join(b'a{page="x%d",i="%d"} %d\n' % (needed, i, value) for i in range(1_000)))
+        page = b"".join(b'a{page="x%d",i="%d"} 2\n' % (needed, i) for i in range(1_000))
+        assert reader.read(page).numbers == reader.read(page).numbers == [2.0] * 1_000
+    assert len(reader._slots) == 1_000, "what was on earlier pages is forgotten"
+
+
+def test_other_models_in_turn_and_a_word_now_and_then_are_no_churn():
+    churn = SeriesChurn()
+    for model in range(3):  # another reader each, as for another engine
+        reader = PageReader(lambda name: True, churn)
+        for page in range(20):
+            lines = [b'a{model="%d",i="%d"} 1\n' % (model, i) for i in range(1_500)]
+            lines += [b'word{w="%d"} 1\n' % word for word in range(min(page, 8))]
+            assert len(reader.read(b"".join(lines)).numbers) == 1_500 + min(page, 8)
 
 
 NAME = st.sampled_from(["a", "vllm:x", "b_total", "c_bucket"])

@@ -222,3 +222,39 @@ def test_a_histogram_that_did_not_change_is_the_very_same_object_on_the_next_rea
     second = interpreter.read(reader.read(changed), at=2.0).histograms
     assert second[Stage.REQUEST]["0"].sum == 12345.5
     assert second[Stage.TIME_TO_FIRST_TOKEN]["0"] is first[Stage.TIME_TO_FIRST_TOKEN]["0"]
+
+
+# ── Buckets that change ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def buckets(*edges):
+    labels = 'engine="0",model_name="m"'
+    rows = [f'vllm:time_to_first_token_seconds_bucket{{le="{edge}",{labels}}} 1' for edge in (*edges, "+Inf")]
+    rows += [f"vllm:num_requests_running{{{labels}}} 1", f"vllm:time_to_first_token_seconds_sum{{{labels}}} 1"]
+    return ("\n".join(rows) + "\n").encode()
+
+
+def test_bounds_that_change_again_within_a_minute_are_not_read_until_they_have_stayed_the_same_for_one():
+    interpreter = EngineInterpreter(VLLM)
+    reader = PageReader(interpreter.wanted)
+
+    def read(at, *edges):
+        return interpreter.read(reader.read(buckets(*edges)), at=at)
+
+    assert Stage.TIME_TO_FIRST_TOKEN in read(0.0, 1, 2).histograms
+    assert Stage.TIME_TO_FIRST_TOKEN in read(5.0, 1, 3).histograms, "an engine may restart with other buckets"
+    for at in range(10, 100, 5):
+        refused = read(float(at), 1, 100 + at)
+        assert not refused.histograms
+        assert refused.missing["time_to_first_token"] == "unstable_buckets"
+        assert refused.parse_warnings == {"unstable_buckets": 1}
+        assert refused.ranks["0"][Quantity.REQUESTS_RUNNING] == 1.0, "everything else is read as ever"
+    assert not read(150.0, 1, 195).histograms
+    assert Stage.TIME_TO_FIRST_TOKEN in read(156.0, 1, 195).histograms
+
+
+def test_a_histogram_with_hundreds_of_bounds_is_not_read():
+    reading = interpret(buckets(*range(1, 130)))
+    assert not reading.histograms
+    assert reading.missing["time_to_first_token"] == "too_many_buckets"
+    assert interpret(buckets(*range(1, 129))).histograms

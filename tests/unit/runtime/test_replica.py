@@ -336,7 +336,7 @@ def run_until(one, condition):
     until(condition)
     one.stop()
     one.join(CEILING)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "its thread ended"
 
 
 def test_the_loop_survives_a_bug_counts_it_and_goes_on():
