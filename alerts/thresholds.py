@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from alerts.threshold import RATIO, UNEVEN, Threshold
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.diagnosis import thresholds as shared
 
 __all__ = ["DEFAULTS", "Threshold", "Thresholds"]
 
@@ -56,7 +57,7 @@ class Thresholds:
     temperature_margin: Threshold = Threshold(
         metric=m.GPU_TEMPERATURE_MARGIN_CELSIUS,
         unit=Unit.CELSIUS,
-        warning=8,
+        warning=shared.TEMPERATURE_MARGIN_CELSIUS,
         critical=3,
         above=False,
         for_="5m",
@@ -93,14 +94,14 @@ class Thresholds:
     busy_utilization: Threshold = Threshold(
         metric=m.GPU_UTILIZATION_RATIO,
         unit=Unit.RATIO,
-        warning=0.30,
+        warning=shared.BUSY_UTILIZATION,
         value_range=RATIO,
         reason="Gate: an idle GPU lowers clocks and link speed on purpose; only a busy one is evaluated.",
     )
     gpu_memory_used: Threshold = Threshold(
         metric=m.GPU_MEMORY_USED_BYTES,
         unit=Unit.RATIO,
-        warning=0.97,
+        warning=shared.GPU_MEMORY_USED,
         critical=0.985,
         value_range=RATIO,
         for_="1m",
@@ -113,7 +114,7 @@ class Thresholds:
     memory_skew: Threshold = Threshold(
         metric=m.GPU_IMBALANCE_MAX_TO_MEAN_RATIO,
         unit=Unit.RATIO,
-        warning=1.07,
+        warning=shared.MEMORY_SKEW,
         critical=1.12,
         value_range=UNEVEN,
         for_="5m",
@@ -171,7 +172,7 @@ class Thresholds:
     replica_imbalance: Threshold = Threshold(
         metric=m.LLM_REPLICA_IMBALANCE_MAX_TO_MEAN_RATIO,
         unit=Unit.RATIO,
-        warning=1.5,
+        warning=shared.REPLICA_IMBALANCE,
         critical=1.8,
         value_range=UNEVEN,
         for_="15m",
@@ -180,7 +181,7 @@ class Thresholds:
     rank_imbalance: Threshold = Threshold(
         metric=m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO,
         unit=Unit.RATIO,
-        warning=1.35,
+        warning=shared.RANK_IMBALANCE,
         critical=1.8,
         value_range=UNEVEN,
         for_="3m",
@@ -201,7 +202,7 @@ class Thresholds:
     )
     balance_requests: Threshold = Threshold(
         metric=m.LLM_REQUESTS_RUNNING,
-        warning=8,
+        warning=shared.BALANCE_REQUESTS,
         for_="10m",
         reason="Gate: with fewer requests, one more on a side is chance.",
     )
@@ -241,7 +242,7 @@ class Thresholds:
     kv_cache_use: Threshold = Threshold(
         metric=m.LLM_KV_CACHE_USAGE_RATIO,
         unit=Unit.RATIO,
-        warning=0.90,
+        warning=shared.KV_CACHE_USE,
         critical=0.97,
         value_range=RATIO,
         for_="10m",
@@ -259,14 +260,14 @@ class Thresholds:
     )
     engine_restarts: Threshold = Threshold(
         metric=m.LLM_GENERATION_TOKENS_TOTAL,
-        warning=1,
+        warning=shared.ENGINE_RESTARTS,
         for_="1m",
         reason="One restart in 30 min is a rollout, two are a crash loop: loading the model alone takes minutes.",
     )
     hit_rate_of_past: Threshold = Threshold(
         metric=m.LLM_PREFIX_CACHE_HITS_TOTAL,
         unit=Unit.RATIO,
-        warning=0.5,
+        warning=shared.HIT_RATIO_OF_PAST,
         critical=0.25,
         above=False,
         value_range=RATIO,
@@ -289,7 +290,7 @@ class Thresholds:
     past_hit_rate: Threshold = Threshold(
         metric=m.LLM_PREFIX_CACHE_HITS_TOTAL,
         unit=Unit.RATIO,
-        warning=0.10,
+        warning=shared.HIT_RATIO_PAST,
         value_range=RATIO,
         reason="Gate: a cache that never served a tenth of the tokens has little to lose.",
     )
@@ -313,7 +314,7 @@ class Thresholds:
     first_token: Threshold = Threshold(
         metric=m.LLM_TIME_TO_FIRST_TOKEN_SECONDS,
         unit=Unit.SECONDS,
-        warning=1.0,
+        warning=shared.TTFT_SLOW_SECONDS,
         critical=2.5,
         for_="5m",
         reason="Colours of dashboards; alerts evaluate the share of slow requests against an SLO.",
@@ -324,8 +325,8 @@ class Thresholds:
     error_ratio: Threshold = Threshold(
         metric=m.LLM_ERROR_RATIO,
         unit=Unit.RATIO,
-        warning=0.01,
-        critical=0.05,
+        warning=shared.ERROR_RATIO_WARNING,
+        critical=shared.ERROR_RATIO_CRITICAL,
         value_range=RATIO,
         for_="2m",
         reason="The published values, over 5 min; one failure in twenty requests is an outage.",
@@ -335,7 +336,7 @@ class Thresholds:
     )
     error_requests: Threshold = Threshold(
         metric=m.LLM_REQUESTS_TOTAL,
-        warning=50,
+        warning=shared.ERROR_REQUESTS,
         reason="Gate: with fewer requests in 5 min a single failure exceeds 1 %.",
     )
     slo_requests: Threshold = Threshold(

@@ -99,6 +99,7 @@ def _where(card: CardState) -> tuple[Evidence, ...]:
 def _health(view: View, card: CardState) -> Iterator[Finding]:
     xids = view.recent_xids(card.facts.uuid, limit.XID_RECENT_SECONDS)
     known = [describe(events.xid) for events in xids if events.xid is not None]
+    known.sort(key=lambda xid: xid.kind is not Class.RESET_NODE)  # stable: the gravest, then the newest first
     evidence = (*_where(card), *(Evidence("xid", _xid(xid)) for xid in known))
     if card.status.reason in _OUT_OF_SERVICE:
         yield _out_of_service(view, card, known, evidence)
@@ -242,7 +243,7 @@ def _links(view: View, card: CardState) -> Iterator[Finding]:
         break
 
 
-_WORDS = {
+CAUSES = {
     Cause.THERMAL: Text("thermal throttling", "过热降频"),
     Cause.POWER_CAP: Text("power cap", "功耗限制"),
     Cause.POWER_BRAKE: Text("power brake", "供电制动"),
@@ -290,7 +291,7 @@ def _straggler(view: View, card: CardState) -> Iterator[Finding]:
     if found is None or (found.cause is Cause.MEMORY_PRESSURE and found.slowdown is None):
         return  # a full GPU is a finding of its own; it slows the group only where that is measured
     gpu = view.gpu(card)
-    word = _WORDS[found.cause]
+    word = CAUSES[found.cause]
     slower = f", {found.slowdown:.2f}x slower than its group" if found.slowdown is not None else ""
     slower_zh = f"，比同组慢 {found.slowdown:.2f} 倍" if found.slowdown is not None else ""
     yield Finding(

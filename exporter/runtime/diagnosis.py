@@ -30,7 +30,16 @@ HOLD = {
     "EngineVersionsDiffer": 60.0,
     "SourceDown": 30.0,
 }
-LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
+DEFAULT_LINGER = 6.0  # seconds without the condition; a missing poll of an engine is no recovery
+# Seconds for those whose figure scatters about its threshold while the problem lasts, as keep_firing_for of alerts.
+LINGER = {
+    "GpuStraggler": 30.0,
+    "HighErrorRatio": 60.0,
+    "KvCachePressure": 60.0,
+    "RanksUneven": 60.0,
+    "ReplicaSlowerThanSiblings": 180.0,
+    "ReplicasUneven": 120.0,
+}
 # Seconds that a verdict must hold until it is shown.  "No progress" has been judged over 20 s already.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
 
@@ -68,7 +77,7 @@ class Diagnosis:
                 self._held[finding.key] = _Held(now, snapshot.unix_time, now, finding)
             else:
                 held.seen, held.finding = now, finding
-        self._held = {key: held for key, held in self._held.items() if now - held.seen <= LINGER}
+        self._held = {key: held for key, held in self._held.items() if now - held.seen <= linger(key[0])}
         shown = [
             replace(held.finding, since=held.since_unix)
             for held in self._held.values()
@@ -84,6 +93,11 @@ class Diagnosis:
                 node=_hold(self._node, {"": raw.node}, now)[""],
             ),
         )
+
+
+def linger(name: str) -> float:
+    """Return for how many seconds a finding stays without its condition."""
+    return LINGER.get(name, DEFAULT_LINGER)
 
 
 def _hold(pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float) -> dict[str, Verdict]:

@@ -6,6 +6,7 @@ It is lived once in a test run, by whichever worker comes first, and kept as JSO
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from tests.support import soak_day
 from tests.support.soak_day import JOB, Fired, NodeDay
@@ -22,6 +23,8 @@ NODE_DAYS = [
     NodeDay(scenario="pcie", hours=0.4, job="pcie"),
     NodeDay(scenario="skew", hours=0.4, job="skew"),
     NodeDay(scenario="brake", hours=0.5, job="brake", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="heat", hours=0.6, job="heat", fault_at=FAULT_AT, read=15),
+    NodeDay(scenario="tenant", hours=0.5, job="tenant", fault_at=FAULT_AT, read=15),
     NodeDay(scenario="drift", hours=0.75, job="drift", instance="n1:9853", node=0),
     NodeDay(scenario="drift", hours=0.75, job="drift", instance="n2:9853", node=1),
 ]
@@ -34,10 +37,27 @@ def fault_days(factory) -> Fired:
     return Fired({(name, severity): [tuple(one) for one in found] for name, severity, found in rows})
 
 
+class Found(NamedTuple):
+    """A finding of a day, at the top or below another; ``seconds``: for how long it was one."""
+
+    id: str
+    subject: str
+    replica: str
+    cause: str
+    seconds: float
+
+
+def findings(factory, job):
+    """Return what the daemon of the first node of a job diagnosed itself."""
+    folder = built_once(factory, "fault_days", _replay)
+    node_day = next(day for day in NODE_DAYS if day.job == job)
+    return [Found(*row) for row in json.loads((folder / node_day.findings_file).read_text())]
+
+
 def _replay(folder):
     fired, _ = soak_day.replayed(folder, NODE_DAYS, day=DAY)
     rows = [(name, severity, found) for (name, severity), found in fired.by_alert.items()]
     (folder / "fired.json").write_text(json.dumps(rows))
 
 
-__all__ = ["DAY", "FAULT_AT", "JOB", "fault_days"]
+__all__ = ["DAY", "FAULT_AT", "JOB", "NODE_DAYS", "fault_days", "findings"]

@@ -48,6 +48,10 @@ class NodeDay:
     def file(self):
         return f"{self.job}-{self.instance}.om"
 
+    @property
+    def findings_file(self):
+        return f"{self.job}-{self.instance}.findings.json"
+
 
 def write(folder, node_day, *, day, scrape):
     """Write the samples of a node that is scraped each so many seconds.
@@ -59,10 +63,21 @@ def write(folder, node_day, *, day, scrape):
         fault_until=node_day.fault_until, day=day * 3600.0, step=1.0, interval=float(node_day.read),
     )  # fmt: skip
     wanted, target = read_families(), f'job="{node_day.job}",instance="{node_day.instance}"'
+    seconds = {}  # (id, label of the subject, replica, cause) → for how long it was a finding
     with open(Path(folder) / node_day.file, "w", encoding="utf-8") as file:
         for now in node.live(node_day.hours * 3600, every=node_day.read):
             if now % scrape == 0:
                 file.writelines(lines(node.page(), target, int(UNIX_START + now), wanted))
+            for finding in _with_causes(node.publisher.snapshot.findings):
+                key = (finding.id, finding.subject.label, finding.replica, finding.cause.en if finding.cause else "")
+                seconds[key] = seconds.get(key, 0) + node_day.read
+    (Path(folder) / node_day.findings_file).write_text(json.dumps([[*key, held] for key, held in seconds.items()]))
+
+
+def _with_causes(findings):
+    for finding in findings:
+        yield finding
+        yield from _with_causes(finding.causes)
 
 
 @dataclass(frozen=True)

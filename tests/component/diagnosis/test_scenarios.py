@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 
 from exporter.model.finding import VerdictState
 from tests.support.virtual_node import VirtualNode
 
 SECONDS = 180
+
+
+def every(findings):
+    """Return (id, label) of the findings and of those below them."""
+    for finding in findings:
+        yield finding.id, finding.subject.label
+        yield from every(finding.causes)
 
 
 class Lived:
@@ -17,10 +26,15 @@ class Lived:
         node = VirtualNode(scenario, interval=5.0)
         self.seen = {}  # (id, label) → second at which it was first listed at the top
         self.states = {}  # (replica, state) → second
+        self.changes = collections.Counter()  # (id, label) → how often it began or ended, also below another
+        before = set()
         for second in node.live(SECONDS):
             self.snapshot = node.publisher.snapshot
             for finding in self.snapshot.findings:
                 self.seen.setdefault((finding.id, finding.subject.label), second)
+            now = set(every(self.snapshot.findings))
+            self.changes.update(before ^ now)
+            before = now
             for replica, verdict in self.snapshot.verdicts.replicas.items():
                 self.states.setdefault((replica, verdict.state), second)
         self.findings = self.snapshot.findings
@@ -74,6 +88,12 @@ def test_a_finding_says_since_when_with_what_evidence_and_what_to_do(lived):
         "Check fan, airflow and inlet temperature.",
     ]
     assert straggler.summary.zh != straggler.summary.en
+
+
+def test_a_finding_does_not_come_and_go_while_the_fault_lasts(lived):
+    for scenario in EXPECTED:
+        node = lived(scenario)
+        assert {node.changes[key] for key in every(node.findings)} == {1}, (scenario, node.changes)
 
 
 def test_a_replica_over_a_lost_gpu_is_ejected_within_seconds_and_its_sibling_serves_on(lived):

@@ -1,0 +1,75 @@
+"""Findings and alerts name the same subject and cause in every fault of the field, and neither does on a healthy day."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.diagnosis.gpus import CAUSES
+from exporter.model import Cause
+from tests.support.fault_days import JOB, fault_days, findings
+from tests.support.tools import tool
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+FAULTS = ("hang", "oom", "pcie", "skew", "brake", "heat", "tenant")
+# Of one subject the daemon has the graver finding only; Alertmanager inhibits the other alert.
+GRAVER = {
+    "GroupMemoryUneven": {"GpuMemoryFull"},
+    "GpuHot": {"GpuThermalThrottling"},
+    "GpuXidResetNode": {"GpuLost"},
+    "GpuXidResetGpu": {"GpuLost", "GpuXidResetNode"},
+}
+NO_FINDING = {  # alerts about several nodes, the daemon, or a symptom that a finding of the same replica explains
+    "DriverVersionsDiffer", "EngineVersionsDiffer", "GatewayErrors", "GroupUtilizationUneven", "Watchdog",
+}  # fmt: skip
+NO_ALERT = {"ReplicaSlowerThanSiblings"}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    for name in ("prometheus", "promtool"):
+        tool(name)
+    fired = fault_days(tmp_path_factory)
+
+    def of(job):
+        alerts = [
+            (name, labels)
+            for (name, _), rows in fired.by_alert.items()
+            for labels, _ in rows
+            if labels.get("job") == job and name not in NO_FINDING
+        ]
+        return alerts, findings(tmp_path_factory, job)
+
+    return of
+
+
+def says_the_same(finding, name, labels):
+    if finding.id not in {name, *GRAVER.get(name, ())}:
+        return False
+    if "cause" in labels and finding.cause != CAUSES[Cause(labels["cause"])].en:
+        return False
+    if "gpu" in labels:
+        return finding.subject == f"GPU {labels['gpu']}"
+    return finding.replica == labels["replica"]
+
+
+@pytest.mark.parametrize("job", FAULTS)
+def test_every_alert_about_a_gpu_or_replica_is_a_finding_about_the_same_with_the_same_cause(lived, job):
+    alerts, found = lived(job)
+    assert alerts
+    for name, labels in alerts:
+        assert [finding for finding in found if says_the_same(finding, name, labels)], (name, labels, found)
+
+
+@pytest.mark.parametrize("job", FAULTS)
+def test_every_finding_that_lasts_ten_minutes_is_an_alert_about_the_same(lived, job):
+    alerts, found = lived(job)
+    lasting = [finding for finding in found if finding.seconds >= 600 and finding.id not in NO_ALERT]
+    assert lasting
+    for finding in lasting:
+        assert [name for name, labels in alerts if says_the_same(finding, finding.id, labels)], (finding, alerts)
+
+
+@pytest.mark.parametrize("job", [JOB, "idle"])
+def test_a_healthy_and_an_idle_day_have_no_finding(lived, job):
+    assert lived(job)[1] == []
