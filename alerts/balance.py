@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts import lookups
+from alerts import lookups, words
 from alerts.panel_ids import (
     IMBALANCE_GPUS,
     IMBALANCE_MEMORY,
@@ -52,6 +52,9 @@ def _demand() -> Expr:
     return sum_by(over_time("min", select(RUNNING.known), "3m"), *_GROUP) > 0
 
 
+_CAUSE = words.by_label("cause", words.CAUSES)
+
+
 def _straggler() -> Alert:
     return Alert(
         name="GpuStraggler",
@@ -60,26 +63,24 @@ def _straggler() -> Alert:
         # The daemon evaluates several cycles under load and exposes nothing for an idle group.
         expr=select(m.GPU_STRAGGLER).equals(1),
         for_="2m",
-        keep_firing_for="5m",
+        keep_firing_for="10m",  # as long as the symptoms that it inhibits
         panel=REPLICA_STRAGGLER,
         summary=Text(
-            "The GPUs of {{ $labels.replica }} on {{ $labels.instance }} wait for GPU {{ $labels.gpu }}: "
-            "{{ $labels.cause }}",
-            "{{ $labels.instance }} 上的 {{ $labels.replica }} 的其他卡在等 {{ $labels.gpu }} 号卡："
-            "{{ $labels.cause }}",
+            "{{ $labels.replica }} on {{ $labels.instance }} is slow, its GPUs wait for GPU {{ $labels.gpu }}: "
+            f"{_CAUSE.en}",
+            "{{ $labels.instance }} 上的 {{ $labels.replica }} 变慢，其他卡在等 {{ $labels.gpu }} 号卡："
+            f"{_CAUSE.zh}",
         ),
         description=Text(
-            "GPU {{ $labels.gpu }} ({{ $labels.uuid }}) is the straggler of its group (cause: {{ $labels.cause }}).",
-            "{{ $labels.gpu }} 号卡（{{ $labels.uuid }}）拖慢了整组（原因：{{ $labels.cause }}）。",
+            f"GPU {{{{ $labels.gpu }}}} ({{{{ $labels.uuid }}}}) is the straggler of its group: {_CAUSE.en}.",
+            f"{{{{ $labels.gpu }}}} 号卡（{{{{ $labels.uuid }}}}）拖慢了整组：{_CAUSE.zh}。",
         )
         + lookups.SLOWDOWN
-        + lookups.TEMPERATURE,
-        action=Text(
-            "Fix the cause: thermal: cooling; power_brake: power supply; power_cap, clock_lock: nvidia-smi -pl, "
-            "-rgc; other_tenant: end its process; pcie, nvlink: the link. Move the replica meanwhile.",
-            "按原因处理：thermal 查散热；power_brake 查电源；power_cap、clock_lock 用 nvidia-smi -pl、-rgc；"
-            "other_tenant 结束其进程；pcie、nvlink 查链路。期间可迁移副本。",
-        ),
+        + lookups.TEMPERATURE
+        + lookups.SM_CLOCK
+        + lookups.ITL
+        + lookups.SIBLING_ITL,
+        action=words.by_label("cause", words.CAUSE_ACTIONS),
     )
 
 
@@ -204,7 +205,8 @@ def _ranks(tuning: Tuning) -> Alert:
             f"waiting requests (threshold {limits.rank_imbalance.warning:g}).",
             "最忙的数据并行 rank 的运行或排队请求数是均值的 {{ $value | humanize }} 倍（阈值 "
             f"{limits.rank_imbalance.warning:g}）。",
-        ),
+        )
+        + lookups.BUSIEST_RANK,
         action=Text(
             "Use a data-parallel load balancer that considers queue and KV cache, upgrade the engine, or balance "
             "externally with one endpoint per rank.",

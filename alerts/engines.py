@@ -44,7 +44,7 @@ def _frozen() -> Alert:
         component=Component.ENGINE,
         expr=select(m.LLM_FROZEN).equals(1),
         for_="1m",
-        keep_firing_for="2m",
+        keep_firing_for="5m",
         panel=REPLICA_HEALTH,
         summary=Text(
             "{{ $labels.replica }} ({{ $labels.model }}) on {{ $labels.instance }} is frozen",
@@ -57,7 +57,8 @@ def _frozen() -> Alert:
         + lookups.LOST_GPU
         + lookups.RUNNING
         + lookups.WAITING
-        + lookups.GATEWAY_SHARE,
+        + lookups.GATEWAY_SHARE
+        + lookups.VERDICT,
         action=Text(
             "Remove the replica from the gateway; check its GPUs (gpu_up, XIDs, NVLinks); end all of its "
             "processes and start it again.",
@@ -99,7 +100,8 @@ def _no_tokens() -> Alert:
             "token，而引擎的指标端点仍有响应。",
         )
         + lookups.WAITING
-        + lookups.GATEWAY_SHARE,
+        + lookups.GATEWAY_SHARE
+        + lookups.VERDICT,
         action=Text(
             "Remove the replica from the gateway; save a stack dump (py-spy dump); end all of its processes and "
             "start it again.",

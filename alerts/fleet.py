@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from alerts import lookups
 from alerts.panel_ids import FLEET_ENGINE_VERSIONS, FLEET_GPUS, FLEET_VERSIONS
 from alerts.recordings import GENERATED, MODEL, NODE, RELEASED, RUNNING_BY_MODEL, UP_BY_MODEL, UTILIZATION, WAITING
 from alerts.rule import Alert, Component, Group, Recording
@@ -139,7 +140,8 @@ def _drivers() -> Alert:
             "minutes. Speed and failures differ by node.",
             "作业 {{ $labels.job }} 中有 {{ $value | humanize }} 种驱动与 CUDA 版本组合，已持续 30 分钟。速度与故"
             "障因节点而异。",
-        ),
+        )
+        + lookups.ENGINE_VERSIONS,
         action=Text(
             "Drain the nodes that differ and bring them to one version.",
             "排空版本不同的节点并统一版本。",

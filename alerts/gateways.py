@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from alerts.panel_ids import IMBALANCE_BACKENDS, IMBALANCE_BUSIEST, IMBALANCE_GATEWAYS, IMBALANCE_POOLS
-from alerts.recordings import ALERTS_LABELS, POOL, WINDOW
+from alerts.recordings import ALERTS_LABELS, NODE, POOL, WINDOW
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.model.finding import Severity
 from exporter.model.text import Text
-from exporter.promql import Expr, ExternalMetric, and_on, count_by, increase, max_by, rate, select, sum_by, unless
+from exporter.promql import (
+    Expr,
+    ExternalMetric,
+    and_on,
+    binary,
+    count_by,
+    increase,
+    max_by,
+    rate,
+    select,
+    sum_by,
+    unless,
+)
 
 # Several daemons may read one gateway; a pool that is down for all of them fires once.
 _SHARED = ("job", "gateway", "kind", "pool")
@@ -118,7 +130,8 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
             severity=severity,
             symptom=severity is Severity.CRITICAL,
             component=Component.REQUEST,
-            expr=and_on(failed / served > value, enough, on=POOL),
+            # Failing replicas behind the pool have an alert of the same severity, which names them.
+            expr=unless(and_on(failed / served > value, enough, on=POOL), _failing_replicas(value), on=_SHARED),
             for_=limits.error_ratio.for_,
             keep_firing_for="3m",
             panel=IMBALANCE_POOLS,
@@ -141,6 +154,13 @@ def _errors(tuning: Tuning) -> tuple[Alert, ...]:
         )
 
     return tuple(alert(Severity(tier), value) for tier, value in limits.error_ratio.tiers())
+
+
+def _failing_replicas(threshold: float) -> Expr:
+    """Return the pools with a backend that is a replica whose own error ratio exceeds the threshold."""
+    failing = max_by(select(m.LLM_ERROR_RATIO, window=WINDOW), *NODE, "replica") > threshold
+    behind = binary("*", select(m.GATEWAY_BACKEND_REPLICA_INFO), failing, on=(*NODE, "replica"), group_left=())
+    return max_by(behind, *_SHARED)  # several daemons may read the gateway, one of them knows the replica
 
 
 def _uneven(tuning: Tuning) -> Alert:

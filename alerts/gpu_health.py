@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alerts import gpu_links, gpu_memory_errors, lookups
-from alerts.panel_ids import FLEET_GPUS, GPU_RECOVERY, GPU_XIDS
+from alerts import gpu_links, gpu_memory_errors, lookups, words
+from alerts.panel_ids import GPU_RECOVERY, GPU_VERDICTS, GPU_XIDS
 from alerts.recordings import NODE, RECENT_SECONDS, RELEASED, REPLICA_INFO, with_replica
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
@@ -29,27 +29,32 @@ def _lost() -> Alert:
         expr=with_replica(unless(select(m.GPU_UP).equals(0), RELEASED, on=NODE), "GpuLost"),
         optional_labels=REPLICA_INFO,
         for_="1m",
-        panel=FLEET_GPUS,
+        keep_firing_for="5m",  # as long as what it inhibits, which would notify when the GPU comes back
+        panel=GPU_VERDICTS,
         summary=Text(
-            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is lost",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡掉卡（无应答）",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is lost{{ with $labels.replica }}: {{ . }} ran on it{{ end }}",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡掉卡（无应答）{{ with $labels.replica }}，{{ . }} 在其上运行{{ end }}",
         ),
         description=Text(
-            "The GPU ({{ $labels.uuid }}) has not answered for 1 minute.{{ with $labels.replica }} It served "
-            "replica {{ . }}.{{ end }}",
-            "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}",
+            "The GPU ({{ $labels.uuid }}) has not answered for 1 minute.",
+            "该卡（{{ $labels.uuid }}）已有 1 分钟无应答。",
         )
         + lookups.XID
         + lookups.FROZEN
+        + lookups.RUNNING
         + lookups.WAITING
-        + lookups.GATEWAY_SHARE,
+        + lookups.GATEWAY_SHARE
+        + lookups.VERDICT,
         action=Text(
-            "Remove its replica from the gateway and end all of the replica's processes; drain the node; reset "
-            "the GPU, or reboot the node if an XID asks for it. Power-cycle if it recurs.",
-            "将其副本从网关摘除并结束该副本的全部进程；排空节点；复位该卡，若 XID 要求则重启节点；再次出现则断电"
-            "冷启动。",
+            "1. Take {{ with $labels.replica }}{{ . }}{{ else }}its replica{{ end }} out of the gateway. 2. Drain the node "
+            "and end the replica's processes. 3. Reboot if the XID asks for it, else reset the GPU; power-cycle if it recurs.",
+            "1. 把{{ with $labels.replica }} {{ . }} {{ else }}其副本{{ end }}从网关摘除。2. 排空节点，结束该副本的全部进程。"
+            "3. 若 XID 要求则重启节点，否则复位该卡；再次出现则断电冷启动。",
         ),
     )
+
+
+_RECOVERY = words.by_label("action", words.ACTIONS)
 
 
 def _recovery() -> Alert:
@@ -62,16 +67,16 @@ def _recovery() -> Alert:
         panel=GPU_RECOVERY,
         summary=Text(
             "The driver requests {{ $labels.action }} for GPU {{ $labels.gpu }} on {{ $labels.instance }}",
-            "驱动要求对 {{ $labels.instance }} 的 {{ $labels.gpu }} 号卡 执行 {{ $labels.action }}",
+            f"驱动要求对 {{{{ $labels.instance }}}} 的 {{{{ $labels.gpu }}}} 号卡执行：{_RECOVERY.zh}",
         ),
         description=Text(
-            "The GPU ({{ $labels.uuid }}) may fail at any time until {{ $labels.action }} is done.",
-            "在执行 {{ $labels.action }} 之前，该卡（{{ $labels.uuid }}）随时可能失效。",
+            f"The GPU ({{{{ $labels.uuid }}}}) may fail at any time until this is done: {_RECOVERY.en}.",
+            f"在执行以下操作之前，该卡（{{{{ $labels.uuid }}}}）随时可能失效：{_RECOVERY.zh}。",
         )
         + lookups.XID,
         action=Text(
-            "Drain the replicas on this GPU, then perform {{ $labels.action }}.",
-            "先排空该卡上的副本，再执行 {{ $labels.action }}。",
+            f"Drain the replicas on this GPU, then: {_RECOVERY.en}.",
+            f"先排空该卡上的副本，再{_RECOVERY.zh}。",
         ),
     )
 

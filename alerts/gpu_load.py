@@ -37,8 +37,8 @@ def _hot(tuning: Tuning) -> Alert:
         keep_firing_for="5m",
         panel=NODE_TEMPERATURE,
         summary=Text(
-            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is close to its thermal slowdown limit",
-            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡接近降频温度",
+            "GPU {{ $labels.gpu }} on {{ $labels.instance }} is hot",
+            "{{ $labels.instance }} 的 {{ $labels.gpu }} 号卡温度过高",
         ),
         description=Text(
             "The GPU ({{ $labels.uuid }}) is {{ $value | humanize }} °C below its slowdown temperature (threshold "
@@ -195,7 +195,7 @@ def _full(tuning: Tuning) -> Alert:
         expr=with_replica(share > limit.warning, "GpuMemoryFull"),
         optional_labels=REPLICA_INFO,
         for_=limit.for_,
-        keep_firing_for="2m",
+        keep_firing_for="5m",
         panel=NODE_MEMORY,
         summary=Text(
             "The memory of GPU {{ $labels.gpu }} on {{ $labels.instance }} is full",
@@ -207,7 +207,8 @@ def _full(tuning: Tuning) -> Alert:
             "allocations fail.",
             f"该卡（{{{{ $labels.uuid }}}}）的显存已分配 {{{{ $value | humanizePercentage }}}}（阈值 {limit.warning:.1%}）"
             "。{{ with $labels.replica }}其上运行副本 {{ . }}。{{ end }}继续分配将失败。",
-        ),
+        )
+        + lookups.PEER_MEMORY,
         action=Text(
             "List the processes on the GPU (nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory "
             "--format=csv): end another tenant's process, or restart the replica with a lower "

@@ -8,14 +8,29 @@ from __future__ import annotations
 
 import re
 
-from alerts.recordings import NODE
+from alerts import words
+from alerts.recordings import NODE, RECENT_SECONDS, WINDOW
 from exporter.catalog import metrics as m
-from exporter.model.text import Text
-from exporter.promql import Expr, aggregate, and_on, binary, bottomk, label_replace, over_time, select, since, topk
+from exporter.model.text import Language, Text
+from exporter.model.xid_catalog import Class
+from exporter.promql import (
+    Expr,
+    aggregate,
+    and_on,
+    binary,
+    bottomk,
+    label_replace,
+    over_time,
+    select,
+    since,
+    topk,
+    without_value,
+)
 
 _BOUND = re.compile(r'"@([a-z_]+)@"')
 _VALUE = re.compile(r"\[value (humanize\w*)\]")
 _LABEL = re.compile(r"\[label ([a-z_]+)\]")
+_WORD = re.compile(r"\[(action|verdict) ([a-z_]+)\]")
 _REPLICA = ("job", "instance", "replica")
 _GPU = ("job", "instance", "uuid")
 _BACKEND = (*NODE, "gateway", "kind", "pool", "backend")
@@ -29,16 +44,23 @@ def bound(*labels: str) -> dict[str, str]:
 def lookup(query: Expr, en: str, zh: str) -> Text:
     """Return a sentence with a leading space in English, shown when the query has a result.
 
-    ``[value humanize]`` and ``[label NAME]`` stand for the value and a label of the first series.
+    ``[value humanize]`` and ``[label NAME]`` stand for the value and a label of the first series; ``[action NAME]``,
+    ``[verdict NAME]`` and ``[meaning]`` for the words of ``alerts.words``.
     """
     text = str(query)
     labels = " ".join(f"$labels.{label}" for label in _BOUND.findall(text))
     form = _BOUND.sub("%q", text)
     start = f"{{{{ with printf `{form}` {labels} | query }}}}"
-    return Text(f"{start} {_filled(en)}{{{{ end }}}}", f"{start}{_filled(zh)}{{{{ end }}}}")
+    english, chinese = _filled(en, Language.ENGLISH), _filled(zh, Language.CHINESE)
+    return Text(f"{start} {english}{{{{ end }}}}", f"{start}{chinese}{{{{ end }}}}")
 
 
-def _filled(sentence: str) -> str:
+def _filled(sentence: str, language: Language) -> str:
+    def word(found: re.Match[str]) -> str:
+        known = words.ACTIONS if found[1] == "action" else words.VERDICTS
+        return f'{{{{ with . | first | label "{found[2]}" }}}}{words.chosen(known, language)}{{{{ end }}}}'
+
+    sentence = _WORD.sub(word, sentence).replace("[meaning]", words.meaning(language))
     sentence = _VALUE.sub(r"{{ . | first | value | \1 }}", sentence)
     return _LABEL.sub(r'{{ . | first | label "\1" }}', sentence)
 
@@ -56,10 +78,47 @@ def _lost_gpu() -> Expr:
 
 def _newest_xid() -> Expr:
     newest = since(aggregate("max", select(m.GPU_XID_LAST_TIMESTAMP_SECONDS, **bound(*_GPU)), without=("source",)))
-    by_age = binary(
-        "*", select(m.GPU_XID_ACTION_INFO, **bound(*_GPU)), newest < 3600, on=("uuid", "xid"), group_left=()
+
+    def by_age(**matchers: str) -> Expr:
+        known = select(m.GPU_XID_ACTION_INFO, **bound(*_GPU), **matchers)
+        return binary("*", known, newest < RECENT_SECONDS, on=("uuid", "xid"), group_left=())
+
+    # A lost GPU reports several XIDs within a second; the one that asks for a reboot says what to do.
+    return bottomk(1, by_age(**{"class": Class.RESET_NODE.value}) - RECENT_SECONDS | by_age())
+
+
+def _full_gpu() -> Expr:
+    used = select(m.GPU_MEMORY_USED_BYTES, **bound("job", "instance")) / select(m.GPU_MEMORY_TOTAL_BYTES)
+    members = over_time("max", select(m.GPU_REPLICA_INFO, **bound(*_REPLICA)), "15m")
+    return topk(1, and_on(used > 0.9, members, on=(*NODE, "uuid")))
+
+
+def _peer_memory() -> Expr:
+    used = select(m.GPU_MEMORY_USED_BYTES, **bound("job", "instance"), uuid=without_value("@uuid@"))
+    members = select(m.GPU_REPLICA_INFO, **bound(*_REPLICA))
+    return topk(1, and_on(used / select(m.GPU_MEMORY_TOTAL_BYTES), members, on=(*NODE, "uuid")))
+
+
+def _latency() -> Expr:
+    return select(
+        m.LLM_LATENCY_QUANTILE_SECONDS, stage="inter_token", quantile="0.5", window=WINDOW, **bound(*_REPLICA)
     )
-    return bottomk(1, by_age)
+
+
+def _sibling_latency() -> Expr:
+    mine = aggregate("max", select(m.LLM_ENGINE_INFO, **bound(*_REPLICA)), by=("job", "model"))
+    others = select(
+        m.LLM_LATENCY_QUANTILE_SECONDS,
+        stage="inter_token", quantile="0.5", window=WINDOW, **bound("job"), replica=without_value("@replica@"),
+    )  # fmt: skip
+    return bottomk(1, and_on(others, mine, on=("job", "model")))
+
+
+def _engine_versions() -> Expr:
+    by_version = aggregate(
+        "count", select(m.LLM_ENGINE_INFO, **bound("job", "model")), by=("job", "model", "version")
+    )
+    return aggregate("count", by_version, by=("job", "model")) > 1
 
 
 def _engine_down_reason() -> Expr:
@@ -69,14 +128,14 @@ def _engine_down_reason() -> Expr:
 
 
 XID_ADVICE = lookup(
-    aggregate("max", select(m.GPU_XID_ACTION_INFO, **bound(*_GPU, "xid")), by=("meaning", "action")),
-    "Meaning: [label meaning]; recommended action: [label action].",
-    "含义：[label meaning]；建议操作：[label action]。",
+    aggregate("max", select(m.GPU_XID_ACTION_INFO, **bound(*_GPU, "xid")), by=("xid", "meaning", "action")),
+    "Meaning: [meaning]; recommended action: [action action].",
+    "含义：[meaning]；建议操作：[action action]。",
 )
 XID = lookup(
     _newest_xid(),
-    "XID [label xid]: [label meaning]; recommended action: [label action].",
-    "XID [label xid]：[label meaning]；建议操作：[label action]。",
+    "XID [label xid]: [meaning]; recommended action: [action action].",
+    "XID [label xid]：[meaning]；建议操作：[action action]。",
 )
 RUNNING = lookup(
     aggregate("sum", select(m.LLM_REQUESTS_RUNNING, **bound(*_REPLICA)), by=("replica",)),
@@ -108,6 +167,46 @@ TEMPERATURE = lookup(
     select(m.GPU_TEMPERATURE_CELSIUS, sensor="gpu", **bound(*_GPU)),
     "Current temperature: [value humanize] °C.",
     "当前温度 [value humanize] °C。",
+)
+VERDICT = lookup(
+    select(m.LLM_VERDICT, state=without_value("serve"), **bound(*_REPLICA)).equals(1),
+    "Verdict: [verdict state] ([label reason]).",
+    "结论：[verdict state]（[label reason]）。",
+)
+FULL_GPU = lookup(
+    _full_gpu(),
+    "Its GPU [label gpu] has [value humanizePercentage] of its memory in use.",
+    "其 [label gpu] 号卡显存已用 [value humanizePercentage]。",
+)
+PEER_MEMORY = lookup(
+    _peer_memory(),
+    "The next of the replica's GPUs is at [value humanizePercentage].",
+    "同副本其他卡最高 [value humanizePercentage]。",
+)
+BUSIEST_RANK = lookup(
+    topk(1, aggregate("sum", select(m.LLM_REQUESTS_RUNNING, **bound(*_REPLICA)), by=("rank",))),
+    "Rank [label rank] runs most: [value humanize] requests.",
+    "rank [label rank] 最忙：[value humanize] 个请求在运行。",
+)
+ITL = lookup(
+    _latency(),
+    "ITL p50 is [value humanizeDuration].",
+    "ITL p50 为 [value humanizeDuration]。",
+)
+SIBLING_ITL = lookup(
+    _sibling_latency(),
+    "Another replica of the model has [value humanizeDuration].",
+    "同一模型的其他副本为 [value humanizeDuration]。",
+)
+SM_CLOCK = lookup(
+    select(m.GPU_CLOCK_HERTZ, domain="sm", **bound(*_GPU)),
+    "SM clock: [value humanize]Hz.",
+    "SM 时钟 [value humanize]Hz。",
+)
+ENGINE_VERSIONS = lookup(
+    _engine_versions(),
+    "Engine versions differ as well ([value humanize]).",
+    "引擎版本也不一致（[value humanize] 个）。",
 )
 SLOWEST_PATH = lookup(
     select(m.LLM_CARD_PATH_INFO, **bound(*_REPLICA)),

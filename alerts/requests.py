@@ -339,9 +339,14 @@ def _failures(tuning: Tuning) -> Iterator[Alert]:
                 "not count.",
                 f"5 分钟内 {{{{ $value | humanizePercentage }}}} 的请求失败（阈值 {value:.0%}，且请求数不少于 "
                 f"{limits.error_requests.warning:g}）。客户端错误、主动中止与限流不计入。",
-            ),
+            )
+            + lookups.LOST_GPU
+            + lookups.FULL_GPU
+            + lookups.GATEWAY_SHARE
+            + lookups.VERDICT,
             action=Text(
-                "Remove the replica from the gateway, restart it, keep its log.",
-                "将副本从网关摘除并重启，保留日志。",
+                "Take {{ $labels.replica }} out of the gateway, save its log, restart it; with a full GPU, with a lower "
+                "--gpu-memory-utilization.",
+                "把 {{ $labels.replica }} 从网关摘除，保留日志后重启；若有卡显存已满，请降低 --gpu-memory-utilization。",
             ),
         )

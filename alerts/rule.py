@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from alerts.panel_ids import PanelId
-from alerts.templates import labels_used
+from alerts.templates import labels_used, with_longest_words
 from exporter.errors import ShardwatchError
 from exporter.model.finding import Severity
 from exporter.model.text import Text
@@ -110,12 +110,12 @@ class Alert:
 
     def _text_faults(self) -> Iterator[str]:
         for line in (self.summary.en, self.summary.zh):
-            if "\n" in line or len(line) > 160:
+            if "\n" in line or len(with_longest_words(line)) > 160:
                 yield "the summary must be one line of at most 160 characters"
             if "$value" in line or "query" in line:
                 yield "a value belongs in the description: the summary must not change while the alert fires"
         for line in (self.action.en, self.action.zh):
-            if "\n" in line or len(line) > 400:
+            if "\n" in line or len(with_longest_words(line)) > 400:
                 yield "the action must be one line of at most 400 characters"
 
     @property

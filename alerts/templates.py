@@ -15,8 +15,13 @@ _HUMANIZE = r"(?:humanize|humanize1024|humanizeDuration|humanizePercentage)"
 _LABEL = re.compile(r"\$labels\.([a-z_]+)(?: \| urlquery)?\Z")
 _WITH_LABEL = re.compile(r"with \$labels\.([a-z_]+)\Z")
 _WITH_QUERY = re.compile(r"with printf `[^`]+` ((?:(?:\$labels\.[a-z_]+|\$value) ?)+)\| query\Z")
+_WITH_VALUE_OF_LABEL = re.compile(r'with \. \| first \| label "[a-z_]+"\Z')
+_CASE = re.compile(r'(else )?if (?:eq \. "[a-z0-9_]+"|match "\^\([0-9|]+\)\$" \.)\Z')
+_CHOICE_OF_WORDS = re.compile(r"\{\{ if [^}]*\}\}(.*?)\{\{ else \}\}\{\{ \. \}\}\{\{ end \}\}")
+_OTHER_WORD = re.compile(r"\{\{ else if [^}]*\}\}")
 _VALUE = re.compile(rf"\$value \| {_HUMANIZE}\Z")
 _OF_QUERY = re.compile(rf'\. \| first \| (?:value \| {_HUMANIZE}|label "[a-z_]+")\Z')
+_QUERY, _WORD, _CHOICE = "query", "value of a label", "choice"  # what a part of a text is about
 
 
 def labels_used(text: Text, optional: frozenset[str]) -> frozenset[str]:
@@ -35,26 +40,46 @@ def labels_used(text: Text, optional: frozenset[str]) -> frozenset[str]:
 
 
 def _walk(sentence: str, optional: frozenset[str]) -> Iterator[str]:
-    inside = ""  # "query", or the label whose part is shown only where the label exists
+    inside: list[str] = []
     for template in _TEMPLATE.findall(sentence):
         inner = template.strip()
         if label := _LABEL.match(inner):
             yield label[1]
         elif not inside and (query := _WITH_QUERY.match(inner)):
-            inside = "query"
+            inside.append(_QUERY)
             yield from (name for name in re.findall(r"\$labels\.([a-z_]+)", query[1]) if name not in optional)
-        elif not inside and (part := _WITH_LABEL.match(inner)) and part[1] in optional:
-            inside = part[1]
-        elif inside and inner == "end":
-            inside = ""
-        elif not (_VALUE.match(inner) or _expands(inner, inside)):
+        elif not inside and (part := _WITH_LABEL.match(inner)):
+            inside.append(_WORD)
+            yield from {part[1]} - optional
+        elif not _moves(inner, inside) and not (_VALUE.match(inner) or _expands(inner, inside)):
             raise ValueError(
                 f"contains {{{{{template}}}}}; allowed are $labels.NAME, $value with a humanize function, "
-                "parts about optional labels, and alerts.lookups"
+                "parts about labels, and alerts.lookups"
             )
     if inside:
-        raise ValueError(f"begins a part about {inside} and does not end it")
+        raise ValueError(f"begins a part about a {inside[-1]} and does not end it")
 
 
-def _expands(inner: str, inside: str) -> bool:
-    return bool(_OF_QUERY.match(inner)) if inside == "query" else bool(inside) and inner == "."
+def _moves(inner: str, inside: list[str]) -> bool:
+    """Begin or end a part of the text; return whether the template does."""
+    innermost = inside[-1] if inside else ""
+    if innermost and inner == "end":
+        inside.pop()
+    elif innermost == _QUERY and _WITH_VALUE_OF_LABEL.match(inner):
+        inside.append(_WORD)
+    elif innermost in {_WORD, _CHOICE} and (case := _CASE.match(inner)) and bool(case[1]) is (innermost == _CHOICE):
+        inside += [] if case[1] else [_CHOICE]
+    else:
+        return innermost in {_WORD, _CHOICE} and inner == "else"
+    return True
+
+
+def _expands(inner: str, inside: list[str]) -> bool:
+    if inside and inside[-1] == _QUERY:
+        return bool(_OF_QUERY.match(inner))
+    return bool(inside) and inner == "."
+
+
+def with_longest_words(line: str) -> str:
+    """Return a text in which the longest word takes the place of each choice between words."""
+    return _CHOICE_OF_WORDS.sub(lambda found: max(_OTHER_WORD.split(found[1]), key=len), line)

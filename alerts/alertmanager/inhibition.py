@@ -31,13 +31,15 @@ _CAUSES_OF_DAEMON_DOWN = frozenset({"ShardwatchRestarting"})
 class Inhibition:
     """While one of ``sources`` fires, no notification is sent for ``targets`` with equal labels.
 
-    ``ends``: the series of the targets end with the source, which therefore need not fire first.
+    ``where`` are further matchers of the sources.  ``ends``: the series of the targets end with the source, which
+    therefore need not fire first.
     """
 
     why: str
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     equal: tuple[str, ...]
+    where: tuple[tuple[str, str], ...] = ()
     above: Severity | None = None
     below: tuple[Severity, ...] = ()
     ends: bool = False
@@ -90,6 +92,9 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     engines = {*about("replica", but={*stopped, *_CAUSES_OF_ENGINE_DOWN})} - set(about("uuid"))
     engines -= {a.name for a in alerts if a.component is Component.EXPORTER}
     yield _rule("a lost GPU explains its other alerts", ("GpuLost",), gpus, GPU)
+    # The page about the GPU names the replica, and says that it is frozen.
+    yield _rule("a lost GPU freezes its replica", ("GpuLost",), (*stopped[1:], *engines), REPLICA)
+    yield from _of_stragglers()
     yield _rule("a replica without progress explains its latency", stopped[1:], engines, REPLICA)
     down = _rule("an engine that is down explains its other alerts", stopped[:1], (*stopped[1:], *engines), REPLICA)
     yield replace(down, above=Severity.CRITICAL, ends=True)
@@ -117,7 +122,35 @@ def _causes(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:
     uneven = ("GroupUtilizationUneven",)
     explained = ("ReplicaUsesPcie", "RanksUneven", "GpuStraggler")
     yield _rule("the cause of unevenly utilised GPUs", explained, uneven, REPLICA)
+    memory = ("GroupMemoryUneven",)
+    yield _rule("a full GPU holds more memory than its group", ("GpuMemoryFull",), memory, REPLICA)
+    errors = _rule("a full GPU fails requests of its replica", ("GpuMemoryFull",), ("HighErrorRatio",), REPLICA)
+    yield replace(errors, below=_below(Severity.WARNING))
+    burn = _rule(
+        "the errors of a replica burn its model's budget", ("HighErrorRatio",), ("AvailabilitySloBurn",), MODEL
+    )
+    yield replace(burn, above=Severity.CRITICAL)
+    yield _rule(
+        "nodes of another driver version run another image",
+        ("DriverVersionsDiffer",),
+        ("EngineVersionsDiffer",),
+        MODEL,
+    )
     yield _rule("the cause of uneven replicas", ("ReplicaNotReceivingTraffic",), ("ReplicasUneven",), MODEL)
+
+
+_SYMPTOMS_OF_STRAGGLER = {
+    "thermal": ("GpuHot", "GpuHotWithoutLimit", "GpuThermalThrottling"),
+    "power_brake": ("GpuPowerBrake",),
+    "pcie": ("GpuPcieDowngraded",),
+}
+
+
+def _of_stragglers() -> Iterator[Inhibition]:
+    """Yield the rules by which a straggler with a known cause inhibits the alerts about that cause."""
+    for cause, symptoms in _SYMPTOMS_OF_STRAGGLER.items():
+        rule = _rule(f"a straggler names its cause, {cause}", ("GpuStraggler",), symptoms, GPU)
+        yield replace(rule, where=(("cause", cause),))
 
 
 def _below(severity: Severity) -> tuple[Severity, ...]:
@@ -138,13 +171,26 @@ def _check(inhibition: Inhibition, alerts: tuple[Alert, ...]) -> None:
     if gone or not inhibition.targets:
         raise RuleError(f"inhibition ({inhibition.why}): no alert is called {', '.join(gone) or 'anything'}")
     subject = set(inhibition.equal) - {"alertname"}
-    for name, found in named.items():
-        lacking = subject - frozenset.intersection(*(a.result_labels for a in found))
-        if lacking:
-            # A label that is missing on both sides counts as equal, and everything would silence everything.
-            raise RuleError(f"inhibition ({inhibition.why}): {name} has no {', '.join(sorted(lacking))}")
-    if inhibition.above is None:
+    for source in inhibition.sources:
+        if lacking := {label for label, _ in inhibition.where} - _certain_labels(named[source]):
+            raise RuleError(f"inhibition ({inhibition.why}): {source} has no {', '.join(sorted(lacking))}")
+        for target in inhibition.targets:
+            # A label that is missing on both sides counts as equal, and everything would inhibit everything.
+            if lacking := subject - _certain_labels(named[source]) - _certain_labels(named[target]):
+                both = f"neither {source} nor {target} has"
+                raise RuleError(f"inhibition ({inhibition.why}): {both} {', '.join(sorted(lacking))}")
+            if unknown := subject - _possible_labels(named[source]) | subject - _possible_labels(named[target]):
+                raise RuleError(f"inhibition ({inhibition.why}): no {', '.join(sorted(unknown))} to compare")
+    if inhibition.above is None and not inhibition.below:
         _check_weight(inhibition, named)
+
+
+def _certain_labels(tiers: list[Alert]) -> frozenset[str]:
+    return frozenset.intersection(*(alert.result_labels for alert in tiers))
+
+
+def _possible_labels(tiers: list[Alert]) -> frozenset[str]:
+    return frozenset.intersection(*(alert.result_labels | alert.optional_labels for alert in tiers))
 
 
 def _check_weight(inhibition: Inhibition, named: dict[str, list[Alert]]) -> None:

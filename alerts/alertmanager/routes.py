@@ -111,6 +111,7 @@ def inhibit_rule(inhibition: Inhibition) -> dict[str, Any]:
     return {
         "source_matchers": [
             _names(inhibition.sources),
+            *(f"{label}={quoted(value)}" for label, value in inhibition.where),
             *([f'severity="{inhibition.above.value}"'] if inhibition.above else []),
         ],
         "target_matchers": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -15,16 +16,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from alerts.tuning import Tuning
+from exporter.catalog import CATALOG
 from tests.support.prometheus_replay import PART, Replay, lines, rules
 from tests.support.virtual_node import UNIX_START, VirtualNode
 
 JOB = Tuning().job
+_NAME = re.compile(r"[a-z_]+(?=\{)")  # of a metric in a query of a description
 
 
 def read_families():
     """Return the families that rules read; the day is written without the others."""
     recordings, alerts = rules()
-    return {PART.sub("", source) for rule in (*recordings, *alerts) for source in rule.expr.sources}
+    read = {PART.sub("", source) for rule in (*recordings, *alerts) for source in rule.expr.sources}
+    queried = {name for alert in alerts for name in _NAME.findall(alert.description.en)}
+    return read | {metric.name for metric in CATALOG if metric.name in queried}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,9 @@ def test_nothing_that_pages_is_silenced_by_what_does_not():
         inhibition.inhibitions(weaker)
 
 
-def test_an_inhibition_over_a_label_that_one_side_lacks_is_refused():
-    rule = inhibition.Inhibition(why="test", sources=("GpuLost",), targets=("EngineDown",), equal=("replica",))
-    with pytest.raises(RuleError, match="GpuLost has no replica"):
+def test_an_inhibition_over_a_label_that_both_sides_may_lack_is_refused():
+    rule = inhibition.Inhibition(why="test", sources=("GpuLost",), targets=("GpuRecoveryNeeded",), equal=("replica",))
+    with pytest.raises(RuleError, match="neither GpuLost nor GpuRecoveryNeeded has replica"):
         inhibition._check(rule, tuple(every_alert()))
 
 

@@ -8,11 +8,14 @@ import promql_parser
 import pytest
 import yaml
 
+from alerts import words
 from alerts.registry import groups
 from alerts.render import RULES, dashboard_url, files, runbook_url
 from alerts.tuning import Tuning
 from exporter.model.finding import Severity
+from exporter.model.straggler import Cause
 from exporter.model.text import Language
+from exporter.model.xid_catalog import CATALOGUE
 from tests.component.alerts.test_alert_rules import needs_promtool, promtool
 from tests.support import alert_cases
 from tests.unit.alerts.test_rule_set import selectors
@@ -48,11 +51,11 @@ DESCRIPTIONS = {
     ),
     "a lost GPU with cause, harm and traffic": (
         "GpuLost", GPU | alert_cases.MACROS["OWNS"], {"gpu_up{GPU}": "0x20", **OWNED, **XID_79, **OLDER_XID, **FROZEN, **QUEUE, **GATEWAY},
-        ("The GPU (GPU-3) has not answered for 1 minute. It served replica chat-a. XID 79: GPU has fallen off the bus; "
-        "recommended action: reboot_node. The replica is frozen: it has requests and makes no progress. Requests waiting: 18. "
+        ("The GPU (GPU-3) has not answered for 1 minute. XID 79: GPU has fallen off the bus; "
+        "recommended action: reboot the node. The replica is frozen: it has requests and makes no progress. Requests running: 31. Requests waiting: 18. "
         "Gateway edge still sends it 49% of the requests of pool llama."),
-        ("该卡（GPU-3）已有 1 分钟无应答。其上运行副本 chat-a。XID 79：GPU has fallen off the bus；建议操作：reboot_node。"
-        "该副本已冻结：有请求但没有任何进展。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
+        ("该卡（GPU-3）已有 1 分钟无应答。XID 79：GPU 已从总线掉落（fallen off the bus），驱动无法访问；建议操作：重启节点。"
+        "该副本已冻结：有请求但没有任何进展。运行中的请求：31。排队的请求：18。网关 edge 仍把后端池 llama 49% 的请求发给它。"),
     ),
     "a frozen replica and the GPU that it lost": (
         "EngineFrozen", REPLICA, {**FROZEN, **QUEUE, **GATEWAY, **OWNED, "gpu_up{GPU}": "0x20", "gpu_up{CARD4}": "1x20"},
@@ -74,9 +77,9 @@ DESCRIPTIONS = {
         "GpuStraggler", {**GPU, "replica": "chat-a", "cause": "thermal"},
         {'gpu_straggler{GPU,replica="chat-a",cause="thermal"}': "1x20", 'gpu_straggler_slowdown_ratio{GPU,replica="chat-a"}': "1.31x20",
          'gpu_temperature_celsius{GPU,sensor="gpu"}': "91x20"},
-        ("GPU 3 (GPU-3) is the straggler of its group (cause: thermal). It needs 1.31 times as long as its peers for the same work. "
+        ("GPU 3 (GPU-3) is the straggler of its group: thermal throttling. It needs 1.31 times as long as its peers for the same work. "
         "Current temperature: 91 °C."),
-        "3 号卡（GPU-3）拖慢了整组（原因：thermal）。完成同样的工作，耗时是同组其他卡的 1.31 倍。当前温度 91 °C。",
+        "3 号卡（GPU-3）拖慢了整组：过热降频。完成同样的工作，耗时是同组其他卡的 1.31 倍。当前温度 91 °C。",
     ),
     "an XID without advice": (
         "GpuXidResetNode", {**GPU, "xid": "79"}, {'gpu_xid_last_timestamp_seconds{GPU,xid="79",source="nvml+kernel_log"}': "0x20"},
@@ -117,9 +120,32 @@ def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, languag
 
 
 def plain(text, labels):
+    """Return what Prometheus makes of a text: parts about labels, choices of words, labels."""
+
+    def part(found):
+        value = labels.get(found[1], "")
+        shown, _, otherwise = re.sub(
+            r"\{\{ if .*?\{\{ end \}\}", lambda choice: word(choice[0], value), found[2]
+        ).partition("{{ else }}")
+        return shown.replace("{{ . }}", value) if value else otherwise
+
+    text = re.sub(
+        r"\{\{ with \$labels\.([a-z_]+) \}\}((?:\{\{ if .*?\{\{ end \}\}|(?!\{\{ end).)*)\{\{ end \}\}", part, text
+    )
     for label, value in labels.items():
         text = text.replace(f"{{{{ $labels.{label} }}}}", value)
     return text
+
+
+def word(choice, value):
+    found = re.search(rf'if eq \. "{value}" \}}\}}(.*?)\{{\{{ e', choice)
+    return found[1] if found else value
+
+
+def test_every_xid_of_the_catalogue_has_a_chinese_meaning_and_every_action_and_cause_a_word():
+    assert set(words.XIDS_ZH) == set(CATALOGUE)
+    assert {xid.action for xid in CATALOGUE.values()} | {"look_up"} <= set(words.ACTIONS)
+    assert {cause.value for cause in Cause} == set(words.CAUSES) == set(words.CAUSE_ACTIONS)
 
 
 @needs_promtool

@@ -51,7 +51,7 @@ def good(**changed):
         ({"description": Text("{{ with $labels.replica }}{{ . }}{{ end }}", "{{ . }}")}, "allowed are"),
         (
             {"description": Text("{{ with $labels.replica }}{{ . }}", "卡"), "optional_labels": frozenset({"replica"})},
-            "begins a part about replica",
+            "begins a part about a value of a label",
         ),
         ({"description": lookup(select(m.LLM_UP, **bound("replica")), "x", "x")}, "names replica"),
         ({"description": Text("{{ . | first | value | humanize }}", "x")}, "allowed are"),
