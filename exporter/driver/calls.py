@@ -9,7 +9,7 @@ THREAD_FUNCTION = "gpu_"  # with the index: the function that a GPU's thread run
 
 
 def slot_key(index: int) -> str:
-    """Return what stands for the GPU at an index that has not told its UUID."""
+    """Return what stands for the GPU at an index whose UUID is not known."""
     return f"#{index}"
 
 

@@ -23,7 +23,7 @@ _LASTING = frozenset({"lost", "reset_required"})  # reasons that say more than t
 OPEN_DEADLINE = 30.0  # seconds; without persistence mode a GPU's first handle loads the driver
 
 
-class _Card(Struct):
+class _Gpu(Struct):
     facts: CardFacts
     labels: GpuLabels
     seen_at: float
@@ -51,7 +51,7 @@ class _Slot(Struct):
     identified: bool = False  # since then
     unavailable: bool = False
     call_started: float | None = None
-    reason: str = ""  # why the GPU here has not told its UUID
+    reason: str = ""  # why the UUID of the GPU is not known
 
 
 class HangSummary(Struct, frozen=True, kw_only=True):
@@ -72,38 +72,38 @@ def _order(state: CardState) -> tuple[int, int, str]:
     return state.facts.index, -1 if instance is None else instance.number, state.facts.uuid
 
 
-def _apply_reading(card: _Card, reading: CardReading, unix_now: float) -> None:
-    card.reading, card.reason, card.hung, card.awaited = reading, "", False, False
-    card.seen_at = reading.at
-    card.pipes |= {pipe for pipe, share in reading.pipe_active.items() if share > 0 and pipe not in card.pipes}
-    card.last_success, card.last_success_unix_time = reading.at, unix_now
+def _apply_reading(gpu: _Gpu, reading: CardReading, unix_now: float) -> None:
+    gpu.reading, gpu.reason, gpu.hung, gpu.awaited = reading, "", False, False
+    gpu.seen_at = reading.at
+    gpu.pipes |= {pipe for pipe, share in reading.pipe_active.items() if share > 0 and pipe not in gpu.pipes}
+    gpu.last_success, gpu.last_success_unix_time = reading.at, unix_now
     for why in reading.missing.values():
         if why in {Missing.ERROR, Missing.INVALID}:
-            card.failures[f"signal_{why.value}"] += 1
+            gpu.failures[f"signal_{why.value}"] += 1
 
 
-def _fresh_for(card: _Card, parent: _Card, now: float, freshness: float) -> float:
+def _fresh_for(gpu: _Gpu, parent: _Gpu, now: float, freshness: float) -> float:
     """Return the seconds for which a reading is shown yet, < 0 for none: one that took long is not old for that."""
     taken = min(max(parent.duration or 0.0, 0.0), freshness)
-    return -1.0 if card.reading is None else card.reading.at + freshness + taken - now
+    return -1.0 if gpu.reading is None else gpu.reading.at + freshness + taken - now
 
 
-def _is_fresh(card: _Card, parent: _Card, now: float, freshness: float) -> bool:
-    return _fresh_for(card, parent, now, freshness) >= 0.0
+def _is_fresh(gpu: _Gpu, parent: _Gpu, now: float, freshness: float) -> bool:
+    return _fresh_for(gpu, parent, now, freshness) >= 0.0
 
 
-def _log_state(card: _Card, uuid: str) -> None:
-    if card.logged_state:
-        log_down(_log, f"gpu:{uuid}", card.logged_state, gpu=card.labels.gpu)
+def _log_state(gpu: _Gpu, uuid: str) -> None:
+    if gpu.logged_state:
+        log_down(_log, f"gpu:{uuid}", gpu.logged_state, gpu=gpu.labels.gpu)
     else:
-        log_up(_log, f"gpu:{uuid}", gpu=card.labels.gpu)
+        log_up(_log, f"gpu:{uuid}", gpu=gpu.labels.gpu)
 
 
 class CardRegistry:
     """All GPUs ever seen by this daemon.  Not locked: its owner does that."""
 
     def __init__(self) -> None:
-        self._cards: dict[str, _Card] = {}
+        self._gpus: dict[str, _Gpu] = {}
         self._slots: dict[int, _Slot] = {}
         self._pending: set[int] = set()  # asked this cycle, no answer yet
         self._visible: set[str] = set()  # those that had a fresh reading the last time
@@ -116,11 +116,11 @@ class CardRegistry:
         self._pending = set(self._slots)
 
     def on_driver_down(self) -> None:
-        """Forget all slots: nobody reads GPUs now, as the worker has ended or initialises."""
+        """Forget all slots: no thread reads GPUs now, as the worker has ended or initialises."""
         self._slots = {}
         self._pending = set()
-        for card in self._cards.values():
-            card.awaited = True
+        for gpu in self._gpus.values():
+            gpu.awaited = True
 
     def on_found(self, facts: CardFacts, now: float) -> None:
         """Apply facts of a GPU; its figures go on whatever its index is now."""
@@ -131,15 +131,15 @@ class CardRegistry:
         if not facts.mig:
             self._remove_instances(facts.uuid, kept=frozenset())
 
-    def _register(self, facts: CardFacts, now: float) -> _Card:
+    def _register(self, facts: CardFacts, now: float) -> _Gpu:
         labels = GpuLabels(gpu_label(facts), facts.uuid)
-        card = self._cards.get(facts.uuid)
-        if card is None:
-            card = self._cards[facts.uuid] = _Card(facts=facts, labels=labels, seen_at=now)
-        elif card.facts != facts:
-            card.facts, card.labels = facts, labels
-        card.seen_at = max(card.seen_at, now)
-        return card
+        gpu = self._gpus.get(facts.uuid)
+        if gpu is None:
+            gpu = self._gpus[facts.uuid] = _Gpu(facts=facts, labels=labels, seen_at=now)
+        elif gpu.facts != facts:
+            gpu.facts, gpu.labels = facts, labels
+        gpu.seen_at = max(gpu.seen_at, now)
+        return gpu
 
     def on_instances(self, message: protocol.InstancesRead, unix_now: float) -> None:
         """Apply the instances of a MIG-enabled GPU; one that is not among them any more was removed on purpose."""
@@ -148,48 +148,48 @@ class CardRegistry:
         self._remove_instances(message.uuid, kept=frozenset(instance.facts.uuid for instance in message.instances))
 
     def _remove_instances(self, parent: str, *, kept: frozenset[str]) -> None:
-        for uuid, card in list(self._cards.items()):
-            instance = card.facts.instance
+        for uuid, gpu in list(self._gpus.items()):
+            instance = gpu.facts.instance
             if instance is not None and instance.parent == parent and uuid not in kept:
-                del self._cards[uuid]
-                log_event(_log, logging.INFO, "mig_instance_removed", source=f"gpu:{uuid}", gpu=card.labels.gpu)
+                del self._gpus[uuid]
+                log_event(_log, logging.INFO, "mig_instance_removed", source=f"gpu:{uuid}", gpu=gpu.labels.gpu)
 
     def on_read(self, message: protocol.CardRead, unix_now: float) -> None:
         """Apply a reading."""
-        card = self._cards.get(message.uuid)
+        gpu = self._gpus.get(message.uuid)
         self._on_answer(message.index, message.uuid, unavailable=False)
-        if card is None:
+        if gpu is None:
             return
         reading = message.reading
-        card.links |= {link for link, up in reading.nvlink_up.items() if up}
-        shown = {link: up for link, up in reading.nvlink_up.items() if link in card.links}
+        gpu.links |= {link for link, up in reading.nvlink_up.items() if up}
+        shown = {link: up for link, up in reading.nvlink_up.items() if link in gpu.links}
         if len(shown) != len(reading.nvlink_up):
             # A link that was never up has no cable, which is not a fault.
             reading = replace(reading, nvlink_up=shown)
-        card.duration = message.duration
-        _apply_reading(card, reading, unix_now)
+        gpu.duration = message.duration
+        _apply_reading(gpu, reading, unix_now)
 
     def on_topology(self, message: protocol.TopologyRead) -> None:
         """Apply how the GPUs are connected; a GPU or pair that was not asked about keeps what is known of it."""
         for uuid, topology in message.cards.items():
-            card = self._cards.get(uuid)
-            if card is None:
+            gpu = self._gpus.get(uuid)
+            if gpu is None:
                 continue
-            peers = card.topology.peers if card.topology is not None else {}
-            kept = {uuid: peer for uuid, peer in peers.items() if uuid in self._cards and uuid not in topology.peers}
+            peers = gpu.topology.peers if gpu.topology is not None else {}
+            kept = {uuid: peer for uuid, peer in peers.items() if uuid in self._gpus and uuid not in topology.peers}
             merged = replace(topology, peers={**kept, **topology.peers}) if kept else topology
-            if card.topology != merged:
-                card.topology = merged
+            if gpu.topology != merged:
+                gpu.topology = merged
 
     def on_failed(self, message: protocol.CardFailed, now: float) -> None:
         """Withdraw a GPU that does not answer; without a UUID it is the absent one that had the same index."""
         slot = self._on_answer(message.index, message.uuid, unavailable=True)
         uuid = message.uuid or slot.uuid or self._absent_at(message.index)
-        card = self._cards.get(uuid)
-        if card is not None:
+        gpu = self._gpus.get(uuid)
+        if gpu is not None:
             slot.uuid = uuid
-            card.seen_at = now
-            self._withdraw(card, message.reason)
+            gpu.seen_at = now
+            self._withdraw(gpu, message.reason)
         else:
             self._on_unidentified(message.index, slot, message.reason)
 
@@ -203,15 +203,15 @@ class CardRegistry:
         present = {slot.uuid for slot in self._slots.values()}
         absent = [
             uuid
-            for uuid, card in self._cards.items()
-            if card.facts.instance is None and card.facts.index == index and uuid not in present
+            for uuid, gpu in self._gpus.items()
+            if gpu.facts.instance is None and gpu.facts.index == index and uuid not in present
         ]
         return absent[0] if len(absent) == 1 else ""
 
     @staticmethod
-    def _withdraw(card: _Card, reason: str) -> None:
-        card.failures[reason] += 1
-        card.reason, card.reading, card.hung = reason, None, False
+    def _withdraw(gpu: _Gpu, reason: str) -> None:
+        gpu.failures[reason] += 1
+        gpu.reason, gpu.reading, gpu.hung = reason, None, False
 
     def _on_answer(self, index: int, uuid: str, *, unavailable: bool) -> _Slot:
         slot = self._slots.setdefault(index, _Slot())
@@ -229,9 +229,9 @@ class CardRegistry:
                     self._pending.add(index)
                 continue
             slot.call_started = now - call_seconds if call_seconds else None
-            card = self._cards.get(slot.uuid)
-            if message.ask and card is not None:
-                card.skipped += 1
+            gpu = self._gpus.get(slot.uuid)
+            if message.ask and gpu is not None:
+                gpu.skipped += 1
 
     def complete(self) -> bool:
         """Return whether every GPU that was asked has answered, not counting those known to hang."""
@@ -252,7 +252,7 @@ class CardRegistry:
 
     def next_stale(self, now: float, freshness: float) -> float | None:
         """Return the seconds until the next reading is withdrawn for its age; None when none is shown."""
-        times = [_fresh_for(card, self._parent(card), now, freshness) for card in self._cards.values()]
+        times = [_fresh_for(gpu, self._parent(gpu), now, freshness) for gpu in self._gpus.values()]
         return min((seconds for seconds in times if seconds >= 0.0), default=None)
 
     @staticmethod
@@ -265,43 +265,43 @@ class CardRegistry:
         for index, slot in self._slots.items():
             if slot.call_started is not None and now - slot.call_started > self._limit(slot, deadline):
                 hung += 1
-                card = self._cards.get(slot.uuid)
-                if card is None:
+                gpu = self._gpus.get(slot.uuid)
+                if gpu is None:
                     self._on_unidentified(index, slot, "hung")
-                elif not card.hung:
-                    card.hung, card.reading = True, None
-                    card.failures["hung"] += 1
+                elif not gpu.hung:
+                    gpu.hung, gpu.reading = True, None
+                    gpu.failures["hung"] += 1
             elif not slot.unavailable:
                 answering += 1
         known = bool(self._slots) and all(slot.answered for slot in self._slots.values())
         if known:
             self._withdraw_absent()
             self._expire(now)
-        settled = known and not hung and not any(card.hung for card in self._cards.values())
+        settled = known and not hung and not any(gpu.hung for gpu in self._gpus.values())
         return HangSummary(hung=hung, answering=answering, settled=settled)
 
     def _withdraw_absent(self) -> None:
-        """Withdraw as lost what the driver no longer counts; every GPU that it does count has told its UUID."""
+        """Withdraw as lost what the driver no longer counts; the UUID of every GPU that it does count is known."""
         present = {slot.uuid for slot in self._slots.values()}
-        for uuid, card in self._cards.items():
-            if uuid not in present and card.reason not in _LASTING and card.facts.instance is None:
-                self._withdraw(card, "lost")
+        for uuid, gpu in self._gpus.items():
+            if uuid not in present and gpu.reason not in _LASTING and gpu.facts.instance is None:
+                self._withdraw(gpu, "lost")
 
     def _expire(self, now: float) -> None:
         """Drop what was lost long ago; a GPU that the driver counts stays, and may hang for days."""
         present = {slot.uuid for slot in self._slots.values()}
-        for uuid, card in list(self._cards.items()):
-            instance = card.facts.instance
+        for uuid, gpu in list(self._gpus.items()):
+            instance = gpu.facts.instance
             parent = uuid if instance is None else instance.parent
-            if parent not in present and now - card.seen_at > EXPIRE_AFTER:
-                del self._cards[uuid]
+            if parent not in present and now - gpu.seen_at > EXPIRE_AFTER:
+                del self._gpus[uuid]
 
     def view(self, now: float, freshness: float, down: str) -> tuple[CardState, ...]:
         """Return the frozen states, by index.  ``freshness``: a reading complete for longer is withdrawn.
 
         ``down``: why the driver as a whole does not answer, empty when it does.
         """
-        states = [self._state(uuid, card, now, freshness, down) for uuid, card in self._cards.items()]
+        states = [self._state(uuid, gpu, now, freshness, down) for uuid, gpu in self._gpus.items()]
         states += [
             self._unidentified_state(index, slot.reason)
             for index, slot in self._slots.items()
@@ -311,7 +311,7 @@ class CardRegistry:
 
     @staticmethod
     def _unidentified_state(index: int, reason: str) -> CardState:
-        """Return the state of a GPU that the driver counts and that never told its UUID."""
+        """Return the state of a GPU that the driver counts and whose UUID was never read."""
         name = f"unknown-{index}"
         status = SourceStatus(source=f"gpu:{name}", up=False, reason=reason, hung=reason == "hung")
         facts = CardFacts(index=index, uuid=name)
@@ -319,81 +319,81 @@ class CardRegistry:
             facts=facts, status=status, reading=None, last_read_at=None, labels=GpuLabels(str(index), name)
         )
 
-    def _state(self, uuid: str, card: _Card, now: float, freshness: float, down: str) -> CardState:
-        reading = card.reading
-        reason = self._reason(card, fresh=_is_fresh(card, self._parent(card), now, freshness), down=down)
+    def _state(self, uuid: str, gpu: _Gpu, now: float, freshness: float, down: str) -> CardState:
+        reading = gpu.reading
+        reason = self._reason(gpu, fresh=_is_fresh(gpu, self._parent(gpu), now, freshness), down=down)
         status = SourceStatus(
             source=f"gpu:{uuid}",
             up=not reason,
             reason=reason,
             hung=reason == "hung",
-            duration=card.duration,
-            last_success=card.last_success,
-            last_success_unix_time=card.last_success_unix_time,
-            failures=dict(card.failures),
-            skipped=card.skipped,
+            duration=gpu.duration,
+            last_success=gpu.last_success,
+            last_success_unix_time=gpu.last_success_unix_time,
+            failures=dict(gpu.failures),
+            skipped=gpu.skipped,
         )
         return CardState(
-            facts=card.facts,
+            facts=gpu.facts,
             status=status,
             reading=None if reason else reading,
-            last_read_at=card.last_success,
-            labels=card.labels,
-            topology=card.topology,
-            pipes=card.pipes,
+            last_read_at=gpu.last_success,
+            labels=gpu.labels,
+            topology=gpu.topology,
+            pipes=gpu.pipes,
         )
 
-    def _parent(self, card: _Card) -> _Card:
+    def _parent(self, gpu: _Gpu) -> _Gpu:
         """Return the GPU that an instance belongs to; any other GPU is its own parent."""
-        instance = card.facts.instance
-        return card if instance is None else self._cards.get(instance.parent, card)
+        instance = gpu.facts.instance
+        return gpu if instance is None else self._gpus.get(instance.parent, gpu)
 
-    def _reason(self, card: _Card, *, fresh: bool, down: str) -> str:
-        parent = self._parent(card)
+    def _reason(self, gpu: _Gpu, *, fresh: bool, down: str) -> str:
+        parent = self._parent(gpu)
         if parent.hung:
             return "hung"
         if parent.reason:
             return parent.reason
         if fresh:
             return ""
-        return down or ("starting" if card.awaited or card.last_success is None else "slow")
+        return down or ("starting" if gpu.awaited or gpu.last_success is None else "slow")
 
     def visibility_changed(self, now: float, freshness: float) -> bool:
         """Return whether a GPU's reading has become visible or withdrawn since the last time."""
         before = self._visible
         self._visible = {
-            uuid for uuid, card in self._cards.items() if _is_fresh(card, self._parent(card), now, freshness)
+            uuid for uuid, gpu in self._gpus.items() if _is_fresh(gpu, self._parent(gpu), now, freshness)
         }
         return self._visible != before
 
     def log_changes(self, now: float, freshness: float, down: str) -> bool:
         """Log each GPU that entered or left a state since the last time; return whether any did."""
         changed = False
-        for uuid, card in self._cards.items():
-            reading = card.reading
-            reason = self._reason(card, fresh=_is_fresh(card, self._parent(card), now, freshness), down=down)
+        for uuid, gpu in self._gpus.items():
+            reading = gpu.reading
+            reason = self._reason(gpu, fresh=_is_fresh(gpu, self._parent(gpu), now, freshness), down=down)
             # What concerns the whole driver is logged once, by its own source.
-            state = reason if reason in {"", "hung", card.reason, "slow"} else card.logged_state
-            if state != card.logged_state:
+            state = reason if reason in {"", "hung", gpu.reason, "slow"} else gpu.logged_state
+            if state != gpu.logged_state:
                 changed = True
-                card.logged_state = state
-                _log_state(card, uuid)
+                gpu.logged_state = state
+                _log_state(gpu, uuid)
             if reading is not None and not reason:
-                self._log_unsupported(card, reading)
+                self._log_unsupported(gpu, reading)
         return changed
 
     @staticmethod
-    def _log_unsupported(card: _Card, reading: CardReading) -> None:
+    def _log_unsupported(gpu: _Gpu, reading: CardReading) -> None:
         """Log once what the GPU, driver or binding does not have; what needs a permission is for the operator."""
         unsupported = tuple(
             f"{signal.value}:{why.value}"
             for signal, why in reading.missing.items()
             if why in {Missing.UNSUPPORTED, Missing.NO_PERMISSION}
         )
-        if unsupported != card.logged_unsupported:
+        if unsupported != gpu.logged_unsupported:
             permission = Missing.NO_PERMISSION in reading.missing.values()
             log_event(
                 _log, logging.INFO if permission else logging.DEBUG, "unsupported_signals",
-                source=f"gpu:{card.facts.uuid}", gpu=card.labels.gpu, signals=",".join(unsupported) or "none",
+                source=f"gpu:{gpu.facts.uuid}", gpu=gpu.labels.gpu, signals=",".join(unsupported) or "none",
             )  # fmt: skip
-        card.logged_unsupported = unsupported
+        gpu.logged_unsupported = unsupported

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from exporter.driver import protocol
 from exporter.driver.daemon.auxiliary_calls import AuxiliaryCallMonitor
+from exporter.driver.daemon.freshness import Freshness
 from exporter.driver.daemon.process import WorkerProcess
 from exporter.driver.daemon.registry import CardRegistry
 from exporter.driver.daemon.restarts import ReplacementPolicy
@@ -57,13 +58,6 @@ class _Success(Struct, frozen=True):
     unix_time: float
 
 
-class _Grace(Struct, frozen=True):
-    """A reading up to ``freshness`` seconds old is shown until ``until``."""
-
-    until: float = 0.0
-    freshness: float = 0.0
-
-
 class CardSource:
     """GPUs of this node.  ``start`` once, ``state`` at any time from any thread, ``stop`` at the end.
 
@@ -87,7 +81,7 @@ class CardSource:
     ) -> None:
         self.loop_restarts = 0
         self._on_event = on_event
-        self._interval, self._deadline = interval, deadline
+        self._freshness = Freshness(interval, deadline)
         self._on_update, self._clock, self._unix_now = on_update, clock, unix_now
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -109,7 +103,6 @@ class CardSource:
         self._next_read = self._expected_at = self._heartbeat_at = 0.0
         self._initialising = False
         self._requested_at: float | None = None  # a Heartbeat is owed since
-        self._grace = _Grace()
         self._unannounced_since: float | None = None  # readings arrived, and the owner was not notified yet
         self._changed = False
 
@@ -124,18 +117,10 @@ class CardSource:
     def reconfigure(self, interval: float, deadline: float) -> None:
         """Change how often GPUs are read and how long a call may take, in seconds, without a restart."""
         with self._lock:
-            now, before = self._clock(), self._freshness(self._clock())
-            sooner = interval + deadline < before
-            # What was fresh a moment ago is so until the GPUs, asked at once, have had the time to answer.
-            self._grace = _Grace(now + deadline, before) if sooner else _Grace()
-            self._interval, self._deadline = interval, deadline
+            now = self._clock()
+            sooner = self._freshness.reconfigure(interval, deadline, now)
             self._next_read = min(self._next_read, now if sooner else now + interval)
         self._wake()
-
-    def _freshness(self, now: float) -> float:
-        """Return the seconds after which a reading is withdrawn."""
-        freshness = self._interval + self._deadline
-        return max(freshness, self._grace.freshness) if now <= self._grace.until else freshness
 
     def stop(self, timeout: float = 1.0) -> None:
         """End the worker and the supervisor; gives up after ``timeout`` seconds, as either may be stuck for ever."""
@@ -152,7 +137,7 @@ class CardSource:
     def state(self, now: float) -> CardsView:
         """Return what is known at ``now`` (monotonic seconds); never waits for the driver."""
         with self._lock:
-            freshness = self._freshness(now)
+            freshness = self._freshness.seconds(now)
             known = not self._down or now - self._down_since <= freshness
             # Or the GPUs were to be released, and a worker that cannot be killed still holds them.
             unkillable = self._down == "released" and self._supervisor.unkillable(now)
@@ -233,14 +218,14 @@ class CardSource:
             seconds = 1.0 if self._down or self._initialising else self._next_request_in(now)
         if self._unannounced_since is not None:
             seconds = min(seconds, self._unannounced_since + _GATHER - now)
-        stale = self._registry.next_stale(now, self._freshness(now))
+        stale = self._registry.next_stale(now, self._freshness.seconds(now))
         seconds = seconds if stale is None else min(seconds, stale)
         return min(max(seconds, 0.0), 1.0)
 
     def _next_request_in(self, now: float) -> float:
         """Return the seconds until a working worker is due for something."""
-        hang = self._registry.next_hang(now, self._deadline)
-        seconds = min(self._next_read - now, self._deadline / 2)
+        hang = self._registry.next_hang(now, self._freshness.deadline)
+        seconds = min(self._next_read - now, self._freshness.deadline / 2)
         return seconds if hang is None else min(seconds, hang)
 
     # ------------------------------------------------------------------ what the worker sends
@@ -264,7 +249,7 @@ class CardSource:
             self._unannounced_since = now if self._unannounced_since is None else self._unannounced_since
         elif isinstance(message, protocol.Heartbeat):
             self._requested_at, self._heartbeat_at = None, now
-            self._auxiliary.update(message.counting, message.joining, self._deadline)
+            self._auxiliary.update(message.counting, message.joining, self._freshness.deadline)
             self._profiling = {uuid: now - seconds for uuid, seconds in message.profiling.items()}
             self._registry.on_heartbeat(message, now)
         elif isinstance(message, protocol.CardFailed):
@@ -298,7 +283,7 @@ class CardSource:
             self._down, self._facts, self._changed = "", message.facts, True
             self._success = _Success(now, unix_now)
             # A GPU is read once by itself as soon as it is open; what is measured between two reads needs another.
-            self._next_read = now + min(self._interval, SECOND_READ)
+            self._next_read = now + min(self._freshness.interval, SECOND_READ)
             self._registry.on_initialised(message.cards)
         elif isinstance(message, protocol.DriverFailed):
             self._supervisor.end(message.reason, message.message, now)
@@ -315,7 +300,7 @@ class CardSource:
     def _cool_down_profiling(self, now: float) -> None:
         """Keep a GPU that hangs in GPM from blocking it for its neighbours again at once."""
         for uuid, since in self._profiling.items():
-            if now - since > self._deadline:
+            if now - since > self._freshness.deadline:
                 seconds = self._supervisor.gpm_cooldown.begin(uuid, now)
                 log_event(
                     _log, logging.WARNING, "profiling_hung", "its work signals are not read for a while",
@@ -346,13 +331,13 @@ class CardSource:
         if self._down or self._initialising:
             self._watch_initialisation(now)
             return
-        if self._requested_at is not None and now - self._requested_at > self._deadline:
-            self._end_worker("hung", f"the worker did not react in {self._deadline:g} s", now)
+        if self._requested_at is not None and now - self._requested_at > self._freshness.deadline:
+            self._end_worker("hung", f"the worker did not react in {self._freshness.deadline:g} s", now)
             return
         with self._lock:
-            summary = self._registry.check_hangs(now, self._deadline)
+            summary = self._registry.check_hangs(now, self._freshness.deadline)
         if summary.hung and not summary.answering:
-            self._end_worker("hung", f"no GPU answered in {self._deadline:g} s", now)
+            self._end_worker("hung", f"no GPU answered in {self._freshness.deadline:g} s", now)
         elif self._replacement.due(now, hung=summary.hung > 0, settled=summary.settled):
             self._end_worker("hung", "a GPU hangs: trying a new worker for its sake", now, restart_immediately=True)
         else:
@@ -371,14 +356,14 @@ class CardSource:
         if due:
             with self._lock:
                 self._cycle += 1
-                self._next_read += self._interval
+                self._next_read += self._freshness.interval
                 if self._next_read <= now:  # never a burst to catch up
-                    self._next_read = now + self._interval
+                    self._next_read = now + self._freshness.interval
         else:
-            waited = now - self._heartbeat_at >= self._deadline / 2
+            waited = now - self._heartbeat_at >= self._freshness.deadline / 2
             if self._requested_at is not None or not self._registry.waiting() or not waited:
                 return
-        worker.send(protocol.Read(cycle=self._cycle, ask=due, budget=self._deadline * _BUDGET))
+        worker.send(protocol.Read(cycle=self._cycle, ask=due, budget=self._freshness.deadline * _BUDGET))
         self._requested_at = now if self._requested_at is None else self._requested_at
 
     # ------------------------------------------------------------------ who is notified
@@ -386,9 +371,9 @@ class CardSource:
     def _announce(self, now: float) -> None:
         """Log what changed, and notify the owner once for all GPUs of a cycle."""
         with self._lock:
-            freshness = self._freshness(now)
+            freshness = self._freshness.seconds(now)
             changed = self._registry.log_changes(now, freshness + _GRACE, self._down) or self._changed
-            # A snapshot that nobody makes anew would go on showing what has grown old.
+            # Without a new snapshot the old one would go on showing readings that have become stale.
             changed = self._registry.visibility_changed(now, freshness) or changed
             since = self._unannounced_since
             gathered = since is not None and (self._registry.complete() or now - since >= _GATHER)

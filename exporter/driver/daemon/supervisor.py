@@ -16,7 +16,7 @@ from exporter.driver.daemon.restarts import IMMEDIATELY, RestartPolicy
 
 KILL_DEADLINE = 0.5  # after that, a killed worker counts as stuck in the kernel
 EXIT_DEADLINE = 1.2  # for a worker that was asked to exit, which takes a little more than one call of its longest
-SHUTDOWN_DEADLINE = 0.6  # the same at the end of the daemon, for which somebody waits
+SHUTDOWN_DEADLINE = 0.6  # the same at the end of the daemon, which a service manager waits for
 TERM_DEADLINE = 0.1
 GPM_FIRST, GPM_LAST = 120.0, 600.0  # seconds for which a GPU that hung in GPM is not asked for its work
 
@@ -37,7 +37,7 @@ class WorkerSupervisor:
         self._exit_until: float | None = None  # it was asked to exit, and is killed then
         self._closed_at: float | None = None
         self._restart_immediately = False
-        self.released = False  # start none until told otherwise
+        self.released = False  # while True, no worker is started
         self.retry_lost = True  # workers may initialise again for the sake of a GPU that is lost
         self.gpm_cooldown = Cooldown(GPM_FIRST, GPM_LAST)
         self.crashes = Crashes()

@@ -61,7 +61,7 @@ def samples_by_time(value_type: Any, samples: list[Any]) -> dict[int, Any]:
     return {sample.timeStamp: getattr(sample.sampleValue, name) for sample in samples}
 
 
-class Event(NamedTuple):
+class DriverEvent(NamedTuple):
     """An event of the driver; ``handle`` is the address of the GPU's."""
 
     handle: Any
@@ -71,12 +71,12 @@ class Event(NamedTuple):
     compute_instance: Any
 
 
-def event_of(raw: bytes) -> Event:
+def event_of(raw: bytes) -> DriverEvent:
     """Return an event from its bytes.
 
     Of an old binding's event, which ends before the instances, these are what stands for none.
     """
-    return Event(*_EVENT.unpack(raw[: _EVENT.size].ljust(_EVENT.size, b"\xff")))
+    return DriverEvent(*_EVENT.unpack(raw[: _EVENT.size].ljust(_EVENT.size, b"\xff")))
 
 
 def metric_answers(metrics: Any, count: int) -> list[tuple[Any, Any]]:

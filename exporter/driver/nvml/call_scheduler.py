@@ -129,6 +129,6 @@ class CallScheduler:
         return call is not None and call.cycle == self._cycle
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """Drop calls that nobody will make any more."""
+        """Drop calls that are not made any more."""
         for key in keys:
             self._calls.pop(key, None)

@@ -129,7 +129,7 @@ def _fitting_unit(interval: Evidence) -> float | None:
 
 
 def after_gap(evidence: Evidence) -> Evidence:
-    """Return what stays true of a counter after a time in which nobody read it and it may have been reset."""
+    """Return what stays true of a counter after a time in which it was not read and may have been reset."""
     return replace(evidence, at=None, raw=0.0, active=None, **_NEW_INTERVAL, **_NO_AGREEMENT)
 
 

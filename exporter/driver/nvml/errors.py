@@ -31,7 +31,7 @@ class DeviceUnavailable(DriverError):  # noqa: N818 - a state of the GPU
 
 
 class DriverUnavailable(DriverError):  # noqa: N818 - a state of the driver
-    """The initialisation is over for all GPUs; ``reason`` "uninitialized" is cured by another one in this process."""
+    """The initialisation is over for all GPUs; ``reason`` "uninitialized" ends with another one in this process."""
 
 
 def code_of(error: BaseException) -> int | None:

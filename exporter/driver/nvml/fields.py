@@ -7,13 +7,11 @@ branches (``event_time_fields``), and a binding knows only the branch it was gen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from exporter.driver.nvml.arrays import field_answers
+from exporter.driver.nvml.errors import DeviceCalls
 from exporter.model import Missing
-
-if TYPE_CHECKING:
-    from exporter.driver.nvml.errors import DeviceCalls
 
 Field = tuple[int, int]
 
@@ -120,5 +118,5 @@ class FieldBatch:
         return Missing.ERROR
 
     def settle(self) -> None:
-        """Stop reading fields that nobody used since the last read."""
+        """Stop reading fields that were not used since the last read."""
         self._wanted = [field for field in self._wanted if field in self._used]

@@ -65,7 +65,7 @@ class _Holder(Struct, frozen=True):
 
 
 class GpmLock:
-    """Lets one GPU at a time call the driver's GPM functions, and keeps the buffers that nobody uses.
+    """Lets one GPU at a time call the driver's GPM functions, and keeps the buffers that are not in use.
 
     A call that never returns holds the lock for ever: the others then have none of these figures, and after the first
     time without waiting.  Hence ``backed_off``: GPUs (uuid → monotonic seconds) that have hung here in an earlier
@@ -94,7 +94,7 @@ class GpmLock:
         self._lock.release()
 
     def holder(self, now: float) -> dict[str, float]:
-        """Return who holds the lock, and for how many seconds; empty while nobody does."""
+        """Return who holds the lock, and for how many seconds; empty while it is free."""
         holder = self._holder
         return {} if holder is None or not holder.uuid else {holder.uuid: max(0.0, now - holder.since)}
 

@@ -120,7 +120,7 @@ def card_count(driver: Any) -> int | None:
         if reason in {"uninitialized", "mismatch", "driver"}:
             raise DriverUnavailable(reason, f"NVML cannot count the GPUs: {error}") from error
         return None
-    # A number that cannot be is no reason to initialise anew, which would take down cards that answer.
+    # A number that cannot be is no reason to initialise anew, which would take down GPUs that answer.
     return count if 0 <= count <= _MAX_CARDS else None
 
 
@@ -158,7 +158,7 @@ def open_card(driver: Any, index: int, skipped_calls: Mapping[str, Mapping[str, 
 def read_facts(calls: DeviceCalls, index: int, known: CardFacts | None = None) -> CardFacts:
     """Read what stays true of a GPU; what the driver fails to answer this time stays as it is ``known``.
 
-    Raises DeviceUnavailable where nothing says which GPU it is, as it could not be told from others.
+    Raises DeviceUnavailable where nothing says which GPU it is, as it could not be distinguished from others.
     """
     answer = calls.call("nvmlDeviceGetUUID")
     if answer is Missing.ERROR and known is not None:

@@ -266,4 +266,4 @@ def processes(calls: DeviceCalls) -> tuple[CardProcess, ...] | Missing:
     except (AttributeError, TypeError, ValueError):
         return Missing.INVALID
     found = tuple(CardProcess(pid=pid, memory=used) for pid, used in sorted(memory.items()) if 0 < pid < 2**31)
-    return Missing.INVALID if memory and not found else found  # none would mean that nobody uses the GPU
+    return Missing.INVALID if memory and not found else found  # none would mean that no process uses the GPU

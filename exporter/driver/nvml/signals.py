@@ -26,7 +26,7 @@ def _identity(result: Any) -> Any:
     return result
 
 
-class Reader(Struct, frozen=True, kw_only=True):
+class SignalReader(Struct, frozen=True, kw_only=True):
     """One way to read one number: a batched field, or a call with arguments.
 
     ``per_link``: the field is read for each NVLink and summed, whatever its scope says.  ``scale`` turns the
@@ -43,15 +43,15 @@ class Reader(Struct, frozen=True, kw_only=True):
     high: float = 2.0**63
 
 
-Readers = tuple[Reader, ...]
+Readers = tuple[SignalReader, ...]
 
 
-def _call(name: str, *args: Any, **limits: Any) -> Reader:
-    return Reader(call=f"nvmlDeviceGet{name}", args=args, **limits)
+def _call(name: str, *args: Any, **limits: Any) -> SignalReader:
+    return SignalReader(call=f"nvmlDeviceGet{name}", args=args, **limits)
 
 
-def _field(number: int, scope: int = 0, **limits: Any) -> Reader:
-    return Reader(field=(number, scope), **limits)
+def _field(number: int, scope: int = 0, **limits: Any) -> SignalReader:
+    return SignalReader(field=(number, scope), **limits)
 
 
 _PERCENT: dict[str, Any] = {"scale": 0.01, "high": 1.0}

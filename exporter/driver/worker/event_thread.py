@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from exporter.driver import protocol
 from exporter.driver.calls import is_disabled
 from exporter.driver.cooldown import Backoff
-from exporter.driver.nvml.arrays import Event, event_of
+from exporter.driver.nvml.arrays import DriverEvent, event_of
 from exporter.driver.nvml.errors import UNSUPPORTED_CODES, code_of, reason_of
 from exporter.driver.worker.driver_thread import DriverThread, Gpu
 from exporter.driver.worker.frame_writer import Sender
@@ -249,10 +249,10 @@ def _is_unsupported(error: Exception) -> bool:
     return isinstance(error, AttributeError) or code_of(error) in UNSUPPORTED_CODES
 
 
-def _event(event: Any) -> Event:
+def _event(event: Any) -> DriverEvent:
     """Return an event that is no structure of the binding; instances are unknown to old drivers."""
     instances = (getattr(event, name, OUTSIDE_MIG) for name in ("gpuInstanceId", "computeInstanceId"))
-    return Event(_key(event.device), event.eventType, int(event.eventData), *instances)
+    return DriverEvent(_key(event.device), event.eventType, int(event.eventData), *instances)
 
 
 def _instance_id(found: Any) -> int | None:

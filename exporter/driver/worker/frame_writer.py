@@ -24,7 +24,7 @@ class FrameWriter:
         self._lock = threading.Lock()
 
     def send(self, message: protocol.Message) -> None:
-        """Write one frame.  Ends the process when nobody reads any more: then it has no purpose left."""
+        """Write one frame.  Ends the process when the daemon has closed the pipe."""
         data = memoryview(protocol.encode(message))
         with self._lock:
             try:

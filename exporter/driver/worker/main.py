@@ -33,7 +33,7 @@ def _take_pipes() -> _Pipes:
     What was standard error carries the crash trace alone: should the library crash, in which call.
     """
     errors = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.set_blocking(errors, False)  # lest a worker that nobody reads be unable to die
+    os.set_blocking(errors, False)  # or a worker whose output is not read could not end
     faulthandler.enable(file=errors, all_threads=False)  # the stacks of running threads cannot be read safely
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)

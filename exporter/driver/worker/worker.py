@@ -85,7 +85,7 @@ class Worker:
             self._accepting = False
         for thread in self._auxiliary_threads():
             thread.pause()
-        self._driver_lock.acquire()  # for good: nobody initialises or counts any more
+        self._driver_lock.acquire()  # never released: no thread initialises or counts any more
         with self._lock:
             self._accepting = False
             gpus, auxiliary = self._gpus, self._auxiliary_threads()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from exporter.driver.nvml.gpm import SIGNALS as WORK
-from exporter.driver.nvml.signals import FAST, SAMPLED, SLOW, Reader
+from exporter.driver.nvml.signals import FAST, SAMPLED, SLOW, SignalReader
 from exporter.model import CardReading, Signal
 from tests.bench.machine import percentile
 from tests.bench.nvml_cycle import group_of
@@ -154,7 +154,7 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
         else:
             plain[call.name, tuple(map(str, call.arguments))] = codes(call)
 
-    def said(reader: Reader) -> str:
+    def said(reader: SignalReader) -> str:
         if reader.field is not None:
             number, scope = reader.field
             found = {

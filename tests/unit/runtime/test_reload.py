@@ -163,7 +163,7 @@ def in_use(app, log):
     app._cost_tracker.update = lambda *_, **more: told.append(more)
     app._economy((), (), ())
     return {
-        "cards": app.cards and (app.cards._interval, app.cards._deadline),
+        "cards": app.cards and (app.cards._freshness.interval, app.cards._freshness.deadline),
         "kernel_log": (watch is not None, watch and watch.path),
         "engines": [(made_of, poller.config) for made_of, poller in app.pollers.replicas.items()],
         "gateways": list(app.pollers.gateways),
