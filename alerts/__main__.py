@@ -18,7 +18,7 @@ from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import files
 from alerts.tuning import Tuning, load
-from exporter.errors import SettingsError
+from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -36,7 +36,8 @@ def generated(
         for language in languages
         for name, text in files(found, tuning, language).items()
     }
-    return {**rules, **alertmanager.files(found, plan or alertmanager.load(alertmanager.DEFAULT), languages)}
+    off = {name for name, change in tuning.rules.items() if change.max_severity or not change.enabled}
+    return {**rules, **alertmanager.files(found, plan or alertmanager.load(alertmanager.DEFAULT), languages, off)}
 
 
 def differing(wanted: Mapping[Path, str], output: Path) -> Iterator[tuple[Path, str]]:
@@ -74,7 +75,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
         print(error, file=sys.stderr)
         return BAD_INPUT
     languages = [Language(arguments.language)] if arguments.language else list(Language)
-    wanted = generated(tuning, languages, plan)
+    try:
+        wanted = generated(tuning, languages, plan)
+    except ShardwatchError as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
     if arguments.check:
         return _check(wanted, arguments.output, prog)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from alerts.panel_ids import PanelId
 from alerts.rule import Alert, Group, Recording
-from alerts.tuning import Tuning
+from alerts.tuning import RuleTuning, Tuning
 from exporter.model.text import Language
 
 HEADER = """\
@@ -31,6 +31,9 @@ def files(groups: Iterable[Group], tuning: Tuning, language: Language) -> Mappin
         "spec": rendered,
     }
     header = HEADER.format(language={Language.ENGLISH: "English", Language.CHINESE: "Chinese"}[language])
+    header += "".join(
+        f"# {name}: {_changed(change)}; {change.reason}\n" for name, change in sorted(tuning.rules.items())
+    )
     # Kustomize takes no file from outside of its folder, but a folder with a kustomization of its own.
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -63,6 +66,13 @@ def _dumper() -> Any:
             return True
 
     return Plain
+
+
+def _changed(change: RuleTuning) -> str:
+    if not change.enabled:
+        return "switched off"
+    severity = f"at most {change.max_severity.value}" if change.max_severity else ""
+    return ", ".join(filter(None, (severity, f"for {change.for_}" if change.for_ else ""))) or "unchanged"
 
 
 def _group(group: Group, tuning: Tuning, language: Language) -> dict[str, Any]:

@@ -11,14 +11,19 @@
         availability: 99.5%
         first_token: {objective: 99%, metric: llm_time_to_first_token_seconds, target: {vllm: 1s, sglang: 1s}}
 
+    rules:
+      GpuPcieReplays: {enabled: false, reason: riser of rack 7 is known, replaced in May}
+      GpuHot: {max_severity: info, for: 30m, reason: water cooling reacts slowly}
+
 What is not named keeps its default; a class that is named has only the objectives that are written.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alerts import slo
@@ -31,8 +36,24 @@ from exporter.config import fields, loader
 from exporter.config.parsers import Invalid
 from exporter.config.reader import INVALID, Item, Json, ListOf, Report, Scalar, Table
 from exporter.config.section import Key, Section, SectionResult
+from exporter.model.finding import Severity
 
 MAX_CLASSES = 20
+MAX_RULES = 200
+TUNABLE = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleTuning:
+    """How one alert differs from the shipped one, and why; the generated rules keep the reason as a comment.
+
+    ``max_severity``: tiers above it are lowered to it, or dropped where it has a tier already.
+    """
+
+    reason: str
+    enabled: bool = True
+    max_severity: Severity | None = None
+    for_: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +62,7 @@ class Tuning:
 
     thresholds: Thresholds = DEFAULTS
     classes: tuple[ModelClass, ...] = CLASSES
+    rules: Mapping[str, RuleTuning] = field(default_factory=dict)
     job: str = "shardwatch"
     dashboards: str = "http://localhost:3000"
     runbook: str = "alerts/runbook.md"
@@ -217,6 +239,50 @@ def _merged(classes: Mapping[str, dict[str, Any]]) -> tuple[ModelClass, ...]:
     return (*named, *(default for default in CLASSES if default.name not in classes))
 
 
+# ------------------------------------------------------------------ single rules
+
+
+def _reason(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise Invalid("expected one line that says why")
+    return text.strip()
+
+
+def _alert_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]{2,60}", name):
+        raise Invalid("expected the name of an alert, such as GpuHot")
+
+
+def _rule_tuning(values: dict[str, Any]) -> Any:
+    if INVALID in values.values():
+        return INVALID
+    severity = values.get("max_severity")
+    return RuleTuning(
+        reason=values["reason"],
+        enabled=values.get("enabled", True),
+        max_severity=None if severity is None else Severity(severity),
+        for_=values.get("for", ""),
+    )
+
+
+_RULE = Section(
+    keys={
+        "reason": Key(reader=fields.written_as("text", _reason), required=True),
+        "enabled": Key(reader=fields.boolean()),
+        "max_severity": Key(reader=fields.choice(*(severity.value for severity in TUNABLE))),
+        "for": Key(reader=fields.written_as("a duration", span)),
+    },
+    build=_rule_tuning,
+)
+_RULES = Table(
+    name=_alert_name,
+    value=_RULE,
+    what="a mapping of alert names to changes",
+    harmless="[A-Za-z]{1,60}",
+    max_items=MAX_RULES,
+)
+
+
 # ------------------------------------------------------------------ the file
 
 
@@ -231,6 +297,7 @@ def _tuning(values: dict[str, Any]) -> Tuning:
     return Tuning(
         thresholds=values.get("thresholds", default.thresholds),
         classes=_merged(values.get("classes", {})),
+        rules=values.get("rules", default.rules),
         job=values.get("job", default.job),
         dashboards=links.get("dashboards", default.dashboards).rstrip("/"),
         runbook=links.get("runbook", default.runbook),
@@ -245,6 +312,7 @@ SECTION = Section(
         ),
         "thresholds": Key(reader=_THRESHOLDS),
         "classes": Key(reader=_CLASSES),
+        "rules": Key(reader=_RULES),
     },
     build=_tuning,
     finish=_finish,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ _HEADER = """\
 """
 
 
-def files(groups: Iterable[Group], plan: NotificationPlan, languages: Iterable[Language]) -> Mapping[Path, str]:
-    """Return every file's content by its path below the output folder."""
-    configuration = _header(plan) + dump(
-        _configuration(tuple(alert for group in groups for alert in group.alerts()), plan)
-    )
+def files(
+    groups: Iterable[Group], plan: NotificationPlan, languages: Iterable[Language], off: Collection[str] = ()
+) -> Mapping[Path, str]:
+    """Return every file's content by its path below the output folder; ``off`` is that of ``inhibitions``."""
+    alerts = tuple(alert for group in groups for alert in group.alerts())
+    configuration = _header(plan) + dump(_configuration(alerts, plan, off))
     return {
         Path(FOLDER, language.value, name): text
         for language in languages
@@ -45,13 +46,13 @@ def _named(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _configuration(alerts: tuple[Alert, ...], plan: NotificationPlan) -> dict[str, Any]:
+def _configuration(alerts: tuple[Alert, ...], plan: NotificationPlan, off: Collection[str]) -> dict[str, Any]:
     spans = list(intervals(plan))
     return {
         "templates": [TEMPLATES],
         "route": routing(plan),
         **({"time_intervals": spans} if spans else {}),
-        "inhibit_rules": [inhibit_rule(alert) for alert in inhibitions(alerts)],
+        "inhibit_rules": [inhibit_rule(alert) for alert in inhibitions(alerts, off)],
         "receivers": [*(_receiver(name, made) for name, made in _receivers(plan).items())],
     }
 

@@ -7,7 +7,7 @@ less severe.  Two alerts have the same subject when the labels in ``equal`` are 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from alerts.rule import Alert, Component, RuleError
@@ -45,13 +45,24 @@ class Inhibition:
     ends: bool = False
 
 
-def inhibitions(alerts: Iterable[Alert]) -> tuple[Inhibition, ...]:
-    """Return all rules; raises RuleError for an alert that does not exist, or a rule that would inhibit what pages."""
+def inhibitions(alerts: Iterable[Alert], off: Collection[str] = ()) -> tuple[Inhibition, ...]:
+    """Return all rules; raises RuleError for an alert that does not exist, or a rule that would inhibit what pages.
+
+    ``off``: the names of alerts that are switched off or that have another severity than the shipped one.
+    """
     every = tuple(alerts)
-    found = (*_tiers(every), *_causes(every))
+    found = tuple(item for item in (_without(rule, off) for rule in (*_tiers(every), *_causes(every))) if item)
     for item in found:
         _check(item, every)
     return found
+
+
+def _without(rule: Inhibition, off: Collection[str]) -> Inhibition | None:
+    """Return the rule without the alerts that are off; None if no source or no target is left."""
+    if rule.above is not None and rule.sources == rule.targets:
+        return rule  # the tiers of alerts, made of those that exist
+    sources, targets = (tuple(name for name in names if name not in off) for names in (rule.sources, rule.targets))
+    return replace(rule, sources=sources, targets=targets) if sources and targets else None
 
 
 def _tiers(alerts: tuple[Alert, ...]) -> Iterator[Inhibition]:

@@ -144,8 +144,10 @@ def test_every_corrected_threshold_is_explained(language):
 
 @both
 def test_the_example_is_accepted(language):
-    (example,) = re.findall(r"```yaml\n(.*?)```", text(language), flags=re.DOTALL)
+    example, rules = re.findall(r"```yaml\n(.*?)```", text(language), flags=re.DOTALL)
     assert yaml.safe_load(example)["job"] == read(example).job
+    tuning = read(rules)
+    assert groups(tuning) and tuning.rules["GpuPcieReplays"].enabled is False
 
 
 def test_both_languages_have_the_same_headings_in_the_same_order():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from alerts.__main__ import generated
 from alerts.registry import groups
 from alerts.render import RULES, files
 from alerts.slo import CLASSES
@@ -40,6 +43,44 @@ classes:
     availability: 99.9%
     first_token: {objective: 99%, metric: llm_time_to_first_token_seconds, target: {vllm: 500ms, sglang: 0.4}}
 """
+
+
+TUNED = """
+rules:
+  GpuPcieReplays: {enabled: false, reason: the riser of rack 7 is known}
+  HighErrorRatio: {max_severity: warning, reason: batch only}
+  EngineFrozen: {max_severity: info, for: 10m, reason: a test cluster}
+"""
+
+
+def test_single_rules_are_switched_off_and_tuned_by_name_and_the_reason_is_kept():
+    tuning = read(TUNED)
+    alerts = {alert.name: [] for group in groups(tuning) for alert in group.alerts()}
+    for group in groups(tuning):
+        for alert in group.alerts():
+            alerts[alert.name].append((alert.severity.value, alert.for_))
+    assert "GpuPcieReplays" not in alerts
+    assert [severity for severity, _ in alerts["HighErrorRatio"]] == ["warning"]
+    assert alerts["EngineFrozen"] == [("info", "10m")]
+    written = generated(tuning, [Language.ENGLISH])
+    header = written[Path("en", RULES)].partition("groups:")[0]
+    assert "# GpuPcieReplays: switched off; the riser of rack 7 is known\n" in header
+    assert "# EngineFrozen: at most info, for 10m; a test cluster\n" in header
+    assert "GpuPcieReplays" not in written[Path("alertmanager", "en", "alertmanager.yaml")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("{GpuHott: {enabled: false, reason: x}}", "did you mean GpuHot"),
+        ("{GpuHot: {enabled: false}}", "reason"),
+        ("{GpuHot: {max_severity: none, reason: x}}", "max_severity"),
+        ("{GpuHot: {for: 1s, reason: x}}", "must be between"),
+    ],
+)
+def test_a_change_without_a_reason_or_of_an_alert_that_does_not_exist_is_refused(rule, why):
+    with pytest.raises(SettingsError, match=why):
+        groups(read(f"rules: {rule}"))
 
 
 def test_a_thresholds_file_changes_what_it_names_and_nothing_else():
