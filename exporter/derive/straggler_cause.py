@@ -7,7 +7,8 @@ the answers count.  Clocks are compared relative to the maximum where all GPUs r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from exporter.derive.straggler_evidence import GpuEvidence
 from exporter.model import Cause
@@ -32,11 +33,11 @@ _THERMAL_EVENTS = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _REDUCING_EVENTS = (*_THERMAL_EVENTS, "sw_power_cap", "hw_slowdown", "hw_power_brake_slowdown")
 
 
-class LinkCost(NamedTuple):
+class LinkCost(Struct, frozen=True, kw_only=True):
     """A link that the group waits for; ``slowdown``: the estimated time of a step over that with the others' link."""
 
     cause: Cause
-    slowdown: float | None
+    slowdown: float | None = None
 
 
 def cause_of(gpu: GpuEvidence, others: Sequence[GpuEvidence]) -> Cause:
@@ -171,9 +172,9 @@ def slow_link(gpu: GpuEvidence, others: Sequence[GpuEvidence]) -> LinkCost | Non
     """Return the link of this GPU that the group certainly waits for, or None."""
     cost = _narrow_pcie(gpu, others)
     if cost >= LINK_COST:
-        return LinkCost(Cause.PCIE, cost)
+        return LinkCost(cause=Cause.PCIE, slowdown=cost)
     if recovering_nvlink(gpu, others):
-        return LinkCost(Cause.NVLINK, None)
+        return LinkCost(cause=Cause.NVLINK)
     return _fewer_nvlinks(gpu, others)
 
 
@@ -206,10 +207,10 @@ def _fewer_nvlinks(gpu: GpuEvidence, others: Sequence[GpuEvidence]) -> LinkCost 
     if usual <= 0.0 or active >= usual:
         return None
     if active <= 0.0:
-        return LinkCost(Cause.NVLINK, None)
+        return LinkCost(cause=Cause.NVLINK)
     rates = [other.nvlink_rate for other in (gpu, *others) if other.nvlink_rate is not None]
     cost = _cost(gpu, median(rates), active * NVLINK_RATE, usual * NVLINK_RATE) if rates else 1.0
-    return LinkCost(Cause.NVLINK, cost) if cost >= LINK_COST else None
+    return LinkCost(cause=Cause.NVLINK, slowdown=cost) if cost >= LINK_COST else None
 
 
 def _cost(gpu: GpuEvidence, rate: float, capacity: float, usual: float) -> float:

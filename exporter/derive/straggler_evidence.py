@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, isfinite
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -21,7 +20,7 @@ _MAX_SECONDS = 600.0  # between two readings, beyond which their difference does
 _RECOVERIES = ("recovery", "recovery_event")  # NVLink 4 and older, NVLink 5
 
 
-class Bytes(NamedTuple):
+class LinkBytes(Struct, frozen=True, kw_only=True):
     """Byte counters of a link.  None: not read."""
 
     sent: float | None
@@ -32,8 +31,8 @@ class CounterSample(Struct, frozen=True, kw_only=True):
     """The counters of a reading that the next one is compared with.  None: not read."""
 
     at: float
-    pcie: Bytes
-    nvlink: Bytes
+    pcie: LinkBytes
+    nvlink: LinkBytes
     nvlink_recoveries: float | None
     errors_at: float  # when those were read: less often than the rest
     recovery_rate: float | None  # per second, between their last two reads
@@ -83,8 +82,8 @@ def sample_counters(reading: CardReading, before: CounterSample | None = None) -
         rate = _rate(recoveries, before.nvlink_recoveries, _seconds_between(errors_at, before.errors_at))
     return CounterSample(
         at=reading.at,
-        pcie=Bytes(signals.get(Signal.PCIE_TRANSMIT), signals.get(Signal.PCIE_RECEIVE)),
-        nvlink=Bytes(signals.get(Signal.NVLINK_TRANSMIT), signals.get(Signal.NVLINK_RECEIVE)),
+        pcie=LinkBytes(sent=signals.get(Signal.PCIE_TRANSMIT), received=signals.get(Signal.PCIE_RECEIVE)),
+        nvlink=LinkBytes(sent=signals.get(Signal.NVLINK_TRANSMIT), received=signals.get(Signal.NVLINK_RECEIVE)),
         nvlink_recoveries=recoveries,
         errors_at=errors_at,
         recovery_rate=rate,
@@ -189,7 +188,7 @@ def _rate(now: float | None, before: float | None, seconds: float | None) -> flo
 
 
 def _busier(
-    traffic: Mapping[tuple[str, str], float], link: str, now: Bytes, before: Bytes, seconds: float | None
+    traffic: Mapping[tuple[str, str], float], link: str, now: LinkBytes, before: LinkBytes, seconds: float | None
 ) -> float | None:
     """Return the rate of the direction with more traffic: as measured by the GPU, else from its counters."""
     sent, received = traffic.get((link, "transmit")), traffic.get((link, "receive"))
