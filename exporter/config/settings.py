@@ -148,19 +148,29 @@ def _window(item: Item) -> Window:
     return Window(label=parsers.format_duration(seconds), seconds=seconds)
 
 
+_ADDRESS = fields.written_as(
+    "HOST:PORT",
+    parsers.address,
+    "HOST:PORT",
+    {"type": "string", "pattern": r"^(\[[^\[\]]*\]|[^:\[\]]+):[0-9]{1,5}$"},
+)
+
+
 class Settings(Record):
     """The whole configuration.  ``windows`` and ``quantiles`` ascend; ``series`` is "common" or "full"."""
 
     listen: Address = key(
-        fields.written_as(
-            "HOST:PORT",
-            parsers.address,
-            "HOST:PORT",
-            {"type": "string", "pattern": r"^(\[[^\[\]]*\]|[^:\[\]]+):[0-9]{1,5}$"},
-        ),
+        _ADDRESS,
         'Address to serve on. "[::]:9853" (quoted) for IPv6; port 0 for any free port.',
         default=Address(host="0.0.0.0", port=9853),
         aliases=("address", "host", "port", "bind", "web"),
+    )
+    agent_check: Address | None = key(
+        _ADDRESS,
+        "Address for HAProxy's agent-check, which drains and ejects replicas by verdict; see docs/diagnosis.md.",
+        default=None,
+        default_text="off",
+        example="127.0.0.1:9854",
     )
     gpu: GpuSettings = key(
         section(GpuSettings), "GPU telemetry.", default=GpuSettings(), aliases=("cards", "nvml", "driver", "devices")

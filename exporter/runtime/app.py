@@ -15,6 +15,7 @@ from exporter.config.settings import EngineSettings, Settings
 from exporter.derive.assignment import Assignment
 from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
+from exporter.http.server.agent_check import AgentCheckServer
 from exporter.http.server.api import Api
 from exporter.http.server.listener import HttpServer
 from exporter.http.server.routes import routes
@@ -93,6 +94,7 @@ class App:
             clock=self._clock,
         )
         self.listener: HttpServer | None = None
+        self.agent_check: AgentCheckServer | None = None
 
     def _make_cards(self, driver: Driver) -> CardSource | None:
         gpu = self.settings.gpu
@@ -144,6 +146,9 @@ class App:
             api=Api(lambda: self.publisher.snapshot, self._clock),
         )
         self.listener = HttpServer(address.host, address.port, handler)
+        if agent := self.settings.agent_check:
+            self.agent_check = AgentCheckServer(agent.host, agent.port, lambda: self.publisher.snapshot, self._clock)
+            self.agent_check.start()
         self.listener.start()
         return self.listener.address
 
@@ -164,6 +169,8 @@ class App:
         """Stop everything within two seconds; a thread that hangs is left behind, and the process ends anyway."""
         if self.listener is not None:
             self.listener.stop(0.5)
+        if self.agent_check is not None:
+            self.agent_check.stop()
         self.assignments.stop()
         self.discovery.stop()
         self.events.stop()

@@ -69,7 +69,7 @@ def test_the_full_example_shows_every_key_that_exists():
 
 def test_the_full_example_states_the_true_defaults():
     full = settings.load(str(CONFIGS / "good" / "full.yaml"), {})
-    unsaid = {"engines", "gateways", "costs", "discovery", "kernel_log"}
+    unsaid = {"agent_check", "engines", "gateways", "costs", "discovery", "kernel_log"}
     for name in Settings.__struct_fields__:
         if name not in unsaid:
             assert getattr(full, name) == getattr(Settings(), name), name

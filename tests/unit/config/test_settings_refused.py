@@ -15,7 +15,10 @@ TABLE = {
     "misspelt top-level key": ("gpuu: {}", [(1, "gpuu", "did you mean gpu?")]),
     "misspelt nested key": ("gpu:\n  intervall: 1s", [(2, "gpu.intervall", "did you mean interval?")]),
     "key with a hyphen": ("\nreload-endpoint: true", [(2, "reload-endpoint", "did you mean reload_endpoint?")]),
-    "key that resembles nothing": ("zzz: 1", [(1, "?", "expected one of: listen, gpu, kernel_log, engines")]),
+    "key that resembles nothing": (
+        "zzz: 1",
+        [(1, "?", "expected one of: listen, agent_check, gpu, kernel_log, engines")],
+    ),
     "misspelt engine key": (engine("tiemout: 1s"), [(3, "engines[0].tiemout", "did you mean timeout?")]),
     "merge key": ("a: &a {}\ngpu:\n  <<: *a", [(1, "?", "unknown"), (3, "gpu.<<", "merge keys")]),
     "key that may be a secret": ("http://u:hunter2@h/: 1", [(1, "?", "unknown key")]),

@@ -75,6 +75,7 @@ def _list(old, new):
 # Each key with two texts that differ in it alone.
 CHANGES: dict[str, tuple[str, str]] = {
     "listen": ("listen: 127.0.0.1:0", "listen: 127.0.0.1:9"),
+    "agent_check": ("agent_check: 127.0.0.1:0", "agent_check: localhost:0"),
     "gpu.enabled": ("gpu: {enabled: true}", "gpu: {enabled: false}"),
     "gpu.interval": ("gpu: {interval: 1s}", "gpu: {interval: 3s}"),
     "gpu.deadline": ("gpu: {deadline: 1s}", "gpu: {deadline: 3s}"),
@@ -142,7 +143,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     "log.level": ("log: {level: info}", "log: {level: debug}"),
     "log.format": ("log: {format: logfmt}", "log: {format: json}"),
 }
-WAITING = {"listen", "gpu.enabled"}
+WAITING = {"listen", "agent_check", "gpu.enabled"}
 
 
 def keys(section=SECTION, path=""):

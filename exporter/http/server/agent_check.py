@@ -1,0 +1,129 @@
+"""HAProxy's agent-check: a replica's name in, one word out, on a port of its own.
+
+The server line's ``agent-send`` names the replica and ends with a newline.  The answers: ``up ready`` for serve and
+unknown, ``drain``, and ``down #reason`` for eject; ``ready`` takes back an earlier drain.  Where the daemon does not
+answer, HAProxy keeps the state that it has: nothing is ejected because the daemon is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from exporter.errors import ListenError
+from exporter.logs import log_event
+from exporter.model import Snapshot
+from exporter.model.finding import VerdictState
+from exporter.threads import Thread
+
+MAX_AGE = 15.0  # seconds of the newest snapshot; with an older one every answer is that of unknown
+MAX_CONNECTIONS = 64
+MAX_NAME = 256  # bytes
+PATIENCE = 1.0  # seconds for the name to arrive
+_UP = b"up ready\n"
+
+logger = logging.getLogger(__name__)
+
+
+class AgentCheckServer:
+    """Answers with verdicts.  ``newest`` returns the newest snapshot, ``clock`` monotonic seconds."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        newest: Callable[[], Snapshot | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Bind; raises ListenError when the address cannot be bound."""
+        self._newest, self._clock = newest, clock
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
+        except OSError as error:
+            raise ListenError(f"agent_check: cannot listen on {host}:{port}: {error.strerror or error}") from error
+        self._socket.setblocking(False)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._pending: dict[socket.socket, tuple[float, bytes]] = {}  # → deadline, what arrived
+        self._stopping = threading.Event()
+        self._thread = Thread(self._run, name="agent-check")
+
+    def start(self) -> None:
+        """Start answering, in a daemon thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 0.5) -> None:
+        """Free the port."""
+        self._stopping.set()
+        self._socket.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def answer(self, name: str) -> bytes:
+        """Return the answer for a replica."""
+        snapshot = self._newest()
+        if snapshot is None or self._clock() - snapshot.at > MAX_AGE:
+            return _UP
+        verdict = snapshot.verdicts.replicas.get(name)
+        if verdict is None or verdict.state in {VerdictState.SERVE, VerdictState.UNKNOWN}:
+            return _UP
+        return b"drain\n" if verdict.state is VerdictState.DRAIN else f"down #{verdict.reason}\n".encode()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                self._turn_or_wait(selector)
+            for connection in list(self._pending):
+                connection.close()
+
+    def _turn_or_wait(self, selector: selectors.BaseSelector) -> None:
+        try:
+            self._turn(selector)
+        except OSError as error:  # the listening socket was closed, or descriptors ran out
+            if not self._stopping.is_set():
+                log_event(logger, logging.WARNING, "agent_check_failed", str(error))
+                self._stopping.wait(PATIENCE)
+
+    def _turn(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(PATIENCE / 4):
+            if key.fileobj is self._socket:
+                self._accept(selector)
+            elif isinstance(key.fileobj, socket.socket):
+                self._read(selector, key.fileobj)
+        now = self._clock()
+        for connection in [late for late, (deadline, _) in self._pending.items() if deadline <= now]:
+            self._close(selector, connection)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        connection, _ = self._socket.accept()
+        if len(self._pending) >= MAX_CONNECTIONS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._pending[connection] = (self._clock() + PATIENCE, b"")
+        selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
+        deadline, arrived = self._pending[connection]
+        try:
+            data = connection.recv(MAX_NAME)
+            arrived += data
+            if data and b"\n" not in arrived and len(arrived) < MAX_NAME:
+                self._pending[connection] = (deadline, arrived)
+                return
+            if arrived:
+                name = arrived.partition(b"\n")[0].strip().decode(errors="replace")
+                connection.send(self.answer(name))  # a few bytes into an empty buffer: never blocks
+        except OSError:
+            pass  # HAProxy hung up
+        self._close(selector, connection)
+
+    def _close(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
+        del self._pending[connection]
+        selector.unregister(connection)
+        connection.close()

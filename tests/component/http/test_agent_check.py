@@ -1,0 +1,176 @@
+"""The agent-check port: its answers, what hostile clients get, and a real HAProxy that follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from exporter.errors import ListenError
+from exporter.http.server import agent_check
+from exporter.http.server.agent_check import MAX_AGE, AgentCheckServer
+from exporter.model.finding import Verdict, Verdicts, VerdictState
+from tests.support.builders import snapshot
+from tests.support.records import replace
+from tests.support.tools import tool
+from tests.support.waiting import until
+
+STATES = {
+    "serve": (VerdictState.SERVE, b"up ready\n"),
+    "unknown": (VerdictState.UNKNOWN, b"up ready\n"),
+    "drain": (VerdictState.DRAIN, b"drain\n"),
+    "eject": (VerdictState.EJECT, b"down #no_progress\n"),
+}
+
+
+def judged(**states):
+    """Return a snapshot of this moment with these verdicts on its replicas."""
+    verdicts = {
+        name: Verdict(state, "" if state is VerdictState.SERVE else "no_progress") for name, state in states.items()
+    }
+    return replace(snapshot(), at=time.monotonic(), verdicts=Verdicts(replicas=verdicts))
+
+
+@contextlib.contextmanager
+def served(newest):
+    server = AgentCheckServer("127.0.0.1", 0, newest)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def ask(server, data):
+    with socket.create_connection(server.address, timeout=10) as connection:
+        connection.sendall(data)
+        return connection.makefile("rb").read()
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_each_verdict_has_its_answer(name):
+    newest = judged(**{name: state for name, (state, _) in STATES.items()})
+    with served(lambda: newest) as server:
+        assert ask(server, name.encode() + b"\n") == STATES[name][1]
+
+
+@pytest.mark.parametrize(
+    "newest", [None, replace(judged(eject=VerdictState.EJECT), at=time.monotonic() - MAX_AGE - 1)]
+)
+def test_nothing_is_ejected_without_a_fresh_snapshot_or_by_an_unknown_name(newest):
+    with served(lambda: newest) as server:
+        assert ask(server, b"eject\n") == b"up ready\n"
+    with served(lambda: judged(eject=VerdictState.EJECT)) as server:
+        assert ask(server, b"nobody\n") == b"up ready\n"
+
+
+def test_silent_and_flooding_clients_are_closed_and_others_are_answered(monkeypatch):
+    monkeypatch.setattr(agent_check, "PATIENCE", 0.2)
+    newest = judged(eject=VerdictState.EJECT)
+    with served(lambda: newest) as server, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(100)]
+        until(lambda: ask(server, b"eject\n") == b"down #no_progress\n")
+        assert silent[0].makefile("rb").read() == b""
+        assert ask(server, b"x" * 256) == b"up ready\n"
+
+
+def test_a_port_in_use_is_one_error_that_names_the_key():
+    with (
+        served(lambda: None) as server,
+        pytest.raises(ListenError, match=r"^agent_check: cannot listen on 127\.0\.0\.1:"),
+    ):
+        AgentCheckServer("127.0.0.1", server.address[1], lambda: None)
+
+
+CONFIG = """
+global
+    stats socket {socket} mode 600 level admin
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 5s
+    timeout server 5s
+frontend edge
+    bind 127.0.0.1:{port}
+    default_backend chat
+backend chat
+    server chat-a 127.0.0.1:{engine} check inter 100ms agent-check agent-addr 127.0.0.1 agent-port {agent} agent-inter 100ms agent-send "chat-a\\n"
+"""
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """An engine whose health is always 200."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def haproxy(tmp_path):
+    """A HAProxy before one engine, with an agent-check server whose snapshot the test sets: (state of chat-a, set)."""
+    program, current = tool("haproxy"), {"": judged(**{"chat-a": VerdictState.SERVE})}
+    engine = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=engine.serve_forever, daemon=True).start()
+    with served(lambda: current[""]) as server:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        control = tmp_path / "haproxy.sock"
+        (tmp_path / "haproxy.cfg").write_text(
+            CONFIG.format(socket=control, port=port, engine=engine.server_port, agent=server.address[1])
+        )
+        with subprocess.Popen([program, "-db", "-q", "-f", str(tmp_path / "haproxy.cfg")]) as process:
+
+            def status():
+                with socket.socket(socket.AF_UNIX) as connection:
+                    connection.settimeout(10)
+                    try:
+                        connection.connect(str(control))
+                    except OSError:
+                        return ""
+                    connection.sendall(b"show stat\n")
+                    rows = connection.makefile().read().splitlines()
+                names = rows[0].lstrip("# ").split(",")
+                return next(
+                    (dict(zip(names, row.split(","), strict=False))["status"] for row in rows if ",chat-a," in row),
+                    "",
+                )
+
+            def say(state):
+                current[""] = judged(**{"chat-a": state})
+
+            try:
+                until(lambda: status() == "UP")
+                yield status, say, server
+            finally:
+                process.terminate()
+                engine.shutdown()
+                engine.server_close()
+
+
+def test_haproxy_ejects_drains_and_takes_back_an_engine_whose_own_health_is_always_well(haproxy):
+    status, say, _ = haproxy
+    say(VerdictState.EJECT)
+    until(lambda: status().startswith("DOWN"))
+    say(VerdictState.SERVE)
+    until(lambda: status() == "UP")
+    say(VerdictState.DRAIN)
+    until(lambda: status().startswith("DRAIN"))
+    say(VerdictState.UNKNOWN)
+    until(lambda: status() == "UP")
+
+
+def test_haproxy_keeps_its_servers_when_the_daemon_goes(haproxy):
+    status, _, server = haproxy
+    server.stop()
+    time.sleep(1.5)  # ten agent-checks of 100 ms that find nobody: there is no condition to wait for
+    assert status() == "UP"
