@@ -80,7 +80,8 @@ class ProcessTable(Struct, frozen=True, kw_only=True):
 class ListeningEngine(Struct, frozen=True, kw_only=True):
     """An engine's server that was found on this node, and where the daemon reaches its metrics endpoint.
 
-    ``probe``: its page must be seen before it counts as an engine.
+    ``probe``: its page must be seen before it counts as an engine.  ``user``: the process's uid, -1 if it is gone.
+    ``uses_gpu``: the process, or one that it started, holds a GPU.
     """
 
     kind: str
@@ -91,3 +92,5 @@ class ListeningEngine(Struct, frozen=True, kw_only=True):
     path: str = "/metrics"
     tls: bool = False
     probe: bool = False
+    user: int = -1
+    uses_gpu: bool = False

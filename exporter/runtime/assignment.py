@@ -26,7 +26,8 @@ from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.model.process import ListeningEngine, ProcessTable
 from exporter.runtime.poll.state_logger import StateLogger
 from exporter.sources.processes.classifier import ServerClassifier
-from exporter.sources.processes.table import listening_engines, read_processes
+from exporter.sources.processes.listening import listening_engines
+from exporter.sources.processes.table import read_processes
 from exporter.threads import Thread
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class AssignmentWatcher:
         """Replace ``assignment``, and hand over the engines that run on this node."""
         if self._on_engines is not None:
             with self._scan():
-                engines = listening_engines(classifier=_CLASSIFIER)
+                engines = listening_engines(classifier=_CLASSIFIER, gpu_pids=_pids(self._processes))
             self._on_engines(engines)  # which may wait for pages that do not answer
         cards, endpoints = self._cards(), self._resolved(self._endpoints())
         processes = gpu_processes(cards, self._processes, self._missing_pids)
@@ -128,7 +129,7 @@ class AssignmentWatcher:
             self._scan_began = None
 
     def _read_table(self, processes: GpuProcesses, endpoints: Sequence[Endpoint]) -> ProcessTable:
-        pids = frozenset[int]().union(*processes.values())
+        pids = _pids(processes)
         with self._scan():
             table = read_processes(pids, {endpoint.port for endpoint in endpoints}, classifier=_CLASSIFIER)
         self._missing_pids = pids - table.processes.keys()
@@ -179,6 +180,10 @@ class AssignmentWatcher:
                 msg = "assigning GPUs to replicas failed; it is tried again"
                 log_exception(logger, "internal_error", msg, source=SOURCE)
             self._wake.wait(PERIOD)
+
+
+def _pids(processes: GpuProcesses) -> frozenset[int]:
+    return frozenset[int]().union(*processes.values())
 
 
 def _address_of(host: str, seconds: float) -> str | None:

@@ -216,7 +216,7 @@ class DiscoveryManager:
     def on_processes(self, engines: Sequence[ListeningEngine]) -> None:
         """Record the engines that run on this node as its process table shows them.  Called by one thread.
 
-        It may take a second for each that must be result first and does not answer.
+        It may take a second for each that must be seen first and does not answer.
         """
         servers = {_discovered(engine): engine for engine in engines}
         confirmed = self._probe_filter.confirmed(list(servers))
@@ -283,4 +283,6 @@ def _discovered(candidate: ListeningEngine) -> DiscoveredEngine:
         url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",
         tentative=candidate.probe,
         unverified=candidate.tls,
+        user=candidate.user,
+        uses_gpu=candidate.uses_gpu,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from exporter.config.settings import ENGINE_KINDS, EngineSettings, TlsSettings
 from exporter.logs import log_event
 from exporter.sources.discovery.provider import DiscoveredEngine
 from exporter.sources.own_host import is_local_host
+from exporter.sources.processes import procfs
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ MAX_DISCOVERED = 32  # engines, of all providers together
 MAX_CHANGES = 8  # at one refresh, but for a provider's first: a list gone mad must not have threads made by the dozen
 TARGET_TTL = 60.0  # seconds since an engine was last listed
 PROCESSES = "processes"
+ANY = "*"  # address of this host
 
 _PROVIDERS = ("file_sd", "http_sd", "ray", "kubernetes", PROCESSES)  # the first that lists an engine names it
 
@@ -66,17 +69,21 @@ class TargetRegistry:
         known = self._entries.setdefault(provider, {})
         keys, ports = self._keys(configured)
         moved, self._configured_keys = moved or keys != self._configured_keys, set(keys)
+        listed = {engine.url: engine for engine in engines}
         for engine in engines:
-            key = self.target_key(engine.url)
-            if key in keys or (provider == PROCESSES and key[:2] in ports):
+            key = self._key(provider, engine.url)
+            if key in keys or (provider == PROCESSES and _is_polled(key, ports)):
                 continue
             entry = known.get(key)
             if entry is not None:
                 entry.last_seen = now
-            if entry is None and not self._has_capacity(key):
+                # Who was first keeps the address while it lives: another command line may claim the same.
+                first = listed.get(entry.discovered.url, engine)
+                engine = first if first.uses_gpu >= engine.uses_gpu else engine  # noqa: PLW2901
+            if entry is None and not self._has_capacity(key, engine):
                 limit_reached = True
             elif left and (entry is None or entry.discovered != engine):
-                self._evict(known, engine.name, key, {self.target_key(other.url) for other in engines})
+                self._evict(known, engine.name, key, {self._key(provider, other.url) for other in engines})
                 known[key] = _Entry(engine, _settings(engine, self._names_in_use(provider, key, configured)), now)
                 left -= 1
             keys.add(key)  # a provider that lists a page twice means its first entry
@@ -104,7 +111,7 @@ class TargetRegistry:
         for provider in _PROVIDERS:
             for key, entry in self._entries.get(provider, {}).items():
                 # A process says where it listens, not under which path; who names the port means it.
-                if key in keys or (provider == PROCESSES and key[:2] in ports):
+                if key in keys or (provider == PROCESSES and _is_polled(key, ports)):
                     continue
                 engine = entry.engine
                 if engine.name in names:
@@ -113,7 +120,7 @@ class TargetRegistry:
                     names.add(engine.name)
                     chosen.append(engine)
                 keys.add(key)
-                ports.add(key[:2])
+                ports |= {key[:2]} if provider == PROCESSES else self._ports(engine.url)
         return tuple(chosen)
 
     def target_key(self, url: str) -> TargetKey:
@@ -122,6 +129,21 @@ class TargetRegistry:
         host = (parts.hostname or "").rstrip(".")
         return "localhost" if self._is_local(host) else host, parsers.port_of(parts), f"{parts.path}?{parts.query}"
 
+    def _key(self, provider: str, url: str) -> TargetKey:
+        """Return the key of a provider's target: processes may listen at several addresses with the same port."""
+        key = self.target_key(url)
+        host = urlsplit(url).hostname or ""
+        is_specific = provider == PROCESSES and not procfs.is_loopback(host)
+        return (host, *key[1:]) if is_specific else key
+
+    def _ports(self, url: str) -> set[tuple[str, int]]:
+        """Return what may be the address of a process that is polled at ``url``; ANY for a name of this host."""
+        host, port = self.target_key(url)[:2]
+        literal = urlsplit(url).hostname or ""
+        if host != "localhost" or procfs.is_loopback(literal):
+            return {(host, port)}
+        return {(host, port), (literal if is_address(literal) else ANY, port)}
+
     def _rekey(self) -> bool:
         """Rekey every engine by where its URL leads now, and return whether one has moved.
 
@@ -129,18 +151,31 @@ class TargetRegistry:
         """
         moved = False
         for provider, known in self._entries.items():
-            keys = {self.target_key(entry.discovered.url): entry for entry in known.values()}
+            keys = {self._key(provider, entry.discovered.url): entry for entry in known.values()}
             if keys.keys() != known.keys():
                 self._entries[provider], moved = keys, True
         return moved
 
     def _keys(self, engines: Sequence[EngineSettings]) -> tuple[set[TargetKey], set[tuple[str, int]]]:
         keys = {self.target_key(engine.url) for engine in engines}
-        return keys, {key[:2] for key in keys}
+        return keys, set[tuple[str, int]]().union(*[self._ports(engine.url) for engine in engines])
 
-    def _has_capacity(self, key: TargetKey) -> bool:
+    def _has_capacity(self, key: TargetKey, engine: DiscoveredEngine) -> bool:
+        """Return whether there is room; processes without a GPU, and of whoever has most, make room for others."""
         everywhere = {key for known in self._entries.values() for key in known}
-        return key in everywhere or len(everywhere) < MAX_DISCOVERED
+        if key in everywhere or len(everywhere) < MAX_DISCOVERED:
+            return True
+        processes = self._entries.get(PROCESSES, {})
+        places = Counter(entry.discovered.user for entry in processes.values() if not entry.discovered.uses_gpu)
+        user, most = places.most_common(1)[0] if places else (-1, 0)
+        own = 0 if engine.uses_gpu or engine.user == -1 else places[engine.user] + 1
+        if most <= own:
+            return False
+        newest = [
+            key for key, entry in processes.items() if entry.discovered.user == user and not entry.discovered.uses_gpu
+        ][-1]
+        del processes[newest]
+        return True
 
     def _log_limit(self, provider: str, *, limit_reached: bool) -> None:
         if limit_reached and provider not in self._at_limit:
@@ -163,6 +198,15 @@ class TargetRegistry:
             same = key[:2] if PROCESSES in (provider, where) else key
             taken |= {entry.engine.name for other, entry in known.items() if other[: len(same)] != same}
         return taken
+
+
+def _is_polled(key: TargetKey, ports: Collection[tuple[str, int]]) -> bool:
+    return key[:2] in ports or (key[0] != "localhost" and (ANY, key[1]) in ports)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a URL's host is an address."""
+    return ":" in host or host.replace(".", "").isdecimal()
 
 
 def _settings(engine: DiscoveredEngine, taken: set[str]) -> EngineSettings:

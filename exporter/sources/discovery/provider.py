@@ -24,6 +24,7 @@ class DiscoveredEngine(Struct, frozen=True, kw_only=True):
     ``tentative``: that it is an engine is a guess, so its page is read before it becomes a replica.
     ``unverified``: its certificate is not verified.  Only for a server on this very node, whose certificate names
     other hosts than the address it is reached by; nothing secret is sent there, and over http less would be known.
+    ``user`` and ``uses_gpu``: whose process it is, and whether it holds a GPU, where it was found as a process.
     """
 
     url: str
@@ -32,6 +33,8 @@ class DiscoveredEngine(Struct, frozen=True, kw_only=True):
     image: str = ""  # of its container, where the place knows it
     tentative: bool = False
     unverified: bool = False
+    user: int = -1
+    uses_gpu: bool = False
 
     def __repr__(self) -> str:
         """Return what is safe to show of it: a query may hold a secret."""

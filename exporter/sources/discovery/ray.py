@@ -16,6 +16,7 @@ from exporter.sources.discovery.http_sd import HttpList
 from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryResult
 from exporter.sources.discovery.target_file import TargetFile
 from exporter.sources.own_host import local_addresses
+from exporter.sources.processes import procfs
 
 _NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without request metrics
 
@@ -27,13 +28,13 @@ class Ray:
 
     def __init__(self, place: str | HttpList, *, addresses: Callable[[], frozenset[str]] = local_addresses) -> None:
         """``place``: the file's name, or the dashboard's list."""
-        self._list = TargetFile(place) if isinstance(place, str) else place
+        self._list = TargetFile(place, _raylet_owners) if isinstance(place, str) else place
         self._addresses = addresses
 
     def refresh(self) -> DiscoveryResult:
         """Return the agents of this machine."""
         self._list.refresh()
-        listed = [engine for engine in self._list.engines if urlsplit(engine.url).port not in _NO_AGENTS]
+        listed = [engine for engine in self._list.engines if _is_agent(engine)]
         own = self._addresses() if listed else frozenset()
         local = tuple(replace(engine, kind="") for engine in listed if _is_on_this_host(engine, own))
         warning = "" if local or not listed else f"targets={len(listed)}: none is at an address of this machine"
@@ -43,6 +44,18 @@ class Ray:
         """Close the connection, where there is one."""
         if isinstance(self._list, HttpList):
             self._list.close()
+
+
+def _is_agent(engine: DiscoveredEngine) -> bool:
+    """Return whether a target may be a metrics agent; Ray's have one path, and any other is not Ray's request."""
+    parts = urlsplit(engine.url)
+    return parts.port not in _NO_AGENTS and (parts.path, parts.query) == ("/metrics", "")
+
+
+def _raylet_owners() -> set[int]:
+    """Return the users that run Ray on this host."""
+    stats = ((pid, procfs.stat("/proc", pid)) for pid in procfs.pids("/proc"))
+    return {procfs.owner("/proc", pid) for pid, known in stats if known is not None and known.title == "raylet"}
 
 
 def _is_on_this_host(engine: DiscoveredEngine, own: frozenset[str]) -> bool:

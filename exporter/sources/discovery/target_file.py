@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from exporter.config.document import Node, read_root
@@ -19,14 +19,18 @@ from exporter.sources.discovery.provider import MAX_TARGETS, DiscoveredEngine, e
 MAX_BYTES = 1 << 20
 MAX_VALUES = 50_000  # commas and brackets: a list of empty lists takes sixty times its size in memory
 
+_ROOT = 0  # uid
+
 _Stamp = tuple[int, int, int, int, int]
 
 
 class TargetFile:
     """The engines of one file; ``refresh`` brings ``engines``, ``problem`` and ``ignored`` up to date."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, owners: Callable[[], Collection[int]] | None = None) -> None:
+        """``owners``: uids that may own a file in a directory that anybody may write to; None: any."""
         self.path = path
+        self._owners = owners
         self.engines: tuple[DiscoveredEngine, ...] = ()
         self.ignored = 0  # targets that are no HOST:PORT, or beyond the first thousand
         self.problem: SourceError | None = None
@@ -38,7 +42,7 @@ class TargetFile:
             status = os.stat(self.path)
             if _stamp(status) == self._stamp:
                 return
-            self._stamp, text = _read(self.path, status)
+            self._stamp, text = _read(self.path, status, self._check_owner)
             engines, self.ignored = targets_of(parse_list(text, self.path))
             self.engines, self.problem = tuple(engines), None
         except FileNotFoundError:
@@ -50,6 +54,13 @@ class TargetFile:
         except Unusable as bad:
             self._stamp = bad.stamp or self._stamp
             self._note(bad.reason, str(bad))
+
+    def _check_owner(self, status: os.stat_result) -> None:
+        folder = os.stat(os.path.dirname(self.path) or ".")
+        if self._owners is None or not folder.st_mode & stat.S_IWOTH or status.st_uid in {_ROOT, os.geteuid()}:
+            return
+        if status.st_uid not in self._owners():
+            raise Unusable("untrusted", f"belongs to user {status.st_uid}, in a directory that anybody may write to")
 
     def _note(self, reason: str, message: str) -> None:
         text = f"{self.path}: {message}"
@@ -70,7 +81,7 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _read(path: str, status: os.stat_result) -> tuple[_Stamp, str]:
+def _read(path: str, status: os.stat_result, check: Callable[[os.stat_result], None]) -> tuple[_Stamp, str]:
     """Read a whole regular file; a pipe without a writer, or a device, would hold us up for ever."""
     if not stat.S_ISREG(status.st_mode):
         raise Unusable("not_regular", "is not a regular file", _stamp(status))
@@ -80,6 +91,7 @@ def _read(path: str, status: os.stat_result) -> tuple[_Stamp, str]:
         os.close(descriptor)
         raise Unusable("not_regular", "is not a regular file")
     with open(descriptor, "rb") as opened:
+        check(status)
         # The stamp is of before the reading: what is written meanwhile makes the next refresh read again.
         content = opened.read(MAX_BYTES + 1) if status.st_size <= MAX_BYTES else b""
     if max(status.st_size, len(content)) > MAX_BYTES:

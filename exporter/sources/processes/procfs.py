@@ -118,6 +118,14 @@ def link(path: str) -> str:
         return ""
 
 
+def owner(root: str, pid: int) -> int:
+    """Return the uid of a process; -1 when it is gone."""
+    try:
+        return os.stat(f"{root}/{pid}").st_uid
+    except OSError:
+        return -1
+
+
 def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
     """Yield what the first ``limit`` descriptors point to.  Raises PermissionError for a process of another user."""
     base = f"{root}/{pid}/fd"

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from itertools import zip_longest
+from typing import TypeVar
 
-from exporter.model.process import ListeningEngine, ListeningSocket, Process, ProcessTable
-from exporter.model.server import EndpointDefaults, ServerProcess, ServerRole
+from exporter.model.process import ListeningSocket, Process, ProcessTable
+from exporter.model.server import EndpointDefaults, ServerRole
 from exporter.sources.processes import procfs
 from exporter.sources.processes.classifier import ClassifiedServer, ServerClassifier
 from exporter.sources.processes.program import is_mps, is_relay, is_shared
@@ -40,59 +41,10 @@ def read_processes(
     At most ``limit`` processes are kept.  The whole of /proc is looked through only when some port's listener is
     neither a GPU process nor an ancestor of one.
     """
-    return _Reader(classifier, root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
+    return ProcessReader(classifier, root, limit).table(sorted({pid for pid in pids if pid > 0}), frozenset(ports))
 
 
-def listening_engines(
-    *, classifier: ServerClassifier, root: str = "/proc", limit: int = 4096
-) -> tuple[ListeningEngine, ...]:
-    """Find the engine servers of this node by command line, and where each shows its metrics; one per address."""
-    reader = _Reader(classifier, root, limit)
-    servers = [
-        _EngineServer(process, *classified)
-        for pid in reader.all_pids()
-        if (classified := reader.classify(pid)) is not None and (process := reader.process(pid)) is not None
-    ]
-    reader.load_sockets(server.process for server in servers)
-    inodes = {row.inode for held in reader.sockets.values() for row in held}
-    for server in servers:
-        reader.load_descriptors(server.process.pid, inodes)
-    chosen: dict[tuple[int, str, int], ListeningEngine] = {}
-    # Several API servers hold one socket; the one whose command line names the port speaks for them.
-    for server in sorted(servers, key=lambda server: (not server.names_port, server.process.pid)):
-        process, endpoint = server.process, server.declared.endpoint
-        row = reader.serving_socket(process, endpoint)
-        host = reader.reachable(process.netns, row.address) if row else None
-        if row and host:
-            engine = ListeningEngine(
-                kind=server.kind,
-                role=server.declared.role,
-                host=host,
-                port=row.port,
-                pid=process.pid,
-                path=endpoint.path,
-                tls=process.has_flag(*endpoint.tls_flags),
-                probe=endpoint.probe,
-            )
-            # By host too: another engine may have the same port on another address.
-            chosen.setdefault((process.netns, host, row.port), engine)
-    return tuple(sorted(chosen.values(), key=lambda engine: (engine.port, engine.host)))
-
-
-class _EngineServer(NamedTuple):
-    """A process that is an engine's server, by what declaration."""
-
-    process: Process
-    kind: str
-    declared: ServerProcess
-
-    @property
-    def names_port(self) -> bool:
-        """Whether its command line says the port."""
-        return bool(self.process.flag(*self.declared.endpoint.port_flags))
-
-
-class _Reader:
+class ProcessReader:
     """What one call has read so far, and how much it may still read."""
 
     def __init__(self, classifier: ServerClassifier, root: str, limit: int) -> None:
@@ -176,10 +128,14 @@ class _Reader:
 
     def all_pids(self) -> Iterator[int]:
         """Yield the pids of all processes but the kernel's own, at most ``limit``."""
-        left = self.limit
         second = self.stat(2)  # inside of a container it is an ordinary process
         kernel = 2 if second is not None and second.title == "kthreadd" else 0
-        for pid in procfs.pids(self.root):
+        pids = list(procfs.pids(self.root))
+        if len(pids) > self.limit:
+            # One user's thousands of processes, which cost nothing while they sleep, must not hide another's.
+            pids = in_turns(pids, lambda pid: procfs.owner(self.root, pid))
+        left = self.limit
+        for pid in pids:
             stat = self.stat(pid)
             if stat is None or (kernel and kernel in (pid, stat.parent)):
                 continue
@@ -211,10 +167,23 @@ class _Reader:
                     return row
         return held[0] if len({row.port for row in held}) == 1 else None
 
-    def reachable(self, space: int, address: str) -> str | None:
-        """Return the host under which the daemon reaches a socket bound to ``address`` in a namespace."""
+    def reachable(self, process: Process, address: str) -> str | None:
+        """Return the host under which the daemon reaches a socket that a process has bound to ``address``.
+
+        Anybody may enter a network namespace of their own and bind any address there, which in the daemon's namespace
+        is another's: a metadata service, say.  So another namespace counts only for what a container runtime that
+        root runs has started, and never an address of this host, or a link-local one.
+        """
+        space = process.netns
         if space == self.home:
             return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+        if not process.cgroup or "/user.slice/" in f"{process.cgroup}/":
+            return None
+        host = self._address_in(space, address)
+        is_own = host in self.addresses.get(self.home, ())
+        return None if host is None or is_own or host.startswith(("169.254.", "fe80:")) else host
+
+    def _address_in(self, space: int, address: str) -> str | None:
         if address not in _ANY:
             return None if procfs.is_loopback(address) else address
         numeric = sorted(host for host in self.addresses.get(space, ()) if host[:1].isdigit() and ":" not in host)
@@ -343,6 +312,14 @@ class _Reader:
                 related.add(pid)
                 waiting.extend(children[pid])
         return related
+
+
+def in_turns(items: Iterable[_T], group: Callable[[_T], object]) -> list[_T]:
+    """Return the items in turns: the first of every group, then the second of every group, and so on."""
+    groups: dict[object, list[_T]] = {}
+    for item in items:
+        groups.setdefault(group(item), []).append(item)
+    return [item for turn in zip_longest(*groups.values()) for item in turn if item is not None]
 
 
 def _once(known: dict[int, _T], pid: int, read: Callable[[], _T]) -> _T:

@@ -39,6 +39,38 @@ def names(registry, engines=()):
 # ---------------------------------------------------------------------- the registry
 
 
+def test_a_process_at_another_address_with_the_same_port_takes_nobodys_place(registry):
+    """A forged command line on 127.0.0.1 must not replace the engine that has the port on another address."""
+    engine = at("10.0.0.9:8000", user=1000)
+    registry.update("processes", [engine], ())
+    registry.update("processes", [at("127.0.0.1:8000", user=1001), engine], ())
+    assert [engine.url for engine in registry.engines(())] == [
+        "http://10.0.0.9:8000/metrics", "http://127.0.0.1:8000/metrics",
+    ]  # fmt: skip
+    assert names(registry, [configured("http://10.0.0.9:8000/metrics", "mine")]) == []
+
+
+def test_whoever_was_first_at_an_address_keeps_it_while_it_lives(registry, clock):
+    first, second = at("127.0.0.1:8000"), at("[::1]:8000")
+    registry.update("processes", [first], ())
+    registry.update("processes", [second, first], ())
+    assert [engine.url for engine in registry.engines(())] == [first.url]
+    registry.update("processes", [at("[::1]:8000", uses_gpu=True), first], ())
+    assert [engine.url for engine in registry.engines(())] == [second.url], "what holds a GPU is no fake"
+
+
+def test_fakes_of_one_user_leave_room_for_other_users_engines(registry):
+    fakes = [at(f"127.0.0.1:{9000 + n}", user=1001) for n in range(40)]
+    registry.update("processes", fakes, ())
+    assert len(registry.engines(())) == MAX_DISCOVERED
+    engines = [at("127.0.0.1:8000", user=1000), at("127.0.0.1:8001", user=1001, uses_gpu=True)]
+    registry.update("processes", [*fakes, *engines], ())
+    assert {"127.0.0.1:8000", "127.0.0.1:8001"} <= set(names(registry))
+    assert len(registry.engines(())) == MAX_DISCOVERED
+    registry.update("processes", [*fakes, *engines], ())
+    assert {"127.0.0.1:8000", "127.0.0.1:8001"} <= set(names(registry))
+
+
 def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(registry):
     registry.update("processes", [at("127.0.0.1:8000"), at("[::1]:8001")], ())
     registry.update("kubernetes", [at("10.0.0.9:8000", "pod-0")], ())

@@ -256,7 +256,14 @@ def test_engines_are_found_by_command_line_and_the_port_they_really_listen_on(no
     node.add(121, 120, ["text-generation-router", "-p", "8080"], listens=[("192.0.2.10", 8080)])
     node.add(130, 1, ["vllm", "serve", "still-starting"])
     node.add(140, 1, ["vllm", "serve", "odd"], listens=[("127.0.0.1", 7001), ("127.0.0.1", 7002)])
-    node.add(150, 1, ["vllm", "serve", "boxed"], net=77, listens=[("0.0.0.0", 8000)])
+    node.add(
+        150,
+        1,
+        ["vllm", "serve", "boxed"],
+        net=77,
+        cgroup=f"0::/system.slice/docker-{ID}.scope",
+        listens=[("0.0.0.0", 8000)],
+    )
     node.add(160, 1, ["vllm", "serve", "shut in"], net=78, listens=[("127.0.0.1", 8000)])
     node.address(77, "172.17.0.2")
     assert listening_engines(root=str(node.root)) == (

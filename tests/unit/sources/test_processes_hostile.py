@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from exporter.sources.processes import procfs
+from exporter.sources.processes import listening, procfs, table
 from tests.support.examples import examples
-from tests.support.fake_proc import FakeProc, bare_metal
-from tests.support.processes import listening_engines, read_processes
+from tests.support.fake_proc import HOST_NET, FakeProc, bare_metal
+from tests.support.processes import CLASSIFIER, listening_engines, read_processes
 
 
 @pytest.fixture
@@ -182,3 +182,62 @@ def test_random_files_never_raise(
     table = read_processes([100, 101, *pids], ports, root=str(root))
     assert set(table.processes) <= {100, 101}
     assert listening_engines(root=str(root)) == ()
+
+
+CONTAINER = "docker-" + "a" * 64 + ".scope"
+
+
+@pytest.mark.parametrize(
+    "cgroup, address",
+    [
+        ("0::/user.slice/user-1000.slice/session-1.scope", "172.17.0.2"),
+        (f"0::/user.slice/user-1000.slice/user@1000.service/{CONTAINER}", "172.17.0.2"),
+        (f"0::/system.slice/{CONTAINER}", "169.254.169.254"),
+        (f"0::/system.slice/{CONTAINER}", "192.0.2.1"),
+        (f"0::/system.slice/{CONTAINER}", "127.0.0.1"),
+    ],
+)
+def test_a_network_namespace_of_its_own_names_no_address_to_request(
+    node: FakeProc, cgroup: str, address: str
+) -> None:
+    """Anybody may bind any address in a namespace of their own; here it is another's, or the metadata service."""
+    node.add(90, 1, ["init"])
+    node.address(HOST_NET, "192.0.2.1")
+    node.add(100, 1, ["vllm", "serve", "m"], net=77, cgroup=cgroup, listens=[(address, 8000)])
+    assert listening_engines(root=str(node.root)) == ()
+    node.add(101, 1, ["vllm", "serve", "m"], net=78, cgroup=f"0::/system.slice/{CONTAINER}", listens=[("0.0.0.0", 1)])
+    node.address(78, "172.17.0.3")
+    assert [engine.host for engine in listening_engines(root=str(node.root))] == ["172.17.0.3"]
+
+
+def owned(monkeypatch: pytest.MonkeyPatch, owners: dict[int, int]) -> None:
+    monkeypatch.setattr(procfs, "owner", lambda _, pid: owners.get(pid, 1000))
+
+
+def test_another_users_fakes_with_many_descriptors_do_not_hide_an_engine(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_LINKS", 100)
+    owned(monkeypatch, {300: 0})
+    for pid in range(100, 110):
+        node.add(pid, 1, ["vllm", "serve", "fake"], shares=range(10_000, 10_040))
+    node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
+    assert [engine.pid for engine in listening_engines(root=str(node.root))] == [300]
+
+
+def test_another_users_sleeping_processes_do_not_hide_an_engine(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned(monkeypatch, {300: 0})
+    for pid in range(100, 150):
+        node.add(pid, 1, ["sleep", "1"])
+    node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
+    assert [engine.pid for engine in listening_engines(root=str(node.root), limit=20)] == [300]
+
+
+def test_an_engine_above_a_gpus_process_comes_first(node: FakeProc) -> None:
+    node.add(100, 1, ["vllm", "serve", "fake"], listens=[("127.0.0.1", 7000)])
+    node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
+    node.add(310, 300, ["VLLM::EngineCore"])
+    engines = listening.listening_engines(classifier=CLASSIFIER, gpu_pids=[310], root=str(node.root))
+    assert [(engine.pid, engine.uses_gpu) for engine in engines] == [(300, True), (100, False)]

@@ -274,6 +274,30 @@ def test_of_rays_file_only_this_machines_agents_are_taken(tmp_path):
     assert urls(elsewhere) == ["http://127.0.0.1:20001/metrics"]
 
 
+def test_rays_file_makes_the_daemon_request_no_other_path(tmp_path):
+    groups = [{"targets": ["127.0.0.1:80"], "labels": {"__metrics_path__": "/shutdown?confirm=1"}}]
+    write(tmp_path / "ray.json", [*groups, group("127.0.0.1:20001")])
+    assert urls(Ray(str(tmp_path / "ray.json")).refresh()) == ["http://127.0.0.1:20001/metrics"]
+
+
+def test_in_a_directory_that_anybody_may_write_to_rays_file_belongs_to_somebody_trusted(tmp_path, monkeypatch):
+    write(tmp_path / "ray.json", [group("127.0.0.1:20001")])
+    monkeypatch.setattr("os.geteuid", lambda: os.stat(tmp_path / "ray.json").st_uid + 1)
+    monkeypatch.setattr(target_file, "_ROOT", -1)
+    owners = set()
+    file = target_file.TargetFile(str(tmp_path / "ray.json"), lambda: owners)
+    tmp_path.chmod(0o1777)
+    file.refresh()
+    assert (file.engines, file.problem.reason) == ((), "untrusted")
+    owners.add(os.stat(tmp_path / "ray.json").st_uid)
+    file.refresh()
+    assert len(file.engines) == 1
+    tmp_path.chmod(0o755)
+    owners.clear()
+    file.refresh()
+    assert file.problem is None
+
+
 def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_missing(tmp_path):
     ray = Ray(str(tmp_path / "ray.json"), addresses=frozenset)
     assert ray.refresh().problem.reason == "missing"

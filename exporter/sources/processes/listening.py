@@ -1,0 +1,81 @@
+"""Finds the engine servers of this node by command line, and where each shows its metrics.
+
+A command line is a claim.  What bounds the reading and the list is shared between users in turns, those of GPUs
+first, so that nobody's fakes crowd out another's engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from exporter.model.process import ListeningEngine, Process
+from exporter.model.server import ServerProcess
+from exporter.sources.processes import procfs
+from exporter.sources.processes.classifier import ServerClassifier
+from exporter.sources.processes.table import ProcessReader, in_turns
+
+
+class _EngineServer(NamedTuple):
+    """A process that is an engine's server, by what declaration; ``user``: its uid."""
+
+    process: Process
+    kind: str
+    declared: ServerProcess
+    user: int
+    uses_gpu: bool
+
+    @property
+    def names_port(self) -> bool:
+        """Whether its command line names the port."""
+        return bool(self.process.flag(*self.declared.endpoint.port_flags))
+
+
+def listening_engines(
+    *,
+    classifier: ServerClassifier,
+    gpu_pids: Collection[int] = (),
+    root: str = "/proc",
+    limit: int = 4096,
+) -> tuple[ListeningEngine, ...]:
+    """Return the engine servers, one per address: first those above ``gpu_pids``, then the users in turns."""
+    reader = ProcessReader(classifier, root, limit)
+    for pid in gpu_pids:
+        reader.load_chain(pid)
+    above_gpus = frozenset(reader.processes)
+    servers = []
+    for pid in (*above_gpus, *reader.all_pids()):
+        classified = reader.classify(pid)
+        process = reader.process(pid) if classified is not None else None
+        if classified is not None and process is not None:
+            servers.append(_EngineServer(process, *classified, procfs.owner(root, pid), pid in above_gpus))
+    by_pid = {server.process.pid: server for server in servers}
+    reader.load_sockets(server.process for server in by_pid.values())
+    inodes = {row.inode for held in reader.sockets.values() for row in held}
+    # Several API servers hold one socket; the one whose command line names the port speaks for them.
+    ordered = sorted(by_pid.values(), key=lambda server: (not server.names_port, server.process.pid))
+    ordered = in_turns(ordered, lambda server: server.user)
+    ordered.sort(key=lambda server: not server.uses_gpu)
+    for server in ordered:
+        reader.load_descriptors(server.process.pid, inodes)
+    chosen: dict[tuple[int, str, int], ListeningEngine] = {}
+    for server in ordered:
+        process, endpoint = server.process, server.declared.endpoint
+        row = reader.serving_socket(process, endpoint)
+        host = reader.reachable(process, row.address) if row else None
+        if row and host:
+            engine = ListeningEngine(
+                kind=server.kind,
+                role=server.declared.role,
+                host=host,
+                port=row.port,
+                pid=process.pid,
+                path=endpoint.path,
+                tls=process.has_flag(*endpoint.tls_flags),
+                probe=endpoint.probe,
+                user=server.user,
+                uses_gpu=server.uses_gpu,
+            )
+            # By host too: another engine may have the same port on another address.
+            chosen.setdefault((process.netns, host, row.port), engine)
+    return tuple(chosen.values())
