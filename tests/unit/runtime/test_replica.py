@@ -215,7 +215,10 @@ def test_a_page_of_a_stranger_is_reported_with_what_it_has_and_what_would_be_und
     [
         ("llamacpp", "Was the server started with --metrics?"),
         ("sglang", "Was the server started with --enable-metrics?"),
-        ("auto", "SGLang needs --enable-metrics, llama.cpp needs --metrics"),
+        (
+            "auto",
+            "SGLang needs --enable-metrics, MindIE needs MIES_SERVICE_MONITOR_MODE=1, llama.cpp needs --metrics",
+        ),
         ("triton", "Is this Triton's metrics port (8002)?"),
     ],
 )
