@@ -6,6 +6,7 @@ from collections import Counter
 
 from exporter.catalog.capacity import CAPACITY
 from exporter.catalog.economics import ECONOMICS
+from exporter.catalog.engine_depth import ENGINE_DEPTH
 from exporter.catalog.engine_figures import ENGINE_FIGURES
 from exporter.catalog.engine_specifics import ENGINE_SPECIFICS
 from exporter.catalog.engines import ENGINES
@@ -28,7 +29,7 @@ from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
     *GPUS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
-    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
+    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
     *VERDICTS, *OWN_HEALTH
 )  # fmt: skip
 

@@ -96,7 +96,7 @@ def _replica_imbalance(snapshot: Snapshot) -> Iterator[Sample]:
     yield from snapshot.replica_imbalance.items()
 
 
-def _figure(
+def figure(
     noun: str,
     value: Callable[[WindowFigures], float | None],
     help_: str,
@@ -117,7 +117,7 @@ def _figure(
 
 
 KV_CACHE = (
-    _figure(
+    figure(
         "kv_cache_hit",
         lambda figures: figures.hit_ratio,
         "Prefix-cache hits over queries during the window; absent without queries. window=lifetime marks the "
@@ -162,25 +162,25 @@ LATENCY = (
 )
 
 RATES = (
-    _figure(
+    figure(
         "error",
         lambda figures: figures.error_ratio,
         "Failed over finished requests during the window: server and engine errors, without client errors.",
         Unit.RATIO,
     ),
-    _figure(
+    figure(
         "request_rate",
         lambda figures: figures.request_rate,
         "Requests finished per second during the window, without those that were rejected.",
         series=SeriesSet.FULL,
     ),
-    _figure(
+    figure(
         "rejected_request_rate",
         lambda figures: figures.rejected_rate,
         "Requests per second during the window that the engine rejected because its queue was full.",
         series=SeriesSet.FULL,
     ),
-    _figure(
+    figure(
         "generation_token_rate",
         lambda figures: figures.generation_token_rate,
         "Tokens generated per second during the window.",

@@ -52,6 +52,7 @@ class ReplicaTotals(Struct, frozen=True, kw_only=True):
     responses: Mapping[str, float] = EMPTY  # HTTP status class → responses
     quantities: Mapping[Quantity, float] = EMPTY  # counters, summed over ranks
     rank_generation: Mapping[str, float] = EMPTY  # rank → tokens
+    rank_prompts: Mapping[str, float] = EMPTY  # rank → tokens
     histograms: Mapping[Stage, BucketCounts] = EMPTY  # summed over ranks
     restarts: int = 0  # readings with a restart of the process or of any rank
     first_at: float  # of the first reading
@@ -198,10 +199,9 @@ def _sum_up(
     responses = _increased(totals.responses, [(change.responses_before, change.responses)])
     if len(responses) > MAX_NAMES:
         responses = _only(responses, change.responses)
-    shown = _generation(change.page)
-    generation = _increased(totals.rank_generation, [(_generation(change.before), shown)])
-    if len(generation) > len(change.after.ranks):
-        generation = _only(generation, change.after.ranks)
+    generation = _rank_totals(totals.rank_generation, Quantity.GENERATION_TOKENS, change)
+    prompts = _rank_totals(totals.rank_prompts, Quantity.PROMPT_TOKENS, change)
+    shown = _of_ranks(change.page, Quantity.GENERATION_TOKENS)
     histograms, begun = _increased_histograms(totals, reading.at, change, stages)
     stalled = (  # work that is new on this page cannot have moved anything yet
         not (change.restarted or known.idle or _idle(reading))
@@ -218,6 +218,7 @@ def _sum_up(
         responses=responses,
         quantities=quantities,
         rank_generation=generation,
+        rank_prompts=prompts,
         histograms=histograms,
         restarts=totals.restarts + change.restarted,
         first_at=totals.first_at,
@@ -246,8 +247,13 @@ def _served(responses: Mapping[str, float]) -> dict[str, float]:
     return {status: number for status, number in responses.items() if status != "4xx"}
 
 
-def _generation(ranks: Mapping[str, RankCounters]) -> dict[str, float]:
-    name = Quantity.GENERATION_TOKENS
+def _rank_totals(totals: Mapping[str, float], name: Quantity, change: PageChange) -> Mapping[str, float]:
+    """Return a counter's increases by rank; only of ranks that are remembered."""
+    grown = _increased(totals, [(_of_ranks(change.before, name), _of_ranks(change.page, name))])
+    return _only(grown, change.after.ranks) if len(grown) > len(change.after.ranks) else grown
+
+
+def _of_ranks(ranks: Mapping[str, RankCounters], name: Quantity) -> dict[str, float]:
     return {rank: known.quantities[name] for rank, known in ranks.items() if name in known.quantities}
 
 

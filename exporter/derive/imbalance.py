@@ -22,6 +22,7 @@ from exporter.model import (
     ReplicaState,
     Signal,
     Spread,
+    WindowFigures,
 )
 
 REPLICA = "replica"
@@ -38,6 +39,7 @@ SIGNALS = (
 
 _GAUGES = (Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING, Quantity.KV_CACHE_USAGE)
 _TOKEN_RATE = "generation_token_rate"  # noqa: S105 - a rate, no secret
+PROMPT_RATE = "prompt_token_rate"  # whether some ranks are given the long prompts
 _REQUEST_RATE = "request_rate"
 
 _Readings = Mapping[str, Mapping[Signal, float]]  # uuid → signals
@@ -138,19 +140,22 @@ def _median(values: Iterable[float]) -> float | None:
 # ── Ranks and replicas ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rank_imbalance(reading: EngineReading, token_rates: Mapping[str, float]) -> Mapping[str, float]:
+def rank_imbalance(reading: EngineReading, window: WindowFigures | None) -> Mapping[str, float]:
     """Return maximum ÷ mean over the data-parallel ranks by signal; absent without two ranks, or with a mean of 0.
 
-    ``token_rates``: generated tokens per second by rank, from the shortest window.
+    ``window``: the shortest, for tokens per second.
     """
     ratios: dict[str, float] = {}
     for name in _GAUGES:
         ratio = max_to_mean(values[name] for values in reading.ranks.values() if name in values)
         if ratio is not None:
             ratios[name.value] = ratio
-    ratio = max_to_mean(token_rates.values())
-    if ratio is not None:
-        ratios[_TOKEN_RATE] = ratio
+    if window is None:
+        return ratios
+    for signal, by_rank in ((_TOKEN_RATE, window.rank_token_rates), (PROMPT_RATE, window.rank_prompt_token_rates)):
+        ratio = max_to_mean(by_rank.values())
+        if ratio is not None:
+            ratios[signal] = ratio
     return ratios
 
 

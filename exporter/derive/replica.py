@@ -68,13 +68,30 @@ def _window(
         request_rate=(sum(finished.values()) - finished.get(_REJECTED, 0.0)) / seconds if known else None,
         rejected_rate=finished[_REJECTED] / seconds if known and _REJECTED in finished else None,
         generation_token_rate=None if tokens is None else tokens / seconds,
-        rank_token_rates={
-            rank: increase / seconds
-            for rank, increase in _increases(base.rank_generation, latest.rank_generation).items()
-            if rank not in latest.withdrawn_ranks
-        },
+        rank_token_rates=_rank_rates(base, latest, "rank_generation"),
+        rank_prompt_token_rates=_rank_rates(base, latest, "rank_prompts"),
         request_tokens=mean_length(base, latest),
+        spec_acceptance_ratio=_ratio(base, latest, Quantity.SPEC_ACCEPTED_TOKENS, Quantity.SPEC_DRAFT_TOKENS),
+        spec_accepted_length=_ratio(base, latest, Quantity.SPEC_ACCEPTED_TOKENS, Quantity.SPEC_DRAFTS),
+        external_hit_ratio=_ratio(base, latest, Quantity.EXTERNAL_CACHE_HITS, Quantity.EXTERNAL_CACHE_QUERIES),
     )
+
+
+def _rank_rates(base: ReplicaTotals, latest: ReplicaTotals, counter: str) -> Mapping[str, float]:
+    """Return what a counter of each rank grows by per second; without ranks that the newest page lacks."""
+    before: Mapping[str, float] = getattr(base, counter)
+    totals: Mapping[str, float] = getattr(latest, counter)
+    return {
+        rank: increase / (latest.at - base.at)
+        for rank, increase in _increases(before, totals).items()
+        if rank not in latest.withdrawn_ranks
+    }
+
+
+def _ratio(base: ReplicaTotals, latest: ReplicaTotals, part: Quantity, whole: Quantity) -> float | None:
+    """Return what one counter grew by over what another did; None if that did not grow."""
+    parts, wholes = _increase(base, latest, part), _increase(base, latest, whole)
+    return None if parts is None or not wholes else parts / wholes
 
 
 def _increase(base: ReplicaTotals, latest: ReplicaTotals, name: Quantity) -> float | None:

@@ -24,11 +24,11 @@ takes the place of a card, every rank has the same weight, and there is no layer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum, isfinite, sqrt
 from typing import NamedTuple
 
-from exporter.derive.imbalance import SIGNALS, average
+from exporter.derive.imbalance import PROMPT_RATE, SIGNALS, average
 from exporter.model import (
     EMPTY,
     CardState,
@@ -38,6 +38,7 @@ from exporter.model import (
     ReplicaState,
     Signal,
     VarianceBreakdown,
+    WindowFigures,
 )
 
 REPLICA, RANK, CARD = "replica", "rank", "card"
@@ -67,7 +68,8 @@ def variance_breakdowns(
         if model in groups:
             rows += [_row(model, signal.value, _values(groups[model], signal)) for signal in SIGNALS]
         rows += [_row(model, quantity.value, _loads(models[model], quantity)) for quantity in _LOADS]
-        rows.append(_row(model, TOKEN_RATE, _rates(models[model])))
+        rows.append(_row(model, TOKEN_RATE, _rates(models[model], lambda window: window.rank_token_rates)))
+        rows.append(_row(model, PROMPT_RATE, _rates(models[model], lambda window: window.rank_prompt_token_rates)))
     return tuple(row for row in rows if row is not None)
 
 
@@ -171,11 +173,11 @@ def _by_rank(reading: EngineReading, quantity: Quantity) -> list[list[float]]:
     return [[number] for number in levels if isfinite(number)]
 
 
-def _rates(replicas: Sequence[ReplicaState]) -> Nested:
-    """Return the token rates of the first window that at least two ranks have: windows must not be mixed."""
+def _rates(replicas: Sequence[ReplicaState], by_rank: Callable[[WindowFigures], Mapping[str, float]]) -> Nested:
+    """Return the rates by rank of the first window that at least two ranks have: windows must not be mixed."""
     for label in dict.fromkeys(label for replica in replicas for label in replica.windows):
         rates = [
-            [[rate] for rate in replica.windows[label].rank_token_rates.values() if isfinite(rate)]
+            [[rate] for rate in by_rank(replica.windows[label]).values() if isfinite(rate)]
             for replica in replicas
             if replica.reading is not None and label in replica.windows
         ]

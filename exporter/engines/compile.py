@@ -27,7 +27,7 @@ from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.line import Series
 from exporter.engines.select import MAX_RANKS, Candidates, SeriesSelector, candidates
 from exporter.errors import PageError
-from exporter.model import EMPTY, Quantity, Stage
+from exporter.model import EMPTY, Detail, Quantity, Stage
 
 MAX_WORDS = 100  # outcomes or status classes of one field of a page; more is a fault of the engine
 MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters of every process it ever had
@@ -100,6 +100,7 @@ class CompiledEngine(Struct):
     finished: dict[RankWord, tuple[int, ...]] = {}  # by outcome
     reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
     responses: dict[str, tuple[int, ...]] = {}  # status class → …
+    details: dict[Detail, dict[RankWord, tuple[int, ...]]] = {}
     buckets: list[CompiledHistogram] = []
     activity: dict[str, tuple[int, ...]] = {}  # rank → …
     frozen_after: float | None = None
@@ -275,6 +276,9 @@ def _compile_number(engine: Engine, row: EngineField, by_name: _ByName, compiled
         _add_quantity(engine, row, groups, factors, compiled)
         return
     by_word = {key: tuple(sample.position for sample in members) for key, members in groups.items()}
+    if isinstance(row.target, Detail):
+        compiled.details.setdefault(row.target, {}).update(by_word)
+        return
     if row.target is Family.RESPONSES:
         for key, positions in by_word.items():
             status = status_class(key.word)
@@ -344,7 +348,7 @@ def _grouped(
 
 
 def _word(row: EngineField, labels: Mapping[str, str]) -> str:
-    return clean(next((labels[label] for label in row.labels if labels.get(label)), ""))
+    return clean(next((labels[label] for label in row.labels if labels.get(label)), row.word))
 
 
 # ---------------------------------------------------------------------------------------- histograms

@@ -13,7 +13,7 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.model import EMPTY, Quantity, Stage
+from exporter.model import EMPTY, Detail, Quantity, Stage
 from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
 from exporter.model.server import ServerProcess
 
@@ -82,20 +82,21 @@ class EngineField(Struct, frozen=True, kw_only=True):
 
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
     histograms.  ``scale`` converts the upstream unit into ours.  ``plus`` names, for one of ``names``, a second
-    sample whose value is added.  ``label``: the label whose value is the outcome or the status, translated by
-    ``word``, with ``constant`` instead where there is none.  ``where`` keeps only some series.  ``from_labels`` takes
-    the number from an info series' labels instead of its value; its second argument is how many ranks the server
-    has.  ``equal``: the values are states, and the number is how many series are in this one.  ``factor``: a series
+    sample whose value is added.  ``labels``: those whose value is the outcome, the status or the word of a detail,
+    the first that is set; ``word`` where none is.  ``where`` keeps only some series.  ``from_labels`` takes the
+    number from an info series' labels instead of its value; its second argument is how many ranks the server has.
+    ``equal``: the values are states, and the number is how many series are in this one.  ``factor``: a series
     without one does not count.
     """
 
-    target: Quantity | Stage | Family
+    target: Quantity | Stage | Family | Detail
     names: tuple[str, ...]
     scale: float = 1.0
     reduce: Reduce = Reduce.SUM
     ratio: bool = False
     plus: Mapping[str, str] = EMPTY
     labels: tuple[str, ...] = ()
+    word: str = ""
     outcomes: OutcomeWords = ALWAYS_SUCCESS
     where: Callable[[Mapping[str, str]], bool] | None = None
     from_labels: Callable[[Mapping[str, str], int], float | None] | None = None

@@ -74,6 +74,9 @@ class EngineInterpreter:
             finished=_by_rank(compiled.finished, numbers, warnings),
             finish_reasons=_by_rank(compiled.reasons, numbers, Counter()),
             responses=_responses(compiled, numbers, warnings),
+            details={
+                detail: _by_rank(positions, numbers, warnings) for detail, positions in compiled.details.items()
+            },
             histograms=self._histograms,
             activity={rank: _known(positions, numbers) for rank, positions in compiled.activity.items()},
             process_start=start,

@@ -21,6 +21,7 @@ from exporter.model.card import (
 from exporter.model.engine import (
     COMMON_STAGES,
     COUNTERS,
+    Detail,
     EngineReading,
     Histogram,
     KvCacheHeadroom,
@@ -115,6 +116,7 @@ __all__ = [
     "CardTopology",
     "Cause",
     "DaemonState",
+    "Detail",
     "DriverFacts",
     "Economics",
     "EngineReading",

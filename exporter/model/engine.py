@@ -27,6 +27,14 @@ class Quantity(str, Enum):
     PREFIX_CACHE_HITS = "prefix_cache_hits"
     PROXIES_HEALTHY = "proxies_healthy"  # of a server with its own proxies in front of its replicas
     PROXIES_UNHEALTHY = "proxies_unhealthy"
+    SPEC_DRAFTS = "spec_drafts"
+    SPEC_DRAFT_TOKENS = "spec_draft_tokens"
+    SPEC_ACCEPTED_TOKENS = "spec_accepted_tokens"
+    SPEC_ACCEPTED_LENGTH_NOW = "spec_accepted_length_now"  # as the engine averages it; 0 while it speculates nothing
+    EXTERNAL_CACHE_QUERIES = "external_cache_queries"  # tokens looked up in a KV cache outside of the engine
+    EXTERNAL_CACHE_HITS = "external_cache_hits"
+    HOST_CACHE_USED = "host_cache_used"  # tokens of the KV cache's tier in host memory
+    HOST_CACHE_CAPACITY = "host_cache_capacity"
     LIFETIME_HIT_RATIO = "lifetime_hit_ratio"  # old engines: an average since start, no counters
 
 
@@ -38,8 +46,28 @@ COUNTERS = frozenset(
         Quantity.REQUESTS_ABORTED,
         Quantity.PREFIX_CACHE_QUERIES,
         Quantity.PREFIX_CACHE_HITS,
+        Quantity.SPEC_DRAFTS,
+        Quantity.SPEC_DRAFT_TOKENS,
+        Quantity.SPEC_ACCEPTED_TOKENS,
+        Quantity.EXTERNAL_CACHE_QUERIES,
+        Quantity.EXTERNAL_CACHE_HITS,
     }
 )
+
+
+class Detail(str, Enum):
+    """Figures of a rank by a word of the engine's, for the full set of series."""
+
+    SPEC_POSITIONS = "spec_positions"  # position → accepted tokens
+    PROMPT_SOURCES = "prompt_sources"  # where a prompt's tokens came from → tokens
+    CACHED_SOURCES = "cached_sources"  # tier of the KV cache → tokens found in it
+    WAITING_REASONS = "waiting_reasons"  # → requests
+    SCHEDULER_QUEUES = "scheduler_queues"  # those of disaggregation and of grammars → requests
+    TRANSFER_FAILURES = "transfer_failures"  # kind → failed, unconfirmed and expired transfers of KV caches
+    OFFLOAD_BYTES = "offload_bytes"  # direction → bytes
+    OFFLOAD_SECONDS = "offload_seconds"  # direction → seconds
+    LORA_SLOTS = "lora_slots"  # used, total → slots for adapters
+    SLEEP_STATES = "sleep_states"  # → 1 in this state, else 0
 
 
 class Stage(str, Enum):
@@ -85,6 +113,7 @@ class EngineReading(Struct, frozen=True, kw_only=True):
     finished: Mapping[str, Mapping[str, float]] = EMPTY  # rank → RequestOutcome's value → counter
     finish_reasons: Mapping[str, Mapping[str, float]] = EMPTY  # the same by the engine's own words
     responses: Mapping[str, float] = EMPTY  # HTTP status class → counter
+    details: Mapping[Detail, Mapping[str, Mapping[str, float]]] = EMPTY  # → rank → word → …
     activity: Mapping[str, tuple[float, ...]] = EMPTY  # rank → other figures that change with every step
     histograms: Mapping[Stage, Mapping[str, Histogram]] = EMPTY  # stage → rank → …
     process_start: float | None = None  # Unix time; a change is a restart
@@ -120,7 +149,11 @@ class WindowFigures(Struct, frozen=True, kw_only=True):
     rejected_rate: float | None = None  # requests per second that the engine refused on purpose
     generation_token_rate: float | None = None
     rank_token_rates: Mapping[str, float] = EMPTY
+    rank_prompt_token_rates: Mapping[str, float] = EMPTY
     request_tokens: float | None = None  # mean length of finished requests: prompt and answer
+    spec_acceptance_ratio: float | None = None  # accepted over drafted tokens
+    spec_accepted_length: float | None = None  # tokens accepted of a draft
+    external_hit_ratio: float | None = None  # of a KV cache outside of the engine
 
 
 class KvTokens(Struct, frozen=True, kw_only=True):

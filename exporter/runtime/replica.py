@@ -253,7 +253,7 @@ class ReplicaHandler:
             finished_totals=ranks.finished_totals(reading.finished, carried.finished),
             windows=windows,
             frozen=frozen,
-            rank_imbalance=imbalance.rank_imbalance(reading, shortest.rank_token_rates if shortest else EMPTY),
+            rank_imbalance=imbalance.rank_imbalance(reading, shortest),
             restarts=totals.restarts if totals else before.restarts,
             certificate_expires=page.certificate_expires,
             headroom=self._room(reading, windows),

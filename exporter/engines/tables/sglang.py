@@ -23,7 +23,7 @@ from exporter.engines.engine import (
     ServerInfo,
 )
 from exporter.engines.tables.vllm import RANK_TITLE, RAY_LABELS, TLS_FLAGS
-from exporter.model import Quantity, Stage
+from exporter.model import Detail, Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
@@ -68,6 +68,16 @@ def _shed(labels: Mapping[str, str]) -> bool:
 
 def _prefill_stage(labels: Mapping[str, str]) -> bool:
     return _total(labels) and labels.get("stage") == "prefill_forward"
+
+
+def _queue(word: str, *names: str) -> EngineField:
+    """Count the requests in one of the scheduler's queues beside the one before the prefill."""
+    return EngineField(
+        target=Detail.SCHEDULER_QUEUES,
+        names=tuple(f"sglang:{name}" for name in names),
+        where=_total,
+        word=word,
+    )
 
 
 SGLANG = Engine(
@@ -153,6 +163,21 @@ SGLANG = Engine(
             ),
             where=_hit,
         ),
+        EngineField(
+            target=Quantity.SPEC_ACCEPTED_LENGTH_NOW,
+            names=("sglang:spec_accept_length",),
+            where=_total,
+            reduce=Reduce.MEAN,
+        ),
+        EngineField(target=Quantity.HOST_CACHE_USED, names=("sglang:hicache_host_used_tokens",), where=_total),
+        EngineField(target=Quantity.HOST_CACHE_CAPACITY, names=("sglang:hicache_host_total_tokens",), where=_total),
+        _queue("prefill_bootstrap", "num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"),
+        _queue("prefill_inflight", "num_prefill_inflight_queue_reqs", "num_prefill_infight_queue_reqs"),
+        _queue("decode_prealloc", "num_decode_prealloc_queue_reqs"),
+        _queue("decode_transfer", "num_decode_transfer_queue_reqs"),
+        _queue("grammar", "num_grammar_queue_reqs"),
+        EngineField(target=Detail.LORA_SLOTS, names=("sglang:lora_pool_slots_used",), where=_total, word="used"),
+        EngineField(target=Detail.LORA_SLOTS, names=("sglang:lora_pool_slots_total",), where=_total, word="total"),
         # Good, failed and aborted ones alike; a request for n answers counts n + 1 times.
         EngineField(target=Family.FINISHED, names=("sglang:num_requests_total",), where=_total),
         # A full queue, or a request that has waited for too long in it.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporter.engines.engine import INFERENCE_PATHS, Engine, EngineField, Family, LatencyTargets, Reduce, ServerInfo
-from exporter.model import Quantity, Stage
+from exporter.model import Detail, Quantity, Stage
 from exporter.model.outcome import OutcomeWords, RequestOutcome
 from exporter.model.server import EndpointDefaults, ServerProcess
 
@@ -67,6 +67,19 @@ def _tokens(labels: Mapping[str, str], ranks: int) -> float | None:
     if blocks.isdecimal() and block.isdecimal() and len(blocks) + len(block) < 18:
         return float(int(blocks) * int(block)) / ranks
     return None
+
+
+def _transfer(word: str, name: str) -> EngineField:
+    """Count what went wrong with the transfer of a KV cache between prefill and decode."""
+    return EngineField(target=Detail.TRANSFER_FAILURES, names=(f"vllm:nixl_{name}_total",), word=word)
+
+
+def _offload(name: str, word: str) -> tuple[EngineField, ...]:
+    """From 0.24 each direction has names of its own; the words are those of the label before."""
+    return (
+        EngineField(target=Detail.OFFLOAD_BYTES, names=(f"vllm:kv_offload_{name}_bytes_total",), word=word),
+        EngineField(target=Detail.OFFLOAD_SECONDS, names=(f"vllm:kv_offload_{name}_time_total",), word=word),
+    )
 
 
 VLLM = Engine(
@@ -139,6 +152,37 @@ VLLM = Engine(
             labels=("reason",),
             outcomes=_REJECTIONS,
         ),
+        # Accepted tokens of a draft, the token that follows it left out.
+        EngineField(target=Quantity.SPEC_DRAFTS, names=("vllm:spec_decode_num_drafts_total",)),
+        EngineField(target=Quantity.SPEC_DRAFT_TOKENS, names=("vllm:spec_decode_num_draft_tokens_total",)),
+        EngineField(target=Quantity.SPEC_ACCEPTED_TOKENS, names=("vllm:spec_decode_num_accepted_tokens_total",)),
+        EngineField(
+            target=Detail.SPEC_POSITIONS,
+            names=("vllm:spec_decode_num_accepted_tokens_per_pos_total",),
+            labels=("position",),
+        ),
+        # Of a KV connector; 0 without one.
+        EngineField(target=Quantity.EXTERNAL_CACHE_QUERIES, names=("vllm:external_prefix_cache_queries_total",)),
+        EngineField(target=Quantity.EXTERNAL_CACHE_HITS, names=("vllm:external_prefix_cache_hits_total",)),
+        EngineField(target=Detail.PROMPT_SOURCES, names=("vllm:prompt_tokens_by_source_total",), labels=("source",)),
+        EngineField(
+            target=Detail.CACHED_SOURCES, names=("vllm:prompt_tokens_cached_by_source_total",), labels=("source",)
+        ),
+        EngineField(
+            target=Detail.WAITING_REASONS, names=("vllm:num_requests_waiting_by_reason",), labels=("reason",)
+        ),
+        EngineField(target=Detail.SLEEP_STATES, names=("vllm:engine_sleep_state",), labels=("sleep_state",)),
+        _transfer("failed", "num_failed_transfers"),
+        _transfer("unconfirmed", "num_failed_notifications"),
+        _transfer("expired", "num_kv_expired_reqs"),
+        EngineField(
+            target=Detail.OFFLOAD_BYTES, names=("vllm:kv_offload_total_bytes_total",), labels=("transfer_type",)
+        ),
+        EngineField(
+            target=Detail.OFFLOAD_SECONDS, names=("vllm:kv_offload_total_time_total",), labels=("transfer_type",)
+        ),
+        *_offload("load", "CPU_to_GPU"),
+        *_offload("store", "GPU_to_CPU"),
         EngineField(target=Family.RESPONSES, names=("http_requests_total",), labels=("status",), where=_serves),
         EngineField(target=Stage.TIME_TO_FIRST_TOKEN, names=("vllm:time_to_first_token_seconds",)),
         # One observation per engine step and request: with speculation it is a step's time, not a token's.

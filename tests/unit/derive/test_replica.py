@@ -28,6 +28,7 @@ from tests.support.records import replace
 
 TTFT = Stage.TIME_TO_FIRST_TOKEN
 GEN = Quantity.GENERATION_TOKENS
+PROMPT = Quantity.PROMPT_TOKENS
 QUERIES = Quantity.PREFIX_CACHE_QUERIES
 HITS = Quantity.PREFIX_CACHE_HITS
 RUNNING, WAITING = Quantity.REQUESTS_RUNNING, Quantity.REQUESTS_WAITING
@@ -407,18 +408,18 @@ def test_ranks_are_compared_by_maximum_over_mean():
             "1": {RUNNING: 2, Quantity.REQUESTS_WAITING: 0, Quantity.KV_CACHE_USAGE: 0.3},
         },
     )
-    found = rank_imbalance(reading, {"0": 30.0, "1": 10.0})
+    found = rank_imbalance(reading, WindowFigures(seconds=60.0, rank_token_rates={"0": 30.0, "1": 10.0}))
     assert found == pytest.approx({"requests_running": 1.5, "kv_cache_usage": 1.5, "generation_token_rate": 1.5})
 
 
 def test_a_single_rank_is_compared_with_nobody():
-    assert rank_imbalance(page(0, {RUNNING: 6}), {"0": 5.0}) == {}
-    assert rank_imbalance(page(0, ranks={"0": {RUNNING: 6}, "1": {RUNNING: nan}}), {}) == {}
+    assert rank_imbalance(page(0, {RUNNING: 6}), WindowFigures(seconds=60.0, rank_token_rates={"0": 5.0})) == {}
+    assert rank_imbalance(page(0, ranks={"0": {RUNNING: 6}, "1": {RUNNING: nan}}), None) == {}
 
 
 def test_a_rank_that_says_nonsense_leaves_the_comparison_to_the_others():
     ranks = {"0": {RUNNING: 6}, "1": {RUNNING: nan}, "2": {RUNNING: 2}, "3": {RUNNING: -1}}
-    assert rank_imbalance(page(0, ranks=ranks), {}) == {"requests_running": 1.5}
+    assert rank_imbalance(page(0, ranks=ranks), None) == {"requests_running": 1.5}
 
 
 def replica(name, ranks, model="m", **windows):
@@ -431,6 +432,17 @@ def replica(name, ranks, model="m", **windows):
         last_read_at=0.0,
         windows={label: WindowFigures(seconds=60.0, **values) for label, values in windows.items()},
     )
+
+
+def test_a_rank_that_is_given_the_long_prompts_stands_out_where_all_run_as_many_requests():
+    def ranks(first, second):
+        return {"0": {RUNNING: 4, GEN: 60, PROMPT: first}, "1": {RUNNING: 4, GEN: 60, PROMPT: second}}
+
+    window = answers([page(0, ranks=ranks(0, 0)), page(60, ranks=ranks(9000, 3000))])["1m"]
+    assert window.rank_prompt_token_rates == {"0": 150.0, "1": 50.0}
+    found = rank_imbalance(page(60, ranks=ranks(9000, 3000)), window)
+    assert found["prompt_token_rate"] == pytest.approx(1.5)
+    assert found["requests_running"] == 1.0
 
 
 def test_replicas_of_one_model_are_compared_by_sums_over_their_ranks():
@@ -468,11 +480,11 @@ levels = st.one_of(st.just(0.0), st.floats(1e-9, 1e6))
 @given(st.lists(levels, min_size=2, max_size=8), st.randoms())
 def test_maximum_over_mean_lies_between_one_and_the_number_of_ranks(values, random):
     ranks = {str(i): {RUNNING: value} for i, value in enumerate(values)}
-    found = rank_imbalance(page(0, ranks=ranks), {}).get("requests_running")
+    found = rank_imbalance(page(0, ranks=ranks), None).get("requests_running")
     if sum(values) == 0:
         assert found is None
     else:
         assert 1 <= found <= len(values) * (1 + 1e-12)
         shuffled = list(ranks.values())
         random.shuffle(shuffled)
-        assert rank_imbalance(page(0, ranks=dict(zip("abcdefgh", shuffled))), {})["requests_running"] == found
+        assert rank_imbalance(page(0, ranks=dict(zip("abcdefgh", shuffled))), None)["requests_running"] == found

@@ -45,6 +45,8 @@ def test_a_page_of_0_32_gives_every_stage_and_quantity_of_its_only_rank():
         Quantity.PREEMPTIONS: 0.0,
         Quantity.PREFIX_CACHE_QUERIES: 243226.0,
         Quantity.PREFIX_CACHE_HITS: 80288.0,
+        Quantity.EXTERNAL_CACHE_QUERIES: 0.0,
+        Quantity.EXTERNAL_CACHE_HITS: 0.0,
     }
     assert set(reading.histograms) == set(Stage) - {Stage.INFERENCE, Stage.BATCH_PREFILL, Stage.BATCH_DECODE}
     assert reading.finished["0"] == {"success": 1897.0, "cancelled": 0.0, "error": 0.0}

@@ -1,0 +1,194 @@
+"""Speculative decoding, tiers of the KV cache, queues and adapters: the full set, of engines that report them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exporter.catalog.engine_figures import figure
+from exporter.catalog.engines import quantity_by_rank
+from exporter.catalog.spec import REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.model import Detail, Quantity, Snapshot
+
+
+def _detail(noun: str, kind: MetricKind, detail: Detail, label: str, help_: str, *, unit: Unit = Unit.NONE) -> Metric:
+    """Declare what an engine reports by a word of its own."""
+
+    def read(snapshot: Snapshot) -> Iterator[Sample]:
+        for replica in snapshot.replicas:
+            if replica.reading is not None:
+                for rank, words in replica.reading.details.get(detail, {}).items():
+                    for word, value in words.items():
+                        yield (*replica.labels, rank, word), value
+
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=kind,
+        unit=unit,
+        labels=("rank", label),
+        help=help_,
+        series=SeriesSet.FULL,
+        read=read,
+    )
+
+
+def _by_rank(noun: str, kind: MetricKind, read: ReadSamples, help_: str, unit: Unit = Unit.NONE) -> Metric:
+    return Metric(
+        subject=REPLICA,
+        noun=noun,
+        kind=kind,
+        unit=unit,
+        labels=("rank",),
+        help=help_,
+        series=SeriesSet.FULL,
+        read=read,
+    )
+
+
+def _counter(noun: str, quantity: Quantity, help_: str) -> Metric:
+    return _by_rank(noun, MetricKind.COUNTER, quantity_by_rank(quantity), help_)
+
+
+def _accepted_now(snapshot: Snapshot) -> Iterator[Sample]:
+    """Yield nothing of an engine that writes 0 while it speculates nothing."""
+    for labels, length in quantity_by_rank(Quantity.SPEC_ACCEPTED_LENGTH_NOW)(snapshot):
+        if length > 0:
+            yield labels, length
+
+
+def _host_usage(snapshot: Snapshot) -> Iterator[Sample]:
+    for replica in snapshot.replicas:
+        if replica.reading is not None:
+            for rank, numbers in replica.reading.ranks.items():
+                capacity = numbers.get(Quantity.HOST_CACHE_CAPACITY, 0.0)
+                if Quantity.HOST_CACHE_USED in numbers and capacity > 0:
+                    yield (*replica.labels, rank), numbers[Quantity.HOST_CACHE_USED] / capacity
+
+
+SPECULATION = (
+    _counter("spec_decode_drafts", Quantity.SPEC_DRAFTS, "Drafts of speculative decoding that were verified."),
+    _counter("spec_decode_draft_tokens", Quantity.SPEC_DRAFT_TOKENS, "Tokens that were drafted."),
+    _counter("spec_decode_accepted_tokens", Quantity.SPEC_ACCEPTED_TOKENS, "Drafted tokens that were accepted."),
+    _detail(
+        "spec_decode_accepted_tokens_by_position",
+        MetricKind.COUNTER,
+        Detail.SPEC_POSITIONS,
+        "position",
+        "Drafted tokens that were accepted, by their position in the draft.",
+    ),
+    figure(
+        "spec_decode_acceptance",
+        lambda figures: figures.spec_acceptance_ratio,
+        "Accepted over drafted tokens during the window; absent without drafts.",
+        Unit.RATIO,
+        SeriesSet.FULL,
+    ),
+    figure(
+        "spec_decode_accepted_length",
+        lambda figures: figures.spec_accepted_length,
+        "Tokens accepted of a draft during the window, on average; each step yields one more.",
+        Unit.TOKENS,
+        SeriesSet.FULL,
+    ),
+    _by_rank(
+        "spec_decode_reported_accepted_length",
+        MetricKind.GAUGE,
+        _accepted_now,
+        "Tokens that a step yields, as the engine averages them; of engines that count no drafts.",
+        Unit.TOKENS,
+    ),
+)
+
+TIERS = (
+    _counter(
+        "external_cache_queries",
+        Quantity.EXTERNAL_CACHE_QUERIES,
+        "Tokens looked up in a KV cache outside of the engine, through its KV connector.",
+    ),
+    _counter("external_cache_hits", Quantity.EXTERNAL_CACHE_HITS, "Tokens found there."),
+    figure(
+        "external_cache_hit",
+        lambda figures: figures.external_hit_ratio,
+        "Hits over queries of a KV cache outside of the engine during the window; absent without queries.",
+        Unit.RATIO,
+        SeriesSet.FULL,
+    ),
+    _detail(
+        "prompt_tokens_by_source",
+        MetricKind.COUNTER,
+        Detail.PROMPT_SOURCES,
+        "source",
+        "Prompt tokens by where they came from, in the engine's words: computed, found in a cache, transferred.",
+    ),
+    _detail(
+        "cached_tokens_by_source",
+        MetricKind.COUNTER,
+        Detail.CACHED_SOURCES,
+        "source",
+        "Prompt tokens found in a tier of the KV cache, in the engine's words: device, host, disk.",
+    ),
+    _detail(
+        "kv_offload",
+        MetricKind.COUNTER,
+        Detail.OFFLOAD_BYTES,
+        "direction",
+        "Bytes of the KV cache moved between the GPU and host memory.",
+        unit=Unit.BYTES,
+    ),
+    _detail(
+        "kv_offload_duration",
+        MetricKind.COUNTER,
+        Detail.OFFLOAD_SECONDS,
+        "direction",
+        "Time spent moving the KV cache between the GPU and host memory.",
+        unit=Unit.SECONDS,
+    ),
+    _by_rank(
+        "kv_host_cache_usage",
+        MetricKind.GAUGE,
+        _host_usage,
+        "Usage of the KV cache's tier in host memory.",
+        Unit.RATIO,
+    ),
+)
+
+SCHEDULER = (
+    _detail(
+        "requests_waiting_by_reason",
+        MetricKind.GAUGE,
+        Detail.WAITING_REASONS,
+        "reason",
+        "Waiting requests by the engine's reason: capacity, or deferred, such as until a KV cache has arrived.",
+    ),
+    _detail(
+        "scheduler_queue_requests",
+        MetricKind.GAUGE,
+        Detail.SCHEDULER_QUEUES,
+        "queue",
+        "Requests in the queues of disaggregation (prefill_bootstrap, prefill_inflight, decode_prealloc, "
+        "decode_transfer) and of grammars.",
+    ),
+    _detail(
+        "kv_transfer_failures",
+        MetricKind.COUNTER,
+        Detail.TRANSFER_FAILURES,
+        "kind",
+        "Transfers of KV caches between prefill and decode that failed, were not confirmed, or expired unfetched.",
+    ),
+    _detail(
+        "lora_slots",
+        MetricKind.GAUGE,
+        Detail.LORA_SLOTS,
+        "state",
+        "Slots for LoRA adapters in GPU memory: used and total.",
+    ),
+    _detail(
+        "engine_sleep_state",
+        MetricKind.GAUGE,
+        Detail.SLEEP_STATES,
+        "state",
+        "1 for the state that the engine is in: awake, or asleep with its weights offloaded or discarded.",
+    ),
+)
+
+ENGINE_DEPTH = (*SPECULATION, *TIERS, *SCHEDULER)
