@@ -15,7 +15,7 @@ STEPS = (
     ("beside other exporters", ["tests.bench.peers"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
-    ("hostile pages", ["tests.bench.hostile", "--seconds", "15"]),
+    ("hostile pages", ["tests.bench.malicious", "--seconds", "15"]),
     ("soak", ["tests.bench.soak", "--polls", "50000"]),
     ("straggler accuracy", ["tests.bench.straggler_matrix", "--cycles", "100"]),
     ("a quiet day", ["tests.bench.soak_day"]),

@@ -1,6 +1,6 @@
-"""The daemon for the tests of the fault matrix, twice: as a process, and as a rig without threads and sockets.
+"""The daemon for the tests of the fault matrix, twice: as a process, and as a harness without threads and sockets.
 
-``Program`` is the daemon as its user runs it, with simulated cards where a plan for them is given.  ``Rig`` takes pages
+``Program`` is the daemon as its user runs it, with simulated cards where a plan for them is given.  ``Harness`` takes pages
 from functions, its clock is the test's, and the page comes out.
 """
 
@@ -227,7 +227,7 @@ class Scripted:
         pass
 
 
-class Rig:
+class Harness:
     """The daemon with engines that are functions; ``turn`` is one second of its life."""
 
     def __init__(
@@ -243,7 +243,7 @@ class Rig:
             f"listen: 127.0.0.1:0\ngpu: {{enabled: false}}\nseries: {series}\nwindows: [1m]\nquantiles: [0.5, 0.99]\n"
         )
         rows = [f"  - {{name: {name}, kind: {kind}, url: 'http://127.0.0.1:9/{name}'}}\n" for name in engines]
-        settings = parse(text + "engines:\n" + "".join(rows), "rig", {})
+        settings = parse(text + "engines:\n" + "".join(rows), "harness", {})
         self.clock = clock or Clock()
         unix_now = unix_now or (lambda: 1.7e9 + self.clock.now)
         self.app = exporter.runtime.app.App(settings, clock=self.clock, unix_now=unix_now)

@@ -1,6 +1,6 @@
 """Engines that live: pages whose counters grow, and servers that give them until they turn hostile or odd.
 
-Import this and ``Hostile`` serves them: ``living``, ``closing``, ``authorized``, ``turned``, ``explosion``, ``odd_…``.
+Import this and ``MaliciousServer`` serves them: ``living``, ``closing``, ``authorized``, ``turned``, ``explosion``, ``odd_…``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import tests.support.hostile_pages  # noqa: F401 - whose faults are served by name
-from tests.support.hostile import FAULTS, Peer, fault
+import tests.support.malicious_pages  # noqa: F401 - whose faults are served by name
+from tests.support.malicious_server import FAULTS, Peer, fault
 
 
 def living_page(

@@ -1,4 +1,4 @@
-"""Answers whose head or end is odd, served by ``hostile.Hostile``: interim answers, surplus, members, framing.
+"""Answers whose head or end is odd, served by ``malicious_server.MaliciousServer``: interim answers, surplus, members, framing.
 
 Import this to have them; a function or an entry each, its name is the path.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import gzip
 from functools import partial
 
-from tests.support.hostile import FAULTS, Peer, answer, fault, head, send
-from tests.support.hostile_pages import PAGE, bomb
+from tests.support.malicious_pages import PAGE, bomb
+from tests.support.malicious_server import FAULTS, Peer, answer, fault, head, send
 
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
 PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"

@@ -18,7 +18,7 @@ from exporter.http.client import resolver
 from exporter.runtime.app import App
 from tests.support.endpoint_probe import refused_port
 from tests.support.fault_matrix import OPENMETRICS, cards, configure, programs
-from tests.support.hostile import Hostile
+from tests.support.malicious_server import MaliciousServer
 from tests.support.page_figures import Figures, strictly
 from tests.support.waiting import until
 
@@ -36,7 +36,7 @@ STAMP = "shardwatch_source_last_success_timestamp_seconds"
 
 def test_e43_e44_one_hung_engine_disturbs_nobody_and_sixteen_leave_a_good_page(tmp_path):
     names = [f"e{number:02}" for number in range(16)]
-    with Hostile() as server, programs() as start:
+    with MaliciousServer() as server, programs() as start:
         pace = "interval: 500ms, timeout: 400ms"
         config = configure(tmp_path, [(name, server.url(f"turned/{name}/silent")) for name in names], pace=pace)
         program = start(config, cards(tmp_path))
@@ -115,7 +115,7 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
         exporter.runtime.poll.targets, "HttpClient", lambda target, *limits: client(target, *limits, resolver=shared)
     )
     monkeypatch.setattr("exporter.runtime.assignment.default_resolver", shared)
-    with Hostile() as server:
+    with MaliciousServer() as server:
         url = server.url
         app = no_cards_app(
             [
@@ -166,10 +166,10 @@ def test_e41_each_bad_certificate_has_its_reason_and_the_good_one_tells_when_it_
     }  # fmt: skip
     with ExitStack() as stack:
         servers = {
-            name: stack.enter_context(Hostile(tls=server_context(keys, name)))
+            name: stack.enter_context(MaliciousServer(tls=server_context(keys, name)))
             for name in ("good", "wrong-name", "expired", "of-a-stranger")
         }
-        plain = stack.enter_context(Hostile())
+        plain = stack.enter_context(MaliciousServer())
         mute = stack.enter_context(Raw(b"", drip=False))
         engines = [(name, server.url("living")) for name, server in servers.items()]
         engines += [("mute", mute.url), ("plain", plain.url("living").replace("http:", "https:"))]
@@ -201,7 +201,7 @@ def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_a
     """Somebody calls the engine on port 1 by the name that discovery would give to the one on port 2."""
     from exporter.model.process import ListeningEngine
 
-    with Hostile() as one, Hostile() as other:
+    with MaliciousServer() as one, MaliciousServer() as other:
         name = f"127.0.0.1:{other.port}"
         app = no_cards_app([(f"'{name}'", one.url("living"))])
         places = [("127.0.0.1", other.port), ("127.0.0.1", one.port), ("::1", other.port)]
@@ -225,5 +225,5 @@ def test_a_refused_port_is_asked_again_within_five_seconds_however_long_it_was_c
         program.wait_for(
             lambda page: sum(page.all("shardwatch_source_failures_total", source="engine:a", reason="refused")) >= 8
         )
-        with Hostile("127.0.0.1", port):
+        with MaliciousServer("127.0.0.1", port):
             program.wait_for(lambda page: page.all("llm_up") == [1.0], 5.5 + SLACK)

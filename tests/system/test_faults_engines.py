@@ -1,6 +1,6 @@
 """Rows E1 to E21, E31, E35, E40, E42 and E45 of the fault matrix: a whole daemon among engines that turn hostile.
 
-In ``siege`` one daemon polls every hostile engine at once, beside healthy ones and two cards.  All of them are healthy
+In ``fault_storm`` one daemon polls every hostile engine at once, beside healthy ones and two cards.  All of them are healthy
 at first, then all turn at the same moment, then all heal; what the tests look at was seen from outside meanwhile.
 """
 
@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.endpoint_probe import REFUSED, full_backlog
 from tests.support.fault_matrix import OPENMETRICS, Program, cards, configure, programs
-from tests.support.hostile import Hostile
-from tests.support.hostile_pages import bomb
 from tests.support.living_engines import ODD_PAGES
+from tests.support.malicious_pages import bomb
+from tests.support.malicious_server import MaliciousServer
 from tests.support.page_figures import HEALTH, Figures, promtool_is_content, strictly
 from tests.support.waiting import CEILING
 
@@ -81,11 +81,11 @@ def name_of(fault: str) -> str:
     return fault.replace("_", "-")
 
 
-HOSTILE = {f"engine:{name_of(fault)}" for _, fault in CASES} | {"engine:token", "engine:hole"}
+MALICIOUS = {f"engine:{name_of(fault)}" for _, fault in CASES} | {"engine:token", "engine:hole"}
 
 
 @dataclass
-class Siege:
+class FaultStorm:
     """What was seen.  Times: Unix for pages, MiB for memory."""
 
     before: Figures
@@ -127,12 +127,12 @@ def but_late(page: Figures, name: str) -> dict[str, float]:
     return {reason: count for reason, count in failures(page, name).items() if reason != "timeout"}
 
 
-def besiege(folder, stack: ExitStack) -> Siege:
-    server = stack.enter_context(Hostile())
-    elsewhere = stack.enter_context(Hostile())
-    same_port = stack.enter_context(Hostile("127.0.0.2", server.port))
+def run_fault_storm(folder, stack: ExitStack) -> FaultStorm:
+    server = stack.enter_context(MaliciousServer())
+    elsewhere = stack.enter_context(MaliciousServer())
+    same_port = stack.enter_context(MaliciousServer("127.0.0.2", server.port))
     first_life = stack.enter_context(ExitStack())
-    mortal = first_life.enter_context(Hostile())
+    mortal = first_life.enter_context(MaliciousServer())
     hole = stack.enter_context(full_backlog())
     start = stack.enter_context(programs())
     bomb()
@@ -158,37 +158,37 @@ def besiege(folder, stack: ExitStack) -> Siege:
     program = start(config, cards(folder, cards=CARDS), NO_PROXY="", no_proxy="", HOME=str(folder), **environ)
 
     everybody = len(engines) - 1 + 1  # all but the hole, and the driver
-    siege = Siege(before=program.wait_for(lambda page: len(up(page)) == everybody))
+    fault_storm = FaultStorm(before=program.wait_for(lambda page: len(up(page)) == everybody))
     time.sleep(1.5)
-    siege.base = (program.threads, program.resident)
-    siege.before = program.page()
+    fault_storm.base = (program.threads, program.resident)
+    fault_storm.before = program.page()
     logged = len(program.log)
 
     server.state["turned"] = 1
     (folder / "token").unlink()
     first_life.close()
-    siege.turned_at = time.time()
-    _watch(program, siege)
-    siege.log_during = len(program.log) - logged
+    fault_storm.turned_at = time.time()
+    _watch(program, fault_storm)
+    fault_storm.log_during = len(program.log) - logged
 
     server.state["turned"] = 0
     (folder / "token").write_text("second, longer\n".replace(", ", "-"))
     (folder / "token").chmod(0o600)
-    stack.enter_context(Hostile("127.0.0.1", mortal.port))
+    stack.enter_context(MaliciousServer("127.0.0.1", mortal.port))
     begun = time.monotonic()
-    siege.after = program.wait_for(lambda page: len(up(page)) == everybody)
-    siege.healed = time.monotonic() - begun
+    fault_storm.after = program.wait_for(lambda page: len(up(page)) == everybody)
+    fault_storm.healed = time.monotonic() - begun
 
     server.state["turned"] = 1
     time.sleep(1.0)
-    siege.left = program.end()
-    siege.log = program.text()
-    siege.heads = list(server.requests)
-    siege.leaked = elsewhere.connections + same_port.connections
-    return siege
+    fault_storm.left = program.end()
+    fault_storm.log = program.text()
+    fault_storm.heads = list(server.requests)
+    fault_storm.leaked = elsewhere.connections + same_port.connections
+    return fault_storm
 
 
-def _watch(program: Program, siege: Siege) -> None:
+def _watch(program: Program, fault_storm: FaultStorm) -> None:
     """Look until everything hostile has been down for some seconds and each has shown its own reason."""
     end = time.monotonic() + CEILING
     down_since = None
@@ -196,160 +196,163 @@ def _watch(program: Program, siege: Siege) -> None:
     while time.monotonic() < end:
         begun = time.monotonic()
         page = program.page()
-        siege.during.append(page)
-        if down_since is None and not up(page) & HOSTILE:
-            down_since, siege.withdrawn_at = begun, page.at
+        fault_storm.during.append(page)
+        if down_since is None and not up(page) & MALICIOUS:
+            down_since, fault_storm.withdrawn_at = begun, page.at
         if down_since is not None:
             without_reason = {name: why for name, why in without_reason.items() if page.reason(name) != why}
             if not without_reason and begun > down_since + LOOKED_AFTERWARDS:
                 return
-        siege.slowest = max(siege.slowest, time.monotonic() - begun)
-        siege.threads.append(program.threads)
-        siege.resident.append(program.resident)
-        siege.healthy.append(program.get("/-/healthy"))
-        if len(siege.during) % 8 == 0:
+        fault_storm.slowest = max(fault_storm.slowest, time.monotonic() - begun)
+        fault_storm.threads.append(program.threads)
+        fault_storm.resident.append(program.resident)
+        fault_storm.healthy.append(program.get("/-/healthy"))
+        if len(fault_storm.during) % 8 == 0:
             status, text = program.get(accept=OPENMETRICS)
             assert status == 200
-            siege.openmetrics.append(text)
+            fault_storm.openmetrics.append(text)
         time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
-def siege(tmp_path_factory) -> Siege:
+def fault_storm(tmp_path_factory) -> FaultStorm:
     with ExitStack() as stack:
-        return besiege(tmp_path_factory.mktemp("siege"), stack)
+        return run_fault_storm(tmp_path_factory.mktemp("fault_storm"), stack)
 
 
 @pytest.mark.parametrize(("row", "fault"), CASES, ids=[f"{row}-{fault}" for row, fault in CASES])
-def test_a_fault_withdraws_the_replica_with_its_reason_and_heals(siege, row, fault):
+def test_a_fault_withdraws_the_replica_with_its_reason_and_heals(fault_storm, row, fault):
     name = name_of(fault)
-    late = siege.late
+    late = fault_storm.late
     assert len(late) > 5
     for page in late:
         assert page.one("llm_up", replica=name) == 0.0
         assert page.families_of(name) <= HEALTH
-        assert page.one(STAMP, source=f"engine:{name}") <= siege.turned_at + 1.0
+        assert page.one(STAMP, source=f"engine:{name}") <= fault_storm.turned_at + 1.0
     reasons = {page.reason(name) for page in late}
     # The large ones may have to wait for one another, and then it is their deadline that ends them.
     assert reasons <= {reason_of(fault), "timeout"}
     assert reason_of(fault) in reasons
     failures = late[-1].all("shardwatch_source_failures_total", source=f"engine:{name}", reason=reason_of(fault))
     assert failures and failures[0] >= 1.0
-    assert siege.before.one("llm_up", replica=name) == siege.after.one("llm_up", replica=name) == 1.0
-    assert siege.after.one(STAMP, source=f"engine:{name}") > late[-1].one(STAMP, source=f"engine:{name}")
+    assert fault_storm.before.one("llm_up", replica=name) == fault_storm.after.one("llm_up", replica=name) == 1.0
+    assert fault_storm.after.one(STAMP, source=f"engine:{name}") > late[-1].one(STAMP, source=f"engine:{name}")
 
 
 @pytest.mark.parametrize("odd", ODD_PAGES, ids=[f"{row}-{odd}" for odd, (row, _, _) in ODD_PAGES.items()])
-def test_an_odd_page_is_used_as_far_as_it_goes_and_the_rest_is_counted(siege, odd):
+def test_an_odd_page_is_used_as_far_as_it_goes_and_the_rest_is_counted(fault_storm, odd):
     name, reason = name_of(odd), ODD_PAGES[odd][2]
-    late = siege.late
+    late = fault_storm.late
     assert all(page.one("llm_up", replica=name) == 1.0 for page in late)
     tokens = [page.one("llm_generation_tokens_total", replica=name) for page in late]
     assert tokens == sorted(tokens) and len(set(tokens)) >= 3
     counted = late[-1].labels("shardwatch_source_oddities_total", "reason", source=f"engine:{name}")
     assert counted == ({reason} if reason else set())
-    assert siege.before.all("shardwatch_source_oddities_total", source=f"engine:{name}") == []
+    assert fault_storm.before.all("shardwatch_source_oddities_total", source=f"engine:{name}") == []
 
 
-def test_e2_a_black_hole_never_comes_up_and_ends_at_its_deadline(siege):
-    for page in [siege.before, *siege.during, siege.after]:
+def test_e2_a_black_hole_never_comes_up_and_ends_at_its_deadline(fault_storm):
+    for page in [fault_storm.before, *fault_storm.during, fault_storm.after]:
         assert page.one("llm_up", replica="hole") == 0.0
         assert page.reason("hole") == "timeout"
         assert page.all(STAMP, source="engine:hole") == []
     attempts = [
-        page.one("shardwatch_source_failures_total", source="engine:hole", reason="timeout") for page in siege.during
+        page.one("shardwatch_source_failures_total", source="engine:hole", reason="timeout")
+        for page in fault_storm.during
     ]
     assert attempts[-1] > attempts[0]  # none of them waits for ever
 
 
-def test_all_that_turned_hostile_is_down_after_one_interval_and_one_deadline(siege):
-    assert siege.withdrawn_at - siege.turned_at < WITHDRAWN + SLACK
-    assert all(not up(page) & HOSTILE for page in siege.late)
+def test_all_that_turned_hostile_is_down_after_one_interval_and_one_deadline(fault_storm):
+    assert fault_storm.withdrawn_at - fault_storm.turned_at < WITHDRAWN + SLACK
+    assert all(not up(page) & MALICIOUS for page in fault_storm.late)
 
 
-def test_healthy_engines_and_cards_go_on_beside_all_hostile_ones(siege):
+def test_healthy_engines_and_cards_go_on_beside_all_hostile_ones(fault_storm):
     sources = [f"engine:{name}" for name in [*HEALTHY, "closing"]]
-    for page in siege.during:
+    for page in fault_storm.during:
         for source in sources:
             assert page.at - page.one(STAMP, source=source) < 1.0 + SLACK, source
         assert page.all("gpu_up") == [1.0, 1.0]
         assert max(page.all("gpu_data_age_seconds")) < 1.0 + SLACK
         assert len(page.all("gpu_power_watts")) == 2
     for name in HEALTHY:
-        tokens = [page.one("llm_generation_tokens_total", replica=name) for page in siege.during]
+        tokens = [page.one("llm_generation_tokens_total", replica=name) for page in fault_storm.during]
         assert tokens == sorted(tokens)
         assert len(set(tokens)) >= 6
-        read = [page.one(STAMP, source=f"engine:{name}") for page in siege.during]
+        read = [page.one(STAMP, source=f"engine:{name}") for page in fault_storm.during]
         assert (tokens[-1] - tokens[0]) / (read[-1] - read[0]) == pytest.approx(
             1000.0, abs=1000.0 * TIMEOUT / (read[-1] - read[0])
         )
-        assert but_late(siege.during[-1], name) == but_late(siege.before, name)
+        assert but_late(fault_storm.during[-1], name) == but_late(fault_storm.before, name)
 
 
-def test_the_page_is_valid_at_every_moment_of_the_siege(siege, promtool):
+def test_the_page_is_valid_at_every_moment_of_the_fault_storm(fault_storm, promtool):
     """``Figures`` has already refused repeated series and numbers that are not finite, on every page."""
-    assert len(siege.during) > 15 and len(siege.openmetrics) >= 2
-    for page, openmetrics in zip(siege.during[::8], siege.openmetrics, strict=False):
+    assert len(fault_storm.during) > 15 and len(fault_storm.openmetrics) >= 2
+    for page, openmetrics in zip(fault_storm.during[::8], fault_storm.openmetrics, strict=False):
         strictly(page.text, openmetrics)
-    promtool_is_content(promtool, siege.during[-1].text)
-    assert all(page.one("shardwatch_dropped_series") == 0.0 for page in siege.during)
-    assert siege.slowest < 2.0 + SLACK
+    promtool_is_content(promtool, fault_storm.during[-1].text)
+    assert all(page.one("shardwatch_dropped_series") == 0.0 for page in fault_storm.during)
+    assert fault_storm.slowest < 2.0 + SLACK
 
 
-def test_threads_and_memory_stay_bounded_and_liveness_true_under_siege(siege):
-    threads, resident = siege.base
-    assert max(siege.threads) <= threads + 2
-    assert max(siege.resident) - resident <= 24.0
-    assert {status for status, _ in siege.healthy} == {200}
+def test_threads_and_memory_stay_bounded_and_liveness_true_under_the_fault_storm(fault_storm):
+    threads, resident = fault_storm.base
+    assert max(fault_storm.threads) <= threads + 2
+    assert max(fault_storm.resident) - resident <= 24.0
+    assert {status for status, _ in fault_storm.healthy} == {200}
 
 
-def test_e17_nothing_ever_goes_to_another_place(siege):
-    assert siege.leaked == 0
-    assert any(path == "turned" and b"redirect_host" in head for path, head in siege.heads)
+def test_e17_nothing_ever_goes_to_another_place(fault_storm):
+    assert fault_storm.leaked == 0
+    assert any(path == "turned" and b"redirect_host" in head for path, head in fault_storm.heads)
 
 
-def test_e31_fifty_thousand_new_series_do_not_change_the_number_of_ours(siege):
-    counts = {len(page.rows) for page in siege.late}
+def test_e31_fifty_thousand_new_series_do_not_change_the_number_of_ours(fault_storm):
+    counts = {len(page.rows) for page in fault_storm.late}
     assert max(counts) - min(counts) <= 40  # reasons that are counted for the first time
-    assert max(counts) < len(siege.before.rows)
+    assert max(counts) < len(fault_storm.before.rows)
 
 
-def test_e35_a_siege_is_logged_by_transitions_and_not_by_polls(siege):
+def test_e35_a_fault_storm_is_logged_by_transitions_and_not_by_polls(fault_storm):
     """Each engine may say once that it is down; what flaps on every poll says three things, then one a minute."""
-    assert siege.log_during <= len(CASES) + 10
-    assert len(re.findall(r"source=engine:flap ", siege.log)) <= 5
-    assert "Traceback" not in siege.log
+    assert fault_storm.log_during <= len(CASES) + 10
+    assert len(re.findall(r"source=engine:flap ", fault_storm.log)) <= 5
+    assert "Traceback" not in fault_storm.log
 
 
-def test_e40_proxies_and_netrc_of_the_environment_are_not_used(siege):
-    assert siege.leaked == 0  # the proxy would have been that other place
-    assert not any(b"Basic " in head for _, head in siege.heads)
+def test_e40_proxies_and_netrc_of_the_environment_are_not_used(fault_storm):
+    assert fault_storm.leaked == 0  # the proxy would have been that other place
+    assert not any(b"Basic " in head for _, head in fault_storm.heads)
 
 
-def test_e42_a_token_that_vanished_is_credentials_and_a_rotated_one_is_used(siege):
-    late = siege.late
+def test_e42_a_token_that_vanished_is_credentials_and_a_rotated_one_is_used(fault_storm):
+    late = fault_storm.late
     assert {page.reason("token") for page in late} == {"credentials"}
-    assert siege.after.one("llm_up", replica="token") == 1.0
-    sent = re.findall(rb"Authorization: Bearer (\S+)", b"".join(head for _, head in siege.heads))
+    assert fault_storm.after.one("llm_up", replica="token") == 1.0
+    sent = re.findall(rb"Authorization: Bearer (\S+)", b"".join(head for _, head in fault_storm.heads))
     assert set(sent) == {b"first", b"second-longer"}
     assert sent == sorted(sent)
-    assert not any(b"Authorization" in head for path, head in siege.heads if path not in ("authorized", "version"))
+    assert not any(
+        b"Authorization" in head for path, head in fault_storm.heads if path not in ("authorized", "version")
+    )
 
 
-def test_e45_an_engine_that_closes_after_each_answer_fails_never(siege):
+def test_e45_an_engine_that_closes_after_each_answer_fails_never(fault_storm):
     for fault in CLOSING:
         name = name_of(fault)
-        for page in [siege.before, *siege.during, siege.after]:
+        for page in [fault_storm.before, *fault_storm.during, fault_storm.after]:
             assert page.one("llm_up", replica=name) == 1.0 or page.reason(name) == "timeout"
             assert but_late(page, name) == {}
-        assert siege.after.one("llm_up", replica=name) == 1.0
+        assert fault_storm.after.one("llm_up", replica=name) == 1.0
 
 
-def test_p1_sigterm_amid_the_siege_ends_it_with_zero_within_two_seconds(siege):
-    code, seconds = siege.left
+def test_p1_sigterm_amid_the_fault_storm_ends_it_with_zero_within_two_seconds(fault_storm):
+    code, seconds = fault_storm.left
     assert code == 0
     assert seconds < 2.0 + SLACK
 
 
-def test_a_healed_engine_is_read_again_within_the_longest_back_off(siege):
-    assert siege.healed < 30.0 * 1.1 + 1.0 + SLACK
+def test_a_healed_engine_is_read_again_within_the_longest_back_off(fault_storm):
+    assert fault_storm.healed < 30.0 * 1.1 + 1.0 + SLACK

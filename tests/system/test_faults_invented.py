@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from exporter.render.exposition import MAX_SERIES
 from tests.support.examples import examples, scaled
-from tests.support.fault_matrix import Rig
+from tests.support.fault_matrix import Harness
+from tests.support.harness_engines import CAPTURES, Engine
 from tests.support.page_figures import Figures, promtool_is_content, strictly
-from tests.support.rig_engines import CAPTURES, Engine
 
 POOL = [path.read_bytes() for path in CAPTURES]
 LINES = [line for page in POOL for line in page.split(b"\n") if line]
@@ -122,14 +122,14 @@ def neither_duplicates_nor_nan(text):
 def test_p20_our_page_parses_strictly_whatever_thousands_of_pages_of_engines_say(kind, promtool):
     """Twenty engines at a time, so that they could also disturb each other; a good one is among them."""
     seed = 20261121
-    rig = Rig({**{f"e{i}": Fuzzed(seed + i) for i in range(20)}, "good": Engine()}, kind=kind, series="full")
+    harness = Harness({**{f"e{i}": Fuzzed(seed + i) for i in range(20)}, "good": Engine()}, kind=kind, series="full")
     turns = scaled(250)
     for turn in range(turns):
-        rig.turn()
+        harness.turn()
         if turn % 5 == 0:
-            page = rig.bytes().decode("utf-8")
+            page = harness.bytes().decode("utf-8")
             neither_duplicates_nor_nan(page)
-            strictly(page, rig.bytes(openmetrics=True).decode("utf-8"))
+            strictly(page, harness.bytes(openmetrics=True).decode("utf-8"))
             assert f'replica="good",engine="vllm",model="m",rank="0"}} {1000.0 * (turn + 1)}' in page
         if turn in (0, turns - 1):
             promtool_is_content(promtool, page)
@@ -165,9 +165,9 @@ def test_p20_any_labels_and_numbers_in_any_order_of_pages_give_a_page_that_parse
         ).encode("utf-8", "surrogatepass")
         for page in pages
     )
-    rig = Rig({"a": lambda: next(bodies), "good": Engine()}, series="full")
+    harness = Harness({"a": lambda: next(bodies), "good": Engine()}, series="full")
     for _ in pages:
-        rig.turn()
-        page = rig.bytes().decode("utf-8")
+        harness.turn()
+        page = harness.bytes().decode("utf-8")
         neither_duplicates_nor_nan(page)
-        strictly(page, rig.bytes(openmetrics=True).decode("utf-8"))
+        strictly(page, harness.bytes(openmetrics=True).decode("utf-8"))

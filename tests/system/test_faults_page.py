@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fault_matrix import Rig
+from tests.support.fault_matrix import Harness
+from tests.support.harness_engines import Engine, appended, beside_a_healthy_one, odd, tokens
 from tests.support.page_figures import HEALTH
-from tests.support.rig_engines import Engine, appended, beside_a_healthy_one, odd, tokens
 
 LABELS = 'engine="0",model_name="m"'
 
@@ -193,12 +193,12 @@ def test_e34_openmetrics_with_exemplars_is_read_for_its_values():
 )
 def test_e20_what_is_no_metrics_page_is_known_by_its_content(content, kind):
     engine = Engine()
-    rig = Rig({"bad": engine, "good": Engine()}, kind=kind)
-    rig.turn()
-    before = rig.page()
+    harness = Harness({"bad": engine, "good": Engine()}, kind=kind)
+    harness.turn()
+    before = harness.page()
     engine.change = lambda _: content
-    rig.turn()
-    page = rig.checked()
+    harness.turn()
+    page = harness.checked()
     assert page.reason("bad") == "not_metrics"
     assert page.families_of("bad") <= HEALTH
     stamp = "shardwatch_source_last_success_timestamp_seconds"

@@ -23,7 +23,7 @@ import tests.support.living_engines  # noqa: F401 - whose faults are served by n
 from exporter.config.settings import parse
 from exporter.runtime.app import App, Driver
 from tests.support.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs
-from tests.support.hostile import Hostile, Peer, fault
+from tests.support.malicious_server import MaliciousServer, Peer, fault
 from tests.support.page_figures import HEALTH, Figures, strictly
 from tests.support.waiting import until
 
@@ -38,8 +38,8 @@ def start() -> Iterator[Callable[..., Program]]:
 
 
 @pytest.fixture
-def server() -> Iterator[Hostile]:
-    with Hostile() as running:
+def server() -> Iterator[MaliciousServer]:
+    with MaliciousServer() as running:
         yield running
 
 
@@ -145,7 +145,7 @@ def test_p2_a_killed_daemon_takes_its_worker_along_and_a_new_one_binds_at_once(s
 @fault
 def timed(peer: Peer) -> None:
     """A living engine that remembers when it was asked."""
-    from tests.support.hostile import FAULTS
+    from tests.support.malicious_server import FAULTS
 
     peer.server.state[f"asked {time.monotonic():.6f}"] = 1
     FAULTS["living"](peer)
@@ -209,7 +209,7 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
 @pytest.mark.slow
 def test_p11_standard_error_that_nobody_reads_stops_nothing(start, tmp_path):
     names = [f"e{number}" for number in range(40)]
-    with Hostile() as server:
+    with MaliciousServer() as server:
         config = configure(tmp_path, [(name, server.url(f"living/{name}")) for name in names])
         program = start(config, cards(tmp_path))
         program.wait_for(lambda page: page.all("llm_up") == [1.0] * 40 and page.all("gpu_up") == [1.0, 1.0])

@@ -14,7 +14,7 @@ import pytest
 
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from tests.support.fault_matrix import Program, bare_environment, cards, configure, programs
-from tests.support.hostile import Hostile
+from tests.support.malicious_server import MaliciousServer
 from tests.support.waiting import until
 
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
@@ -28,8 +28,8 @@ def start() -> Iterator[Callable[..., Program]]:
 
 
 @pytest.fixture
-def server() -> Iterator[Hostile]:
-    with Hostile() as running:
+def server() -> Iterator[MaliciousServer]:
+    with MaliciousServer() as running:
         yield running
 
 

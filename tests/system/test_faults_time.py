@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from tests.support.builders import Clock
-from tests.support.fault_matrix import ROOT, Rig, bare_environment
+from tests.support.fault_matrix import ROOT, Harness, bare_environment
+from tests.support.harness_engines import Engine, tokens
 from tests.support.living_engines import living_page
 from tests.support.page_figures import HEALTH
-from tests.support.rig_engines import Engine, tokens
 
 # ---------------------------------------------------------------------- E31: cardinality
 
@@ -20,7 +20,7 @@ from tests.support.rig_engines import Engine, tokens
 EXPLOSION = """
 import os
 import sys
-from tests.support.fault_matrix import Rig, resident_of
+from tests.support.fault_matrix import Harness, resident_of
 from tests.support.living_engines import living_page
 name, series, polls = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3])
 template = b"".join(b'%s{engine="0",model_name="m",a="@@@@",b="%d"} 1\\n' % (name, i) for i in range(series))
@@ -29,11 +29,11 @@ def bad():
     global count
     count += 1
     return living_page(count) + template.replace(b"@@@@", b"%d" % count)
-rig = Rig({"bad": bad, "good": lambda: living_page(count)})
+harness = Harness({"bad": bad, "good": lambda: living_page(count)})
 for number in range(polls):
-    rig.turn(publish=number % 10 == 0)
+    harness.turn(publish=number % 10 == 0)
     if number in (polls // 5, polls - 1):
-        page = rig.page()
+        page = harness.page()
         print(resident_of(os.getpid()), len(page.rows), page.one("llm_up", replica="bad"),
               page.reason("bad") or "-", page.one("llm_generation_tokens_total", replica="good"))
 """
@@ -74,18 +74,18 @@ def test_e35_a_flapping_engine_fills_windows_with_its_good_pages_only():
         page = engine()
         return page if engine.seconds % 2 else None
 
-    rig = Rig({"bad": flapping, "good": Engine()})
+    harness = Harness({"bad": flapping, "good": Engine()})
     rates, ups = [], []
     for _ in range(20):
-        rig.turn()
-        page = rig.page()
+        harness.turn()
+        page = harness.page()
         ups.append(page.one("llm_up", replica="bad"))
         rates += page.all("llm_generation_token_rate", replica="bad")
         if not ups[-1]:
             assert page.families_of("bad") <= HEALTH
     assert ups == [1.0, 0.0] * 10
     assert rates == [pytest.approx(1000.0)] * 9
-    assert rig.checked().one("shardwatch_source_failures_total", source="engine:bad", reason="refused") == 10.0
+    assert harness.checked().one("shardwatch_source_failures_total", source="engine:bad", reason="refused") == 10.0
 
 
 def test_e36_an_engine_that_restarts_never_shows_a_negative_or_doubled_rate():
@@ -96,34 +96,34 @@ def test_e36_an_engine_that_restarts_never_shows_a_negative_or_doubled_rate():
             engine.seconds = 0
         return engine()
 
-    rig = Rig({"bad": restarting}, series="full")
+    harness = Harness({"bad": restarting}, series="full")
     rates = []
     for _ in range(40):
-        rig.turn()
-        rates += rig.page().all("llm_generation_token_rate", replica="bad")
+        harness.turn()
+        rates += harness.page().all("llm_generation_token_rate", replica="bad")
     assert len(rates) == 39
     assert all(0.0 <= rate <= 2000.0 for rate in rates)
     assert rates[-1] == pytest.approx(1000.0, rel=0.2)
-    assert rig.checked().one("llm_restarts_total", replica="bad") == 5.0
+    assert harness.checked().one("llm_restarts_total", replica="bad") == 5.0
 
 
 def test_e37_bucket_edges_that_change_start_the_window_of_their_stage_anew():
     engine = Engine()
-    rig = Rig({"bad": engine})
+    harness = Harness({"bad": engine})
     for _ in range(10):
-        rig.turn()
-    observed = rig.page().one("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m")
+        harness.turn()
+    observed = harness.page().one("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m")
     assert observed == 90.0
     engine.settings = {"edges": (0.5, 5.0)}
     engine.seconds = 0
-    rig.turn()
-    page = rig.checked()
+    harness.turn()
+    page = harness.checked()
     assert page.all("llm_latency_quantile_seconds", replica="bad", stage="time_to_first_token") == []
     edges = page.labels("llm_time_to_first_token_seconds_bucket", "le", replica="bad")
     assert edges == {"0.5", "5.0", "+Inf"}
     for _ in range(5):
-        rig.turn()
-    page = rig.checked()
+        harness.turn()
+    page = harness.checked()
     assert page.one("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m") == 50.0
     quantiles = page.all("llm_latency_quantile_seconds", replica="bad", stage="time_to_first_token")
     assert quantiles and all(0.0 <= number <= 5.0 for number in quantiles)
@@ -131,21 +131,21 @@ def test_e37_bucket_edges_that_change_start_the_window_of_their_stage_anew():
 
 def test_e38_what_an_upgrade_renames_away_is_absent_and_not_zero():
     engine = Engine()
-    rig = Rig({"bad": engine, "good": Engine()})
+    harness = Harness({"bad": engine, "good": Engine()})
     for _ in range(5):
-        rig.turn()
-    assert rig.page().one("llm_kv_cache_hit_ratio", replica="bad") == pytest.approx(0.6)
+        harness.turn()
+    assert harness.page().one("llm_kv_cache_hit_ratio", replica="bad") == pytest.approx(0.6)
     engine.change = lambda page: page.replace(b"prefix_cache", b"apc").replace(b'engine="0",', b"")
-    rig.turn()
-    page = rig.checked()
+    harness.turn()
+    page = harness.checked()
     for gone in ("llm_prefix_cache_queries_total", "llm_prefix_cache_hits_total", "llm_kv_cache_hit_ratio"):
         assert page.all(gone, replica="bad") == []
         assert page.all(gone, replica="good") != []
     assert tokens(page) == [6000.0]
     assert page.labels("llm_requests_running", "rank", replica="bad") == {""}
     engine.change = lambda page: page.replace(b"vllm:", b"vllm2:")
-    rig.turn()
-    page = rig.checked()
+    harness.turn()
+    page = harness.checked()
     assert page.reason("bad") == "no_engine_metrics"
     assert page.families_of("bad") <= HEALTH
     assert page.one("llm_up", replica="bad") == 0.0
@@ -156,10 +156,10 @@ def test_e38_what_an_upgrade_renames_away_is_absent_and_not_zero():
 
 def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
     jumps = {5: 3600.0, 9: -7200.0, 12: 1.0, 15: 86_400.0 * 365}
-    steady = Rig({"a": Engine()})
+    steady = Harness({"a": Engine()})
     offset = [0.0]
     clock = Clock()
-    jumping = Rig({"a": Engine()}, clock=clock, unix_now=lambda: 1.7e9 + clock.now + offset[0])
+    jumping = Harness({"a": Engine()}, clock=clock, unix_now=lambda: 1.7e9 + clock.now + offset[0])
     for second in range(20):
         offset[0] += jumps.get(second, 0.0)
         steady.turn()
@@ -185,14 +185,14 @@ def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
 
 def test_p14_figures_of_a_loop_that_has_died_are_withdrawn():
     """Nothing is under way and nothing comes any more; an old reading must not be shown as if it were new."""
-    rig = Rig({"dead": Engine(), "good": Engine()})
-    rig.turn()
-    assert rig.page().one("llm_up", replica="dead") == 1.0
-    dead, good = rig.app.pollers.replicas.values()
+    harness = Harness({"dead": Engine(), "good": Engine()})
+    harness.turn()
+    assert harness.page().one("llm_up", replica="dead") == 1.0
+    dead, good = harness.app.pollers.replicas.values()
     dead.poll = lambda: None
     for _ in range(20):
-        rig.turn()
-    page = rig.checked()
+        harness.turn()
+    page = harness.checked()
     assert page.reason("dead") == "hung"
     assert page.families_of("dead") <= HEALTH
     assert page.one("llm_data_age_seconds", replica="dead") == 20.0
@@ -222,14 +222,14 @@ def test_p12_sixteen_engines_in_trouble_for_a_minute_log_less_than_a_line_a_seco
 
         return poll
 
-    rig = Rig({f"e{number}": engine(number) for number in range(16)})
+    harness = Harness({f"e{number}": engine(number) for number in range(16)})
     with caplog.at_level(logging.INFO):
         for _ in range(240):
-            rig.turn(0.25, publish=False)
-    assert rig.clock.now == pytest.approx(1060.0)
+            harness.turn(0.25, publish=False)
+    assert harness.clock.now == pytest.approx(1060.0)
     assert len(caplog.records) <= 60
-    rig.app.publisher.publish_once()
-    rig.checked()
+    harness.app.publisher.publish_once()
+    harness.checked()
 
 
 # ---------------------------------------------------------------------- P19: the same page
@@ -237,14 +237,14 @@ def test_p12_sixteen_engines_in_trouble_for_a_minute_log_less_than_a_line_a_seco
 
 SAME_PAGE = """
 import sys, time
-from tests.support.fault_matrix import Rig
-from tests.support.rig_engines import CAPTURES
+from tests.support.fault_matrix import Harness
+from tests.support.harness_engines import CAPTURES
 engines = {path.stem.replace(".", "-"): path.read_bytes for path in CAPTURES}
-rig = Rig(engines, kind="auto", series="full", unix_now=lambda: 1.7e9)
-rig.turn(); rig.turn(30.0)
+harness = Harness(engines, kind="auto", series="full", unix_now=lambda: 1.7e9)
+harness.turn(); harness.turn(30.0)
 time.tzset()
 for openmetrics in (False, True):
-    lines = rig.bytes(openmetrics=openmetrics).split(b"\\n")
+    lines = harness.bytes(openmetrics=openmetrics).split(b"\\n")
     sys.stdout.buffer.write(b"\\n".join(line for line in lines if not line.startswith((b"process_", b"python_"))))
 """
 

@@ -12,7 +12,7 @@ import pytest
 from exporter.logs import LogEvent, formatter, log_down, log_event, log_exception, log_up
 
 logger = logging.getLogger("a.b")
-HOSTILE = 'a"b=c \\d\n\x1b[31m\x9b\u202e\u2028 \u4e2d'
+MALICIOUS = 'a"b=c \\d\n\x1b[31m\x9b\u202e\u2028 \u4e2d'
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_json_has_the_same_keys_and_keeps_numbers():
     }
 
 
-@pytest.mark.parametrize("value", [HOSTILE, "", " ", "=", '"', "a b", "\\", "\ud800"])
+@pytest.mark.parametrize("value", [MALICIOUS, "", " ", "=", '"', "a b", "\\", "\ud800"])
 def test_any_value_comes_back_whole_from_either_format_on_one_printable_line(value):
     event = LogEvent("arrived", "", {"value": value})
     text, as_json = (formatter(name).format(record_of(event)) for name in ("logfmt", "json"))

@@ -14,16 +14,16 @@ from exporter.http.client.client import HttpClient, Target
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import Address, Resolver
 from tests.support.endpoint_probe import SLACK, full_backlog
-from tests.support.hostile import Hostile
-from tests.support.hostile_pages import PAGE
+from tests.support.malicious_pages import PAGE
+from tests.support.malicious_server import MaliciousServer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("either_client")
 
 
 @pytest.fixture
-def server() -> Iterator[Hostile]:
-    with Hostile() as running:
+def server() -> Iterator[MaliciousServer]:
+    with MaliciousServer() as running:
         yield running
 
 
@@ -36,7 +36,7 @@ def black_hole() -> Iterator[int]:
 LOOPBACK: Address = (socket.AF_INET, ("127.0.0.1", 0))
 
 
-def named(server: Hostile, resolver: Resolver, timeout: float = 5.0) -> HttpClient:
+def named(server: MaliciousServer, resolver: Resolver, timeout: float = 5.0) -> HttpClient:
     url = server.url("good", host="engine.example")
     return HttpClient(Target(url=url, timeout=timeout), resolver=resolver)
 
@@ -45,7 +45,7 @@ def resolver_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("resolve-")]
 
 
-def test_e39_a_resolver_that_hangs_keeps_the_deadline_and_one_thread(server: Hostile) -> None:
+def test_e39_a_resolver_that_hangs_keeps_the_deadline_and_one_thread(server: MaliciousServer) -> None:
     release = threading.Event()
 
     def hang(_host: str) -> list[Address]:
@@ -70,7 +70,7 @@ def test_e39_a_resolver_that_hangs_keeps_the_deadline_and_one_thread(server: Hos
         each.close()
 
 
-def test_e39_an_unknown_name_is_asked_again_the_next_time(server: Hostile) -> None:
+def test_e39_an_unknown_name_is_asked_again_the_next_time(server: MaliciousServer) -> None:
     asked = []
 
     def unknown_then_known(host: str) -> list[Address]:
@@ -106,7 +106,7 @@ def test_a_resolver_keeps_no_failed_answer() -> None:
     assert len(asked) == 2
 
 
-def test_e39_an_address_is_kept_while_it_works_and_looked_up_after_a_failure(server: Hostile) -> None:
+def test_e39_an_address_is_kept_while_it_works_and_looked_up_after_a_failure(server: MaliciousServer) -> None:
     answers = [("127.0.0.9", 0), ("127.0.0.1", 0), ("127.0.0.1", 0)]
     asked = []
 
@@ -132,7 +132,7 @@ def test_e39_an_address_is_kept_while_it_works_and_looked_up_after_a_failure(ser
 
 
 def test_an_address_that_is_a_minute_old_is_looked_up_before_a_new_connection(
-    server: Hostile, monkeypatch: pytest.MonkeyPatch
+    server: MaliciousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -150,7 +150,7 @@ def test_an_address_that_is_a_minute_old_is_looked_up_before_a_new_connection(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "engine.localhost"])
-def test_an_address_or_localhost_asks_nobody(server: Hostile, host: str) -> None:
+def test_an_address_or_localhost_asks_nobody(server: MaliciousServer, host: str) -> None:
     def never(_host: str) -> list[Address]:
         raise AssertionError
 
@@ -159,9 +159,9 @@ def test_an_address_or_localhost_asks_nobody(server: Hostile, host: str) -> None
         assert endpoint.fetch().body == PAGE
 
 
-def test_a_dead_address_leaves_time_for_the_living_one(server: Hostile, black_hole: int) -> None:
+def test_a_dead_address_leaves_time_for_the_living_one(server: MaliciousServer, black_hole: int) -> None:
     dead: Address = (socket.AF_INET, ("127.0.0.1", 0))
-    with Hostile("127.0.0.2", black_hole) as living:
+    with MaliciousServer("127.0.0.2", black_hole) as living:
         resolver = Resolver(lambda _: [dead, (socket.AF_INET, ("127.0.0.2", 0))])
         url = f"http://engine.example:{living.port}/good"
         with closing(HttpClient(Target(url=url, timeout=2), resolver=resolver)) as endpoint:
@@ -169,7 +169,7 @@ def test_a_dead_address_leaves_time_for_the_living_one(server: Hostile, black_ho
 
 
 def test_no_thread_to_resolve_with_is_a_failure_and_no_crash(
-    server: Hostile, monkeypatch: pytest.MonkeyPatch
+    server: MaliciousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

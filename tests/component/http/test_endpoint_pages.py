@@ -14,8 +14,8 @@ from exporter.errors import EndpointError
 from exporter.http.client import body_buffer
 from exporter.http.client.client import HttpClient, Limits, Target
 from tests.support.endpoint_probe import REFUSED, D, failure, fetch, refused_port
-from tests.support.hostile import Hostile
-from tests.support.hostile_pages import LARGE_PAGE, PAGE, bomb
+from tests.support.malicious_pages import LARGE_PAGE, PAGE, bomb
+from tests.support.malicious_server import MaliciousServer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("either_client")
@@ -24,13 +24,15 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def server() -> Iterator[Hostile]:
-    with Hostile() as running:
+def server() -> Iterator[MaliciousServer]:
+    with MaliciousServer() as running:
         yield running
 
 
 @pytest.mark.parametrize(("path", "reason"), REFUSED.items())
-def test_a_page_that_is_wrong_is_refused_whole_with_its_reason(server: Hostile, path: str, reason: str) -> None:
+def test_a_page_that_is_wrong_is_refused_whole_with_its_reason(
+    server: MaliciousServer, path: str, reason: str
+) -> None:
     server.state["other"] = refused_port()
     problem = failure(server.url(path))
     assert problem.reason == reason
@@ -39,7 +41,7 @@ def test_a_page_that_is_wrong_is_refused_whole_with_its_reason(server: Hostile, 
 
 
 @pytest.mark.parametrize("path", sorted(REFUSED))
-def test_a_refused_page_does_not_spoil_the_next_poll(server: Hostile, path: str) -> None:
+def test_a_refused_page_does_not_spoil_the_next_poll(server: MaliciousServer, path: str) -> None:
     server.state["other"] = refused_port()
     with closing(HttpClient(Target(url=server.url("good"), timeout=5))) as endpoint:
         endpoint.fetch()
@@ -48,7 +50,7 @@ def test_a_refused_page_does_not_spoil_the_next_poll(server: Hostile, path: str)
         assert endpoint.fetch().body == PAGE
 
 
-def test_bytes_after_the_announced_body_are_not_taken_for_the_next_answer(server: Hostile) -> None:
+def test_bytes_after_the_announced_body_are_not_taken_for_the_next_answer(server: MaliciousServer) -> None:
     with closing(HttpClient(Target(url=server.url("length_surplus"), timeout=5))) as endpoint:
         assert [endpoint.fetch().body for _ in range(5)] == [PAGE] * 5
 
@@ -67,7 +69,7 @@ def test_bytes_after_the_announced_body_are_not_taken_for_the_next_answer(server
     ],
 )
 def test_e7_to_e11_stop_at_the_caps_with_little_memory(
-    server: Hostile, path: str, limits: Limits, growth: float
+    server: MaliciousServer, path: str, limits: Limits, growth: float
 ) -> None:
     bomb()
     endpoint = HttpClient(Target(url=server.url(path), timeout=20), limits)
@@ -82,7 +84,7 @@ def test_e7_to_e11_stop_at_the_caps_with_little_memory(
 
 
 @pytest.mark.parametrize("path", ["good", "good_chunked", "good_gzip", "good_until_close"])
-def test_a_page_at_the_cap_passes_and_one_byte_more_does_not(server: Hostile, path: str) -> None:
+def test_a_page_at_the_cap_passes_and_one_byte_more_does_not(server: MaliciousServer, path: str) -> None:
     for size, fits in ((len(PAGE), True), (len(PAGE) - 1, False)):
         with closing(HttpClient(Target(url=server.url(path), timeout=5), Limits(body_bytes=size))) as endpoint:
             if fits:
@@ -94,12 +96,12 @@ def test_a_page_at_the_cap_passes_and_one_byte_more_does_not(server: Hostile, pa
 
 
 @pytest.mark.parametrize("path", ["good_large", "good_large_gzip"])
-def test_a_large_page_within_the_caps_comes_back_whole(server: Hostile, path: str) -> None:
+def test_a_large_page_within_the_caps_comes_back_whole(server: MaliciousServer, path: str) -> None:
     with closing(HttpClient(Target(url=server.url(path), timeout=20))) as endpoint:
         assert [endpoint.fetch().body == LARGE_PAGE for _ in range(3)] == [True] * 3
 
 
-def test_many_hostile_pages_at_once_take_little_more_than_one(server: Hostile) -> None:
+def test_many_hostile_pages_at_once_take_little_more_than_one(server: MaliciousServer) -> None:
     endpoints = [
         HttpClient(Target(url=server.url(path), timeout=20))
         for path in ["endless_body", "endless_chunks", "gzip_bomb"] * 3
@@ -119,7 +121,7 @@ def test_many_hostile_pages_at_once_take_little_more_than_one(server: Hostile) -
         each.close()
 
 
-def test_the_turn_of_a_large_page_ends_with_its_deadline(server: Hostile) -> None:
+def test_the_turn_of_a_large_page_ends_with_its_deadline(server: MaliciousServer) -> None:
     holder = HttpClient(Target(url=server.url("drip_after_large"), timeout=2 * D))
     waiter = HttpClient(Target(url=server.url("good_large"), timeout=D))
     with closing(holder), closing(waiter), ThreadPoolExecutor(2) as pool:
@@ -133,7 +135,7 @@ def test_the_turn_of_a_large_page_ends_with_its_deadline(server: Hostile) -> Non
     assert fetch(server.url("good_large")).body == LARGE_PAGE
 
 
-def test_e15_descriptors_and_threads_are_given_back_after_failures(server: Hostile) -> None:
+def test_e15_descriptors_and_threads_are_given_back_after_failures(server: MaliciousServer) -> None:
     def resources() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
@@ -142,7 +144,7 @@ def test_e15_descriptors_and_threads_are_given_back_after_failures(server: Hosti
             with pytest.raises(EndpointError):
                 endpoint.fetch(f"/{path}")
     server.__exit__()
-    with Hostile() as fresh:
+    with MaliciousServer() as fresh:
         before = resources()
         with closing(HttpClient(Target(url=fresh.url("good"), timeout=5))) as endpoint:
             for _ in range(5):
@@ -153,10 +155,10 @@ def test_e15_descriptors_and_threads_are_given_back_after_failures(server: Hosti
 
 @pytest.mark.parametrize("path", ["redirect_port", "redirect_host", "redirect_no_scheme", "redirect_userinfo"])
 def test_e17_neither_the_request_nor_the_credentials_go_to_another_place(
-    server: Hostile, tmp_path: Path, path: str
+    server: MaliciousServer, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "token").write_text("canary")
-    with Hostile() as other, Hostile("127.0.0.2", server.port) as same_port:
+    with MaliciousServer() as other, MaliciousServer("127.0.0.2", server.port) as same_port:
         server.state["other"] = other.port
         problem = failure(server.url(path), bearer_token_file=str(tmp_path / "token"))
         assert problem.reason == "redirect"
@@ -164,12 +166,12 @@ def test_e17_neither_the_request_nor_the_credentials_go_to_another_place(
     assert server.heads("good") == []
 
 
-def test_credentials_go_along_with_a_redirect_inside_the_origin(server: Hostile, tmp_path: Path) -> None:
+def test_credentials_go_along_with_a_redirect_inside_the_origin(server: MaliciousServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
     page = fetch(server.url("redirect_same"), bearer_token_file=str(tmp_path / "token"))
     assert page.body == PAGE
     assert b"\r\nAuthorization: Bearer abc\r\n" in server.heads("good")[0]
 
 
-def test_the_body_of_a_redirect_is_not_taken_for_the_page(server: Hostile) -> None:
+def test_the_body_of_a_redirect_is_not_taken_for_the_page(server: MaliciousServer) -> None:
     assert fetch(server.url("redirect_with_body")).body == PAGE

@@ -12,26 +12,26 @@ import pytest
 from exporter.errors import EndpointError
 from exporter.http.client.client import HttpClient, Target
 from tests.support.endpoint_probe import REFUSED, failure, fetch, refused_port
-from tests.support.hostile import Hostile, Peer, fault, head
-from tests.support.hostile_pages import PAGE
+from tests.support.malicious_pages import PAGE
+from tests.support.malicious_server import MaliciousServer, Peer, fault, head
 from tests.support.tools import without_root
 
 pytestmark = pytest.mark.usefixtures("either_client")
 
 
 @pytest.fixture
-def server() -> Iterator[Hostile]:
-    with Hostile() as running:
+def server() -> Iterator[MaliciousServer]:
+    with MaliciousServer() as running:
         yield running
 
 
 def test_e40_proxies_and_netrc_of_the_environment_are_ignored(
-    server: Hostile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: MaliciousServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / ".netrc"
     netrc.write_text("default login canary password canary\n")
     netrc.chmod(0o600)
-    with Hostile() as proxy:
+    with MaliciousServer() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):
             monkeypatch.setenv(name, proxy.url(""))
         monkeypatch.setenv("NO_PROXY", "")
@@ -42,7 +42,7 @@ def test_e40_proxies_and_netrc_of_the_environment_are_ignored(
     assert b"Authorization" not in server.heads("good")[0]
 
 
-def test_e42_a_rotated_token_is_used_at_the_next_poll(server: Hostile, tmp_path: Path) -> None:
+def test_e42_a_rotated_token_is_used_at_the_next_poll(server: MaliciousServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("one\n")
     target = Target(url=server.url("good"), timeout=5, bearer_token_file=str(token))
@@ -64,7 +64,7 @@ def test_e42_a_rotated_token_is_used_at_the_next_poll(server: Hostile, tmp_path:
     assert sent == [b"Bearer one", b"Bearer one", b"Bearer two", b"Bearer three", b"Bearer seven"]
 
 
-def test_basic_authorization_is_sent_as_the_standard_says(server: Hostile, tmp_path: Path) -> None:
+def test_basic_authorization_is_sent_as_the_standard_says(server: MaliciousServer, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     fetch(server.url("good"), username="Aladdin", password_file=str(tmp_path / "password"))
     assert b"\r\nAuthorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n" in server.heads("good")[0]
@@ -98,7 +98,7 @@ SPOILED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", sorted(SPOILED))
 def test_e42_a_token_that_cannot_be_used_is_credentials_until_it_can(
-    server: Hostile, tmp_path: Path, how: str
+    server: MaliciousServer, tmp_path: Path, how: str
 ) -> None:
     token = tmp_path / "token"
     token.write_text("abc")
@@ -122,7 +122,7 @@ def test_e42_a_token_that_cannot_be_used_is_credentials_until_it_can(
         assert b"Bearer def" in server.heads("good")[1]
 
 
-def test_a_username_without_a_password_file_is_credentials(server: Hostile) -> None:
+def test_a_username_without_a_password_file_is_credentials(server: MaliciousServer) -> None:
     assert failure(server.url("good"), username="me").reason == "credentials"
     assert server.connections == 0
 
@@ -150,7 +150,7 @@ def echo_as_chunk(peer: Peer) -> None:
 
 
 def test_secrets_appear_in_no_message_repr_traceback_or_log(
-    server: Hostile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: MaliciousServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.state["other"] = refused_port()
@@ -217,7 +217,7 @@ def test_a_url_that_cannot_be_used_is_refused_before_anything_is_opened(url: str
 
 
 @pytest.mark.parametrize("path", ["", "good", "http://127.0.0.2/", "/a b", "/a\r\nX-Injected: 1", "/ä", "/a#b"])
-def test_a_path_that_cannot_be_asked_for_is_refused(server: Hostile, path: str) -> None:
+def test_a_path_that_cannot_be_asked_for_is_refused(server: MaliciousServer, path: str) -> None:
     with closing(HttpClient(Target(url=server.url("good"), timeout=5))) as endpoint:
         with pytest.raises(EndpointError) as caught:
             endpoint.fetch(path)

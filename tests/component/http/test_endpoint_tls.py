@@ -20,8 +20,8 @@ import pytest
 from exporter.errors import EndpointError
 from exporter.http.client.client import HttpClient, Target
 from tests.support.endpoint_probe import SLACK, D, failure, fetch
-from tests.support.hostile import Hostile
-from tests.support.hostile_pages import PAGE
+from tests.support.malicious_pages import PAGE
+from tests.support.malicious_server import MaliciousServer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("either_client")
@@ -119,8 +119,8 @@ def server_context(keys: Keys, name: str) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def server(keys: Keys) -> Iterator[Hostile]:
-    with Hostile(tls=server_context(keys, "good")) as running:
+def server(keys: Keys) -> Iterator[MaliciousServer]:
+    with MaliciousServer(tls=server_context(keys, "good")) as running:
         yield running
 
 
@@ -154,18 +154,18 @@ class Raw:
         self._listener.close()
 
 
-def test_a_page_over_tls_says_when_the_certificate_ends(server: Hostile, keys: Keys) -> None:
+def test_a_page_over_tls_says_when_the_certificate_ends(server: MaliciousServer, keys: Keys) -> None:
     page = fetch(server.url("good"), ca_file=keys.path("ca.pem"))
     assert page.body == PAGE
     assert page.certificate_expires == EXPIRES
 
 
-def test_a_name_is_verified_as_well_as_an_address(server: Hostile, keys: Keys) -> None:
+def test_a_name_is_verified_as_well_as_an_address(server: MaliciousServer, keys: Keys) -> None:
     assert fetch(server.url("good", host="localhost"), ca_file=keys.path("ca.pem")).body == PAGE
 
 
 @pytest.mark.parametrize("path", ["good", "good_chunked", "good_gzip", "redirect_same"])
-def test_the_connection_is_kept_over_tls(server: Hostile, keys: Keys, path: str) -> None:
+def test_the_connection_is_kept_over_tls(server: MaliciousServer, keys: Keys, path: str) -> None:
     target = Target(url=server.url(path), timeout=5, ca_file=keys.path("ca.pem"))
     with closing(HttpClient(target)) as endpoint:
         pages = [endpoint.fetch() for _ in range(20)]
@@ -175,7 +175,7 @@ def test_the_connection_is_kept_over_tls(server: Hostile, keys: Keys, path: str)
 
 
 @pytest.mark.parametrize("path", ["once_a_connection", "dies_at_the_second", "resets_the_second"])
-def test_e45_a_kept_tls_connection_that_died_is_replaced(server: Hostile, keys: Keys, path: str) -> None:
+def test_e45_a_kept_tls_connection_that_died_is_replaced(server: MaliciousServer, keys: Keys, path: str) -> None:
     target = Target(url=server.url(path), timeout=5, ca_file=keys.path("ca.pem"))
     with closing(HttpClient(target)) as endpoint:
         for _ in range(4):
@@ -197,7 +197,7 @@ def test_e41_each_bad_certificate_has_its_reason_and_nothing_is_sent(
 ) -> None:
     (tmp_path / "token").write_text("canary")
     settings: dict[str, Any] = {"ca_file": keys.path("ca.pem"), "bearer_token_file": str(tmp_path / "token")}
-    with Hostile(tls=server_context(keys, certificate)) as server:
+    with MaliciousServer(tls=server_context(keys, certificate)) as server:
         problem = failure(server.url("good"), **settings)
         assert problem.reason == reason
         assert str(problem).startswith(server.url("good"))
@@ -205,19 +205,19 @@ def test_e41_each_bad_certificate_has_its_reason_and_nothing_is_sent(
         assert fetch(server.url("good"), insecure_skip_verify=True).body == PAGE
 
 
-def test_without_a_ca_file_the_systems_authorities_decide(server: Hostile) -> None:
+def test_without_a_ca_file_the_systems_authorities_decide(server: MaliciousServer) -> None:
     assert failure(server.url("good")).reason == "tls_unknown_ca"
 
 
 def test_server_name_decides_which_name_the_certificate_must_have(keys: Keys) -> None:
-    with Hostile(tls=server_context(keys, "wrong-name")) as server:
+    with MaliciousServer(tls=server_context(keys, "wrong-name")) as server:
         ca = keys.path("ca.pem")
         assert fetch(server.url("good"), ca_file=ca, server_name="other.example").body == PAGE
         assert failure(server.url("good"), ca_file=ca, server_name="third.example").reason == "tls_name"
         assert failure(server.url("good", host="localhost"), ca_file=ca).reason == "tls_name"
 
 
-def test_without_verification_no_end_of_the_certificate_is_claimed(server: Hostile) -> None:
+def test_without_verification_no_end_of_the_certificate_is_claimed(server: MaliciousServer) -> None:
     assert fetch(server.url("good"), insecure_skip_verify=True).certificate_expires is None
 
 
@@ -226,19 +226,19 @@ def test_e41_versions_below_1_2_are_refused(keys: Keys) -> None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLS"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with Hostile(tls=context) as server:
+    with MaliciousServer(tls=context) as server:
         assert failure(server.url("good"), insecure_skip_verify=True).reason == "tls"
 
 
 def test_plain_http_behind_an_https_url_is_tls_and_never_downgraded() -> None:
-    with Hostile() as plain:
+    with MaliciousServer() as plain:
         assert failure(plain.url("good").replace("http:", "https:"), 0.3).reason == "timeout"
         assert plain.requests == []
     with Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n", drip=False) as talkative:
         assert failure(talkative.url).reason == "tls"
 
 
-def test_e41_whatever_is_slow_under_tls_ends_at_the_deadline(server: Hostile, keys: Keys) -> None:
+def test_e41_whatever_is_slow_under_tls_ends_at_the_deadline(server: MaliciousServer, keys: Keys) -> None:
     record = b"\x16\x03\x03\x3f\xff\x02\x00\x3f\xfb"  # a handshake record of 16 KiB, to be filled byte by byte
     slow = ["silent", "drip_head", "drip_body", "drip_chunks"]
 
@@ -259,7 +259,7 @@ def test_a_mute_handshake_is_named_in_the_message() -> None:
         assert "shaking hands over TLS" in str(failure(mute.url, 0.2))
 
 
-def test_a_page_that_ends_without_tls_saying_so_is_refused(server: Hostile, keys: Keys) -> None:
+def test_a_page_that_ends_without_tls_saying_so_is_refused(server: MaliciousServer, keys: Keys) -> None:
     """Without a length, only the announced end of TLS tells a whole page from one that somebody cut."""
     problem = failure(server.url("good_until_close"), ca_file=keys.path("ca.pem"))
     assert problem.reason == "closed"
@@ -275,7 +275,7 @@ def test_a_page_that_ends_without_tls_saying_so_is_refused(server: Hostile, keys
     ],
 )
 def test_a_broken_answer_over_tls_is_refused(
-    server: Hostile, keys: Keys, path: str, reasons: tuple[str, ...]
+    server: MaliciousServer, keys: Keys, path: str, reasons: tuple[str, ...]
 ) -> None:
     assert failure(server.url(path), ca_file=keys.path("ca.pem")).reason in reasons
 
@@ -290,7 +290,7 @@ def mutual(keys: Keys) -> ssl.SSLContext:
 def test_e42_a_rotated_client_certificate_is_used_at_the_next_poll(keys: Keys, tmp_path: Path) -> None:
     subjects: list[object] = []
 
-    class Watching(Hostile):
+    class Watching(MaliciousServer):
         def _one(self, peer: object) -> bool:
             subjects.append(peer.conn.getpeercert()["subject"][0][0][1])  # type: ignore[attr-defined]
             return super()._one(peer)  # type: ignore[arg-type]
@@ -326,7 +326,7 @@ def test_e42_a_rotated_client_certificate_is_used_at_the_next_poll(keys: Keys, t
 
 
 def test_a_server_that_wants_a_client_certificate_gives_no_page_without(keys: Keys) -> None:
-    with Hostile(tls=mutual(keys)) as server:
+    with MaliciousServer(tls=mutual(keys)) as server:
         problem = failure(server.url("good"), ca_file=keys.path("ca.pem"))
         assert problem.reason in ("tls", "closed", "reset")  # with TLS 1.3 the refusal comes after the handshake
         assert server.requests == []
@@ -350,7 +350,7 @@ def test_a_server_that_wants_a_client_certificate_gives_no_page_without(keys: Ke
     ids=lambda settings: " ".join(settings.values()),
 )
 def test_e42_pem_files_that_cannot_be_used_are_credentials(
-    server: Hostile, keys: Keys, settings: dict[str, str]
+    server: MaliciousServer, keys: Keys, settings: dict[str, str]
 ) -> None:
     paths: dict[str, Any] = {name: keys.path(file) for name, file in settings.items()}
     paths.setdefault("ca_file", keys.path("ca.pem"))
@@ -360,7 +360,7 @@ def test_e42_pem_files_that_cannot_be_used_are_credentials(
     assert server.connections == 0
 
 
-def test_closing_ends_an_exchange_over_tls(server: Hostile, keys: Keys) -> None:
+def test_closing_ends_an_exchange_over_tls(server: MaliciousServer, keys: Keys) -> None:
     endpoint = HttpClient(Target(url=server.url("drip_body"), timeout=20, ca_file=keys.path("ca.pem")))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(endpoint.fetch)

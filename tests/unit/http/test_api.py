@@ -15,21 +15,21 @@ from exporter.model.text import Text
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
 
-HOSTILE = '<script>"\u202e\\'
+MALICIOUS = '<script>"\u202e\\'
 FINDING = Finding(
     id="EngineFrozen",
     severity=Severity.CRITICAL,
-    subject=Subject(SubjectKind.REPLICA, HOSTILE, HOSTILE),
+    subject=Subject(SubjectKind.REPLICA, MALICIOUS, MALICIOUS),
     summary=Text("makes no progress", "没有进展"),
     actions=(Text("Restart it.", "重启。"),),
     evidence=(Evidence("requests_running", 3.0), Evidence("xid", "79", "")),
 )
 SNAPSHOT = replace(
-    snapshot(cards=(card(0, utilization=0.5), card(1, up=False)), replicas=(replica(HOSTILE), replica("b"))),
+    snapshot(cards=(card(0, utilization=0.5), card(1, up=False)), replicas=(replica(MALICIOUS), replica("b"))),
     findings=(replace(FINDING, causes=(FINDING,)),),
     verdicts=Verdicts(
         replicas={
-            HOSTILE: Verdict(VerdictState.EJECT, "no_progress", "makes no progress"),
+            MALICIOUS: Verdict(VerdictState.EJECT, "no_progress", "makes no progress"),
             "b": Verdict(VerdictState.SERVE),
         },
         gpus={
@@ -69,7 +69,7 @@ def test_findings_come_in_both_languages_with_their_causes(ask):
     (chinese,) = ask("findings", "lang=zh")[1]["findings"]
     assert (english["summary"], chinese["summary"]) == ("makes no progress", "没有进展")
     assert english["causes"][0]["evidence"][0] == {"name": "requests_running", "value": 3.0, "label": "running"}
-    assert english["subject"] == HOSTILE
+    assert english["subject"] == MALICIOUS
     assert ask("findings", "lang=fr")[0] == 400
 
 
@@ -77,7 +77,7 @@ def test_findings_come_in_both_languages_with_their_causes(ask):
     ("path", "status", "state"),
     [
         ("verdicts/replica/b", 200, "serve"),
-        (f"verdicts/replica/{quote(HOSTILE)}", 503, "eject"),
+        (f"verdicts/replica/{quote(MALICIOUS)}", 503, "eject"),
         (f"verdicts/gpu/{card(0).facts.uuid}", 503, "drain"),
         (f"verdicts/gpu/{card(1).facts.uuid}", 200, "unknown"),
         ("verdicts/node", 503, "drain"),
@@ -91,7 +91,7 @@ def test_a_verdict_is_a_status_code_and_a_header(ask, path, status, state):
 def test_an_unknown_replica_is_404_and_those_that_exist_are_named(ask):
     status, document, _ = ask("verdicts/replica/nobody")
     assert status == 404
-    assert document["known"] == sorted([HOSTILE, "b"])
+    assert document["known"] == sorted([MALICIOUS, "b"])
     assert ask("verdicts/rank/0")[0] == ask("elsewhere")[0] == 404
 
 
@@ -104,5 +104,5 @@ def test_an_unchanged_snapshot_is_not_sent_again(ask):
 def test_when_the_monitor_is_blind_documents_fail_and_nobody_is_ejected(ask):
     ask.clock.tick(TOO_OLD + 0.1)
     assert [ask(path)[0] for path in ("node", "findings", "verdicts")] == [503] * 3
-    status, document, _ = ask(f"verdicts/replica/{quote(HOSTILE)}")
+    status, document, _ = ask(f"verdicts/replica/{quote(MALICIOUS)}")
     assert (status, document["state"]) == (200, "unknown")

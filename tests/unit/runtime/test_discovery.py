@@ -11,7 +11,7 @@ from exporter.runtime.discovery.manager import MAX_PROBES, PROBE_PERIOD, ProbeFi
 from exporter.runtime.discovery.registry import MAX_CHANGES, MAX_DISCOVERED, TARGET_TTL, TargetRegistry
 from exporter.sources.discovery.provider import DiscoveredEngine
 from tests.support.builders import Clock
-from tests.support.hostile import FAULTS, Hostile
+from tests.support.malicious_server import FAULTS, MaliciousServer
 
 
 def at(place, name="", **more):
@@ -259,7 +259,7 @@ def test_few_pages_are_looked_at_at_once_and_each_gets_its_turn(clock):
 def test_a_page_is_an_engines_or_it_is_not(monkeypatch):
     monkeypatch.setitem(FAULTS, "other", lambda peer: peer.reply(b"node_cpu_seconds_total 1\n"))
     monkeypatch.setitem(FAULTS, "large", lambda peer: peer.reply(b"kube_pod_info 1\n" * 200_000))
-    with Hostile() as server:
+    with MaliciousServer() as server:
         assert manager.probe_engine(server.url("living"))
         assert manager.probe_engine(server.url("no-such")) is None
         assert manager.probe_engine(server.url("other")) is False

@@ -7,20 +7,20 @@ import time
 
 import pytest
 
-import tests.support.hostile_pages  # noqa: F401 - whose faults are served by name
+import tests.support.malicious_pages  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import parse
 from exporter.http.client.client import Target
 from exporter.runtime.discovery import manager
 from exporter.runtime.discovery.manager import DiscoveryManager
 from exporter.sources.discovery.http_sd import HttpList, HttpSd
 from exporter.sources.discovery.ray import Ray
-from tests.support.hostile import FAULTS, Hostile
+from tests.support.malicious_server import FAULTS, MaliciousServer
 from tests.support.waiting import CEILING, until
 
 
 @pytest.fixture
 def server():
-    with Hostile() as running:
+    with MaliciousServer() as running:
         yield running
 
 

@@ -21,7 +21,7 @@ from exporter.runtime.discovery.registry import TARGET_TTL
 from exporter.sources.discovery.file_sd import FileSd
 from tests.support.builders import Clock
 from tests.support.fault_matrix import programs
-from tests.support.hostile import FAULTS, Hostile
+from tests.support.malicious_server import FAULTS, MaliciousServer
 from tests.support.page_figures import Figures
 from tests.support.waiting import until
 
@@ -180,7 +180,7 @@ def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch
             "status": {"phase": "Running", "podIP": "127.0.0.1"},
         }  # fmt: skip
 
-    with Hostile() as server:
+    with MaliciousServer() as server:
         body = []
         monkeypatch.setitem(FAULTS, "api", lambda peer: peer.reply(body[0]))
         good = [pod("chat-0", server.port, "/living/0"), pod("chat-1", server.port, "/living/1")]
@@ -310,7 +310,7 @@ def listing(path, *rows):
 @pytest.mark.slow
 def test_the_daemon_follows_a_rewritten_list_within_seconds_and_a_half_written_one_costs_nothing(tmp_path):
     targets = tmp_path / "targets.yml"
-    with Hostile() as server, programs() as start:
+    with MaliciousServer() as server, programs() as start:
         place = f"127.0.0.1:{server.port}"
         listing(targets, (place, "{__metrics_path__: /living/a, replica: a}"))
         (tmp_path / "c.yaml").write_text(
@@ -360,7 +360,7 @@ def test_a_single_page_shows_the_engines_of_a_list(tmp_path):
 
     from tests.support.fault_matrix import bare_environment
 
-    with Hostile() as server:
+    with MaliciousServer() as server:
         listing(tmp_path / "t.yml", (f"127.0.0.1:{server.port}", "{__metrics_path__: /living/a, replica: a}"))
         (tmp_path / "c.yaml").write_text("gpu: {enabled: false}\ndiscovery: {processes: false, file_sd: [t.yml]}\n")
         command = [sys.executable, "-m", "exporter", "once", "--config", str(tmp_path / "c.yaml")]

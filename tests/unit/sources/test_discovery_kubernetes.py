@@ -11,7 +11,7 @@ import pytest
 from exporter.config.discovery import KubernetesSettings
 from exporter.config.endpoint import TlsSettings
 from exporter.sources.discovery.kubernetes import Kubernetes
-from tests.support.hostile import FAULTS, Hostile
+from tests.support.malicious_server import FAULTS, MaliciousServer
 
 
 def urls(seen):
@@ -32,7 +32,7 @@ def pod(name, ip="10.1.0.1", *, node="n1", phase="Running", ports=(), **annotati
 @pytest.fixture
 def api(monkeypatch):
     """A fake API server; ``api.body`` is what it answers."""
-    with Hostile() as server:
+    with MaliciousServer() as server:
 
         def answer(peer):
             peer.keep = True
@@ -180,7 +180,7 @@ def test_the_token_goes_only_to_a_server_whose_authority_is_known(tmp_path, toke
     monkeypatch.setitem(FAULTS, "api", lambda peer: peer.reply(pods(pod("a", scrape="true", port="1"))))
     outcomes = {}
     for authority in ("ca", "stranger"):
-        with Hostile(tls=server_context(keys, f"of-{authority}")) as server:
+        with MaliciousServer(tls=server_context(keys, f"of-{authority}")) as server:
             place = Kubernetes(
                 KubernetesSettings(
                     url=server.url("").rstrip("/"),

@@ -1,4 +1,4 @@
-"""Engines for the rig of the fault matrix: they count their seconds by polls, and one may be changed beside a good one."""
+"""Engines for the harness of the fault matrix: they count their seconds by polls, and one may be changed beside a good one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.support.fault_matrix import Rig
+from tests.support.fault_matrix import Harness
 from tests.support.living_engines import living_page
 
 CAPTURES = sorted((pathlib.Path(__file__).parents[1] / "captures").glob("*.prom"))
@@ -27,10 +27,10 @@ class Engine:
 
 def beside_a_healthy_one(change, turns=3, **more):
     """Run a changed engine beside a good one; the good one's figures must be what they always are."""
-    rig = Rig({"bad": Engine(change), "good": Engine()}, **more)
+    harness = Harness({"bad": Engine(change), "good": Engine()}, **more)
     for _ in range(turns):
-        rig.turn()
-    page = rig.checked()
+        harness.turn()
+    page = harness.checked()
     assert page.one("llm_up", replica="good") == 1.0
     assert page.one("llm_generation_tokens_total", replica="good") == 1000.0 * turns
     assert page.one("llm_generation_token_rate", replica="good") == pytest.approx(1000.0)

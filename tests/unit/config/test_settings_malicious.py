@@ -93,7 +93,7 @@ def survives(text):
         assert all(0 < one.timeout <= one.interval for one in (*read.engines, *read.gateways))
 
 
-HOSTILE = [
+MALICIOUS = [
     '"\\UFFFFFFFF"',
     'a: "\\uD800"',
     "%YAML 1." + "9" * 5000 + "\n---\na: 1",
@@ -105,7 +105,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("text", MALICIOUS, ids=range(len(MALICIOUS)))
 def test_what_breaks_a_yaml_library_is_a_problem_like_any_other(text, each_loader):
     assert refused(text)
 

@@ -1,6 +1,6 @@
 """Memory of the daemon at W8 with every hostile page polled beside the eight healthy replicas.
 
-    python -m tests.bench.hostile [--seconds 30] [--churn 32]
+    python -m tests.bench.malicious [--seconds 30] [--churn 32]
 
 Prints the proportional memory before and its peak meanwhile, sampled every 50 ms, daemon and worker together, the
 daemon's CPU time, and the 99th percentile of scrapes.  With --churn the hostile engines are so many that have 2,000
@@ -18,8 +18,8 @@ import time
 from tests.bench.load import free_port, get
 from tests.bench.machine import cpu_seconds, memory_mib, tree
 from tests.bench.node import LAUNCH, configuration, driver_options
-from tests.support import hostile_pages
-from tests.support.hostile import FAULTS, Hostile
+from tests.support import malicious_pages
+from tests.support.malicious_server import FAULTS, MaliciousServer
 
 
 def peak(pid: int, port: int, seconds: float) -> tuple[float, float]:
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--churn", type=int, default=0, metavar="ENGINES")
     arguments = parser.parse_args()
-    assert hostile_pages.FAULTS is FAULTS
+    assert malicious_pages.FAULTS is FAULTS
     engine_port = free_port()
     engines = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.engines", str(engine_port)], stdout=subprocess.PIPE
@@ -65,7 +65,7 @@ def main() -> None:
     engines.stdout.readline()
     found = {}
     try:
-        with Hostile() as server:
+        with MaliciousServer() as server:
             bad = "".join(
                 f"  - {{name: bad-{name}, kind: vllm, url: '{server.url(name)}', interval: 1s, timeout: 800ms}}\n"
                 for name in sorted(set(FAULTS) - {"redirect_port", "redirect_host"})  # they need a second server

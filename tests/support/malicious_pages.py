@@ -1,4 +1,4 @@
-"""The faults that ``hostile.Hostile`` serves: a function each, its name is the path.  Import this to have them."""
+"""The faults that ``malicious_server.MaliciousServer`` serves: a function each, its name is the path.  Import this to have them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import zlib
 from functools import partial
 
-from tests.support.hostile import FAULTS, STEP, Peer, answer, fault, head, send
+from tests.support.malicious_server import FAULTS, STEP, Peer, answer, fault, head, send
 
 LINES = [
     b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="m"} 3.0\n',

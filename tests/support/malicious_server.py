@@ -1,6 +1,6 @@
 """Engines that misbehave, on loopback, one path a fault; for the tests of whatever reads over HTTP.
 
-``with Hostile() as server: server.url("drip_body")``; the faults stand in ``hostile_pages``.  Every fault gets the
+``with MaliciousServer() as server: server.url("drip_body")``; the faults stand in ``malicious_pages``.  Every fault gets the
 accepted socket itself, so it can break any layer above TCP.  Leaving the block ends every thread and closes every
 socket, whatever the fault was doing.
 """
@@ -36,7 +36,7 @@ def send(peer: Peer, data: bytes) -> None:
 class Peer:
     """One accepted connection: what was asked on it, and ways to answer."""
 
-    def __init__(self, server: Hostile, conn: socket.socket) -> None:
+    def __init__(self, server: MaliciousServer, conn: socket.socket) -> None:
         self.server = server
         self.conn = conn
         self.keep = False
@@ -70,7 +70,7 @@ class Peer:
         self.conn.close()
 
 
-class Hostile:
+class MaliciousServer:
     """The server.  ``requests`` holds every head received, ``connections`` counts those accepted."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
@@ -94,7 +94,7 @@ class Hostile:
         with self._lock:
             return [head for asked, head in self.requests if asked == path]
 
-    def __enter__(self) -> Hostile:
+    def __enter__(self) -> MaliciousServer:
         self._start(self._accept)
         return self
 
