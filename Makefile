@@ -47,6 +47,7 @@ generate: $(VENV)/.test
 	$(BIN)/python -m exporter.catalog --names > exporter/catalog/metrics.py
 	$(BIN)/python -m exporter.cli.generate
 	$(BIN)/shardwatch config --schema > exporter/config/schema.json
+	$(BIN)/python -m exporter.render.api_schema > exporter/render/api.schema.json
 	$(BIN)/shardwatch config --reference > docs/configuration.md
 	$(BIN)/python -m exporter.engines > docs/engines.md
 	$(BIN)/python -m exporter.gateways > docs/gateways.md

@@ -13,6 +13,7 @@ STEPS = (
     ("whole node, W8, full set", ["tests.bench.node", "--seconds", "20", "--series", "full"]),
     ("whole node, W8, two busy processes a core", ["tests.bench.node", "--seconds", "20", "--stress"]),
     ("beside other exporters", ["tests.bench.peers"]),
+    ("diagnosis and verdicts", ["tests.bench.diagnosis"]),
     ("bursts and a driver that hangs", ["tests.bench.burst"]),
     ("a storm of XIDs", ["tests.bench.xid_storm"]),
     ("hostile pages", ["tests.bench.malicious", "--seconds", "15"]),

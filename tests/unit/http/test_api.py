@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from urllib.parse import quote
 
 import jsonschema
@@ -12,6 +13,8 @@ from exporter.http.server.api import HEADER, TOO_OLD, Api
 from exporter.http.server.request import Request
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
 from exporter.model.text import Text
+from exporter.render import api_schema
+from exporter.render.api import schema
 from tests.support.builders import Clock, card, replica, snapshot
 from tests.support.records import replace
 
@@ -62,6 +65,23 @@ def test_every_document_fits_the_served_schema(ask, path):
     assert status == 200
     title = {"node": "NodeDocument", "findings": "FindingsDocument", "verdicts": "VerdictsDocument"}[path]
     jsonschema.validate(document, {"$ref": f"#/$defs/{title}", "$defs": schema["$defs"]})
+
+
+def test_the_committed_schema_is_the_one_that_is_served(ask):
+    committed = pathlib.Path(api_schema.__file__).with_name("api.schema.json").read_text()
+    assert committed == api_schema.text(), "run make generate"
+    assert json.loads(committed) == ask("schema")[1]
+
+
+def test_no_published_field_of_v1_is_missing_or_has_become_another():
+    """Compare with the fields as they were published; a new one is added to the file, none is changed or removed."""
+    fields = {
+        f"{name}.{field} {json.dumps(kind, sort_keys=True)}"
+        for name, document in schema()["$defs"].items()
+        for field, kind in document["properties"].items()
+    }
+    published = (pathlib.Path(__file__).parents[2] / "golden" / "published_api_v1.txt").read_text().splitlines()
+    assert sorted(fields) == published
 
 
 def test_findings_come_in_both_languages_with_their_causes(ask):
