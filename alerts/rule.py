@@ -103,7 +103,7 @@ class Alert:
             yield "only symptoms may be critical"
         min_seconds = MIN_FOR_SECONDS if self.severity is not Severity.NONE else 0
         if seconds(self.for_) < min_seconds or (self.keep_firing_for and seconds(self.keep_firing_for) < min_seconds):
-            yield f"for and keep_firing_for must be at min_seconds {min_seconds} s, or one failed scrape fires it"
+            yield f"for and keep_firing_for must be at least {min_seconds} s, or one failed scrape fires it"
         if RESERVED & set(self.labels):
             yield f"{', '.join(sorted(RESERVED & set(self.labels)))} cannot be set"
         yield from self._text_faults()

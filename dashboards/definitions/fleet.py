@@ -110,16 +110,16 @@ def _differing() -> Expr:
     served = join(selected(m.LLM_ENGINE_INFO), selected(m.GPU_DRIVER_INFO), on=NODE, group_left=versions)
     none = count_by(selected(m.GPU_UP)) * 0
     found = (
-        count_by(count_by(count_by(grafanalib_types, *whose, *names), *whose) > 1)
-        for grafanalib_types, whose, names in ((served, model, versions), (engines, (*model, "engine"), ("version",)))
+        count_by(count_by(count_by(serving, *whose, *names), *whose) > 1)
+        for serving, whose, names in ((served, model, versions), (engines, (*model, "engine"), ("version",)))
     )
     drivers, software = (count | none for count in found)
     return drivers + software
 
 
 def _slower() -> Expr:
-    panel_id, slower = selected(m.GPU_STRAGGLER), selected(m.GPU_STRAGGLER_SLOWDOWN_RATIO)
-    return binary("*", panel_id, slower, on=(*NODE, "uuid", "replica"), group_left=()).as_unit(Unit.RATIO)
+    straggler, slower = selected(m.GPU_STRAGGLER), selected(m.GPU_STRAGGLER_SLOWDOWN_RATIO)
+    return binary("*", straggler, slower, on=(*NODE, "uuid", "replica"), group_left=()).as_unit(Unit.RATIO)
 
 
 def _tokens() -> Expr:

@@ -152,11 +152,13 @@ _QUEUE: tuple[Panel, ...] = (
         Text("Requests running and waiting", "运行与排队的请求"),
         Text(
             "Waiting requests with a full KV cache: too little memory; with an empty one: the engine does not "
-            "schedule them, or its limit of sequences is reached.",
-            "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。",
+            "schedule them, or its limit of sequences is reached. Stalled: requests of a replica that makes no "
+            "progress.",
+            "KV 缓存已满且有排队：显存不足；缓存空闲却有排队：引擎没有接收，卡住或达到并发上限。滞留：没有进展的副本上的请求。",
         ),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_RUNNING), "instance", "replica"), Text(f"{REPLICA_NAME} running", f"{REPLICA_NAME} 运行")),
         series(lambda: sum_by(selected(m.LLM_REQUESTS_WAITING), "instance", "replica"), Text(f"{REPLICA_NAME} waiting", f"{REPLICA_NAME} 排队")),
+        series(lambda: sum_by(selected(m.LLM_STALLED_REQUESTS), "instance", "replica"), Text(f"{REPLICA_NAME} stalled", f"{REPLICA_NAME} 滞留")),
         requires=ENGINE, panel_id=ids.REPLICA_QUEUE,
     ),
     time_series(

@@ -80,11 +80,15 @@ def _frozen() -> Panel:
     return stat(
         Text("Replicas frozen", "冻结的副本"),
         Text(
-            "Requests run and no counter has changed for 20 seconds (llm_frozen), often in a collective that "
-            "waits for a lost GPU.",
-            "有请求在运行，但 20 秒内没有任何计数器变化（llm_frozen），常见原因是集合通信在等掉卡的 GPU。",
+            "Replicas that have requests and whose counters do not move (llm_frozen), often in a collective that "
+            "waits for a lost GPU, and the requests that they hold (llm_stalled_requests).",
+            "有请求但计数器不再变化的副本（llm_frozen），常见原因是集合通信在等掉卡的 GPU；以及它们滞留的请求（llm_stalled_requests）。",
         ),
         series(lambda: sum_by(selected(m.LLM_FROZEN)) | sum_by(selected(m.LLM_UP)) * 0, Text("frozen", "冻结")),
+        series(
+            lambda: sum_by(selected(m.LLM_STALLED_REQUESTS)) | sum_by(selected(m.LLM_UP)) * 0,
+            Text("requests stalled", "滞留的请求"),
+        ),
         requires=(Requires.ENGINE,),
         threshold=ANY_CRITICAL,
         value_mappings=NONE_IS_GOOD,

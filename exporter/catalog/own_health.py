@@ -45,7 +45,7 @@ def _down(snapshot: Snapshot) -> Iterator[Sample]:
             yield (status.source, status.reason), 1.0
 
 
-def _oddities(snapshot: Snapshot) -> Iterator[Sample]:
+def _skipped_lines(snapshot: Snapshot) -> Iterator[Sample]:
     for (source, reason), count in snapshot.daemon.parse_warnings.items():
         yield (source, reason), float(count)
 
@@ -137,7 +137,7 @@ SOURCES = (
     _metric(
         "source_oddities",
         MetricKind.COUNTER,
-        _oddities,
+        _skipped_lines,
         "Lines and numbers of the source's pages that were skipped, by reason: unreadable, duplicate, bad_number.",
         "reason",
     ),

@@ -97,8 +97,8 @@ def nvlinks_down(cards: Sequence[CardState], max_links: Mapping[str, int] = EMPT
         if partly and not states:
             continue
         if states or (expected_links and switched):
-            unread = reported[uuid] - len(states)
-            counts[uuid] = max(sum(not up for up in states.values()), expected_links - active_links(card) - unread)
+            silent = reported[uuid] - len(states)
+            counts[uuid] = max(sum(not up for up in states.values()), expected_links - active_links(card) - silent)
     return counts
 
 

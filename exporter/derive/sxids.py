@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from exporter.model import SxidCount, SxidLabels, SxidReport
 
 BURST = 1.0  # seconds
-MAX_SWITCHES = 16  # at max_keys six per node, except twelve in one old model
+MAX_SWITCHES = 16  # at most six per node, except twelve in one old model
 MAX_CODES = 16  # of a switch
 OTHER = "other"
 _MAX_LINKS = 256  # whose last line is remembered, per code
@@ -26,7 +26,7 @@ _Inner = TypeVar("_Inner")
 class _SxidCounter(Struct):
     count: int = 0
     last_unix_time: float = 0.0
-    burst_started: dict[int | None, float] = field(default_factory=dict)  # link → when its burst burst_started
+    burst_started: dict[int | None, float] = field(default_factory=dict)  # link → start of its burst
 
     def record(self, report: SxidReport) -> bool:
         """Count a report; return whether it is a new event."""

@@ -41,7 +41,7 @@ PROBE_LIMITS = Limits(wire_bytes=2 << 20, body_bytes=2 << 20)  # what describes 
 
 
 class ProbeFilter:
-    """Confirms a tentative engine once its page is result to be an engine's; owned by one thread."""
+    """Confirms a tentative engine once its page is found to be an engine's; owned by one thread."""
 
     def __init__(self, clock: Callable[[], float], probe: Callable[[str], bool | None]) -> None:
         """``probe`` returns whether a page is an engine's, None without an answer."""

@@ -21,7 +21,7 @@ FOREIGN = {  # of Prometheus itself, and of every process
     "process_resident_memory_bytes", "process_start_time_seconds",
 }  # fmt: skip
 # Rows that no dashboard asks for, and why nobody misses them there.
-ON_NO_BOARD = {
+ON_NO_DASHBOARD = {
     "gpu_graphics_active_ratio": "utilisation and SM work say it, and are in the common set",
     "gpu_bar1_memory_total_bytes": "fixed from boot on; whoever sets up peer-to-peer asks once",
     "gpu_bar1_memory_used_bytes": "of use to whoever maps device memory, not to whoever serves models",
@@ -29,10 +29,10 @@ ON_NO_BOARD = {
     "gpu_traffic_bytes_per_second": "the same bytes as the counters of the node's traffic panel",
     "llm_scrape_duration_seconds": "shardwatch_source_poll_duration_seconds has it beside all other sources",
     "llm_requests_swapped": "only engines of 2024 and before swap; preemptions stand for it",
-    "llm_request_rate": "boards take the rate of llm_requests_total over the chosen time",
-    "llm_requests_by_reason_total": "the engine's own words, of use beside its documentation; boards show outcomes",
-    "llm_rejected_request_rate": "boards take the rate of llm_requests_total over the chosen time",
-    "llm_generation_token_rate": "boards take the rate of llm_generation_tokens_total over the chosen time",
+    "llm_request_rate": "dashboards take the rate of llm_requests_total over the chosen time",
+    "llm_requests_by_reason_total": "the engine's own words, of use beside its documentation; dashboards show outcomes",
+    "llm_rejected_request_rate": "dashboards take the rate of llm_requests_total over the chosen time",
+    "llm_generation_token_rate": "dashboards take the rate of llm_generation_tokens_total over the chosen time",
     "llm_aborted_requests_total": "llm_requests_total has them as an outcome",
     "llm_spec_decode_drafts_total": "of engines that speculate, and in the full set alone; docs/metrics.md has the queries",
     "llm_spec_decode_draft_tokens_total": "of engines that speculate, and in the full set alone; docs/metrics.md has the queries",
@@ -98,9 +98,9 @@ def test_every_row_of_the_catalogue_is_on_a_dashboard_or_says_why_not():
     asked = {selector.name for uid in UIDS for _, found in everything(uid) for selector in found}
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} | asked
     hidden = {metric.name: metric for metric in CATALOG if metric.name not in shown}
-    assert set(hidden) == set(ON_NO_BOARD)
+    assert set(hidden) == set(ON_NO_DASHBOARD)
     assert {metric.series for metric in hidden.values()} == {SeriesSet.FULL}, "what everybody has, everybody must see"
-    assert all(len(why) > 20 for why in ON_NO_BOARD.values())
+    assert all(len(why) > 20 for why in ON_NO_DASHBOARD.values())
 
 
 @pytest.mark.parametrize("uid", UIDS)

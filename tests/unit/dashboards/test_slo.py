@@ -96,7 +96,7 @@ def colours(data, title):
 @pytest.mark.parametrize(
     ("language", "memory", "idle"), [("en", "Memory by GPU", "GPUs idle"), ("zh", "显存（按卡）", "空闲的 GPU")]
 )
-def test_a_users_thresholds_reach_colours_promises_and_queries(tuned, language, memory, idle):
+def test_a_users_thresholds_reach_colours_slos_and_queries(tuned, language, memory, idle):
     assert colours(made(tuned, "shardwatch-node", language), memory) == [0.91, 0.93]
     fleet = made(tuned, "shardwatch-fleet", language)
     assert colours(fleet, TITLES[language])[-1] == 0.96
