@@ -57,7 +57,7 @@ class ReplicaTotals(Struct, frozen=True, kw_only=True):
     restarts: int = 0  # readings with a restart of the process or of any rank
     first_at: float  # of the first reading
     moved_at: float  # when a counter last increased, work last began, or nothing was running
-    rank_moved_at: float = inf  # the same, of the rank that has not moved for longest; inf: ranks do not count separately
+    rank_moved_at: float = inf  # the same, of the rank that stands still longest; inf: ranks do not count separately
     begun: Mapping[Stage, float] = EMPTY  # stage → when its bounds last changed
     withdrawn: frozenset[str] = frozenset()  # Quantity and Stage values, FINISHED, RESPONSES
     withdrawn_ranks: frozenset[str] = frozenset()  # of rank_generation
