@@ -98,7 +98,11 @@ def is_run_here(command: str) -> bool:
 def recipe(target: str) -> list[str]:
     no_environment = ("--assume-old=.venv/.test", "--assume-old=.venv/.run", "--assume-old=.venv/.dist")
     made = subprocess.run(
-        ["make", "--dry-run", *no_environment, target], cwd=ROOT, capture_output=True, text=True, timeout=60
+        ["make", "--no-print-directory", "--dry-run", *no_environment, target],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert made.returncode == 0, made.stderr
     return made.stdout.replace("\\\n", " ").splitlines()

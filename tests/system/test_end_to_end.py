@@ -124,12 +124,13 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
 def test_a_card_lost_in_the_demo_costs_its_own_series_only(start):
     daemon = start("demo", "--scenario", "hang", "--fault-at", "4", "--listen", "127.0.0.1:0")
     # Not one card that is down while the others are not listed yet, as in the first pages.
-    page = daemon.wait_for(lambda page: (count(page, "gpu_up", "0.0"), count(page, "gpu_up")) == (1, 7), seconds=60)
-    assert len(re.findall(r"^gpu_power_watts\{", page, re.MULTILINE)) == 7
-    (source,) = re.findall(
-        r'^shardwatch_source_down_info\{source="(gpu:[^"]+)",reason="lost"\} 1.0$', page, re.MULTILINE
+    lost = re.compile(r'^shardwatch_source_down_info\{source="gpu:([^"]+)",reason="lost"\} 1.0$', re.MULTILINE)
+    page = daemon.wait_for(
+        lambda page: (count(page, "gpu_up", "0.0"), count(page, "gpu_up")) == (1, 7) and lost.search(page), seconds=60
     )
-    assert f'uuid="{source[4:]}"' in page
+    assert len(re.findall(r"^gpu_power_watts\{", page, re.MULTILINE)) == 7
+    (uuid,) = lost.findall(page)
+    assert f'uuid="{uuid}"' in page
 
 
 def test_sigterm_ends_it_quickly_with_zero_and_frees_the_port(start):

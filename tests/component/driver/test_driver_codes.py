@@ -34,7 +34,7 @@ def tried(tmp_path_factory):
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.support.nvml_codes", str(folder / "control")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
