@@ -46,7 +46,7 @@ class Thresholds:
     certificate_remaining: Threshold = Threshold(
         metric=m.LLM_CERTIFICATE_EXPIRY_TIMESTAMP_SECONDS,
         unit=Unit.SECONDS,
-        warning=14 * 86_400,
+        warning=shared.CERTIFICATE_REMAINING,
         critical=3 * 86_400,
         above=False,
         for_="1h",

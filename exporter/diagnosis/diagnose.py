@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import gpus, replicas
+from exporter.diagnosis import gpus, replica_changes, replicas
+from exporter.diagnosis.history import ReplicaPast
 from exporter.diagnosis.view import View
-from exporter.model import Snapshot
+from exporter.model import EMPTY, Snapshot
 from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
 from exporter.model.text import Text
 
@@ -38,6 +39,7 @@ _EXPLAINED_BY = {
     "KvCachePressure": _GPU_SLOW,
     "ReplicaSlowerThanSiblings": (*_GPU_SLOW, "ReplicaUsesPcie"),
     "RanksUneven": (),
+    "EngineRestarting": ("GpuMemoryFull", "GroupMemoryUneven", *_GPU_DEAD),
     "GpuStraggler": ("GpuThermalThrottling", "GpuPowerBrake", "GpuPcieDowngraded", "GpuNvlinkDown", "GpuHot"),
     "GpuLost": ("GpuNvlinkDown", "GpuXidResetGpu", "GpuXidResetNode"),
     "GpuXidResetNode": ("GpuNvlinkDown",),
@@ -49,6 +51,7 @@ _RANK = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _ORDER = (
     "EngineFrozen",
     "EngineDown",
+    "EngineRestarting",
     "HighErrorRatio",
     "GpuLost",
     "KvCachePressure",
@@ -57,10 +60,11 @@ _ORDER = (
 )
 
 
-def find(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """Return every finding that this snapshot alone supports, in no order."""
+def find(snapshot: Snapshot, past: Mapping[str, ReplicaPast] = EMPTY) -> tuple[Finding, ...]:
+    """Return every finding that this snapshot and the replicas' past support, in no order."""
     view = View(snapshot)
-    return (*replicas.findings(view), *gpus.findings(view), *gpus.node_findings(view), *_daemon(snapshot))
+    changes = replica_changes.findings(view, past)
+    return (*replicas.findings(view), *changes, *gpus.findings(view), *gpus.node_findings(view), *_daemon(snapshot))
 
 
 def arrange(found: Sequence[Finding]) -> tuple[Finding, ...]:

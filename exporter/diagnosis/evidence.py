@@ -26,6 +26,7 @@ _LABELS = {
     "power": Text("power", "功耗"),
     "processes": Text("processes", "进程数"),
     "reason": Text("reason", "原因"),
+    "remaining": Text("remaining", "剩余"),
     "requests": Text("requests", "请求数"),
     "requests_running": Text("running", "运行中"),
     "requests_waiting": Text("waiting", "等待中"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 BALANCE_REQUESTS = 8  # running requests below which unevenness is chance
 BUSY_UTILIZATION = 0.30  # an idle GPU lowers clocks and link speed on purpose
+CERTIFICATE_REMAINING = 14 * 86_400  # seconds
 ENGINE_RESTARTS = 1  # in RESTART_SECONDS; more are a crash loop
 ERROR_RATIO_CRITICAL = 0.05
 ERROR_RATIO_WARNING = 0.01

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from exporter.diagnosis import thresholds as limit
 from exporter.model import CardState, ReplicaState, Signal, Snapshot, Straggler, XidCount
-from exporter.model.engine import Quantity
+from exporter.model.engine import Quantity, WindowFigures
 from exporter.model.finding import Evidence, Subject, SubjectKind
 from exporter.model.text import Text
 
@@ -78,6 +78,12 @@ class View:
         now = self.snapshot.unix_time
         recent = [count for count in self.xids.get(uuid, ()) if now - (count.last_unix_time or 0.0) <= within]
         return sorted(recent, key=lambda count: count.last_unix_time or 0.0, reverse=True)
+
+
+def longest_window(replica: ReplicaState) -> WindowFigures | None:
+    """Return the figures of the longest window, None without any."""
+    figures = [found for label, found in replica.windows.items() if label != "lifetime"]
+    return max(figures, key=lambda found: found.seconds, default=None)
 
 
 def signal(card: CardState, name: Signal) -> float | None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.diagnosis.diagnose import arrange, find
+from exporter.diagnosis.history import History
 from exporter.diagnosis.verdicts import verdicts
 from exporter.model import Snapshot
 from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
@@ -23,6 +24,7 @@ HOLD = {
     "GpuHot": 30.0,
     "HighErrorRatio": 10.0,
     "KvCachePressure": 60.0,
+    "PrefixCacheHitRateDropped": 600.0,
     "RanksUneven": 60.0,
     "ReplicaSlowerThanSiblings": 60.0,
     "ReplicasUneven": 300.0,
@@ -63,6 +65,7 @@ class Diagnosis:
     """Judges each snapshot in turn; owned by the thread that publishes."""
 
     def __init__(self) -> None:
+        self._history = History()
         self._held: dict[tuple[str, str], _Held] = {}
         self._replicas: dict[str, _Pending] = {}
         self._gpus: dict[str, _Pending] = {}
@@ -71,7 +74,7 @@ class Diagnosis:
     def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with its findings and verdicts."""
         now = snapshot.at
-        for finding in find(snapshot):
+        for finding in find(snapshot, self._history.update(snapshot)):
             held = self._held.get(finding.key)
             if held is None:
                 self._held[finding.key] = _Held(now, snapshot.unix_time, now, finding)

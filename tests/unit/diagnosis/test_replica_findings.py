@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from exporter.diagnosis.diagnose import find
-from exporter.model import EngineReading, Quantity
+from exporter.diagnosis.history import History
+from exporter.model import EngineReading, Quantity, WindowFigures
 from tests.support.builders import replica, snapshot
+from tests.support.records import replace
 
 
 def reading(**quantities):
@@ -28,3 +30,54 @@ def test_a_full_queue_that_moves_has_no_finding():
         findings(replicas=(replica("a", reading=reading(requests_running=8, requests_waiting=90), frozen=False),))
         == {}
     )
+
+
+class Life:
+    """One replica's snapshots, minute by minute, and what is diagnosed of each."""
+
+    def __init__(self):
+        self.history, self.minute = History(), 0
+
+    def live(self, minutes, *, restarts=0, hit_ratio=0.6, rate=1.0):
+        for _ in range(minutes):
+            self.minute += 1
+            figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio, request_rate=rate)
+            state = replica("a", reading=reading(), restarts=restarts, windows={"5m": figures})
+            now = replace(snapshot(replicas=(state,)), at=60.0 * self.minute)
+            found = {finding.id for finding in find(now, self.history.update(now))}
+        return found
+
+
+def test_one_restart_is_a_rollout_and_two_in_half_an_hour_are_a_finding():
+    life = Life()
+    assert life.live(5) == life.live(5, restarts=1) == set()
+    assert life.live(5, restarts=2) == {"EngineRestarting"}
+    assert life.live(31, restarts=2) == set()
+
+
+def test_restarts_before_the_first_snapshot_do_not_count():
+    assert Life().live(5, restarts=7) == set()
+
+
+def test_half_the_hit_rate_of_an_hour_ago_is_a_finding_with_traffic_only():
+    life = Life()
+    assert life.live(50) == set()
+    assert life.live(3, hit_ratio=0.31) == set()
+    assert life.live(3, hit_ratio=0.29, rate=0.1) == set()
+    assert life.live(3, hit_ratio=0.29) == {"PrefixCacheHitRateDropped"}
+    assert life.live(70, hit_ratio=0.29) == set()  # that is its rate now
+
+
+def test_a_cache_that_never_served_has_little_to_lose_and_a_young_daemon_does_not_judge():
+    life = Life()
+    assert life.live(50, hit_ratio=0.08) == life.live(3, hit_ratio=0.0) == set()
+    young = Life()
+    assert young.live(20) == young.live(15, hit_ratio=0.1) == set()
+
+
+def test_a_certificate_is_a_finding_for_two_weeks_before_its_end():
+    now = snapshot().unix_time
+    for days, expected in ((15, False), (13, True), (-1, True)):
+        found = findings(replicas=(replica("a", reading=reading(), certificate_expires=now + days * 86_400),))
+        assert ("CertificateExpires" in found) is expected
+    assert found["CertificateExpires"].summary.en == "The TLS certificate of a has expired"

@@ -1,0 +1,105 @@
+"""Findings about replicas that compare with the past or look ahead: restarts, hit rates, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from exporter.diagnosis import thresholds as limit
+from exporter.diagnosis.history import ReplicaPast
+from exporter.diagnosis.view import View, longest_window
+from exporter.model import ReplicaState
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind
+from exporter.model.text import Text
+
+_NONE = ReplicaPast()
+_DAY = 86_400.0
+
+
+def findings(view: View, past: Mapping[str, ReplicaPast]) -> Iterator[Finding]:
+    """Yield what has become worse with each replica, or will."""
+    for replica in view.snapshot.replicas:
+        known = past.get(replica.name, _NONE)
+        yield from _restarting(view, replica, known.restarts)
+        yield from _hit_rate(replica, known.hit_ratio)
+        yield from _certificate(view, replica)
+
+
+def _subject(replica: ReplicaState) -> Subject:
+    return Subject(SubjectKind.REPLICA, replica.name, replica.name)
+
+
+def _restarting(view: View, replica: ReplicaState, restarts: int) -> Iterator[Finding]:
+    if restarts <= limit.ENGINE_RESTARTS:
+        return
+    name, minutes = replica.name, limit.RESTART_SECONDS / 60
+    yield Finding(
+        id="EngineRestarting",
+        severity=Severity.WARNING,
+        subject=_subject(replica),
+        summary=Text(
+            f"{name} restarted {restarts} times in {minutes:.0f} minutes",
+            f"{name} 在 {minutes:.0f} 分钟内重启了 {restarts} 次",
+        ),
+        evidence=(Evidence("restarts", float(restarts)),),
+        actions=(
+            Text(
+                "Read the engine's log for why it ended: out of memory, a lost worker, a failed liveness probe.",
+                "查看引擎日志中的退出原因：内存不足、worker 丢失、存活探针失败。",
+            ),
+        ),
+        relief=view.relief(name),
+        replica=name,
+    )
+
+
+def _hit_rate(replica: ReplicaState, before: float | None) -> Iterator[Finding]:
+    figures = longest_window(replica)
+    if before is None or before < limit.HIT_RATIO_PAST or figures is None or figures.hit_ratio is None:
+        return
+    finished = (figures.request_rate or 0.0) * figures.seconds
+    if figures.hit_ratio >= limit.HIT_RATIO_OF_PAST * before or finished < limit.ERROR_REQUESTS:
+        return
+    yield Finding(
+        id="PrefixCacheHitRateDropped",
+        severity=Severity.WARNING,
+        subject=_subject(replica),
+        summary=Text(
+            f"The prefix-cache hit rate of {replica.name} dropped from {before:.0%} to {figures.hit_ratio:.0%}",
+            f"{replica.name} 的前缀缓存命中率从 {before:.0%} 降至 {figures.hit_ratio:.0%}",
+        ),
+        evidence=(
+            Evidence("hit_ratio", figures.hit_ratio, "ratio"),
+            Evidence("hit_ratio_before", before, "ratio"),
+            Evidence("requests", finished),
+        ),
+        actions=(
+            Text(
+                "Check whether prompts changed (a timestamp at the start?) and whether prefix routing changed.",
+                "检查提示词是否改变（开头加了时间戳？）以及前缀路由是否改变。",
+            ),
+            Text("Check the room for cached blocks (KV cache used).", "检查缓存块的空间（KV 缓存使用率）。"),
+        ),
+        replica=replica.name,
+    )
+
+
+def _certificate(view: View, replica: ReplicaState) -> Iterator[Finding]:
+    if replica.certificate_expires is None:
+        return
+    remaining = replica.certificate_expires - view.snapshot.unix_time
+    if remaining >= limit.CERTIFICATE_REMAINING:
+        return
+    days = max(0.0, remaining) / _DAY
+    yield Finding(
+        id="CertificateExpires",
+        severity=Severity.WARNING,
+        subject=_subject(replica),
+        summary=Text(
+            f"The TLS certificate of {replica.name} "
+            + (f"expires in {days:.1f} days" if remaining > 0 else "has expired"),
+            f"{replica.name} 的 TLS 证书" + (f"将在 {days:.1f} 天后过期" if remaining > 0 else "已过期"),
+        ),
+        evidence=(Evidence("remaining", max(0.0, remaining), "seconds"),),
+        actions=(Text("Renew the certificate and restart the engine.", "更新证书并重启引擎。"),),
+        replica=replica.name,
+    )
