@@ -1,12 +1,25 @@
 """``python -m exporter`` is the same program as ``shardwatch``."""
 
+import os
 import sys
 
-from exporter.cli import signals
+
+def drop_working_directory() -> None:
+    """Remove the working directory, which ``python -m`` puts first, from the import path.
+
+    In a hostile directory a file named like any module that is imported later would run.  A checkout stays.
+    """
+    root = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
+    working = os.path.realpath(os.curdir)
+    if working != root:
+        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != working]
 
 
 def main() -> int:
     """Run the command line of this process; return the exit code."""
+    drop_working_directory()
+    from exporter.cli import signals  # noqa: PLC0415
+
     signals.install_early_handlers(sys.argv[1:])  # before the imports of the next line
     from exporter.cli.main import main as run  # noqa: PLC0415
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from exporter import __version__
 from exporter.cli import signals, streams
 from exporter.cli.exit_codes import OK
+from exporter.cli.import_path import check_import_path
 from exporter.cli.setup import log_to_stderr, read_settings
 from exporter.config.settings import Settings
 from exporter.errors import ListenError, OutputError
 from exporter.logs import log_event
 from exporter.runtime.app import App
-from exporter.runtime.memory import tune_memory
+from exporter.runtime.memory import raise_descriptor_limit, tune_memory
 from exporter.runtime.service_manager import ServiceManager
 from exporter.threads import Thread
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     def read() -> Settings:
         return read_settings(arguments.config, arguments.listen)
 
+    check_import_path()
     settings = read()
     log_to_stderr(settings.log)
     manager = ServiceManager(os.environ)
@@ -66,6 +68,7 @@ def serve(
     manager = manager or ServiceManager({})
     signals.install_handlers()
     tune_memory()
+    raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL)
     app.start()
     try:

@@ -7,6 +7,7 @@ here as text; a test compares it with them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -24,7 +25,8 @@ class WindowUsers(Struct, frozen=True, kw_only=True):
 WINDOW_USERS = {
     "1m": WindowUsers(dashboards=("Imbalance",)),
     "5m": WindowUsers(
-        alerts=("GatewayUneven", "HighErrorRatio"), dashboards=("Efficiency", "Fleet", "Imbalance", "Replica")
+        alerts=("GatewayErrors", "GatewayUneven", "HighErrorRatio"),
+        dashboards=("Efficiency", "Fleet", "Imbalance", "Replica"),
     ),
 }
 # Some figures are exposed over the longest window only, to keep series few; their users read this one.
@@ -46,7 +48,25 @@ def config_lint(settings: Settings) -> list[str]:
             f"and panels of the shipped {_dashboards(dashboards)} that read {LONGEST} stay empty; remove what is "
             f"longer than {LONGEST} if you use them"
         )
+    hints += _plain_tokens(settings)
     return hints + [_sparse(window, slow) for window in settings.windows if (slow := _slow(settings, window))]
+
+
+def _plain_tokens(settings: Settings) -> list[str]:
+    """Return a hint for each target on another host that gets its secret unencrypted."""
+    engines = [("engines", engine) for engine in settings.engines]
+    gateways = [("gateways", gateway) for gateway in settings.gateways]
+    return [
+        f"{key}: {target.name} gets its credentials over http, where the network can read them; use https"
+        for key, target in (*engines, *gateways)
+        if (target.bearer_token_file or target.basic_auth)
+        and target.url.startswith("http://")
+        and not _is_loopback(urlsplit(target.url).hostname or "")
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _slow(settings: Settings, window: Window) -> list[str]:

@@ -1,9 +1,11 @@
-"""Keep the process small and its pauses short."""
+"""Limits of the process: memory kept small, pauses short, and as many descriptors as it may have."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import resource
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's mallopt
 
@@ -21,3 +23,15 @@ def tune_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
     gc.freeze()
     gc.enable()  # the command line switches it off while the program is loaded, which takes a tenth off the start
+
+
+_MAX_DESCRIPTORS = 65_536  # more are of no use, and programs that close all they might have take long
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of descriptors to the hard one: many systems give 1024 or less."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

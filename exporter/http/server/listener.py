@@ -22,7 +22,7 @@ from contextlib import suppress
 from exporter.errors import ListenError
 from exporter.http.server.connection import Connection, DeferredResponse, Handler, Phase, ServerLimits
 from exporter.http.server.request import Request, Response, text_response
-from exporter.logs import Field, log_exception
+from exporter.logs import Field, log_event, log_exception
 from exporter.threads import Thread
 
 __all__ = ["DeferredResponse", "Handler", "HttpServer", "Request", "Response", "ServerLimits"]
@@ -199,13 +199,17 @@ class HttpServer:
                 return
             except ConnectionAbortedError:
                 continue
-            except OSError:
+            except OSError as error:
+                self.exhausted += 1
+                if self._evict_mute(selector):  # whose descriptor the new client gets
+                    continue
                 # Out of descriptors, as a rule.  The client stays in the backlog and the socket stays readable:
                 # without a pause this loop would spin, and starve the connections that it has.
-                self.exhausted += 1
                 self._accept_at = self._clock() + self._limits.pause_seconds
                 selector.unregister(self._socket)
-                self._log_exception("accept_paused", "new scrapes wait; raise LimitNOFILE")
+                if self._may_log("accept_paused"):
+                    msg = "new scrapes wait; raise LimitNOFILE"
+                    log_event(_log, logging.WARNING, "accept_paused", msg, error=error.strerror)
                 return
             self.accepted += 1
             try:
@@ -234,6 +238,17 @@ class HttpServer:
             return False
         connection = lingering[0] if lingering else min(waiting, key=lambda client: client.waiting_since)
         self.refused += not lingering and not connection.idle
+        connection.reject()
+        self._update_interest(connection, selector)
+        return True
+
+    def _evict_mute(self, selector: selectors.BaseSelector) -> bool:
+        """Close the connection that has waited longest without a whole request; False where there is none."""
+        mute = [client for client in self._connections if client.phase is Phase.WAITING and not client.idle]
+        if not mute:
+            return False
+        connection = min(mute, key=lambda client: client.waiting_since)
+        self.refused += 1
         connection.reject()
         self._update_interest(connection, selector)
         return True
@@ -281,10 +296,15 @@ class HttpServer:
 
     def _log_exception(self, event: str, msg: str, **fields: Field) -> None:
         """Log the exception that is being handled, each event at most once a minute."""
-        now = self._clock()
-        if now >= self._quiet_until.get(event, now):
-            self._quiet_until[event] = now + _LOG_INTERVAL
+        if self._may_log(event):
             log_exception(_log, event, msg, **fields)
+
+    def _may_log(self, event: str) -> bool:
+        now = self._clock()
+        if now < self._quiet_until.get(event, now):
+            return False
+        self._quiet_until[event] = now + _LOG_INTERVAL
+        return True
 
 
 def _bind(host: str, port: int, backlog: int) -> socket.socket:

@@ -136,6 +136,37 @@ def test_without_descriptors_known_clients_are_answered_and_new_ones_wait():
     assert child.returncode == 0
 
 
+MUTE = """
+import resource, sys
+from exporter.http.server.listener import HttpServer, Response
+listener = HttpServer("127.0.0.1", 0, lambda _: Response(status=200, content_type="text/plain", body=b"here"))
+listener.start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+print(listener.address[1], flush=True)
+sys.stdin.readline()
+listener.stop()
+"""
+
+
+def test_mute_clients_that_take_all_descriptors_give_way_to_a_scrape():
+    child = subprocess.Popen(
+        [sys.executable, "-c", MUTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with child, contextlib.ExitStack() as stack:
+        stack.callback(child.kill)
+        address = ("127.0.0.1", int(child.stdout.readline()))
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(address, timeout=10))
+        started = time.monotonic()
+        scrape = stack.enter_context(socket.create_connection(address, timeout=10))
+        scrape.sendall(GET)
+        assert one_answer(scrape)[2] == b"here"
+        assert time.monotonic() - started < 2.0, "long before the mute clients' deadline of 5 s"
+        _, log = child.communicate("\n", timeout=10)
+        assert "Traceback" not in log
+    assert child.returncode == 0
+
+
 # -- faults of our own
 
 

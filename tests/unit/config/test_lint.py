@@ -176,3 +176,16 @@ def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(capl
         app.stop()
     assert app.assignments._thread is not None
     app.assignments._thread.join(5.0)
+
+
+@pytest.mark.parametrize(
+    "url, hinted",
+    [("http://10.0.0.7:8000/metrics", True), ("https://10.0.0.7:8000/metrics", False),
+     ("http://127.0.0.1:8000/metrics", False), ("http://localhost:8000/metrics", False)],
+)  # fmt: skip
+def test_credentials_over_http_to_another_host_are_hinted_at(url, hinted, tmp_path):
+    (tmp_path / "token").write_text("t")
+    text = f"engines: [{{name: chat, url: '{url}', bearer_token_file: {tmp_path}/token}}]\n"
+    hints = [hint for hint in config_lint(parse(text, "test", {})) if "over http" in hint]
+    message = "engines: chat gets its credentials over http, where the network can read them; use https"
+    assert hints == ([message] if hinted else [])

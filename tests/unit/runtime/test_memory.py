@@ -1,0 +1,20 @@
+"""What the daemon asks of the process that it runs in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+RAISE = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from exporter.runtime.memory import raise_descriptor_limit
+raise_descriptor_limit()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one():
+    printed = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True, timeout=60)
+    soft, hard = eval(printed.stdout)
+    assert soft == min(hard, 65_536) if hard > 0 else soft == 65_536
