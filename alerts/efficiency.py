@@ -83,7 +83,7 @@ def _low_utilization(tuning: Tuning) -> Alert:
 def _cost_increased(tuning: Tuning) -> Alert:
     limit = tuning.thresholds.cost_of_past
     # Over one hour every window of the daemon has the same price; the configuration decides which exist.
-    cost = select(m.LLM_COST_PER_MILLION_TOKENS)
+    cost = select(m.LLM_COST_PER_MILLION_GENERATED_TOKENS)
     today, yesterday = (
         aggregate("avg", over_time("avg", price, "1h"), without=("window",)) for price in (cost, cost.offset("1d"))
     )

@@ -386,7 +386,7 @@ class Thresholds:
         reason="Gate: a replica without traffic has a high cost per token; GpuMemoryHeldIdle covers that.",
     )
     cost_of_past: Threshold = Threshold(
-        metric=m.LLM_COST_PER_MILLION_TOKENS,
+        metric=m.LLM_COST_PER_MILLION_GENERATED_TOKENS,
         unit=Unit.RATIO,
         warning=2.0,
         critical=4.0,

@@ -79,7 +79,7 @@ _TOKENS: tuple[Panel, ...] = (
         series(
             lambda: topk(
                 TOP_N,
-                max_by(selected(m.LLM_ENERGY_JOULES_PER_TOKEN, window=EXPORTER_WINDOW), "instance", "replica").as_unit(Unit.JOULES),
+                max_by(selected(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN, window=EXPORTER_WINDOW), "instance", "replica").as_unit(Unit.JOULES),
             ),
             "{{replica}} {{instance}}",
         ),
@@ -95,7 +95,7 @@ _TOKENS: tuple[Panel, ...] = (
         series(
             lambda: topk(
                 TOP_N,
-                max_by(selected(m.LLM_COST_PER_MILLION_TOKENS, window=EXPORTER_WINDOW), "instance", "replica", "currency"),
+                max_by(selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW), "instance", "replica", "currency"),
             ),
             "{{replica}} {{instance}} {{currency}}",
         ),

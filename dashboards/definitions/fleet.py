@@ -248,7 +248,7 @@ _BALANCE: tuple[Panel, ...] = (
             "or very small batches.",
             "生成一个 token 的卡能耗（焦耳），各副本平均。翻倍通常意味着等待或批次过小。",
         ),
-        series(lambda: avg_by(selected(m.LLM_ENERGY_JOULES_PER_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES), Text("mean", "平均")),
+        series(lambda: avg_by(selected(m.LLM_ENERGY_JOULES_PER_GENERATED_TOKEN, window=EXPORTER_WINDOW)).as_unit(Unit.JOULES), Text("mean", "平均")),
         requires=TRAFFIC, width=5, decimals=2,
     ),
     stat(

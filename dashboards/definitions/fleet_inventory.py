@@ -55,7 +55,7 @@ VERSIONS: tuple[Panel, ...] = (
             "该副本各卡每生成百万 token 的成本；空闲会推高成本。",
         ),
         column(
-            lambda: selected(m.LLM_COST_PER_MILLION_TOKENS, window=EXPORTER_WINDOW), Text("Cost", "成本"), cell=Cell.BAR,
+            lambda: selected(m.LLM_COST_PER_MILLION_GENERATED_TOKENS, window=EXPORTER_WINDOW), Text("Cost", "成本"), cell=Cell.BAR,
         ),
         rows=("instance", "model", "replica", "currency"), requires=(Requires.PRICE, Requires.TRAFFIC), width=12, height=7,
     ),

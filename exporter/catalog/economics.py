@@ -37,10 +37,23 @@ def _cards(value: ByCard, *, currency: bool = False) -> ReadSamples:
     return read
 
 
+def _cost_of(tokens: str, help_: str, value: ByWindow) -> Metric:
+    """Declare the cost over other tokens than the generated ones."""
+    return Metric(
+        subject=REPLICA,
+        noun=f"cost_per_million_{tokens}_tokens",
+        kind=MetricKind.GAUGE,
+        labels=("window", "currency"),
+        help=help_,
+        series=SeriesSet.FULL,
+        read=_replicas(value, currency=True),
+    )
+
+
 ECONOMICS = (
     Metric(
         subject=REPLICA,
-        noun="energy_joules_per_token",
+        noun="energy_joules_per_generated_token",
         kind=MetricKind.GAUGE,
         labels=("window",),
         help="Energy that the replica's GPUs drew over tokens generated in the same window, by the GPUs' own "
@@ -60,7 +73,7 @@ ECONOMICS = (
     ),
     Metric(
         subject=REPLICA,
-        noun="cost_per_million_tokens",
+        noun="cost_per_million_generated_tokens",
         kind=MetricKind.GAUGE,
         labels=("window", "currency"),
         help="Price of the replica's GPUs, busy or idle, for the time of a million generated tokens at the window's "
@@ -68,6 +81,17 @@ ECONOMICS = (
         "split evenly between them. The common set has the longest window.",
         read=_replicas(lambda figures: figures.cost_per_million, currency=True, longest=True),
         read_full=_replicas(lambda figures: figures.cost_per_million, currency=True),
+    ),
+    _cost_of(
+        "prompt",
+        "Price of the replica's GPUs for the time of a million prompt tokens at the window's rate: the whole price "
+        "over the input alone.",
+        lambda figures: figures.cost_per_million_prompt,
+    ),
+    _cost_of(
+        "processed",
+        "Price of the replica's GPUs for the time of a million prompt and generated tokens at the window's rate.",
+        lambda figures: figures.cost_per_million_processed,
     ),
     Metric(
         subject=GPU,

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from exporter.model import CardState, EngineReading, GpuAssignment, Quantity, Signal
+from exporter.model import CardState, EngineReading, GpuAssignment, Quantity, Signal, WindowFigures
 
 HOUR = 3600.0
 MAX_WATTS = 10_000.0  # more than any card draws: the counter jumped
@@ -102,6 +102,13 @@ def price_per_hour(shares: Mapping[str, float], prices: Mapping[str, float]) -> 
 def cost_per_million(price: float, rate: float) -> float | None:
     """Return the price of a million tokens from the price per hour and tokens per second; None without tokens."""
     return price / HOUR / rate * 1e6 if rate > 0 else None
+
+
+def processed_rate(window: WindowFigures) -> float | None:
+    """Return prompt and generated tokens per second; None where one of the two is not known."""
+    if window.prompt_token_rate is None or window.generation_token_rate is None:
+        return None
+    return window.prompt_token_rate + window.generation_token_rate
 
 
 def is_idle(card: CardState, users: Iterable[tuple[EngineReading | None, str]]) -> bool | None:

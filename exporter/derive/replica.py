@@ -57,6 +57,7 @@ def _window(
     seconds = latest.at - base.at
     queries = _increase(base, latest, Quantity.PREFIX_CACHE_QUERIES)
     hits = _increase(base, latest, Quantity.PREFIX_CACHE_HITS)
+    prompts = _increase(base, latest, Quantity.PROMPT_TOKENS)
     tokens = _increase(base, latest, Quantity.GENERATION_TOKENS)
     finished = _increases(base.finished, latest.finished)
     known = bool(latest.finished) and FINISHED not in latest.withdrawn
@@ -67,6 +68,7 @@ def _window(
         error_ratio=_error_ratio(base, latest),
         request_rate=(sum(finished.values()) - finished.get(_REJECTED, 0.0)) / seconds if known else None,
         rejected_rate=finished[_REJECTED] / seconds if known and _REJECTED in finished else None,
+        prompt_token_rate=None if prompts is None else prompts / seconds,
         generation_token_rate=None if tokens is None else tokens / seconds,
         rank_token_rates=_rank_rates(base, latest, "rank_generation"),
         rank_prompt_token_rates=_rank_rates(base, latest, "rank_prompts"),

@@ -147,6 +147,7 @@ class WindowFigures(Struct, frozen=True, kw_only=True):
     error_ratio: float | None = None
     request_rate: float | None = None  # finished requests per second, without those that were rejected
     rejected_rate: float | None = None  # requests per second that the engine refused on purpose
+    prompt_token_rate: float | None = None
     generation_token_rate: float | None = None
     rank_token_rates: Mapping[str, float] = EMPTY
     rank_prompt_token_rates: Mapping[str, float] = EMPTY

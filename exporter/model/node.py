@@ -67,7 +67,9 @@ class Economics(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, float] = EMPTY  # uuid → price of one hour
     joules_per_token: Mapping[ReplicaWindow, float] = EMPTY
     tokens_per_joule: Mapping[ReplicaWindow, float] = EMPTY
-    cost_per_million: Mapping[ReplicaWindow, float] = EMPTY
+    cost_per_million: Mapping[ReplicaWindow, float] = EMPTY  # generated tokens
+    cost_per_million_prompt: Mapping[ReplicaWindow, float] = EMPTY
+    cost_per_million_processed: Mapping[ReplicaWindow, float] = EMPTY  # prompt and generated tokens
     idle_seconds: Mapping[str, float] = EMPTY  # uuid → counter
     idle_cost: Mapping[str, float] = EMPTY  # uuid → counter
 

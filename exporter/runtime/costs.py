@@ -9,7 +9,7 @@ The arithmetic is in ``derive.economics``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ from exporter.model import (
     Signal,
     TokenCount,
     Window,
+    WindowFigures,
 )
 
 
@@ -129,7 +130,9 @@ class CostTracker:
             prices=prices,
             joules_per_token=per_token,
             tokens_per_joule=per_joule,
-            cost_per_million=self._cost(replicas, prices),
+            cost_per_million=self._cost(replicas, prices, lambda window: window.generation_token_rate),
+            cost_per_million_prompt=self._cost(replicas, prices, lambda window: window.prompt_token_rate),
+            cost_per_million_processed=self._cost(replicas, prices, economics.processed_rate),
             idle_seconds={uuid: known.seconds for uuid, known in idle.items()},
             idle_cost={uuid: known.cost for uuid, known in idle.items() if uuid in prices},
         )
@@ -193,14 +196,19 @@ class CostTracker:
                 return usage
         return _ReplicaUsage(shares, self._windows)
 
-    def _cost(self, replicas: Sequence[ReplicaState], prices: Mapping[str, float]) -> dict[ReplicaWindow, float]:
+    def _cost(
+        self,
+        replicas: Sequence[ReplicaState],
+        prices: Mapping[str, float],
+        rate_of: Callable[[WindowFigures], float | None],
+    ) -> dict[ReplicaWindow, float]:
         costs: dict[ReplicaWindow, float] = {}
         for replica in replicas:
             price = economics.price_per_hour(self._shares.get(replica.name, {}), prices)
             if price is None:
                 continue
             for label, figures in replica.windows.items():
-                rate = figures.generation_token_rate
+                rate = rate_of(figures)
                 cost = None if rate is None else economics.cost_per_million(price, rate)
                 if cost is not None:
                     costs[ReplicaWindow(replica.name, label)] = cost

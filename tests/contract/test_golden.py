@@ -211,6 +211,8 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         joules_per_token={("a", "1m"): 4.5},
         tokens_per_joule={("a", "1m"): 0.25},
         cost_per_million={("a", "1m"): 4.45},
+        cost_per_million_prompt={("a", "1m"): 1.5},
+        cost_per_million_processed={("a", "1m"): 1.1},
         idle_seconds={"GPU-0001": 36.0},
         idle_cost={"GPU-0001": 0.025},
     )

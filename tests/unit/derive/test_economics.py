@@ -67,6 +67,18 @@ def test_a_million_tokens_cost_what_the_field_published(cards, hour, rate, publi
     assert found.currency == "USD"
 
 
+def test_one_price_is_offered_over_the_answers_the_prompts_and_both():
+    books = Books(*own("a", 0), costs=DOLLARS)
+    replica = serving(rate=100.0)
+    window = replace(replica.windows["1m"], prompt_token_rate=300.0)
+    found = books.book([card(0)], replace(replica, windows={"1m": window}))
+    whole = found.cost_per_million["a", "1m"]
+    assert found.cost_per_million_prompt["a", "1m"] == pytest.approx(whole / 3)
+    assert found.cost_per_million_processed["a", "1m"] == pytest.approx(whole / 4)
+    alone = books.book([card(0)], serving(rate=100.0))
+    assert (alone.cost_per_million_prompt, alone.cost_per_million_processed) == ({}, {})
+
+
 def test_without_tokens_they_have_no_price():
     books = Books(*own("a", 0), costs=DOLLARS)
     assert books.book([card(0)], serving(rate=0.0)).cost_per_million == {}
