@@ -55,11 +55,11 @@ def query(port: int, expression: str, at: float) -> float | None:
 
 def pairs() -> list[tuple[str, str, str, str]]:
     """Return window, name, our expression and Prometheus' own, for everything that is compared."""
-    found = []
+    pairs_found = []
     for window in WINDOWS:
         for stage, family in STAGES.items():
             for q in QUANTILES:
-                found.append(
+                pairs_found.append(
                     (
                         window,
                         f"{stage} p{float(q) * 100:g} {window}",
@@ -71,14 +71,16 @@ def pairs() -> list[tuple[str, str, str, str]]:
             f"sum(increase(vllm:prefix_cache_{which}_total{{job='engine'}}[{window}]))"
             for which in ("hits", "queries")
         )
-        found.append(
+        pairs_found.append(
             (window, f"hit ratio {window}", f'llm_kv_cache_hit_ratio{{window="{window}"}}', f"{hits} / {queries}")
         )
         tokens = f"sum(rate(vllm:generation_tokens_total{{job='engine'}}[{window}]))"
-        found.append((window, f"token rate {window}", f'llm_generation_token_rate{{window="{window}"}}', tokens))
+        pairs_found.append(
+            (window, f"token rate {window}", f'llm_generation_token_rate{{window="{window}"}}', tokens)
+        )
         requests = f"sum(rate(vllm:request_success_total{{job='engine'}}[{window}]))"
-        found.append((window, f"request rate {window}", f'llm_request_rate{{window="{window}"}}', requests))
-    return found
+        pairs_found.append((window, f"request rate {window}", f'llm_request_rate{{window="{window}"}}', requests))
+    return pairs_found
 
 
 def compare(port: int, begun: float, now: float) -> None:
@@ -95,8 +97,8 @@ def compare(port: int, begun: float, now: float) -> None:
                 last = (f"{a:.5g}", f"{b:.5g}")
         if differences:
             differences.sort()
-            middle, most = differences[len(differences) // 2], differences[-1]
-            print(f"{name:36} {len(differences):4} {middle:18.4%} {most:9.3%}   {last[0]} {last[1]}")
+            middle, max_difference = differences[len(differences) // 2], differences[-1]
+            print(f"{name:36} {len(differences):4} {middle:18.4%} {max_difference:9.3%}   {last[0]} {last[1]}")
         else:
             print(f"{name:36}    0")
 

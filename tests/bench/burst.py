@@ -43,11 +43,11 @@ print(json.dumps(found))
 def burst(port: int, pid: int) -> None:
     before = memory_mib(tree(pid))
     result = subprocess.run([sys.executable, "-c", CLIENTS, str(port)], capture_output=True, text=True, check=True)
-    found = json.loads(result.stdout)
+    answers = json.loads(result.stdout)
     statuses: dict[str, int] = {}
-    for _, status in found:
+    for _, status in answers:
         statuses[str(status)] = statuses.get(str(status), 0) + 1
-    slowest = max(seconds for seconds, _ in found)
+    slowest = max(seconds for seconds, _ in answers)
     growth = memory_mib(tree(pid)) - before
     print(f"{SCRAPES} scrapes at once: slowest {slowest * 1e3:.0f} ms, statuses {statuses}, memory {growth:+.1f} MiB")
 

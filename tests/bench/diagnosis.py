@@ -44,10 +44,15 @@ def main() -> None:
     )
     for scenario in ("healthy", arguments.scenario):
         snapshot = VirtualNode(scenario).live_until(SECONDS)
-        diagnosis, documents = Diagnosis(), Api(lambda found=snapshot: found, lambda found=snapshot: found.at)
+        diagnosis, documents = (
+            Diagnosis(),
+            Api(lambda published=snapshot: published, lambda published=snapshot: published.at),
+        )
         name = snapshot.replicas[0].name
         request = Request(method="GET", path=f"/api/v1/verdicts/replica/{name}", query="", headers={})
-        agent = AgentCheckServer("127.0.0.1", 0, lambda found=snapshot: found, lambda found=snapshot: found.at)
+        agent = AgentCheckServer(
+            "127.0.0.1", 0, lambda published=snapshot: published, lambda published=snapshot: published.at
+        )
         calls = (
             lambda: diagnosis.judge(snapshot),  # noqa: B023 - called at once
             lambda: documents.answer(request),  # noqa: B023

@@ -186,11 +186,11 @@ def _cpu_while(scrapers: list[Scraper], pid: int, seconds: float) -> tuple[float
     for scraper in scrapers:
         scraper.start()
     everybody = tree(pid)
-    before = {one: cpu_seconds([one]) for one in everybody}
+    before = {pid: cpu_seconds([pid]) for pid in everybody}
     begun = time.perf_counter()
     time.sleep(seconds)
     elapsed = time.perf_counter() - begun
-    spent = {one: cpu_seconds([one]) - before[one] for one in everybody}
+    spent = {pid: cpu_seconds([pid]) - before[pid] for pid in everybody}
     for scraper in scrapers:
         scraper.end()
     return 100 * sum(spent.values()) / elapsed, 100 * spent[pid] / elapsed

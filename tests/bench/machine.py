@@ -9,15 +9,15 @@ HZ = os.sysconf("SC_CLK_TCK")
 
 def tree(pid: int) -> list[int]:
     """Return a process and all its descendants."""
-    found = [pid]
+    pids = [pid]
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as file:
                 for child in file.read().split():
-                    found += tree(int(child))
+                    pids += tree(int(child))
     except OSError:
         pass
-    return found
+    return pids
 
 
 def cpu_seconds(pids: list[int]) -> float:

@@ -63,7 +63,7 @@ def main() -> None:
     )
     assert engines.stdout is not None
     engines.stdout.readline()
-    found = {}
+    peaks = {}
     try:
         with MaliciousServer() as server:
             bad = "".join(
@@ -87,14 +87,14 @@ def main() -> None:
                     try:
                         time.sleep(3)
                         before = cpu_seconds(tree(daemon.pid))
-                        found[case], p99 = peak(daemon.pid, port, arguments.seconds)
+                        peaks[case], p99 = peak(daemon.pid, port, arguments.seconds)
                         cpu = (cpu_seconds(tree(daemon.pid)) - before) / arguments.seconds
                         status, body = get(port)[1:]
                         up = body.count(b"\nllm_up{") and body.split(b"# TYPE llm_up")[1].split(b"# HELP")[0].count(
                             b"} 1.0"
                         )
                         print(
-                            f"{case:34} peak {found[case]:6.1f} MiB   CPU {cpu:5.1%}   p99 {p99:5.1f} ms   page {status}, {up} replicas up"
+                            f"{case:34} peak {peaks[case]:6.1f} MiB   CPU {cpu:5.1%}   p99 {p99:5.1f} ms   page {status}, {up} replicas up"
                         )
                     finally:
                         daemon.terminate()
@@ -102,7 +102,7 @@ def main() -> None:
     finally:
         engines.kill()
         engines.wait()
-    before, after = found.values()
+    before, after = peaks.values()
     print(f"{'growth':34}      {after - before:6.1f} MiB")
 
 

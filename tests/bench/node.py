@@ -68,21 +68,23 @@ def figures(
             open("/dev/null", "wb") as nowhere,
             running([sys.executable, "-c", LAUNCH, file.name, driver_options()], stderr=nowhere) as daemon,
         ):
-            found = measure(daemon, port, load, seconds, started=started, has_data=lambda: has_data(port), dcgm=dcgm)
+            measured = measure(
+                daemon, port, load, seconds, started=started, has_data=lambda: has_data(port), dcgm=dcgm
+            )
     return {
-        "first_page_s": found.first_page,
-        "first_data_s": found.first_data,
-        "cpu_percent_all": found.cpu,
-        "cpu_percent_daemon": found.cpu_main,
-        "cpu_percent_worker_and_simulated_driver": found.cpu - found.cpu_main,
-        "pss_mib": found.pss,
-        "pss_mib_daemon": found.pss_main,
-        "scrape_p50_ms": found.p50,
-        "scrape_p99_ms": found.p99,
-        "scrape_max_ms": found.max,
-        "scrape_failures": found.failures,
-        "series": found.series,
-        "page_bytes": len(found.body),
+        "first_page_s": measured.first_page,
+        "first_data_s": measured.first_data,
+        "cpu_percent_all": measured.cpu,
+        "cpu_percent_daemon": measured.cpu_main,
+        "cpu_percent_worker_and_simulated_driver": measured.cpu - measured.cpu_main,
+        "pss_mib": measured.pss,
+        "pss_mib_daemon": measured.pss_main,
+        "scrape_p50_ms": measured.p50,
+        "scrape_p99_ms": measured.p99,
+        "scrape_max_ms": measured.max,
+        "scrape_failures": measured.failures,
+        "series": measured.series,
+        "page_bytes": len(measured.body),
     }
 
 
@@ -95,12 +97,12 @@ def main() -> None:
     parser.add_argument("--dcgm", action="store_true")
     parser.add_argument("--json")
     given = parser.parse_args()
-    found = figures(LOADS[given.load], given.seconds, series=given.series, stress=given.stress, dcgm=given.dcgm)
-    for name, value in found.items():
+    measured = figures(LOADS[given.load], given.seconds, series=given.series, stress=given.stress, dcgm=given.dcgm)
+    for name, value in measured.items():
         print(f"{name:42} {value:10.3f}")
     if given.json:
         with open(given.json, "w") as file:
-            json.dump(found, file, indent=1)
+            json.dump(measured, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -57,11 +57,11 @@ class Stopwatch:
         self.calls: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._driver, name)
-        if not name.startswith("nvml") or not callable(found):
-            return found
+        function = getattr(self._driver, name)
+        if not name.startswith("nvml") or not callable(function):
+            return function
         if name not in self._made:
-            self._made[name] = self._timed(name, found)
+            self._made[name] = self._timed(name, function)
         return self._made[name]
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,21 +96,21 @@ def reader(driver: Any, version: str) -> GpuReader:
     return made
 
 
-def after_a_second(one: GpuReader, *, slow: bool) -> None:
+def after_a_second(reader: GpuReader, *, slow: bool) -> None:
     """Read the card with a second's worth of samples in the driver's buffers, as on a node."""
-    for mean in one._samples.values():
+    for mean in reader._samples.values():
         mean._last -= 1_000_000
-    work = one._work
+    work = reader._work
     if work._first_at is not None:
         work._first_at -= 1.0
         ctypes.cast(work._first, ctypes.POINTER(ctypes.c_double))[1] -= 1.0  # the library's own time of the sample
-    one.read(slow=slow)
+    reader.read(slow=slow)
 
 
 def report(driver: Any, rounds: int) -> None:
     """Measure and print."""
     facts, _ = library.initialise(driver)
-    one = reader(driver, facts.driver_version)
+    gpu_reader = reader(driver, facts.driver_version)
     print(f"{'one card, one cycle':44}{'µs':>9}{'calls':>8}")
     for title, slow in (("fast tier", False), ("fast and slow tier", True)):
         watch = Stopwatch(driver)
@@ -119,13 +119,13 @@ def report(driver: Any, rounds: int) -> None:
         watch.calls.clear()
         for _ in range(rounds):
             after_a_second(watched, slow=slow)
-        whole = median(lambda slow=slow: after_a_second(one, slow=slow), rounds)  # type: ignore[misc]
+        whole = median(lambda slow=slow: after_a_second(gpu_reader, slow=slow), rounds)  # type: ignore[misc]
         binding = sum(watch.seconds.values()) / rounds * 1e6
         print(f"{title:44}{whole:9.1f}{sum(watch.calls.values()) / rounds:8.1f}")
         for group, seconds in watch.seconds.most_common():
             print(f"    {group:40}{seconds / rounds * 1e6:9.1f}{watch.calls[group] / rounds:8.1f}")
         print(f"    {'own code':40}{whole - binding:9.1f}")
-    message = protocol.CardRead(index=0, uuid="GPU-0", cycle=1, duration=0.001, reading=one.read(slow=True))
+    message = protocol.CardRead(index=0, uuid="GPU-0", cycle=1, duration=0.001, reading=gpu_reader.read(slow=True))
     frame = protocol.encode(message)
     print(
         f"{'message to the daemon: ' + str(len(frame)) + ' bytes, written':44}{median(lambda: protocol.encode(message), rounds):9.1f}"

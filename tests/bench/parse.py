@@ -58,9 +58,9 @@ def main(paths: list[str]) -> None:
         print(f"{path.stem[:50]:50} {lines:6} " + " ".join(f"{cost / lines:8.3f}" for cost in costs))
         by_kind.setdefault(engine.kind, []).append((costs[2] / lines, costs[2]))
     print(f"\n{'kind':16} {'pages':>6} {'µs a line':>10} {'µs a page':>10}   (read and understood)")
-    for kind, found in sorted(by_kind.items()):
-        line, page = (statistics.median(column) for column in zip(*found, strict=True))
-        print(f"{kind:16} {len(found):6} {line:10.3f} {page:10.0f}")
+    for kind, timings in sorted(by_kind.items()):
+        line, page = (statistics.median(column) for column in zip(*timings, strict=True))
+        print(f"{kind:16} {len(timings):6} {line:10.3f} {page:10.0f}")
 
 
 if __name__ == "__main__":

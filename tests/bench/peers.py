@@ -30,12 +30,12 @@ from tests.bench.node import configuration, has_data
 from tests.support.nvml_node import build
 
 COLUMNS = (
-    ("CPU %", lambda found: found.cpu),
-    ("PSS MiB", lambda found: found.pss),
-    ("p50 ms", lambda found: found.p50),
-    ("p99 ms", lambda found: found.p99),
-    ("first page s", lambda found: found.first_page),
-    ("first data s", lambda found: found.first_data),
+    ("CPU %", lambda measured: measured.cpu),
+    ("PSS MiB", lambda measured: measured.pss),
+    ("p50 ms", lambda measured: measured.p50),
+    ("p99 ms", lambda measured: measured.p99),
+    ("first page s", lambda measured: measured.first_page),
+    ("first data s", lambda measured: measured.first_data),
 )
 SECONDS = {"W8": 15.0, "D8": 20.0}  # D8 is scraped each 15 s
 
@@ -177,8 +177,8 @@ def compare(load: Load, seconds: float, library: pathlib.Path, *, stress: bool) 
         if program is None:
             print(f"{peer.name:28}  not installed: {peer.hint}")
             continue
-        found = run(peer, program, load, seconds, library, stress=stress)
-        values = [read(found) for _, read in COLUMNS]
+        measured = run(peer, program, load, seconds, library, stress=stress)
+        values = [read(measured) for _, read in COLUMNS]
         print(f"{peer.name:28}" + "".join(f"{value:14.2f}" for value in values), flush=True)
         if not ours:
             ours = values

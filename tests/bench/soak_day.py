@@ -22,8 +22,8 @@ def main() -> int:
     with servers.scratch() as folder:
         fired, took = replayed(folder, node_days, scrape=given.scrape)
     print(", ".join(f"{what} {seconds:.0f} s" for what, seconds in took.items()))
-    for (name, severity), found in sorted(fired.by_alert.items()):
-        for labels, at in found:
+    for (name, severity), firings in sorted(fired.by_alert.items()):
+        for labels, at in firings:
             print(f"{name} {severity} after {at / 3600:.1f} h: {labels}")
     return 0 if set(fired.by_alert) == {("Watchdog", "none")} else 1
 

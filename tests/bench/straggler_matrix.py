@@ -241,8 +241,8 @@ class Observer:
         if not self.gpm:
             gpus = [replace(gpu, reading=_without_gpm(gpu.reading)) for gpu in gpus]
         indices = {gpu.facts.uuid: gpu.facts.index for gpu in gpus}
-        found = self.tracker.update(gpus, assignments).found
-        claims = {(straggler.replica, indices[straggler.uuid]): straggler.cause for straggler in found}
+        stragglers = self.tracker.update(gpus, assignments).found
+        claims = {(straggler.replica, indices[straggler.uuid]): straggler.cause for straggler in stragglers}
         required, matters, tolerated = truth
         score = self.score
         score.cycles += 1

@@ -42,8 +42,8 @@ def library_alone(folder: pathlib.Path, library: pathlib.Path, control: pathlib.
     """Return the seconds that the library itself spends on one event."""
     source, program = folder / "alone.c", folder / "alone"
     source.write_text(ALONE)
-    found = str(library / "libnvidia-ml.so.1")
-    subprocess.run(["cc", "-O1", f"-DWAITS={WAITS}", str(source), "-o", str(program), found], check=True)
+    library_path = str(library / "libnvidia-ml.so.1")
+    subprocess.run(["cc", "-O1", f"-DWAITS={WAITS}", str(source), "-o", str(program), library_path], check=True)
     environment = os.environ | {"FAKE_NVML_CONTROL": str(control), "LD_LIBRARY_PATH": str(library)}
     return float(subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout)
 

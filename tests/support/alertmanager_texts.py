@@ -64,8 +64,8 @@ routes: {critical: robots, warning: app, info: app}
 def made(text=None, language=Language.ENGLISH):
     """Return the configuration and the templates as text."""
     plan = reader.load(alertmanager.DEFAULT) if text is None else reader.read(text)
-    found = {path.name: content for path, content in alertmanager.files(groups(Tuning()), plan, [language]).items()}
-    return found[CONFIGURATION], found[TEMPLATES]
+    texts = {path.name: content for path, content in alertmanager.files(groups(Tuning()), plan, [language]).items()}
+    return texts[CONFIGURATION], texts[TEMPLATES]
 
 
 def write(place, text=None, language=Language.ENGLISH):
@@ -84,8 +84,8 @@ def amtool(*arguments):
 @functools.cache
 def version():
     done = subprocess.run([tool("amtool"), "--version"], capture_output=True, text=True, timeout=60)
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
-    return int(found[1]), int(found[2])
+    match = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
+    return int(match[1]), int(match[2])
 
 
 def message(status="firing", number=2, alert="GpuLost"):

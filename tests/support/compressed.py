@@ -26,13 +26,13 @@ def rules(tuning, pace, language=Language.ENGLISH):
     for group in tree["groups"]:
         group["interval"] = "1s"
         for rule in group["rules"]:
-            rule["expr"] = _RANGE.sub(lambda found: f"[{_at_pace(found[1], pace, SHORTEST_RANGE)}]", rule["expr"])
-            rule["expr"] = _OFFSET.sub(lambda found: f"offset {_at_pace(found[1], pace, 1)}", rule["expr"])
+            rule["expr"] = _RANGE.sub(lambda match: f"[{_at_pace(match[1], pace, SHORTEST_RANGE)}]", rule["expr"])
+            rule["expr"] = _OFFSET.sub(lambda match: f"offset {_at_pace(match[1], pace, 1)}", rule["expr"])
             for key in ("for", "keep_firing_for"):
                 if key in rule:
                     rule[key] = _at_pace(rule[key], pace, 1)
     return yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
 
 
-def _at_pace(duration, pace, least):
-    return f"{max(least, round(seconds(duration) / pace))}s"
+def _at_pace(duration, pace, min_seconds):
+    return f"{max(min_seconds, round(seconds(duration) / pace))}s"

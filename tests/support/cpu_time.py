@@ -18,7 +18,9 @@ class _Clock:
 
 
 def _used() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usages = [
+        resource.getrusage(children_or_self) for children_or_self in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 

@@ -30,14 +30,14 @@ class Asked:
 
     def now(self, expr):
         """Return (labels, value) of each series."""
-        found = self._server.get("/api/v1/query", query=expr, time=self._at)["data"]["result"]
-        return [(series["metric"], [series["value"][1]]) for series in found]
+        answer = self._server.get("/api/v1/query", query=expr, time=self._at)["data"]["result"]
+        return [(series["metric"], [series["value"][1]]) for series in answer]
 
     def lately(self, expr, seconds=30, step=5):
         """Return (labels, values) of each series over the last seconds."""
         asked = {"query": expr, "start": self._at - seconds, "end": self._at, "step": step}
-        found = self._server.get("/api/v1/query_range", **asked)["data"]["result"]
-        return [(series["metric"], [value for _, value in series["values"]]) for series in found]
+        answer = self._server.get("/api/v1/query_range", **asked)["data"]["result"]
+        return [(series["metric"], [value for _, value in series["values"]]) for series in answer]
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def asked(folder, targets, *, dead):
     command = [sys.executable, "-m", "tests.support.dashboard_days", str(folder)]
     shares = [list(targets.items())[place::2] for place in range(2)]
     running = [
-        subprocess.Popen([*command, *(word for job, target in share for word in (job, *target))], cwd=ROOT)
+        subprocess.Popen([*command, *(argument for job, target in share for argument in (job, *target))], cwd=ROOT)
         for share in shares
     ]
     assert [process.wait(300) for process in running] == [0, 0]

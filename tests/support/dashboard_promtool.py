@@ -20,7 +20,7 @@ def answered(promtool, tmp_path, expr, series, *, minute):
     path = tmp_path / "asked.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
-    said = done.stdout + done.stderr
-    assert "got:" in said, said
-    got = said.split("got:", 1)[1]
+    output = done.stdout + done.stderr
+    assert "got:" in output, output
+    got = output.split("got:", 1)[1]
     return [(dict(_LABEL.findall(labels)), float(value.rstrip(","))) for labels, value in _SAMPLE.findall(got)]

@@ -63,17 +63,17 @@ PIPES = dict.fromkeys(
 
 
 def full_card(index=0, **signals):
-    one = card(index, **{**PLAUSIBLE, **signals})
+    gpu = card(index, **{**PLAUSIBLE, **signals})
     reading = replace(
-        one.reading,
+        gpu.reading,
         clock_events={"sw_power_cap": True, "gpu_idle": False, "hw_thermal_slowdown": True},
         clock_event_seconds=EVENTS,
         policy_seconds=POLICIES,
         nvlink_errors={"replay": 3.0, "recovery": 2.0, "crc": 1.0},
         pipe_active=PIPES,
     )
-    facts = replace(one.facts, name="NVIDIA H100 80GB HBM3", pci_bus_id=f"00000000:{0x19 + index:02X}:00.0")
-    return replace(one, reading=reading, facts=facts)
+    facts = replace(gpu.facts, name="NVIDIA H100 80GB HBM3", pci_bus_id=f"00000000:{0x19 + index:02X}:00.0")
+    return replace(gpu, reading=reading, facts=facts)
 
 
 def moved(at, index=0, **counters):
@@ -81,12 +81,12 @@ def moved(at, index=0, **counters):
     return replace(card(index, at=at, **counters), last_read_at=at)
 
 
-def xid(index, code, count=0, wall=None):
+def xid(index, code, count=0, last_unix_time=None):
     return XidCount(
         labels=XidLabels(str(index), f"GPU-{index:04d}", str(code or "other"), "nvml"),
         xid=code,
         count=count,
-        last_unix_time=wall,
+        last_unix_time=last_unix_time,
     )
 
 
@@ -122,9 +122,9 @@ def kinds(text):
 
 def samples(text, gpu="0"):
     """Return name → (labels, value as written) of one card's series; of a name that is there twice, the first."""
-    found = {}
+    samples_by_name = {}
     for line in text.splitlines():
         match = re.fullmatch(r'(\w+)\{(gpu="(\d+)".*)\} (\S+)', line)
         if match and match[3] == gpu:
-            found.setdefault(match[1], (dict(re.findall(r'(\w+)="([^"]*)"', match[2])), match[4]))
-    return found
+            samples_by_name.setdefault(match[1], (dict(re.findall(r'(\w+)="([^"]*)"', match[2])), match[4]))
+    return samples_by_name

@@ -23,23 +23,23 @@ def interpret(body: bytes, engine=None):
     return interpreter.read(PageReader(interpreter.wanted).read(body), at=1.0)
 
 
-def poller(pages, clock, **changes):
+def make_poller(pages, clock, **changes):
     values = {"name": "a", "kind": "auto", "interval": 5.0, "windows": (Window("1m", 60.0),), "quantiles": (0.5,)}
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return replica_poller(ReplicaConfig(**{**values, **changes}), fetcher, clock=clock, unix_now=lambda: 1.7e9)
 
 
-def poll(one):
+def poll(poller):
     """Poll once, and let what the engine is asked beside its metrics be answered before the next poll."""
-    one.poll()
-    one.handler.engine_info.wait(10.0)
+    poller.poll()
+    poller.handler.engine_info.wait(10.0)
 
 
-def polled(one, clock, times=1, step=10.0):
+def polled(poller, clock, times=1, step=10.0):
     for _ in range(times):
-        poll(one)
+        poll(poller)
         clock.tick(step)
-    return one.state
+    return poller.state
 
 
 def histogram(name: str, labels: str = "", *buckets: tuple[str, float]) -> str:

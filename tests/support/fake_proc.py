@@ -50,7 +50,7 @@ class FakeProc:
         (home / "fd").mkdir(parents=True)
         (home / "ns").mkdir()
         (home / "net").mkdir()
-        raw = command if isinstance(command, bytes) else b"\0".join(word.encode() for word in command) + b"\0"
+        raw = command if isinstance(command, bytes) else b"\0".join(argument.encode() for argument in command) + b"\0"
         (home / "cmdline").write_bytes(raw)
         first = "" if isinstance(command, bytes) else (command[0] if command else "")
         name = (title if title is not None else first.rpartition("/")[2])[:15]

@@ -34,7 +34,12 @@ def fault_days(factory) -> Fired:
     """Return what fired; ``factory`` is pytest's ``tmp_path_factory``."""
     folder = built_once(factory, "fault_days", _replay)
     rows = json.loads((folder / "fired.json").read_text())
-    return Fired({(name, severity): [tuple(one) for one in found] for name, severity, found in rows})
+    return Fired(
+        {
+            (name, severity): [tuple(labels_and_time) for labels_and_time in firings]
+            for name, severity, firings in rows
+        }
+    )
 
 
 class Found(NamedTuple):
@@ -56,7 +61,7 @@ def findings(factory, job):
 
 def _replay(folder):
     fired, _ = soak_day.replayed(folder, NODE_DAYS, day=DAY)
-    rows = [(name, severity, found) for (name, severity), found in fired.by_alert.items()]
+    rows = [(name, severity, firings) for (name, severity), firings in fired.by_alert.items()]
     (folder / "fired.json").write_text(json.dumps(rows))
 
 

@@ -78,9 +78,9 @@ class Program:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r"event=listening address=\S+?:(\d+) ", line)
-            if found:
-                self.port = int(found[1])
+            match = re.search(r"event=listening address=\S+?:(\d+) ", line)
+            if match:
+                self.port = int(match[1])
                 self._listening.set()
             self._reading.wait()
         self._listening.set()
@@ -129,13 +129,13 @@ class Program:
         return resident_of(self.pid)
 
     def children(self) -> list[int]:
-        found = []
+        pids = []
         for task in os.listdir(f"/proc/{self.pid}/task"):
             with contextlib.suppress(OSError):
-                found += [
+                pids += [
                     int(pid) for pid in pathlib.Path(f"/proc/{self.pid}/task/{task}/children").read_text().split()
                 ]
-        return found
+        return pids
 
     def text(self) -> str:
         return "".join(self.log)
@@ -168,9 +168,9 @@ def _in_short(page: str) -> str:
 
 
 def resident_of(pid: int) -> float:
-    found = re.search(r"^VmRSS:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found
-    return int(found[1]) / 1024
+    match = re.search(r"^VmRSS:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match
+    return int(match[1]) / 1024
 
 
 def alive(pid: int) -> bool:

@@ -63,7 +63,7 @@ class Firing:
 
 def firings(replay: Replay, begin_unix: float) -> list[Firing]:
     """Return every alert that fires in a replay, by time."""
-    found = []
+    fired = []
     with replay.serve() as prometheus:
         for alert in (alert for group in groups(Tuning()) for alert in group.alerts()):
             answer = prometheus.get(
@@ -73,13 +73,13 @@ def firings(replay: Replay, begin_unix: float) -> list[Firing]:
                 labels = {k: v for k, v in {**series["metric"], **alert.labels}.items() if k != "__name__"}
                 labels["component"] = alert.component.value
                 for begin, end in _held(alert, [at for at, _ in series["values"]], replay.step):
-                    found.append(
+                    fired.append(
                         Firing(
                             name=alert.name, severity=alert.severity.value, labels=labels,
                             begin=begin - begin_unix, end=end - begin_unix,
                         )
                     )  # fmt: skip
-    return sorted(found, key=lambda firing: (firing.begin, firing.name, sorted(firing.labels.items())))
+    return sorted(fired, key=lambda firing: (firing.begin, firing.name, sorted(firing.labels.items())))
 
 
 def _held(alert: Alert, times: list[float], step: float) -> Iterator[tuple[float, float]]:
@@ -100,19 +100,21 @@ def _held(alert: Alert, times: list[float], step: float) -> Iterator[tuple[float
             firing = at
 
 
-def notified(found: list[Firing]) -> list[tuple[float, Firing]]:
+def notified(firings_sent: list[Firing]) -> list[tuple[float, Firing]]:
     """Return the alerts that are sent to people, each with the time of its first message."""
     every = [alert for group in groups(Tuning()) for alert in group.alerts()]
     rules = inhibitions(every)
     timings = reader.load(reader.DEFAULT).timings
     sent = []
-    for firing in found:
+    for firing in firings_sent:
         timing = timings.get(Severity(firing.severity)) if firing.severity != "none" else None
         if timing is None:
             continue
         at, interval = firing.begin + seconds(timing.wait), seconds(timing.interval)
         while at < firing.end:
-            if not any(inhibited(firing, source, rules) for source in found if source.begin <= at < source.end):
+            if not any(
+                inhibited(firing, source, rules) for source in firings_sent if source.begin <= at < source.end
+            ):
                 sent.append((at, firing))
                 break
             at += interval
@@ -141,15 +143,15 @@ def lived(factory) -> Path:
 def _live(folder: Path) -> None:
     soak_day.replayed(folder, NODE_DAYS, scrape=READ)
     replay = Replay(folder, hours=max(node_day.hours for node_day in NODE_DAYS), scrape=READ)
-    found = firings(replay, virtual_node.UNIX_START)
-    (folder / "firings.json").write_text(json.dumps([asdict(firing) for firing in found]))
+    fired = firings(replay, virtual_node.UNIX_START)
+    (folder / "firings.json").write_text(json.dumps([asdict(firing) for firing in fired]))
 
 
 def sent(folder: Path, job: str) -> list[tuple[float, Firing]]:
     """Return what was notified of a job while its node lived."""
-    found = [Firing(**item) for item in json.loads((folder / "firings.json").read_text())]
+    fired = [Firing(**item) for item in json.loads((folder / "firings.json").read_text())]
     end = max(node_day.hours for node_day in NODE_DAYS if node_day.job == job) * 3600
-    mine = [firing for firing in found if firing.labels.get("job") == job and firing.begin <= end]
+    mine = [firing for firing in fired if firing.labels.get("job") == job and firing.begin <= end]
     return [(at, firing) for at, firing in notified(mine) if at <= end]
 
 
@@ -192,14 +194,14 @@ def annotated(folder: Path, place: Path, language: Language) -> list[tuple[Copy,
 def _all(prometheus, copies: list[Copy]) -> Mapping[str, Mapping[str, str]]:
     """Return the annotations of every copy, nothing while one is missing."""
     alerts = prometheus.get("/api/v1/alerts")["data"]["alerts"]
-    found = {
+    annotations = {
         copy.job: alert["annotations"]
         for copy in copies
         for alert in alerts
         if alert["labels"].get("job") == copy.job
         and all(alert["labels"].get(name) == value for name, value in copy.firing.of.items() if name != "job")
     }
-    return found if len(found) == len(copies) else {}
+    return annotations if len(annotations) == len(copies) else {}
 
 
 def _rule(copy: Copy, language: Language) -> Mapping[str, Any]:

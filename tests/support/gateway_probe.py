@@ -39,7 +39,7 @@ def capture(name: str) -> bytes:
     return (CAPTURES / name).read_bytes()
 
 
-def poller(pages, clock=None, **changes):
+def make_poller(pages, clock=None, **changes):
     values = {
         "name": "edge",
         "kind": "auto",
@@ -53,16 +53,16 @@ def poller(pages, clock=None, **changes):
     )
 
 
-def polled(one, clock, times, step=5.0):
+def polled(poller, clock, times, step=5.0):
     for _ in range(times):
-        one.poll()
+        poller.poll()
         clock.tick(step)
-    return one.state
+    return poller.state
 
 
 def played(*names, step=30.0):
     clock = Clock()
-    return polled(poller([capture(name) for name in names], clock), clock, len(names), step)
+    return polled(make_poller([capture(name) for name in names], clock), clock, len(names), step)
 
 
 def by_backend(state, field):
@@ -89,7 +89,7 @@ def rendered(*states, parse_warnings=None):
     assert page.dropped == 0
     lines = page.body.decode().splitlines(keepends=True)
     mine = "".join(line for line in lines if line.startswith(("gateway_", "# HELP gateway_", "# TYPE gateway_")))
-    return VALUE.sub(lambda found: f"{found[1]} {float(found[2]):.12g}", mine)
+    return VALUE.sub(lambda match: f"{match[1]} {float(match[2]):.12g}", mine)
 
 
 def haproxy(*, start=None, pool="p", **sent):

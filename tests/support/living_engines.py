@@ -74,12 +74,12 @@ def authorized(peer: Peer) -> None:
 @fault
 def turned(peer: Peer) -> None:
     """``/turned/NAME/FAULT`` is a living engine until ``state["turned"]`` or ``state[NAME]`` is set, then it is FAULT."""
-    _, _, name, word = peer.path.partition("?")[0].split("/")
+    _, _, name, fault = peer.path.partition("?")[0].split("/")
     state = peer.server.state
-    if word not in FAULTS:  # the version and the model, which are asked below the same path
+    if fault not in FAULTS:  # the version and the model, which are asked below the same path
         FAULTS["status_404"](peer)
     elif state.get("turned") or state.get(name):
-        FAULTS[word](peer)
+        FAULTS[fault](peer)
     else:
         living(peer)
 

@@ -130,11 +130,11 @@ class Trial:
         """Check that each signal of a healthy card is there as usual, or says why not."""
         usual = self.usual[number]
         for signal, value in usual.signals.items():
-            found = reading.signals.get(signal)
-            if found is None and PARTS_OF.get(signal, signal) not in reading.missing:
+            signal_value = reading.signals.get(signal)
+            if signal_value is None and PARTS_OF.get(signal, signal) not in reading.missing:
                 self.say(f"{signal.value} is gone without a word", *about)
-            elif found is not None and signal not in VARYING and found != value:
-                self.say(f"{signal.value} is {found} instead of {value}", *about)
+            elif signal_value is not None and signal not in VARYING and signal_value != value:
+                self.say(f"{signal.value} is {signal_value} instead of {value}", *about)
 
     def codes(self, function: str, code: int) -> None:
         """Let one call fail on cards 1 and 2, first of a card that is being read, then of one that is opened."""
@@ -223,8 +223,8 @@ class Trial:
             time.sleep(0.002)
         if thread.join(0.0) or not sent:
             self.say(f"the thread said {sent}", function, code)
-        said = {type(message).__name__ for message in sent}
-        self.outcomes["heard" if "XidSeen" in said else "deaf"] += 1
+        message_types = {type(message).__name__ for message in sent}
+        self.outcomes["heard" if "XidSeen" in message_types else "deaf"] += 1
         thread.end()
         if not thread.join(5.0):
             self.say("the thread does not end", function, code)
@@ -287,9 +287,9 @@ def main() -> None:
         attempt(*pair)
     for function, number in itertools.product(about_card, NUMBERS):
         trial.numbers(function, number)
-    found = {"functions": sorted({function for _, (function, _) in tried}), "pairs": len(tried)}
-    found["codes"] = sorted({code for _, (_, code) in tried})
-    print(json.dumps({**found, "outcomes": trial.outcomes, "wrong": trial.wrong[:50], "wrongs": len(trial.wrong)}))
+    summary = {"functions": sorted({function for _, (function, _) in tried}), "pairs": len(tried)}
+    summary["codes"] = sorted({code for _, (_, code) in tried})
+    print(json.dumps({**summary, "outcomes": trial.outcomes, "wrong": trial.wrong[:50], "wrongs": len(trial.wrong)}))
 
 
 if __name__ == "__main__":

@@ -92,9 +92,9 @@ class Page:
         return [s for s in self._by_name[name] if wanted <= s.labels.items()]
 
     def get(self, name, **labels):
-        found = self.all(name, **labels)
-        assert len(found) <= 1, found
-        return found[0].value if found else None
+        samples = self.all(name, **labels)
+        assert len(samples) <= 1, samples
+        return samples[0].value if samples else None
 
     def card(self, name, number, **labels):
         return self.get(name, uuid=uuid(number), **labels)
@@ -105,9 +105,9 @@ class Page:
     def why(self, source="driver"):
         """Return why a source (a card's number, or its name) is down; None while it is up."""
         source = f"gpu:{uuid(source)}" if isinstance(source, int) else source
-        found = self.all("shardwatch_source_down_info", source=source)
-        assert len(found) <= 1, found
-        return found[0].labels["reason"] if found else None
+        samples = self.all("shardwatch_source_down_info", source=source)
+        assert len(samples) <= 1, samples
+        return samples[0].labels["reason"] if samples else None
 
     def hung(self, source="driver"):
         source = f"gpu:{uuid(source)}" if isinstance(source, int) else source
@@ -130,8 +130,8 @@ class Page:
         return {s.name for s in self.samples if s.labels.get("uuid") == uuid(number)} - kept
 
     def missing(self, number):
-        found = self.all("gpu_signal_missing_info", uuid=uuid(number))
-        return {s.labels["signal"]: s.labels["reason"] for s in found}
+        samples = self.all("gpu_signal_missing_info", uuid=uuid(number))
+        return {s.labels["signal"]: s.labels["reason"] for s in samples}
 
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -143,7 +143,7 @@ def _series(text):
     """Return name and labels of a series; of the same few hundred in each page."""
     name, _, labels = text.partition("{")
     return name, {
-        label: re.sub(r"\\.", lambda found: _UNESCAPED[found[0]], value) for label, value in _LABEL.findall(labels)
+        label: re.sub(r"\\.", lambda match: _UNESCAPED[match[0]], value) for label, value in _LABEL.findall(labels)
     }
 
 
@@ -204,10 +204,10 @@ class Node:
     def _await(self, begun):
         """Wait for the first page; ``begun``: where in the log this start begins."""
         end = time.monotonic() + CEILING
-        while not (found := re.search(r"event=listening address=\S+?:(\d+) ", self.log()[begun:])):
+        while not (match := re.search(r"event=listening address=\S+?:(\d+) ", self.log()[begun:])):
             self._go_on_until(end, "it does not listen")
             time.sleep(0.02)
-        self.port = int(found[1])
+        self.port = int(match[1])
         listening = time.monotonic()
         while (last := self.get())[0] != 200:  # the listener is up before the first page is made
             self._go_on_until(end, f"no page: {last}")
@@ -232,11 +232,11 @@ class Node:
     def asked(self):
         """Return how often each question was put, over all workers: ``number:function`` or ``number:field:id``."""
         record = struct.Struct("56sQ")
-        found = {}
+        call_counts = {}
         for key, times in record.iter_unpack(self.counts.read_bytes()):
             if times:
-                found[key.rstrip(b"\0").decode()] = times
-        return found
+                call_counts[key.rstrip(b"\0").decode()] = times
+        return call_counts
 
     # ---- the daemon
 
@@ -297,13 +297,13 @@ class Node:
         return pages
 
     def children(self):
-        found = []
+        pids = []
         for task in os.listdir(f"/proc/{self.pid}/task"):
             try:
-                found += pathlib.Path(f"/proc/{self.pid}/task/{task}/children").read_text().split()
+                pids += pathlib.Path(f"/proc/{self.pid}/task/{task}/children").read_text().split()
             except OSError:
                 continue
-        return [int(pid) for pid in found]
+        return [int(pid) for pid in pids]
 
     def workers(self):
         """Return the children that live: running, stopped, or with a thread that the kernel cannot end."""
@@ -320,23 +320,23 @@ class Node:
     @staticmethod
     def group(leader):
         """Return what lives of a worker and all that it started."""
-        found = []
+        pids = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(fields[2]) == leader and fields[0] != "Z":
-                found.append(int(pid))
-        return found
+                pids.append(int(pid))
+        return pids
 
     def worker(self):
         """Return the one worker there is."""
         end = time.monotonic() + CEILING
-        while len(found := self.workers()) != 1:
-            assert time.monotonic() < end, f"workers {found}:\n{self.log()}"
+        while len(pids := self.workers()) != 1:
+            assert time.monotonic() < end, f"workers {pids}:\n{self.log()}"
             time.sleep(0.05)
-        return found[0]
+        return pids[0]
 
     def footprint(self):
         """Return resident MiB, threads and descriptors of the daemon.

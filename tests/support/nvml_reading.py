@@ -8,13 +8,13 @@ from exporter.driver.nvml.gpu import GpuReader
 from tests.support.fake_nvml import FakeDriver, NVMLError
 
 
-def reader(driver, version="590.48.01", index=0):
+def make_reader(driver, version="590.48.01", index=0):
     calls, facts = library.open_card(driver, index)
     return GpuReader(driver, calls, facts, version)
 
 
 def read(plan, version="590.48.01"):
-    return reader(FakeDriver(plan), version).read(slow=False)
+    return make_reader(FakeDriver(plan), version).read(slow=False)
 
 
 def calls(**actions):

@@ -85,8 +85,8 @@ class Recorded:
 
     def nvmlDeviceGetFieldValues(self, handle, wanted):
         known = self._fields.get(handle.card, {})
-        asked = [one if isinstance(one, tuple) else (one, 0) for one in wanted]
-        return [_field(*known.get(one, (NOT_SUPPORTED, 0, None))) for one in asked]
+        asked = [field if isinstance(field, tuple) else (field, 0) for field in wanted]
+        return [_field(*known.get(field, (NOT_SUPPORTED, 0, None))) for field in asked]
 
     def nvmlDeviceGetSamples(self, handle, kind, last):
         call = self._calls.get((handle.card, "nvmlDeviceGetSamples", json.dumps([kind])))
@@ -132,7 +132,7 @@ def _shaped(answer):
     """Return JSON's objects as the binding's: attributes instead of keys."""
     if isinstance(answer, dict):
         return SimpleNamespace(**{key: _shaped(value) for key, value in answer.items()})
-    return [_shaped(one) for one in answer] if isinstance(answer, list) else answer
+    return [_shaped(item) for item in answer] if isinstance(answer, list) else answer
 
 
 def _field(code, kind, value):

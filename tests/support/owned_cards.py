@@ -33,12 +33,12 @@ def endpoint(replica: str, port: int, host: str = "127.0.0.1", gpus: tuple[int |
 
 
 def rows(result: Assignment) -> list[tuple[str, str, str]]:
-    return [(one.uuid, one.replica, one.rank) for one in result.gpus]
+    return [(gpu.uuid, gpu.replica, gpu.rank) for gpu in result.gpus]
 
 
 def assign(node: FakeProc, cards: Sequence[CardState], *endpoints: Endpoint) -> Assignment:
-    pids = [one.pid for state in cards if state.reading for one in state.reading.processes or ()]
-    table = read_processes(pids, [one.port for one in endpoints], root=str(node.root))
+    pids = [process.pid for state in cards if state.reading for process in state.reading.processes or ()]
+    table = read_processes(pids, [endpoint.port for endpoint in endpoints], root=str(node.root))
     return assign_gpus(cards, endpoints, table)
 
 

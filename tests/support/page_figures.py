@@ -23,32 +23,34 @@ class Figures:
         for line in text.split("\n"):
             if not line or line.startswith("#"):
                 continue
-            found = _LINE.match(line)
-            assert found, f"no sample: {line!r}"
-            key = (found[1], tuple(_LABEL.findall(found[2] or "")))
-            number = float(found[3])
+            match = _LINE.match(line)
+            assert match, f"no sample: {line!r}"
+            key = (match[1], tuple(_LABEL.findall(match[2] or "")))
+            number = float(match[3])
             assert key not in self.rows, f"twice on one page: {line!r}"
             assert math.isfinite(number), f"not finite: {line!r}"
             self.rows[key] = number
 
     def all(self, name: str, **labels: str) -> list[float]:
         wanted = set(labels.items())
-        return [value for (found, have), value in self.rows.items() if found == name and wanted <= set(have)]
+        return [
+            value for (sample_name, have), value in self.rows.items() if sample_name == name and wanted <= set(have)
+        ]
 
     def one(self, name: str, **labels: str) -> float:
-        found = self.all(name, **labels)
-        assert len(found) == 1, f"{name} {labels}: {found}"
-        return found[0]
+        values = self.all(name, **labels)
+        assert len(values) == 1, f"{name} {labels}: {values}"
+        return values[0]
 
     def labels(self, name: str, label: str, **labels: str) -> set[str]:
         wanted = set(labels.items())
-        return {dict(have)[label] for found, have in self.rows if found == name and wanted <= set(have)}
+        return {dict(have)[label] for sample_name, have in self.rows if sample_name == name and wanted <= set(have)}
 
     def reason(self, engine: str) -> str:
         """Why a replica is down; empty when it is up."""
-        found = self.labels("shardwatch_source_down_info", "reason", source=f"engine:{engine}")
-        assert len(found) <= 1, found
-        return found.pop() if found else ""
+        reasons = self.labels("shardwatch_source_down_info", "reason", source=f"engine:{engine}")
+        assert len(reasons) <= 1, reasons
+        return reasons.pop() if reasons else ""
 
     def families_of(self, engine: str) -> set[str]:
         return {name for name, have in self.rows if dict(have).get("replica") == engine}

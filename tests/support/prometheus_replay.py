@@ -79,12 +79,12 @@ class Replay:
 
     def fired(self):
         """Return by alert's name (and severity) the labels of those that fired, and when first."""
-        found = {}
+        firings = {}
         with self.serve() as prometheus:
             for alert in rules()[1]:
                 for labels, at in self._of(prometheus, alert):
-                    found.setdefault((alert.name, alert.severity.value), []).append((labels, at))
-        return found
+                    firings.setdefault((alert.name, alert.severity.value), []).append((labels, at))
+        return firings
 
     def _of(self, prometheus, alert):
         answer = prometheus.get(
@@ -110,25 +110,25 @@ def _levels(*, every_rule):
     """Yield the recording rules, or those that alerts need, those first that the next ones read."""
     recordings, alerts = rules()
     by_name = {}
-    for one in recordings:
-        by_name.setdefault(one.name, []).append(one)
+    for recording in recordings:
+        by_name.setdefault(recording.name, []).append(recording)
     needed, todo = set(), [source for alert in alerts for source in alert.expr.sources]
     while todo:
         name = todo.pop()
         if name in by_name and name not in needed:
             needed.add(name)
-            todo += [source for one in by_name[name] for source in one.expr.sources]
+            todo += [source for recording in by_name[name] for source in recording.expr.sources]
     if every_rule:
         needed = set(by_name)
     done = set()
     while needed - done:
         ready = {
             name for name in needed - done
-            if all(source in done or source not in by_name for one in by_name[name] for source in one.expr.sources)
+            if all(source in done or source not in by_name for recording in by_name[name] for source in recording.expr.sources)
         }  # fmt: skip
         assert ready, f"recordings read each other: {needed - done}"
         yield [
-            {"record": one.name, "expr": str(one.expr), "labels": dict(one.labels)}
-            for name in sorted(ready) for one in by_name[name]
+            {"record": recording.name, "expr": str(recording.expr), "labels": dict(recording.labels)}
+            for name in sorted(ready) for recording in by_name[name]
         ]  # fmt: skip
         done |= ready

@@ -20,7 +20,7 @@ def found(promtool, tmp_path, series, expression, expected):
     }
     test = {
         "interval": "1m",
-        "input_series": [{"series": one, "values": "1x5"} for one in series],
+        "input_series": [{"series": series_name, "values": "1x5"} for series_name in series],
         "promql_expr_test": [question],
     }
     path = tmp_path / "question.json"

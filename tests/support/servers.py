@@ -73,17 +73,17 @@ class Inbox:
     posts: list = field(default_factory=list)
     news: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
 
-    def wait(self, found, seconds):
+    def wait(self, find, seconds):
         """Wait until ``found(posts)`` gives something, and give it; None when the time is over."""
         deadline = time.monotonic() + seconds
         while True:
-            if result := found(list(self.posts)):
+            if result := find(list(self.posts)):
                 return result
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
                 return None
             with contextlib.suppress(queue.Empty):
-                self.news.get(timeout=min(left, 0.5))
+                self.news.get(timeout=min(seconds_left, 0.5))
 
 
 @contextlib.contextmanager

@@ -95,8 +95,8 @@ class Fired:
         """Return the alerts of a job, or of one of its nodes."""
         return {
             name
-            for (name, _), found in self.by_alert.items()
-            for labels, _ in found
+            for (name, _), firings in self.by_alert.items()
+            for labels, _ in firings
             if labels.get("job", job) == job and instance in (None, labels.get("instance"))
         }
 
@@ -115,11 +115,11 @@ def replayed(folder, node_days, *, day=24.0, scrape=60, processes=2):
     loaded = time.monotonic()
     ends = {node_day.job: node_day.hours * 3600 for node_day in node_days}
     fired = {
-        alert: [(labels, at) for labels, at in found if at <= ends.get(labels.get("job"), math.inf)]
-        for alert, found in replay.fired().items()
+        alert: [(labels, at) for labels, at in firings if at <= ends.get(labels.get("job"), math.inf)]
+        for alert, firings in replay.fired().items()
     }
     took = {"lived": lived - begun, "loaded": loaded - lived, "asked": time.monotonic() - loaded}
-    return Fired({alert: found for alert, found in fired.items() if found}), took
+    return Fired({alert: firings for alert, firings in fired.items() if firings}), took
 
 
 def _live(folder, node_days, options, processes):

@@ -35,7 +35,7 @@ def interpolated(text, values):
     """Fill in ``${NAME:-default}``, the one form that compose.yaml uses."""
     filled, before = text, ""
     while filled != before:
-        filled, before = _VARIABLE.sub(lambda found: values.get(found["name"]) or found["default"], filled), filled
+        filled, before = _VARIABLE.sub(lambda match: values.get(match["name"]) or match["default"], filled), filled
     assert "${" not in filled, "only ${NAME:-default} is understood here, and works for every profile"
     return filled
 
@@ -67,12 +67,12 @@ def rendered(folder):
     objects += [_config_map(folder, wanted) for wanted in kustomization.get("configMapGenerator", ())]
     for patch in kustomization.get("patches", ()):
         _patch(objects, patch)
-    for one in objects:
-        _set_namespace(one, kustomization.get("namespace"))
+    for manifest in objects:
+        _set_namespace(manifest, kustomization.get("namespace"))
         for labels in kustomization.get("labels", ()):
-            _label(one, labels)
+            _label(manifest, labels)
         for image in kustomization.get("images", ()):
-            _set_image(one, image)
+            _set_image(manifest, image)
     return objects
 
 
@@ -82,7 +82,7 @@ def _resource(folder, entry):
     if place.is_dir():
         return rendered(place)
     assert place.is_relative_to(folder.resolve()), f"{folder}: kustomize refuses files from outside: {entry}"
-    return [one for one in yaml.load_all(place.read_text(), Loader=_QUICK) if one]  # boards are long
+    return [manifest for manifest in yaml.load_all(place.read_text(), Loader=_QUICK) if manifest]  # boards are long
 
 
 def _config_map(folder, wanted):
@@ -95,7 +95,11 @@ def _config_map(folder, wanted):
 
 def _patch(objects, patch):
     wanted = patch["target"]
-    hit = [one for one in objects if one["kind"] == wanted["kind"] and one["metadata"]["name"] == wanted["name"]]
+    hit = [
+        manifest
+        for manifest in objects
+        if manifest["kind"] == wanted["kind"] and manifest["metadata"]["name"] == wanted["name"]
+    ]
     assert len(hit) == 1, f"the patch's target {wanted} is met {len(hit)} times"
     merged = _merge(hit[0], yaml.safe_load(patch["patch"]), "")
     hit[0].clear()
@@ -111,40 +115,40 @@ def _merge(old, new, key):
     if (
         isinstance(old, list)
         and isinstance(new, list)
-        and all(isinstance(one, dict) and by in one for one in old + new)
+        and all(isinstance(item, dict) and by in item for item in old + new)
     ):
-        found = {one[by]: one for one in old}
-        added = [one for one in new if one[by] not in found]
-        changed = {one[by]: _merge(found[one[by]], one, "") for one in new if one[by] in found}
-        return added + [changed.get(one[by], one) for one in old]
+        by_key = {item[by]: item for item in old}
+        added = [item for item in new if item[by] not in by_key]
+        changed = {item[by]: _merge(by_key[item[by]], item, "") for item in new if item[by] in by_key}
+        return added + [changed.get(item[by], item) for item in old]
     return copy.deepcopy(new)
 
 
-def _set_namespace(one, namespace):
+def _set_namespace(manifest, namespace):
     if not namespace:
         return
-    if one["kind"] == "Namespace":
-        one["metadata"]["name"] = namespace
-    elif one["kind"] not in _WITHOUT_NAMESPACE:
-        one["metadata"]["namespace"] = namespace
+    if manifest["kind"] == "Namespace":
+        manifest["metadata"]["name"] = namespace
+    elif manifest["kind"] not in _WITHOUT_NAMESPACE:
+        manifest["metadata"]["namespace"] = namespace
 
 
-def _label(one, wanted):
-    one["metadata"].setdefault("labels", {}).update(wanted["pairs"])
+def _label(manifest, wanted):
+    manifest["metadata"].setdefault("labels", {}).update(wanted["pairs"])
     if not wanted.get("includeSelectors"):
         return
-    spec = one.get("spec", {})
-    if one["kind"] in {"Deployment", "DaemonSet"}:
+    spec = manifest.get("spec", {})
+    if manifest["kind"] in {"Deployment", "DaemonSet"}:
         spec.setdefault("selector", {}).setdefault("matchLabels", {}).update(wanted["pairs"])
         spec["template"].setdefault("metadata", {}).setdefault("labels", {}).update(wanted["pairs"])
-    elif one["kind"] == "Service":
+    elif manifest["kind"] == "Service":
         spec.setdefault("selector", {}).update(wanted["pairs"])
-    elif one["kind"] == "PodDisruptionBudget":
+    elif manifest["kind"] == "PodDisruptionBudget":
         spec["selector"]["matchLabels"].update(wanted["pairs"])
 
 
-def _set_image(one, wanted):
-    template = one.get("spec", {}).get("template", {}) if one["kind"] in {"Deployment", "DaemonSet"} else {}
+def _set_image(manifest, wanted):
+    template = manifest.get("spec", {}).get("template", {}) if manifest["kind"] in {"Deployment", "DaemonSet"} else {}
     for container in template.get("spec", {}).get("containers", ()):
         if container["image"].split(":")[0] == wanted["name"]:
             container["image"] = f"{wanted['newName']}:{wanted['newTag']}"

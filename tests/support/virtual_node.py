@@ -144,7 +144,7 @@ class VirtualNode:
             others=lambda: self._events.statuses,
             publish=lambda _: None,
             judge=Diagnosis().judge,
-            economy=lambda *said: cost_tracker.update(*said, windows=WINDOWS, costs=costs),
+            economy=lambda *arguments: cost_tracker.update(*arguments, windows=WINDOWS, costs=costs),
             stragglers=StragglerTracker().update,
             clock=self.clock,
             unix_now=self.unix_now,

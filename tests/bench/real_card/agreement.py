@@ -127,23 +127,23 @@ def figures(
     card: str, uuid: str, pages: Iterable[Page], run: Iterable[Page], theirs: Mapping[str, str | None]
 ) -> list[Verdict]:
     """Compare one card.  ``pages``: before and after nvidia-smi was asked; ``run``: all that were seen."""
-    found = []
+    verdicts = []
     for row in ROWS:
-        known = [theirs[one] for one in row.fields if one in theirs]
+        known = [theirs[field] for field in row.fields if field in theirs]
         if not known:
             continue
         looked = list(run if row.all_run else pages)
-        seen = [page.get(row.metric, uuid=uuid, **row.labels) for page in looked]
+        shown = [page.get(row.metric, uuid=uuid, **row.labels) for page in looked]
         verdict = _figure(
             card,
             row,
-            [value for value in seen if value is not None],
+            [value for value in shown if value is not None],
             next((text for text in known if text is not None), None),
         )
         if verdict.agrees is False and _withheld(row, uuid, looked[-1]):
             verdict = replace(verdict, ours="not verified yet", agrees=None)
-        found.append(verdict)
-    return found
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _withheld(row: Row, uuid: str, page: Page) -> bool:
@@ -175,22 +175,27 @@ def _figure(card: str, row: Row, ours: list[float], text: str | None) -> Verdict
         else "absent"
     )
     words = [f"±{row.tolerance:.10g}"] * (row.tolerance > 0) + [f"±{row.share:.1%}"] * (row.share > 0)
-    said = "nothing" if text is None else f"{text}" if value is None else f"{value:.10g}"
+    their_value = "nothing" if text is None else f"{text}" if value is None else f"{value:.10g}"
     return Verdict(
-        card=card, title=row.title, ours=spread, theirs=said, tolerance=" and ".join(words) or "none", agrees=agrees
+        card=card,
+        title=row.title,
+        ours=spread,
+        theirs=their_value,
+        tolerance=" and ".join(words) or "none",
+        agrees=agrees,
     )
 
 
 def texts(card: str, uuid: str, page: Page, theirs: Mapping[str, str | None]) -> list[Verdict]:
     """Compare what is told in words."""
-    found = []
+    verdicts = []
     for name, (metric, label) in TEXTS.items():
         if name in theirs:
             labels = {"uuid": uuid} if metric == "gpu_info" else {}
-            ours = next((one[label] for one, _ in page.all(metric, **labels)), "")
-            said = theirs[name] or ""
-            found.append(
-                Verdict(card=card, title=f"{metric} {label}", ours=ours or "absent", theirs=said or "nothing", tolerance="none",
-                        agrees=ours.lower() == said.lower() if ours or said else None)
+            ours = next((sample_labels[label] for sample_labels, _ in page.all(metric, **labels)), "")
+            their_value = theirs[name] or ""
+            verdicts.append(
+                Verdict(card=card, title=f"{metric} {label}", ours=ours or "absent", theirs=their_value or "nothing", tolerance="none",
+                        agrees=ours.lower() == their_value.lower() if ours or their_value else None)
             )  # fmt: skip
-    return found
+    return verdicts

@@ -33,7 +33,7 @@ class Comparison:
     pages: list[Page]
     index: dict[str, str]
 
-    def all(self, driver: Any, seen: Seen, before: Raws) -> None:
+    def all(self, driver: Any, reading: Seen, before: Raws) -> None:
         """Compare everything that can be.  ``before``: the disputed counters at the beginning."""
         theirs: Answers = {}
         try:
@@ -44,7 +44,7 @@ class Comparison:
             self._judge(verdicts)
         self._paths()
         self._work()
-        self._units(before, counters.look(driver), theirs, seen)
+        self._units(before, counters.look(driver), theirs, reading)
 
     def _rounds(self) -> tuple[Answers, list[Verdict]]:
         """Ask several times; a figure that agreed once agrees."""
@@ -68,24 +68,27 @@ class Comparison:
         if uuid not in theirs:
             lost = Verdict(card=card, title="uuid", ours=uuid, theirs="no such card", tolerance="none", agrees=False)
             return [lost]
-        found = Verdict(card=card, title="uuid", ours=uuid, theirs=uuid, tolerance="none", agrees=True)
+        uuid_verdict = Verdict(card=card, title="uuid", ours=uuid, theirs=uuid, tolerance="none", agrees=True)
         return [
-            found,
+            uuid_verdict,
             *agreement.texts(card, uuid, around[-1], theirs[uuid]),
             *agreement.figures(card, uuid, around, self.pages, theirs[uuid]),
         ]
 
     def _judge(self, verdicts: list[Verdict]) -> None:
         self.report.differences += [
-            f"card {one.card}: {one.title} is {one.ours} here, {one.theirs} in nvidia-smi (tolerance: {one.tolerance})"
-            for one in verdicts
-            if one.agrees is False
+            f"card {verdict.card}: {verdict.title} is {verdict.ours} here, {verdict.theirs} in nvidia-smi (tolerance: {verdict.tolerance})"
+            for verdict in verdicts
+            if verdict.agrees is False
         ]
-        rows = [(one.card, one.title, one.ours, one.theirs, one.tolerance, word(one.agrees)) for one in verdicts]
-        told = sum(one.agrees is not None for one in verdicts)
+        rows = [
+            (verdict.card, verdict.title, verdict.ours, verdict.theirs, verdict.tolerance, word(verdict.agrees))
+            for verdict in verdicts
+        ]
+        compared = sum(verdict.agrees is not None for verdict in verdicts)
         self.report.section(
             "Against nvidia-smi",
-            f"{told} figures compared, {len(verdicts) - told} that neither has or that are withheld here.",
+            f"{compared} figures compared, {len(verdicts) - compared} that neither has or that are withheld here.",
             table(("card", "figure", "here", "nvidia-smi", "tolerance", ""), rows),
         )
 
@@ -97,18 +100,18 @@ class Comparison:
         except smi.ProgramError as error:
             self.report.notes.append(f"Paths not compared: {error}")
             return
-        pairs = {(one, other): path for (one, other), path in theirs.items() if one < other}
+        pairs = {(gpu, other): path for (gpu, other), path in theirs.items() if gpu < other}
         ours = {
             tuple(sorted((int(self.index[labels["uuid"]]), int(self.index[labels["peer"]])))): labels["path"]
             for labels, _ in self._page_with_paths(len(pairs)).all("gpu_peer_path_info")
         }
         rows = []
-        for one, other in sorted(ours.keys() | pairs.keys()):
-            here, there = ours.get((one, other), "absent"), pairs.get((one, other), "absent")
-            rows.append((f"{one} and {other}", here, there, word(here == there)))
-            if here != there:
+        for gpu, other in sorted(ours.keys() | pairs.keys()):
+            ours_shown, there = ours.get((gpu, other), "absent"), pairs.get((gpu, other), "absent")
+            rows.append((f"{gpu} and {other}", ours_shown, there, word(ours_shown == there)))
+            if ours_shown != there:
                 self.report.differences.append(
-                    f"the path between cards {one} and {other} is {here} here, {there} in nvidia-smi topo -m"
+                    f"the path between cards {gpu} and {other} is {ours_shown} here, {there} in nvidia-smi topo -m"
                 )
         self.report.section("Paths", table(("cards", "here", "nvidia-smi topo -m", ""), rows))
 
@@ -134,28 +137,28 @@ class Comparison:
         rows = []
         for uuid, card in self.index.items():
             for metric, value in theirs.get(int(card), {}).items():
-                seen = [found for page in around if (found := page.get(metric, uuid=uuid)) is not None]
-                if seen:
-                    agrees = min(seen) - _WORK_TOLERANCE <= value <= max(seen) + _WORK_TOLERANCE
-                    here = f"{min(seen):.3f} to {max(seen):.3f}"
-                    rows.append((card, metric, here, f"{value:.3f}", word(agrees)))
+                shown = [value_shown for page in around if (value_shown := page.get(metric, uuid=uuid)) is not None]
+                if shown:
+                    agrees = min(shown) - _WORK_TOLERANCE <= value <= max(shown) + _WORK_TOLERANCE
+                    ours_shown = f"{min(shown):.3f} to {max(shown):.3f}"
+                    rows.append((card, metric, ours_shown, f"{value:.3f}", word(agrees)))
                     if not agrees:
                         self.report.differences.append(
-                            f"card {card}: {metric} is {here} here, {value:.3f} in {tool} (tolerance: {_WORK_TOLERANCE})"
+                            f"card {card}: {metric} is {ours_shown} here, {value:.3f} in {tool} (tolerance: {_WORK_TOLERANCE})"
                         )
         self.report.section(f"Work, against {tool}", table(("card", "figure", "here", tool, ""), rows))
 
-    def _units(self, before: Raws, after: Raws, theirs: Answers, seen: Seen) -> None:
+    def _units(self, before: Raws, after: Raws, theirs: Answers, reading: Seen) -> None:
         """Show the disputed counters raw, and what the daemon made of them."""
         page = self.pages[-1]
-        rows, said = [], []
+        rows, descriptions = [], []
         for uuid, card in self.index.items():
             raw = before.get(uuid, {}), after.get(uuid, {})
-            rows += [(card, *row) for row in counters.rows(*raw, seen.driver.driver_version, theirs.get(uuid, {}))]
+            rows += [(card, *row) for row in counters.rows(*raw, reading.driver.driver_version, theirs.get(uuid, {}))]
             shown = sorted(labels["reason"] for labels, _ in page.all("gpu_clock_event_seconds_total", uuid=uuid))
             missing = page.all("gpu_signal_missing_info", uuid=uuid, signal="clock_event_time")
             rest = "".join(f", the rest is {labels['reason']}" for labels, _ in missing)
-            said.append(f"card {card} {', '.join(shown) or 'none'}{rest}")
+            descriptions.append(f"card {card} {', '.join(shown) or 'none'}{rest}")
         heads = (
             "card",
             "field",
@@ -168,7 +171,7 @@ class Comparison:
         )
         self.report.section(
             "Time that clocks were held down",
-            f"On the page: {'; '.join(said)}.  In a microsecond of nvidia-smi's there are 1000 steps of a counter in "
+            f"On the page: {'; '.join(descriptions)}.  In a microsecond of nvidia-smi's there are 1000 steps of a counter in "
             "nanoseconds, 1 of one in microseconds; while its reason is active, a counter makes 1e9 or 1e6 a second.",
             table(heads, rows),
         )

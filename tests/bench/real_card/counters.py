@@ -42,7 +42,7 @@ def look(driver: Any) -> dict[str, dict[int, Raw]]:
     """Return uuid → id → raw number of all cards that answer.  Raises DriverUnavailable."""
     _, count = library.initialise(driver)
     try:
-        found = {}
+        by_uuid = {}
         for index in range(count):
             try:
                 handle = driver.nvmlDeviceGetHandleByIndex(index)
@@ -53,8 +53,8 @@ def look(driver: Any) -> dict[str, dict[int, Raw]]:
                     raise
                 continue
             at = time.monotonic()
-            found[uuid] = {number: _raw(at, item) for number, item in zip(FIELDS, items, strict=True)}
-        return found
+            by_uuid[uuid] = {number: _raw(at, item) for number, item in zip(FIELDS, items, strict=True)}
+        return by_uuid
     finally:
         library.shut_down(driver)
 
@@ -69,18 +69,18 @@ def rows(
 ) -> list[tuple[str, ...]]:
     """Return a table's rows for one card: id, reason, whether it is read, number, steps a second, steps in a µs."""
     read = {number for number, _ in event_time_fields(version).values()}
-    found = []
+    rows_shown = []
     for number, reason in FIELDS.items():
         first, last = before.get(number), after.get(number)
         if first is None or last is None:
             continue
         chosen = "read" if number in read else "not read"
         if last.value is None:
-            found.append((str(number), reason, chosen, f"code {last.code}", "", "", ""))
+            rows_shown.append((str(number), reason, chosen, f"code {last.code}", "", "", ""))
             continue
         rate = "" if first.value is None else f"{(last.value - first.value) / (last.at - first.at):.4g}"
         smi = theirs.get(f"clocks_event_reasons_counters.{reason}")
         shown = float(smi) if smi is not None and smi.isdigit() else None
         ratio = f"{last.value / shown:.4g}" if shown else ""
-        found.append((str(number), reason, chosen, f"{last.value:.0f}", rate, smi or "", ratio))
-    return found
+        rows_shown.append((str(number), reason, chosen, f"{last.value:.0f}", rate, smi or "", ratio))
+    return rows_shown

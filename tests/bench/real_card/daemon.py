@@ -34,17 +34,21 @@ class Page:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = time.monotonic()
-        self.samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        self.samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
     def all(self, name: str, **labels: str) -> list[tuple[Mapping[str, str], float]]:
         """Return labels and value of the samples that have at least these labels."""
         wanted = labels.items()
-        return [(one.labels, one.value) for one in self.samples if one.name == name and wanted <= one.labels.items()]
+        return [
+            (sample.labels, sample.value)
+            for sample in self.samples
+            if sample.name == name and wanted <= sample.labels.items()
+        ]
 
     def get(self, name: str, **labels: str) -> float | None:
         """Return the value of the one sample that has these labels, if there is one."""
-        found = self.all(name, **labels)
-        return found[0][1] if found else None
+        samples = self.all(name, **labels)
+        return samples[0][1] if samples else None
 
     def cards(self) -> dict[str, str]:
         """Return uuid → index of all cards and instances."""
@@ -105,10 +109,10 @@ class Daemon:
     def get(self, path: str) -> tuple[int, str]:
         """Ask for a path: status and text."""
         if not self._port:
-            found = _LISTENING.search(self.log())
-            if found is None:
+            match = _LISTENING.search(self.log())
+            if match is None:
                 return 0, ""
-            self._port = int(found[1])
+            self._port = int(match[1])
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
             connection.request("GET", path)
@@ -181,13 +185,16 @@ def up(page: Page) -> set[str]:
 
 def complaints(page: Page, cards: int) -> list[str]:
     """Return what must not be on the page of a healthy node; ``cards`` without instances."""
-    found = []
+    problems = []
     shown = [labels for labels, _ in page.all("gpu_up") if ":" not in labels["gpu"]]
     if len(shown) != cards:
-        found.append(f"{len(shown)} cards on the page, {cards} on the node")
-    found += [f"gpu_up of card {labels['gpu']} is {value:g}" for labels, value in page.all("gpu_up") if value != 1]
+        problems.append(f"{len(shown)} cards on the page, {cards} on the node")
+    problems += [f"gpu_up of card {labels['gpu']} is {value:g}" for labels, value in page.all("gpu_up") if value != 1]
     for labels, value in page.all("shardwatch_source_up"):
         if value != 1 and labels["source"].startswith(("driver", "gpu:")):
-            why = [one["reason"] for one, _ in page.all("shardwatch_source_down_info", source=labels["source"])]
-            found.append(f"source {labels['source']} is down: {', '.join(why) or 'no reason given'}")
-    return found
+            why = [
+                down_labels["reason"]
+                for down_labels, _ in page.all("shardwatch_source_down_info", source=labels["source"])
+            ]
+            problems.append(f"source {labels['source']} is down: {', '.join(why) or 'no reason given'}")
+    return problems

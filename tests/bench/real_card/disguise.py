@@ -25,10 +25,10 @@ class Disguise:
         self._pids: dict[int, int] = {}
         self._serials = 0
         name = socket.gethostname()
-        for word in (name, name.partition(".")[0], os.environ.get("NODE_NAME", "")):
+        for name_part in (name, name.partition(".")[0], os.environ.get("NODE_NAME", "")):
             # A host may be called "gpu": as a mere word it is replaced where it is a label's value, and only there.
-            if word not in {"", "localhost", "node"}:
-                self._words |= {f'"{word}"': '"node"'} if word.isalpha() else {word: "node"}
+            if name_part not in {"", "localhost", "node"}:
+                self._words |= {f'"{name_part}"': '"node"'} if name_part.isalpha() else {name_part: "node"}
         home = os.path.expanduser("~")
         if len(home) > 2:
             self._words[home] = "~"
@@ -51,24 +51,24 @@ class Disguise:
 
     def text(self, text: str) -> str:
         """Return a text in which everything known is replaced; a UUID never met before as well."""
-        text = _UUID.sub(lambda found: self._uuid(found[0]), text)
-        for word in sorted(self._words, key=len, reverse=True):
-            text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", self._words[word], text)
+        text = _UUID.sub(lambda match: self._uuid(match[0]), text)
+        for name_part in sorted(self._words, key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(name_part)}(?!\w)", self._words[name_part], text)
         return text
 
     def pid(self, pid: int) -> int:
         """Return a made-up process id."""
         return self._pids.setdefault(pid, _FIRST_PID + len(self._pids))
 
-    def tree(self, found: Any) -> Any:
+    def tree(self, document: Any) -> Any:
         """Do the same for what will be JSON."""
-        if isinstance(found, str):
-            return self.text(found)
-        if isinstance(found, list | tuple):
-            return [self.tree(one) for one in found]
-        if isinstance(found, dict):
-            return {key: self._part(key, value) for key, value in found.items()}
-        return found
+        if isinstance(document, str):
+            return self.text(document)
+        if isinstance(document, list | tuple):
+            return [self.tree(item) for item in document]
+        if isinstance(document, dict):
+            return {key: self._part(key, value) for key, value in document.items()}
+        return document
 
     def _part(self, key: str, value: Any) -> Any:
         if key == "pid" and isinstance(value, int):

@@ -51,14 +51,14 @@ class Recorder:
         self.lacking: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._driver, name, None)
-        if found is None:
+        attribute = getattr(self._driver, name, None)
+        if attribute is None:
             self.lacking.add(name)
             raise AttributeError(name)
-        if not name.startswith("nvml") or not callable(found):
-            return found
+        if not name.startswith("nvml") or not callable(attribute):
+            return attribute
         if name not in self._made:
-            self._made[name] = self._timed(name, found)
+            self._made[name] = self._timed(name, attribute)
         return self._made[name]
 
     def stuck(self) -> tuple[str, float] | None:
@@ -122,7 +122,7 @@ class Recorder:
             ]
         if name == "nvmlDeviceGetSamples":
             kind, samples = answer
-            return [kind, [[one.timeStamp, _number(kind, one.sampleValue)] for one in samples]]
+            return [kind, [[sample.timeStamp, _number(kind, sample.sampleValue)] for sample in samples]]
         if name == "nvmlGpmMetricsGet":
             asked = arguments[0]
             parts = [asked.metrics[place] for place in range(asked.numMetrics)]
@@ -140,7 +140,7 @@ class Recorder:
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
         if isinstance(value, list | tuple | ctypes.Array):
-            return [self._plain(one) for one in value]
+            return [self._plain(item) for item in value]
         if isinstance(value, ctypes.Structure):
             return {part[0]: self._plain(getattr(value, part[0])) for part in value._fields_}
         if hasattr(value, "_obj"):  # a reference: what it is says how the driver is to fill it

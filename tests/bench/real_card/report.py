@@ -127,9 +127,9 @@ def calls_by_name(recorder: Recorder) -> str:
     for (kind, name, shown), same in sorted(merged.items()):
         values = [value for call in same for value in call.microseconds]
         slowest = max(same, key=lambda call: max(call.microseconds))
-        said = sorted({codes(call) for call in same})
+        codes_seen = sorted({codes(call) for call in same})
         where = "" if len({call.card for call in same}) == 1 else slowest.card
-        rows.append((kind, name, shown, str(len(values)), *spread(values), "; ".join(said), where))
+        rows.append((kind, name, shown, str(len(values)), *spread(values), "; ".join(codes_seen), where))
     return table(("of", "call", "arguments", "calls", "median µs", "p99 µs", "max µs", "code", "slowest card"), rows)
 
 
@@ -157,10 +157,12 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
     def said(reader: SignalReader) -> str:
         if reader.field is not None:
             number, scope = reader.field
-            found = {
-                code for (one, place), code in batch.items() if one == number and (reader.per_link or place == scope)
+            codes_seen = {
+                code
+                for (field_number, place), code in batch.items()
+                if field_number == number and (reader.per_link or place == scope)
             }
-            return f"field {number}: {', '.join(map(str, sorted(found))) or 'not asked'}"
+            return f"field {number}: {', '.join(map(str, sorted(codes_seen))) or 'not asked'}"
         why = "the binding lacks it" if reader.call in recorder.lacking else "not asked"
         return f"{reader.call}({', '.join(map(str, reader.args))}): {plain.get((reader.call, tuple(map(str, reader.args))), why)}"
 

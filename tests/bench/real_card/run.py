@@ -55,28 +55,28 @@ class Run:
     def all(self) -> int:
         """Do everything in turn."""
         guarded, recorder = Recorder(self._driver), Recorder(self._driver)
-        for one in (guarded, recorder):
-            watch(one, self._give_up)
+        for driver in (guarded, recorder):
+            watch(driver, self._give_up)
         before = counters.look(guarded)
         say("reading the cards, each call timed")
-        seen = cards.read(recorder, min(self._seconds / 2, READ_MOST))
-        if not seen.cards and not seen.closed:
+        reading = cards.read(recorder, min(self._seconds / 2, READ_MOST))
+        if not reading.cards and not reading.closed:
             raise DriverUnavailable("driver", "NVML works, and counts no card")
         self._output.mkdir(parents=True, exist_ok=True)
-        for look in seen.cards:
+        for look in reading.cards:
             self._disguise.meet(look.facts.uuid, look.facts.serial)
-        self._write("calls.json", in_lines(self._disguise.tree(document(recorder, seen))))
+        self._write("calls.json", in_lines(self._disguise.tree(document(recorder, reading))))
         say("reading them again, for the time of whole cycles")
         whole = cards.read(self._driver, min(self._seconds / 2, READ_MOST))
-        self._describe(seen)
+        self._describe(reading)
         with tempfile.TemporaryDirectory() as folder:
             try:
-                self._observe(pathlib.Path(folder), seen, before)
+                self._observe(pathlib.Path(folder), reading, before)
             except DaemonError as error:
                 self._report.differences.append(str(error))
             except Exception:  # what was read of the cards is worth having all the same
                 self._report.differences.append(f"this command failed:\n\n```\n{traceback.format_exc()}```")
-        self._costs(recorder, seen, whole)
+        self._costs(recorder, reading, whole)
         self._write("report.md", self._report.text())
         for line in self._report.differences:
             say(self._disguise.text(f"differs: {line}"))
@@ -86,8 +86,8 @@ class Run:
     def _write(self, name: str, text: str) -> None:
         (self._output / name).write_text(self._disguise.text(text))
 
-    def _describe(self, seen: cards.Seen) -> None:
-        driver = seen.driver
+    def _describe(self, reading: cards.Seen) -> None:
+        driver = reading.driver
         heads = ("card", "name", "divided", "NUMA node", "VBIOS")
         rows = [
             (
@@ -97,7 +97,7 @@ class Run:
                 "" if f.numa_node is None else str(f.numa_node),
                 f.vbios_version,
             )
-            for f in (look.facts for look in seen.cards)
+            for f in (look.facts for look in reading.cards)
         ]
         self._report.section(
             "Machine",
@@ -106,18 +106,18 @@ class Run:
             f"Linux {platform.release()} on {platform.machine()}.",
             table(heads, rows),
         )
-        self._report.differences += seen.closed
+        self._report.differences += reading.closed
         self._report.differences += [
-            f"card {look.facts.index} is gone: {look.gone}" for look in seen.cards if look.gone
+            f"card {look.facts.index} is gone: {look.gone}" for look in reading.cards if look.gone
         ]
 
     # ---- the daemon
 
-    def _observe(self, folder: pathlib.Path, seen: cards.Seen, before: Raws) -> None:
+    def _observe(self, folder: pathlib.Path, reading: cards.Seen, before: Raws) -> None:
         """Run the daemon for the time that was asked for, and compare.  Raises DaemonError."""
         say(f"running the daemon for {self._seconds:g} s")
         with Daemon(folder) as daemon:
-            alive, count = sum(not look.gone for look in seen.cards), len(seen.cards) + len(seen.closed)
+            alive, count = sum(not look.gone for look in reading.cards), len(reading.cards) + len(reading.closed)
             daemon.until(lambda page: len(up(page)) >= alive, "not all cards are up that answered before")
             with suppress(DaemonError):  # work is what lies between two readings
                 daemon.until(
@@ -127,8 +127,8 @@ class Run:
                 daemon.get(f"/metrics/dcgm?dialect={dialect}&fields=all")  # from now on it keeps what rates need
             with self._working() as (begun, tool):
                 pages = self._pages(daemon, count)
-                index = {look.facts.uuid: str(look.facts.index) for look in seen.cards}
-                Comparison(self._report, daemon, pages, index).all(self._driver, seen, before)
+                index = {look.facts.uuid: str(look.facts.index) for look in reading.cards}
+                Comparison(self._report, daemon, pages, index).all(self._driver, reading, before)
             if tool:
                 self._loaded(pages, begun)
             self._write("page.full.prom", daemon.page().text)
@@ -148,9 +148,9 @@ class Run:
         patience.start()
         try:
             assert child.stdout is not None
-            word, _, tool = child.stdout.readline().strip().partition(" ")
+            state, _, tool = child.stdout.readline().strip().partition(" ")
             patience.cancel()
-            if word != "ready":
+            if state != "ready":
                 tool = ""
                 self._report.notes.append("No work was put on the cards: neither torch nor cupy can use them here.")
             yield time.monotonic(), tool
@@ -170,11 +170,13 @@ class Run:
             ]
             time.sleep(min(1.0, max(0.1, end - time.monotonic())))
         last = daemon.cost()
-        wall = last["at"] - first["at"]
-        shares = [(who, f"{100 * (last[who] - first[who]) / wall:.2f} %") for who in ("daemon", "worker")]
+        elapsed = last["at"] - first["at"]
+        shares = [
+            (process, f"{100 * (last[process] - first[process]) / elapsed:.2f} %") for process in ("daemon", "worker")
+        ]
         self._report.section(
             "The daemon",
-            f"{len(pages)} pages in {wall:.0f} s, cards read every second, full set of series, "
+            f"{len(pages)} pages in {elapsed:.0f} s, cards read every second, full set of series, "
             f"{len(pages[-1].samples)} series; memory (PSS) of both processes {last['mib']:.1f} MiB.  CPU of one core, "
             "the worker with the driver's share:",
             table(("process", "CPU"), shares),
@@ -206,11 +208,11 @@ class Run:
 
     def _direction(self, card: str, pages: list[Page], uuid: str) -> None:
         sums = {
-            word: sum(
-                page.get("gpu_traffic_bytes_per_second", uuid=uuid, link="pcie", direction=word) or 0.0
+            direction: sum(
+                page.get("gpu_traffic_bytes_per_second", uuid=uuid, link="pcie", direction=direction) or 0.0
                 for page in pages
             )
-            for word in ("transmit", "receive")
+            for direction in ("transmit", "receive")
         }
         if any(sums.values()) and sums["receive"] <= sums["transmit"]:
             self._report.differences.append(
@@ -219,7 +221,7 @@ class Run:
 
     # ---- what it costs
 
-    def _costs(self, recorder: Recorder, seen: cards.Seen, whole: cards.Seen) -> None:
+    def _costs(self, recorder: Recorder, first_reading: cards.Seen, whole: cards.Seen) -> None:
         rows = []
         for look in whole.cards:
             extra = [value - sorted(look.fast)[len(look.fast) // 2] for value in look.slow] if look.fast else []
@@ -239,7 +241,7 @@ class Run:
         self._report.section("What the calls cost, by group", calls_by_group(recorder))
         self._report.section("What each call costs", calls_by_name(recorder))
         absent, fields = [], []
-        for look in seen.cards:
+        for look in first_reading.cards:
             fields.append((str(look.facts.index), refused_fields(recorder, str(look.facts.index)) or "none"))
             if look.reading is not None:
                 absent += why_missing(recorder, str(look.facts.index), look.reading)
@@ -254,16 +256,16 @@ class Run:
         )  # fmt: skip
 
 
-def document(recorder: Recorder, seen: cards.Seen) -> dict[str, Any]:
+def document(recorder: Recorder, reading: cards.Seen) -> dict[str, Any]:
     """Return everything that was asked and answered, for calls.json."""
     return {
         "driver": {
-            "version": seen.driver.driver_version,
-            "nvml": seen.driver.nvml_version,
-            "cuda": seen.driver.cuda_version,
+            "version": reading.driver.driver_version,
+            "nvml": reading.driver.nvml_version,
+            "cuda": reading.driver.cuda_version,
         },
         "binding": version("nvidia-ml-py"),
-        "cards": [look.facts.name for look in seen.cards],
+        "cards": [look.facts.name for look in reading.cards],
         "lacking": sorted(recorder.lacking),
         "calls": [
             {
@@ -281,10 +283,10 @@ def document(recorder: Recorder, seen: cards.Seen) -> dict[str, Any]:
     }
 
 
-def in_lines(found: dict[str, Any]) -> str:
+def in_lines(document: dict[str, Any]) -> str:
     """Write it as JSON with a line for each call, so that two of them can be compared."""
-    head = json.dumps({key: value for key, value in found.items() if key != "calls"})
-    return f'{head[:-1]}, "calls": [\n' + ",\n".join(map(json.dumps, found["calls"])) + "\n]}\n"
+    head = json.dumps({key: value for key, value in document.items() if key != "calls"})
+    return f'{head[:-1]}, "calls": [\n' + ",\n".join(map(json.dumps, document["calls"])) + "\n]}\n"
 
 
 def say(line: str) -> None:

@@ -65,57 +65,57 @@ def query(fields: Iterable[str]) -> dict[str, dict[str, str | None]]:
             if unknown is None or unknown[1] not in wanted or unknown[1] == "uuid":
                 raise
             wanted.remove(unknown[1])
-    found = {}
+    rows_by_uuid = {}
     for line in text.strip().splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != len(wanted):
             raise ProgramError(f"nvidia-smi answers {len(parts)} values to {len(wanted)} questions")
         row = {field: None if _NOTHING.match(part) else part for field, part in zip(wanted, parts, strict=True)}
-        found[parts[0]] = row
-    return found
+        rows_by_uuid[parts[0]] = row
+    return rows_by_uuid
 
 
 def paths() -> dict[tuple[int, int], str]:
     """Return (card, other card) → word, from ``nvidia-smi topo -m``.  Raises ProgramError."""
     lines = [_STYLE.sub("", line).split() for line in run("nvidia-smi", "topo", "-m").splitlines()]
     heads = next((line for line in lines if line and line[0] == "GPU0" and "X" not in line), [])
-    columns = {place: int(word[3:]) for place, word in enumerate(heads) if re.fullmatch(r"GPU\d+", word)}
-    found = {}
+    columns = {place: int(text[3:]) for place, text in enumerate(heads) if re.fullmatch(r"GPU\d+", text)}
+    path_by_pair = {}
     for line in lines:
         if line and re.fullmatch(r"GPU\d+", line[0]) and line is not heads:
             for place, other in columns.items():
                 if place + 1 < len(line) and line[place + 1] != "X":
-                    found[int(line[0][3:]), other] = line[place + 1]
-    return found
+                    path_by_pair[int(line[0][3:]), other] = line[place + 1]
+    return path_by_pair
 
 
 def work() -> tuple[str, dict[int, dict[str, float]]]:
     """Return the program that answered, and card → metric → share, from nvidia-smi or dcgmi.  Raises ProgramError."""
     try:
         text = run("nvidia-smi", "dmon", "-s", "u", "-c", "3", "--gpm-metrics", ",".join(map(str, GPM)))
-        found = _table(text, 0.01)
-        if any(found.values()):
-            return "nvidia-smi dmon", found
+        table = _table(text, 0.01)
+        if any(table.values()):
+            return "nvidia-smi dmon", table
         why = "nvidia-smi dmon has no GPM figures"
     except ProgramError as error:
         why = str(error)
     try:
-        found = _table(run("dcgmi", "dmon", "-e", ",".join(map(str, _DCGM)), "-c", "3"), 1.0)
+        table = _table(run("dcgmi", "dmon", "-e", ",".join(map(str, _DCGM)), "-c", "3"), 1.0)
     except ProgramError as error:
         raise ProgramError(f"{why}; {error}") from error
-    return "dcgmi dmon", found
+    return "dcgmi dmon", table
 
 
 def _table(text: str, scale: float) -> dict[int, dict[str, float]]:
     """Read the last row of each card; the figures asked for are the last columns of it."""
-    found: dict[int, dict[str, float]] = {}
+    table: dict[int, dict[str, float]] = {}
     for line in text.splitlines():
         words = line.replace("GPU ", "").split()
         if len(words) > len(GPM) and words[0].isdigit():
             parts = zip(GPM.values(), words[-len(GPM) :], strict=True)
-            found[int(words[0])] = {name: float(part) * scale for name, part in parts if _is_number(part)}
-    return found
+            table[int(words[0])] = {name: float(part) * scale for name, part in parts if _is_number(part)}
+    return table
 
 
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\d+(?:\.\d+)?", word) is not None
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(?:\.\d+)?", text) is not None

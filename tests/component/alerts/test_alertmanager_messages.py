@@ -105,16 +105,18 @@ def longest(what):
         for rule in group["rules"]
         if "alert" in rule
     ]
-    said = [re.sub(r"\{\{.*?\}\}", _filling, with_longest_words(rule["annotations"].get(what, ""))) for rule in rules]
-    return max(said, key=lambda text: len(text.encode()))
+    texts = [
+        re.sub(r"\{\{.*?\}\}", _filling, with_longest_words(rule["annotations"].get(what, ""))) for rule in rules
+    ]
+    return max(texts, key=lambda text: len(text.encode()))
 
 
 def _filling(template):
     return "" if template[0].startswith(("{{ with", "{{ end", "{{ else")) else "x" * 30
 
 
-@pytest.mark.parametrize("what, most", [("short", 4096), ("markdown", 20_000)], ids=["WeCom", "DingTalk"])
-def test_the_longest_messages_are_no_longer_than_robots_take(what, most, tmp_path):
+@pytest.mark.parametrize("what, max_bytes", [("short", 4096), ("markdown", 20_000)], ids=["WeCom", "DingTalk"])
+def test_the_longest_messages_are_no_longer_than_robots_take(what, max_bytes, tmp_path):
     data = message(number=12)
     annotations = {key: longest(key) for key in data["alerts"][0]["annotations"]}
     for number, alert in enumerate(data["alerts"]):
@@ -124,7 +126,7 @@ def test_the_longest_messages_are_no_longer_than_robots_take(what, most, tmp_pat
             alert["status"] = "resolved"
     text = rendered(tmp_path, f'{{{{ template "shardwatch.{what}" . }}}}', data, Language.CHINESE)
     assert "xxxxxx" in text
-    assert len(text.encode()) <= most
+    assert len(text.encode()) <= max_bytes
 
 
 def payloads():
@@ -142,10 +144,10 @@ def filled(tree, place, data):
     # Its YAML reader takes what follows a closed bracket for nothing.
     assert text[0] not in "[{", f"Alertmanager 0.32 would take this apart: {text!r}"
     try:
-        seen = yaml.safe_load(text)
+        parsed = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    assert isinstance(seen, str), f"Alertmanager 0.32 would take this apart: {text!r}"
+    assert isinstance(parsed, str), f"Alertmanager 0.32 would take this apart: {text!r}"
     return text
 
 
@@ -191,14 +193,14 @@ def test_a_new_enough_alertmanager_posts_to_robots_and_an_older_one_refuses_the_
                 manager.post("/api/v2/alerts", [{"labels": alert["labels"], "annotations": alert["annotations"]}])
             posts = inbox.wait(lambda posts: posts if len({path for _, path, _ in posts}) == 3 else None, 20)
         assert posts, "no robot was told"
-    told = {path.strip("/"): body for _, path, body in posts}
+    messages = {path.strip("/"): body for _, path, body in posts}
     texts = (
-        told["wecom"]["markdown"]["content"],
-        told["dingtalk"]["markdown"]["text"],
-        told["feishu"]["card"]["elements"][0]["content"],
+        messages["wecom"]["markdown"]["content"],
+        messages["dingtalk"]["markdown"]["text"],
+        messages["feishu"]["card"]["elements"][0]["content"],
     )
     assert all("GPU 1 on n1:9853 is lost" in text for text in texts)
-    assert told["dingtalk"]["markdown"]["title"] == "CRITICAL 2 · GpuLost n1:9853 chat-b"
+    assert messages["dingtalk"]["markdown"]["title"] == "CRITICAL 2 · GpuLost n1:9853 chat-b"
 
 
 def strings(tree):
@@ -235,9 +237,11 @@ def test_slack_is_told_with_links_and_who_mutes_warnings_in_maintenance_still_ge
             first, second = message(number=2)["alerts"]
             warning["labels"] |= {"severity": "warning", "uuid": "another"}
             # Each is sent only after the one before was told: when the second page comes, the warning's time is over.
-            for alert, told in ((warning, 0), (first, 1), (second, 2)):
+            for alert, post_count in ((warning, 0), (first, 1), (second, 2)):
                 manager.post("/api/v2/alerts", [{"labels": alert["labels"], "annotations": alert["annotations"]}])
-                assert inbox.wait(lambda posts, told=told: len(posts) >= told, 20), "nobody was told"
+                assert inbox.wait(lambda posts, post_count=post_count: len(posts) >= post_count, 20), (
+                    "nobody was told"
+                )
         posts = [body for _, _, body in inbox.posts]
     assert [item["attachments"][0]["title"] for item in posts] == [
         "CRITICAL 1 · GpuLost n1:9853 GPU 0 chat-b",

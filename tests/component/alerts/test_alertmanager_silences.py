@@ -97,13 +97,13 @@ def test_a_real_alertmanager_silences_what_follows_and_nothing_else(tmp_path):
         ends = (datetime.now(timezone.utc) + timedelta(minutes=5)).isoformat()
         body = [{"labels": {**labels, "case": name}, "endsAt": ends} for name, (labels, _) in POSTED.items()]
         manager.post("/api/v2/alerts", body)
-        wanted = {name: told for name, (_, told) in POSTED.items()}
+        wanted = {name: notifies for name, (_, notifies) in POSTED.items()}
         deadline = time.monotonic() + 20
         while True:
             alerts = manager.get("/api/v2/alerts")
             # Every case must be known; "unprocessed" ones have not met the inhibitor yet.
-            seen = {a["labels"]["case"]: not a["status"]["inhibitedBy"] for a in alerts}
-            if seen == wanted or time.monotonic() > deadline:
+            notified = {a["labels"]["case"]: not a["status"]["inhibitedBy"] for a in alerts}
+            if notified == wanted or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        assert seen == wanted
+        assert notified == wanted

@@ -79,7 +79,7 @@ def test_the_first_finding_names_who_is_hurt_and_the_cause_stands_under_it(lived
 def test_a_finding_says_since_when_with_what_evidence_and_what_to_do(lived):
     node = lived("heat")
     (straggler,) = [finding for finding in node.findings if finding.id == "GpuStraggler"]
-    evidence = {one.name: one for one in straggler.evidence}
+    evidence = {evidence_value.name: evidence_value for evidence_value in straggler.evidence}
     assert evidence["sm_clock"].value < 0.95 * evidence["sm_clock_of_peers"].value
     assert evidence["temperature"].unit == "celsius"
     assert node.snapshot.unix_time - straggler.since < SECONDS

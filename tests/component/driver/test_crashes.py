@@ -79,8 +79,8 @@ def test_profiling_is_left_out_as_a_whole():
     known = crashes("GPU-a")
     known.on_death(words("nvmlGpmMetricsGet"), 100.0)
     assert known.remaining(100.0).keys() == {"GPU-a/nvmlGpm"}
-    left = {"nvmlGpm": 1e12}
-    assert is_disabled("nvmlGpmSampleGet", left) and not is_disabled("nvmlDeviceGetName", left)
+    disabled = {"nvmlGpm": 1e12}
+    assert is_disabled("nvmlGpmSampleGet", disabled) and not is_disabled("nvmlDeviceGetName", disabled)
 
 
 def test_a_card_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
@@ -140,14 +140,14 @@ def test_where_one_way_to_a_number_crashes_another_is_taken():
 
 def test_a_card_is_not_opened_where_that_crashes_and_nothing_is_asked_of_one_left_alone():
     driver = FakeDriver({})
-    for left in (
+    for disabled in (
         {"#1": {"nvmlDeviceGetHandleByIndex": 1e12}},
         {"GPU-b": {"": 1e12}},
         {"#1": {"nvmlDeviceGetUUID": 1e12}},
     ):
         with pytest.raises(DeviceUnavailable) as caught:
-            open_card(driver, 1, left)
+            open_card(driver, 1, disabled)
         assert caught.value.reason == "crashed"
-        open_card(driver, 0, left)
+        open_card(driver, 0, disabled)
     calls, _ = open_card(driver, 1, {"GPU-b": {"nvmlDeviceGetName": 1e12}})
     assert calls.call("nvmlDeviceGetName") is Missing.CRASHED

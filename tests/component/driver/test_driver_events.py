@@ -174,8 +174,8 @@ def test_an_error_of_a_switch_is_counted_by_switch_code_and_severity(start, log)
         file.writelines(f"{head}{each}\n" * 2 for each in words)  # as where two daemons write into one file
     family = "gpu_nvswitch_sxid_events_total"
     page = node.until(lambda page: len(page.all(family)) == 2)
-    found = {(s.labels["pci_bus_id"], s.labels["sxid"], s.labels["severity"]): s.value for s in page.all(family)}
-    assert found == {("0000:c1:00", "24007", "fatal"): 1, ("0000:c1:00", "20009", "non_fatal"): 1}
+    counts = {(s.labels["pci_bus_id"], s.labels["sxid"], s.labels["severity"]): s.value for s in page.all(family)}
+    assert counts == {("0000:c1:00", "24007", "fatal"): 1, ("0000:c1:00", "20009", "non_fatal"): 1}
     assert time.time() - page.get("gpu_nvswitch_sxid_last_timestamp_seconds", sxid="24007") < 30
     assert re.search("level=error .*event=sxid sxid=24007 severity=fatal pci=0000:c1:00 link=30", node.log())
 
@@ -190,8 +190,8 @@ def test_what_befalls_an_instance_stands_under_the_instance_whoever_tells_it(sta
     node.until(lambda page: page.get("gpu_up", uuid=PART) == 1)
     node.plan(*DIVIDED, f"event 1 {PART} {XID} 94", f"event 2 {uuid(1)} {XID} 95")
     page = node.until(lambda page: page.get("gpu_xid_events_total", uuid=PART, xid="94") == 1)
-    (one,) = page.all("gpu_xid_events_total", uuid=PART)
-    assert one.labels["gpu"] == "1:2", "no zeros for what befalls whole cards"
+    (event,) = page.all("gpu_xid_events_total", uuid=PART)
+    assert event.labels["gpu"] == "1:2", "no zeros for what befalls whole cards"
     page = node.until(lambda page: count(page, 1, 95) == 1)
     assert count(page, 1, 94) is None
 
@@ -237,8 +237,8 @@ def test_events_follow_a_card_through_a_new_initialisation_and_another_index(sta
     node.plan(order=[3, 2, 0])  # another number of cards is noticed and initialised anew
     node.until(lambda page: page.up(0, 2, 3) and page.all("gpu_up", uuid=uuid(3), gpu="0"))
     page = node.until(lambda _: node.asked()["3:nvmlDeviceRegisterEvents"] > registered)
-    (one,) = page.all("gpu_xid_events_total", uuid=uuid(3), xid="79")
-    assert (one.labels["gpu"], one.value) == ("0", 1)
+    (event,) = page.all("gpu_xid_events_total", uuid=uuid(3), xid="79")
+    assert (event.labels["gpu"], event.value) == ("0", 1)
     node.plan(f"event 1 {uuid(3)} {XID} 79", order=[3, 2, 0])
     node.until(lambda page: count(page, 3, 79) == 2)
 
@@ -252,6 +252,6 @@ def test_a_kernel_log_that_is_not_there_is_said_once_and_found_later(start, tmp_
     kernel(log, 0, 79, "pid=1, name=\x1b]0;forged\x07\\, GPU has fallen off the bus.")
     kernel(log, 9, 79)
     page = node.until(lambda page: count(page, 0, 79) == 1 and source_is_up(page, "kernel_log"))
-    (stranger,) = page.all("gpu_xid_events_total", uuid="unknown-0000:09:00")
-    assert (stranger.labels["gpu"], stranger.value) == ("", 1)
+    (unidentified,) = page.all("gpu_xid_events_total", uuid="unknown-0000:09:00")
+    assert (unidentified.labels["gpu"], unidentified.value) == ("", 1)
     assert node.log().count("source=kernel_log state=down reason=missing") == 1

@@ -114,8 +114,8 @@ def engine_is_up(page):
 
 
 def index(page, number):
-    (found,) = page.all("gpu_up", uuid=uuid(number))
-    return found.labels["gpu"]
+    (sample,) = page.all("gpu_up", uuid=uuid(number))
+    return sample.labels["gpu"]
 
 
 def grown(node, name, numbers, seconds=4 * INTERVAL, **labels):
@@ -264,7 +264,7 @@ def times(page):
 def driver_branches(harness):
     """Field ids that moved, on one daemon: each plan is a driver that was reloaded."""
     node = harness.node(cards=1)
-    seen = {}
+    times_by_branch = {}
     for version in ("570.172.08", "580.65.06", "580.95.05"):
         node.plan(f"driver {version}", f"on * {STATE} code 1")
         node.until(lambda page, v=version: page.all("gpu_driver_info", driver_version=v))
@@ -273,18 +273,18 @@ def driver_branches(harness):
         # Seconds of throttling tell the unit; fields that are not asked for must not turn up meanwhile.
         wanted = SETTLED if version.startswith("570") else {*SETTLED, *THERMAL}
         page = node.until(lambda page, w=wanted: w <= times(page).keys())
-        seen[version] = times(page), {reason for page in node.during(2.0) for reason in times(page)}
-    return seen
+        times_by_branch[version] = times(page), {reason for page in node.during(2.0) for reason in times(page)}
+    return times_by_branch
 
 
 def test_thermal_time_is_read_from_the_fields_of_the_driver_branch(result_of):
-    seen = result_of(driver_branches)
-    assert seen["570.172.08"][1] <= SETTLED
+    times_by_branch = result_of(driver_branches)
+    assert times_by_branch["570.172.08"][1] <= SETTLED
     for version in ("580.65.06", "580.95.05"):
-        found, ever = seen[version]
+        times_now, ever = times_by_branch[version]
         assert ever <= {*SETTLED, *THERMAL}
-        assert found["hw_thermal_slowdown"] == found["hw_power_brake_slowdown"] == 0
-        assert found["sw_power_cap"] == pytest.approx(found["sw_thermal_slowdown"], rel=0.01)
+        assert times_now["hw_thermal_slowdown"] == times_now["hw_power_brake_slowdown"] == 0
+        assert times_now["sw_power_cap"] == pytest.approx(times_now["sw_thermal_slowdown"], rel=0.01)
 
 
 # ---------------------------------------------------------------- one card in trouble among others
@@ -310,10 +310,10 @@ def lost_and_reset(harness):
 
 
 def test_a_lost_card_is_withdrawn_and_its_neighbours_advance(result_of):
-    seen = result_of(lost_and_reset)
-    assert all(joules > 0 for joules in seen.rise.values()), seen.rise
-    assert 2 <= seen.initialisations <= 4
-    assert len(re.findall(r"source=gpu:\S+ state=down reason=lost gpu=1", seen.node.log())) == 1
+    result = result_of(lost_and_reset)
+    assert all(joules > 0 for joules in result.rise.values()), result.rise
+    assert 2 <= result.initialisations <= 4
+    assert len(re.findall(r"source=gpu:\S+ state=down reason=lost gpu=1", result.node.log())) == 1
 
 
 def test_a_card_that_was_reset_comes_back_without_the_lost_one(result_of):
@@ -350,12 +350,12 @@ def signals_in_trouble(harness):
 
 
 def test_what_a_card_does_not_support_is_absent_and_asked_once(result_of):
-    seen = result_of(signals_in_trouble)
-    assert seen.healthy.missing(1)["temperature_memory"] == "unsupported"
-    assert "temperature_memory" not in seen.healthy.missing(0)
-    assert seen.healthy.card("gpu_temperature_celsius", 1, sensor="memory") is None
-    assert seen.asked["1:field:82"] == seen.asked["1:nvmlDeviceGetMarginTemperature"] == 1
-    assert seen.asked["0:field:82"] > 10
+    result = result_of(signals_in_trouble)
+    assert result.healthy.missing(1)["temperature_memory"] == "unsupported"
+    assert "temperature_memory" not in result.healthy.missing(0)
+    assert result.healthy.card("gpu_temperature_celsius", 1, sensor="memory") is None
+    assert result.asked["1:field:82"] == result.asked["1:nvmlDeviceGetMarginTemperature"] == 1
+    assert result.asked["0:field:82"] > 10
 
 
 def test_missing_symbols_and_struct_versions_fall_back_or_are_absent(result_of):
@@ -374,16 +374,16 @@ def test_signals_without_permission_say_so(result_of):
 
 
 def test_a_call_that_fails_now_and_then_costs_its_signal_that_time(result_of):
-    seen = result_of(signals_in_trouble)
-    gaps = [frozenset(k for k, v in page.missing(4).items() if v == "error") for page in seen.pages]
+    result = result_of(signals_in_trouble)
+    gaps = [frozenset(k for k, v in page.missing(4).items() if v == "error") for page in result.pages]
     assert len(set(gaps)) > 3 and any(not gap for gap in gaps)
-    assert 3 <= seen.pages[-1].failures("signal_error", 4) - seen.healthy.failures("signal_error", 4)
-    assert seen.pages[-1].failures("signal_error", 0) == 0
+    assert 3 <= result.pages[-1].failures("signal_error", 4) - result.healthy.failures("signal_error", 4)
+    assert result.pages[-1].failures("signal_error", 0) == 0
 
 
 def test_garbage_is_absent_and_counted_and_never_shown(result_of):
-    seen = result_of(signals_in_trouble)
-    page = seen.pages[-1]
+    result = result_of(signals_in_trouble)
+    page = result.pages[-1]
     for number in (5, 6):
         assert page.failures("signal_invalid", number) > 10
         assert page.card("gpu_utilization_ratio", number) is None
@@ -396,11 +396,11 @@ def test_garbage_is_absent_and_counted_and_never_shown(result_of):
 
 
 def test_counters_that_start_anew_are_shown_as_they_are(result_of):
-    seen = result_of(signals_in_trouble)
-    before, after = (page.card("gpu_energy_joules_total", 7) for page in (seen.pages[-1], seen.after))
+    result = result_of(signals_in_trouble)
+    before, after = (page.card("gpu_energy_joules_total", 7) for page in (result.pages[-1], result.after))
     assert 0 < after < before
     # A clock event counter that fell is another field or garbage until it has risen again.
-    assert seen.after.card("gpu_clock_event_seconds_total", 7, reason="sw_power_cap") < 100
+    assert result.after.card("gpu_clock_event_seconds_total", 7, reason="sw_power_cap") < 100
 
 
 @scenario
@@ -428,9 +428,9 @@ def one_card_hangs(harness):
 
 
 def test_a_card_that_hangs_stops_no_neighbour_and_later_costs_one_worker(result_of):
-    seen = result_of(one_card_hangs)
-    assert all(joules > 0 for joules in seen.rise.values()), seen.rise
-    assert seen.aged > FRESH
+    result = result_of(one_card_hangs)
+    assert all(joules > 0 for joules in result.rise.values()), result.rise
+    assert result.aged > FRESH
 
 
 @scenario
@@ -466,14 +466,14 @@ ESSENTIAL = (
 
 
 def test_a_card_of_slow_calls_stays_up_with_what_matters_and_its_polls_are_skipped(result_of):
-    seen = result_of(slow_card)
-    for page in seen.pages:
+    result = result_of(slow_card)
+    for page in result.pages:
         for name, labels in ESSENTIAL:
             assert page.card(name, 1, **labels) is not None, (name, page.missing(1))
         assert not {"slow", "busy"} & {why for number in (0, 2, 3) for why in page.missing(number).values()}
-    assert seen.skipped > 10 and 0.3 < seen.duration < 1.5
-    assert all(joules > 0 for joules in seen.rise.values())
-    assert not re.search(f"source=gpu:{uuid(1)} state=down", seen.log)
+    assert result.skipped > 10 and 0.3 < result.duration < 1.5
+    assert all(joules > 0 for joules in result.rise.values())
+    assert not re.search(f"source=gpu:{uuid(1)} state=down", result.log)
 
 
 def test_what_there_is_no_time_for_is_absent_as_slow(result_of):
@@ -510,8 +510,8 @@ def test_when_all_cards_hang_the_worker_is_replaced_and_never_two_live(result_of
 
 
 def test_sigterm_ends_it_and_frees_the_port_while_calls_hang(result_of):
-    seen = result_of(all_cards_hang)
-    assert (seen.code, seen.free) == (0, True) and seen.seconds < 5
+    result = result_of(all_cards_hang)
+    assert (result.code, result.free) == (0, True) and result.seconds < 5
 
 
 @scenario
@@ -567,13 +567,16 @@ def unkillable(harness):
 
 
 def test_while_a_call_survives_sigkill_there_is_one_worker_and_nothing_grows(result_of):
-    seen = result_of(unkillable)
-    assert seen.after[1:] == seen.before[1:] and seen.after[0] - seen.before[0] < 4, (seen.before, seen.after)
+    result = result_of(unkillable)
+    assert result.after[1:] == result.before[1:] and result.after[0] - result.before[0] < 4, (
+        result.before,
+        result.after,
+    )
 
 
 def test_sigterm_ends_it_and_a_successor_takes_the_port_while_a_call_survives_sigkill(result_of):
-    seen = result_of(unkillable)
-    assert seen.code == 0 and seen.seconds < 5
+    result = result_of(unkillable)
+    assert result.code == 0 and result.seconds < 5
 
 
 @scenario
@@ -617,8 +620,8 @@ def crashes(harness):
 
 
 def test_a_library_that_crashes_is_tried_ever_less_often_and_leaves_no_core(result_of):
-    seen = result_of(crashes)
-    assert 4 <= seen.count <= 8 and seen.cores == []
+    result = result_of(crashes)
+    assert 4 <= result.count <= 8 and result.cores == []
 
 
 @scenario
@@ -646,18 +649,18 @@ def one_call_crashes(harness):
 
 
 def test_a_call_that_crashes_is_left_out_and_all_else_comes_back(result_of):
-    seen = result_of(one_call_crashes)
-    for page in seen.after:
+    result = result_of(one_call_crashes)
+    for page in result.after:
         assert page.failures("crashed") <= 2 and page.missing(1)["performance_state"] == "crashed"
         assert page.card("gpu_performance_state", 1) is None
         assert page.card("gpu_power_watts", 1) == 301 and "performance_state" not in page.missing(0)
-    assert "event=call_crashed source=gpu:" + uuid(1) + " function=nvmlDeviceGetPerformanceState" in seen.log
+    assert "event=call_crashed source=gpu:" + uuid(1) + " function=nvmlDeviceGetPerformanceState" in result.log
 
 
 def test_a_card_whose_opening_crashes_is_left_alone_and_so_is_a_wait_for_events_that_does(result_of):
-    seen = result_of(one_call_crashes)
-    assert (seen.opened, seen.deaf.failures("crashed"), seen.page.failures("crashed")) == (2, 3, 3), seen.log
-    assert seen.page.why(2) == "crashed" and seen.page.up(0, 1, 3)
+    result = result_of(one_call_crashes)
+    assert (result.opened, result.deaf.failures("crashed"), result.page.failures("crashed")) == (2, 3, 3), result.log
+    assert result.page.why(2) == "crashed" and result.page.up(0, 1, 3)
 
 
 @scenario
@@ -667,24 +670,24 @@ def leaks(harness):
     node.until(whole(node))
     pid = node.worker()
     node.plan(f"on {uuid(1)} {TEMPERATURE} leak 2097152")
-    most = oldest = 0.0
+    max_mebibytes = oldest = 0.0
     until = time.monotonic() + 60
     while node.workers() in ([], [pid]) and time.monotonic() < until:
         oldest = max(oldest, node.page().card("gpu_data_age_seconds", 0))
         with contextlib.suppress(OSError):
             pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
-            most = max(most, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+            max_mebibytes = max(max_mebibytes, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
         time.sleep(0.05)
     for page in node.during(2.0):
         oldest = max(oldest, page.card("gpu_data_age_seconds", 0))
     page = node.until(whole(node))
     assert node.worker() != pid and node.most_workers == 1
-    return SimpleNamespace(most=most, oldest=oldest, recycled=page.failures("recycled"))
+    return SimpleNamespace(most=max_mebibytes, oldest=oldest, recycled=page.failures("recycled"))
 
 
 def test_a_library_that_leaks_is_recycled_at_the_cap_without_a_gap(result_of):
-    seen = result_of(leaks)
-    assert seen.recycled >= 1 and 60 < seen.most < 150 and seen.oldest < FRESH + 1.5, seen
+    result = result_of(leaks)
+    assert result.recycled >= 1 and 60 < result.most < 150 and result.oldest < FRESH + 1.5, result
 
 
 @scenario
@@ -712,21 +715,21 @@ def cards_come_and_go(harness):
     node.until(whole(node))
     node.plan(order=[3, 1, 0])
     page = node.until(lambda page: page.why(2) == "lost" and page.up(0, 1, 3) and index(page, 3) == "0")
-    gone = page.names_of(2)
+    absent = page.names_of(2)
     joules = page.card("gpu_energy_joules_total", 0)
     node.plan(order=[2, 3, 0, 1])
     page = node.until(lambda page: whole(node)(page) and index(page, 2) == "0")
     places = {n: index(page, n) for n in range(4)}
     assert page.card("gpu_energy_joules_total", 0) > joules
     assert node.most_workers == 1
-    return SimpleNamespace(gone=gone, places=places, initialisations=node.asked()[INIT])
+    return SimpleNamespace(gone=absent, places=places, initialisations=node.asked()[INIT])
 
 
 def test_cards_that_leave_return_and_move_keep_their_uuid(result_of):
-    seen = result_of(cards_come_and_go)
-    assert seen.gone == set()
-    assert seen.places == {2: "0", 3: "1", 0: "2", 1: "3"}
-    assert seen.initialisations == 3
+    result = result_of(cards_come_and_go)
+    assert result.gone == set()
+    assert result.places == {2: "0", 3: "1", 0: "2", 1: "3"}
+    assert result.initialisations == 3
 
 
 @scenario
@@ -746,7 +749,10 @@ def prints(harness):
 
 
 def test_a_library_that_prints_reaches_neither_log_nor_protocol(result_of):
-    seen = result_of(prints)
-    assert not re.search("xxx|yyy|stdio", seen.log)
-    assert all(joules > 0 for joules in seen.rise.values())
-    assert seen.after[0] - seen.before[0] < 4 and seen.after[1:] == seen.before[1:], (seen.before, seen.after)
+    result = result_of(prints)
+    assert not re.search("xxx|yyy|stdio", result.log)
+    assert all(joules > 0 for joules in result.rise.values())
+    assert result.after[0] - result.before[0] < 4 and result.after[1:] == result.before[1:], (
+        result.before,
+        result.after,
+    )

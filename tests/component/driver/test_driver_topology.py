@@ -54,10 +54,10 @@ def harness(tmp_path_factory):
 
 def paths(page):
     """Return (card, other) → path both ways; the page says a way back only where it differs."""
-    said = {
+    path_by_pair = {
         (int(s.labels["gpu"]), int(s.labels["peer"][-1])): s.labels["path"] for s in page.all("gpu_peer_path_info")
     }
-    return {(other, card): path for (card, other), path in said.items()} | said
+    return {(other, card): path for (card, other), path in path_by_pair.items()} | path_by_pair
 
 
 def access(page):
@@ -95,8 +95,8 @@ def test_cards_whose_fabric_never_started_talk_over_pcie(harness):
         cards=5, plan=["value * p2p2 5", "value * nvmlDeviceGetGpuFabricInfoV 1", "value * fabric_health 1"]
     )
     page = node.until(known(5))
-    found = paths(page)
-    assert found[0, 1] == found[1, 0] == "NODE" and found[0, 4] == found[4, 0] == "SYS"
+    path_by_pair = paths(page)
+    assert path_by_pair[0, 1] == path_by_pair[1, 0] == "NODE" and path_by_pair[0, 4] == path_by_pair[4, 0] == "SYS"
     assert problems(page, 0) == {"not_started", "degraded_bandwidth"}
     assert page.all("gpu_peer_path_info")[0].labels["p2p"] == "read,write,atomics,pci"
 
@@ -301,8 +301,8 @@ def passes(harness, tmp_path_factory):
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found, tuple_is_unsupported, number = json.loads(done.stdout)
-    return dict(zip(asked, found, strict=True)), tuple_is_unsupported, number
+    answers, tuple_is_unsupported, number = json.loads(done.stdout)
+    return dict(zip(asked, answers, strict=True)), tuple_is_unsupported, number
 
 
 LOST, OVER = (15, 16, 28), (1, 9, 12, 18)
@@ -311,9 +311,9 @@ SETTLED = (2, 3, 4, 13, 25)
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_return_code_costs_its_own_answer_and_no_other(passes, name):
-    found, _, _ = passes
+    answers, _, _ = passes
     for code in CODES:
-        answer = found[name, code]
+        answer = answers[name, code]
         if code in OVER:
             assert answer == "DriverUnavailable", code
         elif code in LOST:

@@ -44,14 +44,14 @@ def result_of(request, tmp_path_factory):
     library = build(tool("cc"), folder / "lib")
     nodes = []
 
-    def node(name, **more):
+    def start_node(name, **more):
         nodes.append(Node(folder / name, library, **more))
         return nodes[-1]
 
-    with scenario.running(request, node, 4) as result_of:
+    with scenario.running(request, start_node, 4) as result_of:
         yield result_of
-    for one in nodes:
-        one.stop()
+    for node in nodes:
+        node.stop()
 
 
 def works(*numbers):
@@ -75,16 +75,16 @@ def open_files(pid):
 
 
 @scenario
-def healthy(node):
-    one = node("healthy")
-    page = one.until(works(0, 1, 2, 3))
-    before = one.asked()
-    one.during(2.0)
-    after = one.asked()
+def healthy(start_node):
+    node = start_node("healthy")
+    page = node.until(works(0, 1, 2, 3))
+    before = node.asked()
+    node.during(2.0)
+    after = node.asked()
     rise = {name: after[f"0:{name}"] - before[f"0:{name}"] for name in (TAKE, EVALUATE, "nvmlDeviceGetSamples")}
-    one.plan(f"on * {TAKE} sleep 20", f"on * {EVALUATE} sleep 5")  # long enough to meet
-    one.during(2.0)
-    return SimpleNamespace(page=page, asked=one.asked(), rise=rise)
+    node.plan(f"on * {TAKE} sleep 20", f"on * {EVALUATE} sleep 5")  # long enough to meet
+    node.during(2.0)
+    return SimpleNamespace(page=page, asked=node.asked(), rise=rise)
 
 
 def test_work_is_shown_in_base_units_under_its_own_names(result_of):
@@ -119,28 +119,28 @@ def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_card(result
 
 
 @scenario
-def troubled(node):
+def troubled(start_node):
     """Each card another trouble; what a card does not have is asked once."""
-    one = node("troubled", cards=6, plan=[
+    node = start_node("troubled", cards=6, plan=[
         f"value {uuid(1)} {SUPPORT} 0", f"gpm {uuid(2)} 2 value nan", f"gpm {uuid(2)} 5 value 255",
         f"gpm {uuid(2)} 10 value -3", f"gpm {uuid(2)} 20 value 1e30", f"gpm {uuid(2)} 12 value inf",
         f"gpm {uuid(3)} 5 code 3", f"gpm {uuid(3)} 6 code 3", f"on {uuid(4)} {SUPPORT} code 13",
         f"gpm {uuid(5)} 2 value 100.4",
     ])  # fmt: skip
-    page = one.until(works(0, 3, 5))
-    one.spared = set(range(6))
-    page = one.during(2.0)[-1]
-    asked = one.asked()
+    page = node.until(works(0, 3, 5))
+    node.spared = set(range(6))
+    page = node.during(2.0)[-1]
+    asked = node.asked()
     return SimpleNamespace(page=page, asked=asked)
 
 
 def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(result_of):
-    seen = result_of(troubled)
+    result = result_of(troubled)
     for number in (1, 4):
-        assert why(seen.page, number) == {"unsupported"}
-        assert not set(COMMON) & seen.page.names_of(number)
-        assert seen.asked[f"{number}:{SUPPORT}"] == 1 and f"{number}:{TAKE}" not in seen.asked
-        assert seen.page.failures("signal_error", number) == 0
+        assert why(result.page, number) == {"unsupported"}
+        assert not set(COMMON) & result.page.names_of(number)
+        assert result.asked[f"{number}:{SUPPORT}"] == 1 and f"{number}:{TAKE}" not in result.asked
+        assert result.page.failures("signal_error", number) == 0
 
 
 def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(result_of):
@@ -157,123 +157,129 @@ def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(res
 
 
 def test_a_metric_that_the_card_lacks_is_asked_once_and_costs_no_other(result_of):
-    seen = result_of(troubled)
-    assert seen.page.missing(3)["tensor_active"] == "unsupported"
-    assert seen.page.card("gpu_sm_active_ratio", 3) == pytest.approx(0.02)
-    assert "pipe_active" not in seen.page.missing(3)
-    assert seen.asked["3:gpm:5"] == seen.asked["3:gpm:6"] == 1 < seen.asked["3:gpm:2"]
+    result = result_of(troubled)
+    assert result.page.missing(3)["tensor_active"] == "unsupported"
+    assert result.page.card("gpu_sm_active_ratio", 3) == pytest.approx(0.02)
+    assert "pipe_active" not in result.page.missing(3)
+    assert result.asked["3:gpm:5"] == result.asked["3:gpm:6"] == 1 < result.asked["3:gpm:2"]
 
 
 @scenario
-def codes(node):
+def codes(start_node):
     """Every return code on every profiling call, one after another, for two of the cards."""
-    one = node("codes")
-    one.until(works(0, 1, 2, 3))
-    pid = one.worker()
-    one.spared = {0, 1, 2, 3}
+    node = start_node("codes")
+    node.until(works(0, 1, 2, 3))
+    pid = node.worker()
+    node.spared = {0, 1, 2, 3}
     for number in CODES:
         for function in (TAKE, EVALUATE):
-            one.plan(f"on {uuid(1)} {function} code {number}", f"gpm {uuid(2)} * code {number}")
-            one.page()
+            node.plan(f"on {uuid(1)} {function} code {number}", f"gpm {uuid(2)} * code {number}")
+            node.page()
             time.sleep(1.5 * INTERVAL)
-    one.plan(f"on {uuid(1)} {TAKE} code 4")
-    denied = one.until(lambda page: page.missing(1).get("sm_active") in {"no_permission", "unsupported"})
-    one.plan()
-    page = one.until(works(0, 3))
-    return SimpleNamespace(page=page, denied=denied, same=one.worker() == pid, log=one.log(), asked=one.asked())
+    node.plan(f"on {uuid(1)} {TAKE} code 4")
+    denied = node.until(lambda page: page.missing(1).get("sm_active") in {"no_permission", "unsupported"})
+    node.plan()
+    page = node.until(works(0, 3))
+    return SimpleNamespace(page=page, denied=denied, same=node.worker() == pid, log=node.log(), asked=node.asked())
 
 
 def test_no_return_code_of_a_profiling_call_costs_more_than_the_work_signals(result_of):
-    seen = result_of(codes)  # all cards stayed up on every page
-    assert seen.same and "reason=lost" not in seen.log and seen.asked["nvmlInitWithFlags"] == 1
+    result = result_of(codes)  # all cards stayed up on every page
+    assert result.same and "reason=lost" not in result.log and result.asked["nvmlInitWithFlags"] == 1
 
 
 @scenario
-def permission(node):
+def permission(start_node):
     """The permission is taken away while the daemon runs, as in containers that are not privileged, and comes back."""
-    one = node("permission", cards=2)
-    one.until(works(0, 1))
-    one.spared = {0, 1}
-    one.plan(f"on {uuid(1)} {TAKE} code 4")
-    page = one.until(lambda page: page.missing(1).get("sm_active") == "no_permission")
-    denied = one.during(1.0)[-1]
-    one.plan()
-    return SimpleNamespace(page=page, denied=denied, back=one.until(works(0, 1)), log=one.log())
+    node = start_node("permission", cards=2)
+    node.until(works(0, 1))
+    node.spared = {0, 1}
+    node.plan(f"on {uuid(1)} {TAKE} code 4")
+    page = node.until(lambda page: page.missing(1).get("sm_active") == "no_permission")
+    denied = node.during(1.0)[-1]
+    node.plan()
+    return SimpleNamespace(page=page, denied=denied, back=node.until(works(0, 1)), log=node.log())
 
 
 def test_a_permission_that_is_lost_after_a_while_is_a_reason_and_comes_back(result_of):
-    seen = result_of(permission)
-    assert why(seen.denied, 1) == {"no_permission"}
-    assert seen.denied.card("gpu_sm_active_ratio", 1) is None and works(0)(seen.denied)
-    assert seen.back.card("gpu_sm_active_ratio", 1) == pytest.approx(0.02)
-    assert seen.log.count("sm_active:no_permission") == 1
+    result = result_of(permission)
+    assert why(result.denied, 1) == {"no_permission"}
+    assert result.denied.card("gpu_sm_active_ratio", 1) is None and works(0)(result.denied)
+    assert result.back.card("gpu_sm_active_ratio", 1) == pytest.approx(0.02)
+    assert result.log.count("sm_active:no_permission") == 1
 
 
 @scenario
-def hangs(node):
+def hangs(start_node):
     """A profiling call of one card never returns."""
-    one = node("hangs", constants=HANG_FIRST)
-    one.until(works(0, 1, 2, 3))
-    one.spared = {0, 2, 3}
-    one.plan(f"on {uuid(1)} {TAKE} block")
-    page = one.until(lambda page: page.hung(1) == 1)
-    later = one.during(2.0)[-1]
-    one.spared = set()  # the worker is replaced
-    again = one.until(lambda page: page.up(1) and works(0, 2, 3)(page))
-    one.spared = {0, 1, 2, 3}
-    resting = one.during(3 * DEADLINE)
-    overlap = one.asked().get("gpm_overlap", 0)
+    node = start_node("hangs", constants=HANG_FIRST)
+    node.until(works(0, 1, 2, 3))
+    node.spared = {0, 2, 3}
+    node.plan(f"on {uuid(1)} {TAKE} block")
+    page = node.until(lambda page: page.hung(1) == 1)
+    later = node.during(2.0)[-1]
+    node.spared = set()  # the worker is replaced
+    again = node.until(lambda page: page.up(1) and works(0, 2, 3)(page))
+    node.spared = {0, 1, 2, 3}
+    resting = node.during(3 * DEADLINE)
+    overlap = node.asked().get("gpm_overlap", 0)
     return SimpleNamespace(
-        page=page, later=later, again=again, resting=resting, overlap=overlap, workers=one.most_workers, log=one.log()
+        page=page,
+        later=later,
+        again=again,
+        resting=resting,
+        overlap=overlap,
+        workers=node.most_workers,
+        log=node.log(),
     )
 
 
 def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(result_of):
-    seen = result_of(hangs)
-    assert seen.page.why(1) == "hung" and seen.page.card("gpu_power_watts", 1) is None
+    result = result_of(hangs)
+    assert result.page.why(1) == "hung" and result.page.card("gpu_power_watts", 1) is None
     for number in (0, 2, 3):
-        assert why(seen.later, number) == {"busy"}
-        assert seen.later.card("gpu_power_watts", number) == 300 + number
-        assert seen.later.failures("signal_error", number) == 0
-    assert seen.overlap == 0 and seen.workers == 1
+        assert why(result.later, number) == {"busy"}
+        assert result.later.card("gpu_power_watts", number) == 300 + number
+        assert result.later.failures("signal_error", number) == 0
+    assert result.overlap == 0 and result.workers == 1
 
 
 def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(result_of):
-    seen = result_of(hangs)
-    for page in (seen.again, *seen.resting):
+    result = result_of(hangs)
+    for page in (result.again, *result.resting):
         assert works(0, 2, 3)(page) and why(page, 1) == {"busy"} and page.card("gpu_power_watts", 1) == 301
-    assert seen.log.count(f"event=profiling_hung source=gpu:{uuid(1)}") == 1
+    assert result.log.count(f"event=profiling_hung source=gpu:{uuid(1)}") == 1
 
 
 @scenario
-def crashes(node):
+def crashes(start_node):
     """A profiling call of one card kills the process; after a while it does not."""
-    one = node("crashes")
-    one.until(works(0, 1, 2, 3))
-    one.plan(f"on {uuid(1)} {TAKE} abort", f"on {uuid(1)} {SUPPORT} segv")
-    first = one.until(lambda page: works(0, 2, 3)(page) and why(page, 1) == {"crashed"} and page.up(1))
-    one.spared = {0, 1, 2, 3}
-    return SimpleNamespace(first=first, pages=one.during(3 * DEADLINE), log=one.log(), workers=one.most_workers)
+    node = start_node("crashes")
+    node.until(works(0, 1, 2, 3))
+    node.plan(f"on {uuid(1)} {TAKE} abort", f"on {uuid(1)} {SUPPORT} segv")
+    first = node.until(lambda page: works(0, 2, 3)(page) and why(page, 1) == {"crashed"} and page.up(1))
+    node.spared = {0, 1, 2, 3}
+    return SimpleNamespace(first=first, pages=node.during(3 * DEADLINE), log=node.log(), workers=node.most_workers)
 
 
 def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(result_of):
-    seen = result_of(crashes)
-    for page in (seen.first, *seen.pages):
+    result = result_of(crashes)
+    for page in (result.first, *result.pages):
         assert page.failures("crashed") == 1 and works(0, 2, 3)(page) and why(page, 1) == {"crashed"}
         assert page.card("gpu_power_watts", 1) == 301 and page.card("gpu_up", 1) == 1
-    assert seen.log.count(" function=nvmlGpmSampleGet skipped=nvmlGpm ") == seen.workers == 1
+    assert result.log.count(" function=nvmlGpmSampleGet skipped=nvmlGpm ") == result.workers == 1
 
 
 @scenario
-def initialised_again(node):
+def initialised_again(start_node):
     """Indices move, so that the driver is initialised anew; twice."""
-    one = node("again")
-    one.until(works(0, 1, 2, 3))
-    one.plan(order=[0, 1, 2])
-    one.until(lambda page: one.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page))
-    one.plan(order=[3, 2, 1, 0])
-    one.until(lambda page: one.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page))
-    return SimpleNamespace(page=one.page(), asked=one.asked())
+    node = start_node("again")
+    node.until(works(0, 1, 2, 3))
+    node.plan(order=[0, 1, 2])
+    node.until(lambda page: node.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page))
+    node.plan(order=[3, 2, 1, 0])
+    node.until(lambda page: node.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page))
+    return SimpleNamespace(page=node.page(), asked=node.asked())
 
 
 def test_buffers_are_given_back_before_the_driver_is_shut_down(result_of):
@@ -283,23 +289,23 @@ def test_buffers_are_given_back_before_the_driver_is_shut_down(result_of):
 
 
 @scenario
-def ended(node):
+def ended(start_node):
     """Asked to end while all is well, and while a card hangs."""
-    found = []
+    results = []
     for name, plan in (("ended", []), ("ended_hanging", [f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])):
-        one = node(name, cards=2)
-        one.until(works(0, 1))
-        one.plan(*plan)
-        one.until(lambda page, p=plan: not p or page.hung(1) == 1)
-        code, seconds = one.stop()
-        found.append(SimpleNamespace(code=code, seconds=seconds, asked=one.asked()))
-    return found
+        node = start_node(name, cards=2)
+        node.until(works(0, 1))
+        node.plan(*plan)
+        node.until(lambda page, p=plan: not p or page.hung(1) == 1)
+        code, seconds = node.stop()
+        results.append(SimpleNamespace(code=code, seconds=seconds, asked=node.asked()))
+    return results
 
 
 def held(asked):
     """Return what the driver lent and was not given back: buffers, sets of events, initialisations."""
     pairs = ((ALLOCATE, FREE), ("nvmlEventSetCreate", "nvmlEventSetFree"), ("nvmlInitWithFlags", "nvmlShutdown"))
-    return [asked.get(lent, 0) - asked.get(back, 0) for lent, back in pairs]
+    return [asked.get(allocate, 0) - asked.get(back, 0) for allocate, back in pairs]
 
 
 def test_everything_is_given_back_at_the_end(result_of):
@@ -327,21 +333,21 @@ def of(page, name, number, **labels):
 
 
 @scenario
-def divided(node):
+def divided(start_node):
     mode = f"value {uuid(0)} {MODE} 1"
-    one = node("divided", cards=2, plan=[mode, part(0, 0, 9), part(1, 2, 13, "2g.35gb")])
-    whole = one.until(lambda page: of(page, "gpu_sm_active_ratio", 1) is not None and page.up(0, 1))
-    one.spared = {0, 1}
-    one.plan(mode, part(1, 2, 13, "2g.35gb"), f"on {PARTS[1]} nvmlDeviceGetMemoryInfo_v2 code 4")
-    fewer = one.until(lambda page: not page.all("gpu_up", uuid=PARTS[0]) and of(page, "gpu_up", 1) == 1)
-    one.plan(mode, part(0, 5, 9), part(1, 2, 13, "2g.35gb"))
-    again = one.until(lambda page: of(page, "gpu_up", 0) == of(page, "gpu_up", 1) == 1)
-    one.spared = {1}
-    one.plan(mode, part(0, 5, 9), f"on {uuid(0)} * code 15")
-    lost = one.until(lambda page: page.why(0) == "lost")
-    one.plan(part(0, 5, 9), part(1, 2, 13))
-    joined = one.until(lambda page: page.up(0) and not page.all("gpu_up", uuid=PARTS[0]))
-    return SimpleNamespace(whole=whole, fewer=fewer, again=again, lost=lost, joined=joined, log=one.log())
+    node = start_node("divided", cards=2, plan=[mode, part(0, 0, 9), part(1, 2, 13, "2g.35gb")])
+    whole = node.until(lambda page: of(page, "gpu_sm_active_ratio", 1) is not None and page.up(0, 1))
+    node.spared = {0, 1}
+    node.plan(mode, part(1, 2, 13, "2g.35gb"), f"on {PARTS[1]} nvmlDeviceGetMemoryInfo_v2 code 4")
+    fewer = node.until(lambda page: not page.all("gpu_up", uuid=PARTS[0]) and of(page, "gpu_up", 1) == 1)
+    node.plan(mode, part(0, 5, 9), part(1, 2, 13, "2g.35gb"))
+    again = node.until(lambda page: of(page, "gpu_up", 0) == of(page, "gpu_up", 1) == 1)
+    node.spared = {1}
+    node.plan(mode, part(0, 5, 9), f"on {uuid(0)} * code 15")
+    lost = node.until(lambda page: page.why(0) == "lost")
+    node.plan(part(0, 5, 9), part(1, 2, 13))
+    joined = node.until(lambda page: page.up(0) and not page.all("gpu_up", uuid=PARTS[0]))
+    return SimpleNamespace(whole=whole, fewer=fewer, again=again, lost=lost, joined=joined, log=node.log())
 
 
 def test_instances_are_cards_of_their_own_with_profile_and_parent(result_of):
@@ -370,76 +376,76 @@ def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(resu
 
 
 def test_instances_come_and_go_with_holes_in_the_list(result_of):
-    seen = result_of(divided)
-    assert not seen.fewer.all("gpu_mig_info", uuid=PARTS[0]) and not seen.fewer.why(f"gpu:{PARTS[0]}")
+    result = result_of(divided)
+    assert not result.fewer.all("gpu_mig_info", uuid=PARTS[0]) and not result.fewer.why(f"gpu:{PARTS[0]}")
     refused = {
-        s.labels["signal"]: s.labels["reason"] for s in seen.fewer.all("gpu_signal_missing_info", uuid=PARTS[1])
+        s.labels["signal"]: s.labels["reason"] for s in result.fewer.all("gpu_signal_missing_info", uuid=PARTS[1])
     }
     assert refused.get("memory_used") in {None, "no_permission"}  # that plan came into force a moment before
-    (facts,) = seen.again.all("gpu_mig_info", uuid=PARTS[0])
+    (facts,) = result.again.all("gpu_mig_info", uuid=PARTS[0])
     assert facts.labels["gpu"] == "0:5"
-    assert seen.log.count(f"event=mig_instance_removed source=gpu:{PARTS[0]} gpu=0:0") == 1
+    assert result.log.count(f"event=mig_instance_removed source=gpu:{PARTS[0]} gpu=0:0") == 1
 
 
 def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_again(result_of):
-    seen = result_of(divided)
-    assert of(seen.lost, "gpu_up", 0) == 0 and seen.lost.why(f"gpu:{PARTS[0]}") == "lost"
-    assert of(seen.lost, "gpu_sm_active_ratio", 0) is None
-    assert works(0)(seen.joined) or seen.joined.missing(0).get("sm_active") == "starting"
-    assert not seen.joined.all("gpu_mig_info")
+    result = result_of(divided)
+    assert of(result.lost, "gpu_up", 0) == 0 and result.lost.why(f"gpu:{PARTS[0]}") == "lost"
+    assert of(result.lost, "gpu_sm_active_ratio", 0) is None
+    assert works(0)(result.joined) or result.joined.missing(0).get("sm_active") == "starting"
+    assert not result.joined.all("gpu_mig_info")
 
 
 @scenario
-def denied(node):
+def denied(start_node):
     """Instances that may not be opened."""
     mode = f"value {uuid(0)} {MODE} 1"
-    one = node(
+    node = start_node(
         "denied", cards=2, plan=[mode, part(0, 0, 9), f"on {uuid(0)} nvmlDeviceGetMigDeviceHandleByIndex code 4"]
     )
-    page = one.until(lambda page: page.missing(0).get("instances") == "no_permission")
-    one.plan(mode, part(0, 0, 9))
-    back = one.until(lambda page: of(page, "gpu_up", 0) == 1)
-    return SimpleNamespace(page=page, back=back, log=one.log())
+    page = node.until(lambda page: page.missing(0).get("instances") == "no_permission")
+    node.plan(mode, part(0, 0, 9))
+    back = node.until(lambda page: of(page, "gpu_up", 0) == 1)
+    return SimpleNamespace(page=page, back=back, log=node.log())
 
 
 def test_a_divided_card_whose_instances_may_not_be_opened_says_so(result_of):
-    seen = result_of(denied)
-    assert seen.page.up(0, 1) and not seen.page.all("gpu_mig_info")
-    assert "instances" not in seen.page.missing(1) and seen.log.count("instances:no_permission") == 1
-    assert "instances" not in seen.back.missing(0)
+    result = result_of(denied)
+    assert result.page.up(0, 1) and not result.page.all("gpu_mig_info")
+    assert "instances" not in result.page.missing(1) and result.log.count("instances:no_permission") == 1
+    assert "instances" not in result.back.missing(0)
 
 
 @scenario
-def released(node):
+def released(start_node):
     """D22."""
-    one = node("released", cards=2)
-    one.until(works(0, 1))
-    pid = one.worker()
+    node = start_node("released", cards=2)
+    node.until(works(0, 1))
+    pid = node.worker()
     mapped = open_files(pid)
     asked_at = time.monotonic()
-    os.kill(one.pid, signal.SIGUSR1)
+    os.kill(node.pid, signal.SIGUSR1)
     while open_files(pid) and time.monotonic() - asked_at < 10:
         time.sleep(0.02)
     closed_after = time.monotonic() - asked_at
-    page = one.until(lambda page: page.why() == "released" and not page.names_of(0))
-    pages = one.during(3.0)
-    alive, asked = one.workers(), one.asked()
-    one.plan(f"value {uuid(0)} {MODE} 1", part(0, 0, 9))  # what it was released for
-    os.kill(one.pid, signal.SIGUSR2)
-    back = one.until(lambda page: page.up(0, 1) and of(page, "gpu_up", 0) == 1)
+    page = node.until(lambda page: page.why() == "released" and not page.names_of(0))
+    pages = node.during(3.0)
+    alive, asked = node.workers(), node.asked()
+    node.plan(f"value {uuid(0)} {MODE} 1", part(0, 0, 9))  # what it was released for
+    os.kill(node.pid, signal.SIGUSR2)
+    back = node.until(lambda page: page.up(0, 1) and of(page, "gpu_up", 0) == 1)
     return SimpleNamespace(
-        mapped=mapped, closed_after=closed_after, page=page, pages=pages, alive=alive, back=back, log=one.log(),
+        mapped=mapped, closed_after=closed_after, page=page, pages=pages, alive=alive, back=back, log=node.log(),
         asked=asked,
     )  # fmt: skip
 
 
 def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_again(result_of):
-    seen = result_of(released)
-    assert seen.mapped and seen.closed_after < 2.0 and seen.alive == []
-    assert {page.why() for page in seen.pages} == {"released"} == {page.why(0) for page in seen.pages}
-    assert seen.page.get("gpu_up", uuid=uuid(0)) == 0 and seen.page.hung() == 0
-    assert seen.back.why() is None and seen.back.failures("released") == 0
-    assert seen.log.count("source=driver state=down reason=released") == 1
+    result = result_of(released)
+    assert result.mapped and result.closed_after < 2.0 and result.alive == []
+    assert {page.why() for page in result.pages} == {"released"} == {page.why(0) for page in result.pages}
+    assert result.page.get("gpu_up", uuid=uuid(0)) == 0 and result.page.hung() == 0
+    assert result.back.why() is None and result.back.failures("released") == 0
+    assert result.log.count("source=driver state=down reason=released") == 1
 
 
 def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(result_of):
@@ -447,22 +453,24 @@ def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(result_
 
 
 @scenario
-def released_hanging(node):
+def released_hanging(start_node):
     """D22 while a card hangs, and while the wait for events does: nobody waits for either longer than a moment."""
-    found = []
+    results = []
     for name, hangs_in in (("released_card", "nvmlDeviceGetTemperatureV"), ("released_wait", "nvmlEventSetWait_v2")):
-        one = node(name, cards=2)
-        one.until(works(0, 1))
-        one.plan(f"on * {hangs_in} block")
+        node = start_node(name, cards=2)
+        node.until(works(0, 1))
+        node.plan(f"on * {hangs_in} block")
         time.sleep(3 * INTERVAL)
-        pid, asked_at = one.worker(), time.monotonic()
-        os.kill(one.pid, signal.SIGUSR1)
-        while one.workers() == [pid] and time.monotonic() - asked_at < 10:
+        pid, asked_at = node.worker(), time.monotonic()
+        os.kill(node.pid, signal.SIGUSR1)
+        while node.workers() == [pid] and time.monotonic() - asked_at < 10:
             time.sleep(0.02)
         seconds = time.monotonic() - asked_at
-        page = one.until(lambda page: page.why() == "released")
-        found.append(SimpleNamespace(seconds=seconds, hung=page.hung(), held=held(one.asked()), alive=one.workers()))
-    return found
+        page = node.until(lambda page: page.why() == "released")
+        results.append(
+            SimpleNamespace(seconds=seconds, hung=page.hung(), held=held(node.asked()), alive=node.workers())
+        )
+    return results
 
 
 def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of(result_of):
@@ -477,31 +485,31 @@ def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of
 
 
 @scenario
-def microseconds(node):
-    one = node("microseconds", cards=1, plan=["unit 1e6"])
-    one.until(lambda page: page.up(0))
-    early = one.page()
-    one.until(lambda page: page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown"))
-    first, begun = one.page(), time.monotonic()
-    page = one.during(3.0)[-1]
+def microseconds(start_node):
+    node = start_node("microseconds", cards=1, plan=["unit 1e6"])
+    node.until(lambda page: page.up(0))
+    early = node.page()
+    node.until(lambda page: page.all("gpu_clock_event_seconds_total", reason="sw_thermal_slowdown"))
+    first, begun = node.page(), time.monotonic()
+    page = node.during(3.0)[-1]
     return SimpleNamespace(early=early, first=first, page=page, seconds=time.monotonic() - begun)
 
 
 def test_a_driver_that_counts_microseconds_is_found_out(result_of):
-    seen = result_of(microseconds)
+    result = result_of(microseconds)
     for reason in ("sw_power_cap", "sw_thermal_slowdown"):
-        rise = [page.card("gpu_clock_event_seconds_total", 0, reason=reason) for page in (seen.first, seen.page)]
-        assert rise[1] - rise[0] == pytest.approx(seen.seconds, abs=1.0)
-    assert seen.early.missing(0).get("clock_event_time") == "unverified"
+        rise = [page.card("gpu_clock_event_seconds_total", 0, reason=reason) for page in (result.first, result.page)]
+        assert rise[1] - rise[0] == pytest.approx(result.seconds, abs=1.0)
+    assert result.early.missing(0).get("clock_event_time") == "unverified"
 
 
 @scenario
-def wrong_ids(node):
+def wrong_ids(start_node):
     """Fields 269 to 271 hold something else: a switch, a number that runs without a reason, one that stands still."""
     wrong = [f"field {uuid(0)} 269 u 1", f"field {uuid(1)} 269 q 123456789"]
-    one = node("wrong_ids", cards=2, plan=wrong)
-    one.until(lambda page: page.all("gpu_clock_event_seconds_total", uuid=uuid(1), reason="sw_power_cap"))
-    return one.during(12.0)
+    node = start_node("wrong_ids", cards=2, plan=wrong)
+    node.until(lambda page: page.all("gpu_clock_event_seconds_total", uuid=uuid(1), reason="sw_power_cap"))
+    return node.during(12.0)
 
 
 def test_fields_that_hold_something_else_are_never_shown_as_time(result_of):
@@ -515,13 +523,13 @@ def test_fields_that_hold_something_else_are_never_shown_as_time(result_of):
 
 
 @scenario
-def garbage(node):
-    one = node("garbage", cards=2, plan=[
+def garbage(start_node):
+    node = start_node("garbage", cards=2, plan=[
         f"value {uuid(0)} nvmlDeviceGetUtilizationRates 1000000000", f"value {uuid(0)} nvmlDeviceGetSamples 1000000000",
         f"value {uuid(0)} nvmlDeviceGetTemperatureV 255",
     ])  # fmt: skip
-    one.until(lambda page: page.up(0, 1))
-    return one.during(1.5)[-1]
+    node.until(lambda page: page.up(0, 1))
+    return node.during(1.5)[-1]
 
 
 def test_a_billion_percent_and_255_degrees_are_absent(result_of):
@@ -531,67 +539,67 @@ def test_a_billion_percent_and_255_degrees_are_absent(result_of):
 
 
 @scenario
-def moved(node):
+def moved(start_node):
     """Indices move without an initialisation, and a card that comes back is opened by an index that is another's."""
-    one = node("moved")
-    one.until(works(0, 1, 2, 3))
-    one.plan("live 1", f"on {uuid(1)} nvmlDeviceGetTemperatureV code 16", order=[1, 0, 2, 3])
-    one.until(lambda page: page.why(1) == "reset_required")
-    one.plan("live 1", order=[1, 0, 2, 3])
-    page = one.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1)
-    return SimpleNamespace(page=page, initialisations=one.asked()["nvmlInitWithFlags"])
+    node = start_node("moved")
+    node.until(works(0, 1, 2, 3))
+    node.plan("live 1", f"on {uuid(1)} nvmlDeviceGetTemperatureV code 16", order=[1, 0, 2, 3])
+    node.until(lambda page: page.why(1) == "reset_required")
+    node.plan("live 1", order=[1, 0, 2, 3])
+    page = node.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1)
+    return SimpleNamespace(page=page, initialisations=node.asked()["nvmlInitWithFlags"])
 
 
 def test_indices_that_move_without_an_initialisation_lead_to_one(result_of):
-    seen = result_of(moved)
-    assert seen.page.get("gpu_up", gpu="1", uuid=uuid(0)) == 1
-    assert 2 <= seen.initialisations <= 4
+    result = result_of(moved)
+    assert result.page.get("gpu_up", gpu="1", uuid=uuid(0)) == 1
+    assert 2 <= result.initialisations <= 4
 
 
 @scenario
-def counting(node):
-    one = node("counting", cards=2)
-    one.until(lambda page: page.up(0, 1))
-    one.spared = {0, 1}
-    one.plan(f"on * {COUNT} block")
-    page = one.until(lambda page: page.hung() == 1)
-    one.plan()
-    back = one.until(lambda page: page.hung() == 0)
-    return SimpleNamespace(page=page, back=back, log=one.log())
+def counting(start_node):
+    node = start_node("counting", cards=2)
+    node.until(lambda page: page.up(0, 1))
+    node.spared = {0, 1}
+    node.plan(f"on * {COUNT} block")
+    page = node.until(lambda page: page.hung() == 1)
+    node.plan()
+    back = node.until(lambda page: page.hung() == 0)
+    return SimpleNamespace(page=page, back=back, log=node.log())
 
 
 def test_a_driver_that_never_finishes_counting_its_cards_is_said_to_hang_while_they_are_read(result_of):
-    seen = result_of(counting)
-    assert seen.page.why() is None and seen.page.failures("count_hung") == 1 == seen.back.failures("count_hung")
-    assert seen.log.count("event=device_count_hung") == seen.log.count("event=device_count_recovered") == 1
+    result = result_of(counting)
+    assert result.page.why() is None and result.page.failures("count_hung") == 1 == result.back.failures("count_hung")
+    assert result.log.count("event=device_count_hung") == result.log.count("event=device_count_recovered") == 1
 
 
 @scenario
-def first_read(node):
+def first_read(start_node):
     """A new worker's first read hangs after the card has said who it is."""
     begun = time.monotonic()
-    one = node("first_read", cards=2, plan=[f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])
-    page = one.until(lambda page: page.hung(1) == 1)
+    node = start_node("first_read", cards=2, plan=[f"on {uuid(1)} nvmlDeviceGetTemperatureV block"])
+    page = node.until(lambda page: page.hung(1) == 1)
     return SimpleNamespace(page=page, seconds=time.monotonic() - begun)
 
 
 def test_a_first_read_that_hangs_is_found_by_the_ordinary_deadline(result_of):
-    seen = result_of(first_read)
-    assert seen.page.up(0) and seen.seconds < OPEN_DEADLINE, seen.seconds
+    result = result_of(first_read)
+    assert result.page.up(0) and result.seconds < OPEN_DEADLINE, result.seconds
 
 
 @scenario
-def unified(node):
+def unified(start_node):
     """A part without memory of its own, and a virtual one: most questions are refused."""
     refused = ["MemoryInfo", "MemoryInfo_v2", "PowerUsage", "EnforcedPowerLimit", "TemperatureV", "Temperature"]
     refused += ["EncoderUtilization", "DecoderUtilization", "NvLinkState", "CurrPcieLinkWidth", "RemappedRows"]
     refused += ["TotalEnergyConsumption", "TotalEccErrors"]
-    one = node("unified", cards=2, plan=[
+    node = start_node("unified", cards=2, plan=[
         *[f"on {uuid(0)} nvmlDeviceGet{name} code 3" for name in refused], f"field {uuid(0)} * code 3",
         f"on {uuid(0)} {SUPPORT} code 3", f"on {uuid(0)} nvmlDeviceGetMigMode code 3",
     ])  # fmt: skip
-    one.until(lambda page: page.up(0, 1))
-    return one.during(1.5)[-1]
+    node.until(lambda page: page.up(0, 1))
+    return node.during(1.5)[-1]
 
 
 def test_a_virtual_card_or_one_without_memory_of_its_own_shows_what_it_has(result_of):

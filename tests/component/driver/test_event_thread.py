@@ -96,12 +96,12 @@ class Harness:
         return self
 
     def heard(self):
-        found = {}
+        counts = {}
         for message in list(self.sent):
             if isinstance(message, protocol.XidSeen):
                 key = (message.uuid, message.xid)
-                found[key] = found.get(key, 0) + message.times
-        return found
+                counts[key] = counts.get(key, 0) + message.times
+        return counts
 
     def said(self):
         return [
@@ -116,11 +116,11 @@ def harness(monkeypatch):
     monkeypatch.setattr(event_thread, "SLICE", 50)
     monkeypatch.setattr(event_thread, "RETRY_FIRST", 0.05)
     monkeypatch.setattr(event_thread, "RETRY_LAST", 0.1)
-    one = Harness()
-    yield one
-    one.driver.block.set()
-    one.thread.end()
-    assert one.thread.join(10.0)
+    harness = Harness()
+    yield harness
+    harness.driver.block.set()
+    harness.thread.end()
+    assert harness.thread.join(10.0)
 
 
 def test_every_card_that_answers_is_registered_and_its_events_are_told(harness):
@@ -167,10 +167,10 @@ def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(harness):
     ]
     harness.start()
     until(lambda: sum(harness.heard().values()) == 3)
-    told = {
+    events = {
         (m.uuid, m.xid, m.gpu_instance, m.compute_instance) for m in harness.sent if isinstance(m, protocol.XidSeen)
     }
-    assert told == {("GPU-a", 94, 7, None), ("GPU-a", 13, None, None), ("", 62, None, None)}
+    assert events == {("GPU-a", 94, 7, None), ("GPU-a", 13, None, None), ("", 62, None, None)}
 
 
 def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(harness, monkeypatch):
@@ -196,13 +196,13 @@ def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(
     harness.driver.queue += [("ha", 0x8, 94, 7, 0), ("ha", 0x8, 94, 7, outside), ("ha", 0x8, 94, outside, outside)]
     harness.driver.queue += [("ha", 0x8, 94), ("ha", 0x8, 94, absurd, -1)]
     until(lambda: sum(harness.heard().values()) == 5)
-    told = {}
+    counts = {}
     for message in harness.sent:
         if isinstance(message, protocol.XidSeen):
             key = message.gpu_instance, message.compute_instance
-            told[key] = told.get(key, 0) + message.times
+            counts[key] = counts.get(key, 0) + message.times
             assert protocol.decode(protocol.encode(message)[4:]) == message
-    assert told == {(7, 0): 1, (7, None): 1, (None, None): 3}
+    assert counts == {(7, 0): 1, (7, None): 1, (None, None): 3}
 
 
 def test_a_code_beyond_all_bounds_is_cut_to_what_the_protocol_takes(harness):
@@ -277,13 +277,13 @@ def test_a_card_that_cannot_be_registered_now_is_tried_again(harness):
 
 
 @pytest.mark.parametrize(
-    "code, word", [(999, "unknown"), (15, "lost"), (4, "no_permission"), (17, "operating_system")]
+    "code, reason", [(999, "unknown"), (15, "lost"), (4, "no_permission"), (17, "operating_system")]
 )
-def test_a_wait_that_fails_for_ever_is_told_and_tried_ever_less_often(harness, code, word):
+def test_a_wait_that_fails_for_ever_is_told_and_tried_ever_less_often(harness, code, reason):
     harness.driver.fail["nvmlEventSetWait_v2"] = code
     harness.start()
-    until(lambda: harness.said().count((word, 0)) >= 3)
-    assert set(harness.said()) == {(word, 0)} and harness.driver.sets <= 1
+    until(lambda: harness.said().count((reason, 0)) >= 3)
+    assert set(harness.said()) == {(reason, 0)} and harness.driver.sets <= 1
     harness.driver.fail.clear()
     harness.driver.queue.append(("ha", 0x8, 79))
     until(lambda: harness.said()[-1] == ("", 2) and harness.heard() == {("GPU-a", 79): 1})

@@ -83,8 +83,12 @@ def opened():
             driver.plan = plan
             cycle = len(sent) + 1000
             thread.request(cycle)
-            until(lambda: any(isinstance(one, protocol.CardRead) and one.cycle == cycle for one in list(sent)))
-            found = [one.facts for one in sent if isinstance(one, protocol.CardFound)]
+            until(
+                lambda: any(
+                    isinstance(message, protocol.CardRead) and message.cycle == cycle for message in list(sent)
+                )
+            )
+            found = [message.facts for message in sent if isinstance(message, protocol.CardFound)]
             return [tuple(getattr(facts, name) for name in FACTS.values()) for facts in found]
 
         read.driver = driver

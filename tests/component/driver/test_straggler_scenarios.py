@@ -30,9 +30,9 @@ class Judge:
             cards = [replace(card, reading=without_work(card.reading)) for card in cards]
         if not self.ranks:
             assignments = [replace(assignment, rank="") for assignment in assignments]
-        found = self.tracker.update(cards, assignments)
+        verdict = self.tracker.update(cards, assignments)
         indices = {card.facts.uuid: card.facts.index for card in cards}
-        self.history.append(({(indices[straggler.uuid], straggler.cause) for straggler in found.found}, found))
+        self.history.append(({(indices[straggler.uuid], straggler.cause) for straggler in verdict.found}, verdict))
 
     def accused(self):
         return [accused for accused, _ in self.history]
@@ -123,7 +123,7 @@ def test_a_node_whose_gpus_are_well_accuses_none_and_says_that_it_judged(scenari
     for judge in Harness(scenario).run(100):
         assert set().union(*judge.accused()) == set(), judge.gpm
         for replica in find(scenario).replicas:
-            assert sum(found.judged[replica.name] for _, found in judge.history) > 70, judge.gpm
+            assert sum(verdict.judged[replica.name] for _, verdict in judge.history) > 70, judge.gpm
 
 
 @pytest.mark.slow
@@ -142,6 +142,6 @@ def test_a_frozen_group_is_not_judged_once_its_work_has_stopped():
         pair for pair in harness.readers if pair[0].index != 6
     ]  # the lost GPU answers nothing any more
     harness.run(60)
-    accused, found = judge.history[-1]
+    accused, verdict = judge.history[-1]
     assert accused == set()
-    assert found.judged == {"chat-a": True, "chat-b": False}
+    assert verdict.judged == {"chat-a": True, "chat-b": False}

@@ -79,7 +79,7 @@ def start(monkeypatch):
     for driver, thread in started:
         thread.end()
         driver.gate.set()
-    until(lambda: not any(one.name == "topology" for one in threading.enumerate()))
+    until(lambda: not any(running.name == "topology" for running in threading.enumerate()))
 
 
 def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
@@ -175,10 +175,10 @@ def test_a_new_initialisation_waits_for_a_question_but_not_for_ever(monkeypatch,
     monkeypatch.setattr(worker.time, "sleep", lambda _: None)
     failures = []
     sent = SimpleNamespace(send=lambda _: None, fail=lambda reason, _: failures.append(reason))
-    one = worker.Worker(WorkerOptions(module="none"), sent)
+    driver_worker = worker.Worker(WorkerOptions(module="none"), sent)
     thread = Stuck(seconds)
-    one._topology = thread
-    one._initialise_again(SimpleNamespace())
+    driver_worker._topology = thread
+    driver_worker._initialise_again(SimpleNamespace())
     assert failures == given_up and thread.paused == 0
 
 
@@ -218,19 +218,19 @@ def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_
     driver = Blocking(*stuck)
     gpus = [Gpu(uuid) for uuid in "abcdef"]
     thread, sent = start(driver, gpus)
-    told = min(len(stuck), topology_thread.MAX_HANGING)
-    until(lambda: len(sent) > told or (len(sent) == told == topology_thread.MAX_HANGING))
+    pass_count = min(len(stuck), topology_thread.MAX_HANGING)
+    until(lambda: len(sent) > pass_count or (len(sent) == pass_count == topology_thread.MAX_HANGING))
     asking = set("abcdef") - set(stuck) if len(stuck) < topology_thread.MAX_HANGING else set()
     expected = {(uuid, peer) for uuid in asking for peer in "abcdef" if peer != uuid}
-    until(lambda: {(u, peer) for m in sent for u, found in m.cards.items() for peer in found.peers} == expected)
+    until(lambda: {(u, peer) for m in sent for u, topology in m.cards.items() for peer in topology.peers} == expected)
     passes = [running for running in threading.enumerate() if running.name == "topology-pass"]
-    assert len(passes) == told and thread.busy and thread.call_seconds(time.monotonic()) > 0.05
+    assert len(passes) == pass_count and thread.busy and thread.call_seconds(time.monotonic()) > 0.05
     driver.gate.set()
-    until(lambda: all(len(said.peers) == 5 for said in sent[-1].cards.values()) and len(sent[-1].cards) == 6)
+    until(lambda: all(len(topology.peers) == 5 for topology in sent[-1].cards.values()) and len(sent[-1].cards) == 6)
     until(lambda: not thread.busy)
     count = len(sent)
     checked_again(gpus[0])
-    assert len(sent) == count and not any(one.name == "topology-pass" for one in threading.enumerate())
+    assert len(sent) == count and not any(running.name == "topology-pass" for running in threading.enumerate())
 
 
 def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_pass(start, monkeypatch):

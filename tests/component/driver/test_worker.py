@@ -35,7 +35,7 @@ def gone(pid):
         return True
 
 
-class Talk:
+class WorkerClient:
     """A worker with a plan, and every message that it sent."""
 
     def __init__(self, path, plan):
@@ -56,10 +56,10 @@ class Talk:
     def wait(self, condition):
         """Return the newest message for which the condition holds; fail with what came where there is none."""
         end = time.monotonic() + CEILING
-        while not (found := [message for message in self.messages if condition(message)]):
+        while not (matching := [message for message in self.messages if condition(message)]):
             assert time.monotonic() < end and not self.process.closed, f"not among {self.messages[-8:]}"
             self.listen()
-        return found[-1]
+        return matching[-1]
 
     def of(self, kind):
         return [message for message in self.messages if isinstance(message, kind)]
@@ -81,174 +81,176 @@ class Talk:
 
 
 @pytest.fixture
-def talk(tmp_path):
+def start_client(tmp_path):
     opened = []
 
     def start(plan=None):
-        opened.append(Talk(tmp_path / f"plan{len(opened)}.json", plan or {}))
+        opened.append(WorkerClient(tmp_path / f"plan{len(opened)}.json", plan or {}))
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.process.kill()
-        until(lambda: one.process.exit_code() is not None)
-        one.process.close()
-        one.process._child.wait()
+    for client in opened:
+        client.process.kill()
+        until(lambda: client.process.exit_code() is not None)
+        client.process.close()
+        client.process._child.wait()
 
 
-def test_it_says_hello_and_reads_each_card_once_unasked(talk):
-    one = talk()
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
-    assert [type(message) for message in one.messages[:2]] == [protocol.Initialising, protocol.Initialised]
-    assert one.of(protocol.Initialised)[0].cards == 2
-    assert {message.facts.uuid for message in one.of(protocol.CardFound)} == {"GPU-a", "GPU-b"}
-    assert all(message.cycle == 0 for message in one.of(protocol.CardRead))
-    answers = one.read(5, "GPU-a", "GPU-b")
+def test_it_says_hello_and_reads_each_card_once_unasked(start_client):
+    client = start_client()
+    assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    assert [type(message) for message in client.messages[:2]] == [protocol.Initialising, protocol.Initialised]
+    assert client.of(protocol.Initialised)[0].cards == 2
+    assert {message.facts.uuid for message in client.of(protocol.CardFound)} == {"GPU-a", "GPU-b"}
+    assert all(message.cycle == 0 for message in client.of(protocol.CardRead))
+    answers = client.read(5, "GPU-a", "GPU-b")
     assert all(isinstance(answer, protocol.CardRead) for answer in answers.values())
     assert abs(answers["GPU-a"].reading.at - time.monotonic()) < CEILING
 
 
-def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_on(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
-    one.plan({"at": {"GPU-b": {"nvmlDeviceGetClockInfo": {"block": True}}}})
+def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_on(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    client.plan({"at": {"GPU-b": {"nvmlDeviceGetClockInfo": {"block": True}}}})
     for cycle in (1, 2, 3):
-        assert isinstance(one.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
-    assert one.wait(lambda m: isinstance(m, protocol.Heartbeat) and m.cycle == 3).busy[1] > 0
-    assert not [m for m in one.of(protocol.CardRead) if m.uuid == "GPU-b" and m.cycle > 0]
-    one.plan({})
+        assert isinstance(client.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
+    assert client.wait(lambda m: isinstance(m, protocol.Heartbeat) and m.cycle == 3).busy[1] > 0
+    assert not [m for m in client.of(protocol.CardRead) if m.uuid == "GPU-b" and m.cycle > 0]
+    client.plan({})
     # The one read that was started comes back; those that were refused were not queued.
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b" and m.cycle == 1)
-    assert isinstance(one.read(4, "GPU-b")["GPU-b"], protocol.CardRead)
-    assert [m.cycle for m in one.of(protocol.CardRead) if m.uuid == "GPU-b"] == [0, 1, 4]
+    assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b" and m.cycle == 1)
+    assert isinstance(client.read(4, "GPU-b")["GPU-b"], protocol.CardRead)
+    assert [m.cycle for m in client.of(protocol.CardRead) if m.uuid == "GPU-b"] == [0, 1, 4]
 
 
-def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(talk):
-    one = talk({"at": {"GPU-b": {"nvmlDeviceGetTemperatureV": {"error": 15}}}})
-    failed = one.wait(lambda m: isinstance(m, protocol.CardFailed))
+def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(start_client):
+    client = start_client({"at": {"GPU-b": {"nvmlDeviceGetTemperatureV": {"error": 15}}}})
+    failed = client.wait(lambda m: isinstance(m, protocol.CardFailed))
     assert (failed.uuid, failed.reason, failed.index) == ("GPU-b", "lost", 1)
-    one.wait(
+    client.wait(
         lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a"
     )  # a card that is being read is not asked
-    answers = one.read(1, "GPU-a", "GPU-b")
+    answers = client.read(1, "GPU-a", "GPU-b")
     assert isinstance(answers["GPU-a"], protocol.CardRead)
     assert isinstance(answers["GPU-b"], protocol.CardFailed)
-    one.plan({})
-    assert isinstance(one.read(2, "GPU-b")["GPU-b"], protocol.CardRead)
+    client.plan({})
+    assert isinstance(client.read(2, "GPU-b")["GPU-b"], protocol.CardRead)
 
 
 @pytest.mark.parametrize("code,reason", [(12, "library"), (9, "driver"), (18, "mismatch"), (4, "no_permission")])
-def test_a_driver_that_does_not_start_is_reported_and_the_process_ends(talk, code, reason):
-    one = talk({"calls": {"nvmlInit": {"error": code}}})
-    assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == reason
-    assert one.code() == protocol.EXIT_FAILED
+def test_a_driver_that_does_not_start_is_reported_and_the_process_ends(start_client, code, reason):
+    client = start_client({"calls": {"nvmlInit": {"error": code}}})
+    assert client.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == reason
+    assert client.code() == protocol.EXIT_FAILED
 
 
-def test_a_version_mismatch_while_running_ends_the_process(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead))
-    one.plan({"calls": {"*": {"error": 18}}})
-    one.process.send(protocol.Read(cycle=1))
-    assert one.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == "mismatch"
-    assert one.code() == protocol.EXIT_FAILED
+def test_a_version_mismatch_while_running_ends_the_process(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead))
+    client.plan({"calls": {"*": {"error": 18}}})
+    client.process.send(protocol.Read(cycle=1))
+    assert client.wait(lambda m: isinstance(m, protocol.DriverFailed)).reason == "mismatch"
+    assert client.code() == protocol.EXIT_FAILED
 
 
-def test_an_uninitialised_driver_is_initialised_again_in_place(talk):
-    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
-    assert one.wait(lambda m: isinstance(m, protocol.CardFailed)).reason == "uninitialized"
-    one.plan({})
-    assert one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
-    assert len(one.of(protocol.Initialised)) >= 2
-    assert isinstance(one.read(2, "GPU-a")["GPU-a"], protocol.CardRead)
+def test_an_uninitialised_driver_is_initialised_again_in_place(start_client):
+    client = start_client({"calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
+    assert client.wait(lambda m: isinstance(m, protocol.CardFailed)).reason == "uninitialized"
+    client.plan({})
+    assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    assert len(client.of(protocol.Initialised)) >= 2
+    assert isinstance(client.read(2, "GPU-a")["GPU-a"], protocol.CardRead)
 
 
-def test_after_another_initialisation_there_may_be_other_gpus_at_other_indices(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+def test_after_another_initialisation_there_may_be_other_gpus_at_other_indices(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
     cards = ["GPU-b", "GPU-c", "GPU-a"]
-    one.plan({"cards": cards, "calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
-    one.process.send(protocol.Read(cycle=1))
-    assert one.wait(lambda m: isinstance(m, protocol.Initialised) and m.cards == 3)
-    one.plan({"cards": cards})
+    client.plan({"cards": cards, "calls": {"nvmlDeviceGetTemperatureV": {"error": 1}}})
+    client.process.send(protocol.Read(cycle=1))
+    assert client.wait(lambda m: isinstance(m, protocol.Initialised) and m.cards == 3)
+    client.plan({"cards": cards})
     for index, uuid in enumerate(cards):
-        assert one.wait(lambda m, u=uuid, i=index: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == (u, i))
-    answers = one.read(2, *cards)
+        assert client.wait(
+            lambda m, u=uuid, i=index: isinstance(m, protocol.CardRead) and (m.uuid, m.index) == (u, i)
+        )
+    answers = client.read(2, *cards)
     assert [answers[uuid].index for uuid in cards] == [0, 1, 2]
 
 
-def test_a_driver_that_prints_corrupts_nothing(talk):
-    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"print": 1_000_000}}})
+def test_a_driver_that_prints_corrupts_nothing(start_client):
+    client = start_client({"calls": {"nvmlDeviceGetTemperatureV": {"print": 1_000_000}}})
     for cycle in (1, 2):
-        one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a" and m.cycle == cycle - 1)
-        assert isinstance(one.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
-    assert not one.process.closed
+        client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a" and m.cycle == cycle - 1)
+        assert isinstance(client.read(cycle, "GPU-a")["GPU-a"], protocol.CardRead)
+    assert not client.process.closed
 
 
-def test_it_ends_when_the_pipe_closes_even_while_all_cards_hang(talk):
-    one = talk({"calls": {"*": {"block": True}}})
-    one.wait(lambda m: isinstance(m, protocol.Initialised))
-    one.process.close()
-    assert one.code() == 0
+def test_it_ends_when_the_pipe_closes_even_while_all_cards_hang(start_client):
+    client = start_client({"calls": {"*": {"block": True}}})
+    client.wait(lambda m: isinstance(m, protocol.Initialised))
+    client.process.close()
+    assert client.code() == 0
 
 
-def test_it_ends_when_the_pipe_closes_while_initialisation_hangs(talk):
-    one = talk({"calls": {"nvmlInit": {"block": True}}})
-    one.wait(lambda m: isinstance(m, protocol.Initialising))
-    one.process.close()
-    assert one.code() == 0
+def test_it_ends_when_the_pipe_closes_while_initialisation_hangs(start_client):
+    client = start_client({"calls": {"nvmlInit": {"block": True}}})
+    client.wait(lambda m: isinstance(m, protocol.Initialising))
+    client.process.close()
+    assert client.code() == 0
 
 
-def test_terminal_signals_are_ignored_and_sigterm_is_not(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+def test_terminal_signals_are_ignored_and_sigterm_is_not(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
     for number in (signal.SIGINT, signal.SIGHUP):
-        one.process.kill(number)
-    assert isinstance(one.read(1, "GPU-a")["GPU-a"], protocol.CardRead)
-    one.process.kill(signal.SIGTERM)
-    assert one.code() == -signal.SIGTERM
+        client.process.kill(number)
+    assert isinstance(client.read(1, "GPU-a")["GPU-a"], protocol.CardRead)
+    client.process.kill(signal.SIGTERM)
+    assert client.code() == -signal.SIGTERM
 
 
-def test_an_abort_in_the_library_leaves_no_core_file(talk, tmp_path):
-    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"abort": True}}})
-    assert one.code() == -signal.SIGABRT
-    assert not os.WCOREDUMP(one.process._child.returncode & 0x7F)
+def test_an_abort_in_the_library_leaves_no_core_file(start_client, tmp_path):
+    client = start_client({"calls": {"nvmlDeviceGetTemperatureV": {"abort": True}}})
+    assert client.code() == -signal.SIGABRT
+    assert not os.WCOREDUMP(client.process._child.returncode & 0x7F)
     assert list(tmp_path.glob("core*")) == []
 
 
-def test_core_files_are_switched_off(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead))
-    with open(f"/proc/{one.process.pid}/limits") as file:
+def test_core_files_are_switched_off(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead))
+    with open(f"/proc/{client.process.pid}/limits") as file:
         limit = next(line for line in file if line.startswith("Max core file size"))
     assert limit.split()[4:6] == ["0", "0"]
 
 
-def test_it_holds_no_descriptor_of_its_parent_but_the_pipes(talk):
+def test_it_holds_no_descriptor_of_its_parent_but_the_pipes(start_client):
     with open(os.devnull) as held:
         os.set_inheritable(held.fileno(), True)
-        one = talk()
-        one.wait(lambda m: isinstance(m, protocol.CardRead))
-        base = f"/proc/{one.process.pid}/fd"
+        client = start_client()
+        client.wait(lambda m: isinstance(m, protocol.CardRead))
+        base = f"/proc/{client.process.pid}/fd"
         targets = sorted(os.readlink(f"{base}/{number}") for number in os.listdir(base))
     assert [target.split(":")[0] for target in targets if target != os.devnull] == ["pipe", "pipe", "pipe"]
     assert targets.count(os.devnull) <= 4  # 0, 1, 2 and where they came from
 
 
-def test_it_recycles_itself_at_its_memory_cap(talk):
-    one = talk({"calls": {"nvmlDeviceGetTemperatureV": {"leak": 80 * 2**20}}})
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
-    one.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
-    one.process.send(protocol.Read(cycle=1))
-    assert one.code() == protocol.EXIT_RECYCLED
+def test_it_recycles_itself_at_its_memory_cap(start_client):
+    client = start_client({"calls": {"nvmlDeviceGetTemperatureV": {"leak": 80 * 2**20}}})
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
+    client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
+    client.process.send(protocol.Read(cycle=1))
+    assert client.code() == protocol.EXIT_RECYCLED
 
 
-def test_nonsense_from_the_parent_ends_it(talk):
-    one = talk()
-    one.wait(lambda m: isinstance(m, protocol.CardRead))
-    os.write(one.process._to_child.fileno(), b"\xff\xff\xff\xff nonsense")
-    assert one.code() == protocol.EXIT_FAILED
+def test_nonsense_from_the_parent_ends_it(start_client):
+    client = start_client()
+    client.wait(lambda m: isinstance(m, protocol.CardRead))
+    os.write(client.process._to_child.fileno(), b"\xff\xff\xff\xff nonsense")
+    assert client.code() == protocol.EXIT_FAILED
 
 
 PARENT = """
@@ -337,8 +339,8 @@ def test_a_changed_number_of_gpus_leads_to_an_initialisation(monkeypatch):
     monkeypatch.setattr(worker, "load_driver", lambda *_: driver)
     monkeypatch.setattr(worker, "COUNT_EVERY", 0.1)
     monkeypatch.setattr(worker, "_TICK", 0.01)
-    one = worker.Worker(WorkerOptions(module="in this process"), SimpleNamespace(send=sent.append))
-    Thread(one._watch, name="watch").start()
+    driver_worker = worker.Worker(WorkerOptions(module="in this process"), SimpleNamespace(send=sent.append))
+    Thread(driver_worker._watch, name="watch").start()
 
     def counted():
         return [message.cards for message in list(sent) if isinstance(message, protocol.Initialised)]
@@ -351,7 +353,7 @@ def test_a_changed_number_of_gpus_leads_to_an_initialisation(monkeypatch):
             {message.uuid for message in list(sent) if isinstance(message, protocol.CardRead)} == {"GPU-a", "GPU-b"}
         )
     )
-    one._release()
+    driver_worker._release()
 
 
 def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
@@ -398,11 +400,11 @@ def test_resident_memory_is_read_from_the_kernel():
 
 
 def test_a_new_initialisation_does_not_make_the_others_wait_for_a_card_that_hangs(monkeypatch):
-    one = worker.Worker(WorkerOptions(module="tests.support.fake_nvml"), writer=None)
-    one._accepting = True
+    driver_worker = worker.Worker(WorkerOptions(module="tests.support.fake_nvml"), writer=None)
+    driver_worker._accepting = True
     hanging = SimpleNamespace(busy=True, call_seconds=lambda now: 10.0)
-    one._gpus = (hanging, SimpleNamespace(call_seconds=lambda now: 0.0))
+    driver_worker._gpus = (hanging, SimpleNamespace(call_seconds=lambda now: 0.0))
     waits = []
     monkeypatch.setattr(worker.time, "sleep", waits.append)
-    assert not one._quiesce()
-    assert one._accepting and waits == []
+    assert not driver_worker._quiesce()
+    assert driver_worker._accepting and waits == []

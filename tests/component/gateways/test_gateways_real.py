@@ -97,7 +97,7 @@ def program(tmp_path):
             command,
             stdout=log,
             stderr=log,
-            pass_fds=[one.fileno() for one in sockets],
+            pass_fds=[sock.fileno() for sock in sockets],
             env={**os.environ, **environ},
             cwd=tmp_path,
         )
@@ -113,8 +113,8 @@ def program(tmp_path):
             process.kill()
             process.wait()
         log.close()
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
 
 
 HAPROXY = """
@@ -164,26 +164,28 @@ def watch(url, kind="auto"):
 
 def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(haproxy, backends):
     door, url = haproxy
-    one = watch(url)
+    poller = watch(url)
 
     def dead_is_seen():
-        one.poll()
-        return one.state.reading is not None and one.state.reading.backends["pool", "dead"].up is False
+        poller.poll()
+        return poller.state.reading is not None and poller.state.reading.backends["pool", "dead"].up is False
 
     until(dead_is_seen, 20.0)
     before = {name: backend.asked for name, backend in backends.items()}
     send(door, 60)
     send(door, 40, kept_alive=True)
-    one.poll()
-    one._fetcher.close()
-    state = one.state
+    poller.poll()
+    poller._fetcher.close()
+    state = poller.state
     # b's server is called by its address, as some configurations do.
     names = {"a": "a", backends["b"].address: "b", "c": "c"}
     sent = {name: backend.asked - before[name] for name, backend in backends.items()}
     assert sum(sent.values()) == 100
     assert sent["a"] > sent["b"] > sent["c"] > 0
     shown = {names.get(name, name): load for (_, name), load in state.reading.backends.items()}
-    assert {name: shown[name].requests for name in sent} == {name: one.asked for name, one in backends.items()}
+    assert {name: shown[name].requests for name in sent} == {
+        name: backend.asked for name, backend in backends.items()
+    }
     assert (shown["dead"].requests, shown["dead"].up) == (0, False)
     assert {shown[name].up for name in sent} == {True}
     assert (shown["a"].errors, shown["c"].errors) == (0, backends["c"].asked)
@@ -191,7 +193,7 @@ def test_a_real_haproxys_shares_errors_and_health_are_what_the_backends_saw(hapr
     assert shares == {**{name: pytest.approx(count / 100) for name, count in sent.items()}, "dead": 0.0}
     assert state.windows["1m"].imbalance["pool"] == pytest.approx(max(sent.values()) / (100 / 3))
     assert state.labels == ("edge", "haproxy")
-    assert one.parse_warnings == {}
+    assert poller.parse_warnings == {}
 
 
 CONFIGURATION = """
@@ -267,15 +269,15 @@ def test_a_real_nginxs_total_is_what_was_sent_and_the_scrapes_and_it_names_no_ba
     # nginx takes over listening sockets that the variable names, as it does when it replaces itself.
     command = [path, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", str(tmp_path / "error.log")]
     program(command, [door], NGINX=f"{door.fileno()};")
-    one = watch(f"http://127.0.0.1:{port}/status")
-    until(lambda: one.poll() or one.state.status.up, 20.0)
-    first = one.state.reading.pools[""].requests
+    poller = watch(f"http://127.0.0.1:{port}/status")
+    until(lambda: poller.poll() or poller.state.status.up, 20.0)
+    first = poller.state.reading.pools[""].requests
     send(port, 30)
     send(port, 20, kept_alive=True)
-    one.poll()
-    one._fetcher.close()
+    poller.poll()
+    poller._fetcher.close()
     assert sum(backend.asked for backend in backends.values()) == 50
-    assert one.state.reading.pools[""].requests == first + 50 + 1
-    assert one.state.reading.pools[""].active == 0
-    assert one.state.reading.backends == {}
-    assert one.state.labels == ("edge", "nginx")
+    assert poller.state.reading.pools[""].requests == first + 50 + 1
+    assert poller.state.reading.pools[""].active == 0
+    assert poller.state.reading.backends == {}
+    assert poller.state.labels == ("edge", "nginx")

@@ -171,7 +171,7 @@ def test_secrets_appear_in_no_message_repr_traceback_or_log(
     ]
     secrets = {"bearer_token_file": str(tmp_path / "token")}
     basic = {"username": "me", "password_file": str(tmp_path / "password")}
-    seen = []
+    texts = []
     for url in urls:
         for settings in (secrets, basic):
             target = Target(url=url, timeout=0.3, **settings)  # type: ignore[arg-type]
@@ -179,9 +179,9 @@ def test_secrets_appear_in_no_message_repr_traceback_or_log(
                 with pytest.raises(EndpointError) as caught:
                     endpoint.fetch()
                 assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-                seen += [repr(caught.value), *traceback.format_exception(caught.value)]
-                seen += [repr(endpoint), repr(target), str(target), repr(endpoint.__dict__)]
-    everything = "\n".join(seen) + caplog.text
+                texts += [repr(caught.value), *traceback.format_exception(caught.value)]
+                texts += [repr(endpoint), repr(target), str(target), repr(endpoint.__dict__)]
+    everything = "\n".join(texts) + caplog.text
     assert "canary" not in everything
     assert "Y2FuYXJ5" not in everything  # as base64
     assert any(b"canary" in head for _, head in server.requests)

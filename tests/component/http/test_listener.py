@@ -117,10 +117,10 @@ def test_500_mute_clients_keep_no_scrape_out():
         assert threading.active_count() == threads + 1
         assert descriptors() - before - len(mute) <= 64 + 4, "64 clients, the listening socket, selector and pipe"
         answers = [to_the_end(sock) for sock in mute]
-        told = [split_head(answer) for answer in answers if answer]
-        assert len(told) == listener.refused
+        refusals = [split_head(answer) for answer in answers if answer]
+        assert len(refusals) == listener.refused
         until(lambda: listener.refused + listener.timed_out == 500)
-        for status, headers in told:
+        for status, headers in refusals:
             assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert listener.accepted == 505
 

@@ -328,14 +328,14 @@ def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it(
         return given[-1]
 
     slow = GET.replace(b"/metrics", b"/later")
-    with serving(later) as listener, connect(listener) as sock, connect(listener) as gone:
+    with serving(later) as listener, connect(listener) as sock, connect(listener) as closed:
         sock.sendall(slow + GET)  # the second one waits behind the first
-        gone.sendall(slow)
+        closed.sendall(slow)
         until(lambda: len(given) == 2)
         before = descriptors()
         assert ask(listener, GET_CLOSE)[2] == PAGE
-        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        gone.close()
+        closed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        closed.close()
         for answer in given:
             answer.set_response(Response(status=200, content_type="text/plain", body=b"at last"))
         assert one_answer(sock)[2] == b"at last"

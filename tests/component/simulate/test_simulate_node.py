@@ -39,14 +39,14 @@ LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"]*)"')
 
 def layout(text: str, families: str = "vllm:") -> list[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]]:
     """What must not differ: sample names, label names in order, and the values that are part of the layout."""
-    found = []
+    rows = []
     for line in text.splitlines():
         if line.startswith(families):
             name = re.split(r"[{ ]", line)[0]
             labels = LABEL.findall(line.rpartition("}")[0])
             fixed = ("le", "reason", "finished_reason", "source", "sleep_state")
-            found.append((name, tuple(key for key, _ in labels), tuple(pair for pair in labels if pair[0] in fixed)))
-    return found
+            rows.append((name, tuple(key for key, _ in labels), tuple(pair for pair in labels if pair[0] in fixed)))
+    return rows
 
 
 def declared(text: str, prefix: str) -> list[str]:
@@ -316,11 +316,11 @@ def test_engines_and_cards_live_in_the_same_world() -> None:
             return tokens[0] > 0
 
         until(generated)
-        own, seen, now = running.node_spec.world(), {0.0}, 0
-        while max(seen) < tokens[0] and now < 2400:
+        own, token_counts, now = running.node_spec.world(), {0.0}, 0
+        while max(token_counts) < tokens[0] and now < 2400:
             now += 1
-            seen.add(own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens)
-        assert tokens[0] in seen
+            token_counts.add(own.advance_to(now / 4).replicas[1].ranks[0].metrics.generation_tokens)
+        assert tokens[0] in token_counts
 
 
 KEEPER = """
@@ -339,7 +339,7 @@ def test_engines_end_when_their_parent_is_killed() -> None:
         [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": root}
     )
     try:
-        pids = [int(word) for word in keeper.stdout.readline().split()]
+        pids = [int(pid) for pid in keeper.stdout.readline().split()]
         assert len(pids) == 4 and all(map(alive, pids))
     finally:
         keeper.send_signal(signal.SIGKILL)

@@ -262,8 +262,8 @@ def test_all_clears_come_unless_a_channel_does_not_want_them():
 def test_a_bad_file_is_refused_with_the_place_and_the_cure(change, path, words):
     with pytest.raises(SettingsError) as refused:
         reader.read(yaml.safe_dump({**yaml.safe_load(MINIMAL), **change}, allow_unicode=True))
-    found = {problem.path: problem.message for problem in refused.value.problems}
-    assert words in found.get(path, ""), found
+    messages = {problem.path: problem.message for problem in refused.value.problems}
+    assert words in messages.get(path, ""), messages
     assert "s3cret" not in str(refused.value)
 
 

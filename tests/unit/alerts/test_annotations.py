@@ -104,14 +104,14 @@ def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, languag
         "runbook_url": runbook_url(alert, Tuning(), language),
         "dashboard_url": plain(dashboard_url(alert, alert.panel, Tuning()).replace(" | urlquery", ""), labels).replace(":9853", "%3A9853"),
     }  # fmt: skip
-    told = {
+    expected = {
         "exp_labels": {**labels, "severity": alert.severity.value, "component": alert.component.value},
         "exp_annotations": written,
     }
     case = {
         "interval": "1m",
         "input_series": [{"series": alert_cases.expanded(item), "values": values} for item, values in series.items()],
-        "alert_rule_test": [{"eval_time": "10m", "alertname": name, "exp_alerts": [told]}],
+        "alert_rule_test": [{"eval_time": "10m", "alertname": name, "exp_alerts": [expected]}],
     }
     (tmp_path / "tests.yaml").write_text(
         yaml.safe_dump({"rule_files": [RULES], "evaluation_interval": "1m", "tests": [case]})
@@ -122,10 +122,10 @@ def test_a_description_shows_what_is_known_and_leaves_out_the_rest(case, languag
 def plain(text, labels):
     """Return what Prometheus makes of a text: parts about labels, choices of words, labels."""
 
-    def part(found):
-        value = labels.get(found[1], "")
+    def part(match):
+        value = labels.get(match[1], "")
         shown, _, otherwise = re.sub(
-            r"\{\{ if .*?\{\{ end \}\}", lambda choice: word(choice[0], value), found[2]
+            r"\{\{ if .*?\{\{ end \}\}", lambda choice: word(choice[0], value), match[2]
         ).partition("{{ else }}")
         return shown.replace("{{ . }}", value) if value else otherwise
 
@@ -138,8 +138,8 @@ def plain(text, labels):
 
 
 def word(choice, value):
-    found = re.search(rf'if eq \. "{value}" \}}\}}(.*?)\{{\{{ e', choice)
-    return found[1] if found else value
+    match = re.search(rf'if eq \. "{value}" \}}\}}(.*?)\{{\{{ e', choice)
+    return match[1] if match else value
 
 
 def test_every_xid_of_the_catalogue_has_a_chinese_meaning_and_every_action_and_cause_a_word():
@@ -154,8 +154,8 @@ def test_a_fast_burn_says_how_long_a_full_budget_lasts(tmp_path):
     sentence = re.search(r"\{\{ with printf `2592000 / %f`.*", burn.description.en)[0]
     rule = {"alert": "Burn", "expr": "vector(20)", "annotations": {"text": sentence}}
     (tmp_path / RULES).write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
-    told = {"exp_annotations": {"text": " At this rate a full error budget lasts 1d 12h 0m 0s."}}
-    case = {"interval": "1m", "alert_rule_test": [{"eval_time": "5m", "alertname": "Burn", "exp_alerts": [told]}]}
+    expected = {"exp_annotations": {"text": " At this rate a full error budget lasts 1d 12h 0m 0s."}}
+    case = {"interval": "1m", "alert_rule_test": [{"eval_time": "5m", "alertname": "Burn", "exp_alerts": [expected]}]}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": [RULES], "tests": [case]}))
     promtool("test", "rules", str(tmp_path / "tests.yaml"))
 
@@ -206,8 +206,8 @@ def test_two_clusters_whose_nodes_have_the_same_names_are_not_mixed_up(tmp_path)
     judged(
         tmp_path, "fleet", series, counted(('ALERTS{alertname="DriverVersionsDiffer",alertstate="firing"}', 1)), 45
     )
-    seen = 'job_model_class_objective:llm_slo_events:rate5m{objective="first_token"} == 2'
-    judged(tmp_path, "slo", series, counted((seen, 1)), 45)
+    recording = 'job_model_class_objective:llm_slo_events:rate5m{objective="first_token"} == 2'
+    judged(tmp_path, "slo", series, counted((recording, 1)), 45)
 
 
 @needs_promtool

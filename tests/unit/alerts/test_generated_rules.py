@@ -29,10 +29,10 @@ def test_a_file_that_differs_or_is_missing_or_is_left_over_is_named(tmp_path, ca
     (tmp_path / "en" / RESOURCE).unlink()
     (tmp_path / "en" / "old.yaml").write_text("")
     assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == FAILED
-    said = capsys.readouterr().err
-    assert "rules.yaml differs" in said
-    assert "prometheusrule.yaml is missing" in said
-    assert "old.yaml is no longer generated" in said
+    stderr = capsys.readouterr().err
+    assert "rules.yaml differs" in stderr
+    assert "prometheusrule.yaml is missing" in stderr
+    assert "old.yaml is no longer generated" in stderr
 
 
 def test_a_refused_thresholds_file_writes_nothing(tmp_path, capsys):
@@ -68,7 +68,7 @@ def test_the_address_of_grafana_can_be_given_where_rules_are_made(tmp_path):
 def test_the_installed_command_says_which_links_do_not_work_elsewhere(tmp_path, capsys):
     assert command(["--output", str(tmp_path), "--language", "en"]) == OK
     hints = capsys.readouterr().err.splitlines()
-    assert [word for hint in hints for word in hint.split() if word.startswith("--")] == [
+    assert [option for hint in hints for option in hint.split() if option.startswith("--")] == [
         "--base-url",
         "--runbook-url",
     ]

@@ -40,12 +40,12 @@ def test_every_selector_of_every_rule_names_what_somebody_exposes(rule):
 
 
 def selectors(tree):
-    found = []
+    selected = []
     promql_parser.walk(
-        tree, lambda node: found.append(node) if isinstance(node, promql_parser.VectorSelector) else None
+        tree, lambda node: selected.append(node) if isinstance(node, promql_parser.VectorSelector) else None
     )
-    assert found or "vector(" in str(tree), tree
-    return found
+    assert selected or "vector(" in str(tree), tree
+    return selected
 
 
 def exposed(metric, label):
@@ -107,12 +107,12 @@ def test_alerts_that_users_need_by_default_read_the_common_set_of_series():
 def test_recordings_stand_before_the_alerts_that_read_them():
     for group in FOUND:
         own = {recording.name for recording in group.recordings()}
-        seen = set()
+        recorded = set()
         for rule in group.rules:
             if isinstance(rule, Recording):
-                seen.add(rule.name)
+                recorded.add(rule.name)
             else:
-                assert rule.expr.sources & own <= seen, rule.name
+                assert rule.expr.sources & own <= recorded, rule.name
 
 
 def test_what_pages_is_a_symptom_and_every_cause_is_a_ticket():
@@ -137,7 +137,7 @@ def test_the_panels_that_alerts_link_to_have_distinct_ids_and_uids():
 
 def test_nothing_newer_than_the_oldest_prometheus_is_used():
     for rule in EVERY:
-        for word in (
+        for function in (
             "info(",
             "limit_ratio",
             "limitk",
@@ -146,7 +146,7 @@ def test_nothing_newer_than_the_oldest_prometheus_is_used():
             "fill_",
             "sort_by_label",
         ):
-            assert word not in str(rule.expr), rule.name
+            assert function not in str(rule.expr), rule.name
 
 
 def test_increase_is_not_trusted_with_first_samples():

@@ -13,7 +13,7 @@ OLD = Signal.RETIRED_PAGES_SINGLE_BIT
 
 def rows(metric: Metric, *cards: CardState) -> list[tuple[str, ...]]:
     """Return the labels behind those of the subject."""
-    sources = tuple(one.status for one in cards)
+    sources = tuple(gpu.status for gpu in cards)
     read = metric.read_full or metric.read
     return [labels for labels, _ in read(Snapshot(at=1.0, unix_time=1.0, cards=cards, sources=sources))]
 
@@ -41,11 +41,11 @@ def test_a_card_that_remaps_rows_does_not_miss_retired_pages():
 
 
 def test_a_card_with_neither_and_one_that_fails_to_say_miss_them():
-    for one, why in (
+    for gpu, why in (
         (without(Missing.UNSUPPORTED), "unsupported"),
         (without(Missing.ERROR, row_remap_pending=0.0), "error"),
     ):
-        assert rows(metrics.GPU_SIGNAL_MISSING_INFO, one) == [("0", "GPU-0000", OLD.value, why)]
+        assert rows(metrics.GPU_SIGNAL_MISSING_INFO, gpu) == [("0", "GPU-0000", OLD.value, why)]
 
 
 def test_cards_are_sources_where_no_row_of_their_own_says_it():

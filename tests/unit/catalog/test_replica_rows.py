@@ -17,8 +17,8 @@ RANKS = {
 @pytest.mark.parametrize(("frozen", "values"), [(True, [13.0]), (False, [0.0]), (None, [])])
 def test_stalled_requests_are_all_of_a_replica_without_progress(frozen, values):
     reading = EngineReading(at=1000.0, engine="vllm", model="m", ranks=RANKS)
-    found = m.LLM_STALLED_REQUESTS.read(snapshot(replicas=(replica("a", reading=reading, frozen=frozen),)))
-    assert [value for _, value in found] == values
+    samples = m.LLM_STALLED_REQUESTS.read(snapshot(replicas=(replica("a", reading=reading, frozen=frozen),)))
+    assert [value for _, value in samples] == values
 
 
 def test_a_replica_that_cannot_be_read_has_no_stalled_requests():

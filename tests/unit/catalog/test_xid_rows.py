@@ -39,13 +39,13 @@ def rows(made, *, full):
     """Return UUID → code → count."""
     metric = metrics.GPU_XID_EVENTS_TOTAL
     read = metric.read_full if full else metric.read
-    found = {}
+    counts = {}
     given = list(read(Snapshot(at=1.0, unix_time=1.0, xids=made.counts("nvml"))))
     assert len({labels for labels, _ in given}) == len(given), "no series twice"
     for (_, uuid, xid, source), count in given:
         assert source == "nvml"
-        found.setdefault(uuid, {})[xid] = count
-    return found
+        counts.setdefault(uuid, {})[xid] = count
+    return counts
 
 
 def test_what_asks_for_a_reset_is_what_the_catalogue_says():
@@ -63,25 +63,25 @@ def test_the_full_set_shows_every_code_that_asks_for_a_reset_from_the_start():
 
 def test_a_code_that_came_stands_for_its_zero():
     made = book(whole(0), whole(1), reports=[seen(62, uuid="GPU-0"), seen(13, uuid="GPU-0")])
-    found = rows(made, full=True)
-    assert (found["GPU-0"]["62"], found["GPU-0"]["13"], found["GPU-1"]["62"]) == (1.0, 1.0, 0.0)
-    assert len(found["GPU-0"]) == len(RESETTING) + 1
-    assert "13" not in found["GPU-1"]
+    counts = rows(made, full=True)
+    assert (counts["GPU-0"]["62"], counts["GPU-0"]["13"], counts["GPU-1"]["62"]) == (1.0, 1.0, 0.0)
+    assert len(counts["GPU-0"]) == len(RESETTING) + 1
+    assert "13" not in counts["GPU-1"]
     assert rows(made, full=False)["GPU-0"].keys() == {*map(str, FATAL), "62", "13"}
 
 
 def test_instances_and_places_without_a_card_have_no_zeros():
     strange = seen(46, pci="0000:0e:00")
     made = book(whole(0), part(0), reports=[seen(46, uuid="MIG-0"), strange])
-    found = rows(made, full=True)
-    assert found["MIG-0"] == {"46": 1.0}
-    assert found["unknown-0000:0e:00"] == {"46": 1.0}
-    assert len(found["GPU-0"]) == len(RESETTING)
+    counts = rows(made, full=True)
+    assert counts["MIG-0"] == {"46": 1.0}
+    assert counts["unknown-0000:0e:00"] == {"46": 1.0}
+    assert len(counts["GPU-0"]) == len(RESETTING)
 
 
 def test_a_card_with_many_codes_counts_a_reset_under_its_own_name_where_the_page_showed_it_as_0():
     reports = [seen(code, uuid="GPU-0") for code in range(200, 300)]
     made = book(whole(0), reports=[*reports, seen(46, uuid="GPU-0")])
-    found = rows(made, full=True)["GPU-0"]
-    assert found["46"] == 1.0
-    assert found["other"] == 100 - (MAX_CODES - len(FATAL))
+    counts = rows(made, full=True)["GPU-0"]
+    assert counts["46"] == 1.0
+    assert counts["other"] == 100 - (MAX_CODES - len(FATAL))

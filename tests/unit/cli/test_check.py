@@ -39,11 +39,11 @@ def test_chinese_lines_have_no_english_word_of_ours():
 
 
 def test_a_single_step_stands_on_its_line():
-    one = api.FindingDocument(
+    finding = api.FindingDocument(
         id="GpuHot", severity="info", subject_kind="gpu", subject="", label="", summary="hot", action="",
         runbook="GpuHot", steps=("Check the fan.",),
     )  # fmt: skip
-    assert lines(one, Language.ENGLISH) == ["INFO hot", "do: Check the fan.", "runbook: GpuHot"]
+    assert lines(finding, Language.ENGLISH) == ["INFO hot", "do: Check the fan.", "runbook: GpuHot"]
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_the_help_of_a_command_answers_like_a_manual(name, capsys):
 
 
 def commands():
-    _, found = generate.program()
-    return found
+    _, names = generate.program()
+    return names
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -87,7 +87,7 @@ def test_no_command_loads_what_only_generates_its_completion():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("chek-config x", "unknown command 'chek-config'; did you mean check-config?"),
         ("check_config x", "did you mean check-config?"),
@@ -100,20 +100,20 @@ def test_no_command_loads_what_only_generates_its_completion():
         ("run --konfig=x", "did you mean --config?"),
     ],
 )
-def test_a_word_that_is_close_to_a_known_one_is_answered_with_that(line, said, capsys):
+def test_a_word_that_is_close_to_a_known_one_is_answered_with_that(line, message, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main(line.split())
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("power", "did you mean powercap?"), ("hot", "expected one of: healthy, mixed"), ("Heat", "did you mean heat?")],
 )
-def test_a_scenario_that_does_not_exist_is_answered_with_the_nearest(name, said, capsys):
+def test_a_scenario_that_does_not_exist_is_answered_with_the_nearest(name, message, capsys):
     assert main.main(["demo", "--scenario", name]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--language", "--lang"])
@@ -167,20 +167,20 @@ def test_another_shell_is_refused(capsys):
 
 def completed_by_bash(line, tmp_path):
     words = line.split(" ")
-    quoted = " ".join(f"'{word}'" for word in words)
+    quoted = " ".join(f"'{argument}'" for argument in words)
     code = (
         f"source {CLI}/completion.bash; compopt() {{ :; }}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
         "_shtab_shardwatch; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    said = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, cwd=tmp_path, timeout=30)
-    assert said.stderr == ""
-    return set(said.stdout.split())
+    done = subprocess.run(["bash", "-uc", code], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.stderr == ""
+    return set(done.stdout.split())
 
 
 def completed_by_fish(line, tmp_path):
     code = f'source {CLI}/completion.fish; complete -C"{line}"'
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    said = subprocess.run(
+    done = subprocess.run(
         [tool("fish"), "--no-config", "-c", code],
         capture_output=True,
         text=True,
@@ -188,8 +188,8 @@ def completed_by_fish(line, tmp_path):
         env=environment,
         timeout=30,
     )
-    assert said.stderr == ""
-    return {line.split("\t")[0] for line in said.stdout.splitlines()}
+    assert done.stderr == ""
+    return {line.split("\t")[0] for line in done.stdout.splitlines()}
 
 
 CASES = [
@@ -208,8 +208,10 @@ CASES = [
 @pytest.mark.parametrize(("line", "expected"), CASES)
 def test_a_shell_completes_the_line(shell, line, expected, tmp_path):
     (tmp_path / "here.yaml").touch()
-    found = {word for word in shell(line, tmp_path) if not word.startswith("-") or line.endswith("--l")}
-    assert found == expected
+    completions = {
+        argument for argument in shell(line, tmp_path) if not argument.startswith("-") or line.endswith("--l")
+    }
+    assert completions == expected
 
 
 ZSH = """\
@@ -236,25 +238,33 @@ def test_zsh_completes_the_line_whether_the_script_is_evaluated_or_found(load, l
     zsh = tool("zsh")
     (tmp_path / "_shardwatch").write_text((CLI / "completion.zsh").read_text())
     code = ZSH.format(load=load.format(tmp_path), line=line, last=expected)
-    said = subprocess.run(
+    done = subprocess.run(
         [zsh, "-f", "-c", code], capture_output=True, text=True, timeout=60,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TERM": "dumb", "ZDOTDIR": str(tmp_path)},
     )  # fmt: skip
-    assert expected in said.stdout, said.stderr
+    assert expected in done.stdout, done.stderr
 
 
 def test_man_understands_the_manual_page():
-    said = subprocess.run(
+    done = subprocess.run(
         [tool("man"), "--warnings", "-l", str(PAGE)], capture_output=True, text=True, timeout=60,
         env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},
     )  # fmt: skip
-    assert (said.returncode, said.stderr) == (0, "")
-    for word in ("NAME", "SYNOPSIS", "check-config", "--fault-at SECONDS", "EXIT STATUS", "SIGUSR1", "SHARDWATCH_*"):
-        assert word in said.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    for heading in (
+        "NAME",
+        "SYNOPSIS",
+        "check-config",
+        "--fault-at SECONDS",
+        "EXIT STATUS",
+        "SIGUSR1",
+        "SHARDWATCH_*",
+    ):
+        assert heading in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("run --bogus", "unknown arguments: --bogus"),
         ("run extra", "unknown arguments: extra"),
@@ -268,12 +278,12 @@ def test_man_understands_the_manual_page():
         ("demo --seed x", "invalid int value"),
     ],
 )
-def test_wrong_usage_is_answered_with_the_usage_of_that_command(line, said, capsys):
+def test_wrong_usage_is_answered_with_the_usage_of_that_command(line, message, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main(line.split())
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"usage: shardwatch {line.split()[0]} ") and said in error
+    assert error.startswith(f"usage: shardwatch {line.split()[0]} ") and message in error
 
 
 @pytest.mark.parametrize("command", ["run --config", "once --config", "check-config"])
@@ -293,8 +303,8 @@ def test_a_limit_of_threads_is_said_in_a_sentence(monkeypatch, capsys):
 
     monkeypatch.setattr(main, "_main", out_of_threads)
     assert main.main(["once"]) == 1
-    said = capsys.readouterr().err
-    assert "ulimit -u" in said and "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert "ulimit -u" in stderr and "Traceback" not in stderr
 
 
 def test_any_other_error_of_that_kind_is_a_bug_and_shown_whole(monkeypatch):
@@ -335,7 +345,7 @@ def test_the_schema_and_the_reference_are_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "summary"),
     [
         ("", "GPUs through NVML; 0 engines and 0 gateways configured; engines also discovered from processes"),
         ("gpu: {enabled: false}\ndiscovery: {processes: false}", "no GPUs; 0 engines and 0 gateways configured; discovery of engines is off"),
@@ -345,11 +355,11 @@ def test_the_schema_and_the_reference_are_printed(capsys):
         ),
     ],
 )  # fmt: skip
-def test_a_valid_configuration_is_answered_with_what_it_monitors(text, said, tmp_path, capsys):
+def test_a_valid_configuration_is_answered_with_what_it_monitors(text, summary, tmp_path, capsys):
     path = tmp_path / "c.yaml"
     path.write_text(text)
     assert main.main(["check-config", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: valid; {said}\n"
+    assert capsys.readouterr().out == f"{path}: valid; {summary}\n"
 
 
 # --- commands of the packages above -------------------------------------------------------------------------------
@@ -371,8 +381,8 @@ def test_what_is_written_by_an_installed_program_needs_a_place(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main([name])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: shardwatch {name} ") and "--output" in said
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"usage: shardwatch {name} ") and "--output" in stderr
 
 
 def test_a_checkout_that_is_not_installed_names_the_module(monkeypatch, capsys):

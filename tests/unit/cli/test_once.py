@@ -32,8 +32,8 @@ def test_without_a_gpu_and_without_an_engine_it_fails_and_says_what_to_do(config
 
 def test_where_gpus_are_off_only_the_engines_are_missed(config, capfd):
     assert main.main(["once", "--config", str(config)]) == 1
-    said = capfd.readouterr().err.splitlines()[-1]
-    assert said.startswith("shardwatch: no engine was found") and "GPU" not in said
+    last_line = capfd.readouterr().err.splitlines()[-1]
+    assert last_line.startswith("shardwatch: no engine was found") and "GPU" not in last_line
 
 
 def test_an_engine_that_is_down_is_on_the_page_and_no_failure_of_the_command(config, capfd):

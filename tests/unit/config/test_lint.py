@@ -87,8 +87,8 @@ def test_the_readers_of_each_window_are_those_that_read_it():
 def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same_window(series):
     rows = of_the_longest_window_only(series)
     assert rows and not [name for metric, _, name in read_by_alerts() if metric in rows]
-    found = {(window, name) for metric, window, name in read_by_dashboards() if metric in rows}
-    assert found == {(LONGEST, name) for name in LONGEST_ONLY[series][1]}
+    readers = {(window, name) for metric, window, name in read_by_dashboards() if metric in rows}
+    assert readers == {(LONGEST, name) for name in LONGEST_ONLY[series][1]}
 
 
 def test_the_default_windows_need_no_advice():
@@ -112,7 +112,7 @@ SLOW_ENGINE = "engines: [{name: a, url: 'http://x/', interval: 30s}, {name: b, u
 
 
 @pytest.mark.parametrize(
-    ("windows", "said"),
+    ("windows", "names"),
     [
         ("[1m, 5m]", []),
         ("[59s, 1m, 5m]", ["59s"]),
@@ -120,9 +120,9 @@ SLOW_ENGINE = "engines: [{name: a, url: 'http://x/', interval: 30s}, {name: b, u
         ("[20s, 50s, 1m, 5m]", ["20s", "50s"]),
     ],
 )
-def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(windows, said):
+def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(windows, names):
     hints = told(f"{SLOW_ENGINE}windows: {windows}")
-    assert [hint.split()[1] for hint in hints] == said
+    assert [hint.split()[1] for hint in hints] == names
     assert all("engine a " in hint and "30s" in hint and "engine b" not in hint for hint in hints)
 
 
@@ -161,9 +161,9 @@ def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(capl
     app = App(parse(alone + texts[0], "test", {}), reread=lambda: parse(alone + next(later), "test", {}))
 
     def hints():
-        said = [record.message for record in caplog.records if record.message.startswith("event=hint ")]
+        hints = [record.message for record in caplog.records if record.message.startswith("event=hint ")]
         caplog.clear()
-        return [" ".join(text.split()[:4]) for text in said]
+        return [" ".join(text.split()[:4]) for text in hints]
 
     app.start()
     try:

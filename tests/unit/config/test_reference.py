@@ -102,11 +102,11 @@ def test_every_line_of_the_example_can_be_switched_on():
     text = (
         KEY.sub(r"\1", reference.example()).replace("/etc/shardwatch/", "files/").replace("http://127", "https://127")
     )
-    for one, other in (("basic_auth", "bearer_token_file"), ("bearer_token_file", "basic_auth")):
+    for method, other in (("basic_auth", "bearer_token_file"), ("bearer_token_file", "basic_auth")):
         lines = re.sub(rf"^( *){other}:.*\n(\1  .*\n)*", "", text, flags=re.MULTILINE)
-        found = settings.parse(lines, "example.yaml", {}, base=GOOD_BASE)
+        parsed = settings.parse(lines, "example.yaml", {}, base=GOOD_BASE)
         assert fits(lines)
-        assert [getattr(endpoint, one) for endpoint in (*found.engines, *found.gateways)] != [None, None]
+        assert [getattr(endpoint, method) for endpoint in (*parsed.engines, *parsed.gateways)] != [None, None]
     for path, _ in documented():
         assert re.search(rf"^ *(- )?{path[-1]}:", text, re.MULTILINE), path
 

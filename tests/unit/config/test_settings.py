@@ -131,10 +131,10 @@ def test_discovery_is_off_when_engines_are_given_unless_switched_on(text, on):
 def test_lists_of_engines_are_followed_beside_configured_ones_and_beside_processes():
     text = "discovery: {file_sd: [lists/*.yml, /etc/a.json], ray_file: ray.json, kubernetes: {enabled: true}}"
     for before, processes in (("", True), (engine() + "\n", False)):
-        found = settings.parse(before + text, "test.yaml", {}, base="/base").discovery
-        assert found.file_sd == ("/base/lists/*.yml", "/etc/a.json")
-        assert (found.processes, found.ray, found.ray_file) == (processes, True, "/base/ray.json")
-        assert found.kubernetes.enabled
+        discovery = settings.parse(before + text, "test.yaml", {}, base="/base").discovery
+        assert discovery.file_sd == ("/base/lists/*.yml", "/etc/a.json")
+        assert (discovery.processes, discovery.ray, discovery.ray_file) == (processes, True, "/base/ray.json")
+        assert discovery.kubernetes.enabled
     assert parse("", DISCOVERY_RAY="true").discovery == DiscoverySettings(ray=True)
     assert parse("", DISCOVERY_FILE_SD="a.json, b.yaml").discovery.file_sd == ("a.json", "b.yaml")
     off = parse("discovery: {ray: false, ray_file: ray.json}").discovery
@@ -255,12 +255,12 @@ def test_windows_and_quantiles_ascend_and_carry_canonical_labels():
 
 def test_two_engines_may_share_a_card():
     both = parse("engines: [{url: 'http://a', gpus: [3]}, {url: 'http://b', gpus: [3, GPU-1b2c]}]").engines
-    assert [one.gpus for one in both] == [(3,), (3, "GPU-1b2c")]
+    assert [engine.gpus for engine in both] == [(3,), (3, "GPU-1b2c")]
 
 
 def test_words_of_old_yaml_stay_text():
     assert [
-        one.name for one in parse("engines: [{name: on, url: 'http://a'}, {name: no, url: 'http://b'}]").engines
+        engine.name for engine in parse("engines: [{name: on, url: 'http://a'}, {name: no, url: 'http://b'}]").engines
     ] == [
         "on",
         "no",

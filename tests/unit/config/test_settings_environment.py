@@ -70,10 +70,10 @@ def test_every_variable_overrides_its_key_with_and_without_a_file(name, text, va
         settings.default({f"SHARDWATCH_{name}": text}),
         settings.load(str(CONFIGS / "good" / "full.yaml"), {f"SHARDWATCH_{name}": text}),
     ):
-        found = read
+        setting = read
         for part in dotted.split("."):
-            found = getattr(found, part)
-        assert found == value
+            setting = getattr(setting, part)
+        assert setting == value
 
 
 def test_what_a_variable_does_not_name_stays_as_the_file_says():
@@ -86,7 +86,7 @@ def test_a_mistake_in_the_file_is_reported_though_a_variable_hides_it():
 
 
 @pytest.mark.parametrize(
-    "name, text, word",
+    "name, text, fragment",
     [
         ("LISTE", "x", "did you mean SHARDWATCH_LISTEN?"),
         ("GPU_INTERVAL", "5", "write 5s"),
@@ -106,10 +106,10 @@ def test_a_mistake_in_the_file_is_reported_though_a_variable_hides_it():
         ("SERIES", "\udc80", "UTF-8"),
     ],
 )
-def test_a_bad_variable_is_a_problem_under_its_own_name(name, text, word):
+def test_a_bad_variable_is_a_problem_under_its_own_name(name, text, fragment):
     ((line, path, message),) = refused("", **{name: text})
     assert (line, path) == (None, f"$SHARDWATCH_{name}")
-    assert word in message
+    assert fragment in message
 
 
 def test_bad_variables_are_reported_together_with_a_bad_file():

@@ -84,14 +84,14 @@ def test_relative_files_start_from_the_folder_of_the_configuration(tmp_path, mon
     pods = "discovery: {kubernetes: {tls: {ca_file: ca.pem}}}"
     (tmp_path / "conf" / "a.yaml").write_text(pods)
     monkeypatch.chdir(tmp_path)
-    found = settings.load("conf/a.yaml", {})
-    assert found.discovery.kubernetes.tls.ca_file == str(tmp_path / "conf" / "ca.pem")
+    parsed = settings.load("conf/a.yaml", {})
+    assert parsed.discovery.kubernetes.tls.ca_file == str(tmp_path / "conf" / "ca.pem")
     with pytest.raises(SettingsError):
         settings.default({"SHARDWATCH_DISCOVERY_KUBERNETES_TLS_CA_FILE": "ca.pem"})
 
 
 @pytest.mark.parametrize(
-    "content, word",
+    "content, reason",
     [
         (b"\xff\xfes\x00", "UTF-8"),
         (b"\n\n\xe9", "line 3"),
@@ -99,11 +99,11 @@ def test_relative_files_start_from_the_folder_of_the_configuration(tmp_path, mon
         (None, "No such file"),
     ],
 )
-def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path, content, word):
+def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path, content, reason):
     path = tmp_path / "a.yaml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SettingsError, match=word) as caught:
+    with pytest.raises(SettingsError, match=reason) as caught:
         settings.load(str(path), {})
     assert len(caught.value.problems) == 1
     with pytest.raises(SettingsError, match="malformed"):

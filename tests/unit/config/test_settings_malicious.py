@@ -32,14 +32,14 @@ from tests.support.settings_texts import CANARY, FULL, GOOD_BASE, engine, parse,
     ids=["text", "userinfo", "query", "key", "list", "password"],
 )
 def test_no_message_shows_a_secret_wherever_it_was_pasted(value, caplog):
-    said = []
+    messages = []
     for path in places(yaml.safe_load(FULL)):
         try:
             settings.parse(with_canary(path, value), "test.yaml", {}, base=GOOD_BASE)
         except SettingsError as error:
-            said.append(f"{error} {error!r} {error.__cause__} {error.problems}")
-    assert len(said) > 30
-    assert [text for text in (*said, caplog.text) if CANARY in text] == []
+            messages.append(f"{error} {error!r} {error.__cause__} {error.problems}")
+    assert len(messages) > 30
+    assert [text for text in (*messages, caplog.text) if CANARY in text] == []
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,10 @@ def survives(text):
         assert problems
         assert all(problem.message and "\n" not in str(problem) for problem in problems)
     else:
-        assert len({one.name for one in read.engines}) == len({identity(one.url) for one in read.engines})
-        assert all(0 < one.timeout <= one.interval for one in (*read.engines, *read.gateways))
+        assert len({endpoint.name for endpoint in read.engines}) == len(
+            {identity(endpoint.url) for endpoint in read.engines}
+        )
+        assert all(0 < endpoint.timeout <= endpoint.interval for endpoint in (*read.engines, *read.gateways))
 
 
 MALICIOUS = [

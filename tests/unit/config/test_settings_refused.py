@@ -310,9 +310,9 @@ TABLE = {
 def test_a_bad_configuration_is_refused_with_every_path_line_and_reason(text, wanted, each_loader):
     problems = refused(text)
     assert sorted(path for _, path, _ in problems) == sorted(path for _, path, _ in wanted)
-    for line, path, word in wanted:
-        fitting = [found for found in problems if found[1] == path and word in found[2]]
-        assert fitting, (path, word, problems)
+    for line, path, reason in wanted:
+        fitting = [problem for problem in problems if problem[1] == path and reason in problem[2]]
+        assert fitting, (path, reason, problems)
         if line is not None:
             assert fitting[0][0] == line
     assert "hunter2" not in str(problems)

@@ -34,13 +34,13 @@ SHOWN_OTHERWISE = {
 
 def families(names):
     """Return the families of the catalogue behind these, recordings resolved."""
-    found, left = set(), list(names)
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += RECORDED.get(name, ())
-    return {name for name in found if ":" not in name}
+    reached, pending = set(), list(names)
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += RECORDED.get(name, ())
+    return {name for name in reached if ":" not in name}
 
 
 def asked(panel):

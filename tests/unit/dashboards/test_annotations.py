@@ -84,13 +84,13 @@ def marked(promtool, tmp_path, expr, series, minutes):
     path = tmp_path / "marks.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
-    said = done.stdout + done.stderr
-    found = {}
-    for minute, got in re.findall(r"time: (\S+),\s+exp:.*?got:\s*(.*?)(?=\n\s*expr:|\n\n|\Z)", said, re.DOTALL):
+    output = done.stdout + done.stderr
+    value_by_minute = {}
+    for minute, got in re.findall(r"time: (\S+),\s+exp:.*?got:\s*(.*?)(?=\n\s*expr:|\n\n|\Z)", output, re.DOTALL):
         if got.strip() != "nil":
-            found[minute] = got.split("\n")[0].strip()
-    assert len(re.findall(r"time: ", said)) == len(minutes), said
-    return found
+            value_by_minute[minute] = got.split("\n")[0].strip()
+    assert len(re.findall(r"time: ", output)) == len(minutes), output
+    return value_by_minute
 
 
 def rising(start, samples):
@@ -99,15 +99,15 @@ def rising(start, samples):
 
 def test_an_engine_that_was_away_for_minutes_is_marked_once_when_it_counts_again(promtool, tmp_path):
     away = {TOKENS: f"{rising(1000, 36)} _x60 {rising(5, 120)}"}  # 3 min, 5 min away, 10 min
-    found = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-replica"), away, range(1, 19))
-    assert list(found) == ["8m"] or list(found) == ["9m"], found
-    assert 'replica="chat"' in next(iter(found.values()))
+    value_by_minute = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-replica"), away, range(1, 19))
+    assert list(value_by_minute) == ["8m"] or list(value_by_minute) == ["9m"], value_by_minute
+    assert 'replica="chat"' in next(iter(value_by_minute.values()))
 
 
 def test_an_engine_that_came_back_between_two_scrapes_is_marked_too_and_each_time(promtool, tmp_path):
     twice = {TOKENS: f"{rising(1000, 30)} {rising(5, 60)} {rising(3, 60)}"}  # after 2.5 and 7.5 min
-    found = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-node"), twice, range(1, 13))
-    assert list(found) == ["3m", "8m"], found
+    value_by_minute = marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-node"), twice, range(1, 13))
+    assert list(value_by_minute) == ["3m", "8m"], value_by_minute
 
 
 def test_a_restart_is_found_also_where_a_month_is_shown_in_steps_of_hours(promtool, tmp_path):
@@ -124,17 +124,24 @@ def test_a_daemons_restart_is_no_engines_restart_and_stands_where_it_began(promt
         'process_start_time_seconds{job="vllm",instance="node1:8000"}': "100x120",
     }
     assert marked(promtool, tmp_path, filled("Engine restarts", "shardwatch-self"), series, range(1, 9)) == {}
-    found = marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 1), series, range(1, 9))
-    assert list(found) == ["4m", "5m", "6m", "7m", "8m"], "one moment, at whatever step it is asked for"
-    assert all('version="1.2.3"' in item and "190000" in item.replace("1.9E+05", "190000") for item in found.values())
+    value_by_minute = marked(
+        promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 1), series, range(1, 9)
+    )
+    assert list(value_by_minute) == ["4m", "5m", "6m", "7m", "8m"], "one moment, at whatever step it is asked for"
+    assert all(
+        'version="1.2.3"' in item and "190000" in item.replace("1.9E+05", "190000")
+        for item in value_by_minute.values()
+    )
     assert marked(promtool, tmp_path, filled("Shardwatch starts", "shardwatch-self", 200), series, range(1, 9)) == {}
 
 
 def test_the_newest_xid_is_marked_also_where_it_was_the_first_of_its_code(promtool, tmp_path):
     name = f'gpu_xid_last_timestamp_seconds{{{TARGET},gpu="3",uuid="GPU-3",xid="94",source="kernel_log"}}'
-    found = marked(promtool, tmp_path, filled("XID events", "shardwatch-node", 1), {name: "_x30 150x60"}, range(1, 7))
-    assert list(found) == ["3m", "4m", "5m", "6m"]
-    assert all('xid="94"' in item for item in found.values())
+    value_by_minute = marked(
+        promtool, tmp_path, filled("XID events", "shardwatch-node", 1), {name: "_x30 150x60"}, range(1, 7)
+    )
+    assert list(value_by_minute) == ["3m", "4m", "5m", "6m"]
+    assert all('xid="94"' in item for item in value_by_minute.values())
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -76,8 +76,8 @@ def test_the_three_kinds_of_nothing_look_different():
     first_token = next(
         panel for panel in panels(dashboard("shardwatch-replica")) if panel["title"] == "Time to first token (TTFT)"
     )
-    said = first_token["fieldConfig"]["defaults"]["noValue"]
-    assert said.startswith("no traffic") and "exporter is down" in said
+    no_value = first_token["fieldConfig"]["defaults"]["noValue"]
+    assert no_value.startswith("no traffic") and "exporter is down" in no_value
     assert (
         len({text.en for text in NO_VALUE.values()}) == len({text.zh for text in NO_VALUE.values()}) == len(Requires)
     )

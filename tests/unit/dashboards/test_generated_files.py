@@ -28,9 +28,9 @@ def test_a_changed_missing_or_strange_file_is_found(tmp_path, capsys):
     (tmp_path / "en" / "shardwatch-node.json").write_text("{}")
     (tmp_path / "en" / "shardwatch-fleet.json").unlink()
     assert main(["--output", str(tmp_path), "--language", "en", "--check"]) == 1
-    said = capsys.readouterr().err
-    assert "shardwatch-node.json differs" in said and "shardwatch-fleet.json differs" in said
-    assert "shardwatch-old.json belongs to no dashboard" in said
+    stderr = capsys.readouterr().err
+    assert "shardwatch-node.json differs" in stderr and "shardwatch-fleet.json differs" in stderr
+    assert "shardwatch-old.json belongs to no dashboard" in stderr
     assert main(["--output", str(tmp_path), "--language", "en"]) == 0
     assert not (tmp_path / "en" / "shardwatch-old.json").exists()
     assert not (tmp_path / "zh").exists()

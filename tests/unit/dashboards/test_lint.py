@@ -81,8 +81,8 @@ def nodes(node, above=()):
     """Yield every node of a query with the nodes that it stands in."""
     yield node, above
     for name in ("lhs", "rhs", "expr", "args", "vector_selector", "param"):
-        found = getattr(node, name, None)
-        for item in found if isinstance(found, list) else [found]:
+        child = getattr(node, name, None)
+        for item in child if isinstance(child, list) else [child]:
             if (
                 item is not None
                 and type(item).__module__ == type(node).__module__
@@ -117,13 +117,21 @@ def template_datasource(data):
 
 def template(name):
     def rule(data):
-        found = variable(data, name)
-        if found is None or found["type"] != "query" or found["datasource"]["uid"] != "${datasource}":
+        template_variable = variable(data, name)
+        if (
+            template_variable is None
+            or template_variable["type"] != "query"
+            or template_variable["datasource"]["uid"] != "${datasource}"
+        ):
             yield "-", f"no query variable {name} on ${{datasource}}"
-        elif not found["multi"] or not found["includeAll"] or found["allValue"] != ".+":
+        elif (
+            not template_variable["multi"]
+            or not template_variable["includeAll"]
+            or template_variable["allValue"] != ".+"
+        ):
             yield "-", f"{name}: many values, and .+ for all"
-        elif found["label"].lower() != name:
-            yield name, f"the label is {found['label']}"
+        elif template_variable["label"].lower() != name:
+            yield name, f"the label is {template_variable['label']}"
 
     return rule
 
@@ -249,13 +257,13 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_dashboards_keep_the_rule(rule, language):
-    found = [
+    violations = [
         (uid, what, why)
         for uid in UIDS
         for what, why in RULES[rule](dashboard(uid, language))
         if not excused(rule, language, uid, what)
     ]
-    assert found == []
+    assert violations == []
 
 
 def test_all_seventeen_rules_are_here():

@@ -30,11 +30,11 @@ def node(name, up=1):
 
 def figures(promtool, tmp_path, series, language="en"):
     """Return {node: [pages, problems]}."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for target in panel(TITLES[language], language)["targets"][:2]:
         for labels, value in answered(promtool, tmp_path, filled(target["expr"]), series, minute=15):
-            found.setdefault(labels["instance"], []).append(value)
-    return found
+            values.setdefault(labels["instance"], []).append(value)
+    return values
 
 
 # What is wrong with a node, as its series show it: [pages, problems].

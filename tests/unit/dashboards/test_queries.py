@@ -62,21 +62,21 @@ ON_NO_DASHBOARD = {
 
 def exposed():
     """Return every sample name of the catalogue with its labels, and what Prometheus itself adds."""
-    found = {name: {"job", "instance"} for name in FOREIGN}
-    found["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
+    labels_by_name = {name: {"job", "instance"} for name in FOREIGN}
+    labels_by_name["ALERTS"] = {"alertname", "alertstate", "severity", "component", "job", "instance"}
     for group in groups(Tuning()):
-        found |= {item.name: set(item.known.labels) for item in group.recordings()}
+        labels_by_name |= {item.name: set(item.known.labels) for item in group.recordings()}
     for metric in CATALOG:
         labels = {"job", "instance", *metric.all_labels}
         if metric.kind is MetricKind.HISTOGRAM:
-            found |= {
+            labels_by_name |= {
                 f"{metric.name}_bucket": labels | {"le"},
                 f"{metric.name}_sum": labels,
                 f"{metric.name}_count": labels,
             }
         else:
-            found[metric.name] = labels
-    return found
+            labels_by_name[metric.name] = labels
+    return labels_by_name
 
 
 def everything(uid):
@@ -89,15 +89,15 @@ def everything(uid):
 @pytest.mark.parametrize("uid", UIDS)
 def test_every_query_asks_for_what_is_exposed(uid):
     known = exposed()
-    for expr, found in everything(uid):
-        for selector in found:
+    for expr, labels_by_name in everything(uid):
+        for selector in labels_by_name:
             assert selector.name in known, f"{expr}: {selector.name}"
             asked = {matcher.name for matcher in selector.matchers.matchers}
             assert asked <= known[selector.name], f"{expr}: {asked - known[selector.name]}"
 
 
 def test_every_row_of_the_catalogue_is_on_a_dashboard_or_says_why_not():
-    asked = {selector.name for uid in UIDS for _, found in everything(uid) for selector in found}
+    asked = {selector.name for uid in UIDS for _, selectors in everything(uid) for selector in selectors}
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} | asked
     hidden = {metric.name: metric for metric in CATALOG if metric.name not in shown}
     assert set(hidden) == set(ON_NO_DASHBOARD)
@@ -107,14 +107,14 @@ def test_every_row_of_the_catalogue_is_on_a_dashboard_or_says_why_not():
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_the_links_lead_to_dashboards_and_carry_every_variable(uid):
-    found = 0
+    link_count = 0
     for panel in panels(dashboard(uid)):
         config = panel.get("fieldConfig", {"defaults": {}, "overrides": []})
         given = list(config["defaults"].get("links", ()))
         for override in config["overrides"]:
             given += [link for prop in override["properties"] if prop["id"] == "links" for link in prop["value"]]
         for link in given:
-            found += 1
+            link_count += 1
             path, _, query = link["url"].partition("?")
             if path == f"{JAEGER_URL}/search":
                 continue  # of another program: see test_trace_links.py
@@ -122,7 +122,7 @@ def test_the_links_lead_to_dashboards_and_carry_every_variable(uid):
             assert query.startswith("${__url_time_range}&${datasource:queryparam}")
             for name in ("job", "instance", "model", "replica", "gpu"):
                 assert f"${{{name}:queryparam}}" in query or f"var-{name}=${{__" in query, link["url"]
-    assert found >= 2
+    assert link_count >= 2
 
 
 def test_the_way_leads_from_the_fleet_over_the_node_to_the_gpu():

@@ -44,8 +44,10 @@ def histogram(model, *, engine="vllm", le="2.5", within, of):
 
 def share(promtool, tmp_path, expr, series, **chosen):
     expr = filled(expr, **chosen).replace("120s", "60s")
-    found = answered(promtool, tmp_path, expr, series | {'up{job="shardwatch",instance="n1:9853"}': "1x60"}, minute=4)
-    return [value for _, value in found]
+    samples = answered(
+        promtool, tmp_path, expr, series | {'up{job="shardwatch",instance="n1:9853"}': "1x60"}, minute=4
+    )
+    return [value for _, value in samples]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

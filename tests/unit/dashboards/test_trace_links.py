@@ -23,9 +23,9 @@ def links(data):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_users_feel_of_a_replica_leads_to_its_traces(language):
-    found = list(links(dashboard("shardwatch-replica", language)))
-    assert len(found) == 3
-    for panel, link in found:
+    trace_links = list(links(dashboard("shardwatch-replica", language)))
+    assert len(trace_links) == 3
+    for panel, link in trace_links:
         parts = urlsplit(link["url"])
         asked = parse_qs(parts.query)
         assert parts.path == "/search"

@@ -31,8 +31,8 @@ def panel(uid, title, language):
 def counted(promtool, tmp_path, series, language="en", minute=4):
     """Return {xid: events} of the node's table, in the two minutes before."""
     (target,) = panel("shardwatch-node", NODE_TITLES[language], language)["targets"]
-    found = answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute)
-    return {labels["xid"]: value for labels, value in found}
+    samples = answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute)
+    return {labels["xid"]: value for labels, value in samples}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -47,8 +47,8 @@ def test_several_first_events_and_those_of_a_code_that_stood_at_zero_are_counted
         events(79): "0x30 1x30", last(79): "_x30 150x30",
         events(48): "0x60",
     }  # fmt: skip
-    found = counted(promtool, tmp_path, series)
-    assert found == {"31": 3, "79": pytest.approx(1, rel=0.2)}
+    counts = counted(promtool, tmp_path, series)
+    assert counts == {"31": 3, "79": pytest.approx(1, rel=0.2)}
 
 
 def test_an_event_before_the_daemons_start_that_the_kernel_log_still_holds_is_there(promtool, tmp_path):
@@ -67,16 +67,16 @@ def test_the_first_event_of_a_code_is_a_cell_of_gpu_health_at_its_moment_alone(p
     cells = {
         minute: answered(promtool, tmp_path, filled(target["expr"]), series, minute=minute) for minute in (2, 3, 4, 6)
     }
-    shown = {minute: [(labels["xid"], value) for labels, value in found] for minute, found in cells.items()}
+    shown = {minute: [(labels["xid"], value) for labels, value in samples] for minute, samples in cells.items()}
     assert shown == {2: [], 3: [("94", 1)], 4: [("94", 0)], 6: []}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_both_dashboards_name_the_same_codes_as_those_that_take_a_gpu_out_of_use(language):
-    said = panel("shardwatch-node", NODE_TITLES[language], language)["description"]
-    assert {int(code) for code in re.findall(r"\d+", said)} == FATAL
-    said = panel("shardwatch-gpu-health", CARD_TITLES[language], language)["description"]
-    codes = [int(item) for item in re.findall(r"\d+", said)]
+    description = panel("shardwatch-node", NODE_TITLES[language], language)["description"]
+    assert {int(code) for code in re.findall(r"\d+", description)} == FATAL
+    description = panel("shardwatch-gpu-health", CARD_TITLES[language], language)["description"]
+    codes = [int(item) for item in re.findall(r"\d+", description)]
     of_programs = {code for code in codes if CATALOGUE[code].kind is Class.APPLICATION}
     assert set(codes) - of_programs == FATAL and of_programs == {13, 31, 94}
     assert codes.index(min(of_programs)) > max(codes.index(code) for code in FATAL), "programs' errors come last"
@@ -87,8 +87,8 @@ def test_uncorrected_errors_stand_beside_the_gpu_for_as_long_as_their_alert_fire
     titles = {"en": "GPU problems", "zh": "各卡的问题"}
     expr = panel("shardwatch-gpu-health", titles[language], language)["targets"][1]["expr"]
     errors = f'gpu_ecc_errors_total{{{CARD},error="uncorrected",scope="volatile",memory="all"}}'
-    found = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
-    assert [(labels["gpu"], value) for labels, value in found] == [("3", 3)], "long before the chosen time"
+    samples = answered(promtool, tmp_path, filled(expr), {errors: "3x200"}, minute=12)
+    assert [(labels["gpu"], value) for labels, value in samples] == [("3", 3)], "long before the chosen time"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -319,10 +319,10 @@ def test_a_listener_that_may_not_be_looked_up_is_a_matter_of_permission() -> Non
 
 
 def test_a_replica_that_is_gone_is_left_out_before_anybody_looks_again() -> None:
-    kept, gone = (GpuAssignment(uuid=f"GPU-{name}", replica=name) for name in ("kept", "gone"))
-    found = Assignment(gpus=(kept, gone), unassigned={"lost": "remote", "near": "no_listener"})
-    assert found.among({"kept", "near", "new"}) == Assignment(gpus=(kept,), unassigned={"near": "no_listener"})
-    assert found.among({"kept", "gone", "lost", "near"}) is found
+    kept, departed = (GpuAssignment(uuid=f"GPU-{name}", replica=name) for name in ("kept", "gone"))
+    assignment = Assignment(gpus=(kept, departed), unassigned={"lost": "remote", "near": "no_listener"})
+    assert assignment.among({"kept", "near", "new"}) == Assignment(gpus=(kept,), unassigned={"near": "no_listener"})
+    assert assignment.among({"kept", "gone", "lost", "near"}) is assignment
 
 
 def test_pids_that_are_over_leave_the_others_joined(node: FakeProc) -> None:

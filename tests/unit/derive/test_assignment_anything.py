@@ -36,7 +36,7 @@ WORDS = st.lists(
 PROCESSES = st.dictionaries(
     NUMBERS,
     st.builds(lambda **more: more, parent=NUMBERS, command=WORDS, title=TITLES, cgroup=st.sampled_from(["", "/docker/x", "/docker/y"]), netns=st.integers(0, 3), started=st.none() | st.floats(0, 3)),
-).map(lambda found: {pid: classified(pid=pid, **more) for pid, more in found.items()})  # fmt: skip
+).map(lambda processes: {pid: classified(pid=pid, **more) for pid, more in processes.items()})  # fmt: skip
 LISTENERS = st.lists(
     st.builds(ListeningSocket, port=st.sampled_from([8000, 8001]), address=st.sampled_from(["0.0.0.0", "::", "127.0.0.1", "10.0.0.1", "junk"]), netns=st.integers(0, 3), pids=st.frozensets(NUMBERS, max_size=3)),
     max_size=6,
@@ -63,7 +63,7 @@ ENDPOINTS = st.lists(
         | st.lists(st.integers(-1, 4) | st.sampled_from(["GPU-0", "gpu-1", "MIG-9", ""]), max_size=3).map(tuple),
     ),
     max_size=4,
-    unique_by=lambda one: one.replica,
+    unique_by=lambda declared: declared.replica,
 )
 
 
@@ -79,16 +79,16 @@ def test_whatever_is_read_every_row_names_a_known_card_and_replica(
     cards: list[CardState], endpoints: list[Endpoint], table: ProcessTable | None
 ) -> None:
     result = assign_gpus(cards, endpoints, table)
-    names = {one.replica for one in endpoints}
-    found = rows(result)
-    assert {uuid for uuid, _, _ in found} <= {one.facts.uuid for one in cards}
-    assert {name for _, name, _ in found} <= names
+    names = {declared.replica for declared in endpoints}
+    assigned = rows(result)
+    assert {uuid for uuid, _, _ in assigned} <= {state.facts.uuid for state in cards}
+    assert {name for _, name, _ in assigned} <= names
     assert set(result.unassigned) <= names
-    assert len(found) == len(set(found))
-    served = {name for _, name, _ in found}
-    for one in endpoints:
-        if one.gpus is None:
-            assert (one.replica in served) != (one.replica in result.unassigned)
+    assert len(assigned) == len(set(assigned))
+    served = {name for _, name, _ in assigned}
+    for declared in endpoints:
+        if declared.gpus is None:
+            assert (declared.replica in served) != (declared.replica in result.unassigned)
     assert set(result.unassigned.values()) <= {
         "remote", "no_driver", "no_processes", "pid_namespace", "no_permission", "no_listener", "ambiguous", "unknown_gpu",
     }  # fmt: skip

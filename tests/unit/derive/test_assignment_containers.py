@@ -193,8 +193,8 @@ def test_only_a_network_of_its_own_joins_processes_and_neither_the_daemons_nor_t
         processes=processes, listeners=listeners, home=5, outer=7,
         addresses={space: frozenset(("10.0.0.9",))},
     )  # fmt: skip
-    found = assign_gpus([card(0, 200)], [endpoint("a", 8000, host="10.0.0.9")], table)
-    assert rows(found) == ([("GPU-0", "a", "")] if joined else [])
+    assignment = assign_gpus([card(0, 200)], [endpoint("a", 8000, host="10.0.0.9")], table)
+    assert rows(assignment) == ([("GPU-0", "a", "")] if joined else [])
 
 
 def test_two_engines_in_one_container_stay_two(node: FakeProc) -> None:

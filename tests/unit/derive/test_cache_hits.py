@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model import Quantity
 from tests.support.builders import Clock
-from tests.support.engine_pages import polled, poller
+from tests.support.engine_pages import make_poller, polled
 
 HITS = Quantity.PREFIX_CACHE_HITS
 LABELS = 'model_name="m"'
@@ -41,8 +41,8 @@ def ray(step: int, extra: str = "") -> str:
 
 def states(*bodies: str):
     clock = Clock()
-    one = poller([body.encode() for body in bodies], clock)
-    return [polled(one, clock) for _ in bodies]
+    poller = make_poller([body.encode() for body in bodies], clock)
+    return [polled(poller, clock) for _ in bodies]
 
 
 def ratios(*bodies: str):
@@ -56,8 +56,8 @@ def test_an_engine_that_has_found_nothing_yet_has_a_ratio_of_0_and_a_counter_of_
 
 
 def test_the_first_hits_count_from_0():
-    found = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
-    assert ratios(live(1), live(2), live(3, f"{found}500\n"))[-1] == pytest.approx(500 / 2500)
+    prefill_cache = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
+    assert ratios(live(1), live(2), live(3, f"{prefill_cache}500\n"))[-1] == pytest.approx(500 / 2500)
 
 
 def test_without_queries_there_is_no_ratio_and_no_hit():
@@ -73,10 +73,15 @@ def test_a_version_that_counts_no_hits_has_no_ratio():
 
 
 def test_hits_that_were_seen_and_are_missing_are_not_0():
-    found = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
-    seen = [live(1, f"{found}300\n"), live(2, f"{found}400\n"), live(3), live(4, f"{found}600\n")]
-    assert ratios(*seen) == [None, pytest.approx(100 / 1100), None, pytest.approx(300 / 3300)]
-    assert states(*seen)[-1].restarts == 0
+    prefill_cache = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
+    states_read = [
+        live(1, f"{prefill_cache}300\n"),
+        live(2, f"{prefill_cache}400\n"),
+        live(3),
+        live(4, f"{prefill_cache}600\n"),
+    ]
+    assert ratios(*states_read) == [None, pytest.approx(100 / 1100), None, pytest.approx(300 / 3300)]
+    assert states(*states_read)[-1].restarts == 0
 
 
 @pytest.mark.parametrize("rest", ["sglang:realtime_tok", "sglang:nonsense{ 4\n"])
@@ -85,8 +90,8 @@ def test_a_page_that_may_hide_the_hits_says_nothing_of_them(rest):
 
 
 def test_after_a_restart_nothing_has_been_found_again():
-    found = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
-    pages = [live(50, f"{found}300\n"), live(51, f"{found}400\n"), live(1), live(2)]
+    prefill_cache = f'sglang:realtime_tokens_total{{{LABELS},mode="prefill_cache"}} '
+    pages = [live(50, f"{prefill_cache}300\n"), live(51, f"{prefill_cache}400\n"), live(1), live(2)]
     last = states(*pages)[-1]
     assert (last.restarts, last.reading.ranks[""][HITS]) == (1, 0.0)
     assert last.windows["1m"].hit_ratio is not None

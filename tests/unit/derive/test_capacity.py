@@ -22,7 +22,7 @@ WINDOW = 60.0
 
 def reading(**ranks):
     """A reading; each rank is (usage, capacity), None where the engine does not say it."""
-    said = {
+    values_by_rank = {
         rank: {
             name: value
             for name, value in zip((Quantity.KV_CACHE_USAGE, Quantity.KV_CACHE_CAPACITY), pair)
@@ -30,7 +30,7 @@ def reading(**ranks):
         }
         for rank, pair in ranks.items()
     }
-    return EngineReading(at=60.0, engine="vllm", model="m", ranks=said)
+    return EngineReading(at=60.0, engine="vllm", model="m", ranks=values_by_rank)
 
 
 def recent(*levels, step=6.0, rank="0"):
@@ -49,15 +49,15 @@ def totals(at, *, prompt=0.0, generated=0.0, withdrawn=(), **finished):
 
 
 def test_used_and_free_are_usage_times_capacity_by_rank():
-    found = headroom(reading(a=(0.75, 1000.0), b=(0.0, 500.0)), {}, [], WINDOW)
-    assert found.ranks["a"] == KvTokens(used=750.0, free=250.0, sequences=None)
-    assert found.ranks["b"] == KvTokens(used=0.0, free=500.0, sequences=None)
-    assert found.total == KvTokens(used=750.0, free=750.0, sequences=None)
+    result = headroom(reading(a=(0.75, 1000.0), b=(0.0, 500.0)), {}, [], WINDOW)
+    assert result.ranks["a"] == KvTokens(used=750.0, free=250.0, sequences=None)
+    assert result.ranks["b"] == KvTokens(used=0.0, free=500.0, sequences=None)
+    assert result.total == KvTokens(used=750.0, free=750.0, sequences=None)
 
 
 def test_what_the_engine_does_not_say_is_absent():
-    found = headroom(reading(a=(0.5, None), b=(None, 1000.0), c=(0.0, 0.0)), {}, [], WINDOW)
-    assert (found.ranks, found.total, found.seconds_to_full) == ({}, None, None)
+    result = headroom(reading(a=(0.5, None), b=(None, 1000.0), c=(0.0, 0.0)), {}, [], WINDOW)
+    assert (result.ranks, result.total, result.seconds_to_full) == ({}, None, None)
 
 
 def test_whole_sequences_of_the_mean_length_fit_and_the_longest_window_says_how_long_they_are():
@@ -66,14 +66,14 @@ def test_whole_sequences_of_the_mean_length_fit_and_the_longest_window_says_how_
         "5m": WindowFigures(seconds=300.0, request_tokens=90.0),
         "10m": WindowFigures(seconds=310.0),
     }
-    found = headroom(reading(a=(0.5, 1000.0), b=(0.95, 1000.0)), windows, [], WINDOW)
-    assert {rank: tokens.sequences for rank, tokens in found.ranks.items()} == {"a": 5.0, "b": 0.0}
-    assert found.total.sequences == 5.0
+    result = headroom(reading(a=(0.5, 1000.0), b=(0.95, 1000.0)), windows, [], WINDOW)
+    assert {rank: tokens.sequences for rank, tokens in result.ranks.items()} == {"a": 5.0, "b": 0.0}
+    assert result.total.sequences == 5.0
 
 
 def test_without_a_recent_length_no_number_of_sequences_is_known():
-    found = headroom(reading(a=(0.5, 1000.0)), {"1m": WindowFigures(seconds=60.0)}, [], WINDOW)
-    assert found.ranks == {"a": KvTokens(used=500.0, free=500.0, sequences=None)}
+    result = headroom(reading(a=(0.5, 1000.0)), {"1m": WindowFigures(seconds=60.0)}, [], WINDOW)
+    assert result.ranks == {"a": KvTokens(used=500.0, free=500.0, sequences=None)}
 
 
 def test_the_mean_length_is_prompt_and_answer_over_finished_requests_but_not_over_rejected_ones():
@@ -142,8 +142,8 @@ def test_the_first_rank_to_be_full_decides():
         KvCacheUsage(at=6.0 * number, ranks={"a": 0.05 * number, "b": 0.02 * number, "c": 0.9})
         for number in range(11)
     ]
-    found = headroom(reading(a=(0.5, None), b=(0.2, None), c=(0.9, None)), {}, samples, WINDOW)
-    assert found.seconds_to_full == pytest.approx(0.5 / 0.05 * 6)
+    result = headroom(reading(a=(0.5, None), b=(0.2, None), c=(0.9, None)), {}, samples, WINDOW)
+    assert result.seconds_to_full == pytest.approx(0.5 / 0.05 * 6)
 
 
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=65), st.floats(0.1, 10))
@@ -168,7 +168,7 @@ def page(usage, model="m"):
     ).encode()
 
 
-def poller(pages, clock):
+def make_poller(pages, clock):
     windows = (Window("1m", 60.0), Window("5m", 300.0))
     plan = ReplicaConfig(name="a", kind="auto", interval=5.0, windows=windows, quantiles=(0.5,))
     return replica_poller(plan, Replay(pages), clock=clock, unix_now=lambda: 1.7e9)
@@ -176,65 +176,65 @@ def poller(pages, clock):
 
 def test_a_cache_that_fills_from_page_to_page_says_when_it_will_be_full():
     clock = Clock()
-    one = poller([page(0.02 * number) for number in range(13)], clock)
+    poller = make_poller([page(0.02 * number) for number in range(13)], clock)
     for _ in range(13):
-        one.poll()
+        poller.poll()
         clock.tick(5.0)
-    headroom = one.state.headroom
+    headroom = poller.state.headroom
     assert headroom.ranks["0"].used == pytest.approx(0.24 * 16000)
     assert headroom.seconds_to_full == pytest.approx(0.76 / 0.02 * 5)
 
 
 def test_a_replica_that_stops_answering_has_no_room_and_its_past_is_kept():
     clock = Clock()
-    one = poller([*[page(0.02 * number) for number in range(10)], None, page(0.22)], clock)
+    poller = make_poller([*[page(0.02 * number) for number in range(10)], None, page(0.22)], clock)
     for _ in range(11):
-        one.poll()
+        poller.poll()
         clock.tick(5.0)
-    assert (one.state.headroom, one.state.generated_tokens) == (None, None)
-    one.poll()
-    assert one.state.headroom.seconds_to_full == pytest.approx(0.78 / 0.02 * 5)
+    assert (poller.state.headroom, poller.state.generated_tokens) == (None, None)
+    poller.poll()
+    assert poller.state.headroom.seconds_to_full == pytest.approx(0.78 / 0.02 * 5)
 
 
 def test_another_model_on_the_port_begins_a_new_past():
     clock = Clock()
-    one = poller([*[page(0.02 * number) for number in range(13)], page(0.5, "n")], clock)
+    poller = make_poller([*[page(0.02 * number) for number in range(13)], page(0.5, "n")], clock)
     for _ in range(14):
-        one.poll()
+        poller.poll()
         clock.tick(5.0)
-    assert one.state.labels[2] == "n"
-    assert one.state.headroom.seconds_to_full is None
+    assert poller.state.labels[2] == "n"
+    assert poller.state.headroom.seconds_to_full is None
 
 
 def test_tokens_that_left_the_page_are_no_longer_counted():
     clock = Clock()
     counted = page(0.1) + b'vllm:generation_tokens_total{engine="0",model_name="m"} 7\n'
-    one = poller([counted, counted.replace(b" 7\n", b" 19\n"), page(0.1)], clock)
-    one.poll()
-    assert one.state.generated_tokens == (clock.now, 0.0)
+    poller = make_poller([counted, counted.replace(b" 7\n", b" 19\n"), page(0.1)], clock)
+    poller.poll()
+    assert poller.state.generated_tokens == (clock.now, 0.0)
     clock.tick(5.0)
-    one.poll()
-    assert one.state.generated_tokens == (clock.now, 12.0)
-    one.poll()
+    poller.poll()
+    assert poller.state.generated_tokens == (clock.now, 12.0)
+    poller.poll()
     clock.tick(5.0)
-    one.poll()
-    assert one.state.generated_tokens is None
+    poller.poll()
+    assert poller.state.generated_tokens is None
 
 
 def test_an_exchange_that_does_not_come_back_withdraws_the_room_too():
     clock = Clock()
-    one = poller([page(0.5)], clock)
-    one.poll()
-    one.poll_loop.begin()
+    poller = make_poller([page(0.5)], clock)
+    poller.poll()
+    poller.poll_loop.begin()
     clock.tick(60.0)
-    view = one.view(clock())
+    view = poller.view(clock())
     assert (view.reading, view.headroom, view.generated_tokens) == (None, None, None)
 
 
 def test_a_simulated_engine_has_the_room_that_its_blocks_leave():
     crowd = Traffic(rate=12.0, prompt=900, output=300)
-    one = ReplicaSpec(name="chat", model=LLAMA_8B, traffic=crowd, ranks=((0,), (1,)))
-    node = VirtualNode(Scenario(name="crowd", summary="", product=H100, replicas=(one,)), seed=1)
+    spec = ReplicaSpec(name="chat", model=LLAMA_8B, traffic=crowd, ranks=((0,), (1,)))
+    node = VirtualNode(Scenario(name="crowd", summary="", product=H100, replicas=(spec,)), seed=1)
     state = node.live_until(90.0).replicas[0]
     for number, rank in enumerate(node.world.replicas[0].ranks):
         capacity = rank.blocks * 16

@@ -100,9 +100,9 @@ def test_a_rank_that_restarts_alone_counts_alone_whichever_way_its_creation_move
 
 def test_a_rank_that_left_and_comes_back_renewed_counts_from_nothing():
     both = {"0": 1000.0, "1": 1000.0}
-    gone = tokens(1, 1_000_000, created={"0": 1000.0})
+    without_rank = tokens(1, 1_000_000, created={"0": 1000.0})
     back = tokens(2, 1_000_000, 90, created={"0": 1000.0, "1": 2000.0})
-    assert run(tokens(0, 1_000_000, 50, created=both), gone, back).totals.quantities[GEN] == 90
+    assert run(tokens(0, 1_000_000, 50, created=both), without_rank, back).totals.quantities[GEN] == 90
 
 
 @pytest.mark.parametrize("reason", ["unreadable", "long_line", "bad_value", "bad_number"])
@@ -288,7 +288,7 @@ increments = st.lists(
 @given(increments)
 def test_sums_only_grow_and_never_exceed_the_truth(steps):
     """Every restart loses at most what was counted after the last page; nothing is ever invented."""
-    at, raw, start, truth, seen, progress = 0.0, [7.0, 1e9], 1.0, 0.0, 0.0, None
+    at, raw, start, truth, previous, progress = 0.0, [7.0, 1e9], 1.0, 0.0, 0.0, None
     for gap, grown, event in [(1.0, [0, 0], "page"), *steps]:
         at += gap
         if "restart" in event:
@@ -303,6 +303,6 @@ def test_sums_only_grow_and_never_exceed_the_truth(steps):
         reading = tokens(at, raw[0], **fields) if event == "rank gone" else tokens(at, *values, **fields)
         progress = update(progress, reading)
         total = progress.totals.quantities[GEN]
-        assert seen <= total <= truth
+        assert previous <= total <= truth
         assert total >= sum(progress.totals.rank_generation.values())  # ranks that are gone for long are left out
-        seen = total
+        previous = total

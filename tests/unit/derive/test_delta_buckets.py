@@ -53,10 +53,12 @@ def test_common_bounds_stay_in_order_however_many_they_are():
 
 
 def test_ranks_without_a_common_bound_have_no_histogram():
-    one, two = histogram(1, 2, bounds=(0.1,)), histogram(1, 2, bounds=(0.2,))
-    totals = run(stages(0, one, two), stages(1, one, two)).totals
+    first, two = histogram(1, 2, bounds=(0.1,)), histogram(1, 2, bounds=(0.2,))
+    totals = run(stages(0, first, two), stages(1, first, two)).totals
     assert TTFT not in totals.histograms
-    again = run(stages(0, one, two), stages(1, one, one), stages(2, histogram(3, 4, bounds=(0.1,)), one)).totals
+    again = run(
+        stages(0, first, two), stages(1, first, first), stages(2, histogram(3, 4, bounds=(0.1,)), first)
+    ).totals
     assert again.histograms[TTFT] == buckets(2, 2, bounds=(0.1,))
     assert again.begun == {TTFT: 1}
 
@@ -86,15 +88,20 @@ def test_ranks_are_summed_on_common_bounds():
 
 
 def test_stages_whose_ranks_did_not_change_are_not_added_again():
-    one, two, more = histogram(1, 2, 3, 4), histogram(2, 2, 2, 2), histogram(3, 3, 3, 3)
-    before = {TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": one}}
+    first, two, more = histogram(1, 2, 3, 4), histogram(2, 2, 2, 2), histogram(3, 3, 3, 3)
+    before = {TTFT: {"0": first, "1": two}, Stage.QUEUE: {"0": first}}
     known = sum_stages(before)
     assert known[TTFT].counts == (3, 4, 5, 6)
-    later = sum_stages({TTFT: {"0": one, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
+    later = sum_stages({TTFT: {"0": first, "1": two}, Stage.QUEUE: {"0": more}}, before, known)
     assert later[TTFT] is known[TTFT]
     assert later[Stage.QUEUE] == more
-    assert sum_stages({TTFT: {"0": one}}, before, known)[TTFT] == one
-    assert sum_stages({TTFT: {"1": one, "0": two}}, {TTFT: {"0": two, "1": one}}, known)[TTFT].counts == (3, 4, 5, 6)
+    assert sum_stages({TTFT: {"0": first}}, before, known)[TTFT] == first
+    assert sum_stages({TTFT: {"1": first, "0": two}}, {TTFT: {"0": two, "1": first}}, known)[TTFT].counts == (
+        3,
+        4,
+        5,
+        6,
+    )
 
 
 @given(
@@ -122,8 +129,8 @@ def test_whatever_buckets_a_page_holds_accumulated_buckets_only_grow(pages):
 def test_ranks_and_bounds_may_come_and_go_without_a_crash_or_a_loss(pages):
     progress, last = None, None
     for at, ranks in enumerate(pages):
-        found = {r: histogram(*[n] * (len(b) + 1), bounds=tuple(sorted(b))) for r, (b, n) in ranks.items()}
-        progress = update(progress, page(at, histograms={TTFT: found}))
+        histograms = {r: histogram(*[n] * (len(b) + 1), bounds=tuple(sorted(b))) for r, (b, n) in ranks.items()}
+        progress = update(progress, page(at, histograms={TTFT: histograms}))
         now = progress.totals.histograms.get(TTFT)
         if now is not None and last is not None and progress.totals.begun.get(TTFT) != at:
             assert now.bounds == last.bounds

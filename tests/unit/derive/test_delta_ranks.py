@@ -13,7 +13,7 @@ from exporter.derive.ranks import quantity_totals, sum_over_ranks
 from exporter.model import Window
 from tests.support.builders import Clock
 from tests.support.counted_pages import GEN, TTFT, histogram, page, run, tokens
-from tests.support.engine_pages import polled, poller
+from tests.support.engine_pages import make_poller, polled
 
 
 def shown(progress, reading):
@@ -75,8 +75,8 @@ def test_a_replica_remembers_ranks_for_its_longest_window():
 
     clock = Clock()
     bodies = [body(100, 1e6), *[body(100)] * 4, body(100, 1e6 + 50)]
-    one = poller(bodies, clock, windows=(Window("1m", 60.0), Window("1h", 3600.0)))
-    state = polled(one, clock, len(bodies), step=2 * RETENTION)
+    poller = make_poller(bodies, clock, windows=(Window("1m", 60.0), Window("1h", 3600.0)))
+    state = polled(poller, clock, len(bodies), step=2 * RETENTION)
     assert state.windows["1h"].generation_token_rate == pytest.approx(50 / (10 * RETENTION))
 
 
@@ -193,11 +193,11 @@ def test_a_rank_that_is_gone_for_long_hides_no_restart_of_the_others():
 
 
 def sums(*pages):
-    found, progress = [], None
+    totals, progress = [], None
     for reading in pages:
         progress = update(progress, reading)
-        found.append(shown(progress, reading))
-    return found
+        totals.append(shown(progress, reading))
+    return totals
 
 
 def test_a_sum_does_not_fall_while_a_rank_is_missing_nor_once_it_is_forgotten():
@@ -235,21 +235,21 @@ def test_what_no_rank_shows_is_absent_and_no_sum():
 
 def test_outcomes_of_a_missing_rank_stay_in_their_sums():
     both = page(0, finished={"0": {"stop": 5.0}, "1": {"stop": 7.0, "error": 2.0}})
-    one = page(1, finished={"0": {"stop": 6.0}})
-    assert departed_totals(run(both, one), one).finished == {"stop": 7.0, "error": 2.0}
+    first_rank = page(1, finished={"0": {"stop": 6.0}})
+    assert departed_totals(run(both, first_rank), first_rank).finished == {"stop": 7.0, "error": 2.0}
 
 
 def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_forgotten():
     def two(at, *by_rank):
         ranks = {str(rank): {GEN: 1.0} for rank, _ in enumerate(by_rank)}
-        return page(at, ranks, histograms={TTFT: {str(rank): found for rank, found in enumerate(by_rank)}})
+        return page(at, ranks, histograms={TTFT: {str(rank): totals for rank, totals in enumerate(by_rank)}})
 
-    one, other, more = histogram(1, 2, 3, 4), histogram(10, 20, 30, 40), histogram(10, 20, 30, 45)
-    pages = [two(0, one, other), two(1, one), two(RETENTION + 1, one), two(RETENTION + 2, one, more)]
+    first, other, more = histogram(1, 2, 3, 4), histogram(10, 20, 30, 40), histogram(10, 20, 30, 45)
+    pages = [two(0, first, other), two(1, first), two(RETENTION + 1, first), two(RETENTION + 2, first, more)]
     for count in range(1, 5):
         progress = run(*pages[:count])
         assert sum_over_ranks(departed_totals(progress, pages[count - 1]).histograms[TTFT]).counts == (11, 22, 33, 44)
-    last = two(RETENTION + 3, one, histogram(10, 20, 30, 49))
+    last = two(RETENTION + 3, first, histogram(10, 20, 30, 49))
     assert sum_over_ranks(departed_totals(run(*pages, last), last).histograms[TTFT]).counts == (11, 22, 33, 48)
 
 
@@ -265,9 +265,9 @@ def test_forgotten_ranks_take_no_bounds_from_what_is_shown():
 
 def test_while_everybody_is_there_nothing_is_carried_or_copied():
     pages = [named(at, ["0", "1"], 5.0 + at) for at in range(3)]
-    found = departed_totals(run(*pages), pages[-1])
-    assert (found.quantities, found.finished) == ({}, {})
-    assert found.histograms is pages[-1].histograms
+    departed = departed_totals(run(*pages), pages[-1])
+    assert (departed.quantities, departed.finished) == ({}, {})
+    assert departed.histograms is pages[-1].histograms
 
 
 steps = st.lists(

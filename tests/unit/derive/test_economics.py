@@ -44,14 +44,14 @@ class Books:
 
     def run(self, seconds, *, watts=(100.0,), rate=50.0, late=0.4, start=1000.0, energy=5e8, life=0.0):
         """Read cards each second and tokens every five, ``late`` after the cards; give the last figures."""
-        found = None
+        economy = None
         for second in range(seconds + 1):
             at = start + second
             tokens_at = start + second - second % 5 + late - 5.0 * (second % 5 == 0)
             cards = [card(i, at=at, energy=energy + power * (at - 1000.0)) for i, power in enumerate(watts)]
             generated = (tokens_at, life + rate * (tokens_at - 1000.0))
-            found = self.book(cards, serving(generated=generated if second >= 5 else None))
-        return found
+            economy = self.book(cards, serving(generated=generated if second >= 5 else None))
+        return economy
 
 
 # ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -62,9 +62,9 @@ class Books:
 )
 def test_a_million_tokens_cost_what_the_field_published(cards, hour, rate, published):
     books = Books(*own("a", *range(cards)), costs=CostSettings(currency="USD", gpu_hour={"card": hour}))
-    found = books.book([card(index) for index in range(cards)], serving(rate=rate))
-    assert found.cost_per_million == {("a", "1m"): pytest.approx(published, abs=0.005)}
-    assert found.currency == "USD"
+    economy = books.book([card(index) for index in range(cards)], serving(rate=rate))
+    assert economy.cost_per_million == {("a", "1m"): pytest.approx(published, abs=0.005)}
+    assert economy.currency == "USD"
 
 
 def test_one_price_is_offered_over_the_answers_the_prompts_and_both():
@@ -88,20 +88,20 @@ def test_without_tokens_they_have_no_price():
 def test_a_replica_with_a_card_of_no_price_has_no_cost_and_says_which_cards_have_one():
     books = Books(*own("a", 0, 1), costs=DOLLARS)
     other = replace(card(1), facts=replace(card(1).facts, name="another"))
-    found = books.book([card(0), other], serving(rate=100.0))
-    assert found.cost_per_million == {}
-    assert found.prices == {"GPU-0000": 2.5}
+    economy = books.book([card(0), other], serving(rate=100.0))
+    assert economy.cost_per_million == {}
+    assert economy.prices == {"GPU-0000": 2.5}
 
 
 def test_nothing_is_priced_without_a_configuration():
-    found = Books(*own("a", 0)).book([card(0, utilization=0.0)], serving(rate=100.0))
-    assert (found.currency, found.prices, found.cost_per_million, found.idle_cost) == ("", {}, {}, {})
+    economy = Books(*own("a", 0)).book([card(0, utilization=0.0)], serving(rate=100.0))
+    assert (economy.currency, economy.prices, economy.cost_per_million, economy.idle_cost) == ("", {}, {}, {})
 
 
 def test_a_lost_card_is_paid_for_all_the_same():
     books = Books(*own("a", 0, 1), costs=DOLLARS)
-    found = books.book([card(0), card(1, up=False)], serving(rate=100.0))
-    assert found.cost_per_million == {("a", "1m"): pytest.approx(5.0 / 3600 / 100 * 1e6)}
+    economy = books.book([card(0), card(1, up=False)], serving(rate=100.0))
+    assert economy.cost_per_million == {("a", "1m"): pytest.approx(5.0 / 3600 / 100 * 1e6)}
 
 
 def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
@@ -111,9 +111,9 @@ def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.sampled_from(("", "0", "1")))))
 def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
-    found = economics.gpu_shares([own(name, index, rank=rank)[0] for name, index, rank in triples])
+    economy = economics.gpu_shares([own(name, index, rank=rank)[0] for name, index, rank in triples])
     sums = {}
-    for portion in found.values():
+    for portion in economy.values():
         for uuid_, share in portion.items():
             sums[uuid_] = sums.get(uuid_, 0.0) + share
     assert sums == {f"GPU-{index:04d}": pytest.approx(1.0) for _, index, _ in triples}
@@ -123,9 +123,9 @@ def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
 
 
 def test_joules_per_token_are_energy_over_tokens_of_the_same_time():
-    found = Books(*own("a", 0, 1)).run(40, watts=(100.0, 300.0), rate=50.0)
-    assert found.joules_per_token == {("a", "1m"): pytest.approx(8.0), ("a", "5m"): pytest.approx(8.0)}
-    assert found.tokens_per_joule["a", "1m"] == pytest.approx(1 / 8.0)
+    economy = Books(*own("a", 0, 1)).run(40, watts=(100.0, 300.0), rate=50.0)
+    assert economy.joules_per_token == {("a", "1m"): pytest.approx(8.0), ("a", "5m"): pytest.approx(8.0)}
+    assert economy.tokens_per_joule["a", "1m"] == pytest.approx(1 / 8.0)
 
 
 def test_energy_is_taken_at_the_instants_of_the_tokens_and_not_at_those_of_the_cards():
@@ -136,38 +136,38 @@ def test_energy_is_taken_at_the_instants_of_the_tokens_and_not_at_those_of_the_c
         read = card(0, at=at, energy=10.0 * second**2)
         counted = 1000.0 + (second - 1) // 5 * 5 + 0.5  # exactly between two readings
         tokens = (counted - 1000.0) ** 2 + 0.25  # as the straight line between the squares says it
-        found = books.book([read], serving(generated=(counted, tokens) if second > 0 else None))
-    assert found.joules_per_token["a", "1m"] == pytest.approx(10.0, rel=1e-9)
+        economy = books.book([read], serving(generated=(counted, tokens) if second > 0 else None))
+    assert economy.joules_per_token["a", "1m"] == pytest.approx(10.0, rel=1e-9)
 
 
 def test_tokens_without_work_have_energy_but_no_joules_per_token():
-    found = Books(*own("a", 0)).run(30, rate=0.0)
-    assert found.joules_per_token == {}
-    assert found.tokens_per_joule["a", "1m"] == 0.0
+    economy = Books(*own("a", 0)).run(30, rate=0.0)
+    assert economy.joules_per_token == {}
+    assert economy.tokens_per_joule["a", "1m"] == 0.0
 
 
 def test_the_window_forgets_what_is_older():
     books = Books(*own("a", 0))
     books.run(100, watts=(100.0,), rate=50.0)
-    found = books.run(120, watts=(300.0,), rate=50.0, start=1101.0, energy=5e8 - 200.0 * 101, life=0.0)
-    assert found.joules_per_token["a", "1m"] == pytest.approx(6.0, rel=0.05)
-    assert 2.5 < found.joules_per_token["a", "5m"] < 5.5
+    economy = books.run(120, watts=(300.0,), rate=50.0, start=1101.0, energy=5e8 - 200.0 * 101, life=0.0)
+    assert economy.joules_per_token["a", "1m"] == pytest.approx(6.0, rel=0.05)
+    assert 2.5 < economy.joules_per_token["a", "5m"] < 5.5
 
 
 def test_a_driver_that_restarts_its_counter_costs_no_window():
     books = Books(*own("a", 0))
     books.run(30)
-    found = books.run(30, start=1031.0, energy=-100.0 * 31)  # the counter begins at 0 again
-    assert found.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=0.05)
+    economy = books.run(30, start=1031.0, energy=-100.0 * 31)  # the counter begins at 0 again
+    assert economy.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_counter_that_jumps_begins_the_account_anew():
     books = Books(*own("a", 0))
     books.run(30)
-    found = books.run(8, start=1031.0, energy=9e15)
-    assert found.joules_per_token == {}
-    found = books.run(30, start=1040.0, energy=9e15)
-    assert found.joules_per_token["a", "5m"] == pytest.approx(2.0, rel=1e-6)
+    economy = books.run(8, start=1031.0, energy=9e15)
+    assert economy.joules_per_token == {}
+    economy = books.run(30, start=1040.0, energy=9e15)
+    assert economy.joules_per_token["a", "5m"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_a_card_whose_energy_is_not_read_now_takes_its_replicas_figures_along():
@@ -184,8 +184,8 @@ def test_a_card_whose_energy_is_not_read_now_takes_its_replicas_figures_along():
 def test_a_replica_that_does_not_answer_shows_no_old_figures():
     books = Books(*own("a", 0))
     books.run(30)
-    found = books.book([card(0, at=1031.0, energy=5e8 + 3100.0)], replica("a", up=False))
-    assert (found.joules_per_token, found.tokens_per_joule) == ({}, {})
+    economy = books.book([card(0, at=1031.0, energy=5e8 + 3100.0)], replica("a", up=False))
+    assert (economy.joules_per_token, economy.tokens_per_joule) == ({}, {})
 
 
 def test_other_cards_begin_a_new_account():
@@ -199,8 +199,8 @@ def test_other_cards_begin_a_new_account():
 def test_a_count_of_tokens_that_falls_begins_a_new_account():
     books = Books(*own("a", 0))
     books.run(30, rate=50.0, life=1e6)
-    found = books.run(30, rate=25.0, start=1031.0, life=0.0)
-    assert found.joules_per_token["a", "5m"] == pytest.approx(4.0, rel=1e-6)
+    economy = books.run(30, rate=25.0, start=1031.0, life=0.0)
+    assert economy.joules_per_token["a", "5m"] == pytest.approx(4.0, rel=1e-6)
 
 
 def test_a_count_that_waited_is_booked_although_the_next_one_comes_with_its_energy():
@@ -209,8 +209,8 @@ def test_a_count_that_waited_is_booked_although_the_next_one_comes_with_its_ener
     for second in range(10):
         at = 1000.9 + second
         serves = serving(generated=(at + 0.05, 50.0 * second))
-        found = books.book([card(0, at=at, energy=5e8 + 100.0 * second)], serves)
-    assert found.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=1e-6)
+        economy = books.book([card(0, at=at, energy=5e8 + 100.0 * second)], serves)
+    assert economy.joules_per_token["a", "1m"] == pytest.approx(2.0, rel=1e-6)
 
 
 def test_new_windows_begin_with_what_the_old_accounts_kept():
@@ -218,8 +218,10 @@ def test_new_windows_begin_with_what_the_old_accounts_kept():
     before = books.run(30)
     serves = serving(generated=(1030.4, 1520.0))
     cards = [card(0, at=1031.0, energy=5e8 + 3100.0)]
-    found = books.cost_tracker.update(cards, [serves], books.assignments, windows=(Window("2m", 120.0),), costs=FREE)
-    assert before.joules_per_token["a", "1m"] == pytest.approx(found.joules_per_token["a", "2m"], rel=0.01)
+    economy = books.cost_tracker.update(
+        cards, [serves], books.assignments, windows=(Window("2m", 120.0),), costs=FREE
+    )
+    assert before.joules_per_token["a", "1m"] == pytest.approx(economy.joules_per_token["a", "2m"], rel=0.01)
 
 
 def test_a_card_that_is_gone_for_good_is_forgotten():
@@ -234,8 +236,8 @@ def test_new_windows_leave_idle_time_alone():
     books = Books(costs=DOLLARS)
     books.book([card(0, at=1000.0, utilization=0.0)])
     cards = [card(0, at=1010.0, utilization=0.0)]
-    found = books.cost_tracker.update(cards, [], (), windows=(Window("2m", 120.0),), costs=DOLLARS)
-    assert found.idle_seconds == {"GPU-0000": 10.0}
+    economy = books.cost_tracker.update(cards, [], (), windows=(Window("2m", 120.0),), costs=DOLLARS)
+    assert economy.idle_seconds == {"GPU-0000": 10.0}
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 700)), min_size=1, max_size=20), st.integers(0, 19))
@@ -263,21 +265,21 @@ def idle_after(seconds, books, before, after, **signals):
 
 def test_a_card_is_idle_while_nothing_runs_on_its_replica_whatever_its_utilisation():
     books = Books(*own("a", 0), costs=DOLLARS)
-    found = idle_after(36.0, books, [serving(running=3.0)], [serving(running=0.0)], utilization=1.0)
-    assert found.idle_seconds == {"GPU-0000": 36.0}
-    assert found.idle_cost == {"GPU-0000": pytest.approx(0.025)}
+    economy = idle_after(36.0, books, [serving(running=3.0)], [serving(running=0.0)], utilization=1.0)
+    assert economy.idle_seconds == {"GPU-0000": 36.0}
+    assert economy.idle_cost == {"GPU-0000": pytest.approx(0.025)}
 
 
 def test_a_card_is_not_idle_while_requests_run_though_no_kernel_does():
-    found = idle_after(36.0, Books(*own("a", 0)), [serving(running=0.0)], [serving(running=1.0)], utilization=0.0)
-    assert found.idle_seconds == {"GPU-0000": 0.0}
+    economy = idle_after(36.0, Books(*own("a", 0)), [serving(running=0.0)], [serving(running=1.0)], utilization=0.0)
+    assert economy.idle_seconds == {"GPU-0000": 0.0}
 
 
 def test_the_rank_of_a_card_decides_where_it_is_known():
     ranks = {"0": 5.0, "1": 0.0}
     for rank, idle in (("0", 0.0), ("1", 10.0), ("", 0.0), ("7", 0.0)):
-        found = idle_after(10.0, Books(*own("a", 0, rank=rank)), [], [serving(**ranks)], utilization=0.0)
-        assert found.idle_seconds == {"GPU-0000": idle}, rank
+        economy = idle_after(10.0, Books(*own("a", 0, rank=rank)), [], [serving(**ranks)], utilization=0.0)
+        assert economy.idle_seconds == {"GPU-0000": idle}, rank
 
 
 def test_a_card_of_nobody_is_idle_while_its_utilisation_is_zero():
@@ -301,11 +303,11 @@ def test_a_shared_card_whose_other_user_is_silent_is_judged_by_its_utilisation()
 
 def test_a_shared_card_is_idle_when_all_who_use_it_are():
     books = Books(*own("a", 0), *own("b", 0))
-    found = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=2.0)], utilization=0.0)
-    assert found.idle_seconds == {"GPU-0000": 0.0}
+    economy = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=2.0)], utilization=0.0)
+    assert economy.idle_seconds == {"GPU-0000": 0.0}
     books = Books(*own("a", 0), *own("b", 0))
-    found = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=0.0)], utilization=0.9)
-    assert found.idle_seconds == {"GPU-0000": 10.0}
+    economy = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=0.0)], utilization=0.9)
+    assert economy.idle_seconds == {"GPU-0000": 10.0}
 
 
 def test_time_in_which_a_card_was_not_seen_is_not_idle():
@@ -319,8 +321,8 @@ def test_time_in_which_a_card_was_not_seen_is_not_idle():
 def test_a_reading_that_is_shown_twice_counts_once():
     books = Books()
     for at in (1000.0, 1002.0, 1002.0, 1002.0):
-        found = books.book([card(0, at=at, utilization=0.0)])
-    assert found.idle_seconds == {"GPU-0000": 2.0}
+        economy = books.book([card(0, at=at, utilization=0.0)])
+    assert economy.idle_seconds == {"GPU-0000": 2.0}
 
 
 def test_another_price_changes_the_cost_from_now_on_and_another_currency_begins_anew():
@@ -371,9 +373,9 @@ def test_the_daemon_prices_cards_by_its_configuration_and_keeps_accounts_over_it
     for second in range(0, 20, 5):
         at = 1000.0 + second
         serves = serving(generated=(at, 50.0 * second))
-        found = economy([card(0, at=at, energy=5e8 + 100.0 * second)], [serves], assignments)
-    assert (found.currency, found.prices) == ("EUR", {"GPU-0000": 3.5})
-    assert found.joules_per_token == {("a", "2m"): pytest.approx(2.0)}
+        result = economy([card(0, at=at, energy=5e8 + 100.0 * second)], [serves], assignments)
+    assert (result.currency, result.prices) == ("EUR", {"GPU-0000": 3.5})
+    assert result.joules_per_token == {("a", "2m"): pytest.approx(2.0)}
 
 
 def test_the_daemon_hands_its_accounts_to_every_snapshot():

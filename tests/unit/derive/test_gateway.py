@@ -44,8 +44,8 @@ def test_a_backend_that_is_up_and_gets_nothing_is_unevenness_and_one_that_is_dow
 
 
 def test_a_backend_that_went_down_after_it_was_sent_something_still_counts():
-    gone = BackendLoad(requests=30.0, up=False)
-    assert windows(said(0, a=0, b=0), said(10, a=10, b=gone))[1].imbalance == {"p": pytest.approx(1.5)}
+    departed = BackendLoad(requests=30.0, up=False)
+    assert windows(said(0, a=0, b=0), said(10, a=10, b=departed))[1].imbalance == {"p": pytest.approx(1.5)}
 
 
 @pytest.mark.parametrize(("moved", "restarts"), [(0.0, 0), (1.4, 0), (-1.4, 0), (1.6, 1), (-1.6, 1), (3600.0, 1)])
@@ -64,9 +64,9 @@ def test_an_uptime_that_falls_is_a_restart_and_one_that_grows_is_none_whatever_c
 
 def test_requests_of_a_gateway_that_says_only_rates_are_rate_by_time():
     rates = [said(at, a=BackendLoad(rate=2.0), b=BackendLoad(rate=6.0)) for at in (0, 10, 30)]
-    progress, found = windows(*rates)
+    progress, figures = windows(*rates)
     assert progress.totals.sent == {("p", "a"): 60.0, ("p", "b"): 180.0}
-    assert found.shares == {("p", "a"): 0.25, ("p", "b"): 0.75}
+    assert figures.shares == {("p", "a"): 0.25, ("p", "b"): 0.75}
 
 
 def test_a_pool_of_which_some_backends_were_left_out_has_no_shares_and_a_new_face_brings_no_old_requests():

@@ -53,20 +53,20 @@ def link(at, *, busy=0.5, generation=5, width=16, **more):
 
 def judged(*cards):
     watch = PcieLinkTracker()
-    return [watch.judge([one]).get("GPU-0") for one in cards]
+    return [watch.judge([gpu]).get("GPU-0") for gpu in cards]
 
 
 # ---------------------------------------------------------------- PCIe
 
 
 def test_a_link_is_judged_after_half_a_minute_of_work_and_not_before():
-    found = judged(*[link(at) for at in range(0, 40, 5)])
-    assert found == [None] * 6 + [False] * 2
+    verdicts = judged(*[link(at) for at in range(0, 40, 5)])
+    assert verdicts == [None] * 6 + [False] * 2
 
 
 def test_a_clock_that_begins_anew_begins_the_judgement_anew():
-    found = judged(*[link(at) for at in (*range(1000, 1040, 5), *range(0, 40, 5))])
-    assert found[:8] == found[8:] == [None] * 6 + [False] * 2
+    verdicts = judged(*[link(at) for at in (*range(1000, 1040, 5), *range(0, 40, 5))])
+    assert verdicts[:8] == verdicts[8:] == [None] * 6 + [False] * 2
 
 
 @pytest.mark.parametrize("fault", [{"generation": 3}, {"width": 8}, {"generation": 1, "width": 1}])
@@ -80,8 +80,8 @@ def test_an_idle_card_lowers_its_link_and_is_not_judged():
 
 
 def test_one_moment_at_its_best_acquits_the_link_for_half_a_minute():
-    found = judged(*[link(at, generation=5 if at == 20 else 4) for at in range(0, 65, 5)])
-    assert found[6:10] == [False] * 4 and found[10] is True
+    verdicts = judged(*[link(at, generation=5 if at == 20 else 4) for at in range(0, 65, 5)])
+    assert verdicts[6:10] == [False] * 4 and verdicts[10] is True
 
 
 def test_work_is_told_by_sm_activity_where_there_is_any():
@@ -136,7 +136,7 @@ def test_links_that_were_down_before_the_daemon_are_found_beside_most_cards_of_t
 def test_a_card_without_any_link_is_at_fault_only_where_the_others_lead_to_a_switch():
     bridged = [card(i, up=12) for i in range(3)]
     assert "GPU-3" not in nvlinks_down([*bridged, card(3)])
-    wired = [replace(one, topology=SWITCHED) for one in bridged]
+    wired = [replace(gpu, topology=SWITCHED) for gpu in bridged]
     assert nvlinks_down([*wired, card(3)])["GPU-3"] == 12
 
 
@@ -195,8 +195,8 @@ def test_never_fewer_are_down_than_are_seen_down_and_never_more_than_a_card_coul
         for i, (active, down, read, switched) in enumerate(cards)
     ]
     for uuid, down in nvlinks_down(made).items():
-        active, seen, _, _ = cards[int(uuid[4:])]
-        assert seen <= down <= 36 - active
+        active, down_seen, _, _ = cards[int(uuid[4:])]
+        assert down_seen <= down <= 36 - active
 
 
 # ---------------------------------------------------------------- fabric
@@ -235,8 +235,8 @@ def test_the_health_bits_of_a_fabric_have_names(signals, expected):
 @examples(200)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 16))
 def test_any_health_bits_give_distinct_words(health, state):
-    found = fabric_problems(card(fabric_health=health, fabric_state=state).reading)
-    assert len(set(found)) == len(found) and all(word.isidentifier() for word in found)
+    problems = fabric_problems(card(fabric_health=health, fabric_state=state).reading)
+    assert len(set(problems)) == len(problems) and all(problem.isidentifier() for problem in problems)
 
 
 # ---------------------------------------------------------------- bit errors

@@ -64,11 +64,11 @@ def requests(at, stop=0.0, error=None, ok=None, bad=None, **fields):
 
 
 def test_rates_are_per_second_over_the_time_really_covered():
-    found = answers([page(at, {GEN: 10.0 * at}, finished={"0": {"stop": 2.0 * at}}) for at in range(0, 35, 5)])
-    assert found["1m"].seconds == found["5m"].seconds == 30
-    assert found["1m"].generation_token_rate == 10
-    assert found["1m"].request_rate == 2
-    assert found["1m"].rank_token_rates == {"0": 10}
+    by_window = answers([page(at, {GEN: 10.0 * at}, finished={"0": {"stop": 2.0 * at}}) for at in range(0, 35, 5)])
+    assert by_window["1m"].seconds == by_window["5m"].seconds == 30
+    assert by_window["1m"].generation_token_rate == 10
+    assert by_window["1m"].request_rate == 2
+    assert by_window["1m"].rank_token_rates == {"0": 10}
 
 
 def test_a_first_reading_has_no_figures():
@@ -77,15 +77,15 @@ def test_a_first_reading_has_no_figures():
 
 
 def test_windows_see_only_their_own_time():
-    found = answers([page(at, {GEN: 0.0 if at < 540 else 100.0 * (at - 540)}) for at in range(0, 605, 5)])
-    assert found["1m"].generation_token_rate == 100
-    assert found["5m"].generation_token_rate == pytest.approx(20)
+    by_window = answers([page(at, {GEN: 0.0 if at < 540 else 100.0 * (at - 540)}) for at in range(0, 605, 5)])
+    assert by_window["1m"].generation_token_rate == 100
+    assert by_window["5m"].generation_token_rate == pytest.approx(20)
 
 
 def test_a_restart_inside_the_window_is_crossed_and_never_negative():
     values = [100, 110, 120, 5, 15, 25]
-    found = answers([page(5.0 * i, {GEN: value}) for i, value in enumerate(values)])
-    assert found["1m"].generation_token_rate == (20 + 5 + 20) / 25
+    by_window = answers([page(5.0 * i, {GEN: value}) for i, value in enumerate(values)])
+    assert by_window["1m"].generation_token_rate == (20 + 5 + 20) / 25
 
 
 def test_a_suspended_daemon_leaves_a_gap_and_no_spike():
@@ -98,9 +98,9 @@ def test_a_suspended_daemon_leaves_a_gap_and_no_spike():
 
 def test_an_outage_longer_than_the_window_is_not_attributed_to_it():
     readings = [page(0, {GEN: 0}), page(5, {GEN: 50}), page(100, {GEN: 5e9}), page(105, {GEN: 5e9 + 50})]
-    found = answers(readings)
-    assert found["1m"].generation_token_rate == 10
-    assert found["5m"].generation_token_rate == (5e9 + 50) / 105
+    by_window = answers(readings)
+    assert by_window["1m"].generation_token_rate == 10
+    assert by_window["5m"].generation_token_rate == (5e9 + 50) / 105
 
 
 def test_the_wall_clock_moves_nothing():
@@ -117,10 +117,12 @@ def test_a_family_that_left_the_page_is_absent_not_zero():
         page(5, {**full, GEN: 9, QUERIES: 20}, finished={"0": {"stop": 3}}, histograms=h),
     ]
     assert None not in (answers(rich)["1m"].generation_token_rate, answers(rich)["1m"].hit_ratio)
-    found = answers([*rich, page(10, {Quantity.PROMPT_TOKENS: 7})])["1m"]
-    assert (found.generation_token_rate, found.request_rate, found.hit_ratio, found.error_ratio) == (None,) * 4
-    assert found.latency == {}
-    assert found.rank_token_rates == {}
+    figures = answers([*rich, page(10, {Quantity.PROMPT_TOKENS: 7})])["1m"]
+    assert (figures.generation_token_rate, figures.request_rate, figures.hit_ratio, figures.error_ratio) == (
+        None,
+    ) * 4
+    assert figures.latency == {}
+    assert figures.rank_token_rates == {}
 
 
 def test_a_cut_off_page_is_no_base_and_no_end():
@@ -152,10 +154,10 @@ def test_rates_are_never_negative_and_never_above_the_truth(steps):
             continue
         progress = update(progress, page(at, {GEN: raw}))
         history.add(progress.totals)
-        for label, found in window_figures(history, QUANTILES).items():
+        for label, figures in window_figures(history, QUANTILES).items():
             began = dict(truth)[history.base(label).at]
-            assert 0 <= found.generation_token_rate * found.seconds <= (life - began) * (1 + 1e-9)
-            assert 0 < found.seconds <= dict(WINDOWS)[label]
+            assert 0 <= figures.generation_token_rate * figures.seconds <= (life - began) * (1 + 1e-9)
+            assert 0 < figures.seconds <= dict(WINDOWS)[label]
 
 
 # ── Latency ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,35 +169,35 @@ def stage(at, *ranks, bounds=(1.0, 2.0), **fields):
 
 
 def test_quantiles_come_from_buckets_summed_over_ranks():
-    found = answers([stage(0, (5, 5, 5), (9, 9, 9)), stage(5, (15, 15, 15), (9, 19, 19))])
-    latency = found["1m"].latency[TTFT]
+    by_window = answers([stage(0, (5, 5, 5), (9, 9, 9)), stage(5, (15, 15, 15), (9, 19, 19))])
+    latency = by_window["1m"].latency[TTFT]
     assert latency.observations == 20
     assert latency.quantiles == {0.5: 1.0, 0.99: pytest.approx(1.98)}
 
 
 def test_a_histogram_that_appears_with_its_first_request_is_counted_from_nothing():
-    found = answers([page(0), stage(5, (0, 4, 4))])
-    assert found["1m"].latency[TTFT].observations == 4
+    by_window = answers([page(0), stage(5, (0, 4, 4))])
+    assert by_window["1m"].latency[TTFT].observations == 4
 
 
 def test_bucket_edges_that_change_restart_the_window_of_that_stage():
     old = [stage(5.0 * i, (10 * i, 20 * i, 30 * i)) for i in range(4)]
     new = [stage(20 + 5.0 * i, (7 * i, 7 * i, 7 * i), bounds=(0.1, 0.2)) for i in range(1, 4)]
     assert TTFT not in answers(old + new[:1])["1m"].latency
-    found = answers(old + new)["1m"].latency[TTFT]
-    assert found.observations == 14
-    assert found.quantiles[0.5] == pytest.approx(0.05)
+    latency = answers(old + new)["1m"].latency[TTFT]
+    assert latency.observations == 14
+    assert latency.quantiles[0.5] == pytest.approx(0.05)
 
 
 def test_bucket_edges_that_change_and_change_back_do_not_mix_the_two_lives():
     bounds = [(1.0, 2.0), (0.1, 0.2), (1.0, 2.0), (1.0, 2.0)]
-    found = answers([stage(5.0 * i, (9 * i, 9 * i, 9 * i), bounds=b) for i, b in enumerate(bounds)])
-    assert found["1m"].latency[TTFT].observations == 9
+    by_window = answers([stage(5.0 * i, (9 * i, 9 * i, 9 * i), bounds=b) for i, b in enumerate(bounds)])
+    assert by_window["1m"].latency[TTFT].observations == 9
 
 
 def test_an_idle_stage_says_that_nothing_was_observed():
-    found = answers([stage(0, (5, 5, 5)), stage(5, (5, 5, 5))])["1m"].latency[TTFT]
-    assert (found.observations, found.quantiles, found.overflow_ratio) == (0, {}, None)
+    latency = answers([stage(0, (5, 5, 5)), stage(5, (5, 5, 5))])["1m"].latency[TTFT]
+    assert (latency.observations, latency.quantiles, latency.overflow_ratio) == (0, {}, None)
 
 
 # ── Errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,9 +312,9 @@ def test_the_average_of_a_life_weighs_ranks_by_their_prompts():
 
 def test_the_average_of_a_life_stands_beside_the_windows():
     reading = page(5, {Quantity.LIFETIME_HIT_RATIO: 0.25, GEN: 1})
-    found = answers([replace(reading, at=0), reading], reading=reading)
-    assert found[LIFETIME].hit_ratio == 0.25
-    assert found["1m"].hit_ratio is None
+    by_window = answers([replace(reading, at=0), reading], reading=reading)
+    assert by_window[LIFETIME].hit_ratio == 0.25
+    assert by_window["1m"].hit_ratio is None
 
 
 # ── Frozen ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -408,8 +410,8 @@ def test_ranks_are_compared_by_maximum_over_mean():
             "1": {RUNNING: 2, Quantity.REQUESTS_WAITING: 0, Quantity.KV_CACHE_USAGE: 0.3},
         },
     )
-    found = rank_imbalance(reading, WindowFigures(seconds=60.0, rank_token_rates={"0": 30.0, "1": 10.0}))
-    assert found == pytest.approx({"requests_running": 1.5, "kv_cache_usage": 1.5, "generation_token_rate": 1.5})
+    imbalance = rank_imbalance(reading, WindowFigures(seconds=60.0, rank_token_rates={"0": 30.0, "1": 10.0}))
+    assert imbalance == pytest.approx({"requests_running": 1.5, "kv_cache_usage": 1.5, "generation_token_rate": 1.5})
 
 
 def test_a_single_rank_is_compared_with_nobody():
@@ -440,9 +442,9 @@ def test_a_rank_that_is_given_the_long_prompts_stands_out_where_all_run_as_many_
 
     window = answers([page(0, ranks=ranks(0, 0)), page(60, ranks=ranks(9000, 3000))])["1m"]
     assert window.rank_prompt_token_rates == {"0": 150.0, "1": 50.0}
-    found = rank_imbalance(page(60, ranks=ranks(9000, 3000)), window)
-    assert found["prompt_token_rate"] == pytest.approx(1.5)
-    assert found["requests_running"] == 1.0
+    imbalance = rank_imbalance(page(60, ranks=ranks(9000, 3000)), window)
+    assert imbalance["prompt_token_rate"] == pytest.approx(1.5)
+    assert imbalance["requests_running"] == 1.0
 
 
 def test_replicas_of_one_model_are_compared_by_sums_over_their_ranks():
@@ -462,15 +464,18 @@ def test_replicas_are_compared_with_their_own_model_only():
 
 
 def test_replica_rates_come_from_the_first_window_that_two_have():
-    one = {"generation_token_rate": 30.0, "request_rate": 1.0}
+    short_figures = {"generation_token_rate": 30.0, "request_rate": 1.0}
     two = {"generation_token_rate": 10.0, "request_rate": 1.0}
     short = {"0": {}}
-    a, b = replica("a", short, **{"1m": one, "5m": two}), replica("b", short, **{"1m": two, "5m": two})
+    a, b = replica("a", short, **{"1m": short_figures, "5m": two}), replica("b", short, **{"1m": two, "5m": two})
     expected = {("m", "generation_token_rate"): 1.5, ("m", "request_rate"): 1.0}
     assert replica_imbalance([a, b]) == pytest.approx(expected)
-    late = replica("c", short, **{"5m": one})
+    late = replica("c", short, **{"5m": short_figures})
     assert (
-        replica_imbalance([replica("a", short, **{"1m": one, "5m": two}), late])["m", "generation_token_rate"] == 1.5
+        replica_imbalance([replica("a", short, **{"1m": short_figures, "5m": two}), late])[
+            "m", "generation_token_rate"
+        ]
+        == 1.5
     )
 
 
@@ -480,11 +485,11 @@ levels = st.one_of(st.just(0.0), st.floats(1e-9, 1e6))
 @given(st.lists(levels, min_size=2, max_size=8), st.randoms())
 def test_maximum_over_mean_lies_between_one_and_the_number_of_ranks(values, random):
     ranks = {str(i): {RUNNING: value} for i, value in enumerate(values)}
-    found = rank_imbalance(page(0, ranks=ranks), None).get("requests_running")
+    imbalance = rank_imbalance(page(0, ranks=ranks), None).get("requests_running")
     if sum(values) == 0:
-        assert found is None
+        assert imbalance is None
     else:
-        assert 1 <= found <= len(values) * (1 + 1e-12)
+        assert 1 <= imbalance <= len(values) * (1 + 1e-12)
         shuffled = list(ranks.values())
         random.shuffle(shuffled)
-        assert rank_imbalance(page(0, ranks=dict(zip("abcdefgh", shuffled))), None)["requests_running"] == found
+        assert rank_imbalance(page(0, ranks=dict(zip("abcdefgh", shuffled))), None)["requests_running"] == imbalance

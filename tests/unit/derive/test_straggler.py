@@ -94,9 +94,9 @@ CAUSES = [
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize(("cause", "shown"), CAUSES)
 def test_a_card_held_at_a_lower_clock_is_accused_with_what_holds_it(cause, shown, size, make):
-    found = judge(group(slow(0, make=make, **shown), size=size, make=make))
-    assert causes(found) == {FIRST: cause}
-    assert found.suspects[FIRST].slowdown == (pytest.approx(1.2) if make is member else None)
+    judgement = judge(group(slow(0, make=make, **shown), size=size, make=make))
+    assert causes(judgement) == {FIRST: cause}
+    assert judgement.suspects[FIRST].slowdown == (pytest.approx(1.2) if make is member else None)
 
 
 def test_a_card_that_more_than_one_event_holds_back_is_accused_of_the_first():
@@ -105,8 +105,8 @@ def test_a_card_that_more_than_one_event_holds_back_is_accused_of_the_first():
 
 
 def test_a_slow_card_whose_clock_is_as_high_as_the_others_is_not_slow_because_of_an_event():
-    found = judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA, events=event("sw_power_cap"))))
-    assert causes(found) == {FIRST: Cause.UNKNOWN}
+    judgement = judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA, events=event("sw_power_cap"))))
+    assert causes(judgement) == {FIRST: Cause.UNKNOWN}
 
 
 def test_a_card_that_is_slow_for_no_visible_reason_must_be_very_slow_and_not_one_of_two():
@@ -121,10 +121,10 @@ def test_a_narrow_pcie_link_that_is_full_of_traffic_holds_up_the_group(make, siz
     over_pcie = {"nvlinks": 0, "nvlink_rate": None, "pcie_rate": 3 * GIGA, "make": make}
     narrow = make(0, nvlinks=0, nvlink_rate=None, pcie_rate=3 * GIGA, pcie_capacity=63 * GIGA / 4)
     del over_pcie["make"]
-    found = judge([narrow, *[make(index, **over_pcie) for index in range(1, size)]])
-    assert causes(found) == {FIRST: Cause.PCIE}
+    judgement = judge([narrow, *[make(index, **over_pcie) for index in range(1, size)]])
+    assert causes(judgement) == {FIRST: Cause.PCIE}
     # 3 of 12.6 GB/s: 0.238 of the time, of which three quarters would be saved.
-    assert found.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.238 * 0.75), rel=1e-3)
+    assert judgement.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.238 * 0.75), rel=1e-3)
 
 
 def test_a_narrow_pcie_link_without_traffic_costs_nothing():
@@ -160,9 +160,9 @@ def test_nvlinks_that_are_too_few_for_the_traffic_or_recover_again_and_again_del
 
 def test_a_group_waits_for_nvlinks_that_are_down_as_long_as_their_share_of_the_traffic_takes():
     busy = [member(index, **BUSY_NVLINK) for index in (1, 2, 3)]
-    found = judge([member(0, nvlinks=12, **BUSY_NVLINK), *busy])
+    judgement = judge([member(0, nvlinks=12, **BUSY_NVLINK), *busy])
     # 250 of 480 GB/s: 0.52 of the time, of which a third would be saved.
-    assert found.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.52 / 3), rel=1e-2)
+    assert judgement.suspects[FIRST].slowdown == pytest.approx(1 / (1 - 0.52 / 3), rel=1e-2)
 
 
 @pytest.mark.parametrize("active", [17, 9, 1])
@@ -194,12 +194,12 @@ def test_recovering_nvlinks_make_a_suspect_only_of_a_gpu_that_has_more_than_ten_
 STALLED = {"busy": 0.03, "dram": 0.005, "tensor": 0.001}
 
 
-@pytest.mark.parametrize(("resident", "found"), [(1.0, {FIRST: Cause.NVLINK}), (0.1, {})])
-def test_a_group_that_hardly_works_waits_for_recovering_nvlinks_while_its_kernels_are_resident(resident, found):
+@pytest.mark.parametrize(("resident", "expected"), [(1.0, {FIRST: Cause.NVLINK}), (0.1, {})])
+def test_a_group_that_hardly_works_waits_for_recovering_nvlinks_while_its_kernels_are_resident(resident, expected):
     stalled = [member(i, **STALLED, resident=resident) for i in (1, 2, 3)]
     recovering = member(0, **STALLED, resident=resident, nvlink_recovery_rate=40.0)
     judged = judge([recovering, *stalled])
-    assert causes(judged) == found and judged.judged is bool(found)
+    assert causes(judged) == expected and judged.judged is bool(expected)
     assert judge([member(0, **STALLED, resident=resident), *stalled]) == Judgement()
 
 
@@ -210,9 +210,9 @@ def test_a_gpu_without_free_memory_that_keeps_up_is_no_straggler(make):
 
 def test_full_memory_is_the_cause_of_a_measured_slowdown_that_nothing_else_explains():
     full = {"memory_free": 0.0, "clock": 1.98 * GIGA}
-    found = judge(group(slow(0, ratio=1.15, **full)))
-    assert causes(found) == {FIRST: Cause.MEMORY_PRESSURE}
-    assert found.suspects[FIRST].slowdown == pytest.approx(1.15)
+    judgement = judge(group(slow(0, ratio=1.15, **full)))
+    assert causes(judgement) == {FIRST: Cause.MEMORY_PRESSURE}
+    assert judgement.suspects[FIRST].slowdown == pytest.approx(1.15)
     hot = slow(0, memory_free=0.0, events=event("sw_thermal_slowdown"))
     assert causes(judge(group(hot))) == {FIRST: Cause.THERMAL}
     assert causes(judge([slow(0, ratio=1.15, **full), *[member(i, memory_free=0.005) for i in (1, 2, 3)]])) == {}
@@ -254,10 +254,10 @@ def test_a_visitor_that_does_nothing_does_not_excuse_what_holds_the_clock_down(c
     assert causes(judge(group(slow(0, ratio=1.24, **shown, **users), size=size))) == {FIRST: cause}
 
 
-@pytest.mark.parametrize(("busy", "found"), [(0.83, {}), (0.85, {FIRST: Cause.OTHER_TENANT})])
-def test_in_a_pair_busy_processors_alone_must_say_much(busy, found):
+@pytest.mark.parametrize(("busy", "expected"), [(0.83, {}), (0.85, {FIRST: Cause.OTHER_TENANT})])
+def test_in_a_pair_busy_processors_alone_must_say_much(busy, expected):
     visited = member(0, busy=busy, processes=frozenset({100, 999}))
-    assert causes(judge(group(visited, size=2))) == found
+    assert causes(judge(group(visited, size=2))) == expected
 
 
 def test_a_visitor_does_not_hide_another_card_that_is_slow():
@@ -287,8 +287,8 @@ def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant
     assert judge(group(member(0, processes=frozenset({100, 999})))) == Judgement(judged=True)
     workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first GPU
     assert judge(group(member(0, dram=0.58, busy=0.8, processes=workers))) == Judgement(judged=True)
-    one = [member(index, processes=frozenset({100}), dram=0.5 + 0.08 * (index == 0)) for index in range(4)]
-    assert judge(one) == Judgement(judged=True)
+    group_members = [member(index, processes=frozenset({100}), dram=0.5 + 0.08 * (index == 0)) for index in range(4)]
+    assert judge(group_members) == Judgement(judged=True)
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -347,7 +347,7 @@ def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(m
 
 
 @pytest.mark.parametrize(
-    ("ratio", "hot", "found"),
+    ("ratio", "hot", "expected"),
     [
         (1.19, (0,), {FIRST: Cause.THERMAL}),
         (1.07, (0,), {}),
@@ -355,11 +355,11 @@ def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(m
         (1.25, (0, 1), {FIRST: Cause.THERMAL}),
     ],
 )
-def test_without_work_measured_a_pair_takes_an_event_on_one_gpu_only_or_a_far_lower_clock(ratio, hot, found):
+def test_without_work_measured_a_pair_takes_an_event_on_one_gpu_only_or_a_far_lower_clock(ratio, hot, expected):
     clocks = (1.98 * GIGA / ratio, 1.98 * GIGA)
     events = [event("sw_thermal_slowdown") if index in hot else CALM for index in (0, 1)]
     pair = [blind(index, clock=clock, events=events[index]) for index, clock in enumerate(clocks)]
-    assert causes(judge(pair)) == found
+    assert causes(judge(pair)) == expected
 
 
 def test_without_work_measured_clocks_that_scatter_protect_a_card_that_is_only_a_little_lower():
@@ -372,9 +372,9 @@ def test_without_work_measured_clocks_that_scatter_protect_a_card_that_is_only_a
 
 def test_a_group_of_which_only_half_is_measured_is_judged_by_clocks():
     held = slow(0, events=event("sw_thermal_slowdown"))
-    found = judge([held, member(1), blind(2), blind(3)])
-    assert causes(found) == {FIRST: Cause.THERMAL}
-    assert found.suspects[FIRST].slowdown is None, "a comparison of two would say how much"
+    judgement = judge([held, member(1), blind(2), blind(3)])
+    assert causes(judgement) == {FIRST: Cause.THERMAL}
+    assert judgement.suspects[FIRST].slowdown is None, "a comparison of two would say how much"
     assert judge([held, member(1), member(2), blind(3)]).suspects[FIRST].slowdown == pytest.approx(1.2)
 
 
@@ -391,7 +391,7 @@ def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_cards():
     assert judge(skewed).suspects == {}
     hot = replace(skewed[0], clock=1.7 * GIGA, events=event("sw_thermal_slowdown", "sw_power_cap"))
     assert judge([hot, *skewed[1:]]).suspects == {}
-    unmeasured = [replace(one, busy=None, dram=None, tensor=None) for one in [hot, *skewed[1:]]]
+    unmeasured = [replace(evidence, busy=None, dram=None, tensor=None) for evidence in [hot, *skewed[1:]]]
     assert judge(unmeasured).suspects == {}
 
 
@@ -431,8 +431,8 @@ def test_scatter_among_the_others_protects_a_card_that_is_only_a_little_worse():
 )
 def test_a_signal_that_nobody_has_is_not_needed(lost):
     gpus = group(slow(0, events=event("sw_thermal_slowdown")))
-    found = judge([replace(one, **{lost: None}) for one in gpus])
-    assert causes(found) == {FIRST: Cause.THERMAL}
+    judgement = judge([replace(evidence, **{lost: None}) for evidence in gpus])
+    assert causes(judgement) == {FIRST: Cause.THERMAL}
 
 
 def test_a_card_whose_work_was_not_read_is_left_out_of_the_comparison():
@@ -473,25 +473,25 @@ ANY = st.builds(
 )
 
 
-@given(st.lists(ANY, max_size=8, unique_by=lambda one: one.uuid), st.randoms())
+@given(st.lists(ANY, max_size=8, unique_by=lambda evidence: evidence.uuid), st.randoms())
 def test_whatever_was_read_the_judgement_is_finite_and_does_not_depend_on_the_order(gpus, chance):
-    found = judge(gpus)
-    assert found.suspects.keys() <= {one.uuid for one in gpus}
-    assert found.judged or not found.suspects
-    for suspicion in found.suspects.values():
+    judgement = judge(gpus)
+    assert judgement.suspects.keys() <= {evidence.uuid for evidence in gpus}
+    assert judgement.judged or not judgement.suspects
+    for suspicion in judgement.suspects.values():
         assert suspicion.slowdown is None or (math.isfinite(suspicion.slowdown) and suspicion.slowdown >= LINK_COST)
     mixed = list(gpus)
     chance.shuffle(mixed)
-    assert judge(mixed) == found
+    assert judge(mixed) == judgement
 
 
 @given(st.floats(0.3, 1.15), st.floats(0.3, 1.9), st.integers(3, 8))
 def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdown(busy, dram, size):
     gpus = group(slow(0, events=event("sw_thermal_slowdown")), size=size)
-    scaled = [replace(one, busy=one.busy * busy, dram=one.dram * dram) for one in gpus]
-    found = judge(scaled)
-    assert causes(found) == {FIRST: Cause.THERMAL}
-    assert found.suspects[FIRST].slowdown == pytest.approx(1.2)
+    scaled = [replace(evidence, busy=evidence.busy * busy, dram=evidence.dram * dram) for evidence in gpus]
+    judgement = judge(scaled)
+    assert causes(judgement) == {FIRST: Cause.THERMAL}
+    assert judgement.suspects[FIRST].slowdown == pytest.approx(1.2)
 
 
 @given(st.lists(st.floats(0.98, 1.02), min_size=2, max_size=8), st.data())

@@ -49,9 +49,9 @@ def read(line):
     ],
 )
 def test_an_error_of_a_switch_is_found_in_every_shape(line, sxid, severity, link):
-    said = read(line)
-    assert isinstance(said, SxidMessage)
-    assert (said.pci, said.sxid, said.severity, said.link) == (PLACE, sxid, severity, link)
+    message = read(line)
+    assert isinstance(message, SxidMessage)
+    assert (message.pci, message.sxid, message.severity, message.link) == (PLACE, sxid, severity, link)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_registers_of_an_error_and_everything_else_are_no_error_of_their_own(lin
 
 
 def test_a_process_can_neither_hide_an_error_of_its_card_nor_forge_one_of_a_switch():
-    said = read(f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={LINE}, GPU has fallen off the bus.")
-    assert isinstance(said, XidMessage) and (said.pci, said.xid) == ("0000:65:00", 79)
+    message = read(f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={LINE}, GPU has fallen off the bus.")
+    assert isinstance(message, XidMessage) and (message.pci, message.xid) == ("0000:65:00", 79)
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
@@ -81,10 +81,12 @@ def test_a_process_can_neither_hide_an_error_of_its_card_nor_forge_one_of_a_swit
 @example("nvidia-nvswitch3: SXid (", "0:" * 150)
 def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
     for line in (before + after, HEAD + before + after, LINE + after):
-        said = read(line)
-        if isinstance(said, SxidMessage):
-            assert 0 < said.sxid <= 99_999 and len(said.pci) <= 16 and (said.link is None or said.link < 256)
-            assert len(said.detail) <= MAX_DETAIL and (said.detail.isprintable() or not said.detail)
+        message = read(line)
+        if isinstance(message, SxidMessage):
+            assert (
+                0 < message.sxid <= 99_999 and len(message.pci) <= 16 and (message.link is None or message.link < 256)
+            )
+            assert len(message.detail) <= MAX_DETAIL and (message.detail.isprintable() or not message.detail)
 
 
 # ---------------------------------------------------------------- counting
@@ -95,7 +97,7 @@ def report(sxid=12028, at=100.0, *, pci=PLACE, severity="non_fatal", link=32, ol
 
 
 def rows(book):
-    return {one.labels: one.count for one in book.counts()}
+    return {sxid_count.labels: sxid_count.count for sxid_count in book.counts()}
 
 
 def test_nothing_is_there_before_the_first():
@@ -105,8 +107,8 @@ def test_nothing_is_there_before_the_first():
 
 def test_each_switch_code_and_severity_is_counted_by_itself():
     book = SxidCounters()
-    for one in (report(), report(severity="fatal"), report(20001), report(pci="0000:c2:00"), report(at=200.0)):
-        assert book.add(one)
+    for message in (report(), report(severity="fatal"), report(20001), report(pci="0000:c2:00"), report(at=200.0)):
+        assert book.add(message)
     assert rows(book) == {
         (PLACE, "12028", "non_fatal"): 2,
         (PLACE, "12028", "fatal"): 1,
@@ -130,11 +132,11 @@ def test_an_error_of_several_links_at_once_is_several_events():
 def test_what_happened_before_the_start_is_seen_and_not_counted():
     book = SxidCounters()
     assert not book.add(report(old=True))
-    (one,) = book.counts()
-    assert (one.count, one.last_unix_time) == (0, 1e9 + 100.0)
+    (sxid_count,) = book.counts()
+    assert (sxid_count.count, sxid_count.last_unix_time) == (0, 1e9 + 100.0)
     assert book.add(report(at=50.0))
-    (one,) = book.counts()
-    assert (one.count, one.last_unix_time) == (1, 1e9 + 100.0), "the newest, whatever comes last"
+    (sxid_count,) = book.counts()
+    assert (sxid_count.count, sxid_count.last_unix_time) == (1, 1e9 + 100.0), "the newest, whatever comes last"
 
 
 def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
@@ -142,11 +144,11 @@ def test_codes_and_switches_without_end_share_a_name_and_keep_their_severity():
     for number in range(1, 1000):
         book.add(report(number, severity="fatal" if number % 2 else "non_fatal"))
         book.add(report(number, pci=f"{number:04x}:00:00"))
-    found = rows(book)
-    assert found[PLACE, sxids.OTHER, "fatal"] > 0 < found[PLACE, sxids.OTHER, "non_fatal"]
-    assert len({pci for pci, _, _ in found}) == sxids.MAX_SWITCHES + 1
-    assert len(found) < sxids.MAX_SWITCHES + 2 * (sxids.MAX_CODES + 2) + sxids.MAX_CODES
-    before = len(found)
+    counts = rows(book)
+    assert counts[PLACE, sxids.OTHER, "fatal"] > 0 < counts[PLACE, sxids.OTHER, "non_fatal"]
+    assert len({pci for pci, _, _ in counts}) == sxids.MAX_SWITCHES + 1
+    assert len(counts) < sxids.MAX_SWITCHES + 2 * (sxids.MAX_CODES + 2) + sxids.MAX_CODES
+    before = len(counts)
     for link in range(5000):
         book.add(report(1, link=link))
     assert len(rows(book)) <= before + 1 and len(book._switches[PLACE]["1"]["non_fatal"].burst_started) <= 256

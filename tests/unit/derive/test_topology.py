@@ -65,8 +65,8 @@ def together(*indices, name="r", rank=""):
 
 
 def group(cards, assignments):
-    (found,) = group_paths(cards, assignments, peer_paths(cards))
-    return found
+    (group_path,) = group_paths(cards, assignments, peer_paths(cards))
+    return group_path
 
 
 OK = {"nvlink": "ok"}
@@ -92,9 +92,9 @@ def test_cards_that_are_wired_directly_count_the_links_between_them_only():
         card(1, up=range(4), links={0: to[0], 1: to[0], 2: to[0], 3: to[0]}, peers={2: ("PHB", OK)}),
         card(2, up=range(2), links={0: to[0], 1: to[0]}),
     ]
-    found = words(cards)
-    assert found["0", "1"] == found["1", "0"] == "NV4" and found["0", "2"] == found["2", "0"] == "NV2"
-    assert found["1", "2"] == found["2", "1"] == "PHB"
+    paths = words(cards)
+    assert paths["0", "1"] == paths["1", "0"] == "NV4" and paths["0", "2"] == paths["2", "0"] == "NV2"
+    assert paths["1", "2"] == paths["2", "1"] == "PHB"
 
 
 def test_of_two_wired_cards_the_one_with_fewer_links_counts_unless_it_shows_none():
@@ -181,15 +181,15 @@ def switched(numbers, *, refuse=()):
 
 
 def test_a_group_over_nvlink_is_not_over_pcie_though_it_crosses_sockets():
-    found = group(switched(range(8)), together(*range(8)))
-    assert (found.worst, found.over_pcie, found.cross_sockets) == ("NV18", False, True)
-    found = group(switched(range(4)), together(*range(4)))
-    assert (found.worst, found.over_pcie, found.cross_sockets) == ("NV18", False, False)
+    group_path = group(switched(range(8)), together(*range(8)))
+    assert (group_path.worst, group_path.over_pcie, group_path.cross_sockets) == ("NV18", False, True)
+    group_path = group(switched(range(4)), together(*range(4)))
+    assert (group_path.worst, group_path.over_pcie, group_path.cross_sockets) == ("NV18", False, False)
 
 
 def test_one_pair_without_nvlink_makes_the_group_talk_over_pcie():
-    found = group(switched(range(8), refuse=[5]), together(*range(8)))
-    assert (found.worst, found.over_pcie) == ("SYS", True)
+    group_path = group(switched(range(8), refuse=[5]), together(*range(8)))
+    assert (group_path.worst, group_path.over_pcie) == ("SYS", True)
 
 
 def test_one_card_or_cards_of_different_ranks_are_no_group():
@@ -198,15 +198,15 @@ def test_one_card_or_cards_of_different_ranks_are_no_group():
     assert group_paths(cards, together(0), paths) == ()
     assert group_paths(cards, together(0, rank="0") + together(1, rank="1"), paths) == ()
     assert group_paths(cards, together(7, 8), paths) == (), "cards that are not here"
-    (found,) = group_paths(cards, together(0, 1, rank="0") + together(2, 3, rank="1"), paths)
-    assert found.worst == "NV18"
+    (group_path,) = group_paths(cards, together(0, 1, rank="0") + together(2, 3, rank="1"), paths)
+    assert group_path.worst == "NV18"
 
 
 def test_an_unknown_pair_leaves_the_answer_open_unless_another_pair_settles_it():
     known = {1: ("NODE", REFUSED)}
     cards = [card(0, peers=known), card(1), card(2)]
-    found = group(cards, together(0, 1, 2))
-    assert (found.worst, found.over_pcie, found.cross_sockets) == ("", True, None)
+    group_path = group(cards, together(0, 1, 2))
+    assert (group_path.worst, group_path.over_pcie, group_path.cross_sockets) == ("", True, None)
     joined = [
         card(0, up=[0], links={0: SWITCH}, peers={1: ("NODE", OK)}),
         card(1, up=[0], links={0: SWITCH}),
@@ -251,12 +251,12 @@ def any_cards(draw):
 def test_paths_are_symmetric_and_groups_never_better_than_their_pairs(cards, owned):
     assignments = [GpuAssignment(uuid=f"GPU-{index}", replica=name, rank=rank) for index, name, rank in owned]
     paths = peer_paths(cards)
-    for (one, other), path in paths.items():
-        assert paths[other, one].path == path.path
+    for (uuid, other), path in paths.items():
+        assert paths[other, uuid].path == path.path
         assert path.path in PCI_PATHS or int(path.path.removeprefix("NV")) > 0
-    found = group_paths(cards, assignments, paths)
-    assert found == group_paths(cards[::-1], assignments[::-1], peer_paths(cards[::-1]))
-    for row in found:
+    groups = group_paths(cards, assignments, paths)
+    assert groups == group_paths(cards[::-1], assignments[::-1], peer_paths(cards[::-1]))
+    for row in groups:
         used = [path for path in paths.values() if path.path == row.worst]
         assert not row.worst or used
         if row.over_pcie is False:
@@ -274,14 +274,14 @@ def test_rows_name_peer_path_and_access_and_replicas_their_worst_path():
     cards = tuple(switched(range(2), refuse=[0]))
     paths = peer_paths(cards)
     assignments = together(0, 1, name="a")
-    seen = Snapshot(
+    topology_snapshot = Snapshot(
         at=1.0,
         unix_time=1.0,
         cards=cards,
         replicas=(replica("a"),),
         topology=Topology(paths=tuple(paths.values()), groups=group_paths(cards, assignments, paths)),
     )
-    rows = {metric.name: list(metric.read(seen)) for metric in TOPOLOGY}
+    rows = {metric.name: list(metric.read(topology_snapshot)) for metric in TOPOLOGY}
     assert rows["gpu_peer_path_info"][0] == (("0", "GPU-0", "GPU-1", "NODE", "read"), 1.0)
     assert rows["llm_card_path_info"] == [(("a", "vllm", "m", "NODE"), 1.0)]
     assert rows["llm_cards_over_pcie"] == [(("a", "vllm", "m"), 1.0)]
@@ -294,9 +294,11 @@ def test_the_way_back_has_a_row_only_where_it_differs():
         card(1, peers={0: ("PHB", {"read": "chipset_not_supported", "nvlink": "not_supported"})}),
         card(2, peers={0: ("PHB", {"read": "ok"})}),
     )
-    seen = Snapshot(at=1.0, unix_time=1.0, cards=cards, topology=Topology(paths=tuple(peer_paths(cards).values())))
+    topology_snapshot = Snapshot(
+        at=1.0, unix_time=1.0, cards=cards, topology=Topology(paths=tuple(peer_paths(cards).values()))
+    )
     (paths,) = [metric for metric in TOPOLOGY if metric.name == "gpu_peer_path_info"]
-    assert [labels[1:] for labels, _ in paths.read(seen)] == [
+    assert [labels[1:] for labels, _ in paths.read(topology_snapshot)] == [
         ("GPU-0", "GPU-1", "PHB", "read"),
         ("GPU-0", "GPU-2", "PHB", "read"),
         ("GPU-1", "GPU-0", "PHB", "chipset_not_supported"),

@@ -99,10 +99,10 @@ def test_a_card_of_several_ranks_is_in_a_rank_of_its_own():
 
 def test_models_are_kept_apart_and_a_model_that_is_not_known_is_compared_with_nobody():
     replicas = [replica("a", model="big"), replica("b", model="small"), replica("c", model="")]
-    found = rows(used(0.9, 0.9, 0.1, 0.1, 0.5, 0.7), replicas, own("a", 0, 1) + own("b", 2, 3) + own("c", 4, 5))
-    assert {model for model, _ in found} == {"big", "small"}
+    result = rows(used(0.9, 0.9, 0.1, 0.1, 0.5, 0.7), replicas, own("a", 0, 1) + own("b", 2, 3) + own("c", 4, 5))
+    assert {model for model, _ in result} == {"big", "small"}
     assert rows([], [busy("a", 1.0, model=""), busy("b", 9.0, model="")], []) == {}
-    assert all(row.coefficient_of_variation == 0.0 and not row.shares for row in found.values())
+    assert all(row.coefficient_of_variation == 0.0 and not row.shares for row in result.values())
 
 
 def test_a_lost_card_and_a_number_that_is_none_are_left_to_the_others():
@@ -114,16 +114,16 @@ def test_a_lost_card_and_a_number_that_is_none_are_left_to_the_others():
 
 
 def test_request_load_has_no_layer_of_cards():
-    found = rows([], [busy("a", 8.0, 4.0), busy("b", 0.0, 0.0)], [])["m", "requests_running"]
-    assert found.shares == pytest.approx({REPLICA: 36 / 44, RANK: 8 / 44})
+    result = rows([], [busy("a", 8.0, 4.0), busy("b", 0.0, 0.0)], [])["m", "requests_running"]
+    assert result.shares == pytest.approx({REPLICA: 36 / 44, RANK: 8 / 44})
     assert rows([], [busy("a", 8.0), busy("b", 2.0)], [])["m", "requests_running"].shares == {REPLICA: 1.0}
 
 
 def test_a_replica_that_does_not_answer_has_no_request_load_but_keeps_its_cards():
     silent = replace(busy("b", 5.0), reading=None)
-    found = rows(used(0.9, 0.1), [busy("a", 8.0), silent], own("a", 0) + own("b", 1))
-    assert ("m", "requests_running") not in found
-    assert found["m", "utilization"].shares == {REPLICA: 1.0}
+    result = rows(used(0.9, 0.1), [busy("a", 8.0), silent], own("a", 0) + own("b", 1))
+    assert ("m", "requests_running") not in result
+    assert result["m", "utilization"].shares == {REPLICA: 1.0}
 
 
 def test_token_rates_of_different_windows_are_not_mixed():
@@ -142,10 +142,10 @@ nested = st.lists(st.lists(st.lists(numbers, max_size=4), max_size=3), max_size=
 
 @given(nested)
 def test_shares_add_to_one_and_none_is_negative(values):
-    found = variance_breakdown(values)
-    if found is not None and found[1]:
-        assert sum(found[1].values()) == pytest.approx(1.0)
-        assert min(found[1].values()) >= 0.0
+    breakdown = variance_breakdown(values)
+    if breakdown is not None and breakdown[1]:
+        assert sum(breakdown[1].values()) == pytest.approx(1.0)
+        assert min(breakdown[1].values()) >= 0.0
 
 
 def exactly(values):
@@ -171,14 +171,14 @@ def exactly(values):
 
 @given(nested)
 def test_terms_and_coefficient_are_those_of_exact_arithmetic(values):
-    found = variance_breakdown(values)
-    assert (found is None) == (sum(len(rank) for ranks in values for rank in ranks) < 2)
-    if found is not None and found[0]:
+    breakdown = variance_breakdown(values)
+    assert (breakdown is None) == (sum(len(rank) for ranks in values for rank in ranks) < 2)
+    if breakdown is not None and breakdown[0]:
         square, shares = exactly(values)
-        assert found[0] == pytest.approx(float(square) ** 0.5, rel=1e-6, abs=1e-9)
-        if found[0] > 1e-6:  # nearer to nothing, rounding decides
+        assert breakdown[0] == pytest.approx(float(square) ** 0.5, rel=1e-6, abs=1e-9)
+        if breakdown[0] > 1e-6:  # nearer to nothing, rounding decides
             for layer, share in shares.items():
-                assert found[1].get(layer, 0.0) == pytest.approx(float(share), rel=1e-6, abs=1e-9)
+                assert breakdown[1].get(layer, 0.0) == pytest.approx(float(share), rel=1e-6, abs=1e-9)
 
 
 @given(st.data())
@@ -207,27 +207,27 @@ def test_the_unit_of_a_signal_does_not_matter(values, factor):
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_replica_has_no_share_between_replicas(team):
-    found = variance_breakdown([team])
-    assert found is None or REPLICA not in found[1]
+    breakdown = variance_breakdown([team])
+    assert breakdown is None or REPLICA not in breakdown[1]
 
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_rank_has_no_share_between_ranks(teams):
-    found = variance_breakdown([[rank] for rank in teams])
-    assert found is None or RANK not in found[1]
+    breakdown = variance_breakdown([[rank] for rank in teams])
+    assert breakdown is None or RANK not in breakdown[1]
 
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
 def test_a_single_card_has_no_share_between_cards(teams):
-    found = variance_breakdown([[[value] for value in ranks] for ranks in teams])
-    assert found is None or CARD not in found[1]
+    breakdown = variance_breakdown([[[value] for value in ranks] for ranks in teams])
+    assert breakdown is None or CARD not in breakdown[1]
 
 
 @given(st.floats(0, 1e300), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_equal_cards_have_no_shares(value, replicas, ranks, cards):
-    found = variance_breakdown([[[value] * cards] * ranks] * replicas)
+    breakdown = variance_breakdown([[[value] * cards] * ranks] * replicas)
     if replicas * ranks * cards > 1:
-        assert found == ((0.0 if value else None), {})
+        assert breakdown == ((0.0 if value else None), {})
 
 
 def test_a_difference_that_is_only_rounding_is_none():

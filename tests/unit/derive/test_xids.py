@@ -25,9 +25,9 @@ def state(index=0, uuid="GPU-a", pci="00000000:65:00.0"):
 
 @pytest.fixture
 def book():
-    one = XidCounters({74, 79})
-    one.update_gpus([state(), state(1, "GPU-b", "00000000:66:00.0")])
-    return one
+    counters = XidCounters({74, 79})
+    counters.update_gpus([state(), state(1, "GPU-b", "00000000:66:00.0")])
+    return counters
 
 
 def nvml(xid=79, at=100.0, uuid="GPU-a", **more):
@@ -39,19 +39,19 @@ def log(xid=79, at=100.0, pci=PCI, source=KERNEL_LOG, **more):
 
 
 def count(book, xid=79, uuid="GPU-a"):
-    found = [one for one in book.counts("s") if one.labels[1:3] == (uuid, str(xid))]
-    assert len(found) == 1, found
-    return found[0].count
+    matching = [xid_count for xid_count in book.counts("s") if xid_count.labels[1:3] == (uuid, str(xid))]
+    assert len(matching) == 1, matching
+    return matching[0].count
 
 
 def rows(book):
-    return {one.labels[:3]: one.count for one in book.counts("s")}
+    return {xid_count.labels[:3]: xid_count.count for xid_count in book.counts("s")}
 
 
 def test_fatal_codes_are_there_from_the_start_and_others_when_they_come(book):
     always = {(gpu, uuid, xid): 0 for gpu, uuid in (("0", "GPU-a"), ("1", "GPU-b")) for xid in ("74", "79")}
     assert rows(book) == always
-    assert all(one.last_unix_time is None for one in book.counts("s"))
+    assert all(xid_count.last_unix_time is None for xid_count in book.counts("s"))
     book.add(nvml(13))
     assert rows(book) == {**always, ("0", "GPU-a", "13"): 1}
 
@@ -89,7 +89,7 @@ def test_a_line_after_a_pause_is_another_event(book):
 
 def test_a_fault_that_never_ends_goes_on_counting(book):
     new = [book.add(log(at=100.0 + n * 0.5)) for n in range(120)]
-    assert [place for place, one in enumerate(new) if one] == [0, 20, 40, 60, 80, 100]
+    assert [place for place, is_new in enumerate(new) if is_new] == [0, 20, 40, 60, 80, 100]
 
 
 @pytest.mark.parametrize("line_first", [False, True])
@@ -134,16 +134,16 @@ def test_the_sentence_that_a_card_is_gone_counts_only_where_no_number_tells_it(b
 def test_an_old_report_moves_the_last_time_and_counts_nothing(book):
     book.add(log(old=True))
     assert count(book) == 0
-    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
-    assert one.last_unix_time == 1e9 + 100.0
+    (xid_count,) = [xid_count for xid_count in book.counts("s") if xid_count.last_unix_time is not None]
+    assert xid_count.last_unix_time == 1e9 + 100.0
     assert book.add(nvml(at=101.0)) == 1, "an event now is not the old one again"
 
 
 def test_the_newest_time_stays_whatever_order_reports_come_in(book):
     book.add(nvml(at=200.0))
     book.add(log(at=150.0, old=True))
-    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
-    assert one.last_unix_time == 1e9 + 200.0
+    (xid_count,) = [xid_count for xid_count in book.counts("s") if xid_count.last_unix_time is not None]
+    assert xid_count.last_unix_time == 1e9 + 200.0
 
 
 def test_an_index_that_changes_takes_the_counter_along(book):
@@ -199,11 +199,11 @@ def test_codes_beyond_the_bound_are_counted_together_and_fatal_ones_keep_their_n
     for code in range(200, 300):
         book.add(nvml(code))
     book.add(nvml(79))
-    found = rows(book)
-    of_card = {xid: number for (_, uuid, xid), number in found.items() if uuid == "GPU-a"}
+    counts = rows(book)
+    of_card = {xid: number for (_, uuid, xid), number in counts.items() if uuid == "GPU-a"}
     assert len(of_card) == xids.MAX_CODES + 1
     assert (of_card["79"], of_card["other"], sum(of_card.values())) == (1, 100 - (xids.MAX_CODES - 2), 101)
-    assert [one.xid for one in book.counts("s") if one.labels[2] == "other"] == [None]
+    assert [xid_count.xid for xid_count in book.counts("s") if xid_count.labels[2] == "other"] == [None]
 
 
 def test_places_that_nobody_knows_are_bounded_and_counted(book):
@@ -230,18 +230,18 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
     """Reports in any order within the window: of n by one source and m by the other, max(n, m) count."""
     book = XidCounters({79})
     book.update_gpus([state()])
-    told, first, newest = Counter(), -100.0, -100.0
+    reported, first, newest = Counter(), -100.0, -100.0
     for source, tenths, times in sorted(events, key=lambda event: event[1]):
         at = 100.0 + tenths / 10
         if source == NVML:
             book.add(nvml(at=at, times=times))
-            told[NVML] += times
+            reported[NVML] += times
         else:
             book.add(log(at=at))
             if at - newest >= xids.BURST or at - first >= xids.MAX_BURST:
-                first, told[KERNEL_LOG] = at, told[KERNEL_LOG] + 1
+                first, reported[KERNEL_LOG] = at, reported[KERNEL_LOG] + 1
             newest = at
-    assert count(book) == max(told.values())
+    assert count(book) == max(reported.values())
 
 
 @given(EVENTS, st.integers(1, 50))

@@ -26,9 +26,9 @@ def part(number, gpu, compute=0, *, uuid=None, parent="GPU-a"):
 
 @pytest.fixture
 def book():
-    one = XidCounters({79})
-    one.update_gpus([WHOLE_CARD, part(0, 7), part(1, 9), part(2, 9, 1)])
-    return one
+    counters = XidCounters({79})
+    counters.update_gpus([WHOLE_CARD, part(0, 7), part(1, 9), part(2, 9, 1)])
+    return counters
 
 
 def nvml(xid=94, at=100.0, befell=WHOLE_GPU, uuid="GPU-a", **more):
@@ -40,7 +40,11 @@ def log(xid=94, at=100.0, befell=WHOLE_GPU, source=KERNEL_LOG, **more):
 
 
 def rows(book):
-    return {one.labels[:3]: one.count for one in book.counts("s") if one.labels[2] != "79" or one.count}
+    return {
+        xid_count.labels[:3]: xid_count.count
+        for xid_count in book.counts("s")
+        if xid_count.labels[2] != "79" or xid_count.count
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,8 +96,8 @@ def test_errors_of_two_instances_are_two_events(book):
 
 def test_a_reported_old_error_of_an_instance_moves_its_time_only(book):
     assert book.add(log(befell=(7, 0), old=True)) == 0
-    (one,) = [one for one in book.counts("s") if one.last_unix_time is not None]
-    assert (one.labels[1], one.count) == ("MIG-0", 0)
+    (xid_count,) = [xid_count for xid_count in book.counts("s") if xid_count.last_unix_time is not None]
+    assert (xid_count.labels[1], xid_count.count) == ("MIG-0", 0)
 
 
 def test_an_instance_that_moved_in_the_list_takes_its_counter_along_and_one_taken_away_loses_it(book):

@@ -20,9 +20,9 @@ def findings(**parts):
 
 def test_a_queue_of_which_nothing_is_admitted_is_no_progress():
     stuck = replica("a", reading=reading(requests_running=0, requests_waiting=4), frozen=True)
-    found = findings(replicas=(stuck,))["EngineFrozen"]
-    assert found.summary.en == "a makes no progress: 4 requests wait and none is admitted"
-    assert found.steps[0].en == "Take a out of the load balancer."
+    finding = findings(replicas=(stuck,))["EngineFrozen"]
+    assert finding.summary.en == "a makes no progress: 4 requests wait and none is admitted"
+    assert finding.steps[0].en == "Take a out of the load balancer."
 
 
 def test_a_full_queue_that_moves_has_no_finding():

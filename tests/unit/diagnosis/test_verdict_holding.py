@@ -13,14 +13,14 @@ from tests.support.records import replace
 START = 1000.0
 
 
-def states(*seen):
+def states(*timeline):
     """Return the state after each (seconds, replica) of one life."""
     diagnosis = Diagnosis()
-    found = []
-    for seconds, one in seen:
-        judged = diagnosis.judge(replace(snapshot(replicas=(one,)), at=START + seconds))
-        found.append(judged.verdicts.replicas["a"].state)
-    return found
+    states_held = []
+    for seconds, state in timeline:
+        judged = diagnosis.judge(replace(snapshot(replicas=(state,)), at=START + seconds))
+        states_held.append(judged.verdicts.replicas["a"].state)
+    return states_held
 
 
 def down_for(reason):

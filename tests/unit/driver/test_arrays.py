@@ -19,20 +19,20 @@ NUMBERS = (12.5, 7, 2**40 + 1, 2**63 + 5, -9, -3, 65_535)
 def fields(*described):
     """Return the binding's array of field values from (return code, value type, number)."""
     array = (pynvml.c_nvmlFieldValue_t * len(described))()
-    for one, (code, kind, number) in zip(array, described, strict=True):
-        one.fieldId, one.scopeId, one.timestamp, one.latencyUsec = 2**32 - 1, 2**32 - 1, -1, -1
-        one.value.ullVal = 2**64 - 1  # what a narrow number must not pick up
-        one.nvmlReturn, one.valueType = code, kind
-        setattr(one.value, MEMBERS[kind] if kind < len(MEMBERS) else "ullVal", number)
+    for field, (code, kind, number) in zip(array, described, strict=True):
+        field.fieldId, field.scopeId, field.timestamp, field.latencyUsec = 2**32 - 1, 2**32 - 1, -1, -1
+        field.value.ullVal = 2**64 - 1  # what a narrow number must not pick up
+        field.nvmlReturn, field.valueType = code, kind
+        setattr(field.value, MEMBERS[kind] if kind < len(MEMBERS) else "ullVal", number)
     return array
 
 
 def samples(kind, *described, room=0):
     """Return what the binding gives for (time, number): a list of views into one array."""
     array = (pynvml.c_nvmlSample_t * (len(described) + room))()
-    for one, (stamp, number) in zip(array, described, strict=False):
-        one.timeStamp = stamp
-        setattr(one.sampleValue, MEMBERS[kind], number)
+    for nvml_sample, (stamp, number) in zip(array, described, strict=False):
+        nvml_sample.timeStamp = stamp
+        setattr(nvml_sample.sampleValue, MEMBERS[kind], number)
     return array[0 : len(described) + room]
 
 
@@ -43,9 +43,9 @@ def test_a_field_of_each_type_reads_as_its_member_of_the_union(kind):
 
 
 def test_each_field_has_its_own_return_code_and_a_type_that_does_not_exist_is_no_number():
-    found = field_answers(fields((3, 3, 0), (0, 7, 1), (0, 2**32 - 1, 1), (0, 0, math.nan), (0, 0, -math.inf)))
-    assert [code for code, _, _ in found] == [3, 0, 0, 0, 0]
-    assert [number for _, _, number in found[1:]] == [Missing.INVALID] * 4
+    answers = field_answers(fields((3, 3, 0), (0, 7, 1), (0, 2**32 - 1, 1), (0, 0, math.nan), (0, 0, -math.inf)))
+    assert [code for code, _, _ in answers] == [3, 0, 0, 0, 0]
+    assert [number for _, _, number in answers[1:]] == [Missing.INVALID] * 4
 
 
 def test_fields_of_a_stand_in_are_read_item_by_item():

@@ -12,7 +12,7 @@ from exporter.driver.nvml.library import open_card
 from exporter.driver.nvml.shared import SharedState
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
-from tests.support.nvml_reading import calls, error, read, reader
+from tests.support.nvml_reading import calls, error, make_reader, read
 
 VGPU, WORKSTATION = 1, 2  # codes of licensable features
 
@@ -103,19 +103,19 @@ def test_a_policy_that_cannot_be_is_left_out(raw):
 
 
 def test_policies_that_a_card_does_not_count_are_no_missing_signal():
-    one = reader(FakeDriver({"fields": {str(field): {"code": 3} for field, _ in POLICIES.values()}}))
-    reading = one.read(slow=True)
+    reader = make_reader(FakeDriver({"fields": {str(field): {"code": 3} for field, _ in POLICIES.values()}}))
+    reading = reader.read(slow=True)
     assert reading.policy_seconds == {}
     assert Signal.CLOCK_EVENT_TIME not in reading.missing
 
 
 def test_all_of_it_is_asked_with_the_slow_tier_only():
     driver = FakeDriver({})
-    one = reader(driver)
-    one.read(slow=True)
+    reader = make_reader(driver)
+    reader.read(slow=True)
     asked = (driver.counts["nvmlDeviceGetBAR1MemoryInfo"], driver.asked_fields[75])
     assert asked == (1, 1), "one call for the three parts of BAR1"
-    again = one.read(slow=False)
+    again = reader.read(slow=False)
     assert (driver.counts["nvmlDeviceGetBAR1MemoryInfo"], driver.asked_fields[75]) == asked
     assert again.policy_seconds == dict.fromkeys(POLICIES, 0.0)
     assert again.signals[Signal.BAR1_TOTAL] == 2.0**37

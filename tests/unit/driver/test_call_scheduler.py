@@ -30,9 +30,9 @@ class Card:
     def cycle(self, budget=BUDGET, tiers=(LINKS, SLOW_TIER)):
         begun, self.asked = self.now, []
         self.scheduler.begin_cycle(begun, budget, tiers)
-        for word, (tier, count) in TIERS.items():
+        for name, (tier, count) in TIERS.items():
             for number in range(count):
-                key = (word, number)
+                key = (name, number)
                 self.shown[key] = self.scheduler.run(key, tier, lambda k=key: self.put(k))
         self.durations.append(self.now - begun)
         self.now = max(self.now, begun + 1.0)
@@ -70,12 +70,12 @@ def test_within_a_budget_that_is_too_small_for_the_essential_nothing_starves_and
     card = Card()
     card.cycle()
     card.cost = 0.3
-    seen, gaps = set(), 0
+    asked, gaps = set(), 0
     for number in range(600):
-        seen |= set(card.cycle(tiers=(LINKS, SLOW_TIER) if number % 100 == 0 else ()))
+        asked |= set(card.cycle(tiers=(LINKS, SLOW_TIER) if number % 100 == 0 else ()))
         assert 1 <= len(card.asked) <= 6 and card.durations[-1] <= BUDGET + card.cost
         gaps += len(card.missing())
-    assert len(seen) == 54 and gaps > 0
+    assert len(asked) == 54 and gaps > 0
 
 
 def test_the_cycle_in_which_a_card_becomes_slow_ends_soon_after_its_budget_too():
@@ -138,31 +138,31 @@ def test_a_question_that_raises_is_due_again():
 def slow_reader(seconds):
     driver = FakeDriver({"calls": {"*": {"sleep": 0.0}}})
     calls, facts = library.open_card(driver, 0)
-    one = GpuReader(driver, calls, facts, "590.48.01")
-    whole = one.read(slow=True)
+    reader = GpuReader(driver, calls, facts, "590.48.01")
+    whole = reader.read(slow=True)
     driver.plan["calls"]["*"]["sleep"] = seconds
-    return driver, one, whole
+    return driver, reader, whole
 
 
 def test_a_reader_of_a_slow_card_keeps_to_its_budget_and_catches_up():
-    driver, one, whole = slow_reader(0.02)
+    driver, reader, whole = slow_reader(0.02)
     for number in range(12):
-        reading = one.read(slow=number == 0, budget=0.3)
+        reading = reader.read(slow=number == 0, budget=0.3)
         assert set(ESSENTIALS) <= reading.signals.keys()
         assert reading.signals.keys() == whole.signals.keys(), "nothing grows too old in so short a time"
         assert reading.missing.keys() == whole.missing.keys()
     driver.plan["calls"]["*"]["sleep"] = 0.0
     for _ in range(6):
-        one.read(slow=True, budget=0.3)
+        reader.read(slow=True, budget=0.3)
     before = driver.counts.total()
-    assert one.read(slow=True, budget=0.3).signals.keys() == whole.signals.keys()
+    assert reader.read(slow=True, budget=0.3).signals.keys() == whole.signals.keys()
     assert driver.counts.total() - before > 30
 
 
 def test_what_a_slow_card_was_not_asked_in_time_is_absent_as_slow():
-    driver, one, whole = slow_reader(0.02)
-    one.read(slow=False, budget=0.0, clock=lambda: 1e9)
-    reading = one.read(slow=True, budget=0.0, clock=lambda: 1e9 + 1000.0)
+    driver, reader, whole = slow_reader(0.02)
+    reader.read(slow=False, budget=0.0, clock=lambda: 1e9)
+    reading = reader.read(slow=True, budget=0.0, clock=lambda: 1e9 + 1000.0)
     lost = {signal for signal, why in reading.missing.items() if why is Missing.SLOW}
     assert {Signal.POWER, Signal.CLOCK_SM, Signal.POWER_LIMIT, Signal.CLOCK_EVENT_TIME} <= lost
     assert not lost & reading.signals.keys() and Signal.POWER in whole.signals
@@ -172,7 +172,7 @@ def test_a_card_that_is_slow_from_the_start_is_asked_everything_in_little_more_t
     card = Card()
     card.cost = 0.1
     cycles = [set(card.cycle(tiers=(LINKS, SLOW_TIER) if number == 0 else ())) for number in range(22)]
-    assert set.union(*cycles[:6]) >= {(word, number) for word in ("vital", "quick") for number in range(8)}
+    assert set.union(*cycles[:6]) >= {(name, number) for name in ("vital", "quick") for number in range(8)}
     assert len(set.union(*cycles)) == 54
 
 
@@ -182,8 +182,8 @@ def test_the_cycle_after_a_card_became_slow_asks_the_essential_whatever_comes_be
     for cost in (0.0, 0.0, 0.1, 0.1):
         card.cost, card.asked = cost, []
         card.scheduler.begin_cycle(card.now, BUDGET, (LINKS, SLOW_TIER))
-        for word, (tier, count) in order.items():
+        for name, (tier, count) in order.items():
             for number in range(count):
-                card.scheduler.run((word, number), tier, lambda k=(word, number): card.put(k))
+                card.scheduler.run((name, number), tier, lambda k=(name, number): card.put(k))
         card.now += 2.0
     assert vital() <= set(card.asked)

@@ -29,9 +29,9 @@ FOUND = protocol.CounterUnits(driver_version=VERSION, units={CAP: NANOSECONDS})
 def inside():
     """Return a worker's parts in this process, with the driver and what was sent; all threads end afterwards."""
     driver, sent = FakeDriver(dict(QUIET)), []
-    one = Worker(protocol.WorkerOptions(module="tests.support.fake_nvml"), SimpleNamespace(send=sent.append))
-    yield SimpleNamespace(worker=one, driver=driver, sent=sent)
-    one._release()
+    worker = Worker(protocol.WorkerOptions(module="tests.support.fake_nvml"), SimpleNamespace(send=sent.append))
+    yield SimpleNamespace(worker=worker, driver=driver, sent=sent)
+    worker._release()
 
 
 def first_readings(inside, again):
@@ -40,8 +40,8 @@ def first_readings(inside, again):
     again(inside.driver)
 
     def readings():
-        reads = [one for one in inside.sent[before:] if isinstance(one, protocol.CardRead)]
-        return {one.uuid: one.reading for one in reversed(reads)}
+        reads = [message for message in inside.sent[before:] if isinstance(message, protocol.CardRead)]
+        return {message.uuid: message.reading for message in reversed(reads)}
 
     until(lambda: len(readings()) == 2)
     return list(readings().values())
@@ -101,24 +101,24 @@ def test_what_some_card_speaks_against_is_not_handed_on():
 
 @pytest.mark.slow
 def test_throttle_time_goes_on_at_once_in_a_new_worker(tmp_path):
-    one = Node(tmp_path / "plan.json", {"fields": {"74": {"unit": NANOSECONDS}}})
-    one.source.start()
+    node = Node(tmp_path / "plan.json", {"fields": {"74": {"unit": NANOSECONDS}}})
+    node.source.start()
     try:
-        assert one.until(lambda: one.up() and CAP in one.card().reading.clock_event_seconds)
-        assert one.until(lambda: one.source._supervisor.counter_units == FOUND)
-        one.plan(QUIET)
-        pid, at = one.pid, one.card().reading.at
-        seen = []
+        assert node.until(lambda: node.up() and CAP in node.card().reading.clock_event_seconds)
+        assert node.until(lambda: node.source._supervisor.counter_units == FOUND)
+        node.plan(QUIET)
+        pid, at = node.pid, node.card().reading.at
+        readings_seen = []
         os.kill(pid, signal.SIGKILL)
 
         def another():
-            reading = one.card().reading
-            if one.pid not in {pid, None} and reading is not None and reading.at > at + 0.1:
-                seen.append(reading.clock_event_seconds.get(CAP))
-            return len(seen) > 20
+            reading = node.card().reading
+            if node.pid not in {pid, None} and reading is not None and reading.at > at + 0.1:
+                readings_seen.append(reading.clock_event_seconds.get(CAP))
+            return len(readings_seen) > 20
 
-        assert one.until(another)
-        assert None not in seen
+        assert node.until(another)
+        assert None not in readings_seen
     finally:
-        one.source.stop()
-        assert one.until(lambda: not any(alive(pid) for pid in one.pids))
+        node.source.stop()
+        assert node.until(lambda: not any(alive(pid) for pid in node.pids))

@@ -14,13 +14,13 @@ START = 4_000_000_000
 
 def told(rates, *, max_rate=None, measured=False, gap=1.0, error=1.0):
     """Return what is shown, and what is true, at each look but the first; ``rates``: bytes per second between looks."""
-    true, at, now, found = START, 100.0, unwrap(None, 100.0, START % RANGE, max_rate=max_rate), []
+    true, at, now, results = START, 100.0, unwrap(None, 100.0, START % RANGE, max_rate=max_rate), []
     for rate in rates:
         true, at = true + int(rate * gap), at + gap
         shown = int(rate * gap) / gap * error if measured else None
         now = unwrap(now, at, true % RANGE, max_rate=max_rate, reference_rate=shown)
-        found.append((now.total if now.why is None else now.why, true))
-    return found
+        results.append((now.total if now.why is None else now.why, true))
+    return results
 
 
 @given(st.lists(st.floats(0.0, 63e9), min_size=1, max_size=40), st.floats(0.97, 1.03))
@@ -44,10 +44,10 @@ def test_it_goes_on_where_the_laps_can_be_counted_again():
     assert now.why is Missing.STARTING
     lost = unwrap(now, 101.0, 7.0, max_rate=63e9)
     assert lost.why is Missing.UNVERIFIED
-    found = unwrap(lost, 102.0, 9.0, max_rate=63e9, reference_rate=10.0)
+    results = unwrap(lost, 102.0, 9.0, max_rate=63e9, reference_rate=10.0)
     assert (
-        found.why is None
-        and unwrap(found, 103.0, 19.0, max_rate=63e9, reference_rate=10.0).total == found.total + 10.0
+        results.why is None
+        and unwrap(results, 103.0, 19.0, max_rate=63e9, reference_rate=10.0).total == results.total + 10.0
     )
 
 

@@ -10,7 +10,7 @@ from exporter.driver.nvml.gpm import SIGNALS as WORK
 from exporter.model import Missing, Signal
 from exporter.model.clock_events import CLOCK_EVENT_BITS
 from tests.support.fake_nvml import FakeDriver, NVMLError, sample
-from tests.support.nvml_reading import calls, error, missing, read, reader, refuse
+from tests.support.nvml_reading import calls, error, make_reader, missing, read, refuse
 
 
 def test_a_healthy_card_gives_every_signal_in_base_units():
@@ -107,11 +107,11 @@ def test_utilisation_is_the_mean_of_the_samples_since_the_previous_cycle():
         (1, [sample(10_000_002, 100), sample(11_000_000, 10), sample(11_200_000, 30)]),
     ]
     driver._nvmlDeviceGetSamples = lambda _, kind, last: answers[min(driver.cycle, 1)] if kind == 1 else refuse(6)
-    one = reader(driver)
+    reader = make_reader(driver)
     driver.cycle = 0
-    assert one.read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(1.0)
+    assert reader.read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(1.0)
     driver.cycle = 1
-    second = one.read(slow=False)
+    second = reader.read(slow=False)
     # The sample of the first cycle is not counted twice.
     assert second.signals[Signal.UTILIZATION] == pytest.approx(0.2)
     # No new samples of the other kinds: the rate call stands in, and is not a refusal to remember.
@@ -122,7 +122,7 @@ def test_the_first_cycle_takes_a_second_of_history_not_all_the_buffer_holds():
     driver = FakeDriver({})
     old = [sample(1_000_000 + place, 100) for place in range(100)]
     driver._nvmlDeviceGetSamples = lambda *_: (1, [*old, sample(90_000_000, 40), sample(90_500_000, 60)])
-    assert reader(driver).read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(0.5)
+    assert make_reader(driver).read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_first_cycle_takes_a_second_of_history_not_all_the_buffer_holds():
 def test_garbage_samples_fall_back_to_the_rate_call(answer):
     driver = FakeDriver({})
     driver._nvmlDeviceGetSamples = lambda *_: answer
-    assert reader(driver).read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(0.5)
+    assert make_reader(driver).read(slow=False).signals[Signal.UTILIZATION] == pytest.approx(0.5)
 
 
 # ---- MIG
@@ -153,7 +153,7 @@ def test_a_divided_card_says_mig_instead_of_utilisation():
             "fields": {str(n): {"code": 3} for n in (142, 143, 144, 145)},
         }
     )
-    reading = reader(driver).read(slow=False)
+    reading = make_reader(driver).read(slow=False)
     assert {signal for signal, why in reading.missing.items() if why is Missing.MIG} == {
         Signal.UTILIZATION, Signal.MEMORY_ACTIVITY, Signal.ENCODER_UTILIZATION, Signal.DECODER_UTILIZATION,
         Signal.REMAPPED_ROWS_CORRECTABLE, Signal.REMAPPED_ROWS_UNCORRECTABLE, Signal.ROW_REMAP_PENDING, Signal.ROW_REMAP_FAILED,
@@ -169,7 +169,7 @@ def test_a_divided_card_says_mig_instead_of_utilisation():
 def test_a_card_that_is_gone_stops_being_asked_at_once(code, reason):
     driver = FakeDriver({"at": {"GPU-a": {"nvmlDeviceGetTemperatureV": error(code)}}})
     with pytest.raises(DeviceUnavailable) as caught:
-        reader(driver).read(slow=False)
+        make_reader(driver).read(slow=False)
     assert caught.value.reason == reason
     assert driver.counts["nvmlDeviceGetClockInfo"] == 0
 
@@ -186,11 +186,11 @@ def test_a_single_field_can_say_that_the_card_is_gone(code, reason):
 )
 def test_a_card_that_answers_nothing_is_gone(code, reason):
     driver = FakeDriver({})
-    one = reader(driver)
-    one.read(slow=False)
+    reader = make_reader(driver)
+    reader.read(slow=False)
     driver.plan = {"calls": {"*": error(code)}}
     with pytest.raises(DeviceUnavailable) as caught:
-        one.read(slow=False)
+        reader.read(slow=False)
     assert caught.value.reason == reason
 
 
@@ -223,10 +223,10 @@ def test_counting_again_tells_a_passing_failure_from_the_end():
 def test_a_call_that_runs_can_be_seen_from_outside():
     driver = FakeDriver({})
     handle = DeviceCalls(driver, "GPU-a")
-    seen = []
-    driver._nvmlDeviceGetUUID = lambda _: seen.append(handle.call_started) or "GPU-a"
+    running_calls = []
+    driver._nvmlDeviceGetUUID = lambda _: running_calls.append(handle.call_started) or "GPU-a"
     handle.call("nvmlDeviceGetUUID")
-    assert seen[0] is not None
+    assert running_calls[0] is not None
     assert handle.call_started is None
 
 
@@ -239,17 +239,19 @@ def test_every_failure_has_a_closed_word():
 
 def test_slow_signals_are_kept_between_slow_reads_and_replaced_by_them():
     driver = FakeDriver({})
-    one = reader(driver)
-    one.read(slow=False)
+    reader = make_reader(driver)
+    reader.read(slow=False)
     driver.plan = calls(EnforcedPowerLimit={"return": 300_000})
-    assert one.read(slow=False).signals[Signal.POWER_LIMIT] == pytest.approx(700)
-    assert one.read(slow=True).signals[Signal.POWER_LIMIT] == pytest.approx(300)
+    assert reader.read(slow=False).signals[Signal.POWER_LIMIT] == pytest.approx(700)
+    assert reader.read(slow=True).signals[Signal.POWER_LIMIT] == pytest.approx(300)
 
 
 def test_the_real_binding_has_the_names_that_are_called():
     import pynvml
 
-    documented = {word.split("(")[0] for word in library.__doc__.split() if word.startswith("nvml") and "(" in word}
+    documented = {
+        token.split("(")[0] for token in library.__doc__.split() if token.startswith("nvml") and "(" in token
+    }
     assert len(documented) > 40
     assert not [name for name in documented if not hasattr(pynvml, name)]
     assert pynvml.nvmlMemory_v2 == 0x02000028

@@ -12,7 +12,7 @@ from exporter.driver.nvml.fields import FieldBatch, checked, event_time_fields
 from exporter.driver.nvml.gpm import GpmRead
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver, item
-from tests.support.nvml_reading import calls, read, reader, refuse
+from tests.support.nvml_reading import calls, make_reader, read, refuse
 
 # ---- NVLink
 
@@ -46,31 +46,31 @@ def test_nvlink_bytes_are_summed_over_links_where_all_links_is_refused():
         return plain(question)
 
     driver.field = field
-    one = reader(driver)
-    assert one.read(slow=False).signals[Signal.NVLINK_TRANSMIT] == 2001
-    assert one.read(slow=False).signals[Signal.NVLINK_RECEIVE] == 2001
+    reader = make_reader(driver)
+    assert reader.read(slow=False).signals[Signal.NVLINK_TRANSMIT] == 2001
+    assert reader.read(slow=False).signals[Signal.NVLINK_RECEIVE] == 2001
 
 
 def test_links_are_counted_by_asking_where_the_driver_does_not_say():
     driver = FakeDriver({"fields": {"91": {"code": 3}}})
     driver._nvmlDeviceGetNvLinkState = lambda _, link: (link != 1) * 1 if link < 3 else refuse(2)
-    assert reader(driver).read(slow=False).nvlink_up == {0: True, 1: False, 2: True}
+    assert make_reader(driver).read(slow=False).nvlink_up == {0: True, 1: False, 2: True}
 
 
 def test_a_link_whose_state_cannot_be_read_is_missed_and_the_others_are_shown():
     driver = FakeDriver({"fields": {"91": 4}})
     driver._nvmlDeviceGetNvLinkState = lambda _, link: {0: 1, 1: 7, 2: 0}[link] if link < 3 else refuse(3)
-    reading = reader(driver).read(slow=False)
+    reading = make_reader(driver).read(slow=False)
     assert reading.nvlink_up == {0: True, 2: False}
     assert reading.missing[Signal.NVLINK_STATE] is Missing.INVALID, "link 1; link 3 is not fitted"
     driver._nvmlDeviceGetNvLinkState = lambda _, link: 1 if link < 3 else refuse(3)
-    assert Signal.NVLINK_STATE not in reader(driver).read(slow=False).missing
+    assert Signal.NVLINK_STATE not in make_reader(driver).read(slow=False).missing
 
 
 def test_errors_on_links_say_when_they_were_read():
     driver = FakeDriver({"fields": {"161": 5}})
-    one = reader(driver)
-    readings = [one.read(slow=at == 3, clock=lambda at=at: 100.0 + at) for at in range(5)]
+    reader = make_reader(driver)
+    readings = [reader.read(slow=at == 3, clock=lambda at=at: 100.0 + at) for at in range(5)]
     assert [reading.nvlink_errors_at for reading in readings] == [100.0, 100.0, 100.0, 103.0, 103.0]
     assert all(reading.nvlink_errors["replay"] == 10 for reading in readings)
 
@@ -86,7 +86,7 @@ def test_an_error_sum_with_a_failed_link_is_left_out():
     driver = FakeDriver({})
     plain = driver.field
     driver.field = lambda question: item(code=999) if question == (162, 1) else plain(question)
-    assert reader(driver).read(slow=False).nvlink_errors == {"replay": 2, "crc": 6}
+    assert make_reader(driver).read(slow=False).nvlink_errors == {"replay": 2, "crc": 6}
 
 
 # ---- field ids that moved, counters that lie
@@ -139,25 +139,25 @@ def test_what_may_pass_is_said_before_what_the_driver_does_not_have():
 
 def test_thermal_time_of_an_older_build_is_read_from_its_own_fields():
     driver = FakeDriver({})
-    one = reader(driver, version="580.65.06")
+    reader = make_reader(driver, version="580.65.06")
     for second in range(4):
         driver.plan = {
             **calls(CurrentClocksEventReasons={"return": 0x20}),
             "fields": {"251": (7 + second) * 10**9, "252": 0, "253": 0},
         }
-        found = one.read(slow=False, clock=lambda at=second: 100.0 + at)
-    assert found.clock_event_seconds["sw_thermal_slowdown"] == pytest.approx(10)
+        reading = reader.read(slow=False, clock=lambda at=second: 100.0 + at)
+    assert reading.clock_event_seconds["sw_thermal_slowdown"] == pytest.approx(10)
 
 
 @pytest.mark.parametrize("later", [3_000_000_000, 5_000_000_000 + 9_000_000_000])
 def test_event_time_that_falls_or_outruns_the_clock_is_left_out_once(later):
     driver = FakeDriver({"fields": {"74": 5_000_000_000}})
-    one, now = reader(driver), [100.0]
+    reader, now = make_reader(driver), [100.0]
 
     def again(value, step):
         now[0] += step
         driver.plan = {"fields": {"74": value}}
-        return one.read(slow=False, clock=lambda: now[0])
+        return reader.read(slow=False, clock=lambda: now[0])
 
     for second in (2, 3, 4):
         again(second * 1_000_000_000, 1)
@@ -171,31 +171,31 @@ def test_event_time_that_falls_or_outruns_the_clock_is_left_out_once(later):
 
 def test_byte_counters_of_32_bits_go_on_through_their_wraps_and_wider_ones_are_shown_as_they_are():
     driver = FakeDriver({})
-    one = reader(driver)
+    reader = make_reader(driver)
     numbers = ((2**32 - 100, None), (50, 2**32 + 50), (60, 2**32 + 60), (60, 2**32 + 60))
     for place, (raw, sent) in enumerate(numbers):
         driver.plan = {"fields": {"197": {"value": raw, "type": 1}, "198": {"value": raw, "type": 3}}}
-        reading = one.read(slow=False, clock=lambda place=place: 100.0 + 0.01 * place)
+        reading = reader.read(slow=False, clock=lambda place=place: 100.0 + 0.01 * place)
         assert reading.signals.get(Signal.PCIE_TRANSMIT) == sent and reading.signals[Signal.PCIE_RECEIVE] == raw
         assert reading.missing.get(Signal.PCIE_TRANSMIT) is (Missing.STARTING if sent is None else None)
 
 
 def test_a_narrow_byte_counter_is_followed_by_the_rate_that_the_card_measures_itself():
     driver = FakeDriver({})
-    one = reader(driver)
-    one._work = SimpleNamespace(read=lambda _: GpmRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))
+    reader = make_reader(driver)
+    reader._work = SimpleNamespace(read=lambda _: GpmRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))
     for second in range(5):
         driver.plan = {"fields": {"197": {"value": (5 + second * 6 * 10**9) % 2**32, "type": 5}}}
-        reading = one.read(slow=False, clock=lambda second=second: 100.0 + second)
+        reading = reader.read(slow=False, clock=lambda second=second: 100.0 + second)
     assert reading.signals[Signal.PCIE_TRANSMIT] == 5 + 24 * 10**9
 
 
 def test_a_narrow_byte_counter_that_may_have_started_over_unseen_is_absent():
     driver = FakeDriver({})
-    one = reader(driver)
+    reader = make_reader(driver)
     for second in range(5):
         driver.plan = {"fields": {"197": {"value": second * 6 * 10**9 % 2**32, "type": 1}, "198": second * 6 * 10**9}}
-        reading = one.read(slow=False, clock=lambda second=second: 100.0 + second)
+        reading = reader.read(slow=False, clock=lambda second=second: 100.0 + second)
         assert Signal.PCIE_TRANSMIT not in reading.signals
         assert reading.missing[Signal.PCIE_TRANSMIT] is (Missing.UNVERIFIED if second else Missing.STARTING)
         assert reading.signals[Signal.PCIE_RECEIVE] == second * 6 * 10**9

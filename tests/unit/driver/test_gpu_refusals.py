@@ -8,16 +8,16 @@ import pytest
 
 from exporter.model import Missing, Signal
 from tests.support.fake_nvml import FakeDriver
-from tests.support.nvml_reading import calls, error, missing, read, reader, refuse
+from tests.support.nvml_reading import calls, error, make_reader, missing, read, refuse
 
 
 def test_what_is_not_supported_is_absent_and_asked_once_for_each_initialisation():
     driver = FakeDriver(
         {**calls(MarginTemperature=error(3), TemperatureThreshold=error(3)), "fields": {"82": {"code": 3}}}
     )
-    one = reader(driver)
+    reader = make_reader(driver)
     for _ in range(5):
-        reading = one.read(slow=True)
+        reading = reader.read(slow=True)
     for signal in (Signal.TEMPERATURE_MEMORY, Signal.TEMPERATURE_MARGIN, Signal.TEMPERATURE_LIMIT_SHUTDOWN):
         assert reading.missing[signal] is Missing.UNSUPPORTED
         assert signal not in reading.signals
@@ -26,16 +26,16 @@ def test_what_is_not_supported_is_absent_and_asked_once_for_each_initialisation(
     assert driver.counts["nvmlDeviceGetTemperatureThreshold"] == 4  # four kinds, once each
     assert driver.counts["nvmlDeviceGetSamples"] == 2
     assert driver.counts["nvmlDeviceGetFieldValues"] == 1 + 5 * 2  # link count, then one for each tier
-    reader(driver).read(slow=False)
+    make_reader(driver).read(slow=False)
     assert driver.asked_fields[82] == 2
 
 
 @pytest.mark.parametrize("code", [13, 25])
 def test_missing_symbols_and_struct_versions_count_as_unsupported(code):
     driver = FakeDriver(calls(PerformanceState=error(code)))
-    one = reader(driver)
+    reader = make_reader(driver)
     for _ in range(3):
-        assert one.read(slow=False).missing[Signal.PERFORMANCE_STATE] is Missing.UNSUPPORTED
+        assert reader.read(slow=False).missing[Signal.PERFORMANCE_STATE] is Missing.UNSUPPORTED
     assert driver.counts["nvmlDeviceGetPerformanceState"] == 1
 
 
@@ -53,32 +53,32 @@ def test_a_binding_that_objects_to_its_own_constant_costs_one_signal():
         raise ctypes.ArgumentError("argument 2: wrong type")
 
     driver._nvmlDeviceGetPerformanceState = objects
-    reading = reader(driver).read(slow=False)
+    reading = make_reader(driver).read(slow=False)
     assert missing(reading) == {Signal.PERFORMANCE_STATE: Missing.UNSUPPORTED}
 
 
 def test_an_argument_error_after_a_good_answer_is_a_passing_failure():
     driver = FakeDriver({})
-    one = reader(driver)
-    one.read(slow=False)
+    reader = make_reader(driver)
+    reader.read(slow=False)
     driver.plan = calls(PerformanceState=error(2))
-    assert one.read(slow=False).missing[Signal.PERFORMANCE_STATE] is Missing.ERROR
+    assert reader.read(slow=False).missing[Signal.PERFORMANCE_STATE] is Missing.ERROR
     driver.plan = {}
-    assert one.read(slow=False).signals[Signal.PERFORMANCE_STATE] == 0
+    assert reader.read(slow=False).signals[Signal.PERFORMANCE_STATE] == 0
 
 
 def test_no_permission_is_said_and_tried_again():
     driver = FakeDriver(calls(PerformanceState=error(4)))
-    one = reader(driver)
-    assert missing(one.read(slow=False)) == {Signal.PERFORMANCE_STATE: Missing.NO_PERMISSION}
+    reader = make_reader(driver)
+    assert missing(reader.read(slow=False)) == {Signal.PERFORMANCE_STATE: Missing.NO_PERMISSION}
     driver.plan = {}
-    assert Signal.PERFORMANCE_STATE in one.read(slow=False).signals
+    assert Signal.PERFORMANCE_STATE in reader.read(slow=False).signals
 
 
 def test_one_failed_call_loses_only_its_signal_and_only_this_time():
     driver = FakeDriver(calls(EnforcedPowerLimit=error(999), CurrPcieLinkWidth={"error": 999, "every": 2}))
-    one = reader(driver)
-    first, second = one.read(slow=True), one.read(slow=True)
+    reader = make_reader(driver)
+    first, second = reader.read(slow=True), reader.read(slow=True)
     assert missing(first) == {Signal.POWER_LIMIT: Missing.ERROR}
     assert missing(second) == {Signal.POWER_LIMIT: Missing.ERROR, Signal.PCIE_LINK_WIDTH: Missing.ERROR}
 
@@ -111,7 +111,7 @@ def test_old_memory_call_gives_no_reserve():
     driver = FakeDriver({})
     plain = driver._nvmlDeviceGetMemoryInfo
     driver._nvmlDeviceGetMemoryInfo = lambda uuid, *version: refuse(25) if version else plain(uuid)
-    reading = reader(driver).read(slow=False)
+    reading = make_reader(driver).read(slow=False)
     assert reading.signals[Signal.MEMORY_USED] == 30 * 2**30
     assert missing(reading) == {Signal.MEMORY_RESERVED: Missing.UNSUPPORTED}
 
@@ -121,7 +121,7 @@ def test_old_names_of_calls_are_tried():
         "missing": ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetFanSpeed_v2"],
         **calls(Temperature={"return": 44}, CurrentClocksThrottleReasons={"return": 0x21 | 0x400}, FanSpeed={"return": 105}),
     })  # fmt: skip
-    reading = reader(driver).read(slow=False)
+    reading = make_reader(driver).read(slow=False)
     assert reading.signals[Signal.TEMPERATURE_GPU] == 44
     assert reading.signals[Signal.FAN_SPEED] == pytest.approx(1.05)
     assert {reason for reason, active in reading.clock_events.items() if active} == {

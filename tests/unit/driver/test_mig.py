@@ -131,13 +131,13 @@ class MigDriver(FakeDriver):
         return "Fake GPU MIG 1c.2g.20gb+me" if uuid == "MIG-two" else "Fake GPU"
 
 
-def reader(driver):
+def make_reader(driver):
     calls, facts = library.open_card(driver, 0)
     return GpuReader(driver, calls, facts, "590.48.01", SharedState())
 
 
 def test_every_number_of_the_list_is_tried_and_holes_are_no_failure():
-    instances = reader(MigDriver({})).instances.read(refresh=True)
+    instances = make_reader(MigDriver({})).instances.read(refresh=True)
     known = [instance.facts for instance in instances]
     assert [(facts.instance.number, facts.uuid, facts.instance.gpu_instance) for facts in known] == [
         (1, "MIG-one", 9), (4, "MIG-two", 11),
@@ -149,30 +149,30 @@ def test_every_number_of_the_list_is_tried_and_holes_are_no_failure():
 
 
 def test_an_instance_that_was_deleted_and_stays_in_the_list_is_ignored_and_the_others_are_read():
-    one = reader(driver := MigDriver({}))
-    assert len(one.instances.read(refresh=True)) == 2
+    reader = make_reader(driver := MigDriver({}))
+    assert len(reader.instances.read(refresh=True)) == 2
     driver.plan = {"at": {"MIG-one": {"*": {"error": 6}}}}
-    assert [instance.facts.uuid for instance in one.instances.read(refresh=False)] == ["MIG-two"]
-    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-two"]
+    assert [instance.facts.uuid for instance in reader.instances.read(refresh=False)] == ["MIG-two"]
+    assert [instance.facts.uuid for instance in reader.instances.read(refresh=True)] == ["MIG-two"]
     driver.plan = {"at": {"MIG-two": {"*": {"error": 15}}}}
-    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-one"]
+    assert [instance.facts.uuid for instance in reader.instances.read(refresh=True)] == ["MIG-one"]
 
 
 def test_a_mig_enabled_gpu_without_permission_for_its_instances_has_none():
     driver = MigDriver({"calls": {"nvmlDeviceGetMigDeviceHandleByIndex": {"error": 4}}})
-    one = reader(driver)
-    assert one.instances.read(refresh=True) == ()
-    reading = one.read(slow=True)
+    reader = make_reader(driver)
+    assert reader.instances.read(refresh=True) == ()
+    reading = reader.read(slow=True)
     assert reading.signals[Signal.POWER] > 0 and reading.missing[Signal.INSTANCES] is Missing.NO_PERMISSION
     driver.plan = {}
-    assert len(one.instances.read(refresh=True)) == 2
-    assert Signal.INSTANCES not in one.read(slow=True).missing
+    assert len(reader.instances.read(refresh=True)) == 2
+    assert Signal.INSTANCES not in reader.read(slow=True).missing
 
 
 def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
-    one = reader(MigDriver({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
-    assert [instance.facts.uuid for instance in one.instances.read(refresh=True)] == ["MIG-two"]
-    assert one.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
+    reader = make_reader(MigDriver({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
+    assert [instance.facts.uuid for instance in reader.instances.read(refresh=True)] == ["MIG-two"]
+    assert reader.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
 
 
 def test_old_memory_structures_serve_too():
@@ -180,7 +180,7 @@ def test_old_memory_structures_serve_too():
     driver._nvmlDeviceGetMemoryInfo = lambda uuid, version=None: refuse(25) if version else SimpleNamespace(
         total=10.0, used=4.0, free=6.0
     )  # fmt: skip
-    reading = reader(driver).instances.read(refresh=True)[0].reading
+    reading = make_reader(driver).instances.read(refresh=True)[0].reading
     assert reading.signals[Signal.MEMORY_USED] == 4.0
     assert reading.missing[Signal.MEMORY_RESERVED] is Missing.UNSUPPORTED
 
@@ -202,16 +202,16 @@ def test_the_simulated_mig_enabled_gpu_has_a_busy_half_and_an_idle_one(simulated
     driver, clock, version = simulated
     calls, facts = library.open_card(driver, 7)
     assert facts.mig and not library.open_card(driver, 6)[1].mig
-    one = GpuReader(driver, calls, facts, version, SharedState())
-    one.instances.read(refresh=True, clock=clock)
+    reader = GpuReader(driver, calls, facts, version, SharedState())
+    reader.instances.read(refresh=True, clock=clock)
     clock.tick(5.0)
-    busy, idle = one.instances.read(refresh=False, clock=clock)
+    busy, idle = reader.instances.read(refresh=False, clock=clock)
     work, rest = busy.reading, idle.reading
     assert [read.facts.instance.profile for read in (busy, idle)] == ["3g.40gb"] * 2
     assert busy.facts.uuid.startswith("MIG-")
     assert [process.pid for process in work.processes] == [4321] and rest.processes == ()
     assert work.signals[Signal.SM_ACTIVE] > 0.05 > rest.signals[Signal.SM_ACTIVE]
-    whole = one.read(slow=True, clock=clock)
+    whole = reader.read(slow=True, clock=clock)
     assert whole.missing[Signal.SM_ACTIVE] is Missing.MIG and whole.signals[Signal.POWER] > 80
     assert whole.signals[Signal.MEMORY_USED] == pytest.approx(
         work.signals[Signal.MEMORY_USED] + rest.signals[Signal.MEMORY_USED]

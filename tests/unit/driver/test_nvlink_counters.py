@@ -10,7 +10,7 @@ from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 from exporter.driver.nvml.shared import SharedState
 from exporter.model import Missing
 from tests.support.fake_nvml import FakeDriver, item
-from tests.support.nvml_reading import reader, refuse
+from tests.support.nvml_reading import make_reader, refuse
 
 ERROR, UNSUPPORTED, SLOW = Missing.ERROR, Missing.UNSUPPORTED, Missing.SLOW
 
@@ -87,7 +87,7 @@ def test_links_behind_one_that_fails_are_counted_where_the_driver_does_not_say_h
     driver._nvmlDeviceGetNvLinkState = lambda _, link: (
         refuse(3) if link >= 4 else refuse(999) if link in failing else 1
     )
-    one = reader(driver)
-    assert one.read(slow=True).nvlink_up == {0: True, 2: True, 3: True}
+    reader = make_reader(driver)
+    assert reader.read(slow=True).nvlink_up == {0: True, 2: True, 3: True}
     failing.clear()
-    assert one.read(slow=True).nvlink_up == dict.fromkeys(range(4), True)
+    assert reader.read(slow=True).nvlink_up == dict.fromkeys(range(4), True)

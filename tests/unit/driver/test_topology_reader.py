@@ -59,9 +59,9 @@ def read(driver):
 
 def test_pairs_and_links_are_asked_with_the_driver_s_own_numbers():
     driver = Joined()
-    found, complete = read(driver)
+    topologies, complete = read(driver)
     assert complete
-    assert found["GPU-a"] == CardTopology(
+    assert topologies["GPU-a"] == CardTopology(
         peers={
             "GPU-b": Peer(
                 pci_path="NODE",
@@ -82,20 +82,23 @@ ANCESTOR, ACCESS, END = (
 
 @pytest.mark.parametrize("code", [2, 3, 4, 6, 10, 13, 17, 19, 21, 25, 27, 999])
 def test_each_refusal_costs_its_own_answer_and_only_passing_ones_are_asked_again_soon(code):
-    found, complete = read(Joined(**{ANCESTOR: code}))
-    assert found["GPU-a"].peers["GPU-b"].pci_path == "" and found["GPU-a"].peers["GPU-b"].access["read"] == "ok"
+    topologies, complete = read(Joined(**{ANCESTOR: code}))
+    assert (
+        topologies["GPU-a"].peers["GPU-b"].pci_path == ""
+        and topologies["GPU-a"].peers["GPU-b"].access["read"] == "ok"
+    )
     assert complete is (code in {2, 3, 4, 13, 25})
-    found, _ = read(Joined(**{ACCESS: code}))
-    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE")
-    found, _ = read(Joined(**{END: code, "nvmlDeviceGetNvLinkRemotePciInfo": 3}))
-    assert found["GPU-a"].links == {} and found["GPU-a"].peers["GPU-b"].pci_path == "NODE"
+    topologies, _ = read(Joined(**{ACCESS: code}))
+    assert topologies["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE")
+    topologies, _ = read(Joined(**{END: code, "nvmlDeviceGetNvLinkRemotePciInfo": 3}))
+    assert topologies["GPU-a"].links == {} and topologies["GPU-a"].peers["GPU-b"].pci_path == "NODE"
 
 
 def test_a_card_that_is_lost_on_the_way_costs_its_pairs_only():
-    found, complete = read(Joined(**{f"{ANCESTOR}:b": 15}))
-    assert not complete and found["GPU-a"].peers["GPU-b"].pci_path == "NODE" and found["GPU-b"].peers == {}
-    found, complete = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
-    assert not complete and set(found) == {"GPU-b"}
+    topologies, complete = read(Joined(**{f"{ANCESTOR}:b": 15}))
+    assert not complete and topologies["GPU-a"].peers["GPU-b"].pci_path == "NODE" and topologies["GPU-b"].peers == {}
+    topologies, complete = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
+    assert not complete and set(topologies) == {"GPU-b"}
 
 
 @pytest.mark.parametrize("code", [1, 9, 12, 18])
@@ -108,8 +111,8 @@ def test_a_refused_pair_of_linked_cards_is_asked_again_because_the_fabric_may_be
     driver = Joined()
     answer = driver.answer
     driver.answer = lambda name, handle, *args: 5 if name == ACCESS else answer(name, handle, *args)
-    found, complete = read(driver)
-    assert found["GPU-a"].peers["GPU-b"].access["nvlink"] == "not_supported" and not complete
+    topologies, complete = read(driver)
+    assert topologies["GPU-a"].peers["GPU-b"].access["nvlink"] == "not_supported" and not complete
 
 
 @pytest.mark.parametrize("garbage", [-1, 7, 2**32 - 1, None, "40", 3.5])
@@ -119,9 +122,9 @@ def test_answers_that_mean_nothing_are_left_out(garbage):
     driver.answer = lambda name, handle, *args: (
         answer(name, handle, *args) if name == "nvmlDeviceGetFieldValues" else garbage
     )
-    found, _ = read(driver)
-    assert found["GPU-a"].peers["GPU-b"] == Peer()
-    assert {end.kind for end in found["GPU-a"].links.values()} <= {"unknown"}
+    topologies, _ = read(driver)
+    assert topologies["GPU-a"].peers["GPU-b"] == Peer()
+    assert {end.kind for end in topologies["GPU-a"].links.values()} <= {"unknown"}
 
 
 def test_a_pass_is_left_when_somebody_else_needs_the_driver():
@@ -140,8 +143,8 @@ def test_the_binding_s_own_objection_counts_as_not_supported():
 
     driver = Joined()
     driver.nvmlDeviceGetP2PStatus = refuse
-    found, complete = read(driver)
-    assert found["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and complete
+    topologies, complete = read(driver)
+    assert topologies["GPU-a"].peers["GPU-b"] == Peer(pci_path="NODE") and complete
     assert DeviceCalls(driver, "a").call("nvmlDeviceGetP2PStatus", "b", (0,), key="k") is Missing.UNSUPPORTED
 
 
@@ -149,8 +152,8 @@ def test_the_binding_s_own_objection_counts_as_not_supported():
 
 
 def test_topologies_pass_the_pipe_unchanged():
-    found, _ = read(Joined())
-    message = protocol.TopologyRead(cards=found)
+    topologies, _ = read(Joined())
+    message = protocol.TopologyRead(cards=topologies)
     (frame,) = protocol.FrameBuffer().feed(protocol.encode(message))
     assert protocol.decode(frame) == message
 
@@ -192,9 +195,11 @@ def simulated(scenario):
 
 def test_simulated_cards_are_joined_as_their_kind_is():
     joined = simulated("healthy")
-    assert len(joined) == 8 and all(one.links == dict.fromkeys(range(18), SWITCH) for one in joined.values())
-    assert {peer.access["nvlink"] for one in joined.values() for peer in one.peers.values()} == {"ok"}
+    assert len(joined) == 8 and all(
+        topology.links == dict.fromkeys(range(18), SWITCH) for topology in joined.values()
+    )
+    assert {peer.access["nvlink"] for topology in joined.values() for peer in topology.peers.values()} == {"ok"}
     over_pcie = simulated("pcie")
-    assert not any(one.links for one in over_pcie.values())
+    assert not any(topology.links for topology in over_pcie.values())
     first = [peer.pci_path for peer in over_pcie[next(iter(over_pcie))].peers.values()]
     assert first == ["PHB"] * 3 + ["SYS"] * 4

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model import Detail, Quantity
 from tests.support.builders import Clock
-from tests.support.engine_pages import interpret, page, polled, poller
+from tests.support.engine_pages import interpret, make_poller, page, polled
 
 SPECULATING = "vllm-0.15.1-generated-v1-spec-t2"
 
@@ -98,7 +98,7 @@ def test_acceptance_and_length_are_of_the_window_and_absent_without_drafts():
         return b'vllm:num_requests_running{engine="0"} 1\n' + rows.encode()
 
     clock = Clock()
-    server = poller([body(100, 300, 290), body(110, 330, 305), body(110, 330, 305)], clock)
+    server = make_poller([body(100, 300, 290), body(110, 330, 305), body(110, 330, 305)], clock)
     polled(server, clock)
     figures = polled(server, clock).windows["1m"]
     assert figures.spec_acceptance_ratio == pytest.approx(15 / 30)

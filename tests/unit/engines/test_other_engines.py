@@ -15,7 +15,7 @@ from exporter.errors import PageError
 from exporter.model import Quantity, Stage
 from exporter.sources.replay import Replay, ReplayedPage
 from tests.support.builders import Clock
-from tests.support.engine_pages import interpret, page, polled, poller
+from tests.support.engine_pages import interpret, make_poller, page, polled
 
 VLLM_PAGE = page("vllm-0.32.0-real-cpu-after")
 SGLANG_PAGE = page("sglang-0.5.23-real-cpu-after")
@@ -93,15 +93,15 @@ def test_the_model_and_build_of_llama_cpp_come_from_its_properties():
             return super().fetch(path)
 
     clock = Clock()
-    state = polled(poller(Server([page("llamacpp-documented")]), clock), clock)
+    state = polled(make_poller(Server([page("llamacpp-documented")]), clock), clock)
     assert state.labels == ("a", "llamacpp", "qwen.gguf")
     assert state.reading.version == "b6432-0a1b2c3"
 
 
 def test_lmdeploy_counts_good_requests_alone_and_so_has_no_share_of_errors():
     clock = Clock()
-    one = poller([page(f"lmdeploy-0.16.0-generated-{moment}") for moment in ("t1", "t2")], clock)
-    state = polled(one, clock, 2)
+    poller = make_poller([page(f"lmdeploy-0.16.0-generated-{moment}") for moment in ("t1", "t2")], clock)
+    state = polled(poller, clock, 2)
     assert state.reading.finished == {"0": {"success": 50.0}}
     assert state.windows["1m"].error_ratio is None
     assert state.windows["1m"].hit_ratio == pytest.approx((6933 - 3925) / (25307 - 15510), abs=0.2)
@@ -131,7 +131,7 @@ def test_the_capacity_of_tensorrt_llm_is_its_blocks_times_their_size():
 def test_tensorrt_llm_that_has_reused_nothing_yet_has_a_hit_ratio_of_zero():
     clock = Clock()
     pages = [f'trtllm_kv_cache_missed_blocks_total{{model_name="m"}} {100 * step}\n'.encode() for step in (1, 2, 3)]
-    state = polled(poller(pages, clock), clock, 3)
+    state = polled(make_poller(pages, clock), clock, 3)
     assert state.windows["1m"].hit_ratio == 0.0
 
 
@@ -164,8 +164,8 @@ def long_request(step: int, *, iterations: bool = True, hung: bool = False) -> b
 
 def frozen_states(bodies):
     clock = Clock()
-    one = poller(bodies, clock)
-    return [polled(one, clock, step=5.0).frozen for _ in bodies]
+    poller = make_poller(bodies, clock)
+    return [polled(poller, clock, step=5.0).frozen for _ in bodies]
 
 
 def test_one_long_request_of_tensorrt_llm_is_not_frozen_while_its_iterations_go_on():
@@ -213,7 +213,7 @@ def test_only_the_servers_own_failures_are_errors_of_dynamo():
         "": {"success": 70.0, "invalid": 9.0, "rejected": 8.0, "cancelled": 5.0, "error": 3.0}
     }
     clock = Clock()
-    figures = polled(poller([body(1), body(2)], clock), clock, 2).windows["1m"]
+    figures = polled(make_poller([body(1), body(2)], clock), clock, 2).windows["1m"]
     assert figures.error_ratio == pytest.approx(3 / 73)
 
 
@@ -304,26 +304,29 @@ def test_half_a_page_is_shown_as_far_as_it_goes_and_never_the_base_of_a_window(n
     body, clock = page(name), Clock()
     for share in (0.2, 0.5, 0.9):
         cut = body.index(b"{", int(len(body) * share))
-        one = poller([body, body[: cut + 3], body], clock)
-        polled(one, clock, 2)
-        assert one.state.status.up
-        assert one.state.reading.complete is False
-        assert polled(one, clock).restarts == 0
-        assert all(not window.request_rate for window in one.state.windows.values())
+        poller = make_poller([body, body[: cut + 3], body], clock)
+        polled(poller, clock, 2)
+        assert poller.state.status.up
+        assert poller.state.reading.complete is False
+        assert polled(poller, clock).restarts == 0
+        assert all(not window.request_rate for window in poller.state.windows.values())
 
 
 def test_a_page_of_another_engine_is_refused_by_a_kind_that_was_set_and_followed_by_auto():
     clock = Clock()
-    assert polled(poller([VLLM_PAGE, SGLANG_PAGE], clock, kind="vllm"), clock, 2).status.reason == "no_engine_metrics"
-    one = poller([VLLM_PAGE, SGLANG_PAGE], clock)
-    state = polled(one, clock, 2)
+    assert (
+        polled(make_poller([VLLM_PAGE, SGLANG_PAGE], clock, kind="vllm"), clock, 2).status.reason
+        == "no_engine_metrics"
+    )
+    poller = make_poller([VLLM_PAGE, SGLANG_PAGE], clock)
+    state = polled(poller, clock, 2)
     assert state.labels == ("a", "sglang", "tiny-llama")
     assert state.windows == {}  # nothing of the other engine's past
 
 
 def test_an_engine_that_is_left_out_of_a_shared_page_is_named_once_in_the_log(caplog):
     clock = Clock()
-    polled(poller([VLLM_PAGE + SGLANG_PAGE], clock), clock, 3)
+    polled(make_poller([VLLM_PAGE + SGLANG_PAGE], clock), clock, 3)
     assert [record.getMessage() for record in caplog.records if "several" in record.getMessage()] == [
         'event=several_engines source=engine:a kind=vllm ignored=sglang msg="the page has several engines; one is read"'
     ]
@@ -332,7 +335,7 @@ def test_an_engine_that_is_left_out_of_a_shared_page_is_named_once_in_the_log(ca
 def test_a_page_that_is_looked_at_anew_and_turns_out_to_be_the_same_engines_keeps_its_history():
     body, clock = DYNAMO_PAGE + ROUTER, Clock()
     assert not still_matches(DYNAMO, body)  # names of an engine, but a router's figures
-    state = polled(poller([body], clock), clock, 3)
+    state = polled(make_poller([body], clock), clock, 3)
     assert state.labels[1] == "dynamo"
     assert state.windows["1m"].seconds == 20.0
 
@@ -348,12 +351,12 @@ def test_a_server_that_comes_back_with_another_model_begins_a_new_history(name):
     clock, body = Clock(), page(name)
     model = interpret(body).model.encode()
     other = body.replace(model, b"another-model")
-    one = poller([body, body, other, other], clock)
-    polled(one, clock, 2)
-    state = polled(one, clock, 1)
+    poller = make_poller([body, body, other, other], clock)
+    polled(poller, clock, 2)
+    state = polled(poller, clock, 1)
     assert state.labels[2] == "another-model"
     assert state.windows == {}
-    assert polled(one, clock).windows["1m"].seconds == 10.0
+    assert polled(poller, clock).windows["1m"].seconds == 10.0
 
 
 def test_series_of_a_second_model_on_a_shared_page_are_left_out_and_counted():

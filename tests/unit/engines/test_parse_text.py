@@ -74,8 +74,8 @@ def test_a_wanted_series_that_takes_an_unwanted_ones_line_is_found_within_sixtee
     reader = PageReader(lambda name: name != "other")
     for _ in range(3):
         reader.read(b"a 1\nother 5\nb 2\n")
-    found = [len(reader.read(b"a 1\nnew 5\nb 2\n").numbers) for _ in range(FULL_READING_EVERY + 1)]
-    assert found[-1] == 3
+    series_counts = [len(reader.read(b"a 1\nnew 5\nb 2\n").numbers) for _ in range(FULL_READING_EVERY + 1)]
+    assert series_counts[-1] == 3
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_other_models_in_turn_and_a_word_now_and_then_are_no_churn():
         reader = PageReader(lambda name: True, churn)
         for page in range(20):
             lines = [b'a{model="%d",i="%d"} 1\n' % (model, i) for i in range(1_500)]
-            lines += [b'word{w="%d"} 1\n' % word for word in range(min(page, 8))]
+            lines += [b'word{w="%d"} 1\n' % number for number in range(min(page, 8))]
             assert len(reader.read(b"".join(lines)).numbers) == 1_500 + min(page, 8)
 
 

@@ -12,7 +12,7 @@ from exporter.engines.tables.ray_serve import RAY_SERVE
 from exporter.engines.tables.vllm import VLLM
 from exporter.model import Quantity, Stage
 from tests.support.builders import Clock
-from tests.support.engine_pages import histogram, interpret, page, polled, poller
+from tests.support.engine_pages import histogram, interpret, make_poller, page, polled
 
 SERVE = page("ray-2.60.0-serve-lab-underload")
 LLM = page("ray-2.60.0-vllm-0.33.0-reexport-lab")
@@ -75,7 +75,7 @@ def test_a_page_with_two_apps_names_no_model():
 
 def test_the_first_app_lends_its_name_neither_to_a_second_nor_to_both():
     clock = Clock()
-    watcher = poller([SERVE, TWO_APPS, TWO_APPS, SERVE], clock)
+    watcher = make_poller([SERVE, TWO_APPS, TWO_APPS, SERVE], clock)
     shown = []
     for _ in range(4):
         watcher.poll()
@@ -110,7 +110,9 @@ def test_each_ray_replica_of_an_engine_is_a_rank_of_its_own():
     assert running == {"ww3n7u0u/0": 29.0, "0onl0ugf/0": 3.0}
     assert reading.finished["ww3n7u0u/0"] == {"success": 101.0}
     assert reading.finish_reasons["ww3n7u0u/0"] == {"length": 42.0, "stop": 59.0}
-    assert {rank: found.counts[-1] for rank, found in reading.histograms[Stage.TIME_TO_FIRST_TOKEN].items()} == {
+    assert {
+        rank: histogram.counts[-1] for rank, histogram in reading.histograms[Stage.TIME_TO_FIRST_TOKEN].items()
+    } == {
         "ww3n7u0u/0": 101.0,
         "0onl0ugf/0": 99.0,
     }
@@ -136,11 +138,11 @@ def ray_page(alive: int, dead: int = 0, running: int = 3) -> bytes:
 
 def test_the_last_figures_of_a_deleted_ray_replica_are_withdrawn_and_said():
     clock = Clock()
-    one = poller([ray_page(tokens) for tokens in range(100, 200)], clock)
-    before = polled(one, clock, 10, step=10.0).reading
+    poller = make_poller([ray_page(tokens) for tokens in range(100, 200)], clock)
+    before = polled(poller, clock, 10, step=10.0).reading
     assert set(before.ranks) == {"live/0", "gone/0"}
     assert before.stale_ranks == frozenset()
-    after = polled(one, clock, int(WITH_WORK / 10), step=10.0).reading
+    after = polled(poller, clock, int(WITH_WORK / 10), step=10.0).reading
     assert after.stale_ranks == {"gone/0"}
     assert after.ranks["gone/0"] == {Quantity.GENERATION_TOKENS: 0.0}
     assert after.ranks["live/0"][Quantity.REQUESTS_RUNNING] == 1.0
@@ -148,8 +150,8 @@ def test_the_last_figures_of_a_deleted_ray_replica_are_withdrawn_and_said():
 
 def test_ray_replicas_that_all_stand_still_hang_and_are_not_withdrawn():
     clock = Clock()
-    one = poller([ray_page(1), ray_page(2, dead=1)], clock)
-    state = polled(one, clock, 30, step=10.0)
+    poller = make_poller([ray_page(1), ray_page(2, dead=1)], clock)
+    state = polled(poller, clock, 30, step=10.0)
     assert state.reading.stale_ranks == frozenset()
     assert state.frozen is True
 
@@ -157,23 +159,23 @@ def test_ray_replicas_that_all_stand_still_hang_and_are_not_withdrawn():
 def test_ranks_of_a_server_that_is_asked_directly_are_never_taken_for_gone():
     clock = Clock()
     body = [ray_page(tokens).replace(b"ray_vllm_", b"vllm:") for tokens in range(100, 150)]
-    state = polled(poller(body, clock), clock, 40, step=10.0)
+    state = polled(make_poller(body, clock), clock, 40, step=10.0)
     assert state.reading.stale_ranks == frozenset()
     assert len(state.reading.ranks) == 2
 
 
 def test_an_engine_that_appears_later_on_a_ray_page_is_read_from_then_on():
     clock = Clock()
-    one = poller([SERVE, LLM, LLM, SERVE], clock)
-    kinds = [polled(one, clock).labels[1] for _ in range(4)]
+    poller = make_poller([SERVE, LLM, LLM, SERVE], clock)
+    kinds = [polled(poller, clock).labels[1] for _ in range(4)]
     assert kinds == ["ray_serve", "vllm", "vllm", "ray_serve"]
 
 
 def test_a_replica_that_ray_starts_anew_brings_its_tokens_and_no_restart():
     clock = Clock()
     fresh = ray_page(150).replace(b'ReplicaId="gone"', b'ReplicaId="new"')
-    one = poller([ray_page(100, dead=70), fresh], clock)
-    state = polled(one, clock, 2)
+    poller = make_poller([ray_page(100, dead=70), fresh], clock)
+    state = polled(poller, clock, 2)
     assert state.restarts == 0
     assert state.windows["1m"].generation_token_rate == pytest.approx(50 / 10)
 
@@ -209,11 +211,11 @@ def test_workers_of_a_ray_that_names_no_replica_are_ranks_of_their_own():
         return rows.encode()
 
     clock = Clock()
-    one = poller([body(step) for step in range(20)], clock)
-    state = polled(one, clock, 2)
+    poller = make_poller([body(step) for step in range(20)], clock)
+    state = polled(poller, clock, 2)
     assert set(state.reading.ranks) == {"live", "dead"}
     assert state.windows["1m"].generation_token_rate == pytest.approx(1.0)
-    state = polled(one, clock, 15)
+    state = polled(poller, clock, 15)
     assert state.reading.stale_ranks == {"dead"}
     assert Quantity.REQUESTS_RUNNING not in state.reading.ranks["dead"]
 

@@ -15,7 +15,7 @@ from exporter.engines.tables.vllm import VLLM
 from exporter.model import Quantity, Window
 from exporter.render.exposition import ExpositionRenderer
 from tests.support.builders import Clock, snapshot
-from tests.support.engine_pages import interpret, page, polled, poller
+from tests.support.engine_pages import interpret, make_poller, page, polled
 
 RUNNING, TOKENS = Quantity.REQUESTS_RUNNING, Quantity.GENERATION_TOKENS
 
@@ -51,8 +51,8 @@ def test_a_model_keeps_its_name_on_the_page_while_another_has_more_series():
         return ray(("a", "a0", 100 * step), ("a", "a1", 100 * step), *more)
 
     clock = Clock()
-    one = poller([both(step) for step in range(1, 13)], clock)
-    states = [polled(one, clock) for _ in range(12)]
+    poller = make_poller([both(step) for step in range(1, 13)], clock)
+    states = [polled(poller, clock) for _ in range(12)]
     assert {state.labels[2] for state in states} == {"a"}
     assert states[-1].windows["1m"].seconds == 60.0
 
@@ -88,13 +88,13 @@ def crowd(step, dead=MAX_RANKS, live=1):
 
 def test_the_replica_that_works_is_shown_among_a_hundred_dead_ones():
     clock = Clock()
-    one = poller([crowd(step) for step in range(10)], clock, windows=(Window("1m", 60.0),))
-    assert "x0/0" not in polled(one, clock).reading.ranks
-    state = polled(one, clock)
+    poller = make_poller([crowd(step) for step in range(10)], clock, windows=(Window("1m", 60.0),))
+    assert "x0/0" not in polled(poller, clock).reading.ranks
+    state = polled(poller, clock)
     assert state.reading.ranks["x0/0"][TOKENS] == 1e6 + 1
     assert len(state.reading.ranks) == MAX_RANKS
     assert state.reading.parse_warnings == {"too_many_label_sets": 2}
-    state = polled(one, clock, 5)
+    state = polled(poller, clock, 5)
     assert state.windows["1m"].rank_token_rates["x0/0"] == pytest.approx(5 / 60), "its life before is no increase"
 
 
@@ -134,8 +134,8 @@ def test_a_rank_that_rests_gives_way_only_after_a_while():
     for step in range(3):
         shown = watch.read(body(step, resting=step, late=0)).ranks
     assert "rests/0" in shown
-    seen = [(watch.at, "late/0" in watch.read(body(step, resting=2, late=step)).ranks) for step in range(3, 30)]
-    first = next(at for at, found in seen if found)
+    by_time = [(watch.at, "late/0" in watch.read(body(step, resting=2, late=step)).ranks) for step in range(3, 30)]
+    first = next(at for at, is_shown in by_time if is_shown)
     assert first == pytest.approx(20.0 + RANK_STILL, abs=10.0)
 
 
@@ -177,8 +177,10 @@ def test_figures_that_are_no_numbers_are_no_movement():
 
 def test_a_model_that_is_not_shown_is_said_to_be_missing_and_once_in_the_log(caplog):
     clock = Clock()
-    one = poller([ray(("a", "a0", step), ("b", "b0", step), ("a", "a1", step)) for step in range(1, 5)], clock)
-    state = polled(one, clock, 4)
+    poller = make_poller(
+        [ray(("a", "a0", step), ("b", "b0", step), ("a", "a1", step)) for step in range(1, 5)], clock
+    )
+    state = polled(poller, clock, 4)
     assert state.labels[2] == "a"
     assert state.reading.missing["model:b"] == "one_model_per_page"
     assert [line for line in caplog.text.splitlines() if "event=other_models" in line and "models=b" in line][
@@ -190,8 +192,8 @@ def test_a_model_that_is_not_shown_is_said_to_be_missing_and_once_in_the_log(cap
 def test_models_without_end_are_not_all_said_to_be_missing():
     watch = Watcher()
     reading = watch.read(ray(*[(f"m{n:03}", f"r{n}", 1) for n in range(90)]))
-    said = [signal for signal in reading.missing if signal.startswith("model:")]
-    assert said == [f"model:m{n:03}" for n in range(1, MAX_OTHER_MODELS + 1)]
+    missing_models = [signal for signal in reading.missing if signal.startswith("model:")]
+    assert missing_models == [f"model:m{n:03}" for n in range(1, MAX_OTHER_MODELS + 1)]
 
 
 # ── Sums over the ranks ─────────────────────────────────────────────────────────────────────────────────────────
@@ -201,8 +203,8 @@ def test_no_sum_of_a_ray_page_falls_when_a_replica_is_missing_for_a_page():
     whole = page("ray-2.60.0-vllm-0.33.0-reexport-lab")
     less = b"\n".join(line for line in whole.split(b"\n") if b"0onl0ugf" not in line)
     clock, renderer = Clock(), ExpositionRenderer(openmetrics=False)
-    one = poller([whole, less, whole], clock)
-    pages = [renderer.render(snapshot(replicas=(polled(one, clock),))).body.decode() for _ in range(3)]
+    poller = make_poller([whole, less, whole], clock)
+    pages = [renderer.render(snapshot(replicas=(polled(poller, clock),))).body.decode() for _ in range(3)]
     sums = r"^llm_(?:generation_tokens|requests|time_to_first_token_seconds)_(?:total|bucket|count|sum)\{.*"
     found = [re.findall(sums, body, re.MULTILINE) for body in pages]
     assert found[0] == found[1] == found[2]

@@ -9,7 +9,7 @@ from exporter.engines.tables.sglang import SGLANG
 from exporter.errors import PageError
 from exporter.model import Quantity, Stage
 from tests.support.builders import Clock
-from tests.support.engine_pages import histogram, interpret, page, polled, poller
+from tests.support.engine_pages import histogram, interpret, make_poller, page, polled
 
 AFTER = "sglang-0.5.23-real-cpu-after"
 LOAD = "sglang-0.5.23-real-cpu-load"
@@ -163,10 +163,10 @@ def test_a_router_that_shows_all_its_workers_shows_them_as_ranks():
 def test_a_gauge_that_lags_behind_finished_work_is_not_called_frozen_at_once():
     clock = Clock()
     idle = page("sglang-0.5.23-real-cpu-idle")
-    one = poller([idle, page(LOAD)], clock)
-    polled(one, clock, 2, step=5.0)
-    assert polled(one, clock, 8, step=5.0).frozen is False  # 40 seconds without progress
-    assert polled(one, clock, 8, step=5.0).frozen is True
+    poller = make_poller([idle, page(LOAD)], clock)
+    polled(poller, clock, 2, step=5.0)
+    assert polled(poller, clock, 8, step=5.0).frozen is False  # 40 seconds without progress
+    assert polled(poller, clock, 8, step=5.0).frozen is True
 
 
 def test_a_server_without_metrics_switched_on_is_told_which_option_it_needs():
@@ -176,8 +176,8 @@ def test_a_server_without_metrics_switched_on_is_told_which_option_it_needs():
 
 def test_figures_between_two_pages_of_a_real_server_are_those_of_the_time_between():
     clock = Clock()
-    one = poller([page("sglang-0.5.23-real-cpu-idle"), page(AFTER)], clock)
-    figures = polled(one, clock, 2, step=30.0).windows["1m"]
+    poller = make_poller([page("sglang-0.5.23-real-cpu-idle"), page(AFTER)], clock)
+    figures = polled(poller, clock, 2, step=30.0).windows["1m"]
     assert figures.hit_ratio == pytest.approx(43304 / (91757 - 19))
     assert figures.error_ratio == 0.0
     assert figures.request_rate == pytest.approx((712 - 1) / 30)

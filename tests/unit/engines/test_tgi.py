@@ -12,7 +12,7 @@ from exporter.errors import EndpointError
 from exporter.model import Quantity, Stage
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
-from tests.support.engine_pages import histogram, interpret, page, polled, poller
+from tests.support.engine_pages import histogram, interpret, make_poller, page, polled
 
 FIRST, SECOND = page("tgi-3.3.7-handmade-t1"), page("tgi-3.3.7-handmade-t2")
 
@@ -88,7 +88,7 @@ def test_a_fork_that_writes_a_mapping_as_the_method_is_understood():
 
 def test_failed_requests_are_errors_and_refused_or_wrong_ones_are_not():
     clock = Clock()
-    figures = polled(poller([FIRST, SECOND], clock), clock, 2).windows["1m"]
+    figures = polled(make_poller([FIRST, SECOND], clock), clock, 2).windows["1m"]
     assert figures.error_ratio == pytest.approx(2 / 102)  # generation, of what was not refused or given up
     assert figures.generation_token_rate == pytest.approx(1230.0)
     assert figures.hit_ratio is None
@@ -119,40 +119,40 @@ class Server:
 
 def test_the_model_that_the_page_does_not_name_is_asked_before_anything_is_shown():
     clock, server = Clock(), Server(version="3.3.7", model_id="org/llama")
-    state = polled(poller(server, clock), clock)
+    state = polled(make_poller(server, clock), clock)
     assert state.labels == ("a", "tgi", "org/llama")
     assert state.reading.version == "3.3.7"
-    assert polled(poller(server, clock), clock, 5).labels[2] == "org/llama"
+    assert polled(make_poller(server, clock), clock, 5).labels[2] == "org/llama"
     assert server.asked == 2  # once for each of the two pollers
 
 
 def test_a_server_that_comes_back_with_another_model_is_shown_under_no_other_name():
     clock, server = Clock(), Server(version="3.3.6", model_id="org/llama")
-    one = poller(server, clock)
-    assert polled(one, clock, 2).labels == ("a", "tgi", "org/llama")
+    poller = make_poller(server, clock)
+    assert polled(poller, clock, 2).labels == ("a", "tgi", "org/llama")
     server.down = True
-    polled(one, clock)
+    polled(poller, clock)
     server.down, server.info = False, {"version": "3.3.7", "model_id": "org/qwen"}
-    state = polled(one, clock)
+    state = polled(poller, clock)
     assert state.labels == ("a", "tgi", "org/qwen") and state.reading.version == "3.3.7"
     assert state.windows == {}, "nothing of the other model is in its windows"
 
 
 def test_a_server_that_takes_the_place_of_another_without_a_gap_is_asked_before_it_is_shown():
     clock, server = Clock(), Server(version="3.3.6", model_id="org/llama")
-    one = poller(server, clock)
+    poller = make_poller(server, clock)
     server.page = SECOND
-    polled(one, clock, 2)
+    polled(poller, clock, 2)
     server.page, server.info = FIRST, {"version": "3.3.7", "model_id": "org/qwen"}
-    state = polled(one, clock)
+    state = polled(poller, clock)
     assert state.labels == ("a", "tgi", "org/qwen") and state.reading.version == "3.3.7"
     assert state.windows == {}
-    assert polled(one, clock).labels[2] == "org/qwen"
+    assert polled(poller, clock).labels[2] == "org/qwen"
 
 
 def test_a_server_that_does_not_tell_its_model_is_read_all_the_same_and_not_asked_at_every_poll():
     clock, server = Clock(), Server()
-    state = polled(poller(server, clock), clock, 5)
+    state = polled(make_poller(server, clock), clock, 5)
     assert state.status.up
     assert state.labels == ("a", "tgi", "")
     assert server.asked == 1

@@ -16,9 +16,9 @@ from tests.support.gateway_probe import (
     RECORDINGS,
     by_backend,
     capture,
+    make_poller,
     played,
     polled,
-    poller,
     read,
     rendered,
     shares,
@@ -214,7 +214,7 @@ def test_a_router_that_has_sent_nothing_yet_is_up_and_its_first_request_counts()
         b'sgl_router_processed_requests_total{worker="http://b:1"} 1\n'
     )
     clock = Clock()
-    one = poller([idle, worked], clock)
+    one = make_poller([idle, worked], clock)
     assert polled(one, clock, 1).status.up
     assert shares(polled(one, clock, 1)) == {"http://a:1": 0.75, "http://b:1": 0.25}
 
@@ -225,7 +225,7 @@ def test_rates_weigh_by_the_time_they_held():
         for a, b in ((0, 0), (6, 2), (0, 6))
     ]
     clock = Clock()
-    one = poller(pages, clock)
+    one = make_poller(pages, clock)
     polled(one, clock, 1, step=10.0)
     polled(one, clock, 1, step=20.0)
     assert shares(polled(one, clock, 1)) == {"http://a:1": 0.3, "http://b:1": 0.7}
@@ -235,7 +235,7 @@ def test_a_router_that_says_rates_only_has_shares_and_no_count():
     page = b'vllm:current_qps{server="http://a:1"} 6\nvllm:current_qps{server="http://b:1"} 2\n'
     gone = b'vllm:current_qps{server="http://a:1"} -1\nvllm:current_qps{server="http://b:1"} 2\n'
     clock = Clock()
-    one = poller([page, page, gone], clock)
+    one = make_poller([page, page, gone], clock)
     state = polled(one, clock, 2)
     assert shares(state) == {"http://a:1": 0.75, "http://b:1": 0.25}
     assert by_backend(state, "requests") == {"http://a:1": None, "http://b:1": None}
@@ -337,10 +337,10 @@ def test_a_healthy_worker_that_is_never_chosen_has_a_share_of_zero(router):
         return (rows + (f'{requests}{{worker="http://a:1",outcome="success"}} {sent}\n' if sent else "")).encode()
 
     clock = Clock()
-    figures = polled(poller([body(0), body(10), body(40)], clock), clock, 3).windows["1m"]
+    figures = polled(make_poller([body(0), body(10), body(40)], clock), clock, 3).windows["1m"]
     assert {name: share for (_, name), share in figures.shares.items()} == {"http://a:1": 1.0, "http://b:1": 0.0}
     assert figures.imbalance == {"": 2.0}
-    down = polled(poller([body(10, 0), body(40, 0)], clock), clock, 2).windows["1m"]
+    down = polled(make_poller([body(10, 0), body(40, 0)], clock), clock, 2).windows["1m"]
     assert down.imbalance == {}, "a worker that is down is not neglected"
 
 

@@ -11,7 +11,7 @@ from exporter.gateways.interpreter import GatewayInterpreter
 from exporter.gateways.tables import GATEWAYS, by_kind
 from exporter.model import BackendLoad
 from tests.support.builders import Clock
-from tests.support.gateway_probe import CAPTURES, by_backend, haproxy, polled, poller, read, rendered, shares
+from tests.support.gateway_probe import CAPTURES, by_backend, haproxy, make_poller, polled, read, rendered, shares
 
 
 @pytest.mark.parametrize("kind", [gateway.kind for gateway in GATEWAYS])
@@ -24,7 +24,7 @@ def test_a_page_of_something_else_is_a_reason_and_not_an_exception(kind, page):
         read(kind, page)
     assert caught.value.reason in ("no_gateway_metrics", "not_metrics")
     clock = Clock()
-    assert polled(poller([page.encode()], clock), clock, 1).status.reason == "unknown_gateway"
+    assert polled(make_poller([page.encode()], clock), clock, 1).status.reason == "unknown_gateway"
 
 
 def test_an_engines_page_is_no_router_although_it_shares_its_names():
@@ -37,7 +37,7 @@ def test_an_engines_page_is_no_router_although_it_shares_its_names():
 def test_a_port_that_changes_hands_starts_anew():
     clock = Clock()
     envoy = b'envoy_cluster_endpoint_rq_total{envoy_cluster_name="p",envoy_endpoint_address="h:1"} 9\n'
-    one = poller([haproxy(a=1), haproxy(a=2), envoy, b"up 1\n"], clock)
+    one = make_poller([haproxy(a=1), haproxy(a=2), envoy, b"up 1\n"], clock)
     state = polled(one, clock, 3)
     assert state.labels == ("edge", "envoy")
     assert state.windows == {}
@@ -49,7 +49,7 @@ def test_backends_beyond_the_cap_are_left_out_and_their_pool_has_no_shares():
     wide = {f"s{number}": 10 for number in range(5000)}
     small = haproxy(pool="small", a=1, b=1)
     pages = [small + haproxy(pool="wide", **{**wide, "s0": n}) for n in (10, 99)]
-    one = poller([*pages, haproxy(pool="small", a=4, b=2) + haproxy(pool="wide", s0=100, s4999=77)], clock)
+    one = make_poller([*pages, haproxy(pool="small", a=4, b=2) + haproxy(pool="wide", s0=100, s4999=77)], clock)
     state = polled(one, clock, 2)
     assert len(state.reading.backends) == MAX_BACKENDS
     assert state.windows["1m"].imbalance == {}
@@ -87,7 +87,7 @@ def test_nginx_sums_over_the_codes_beside_the_codes_are_not_counted_again():
 def test_hostile_names_stay_inside_their_label():
     name = 'x\\"} 1\\n\\\\gateway_up{gateway=\\"' + "y" * 10_000
     page = f'haproxy_server_sessions_total{{proxy="p\\n#",server="{name}"}} 7\n'
-    one = poller([page.encode()])
+    one = make_poller([page.encode()])
     one.poll()
     (key,) = one.state.reading.backends
     assert len(key[1]) == 256
@@ -113,7 +113,7 @@ def test_what_a_url_carries_in_secret_does_not_become_a_label(written, shown):
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-7"])
 def test_a_number_that_cannot_be_is_missing_and_counted(value):
-    one = poller([haproxy(a=value, b=3)])
+    one = make_poller([haproxy(a=value, b=3)])
     one.poll()
     assert by_backend(one.state, "requests") == {"a": None, "b": 3}
     assert one.parse_warnings == {"bad_number": 1}
@@ -121,7 +121,7 @@ def test_a_number_that_cannot_be_is_missing_and_counted(value):
 
 def test_labels_in_another_order_are_the_same_series():
     page = haproxy(a=5) + b'haproxy_server_sessions_total{server="a",proxy="p"} 5\n'
-    one = poller([page])
+    one = make_poller([page])
     one.poll()
     assert by_backend(one.state, "requests") == {"a": 5}
     assert one.parse_warnings == {"duplicate": 1}

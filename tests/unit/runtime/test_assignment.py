@@ -49,9 +49,9 @@ class Looks:
         return ()
 
     def another(self) -> bool:
-        found = self.happened.wait(5.0)
+        refreshed = self.happened.wait(5.0)
         self.happened.clear()
-        return found
+        return refreshed
 
 
 def noticed(*steps):
@@ -59,11 +59,11 @@ def noticed(*steps):
     looks.assignments.start()
     try:
         assert looks.another(), "the first look"
-        seen = []
+        refreshes = []
         for cards in steps:
             looks.assignments.on_cards(cards)
-            seen.append(looks.another())
-        return seen
+            refreshes.append(looks.another())
+        return refreshes
     finally:
         looks.assignments.stop()
 
@@ -123,38 +123,38 @@ def test_a_process_table_that_hangs_withdraws_what_was_found_there_and_says_so(m
         Endpoint(replica="configured", host="127.0.0.1", port=1, gpus=("0",)),
         Endpoint(replica="found", host="127.0.0.1", port=2, gpus=None),
     ]
-    one = AssignmentWatcher(cards=lambda: [card(0)], endpoints=lambda: endpoints, clock=lambda: now[0])
+    watcher = AssignmentWatcher(cards=lambda: [card(0)], endpoints=lambda: endpoints, clock=lambda: now[0])
     gate.set()
-    one.refresh()
-    assignment, before = one.assignment.gpus, one.assignment
+    watcher.refresh()
+    assignment, before = watcher.assignment.gpus, watcher.assignment
     assert [(each.replica, each.uuid) for each in assignment] == [("configured", "GPU-0")]
-    assert one.statuses() == () and before.unassigned["found"] != "hung"
+    assert watcher.statuses() == () and before.unassigned["found"] != "hung"
     gate.clear()
     entered.clear()
     now[0] += 60.0  # no source says more than one thing a minute
-    one.start()
+    watcher.start()
     try:
         assert entered.wait(5.0)
         now[0] += HUNG_AFTER
-        assert one.statuses() == () and one.assignment is before
+        assert watcher.statuses() == () and watcher.assignment is before
         now[0] += 0.1
-        (status,) = one.statuses()
+        (status,) = watcher.statuses()
         assert (status.source, status.up, status.hung, status.reason) == ("placement", False, True, "hung")
-        assert one.assignment.gpus == assignment and one.assignment.unassigned == {"found": "hung"}
+        assert watcher.assignment.gpus == assignment and watcher.assignment.unassigned == {"found": "hung"}
     finally:
         gate.set()
-        one.stop()
-    until(lambda: one.statuses() == ())
-    assert one.assignment == before
+        watcher.stop()
+    until(lambda: watcher.statuses() == ())
+    assert watcher.assignment == before
     assert [text for text in caplog.text.splitlines() if "state=down reason=hung" in text]
 
 
 def test_engines_that_do_not_answer_and_names_that_do_not_resolve_are_not_a_process_table_that_hangs(monkeypatch):
-    now, seen = [100.0], []
+    now, refreshes = [100.0], []
 
     def slow(*_):
         now[0] += HUNG_AFTER + 1.0
-        seen.append(one.is_hung)
+        refreshes.append(watcher.is_hung)
         raise EndpointError("dns", "no answer")
 
     monkeypatch.setattr(placement_module.default_resolver, "addresses", slow)
@@ -165,9 +165,9 @@ def test_engines_that_do_not_answer_and_names_that_do_not_resolve_are_not_a_proc
             slow()
 
     endpoint = Endpoint(replica="a", host="engine.example", port=1, gpus=None)
-    one = AssignmentWatcher(cards=tuple, endpoints=lambda: [endpoint], on_engines=probe, clock=lambda: now[0])
-    one.refresh()
-    assert seen == [False, False]
+    watcher = AssignmentWatcher(cards=tuple, endpoints=lambda: [endpoint], on_engines=probe, clock=lambda: now[0])
+    watcher.refresh()
+    assert refreshes == [False, False]
 
 
 def test_a_replica_keeps_its_gpus_while_the_name_servers_are_out(tmp_path, monkeypatch):
@@ -200,7 +200,7 @@ class Held:
         self.cards = list(cards)
         self.assignments.on_cards(self.cards)
         self.assignments.refresh()
-        return [one.uuid for one in self.assignments.assignment.gpus]
+        return [gpu.uuid for gpu in self.assignments.assignment.gpus]
 
     def ends(self, pid: int) -> None:
         shutil.rmtree(self.node.root / str(pid))
@@ -208,10 +208,10 @@ class Held:
 
 @pytest.fixture
 def held(tmp_path, monkeypatch):
-    one = Held(tmp_path, monkeypatch)
-    first, second = one.pids
-    assert one.sees(owned_cards.card(0, first), owned_cards.card(1, second)) == ["GPU-0", "GPU-1"]
-    return one
+    held_gpus = Held(tmp_path, monkeypatch)
+    first, second = held_gpus.pids
+    assert held_gpus.sees(owned_cards.card(0, first), owned_cards.card(1, second)) == ["GPU-0", "GPU-1"]
+    return held_gpus
 
 
 SILENT = [

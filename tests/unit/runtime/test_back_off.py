@@ -29,10 +29,10 @@ def polling(source: str = "engine:a", interval: float = 1.0) -> PollLoop:
     return PollLoop(source, interval, logger=logging.getLogger("quiet"), clock=clock, unix_now=lambda: 1.7e9)
 
 
-def failed(one: PollLoop, reason: str, times: int = 1) -> float:
+def failed(poll_loop: PollLoop, reason: str, times: int = 1) -> float:
     for _ in range(times):
-        one.failed(SourceError(reason), 0.0)
-    return one._back_off()
+        poll_loop.failed(SourceError(reason), 0.0)
+    return poll_loop._back_off()
 
 
 def sources() -> list[str]:
@@ -45,17 +45,17 @@ def sources() -> list[str]:
 def test_a_source_that_fails_cheaply_is_asked_again_within_five_seconds(reason: str) -> None:
     for source in sources():
         for interval in (0.2, 1.0, 3.0):
-            one = polling(source, interval)
+            poll_loop = polling(source, interval)
             for _ in range(100):
-                assert failed(one, reason) <= 5.0 - 0.5  # an exchange comes on top, and the next page of ours
-            assert one._back_off() >= 3.0
+                assert failed(poll_loop, reason) <= 5.0 - 0.5  # an exchange comes on top, and the next page of ours
+            assert poll_loop._back_off() >= 3.0
 
 
 @pytest.mark.parametrize("reason", DEAR)
 def test_a_source_that_is_dear_to_ask_is_asked_twice_a_minute_in_the_end(reason: str) -> None:
     for source in sources():
-        one = polling(source)
-        assert 27.0 <= failed(one, reason, 100) <= 33.0
+        poll_loop = polling(source)
+        assert 27.0 <= failed(poll_loop, reason, 100) <= 33.0
 
 
 def test_an_engine_that_was_too_slow_is_seen_again_ten_seconds_after_it_has_caught_up() -> None:
@@ -64,18 +64,18 @@ def test_an_engine_that_was_too_slow_is_seen_again_ten_seconds_after_it_has_caug
 
 
 def test_the_first_failures_postpone_nothing_and_a_success_forgets_them() -> None:
-    one = polling()
-    assert [failed(one, "dns") for _ in range(4)] == [0.0] * 4
-    delays = [failed(one, "dns") for _ in range(6)]
+    poll_loop = polling()
+    assert [failed(poll_loop, "dns") for _ in range(4)] == [0.0] * 4
+    delays = [failed(poll_loop, "dns") for _ in range(6)]
     assert delays == sorted(delays) and delays[0] < 2.5 and delays[-1] > 25.0
-    one.succeeded(0.01)
-    assert one._back_off() == 0.0
+    poll_loop.succeeded(0.01)
+    assert poll_loop._back_off() == 0.0
 
 
 def test_the_newest_reason_decides_so_an_engine_that_comes_back_with_errors_is_near() -> None:
-    one = polling()
-    assert failed(one, "dns", 50) > 25.0
-    assert failed(one, "http_503") < 5.0
+    poll_loop = polling()
+    assert failed(poll_loop, "dns", 50) > 25.0
+    assert failed(poll_loop, "http_503") < 5.0
 
 
 def test_a_page_that_is_polled_seldom_anyway_keeps_its_beat() -> None:
@@ -84,20 +84,20 @@ def test_a_page_that_is_polled_seldom_anyway_keeps_its_beat() -> None:
 
 @pytest.mark.slow
 def test_the_loop_itself_comes_back_within_seconds_to_an_engine_that_was_down_for_an_hour() -> None:
-    one = PollLoop("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, unix_now=time.time)
+    poll_loop = PollLoop("engine:a", 0.2, logger=logging.getLogger("quiet"), clock=time.monotonic, unix_now=time.time)
     asked: list[float] = []
-    one._consecutive_failures = 3600
+    poll_loop._consecutive_failures = 3600
 
     def poll_once() -> None:
         asked.append(time.monotonic())
         if len(asked) == 1:
-            one.failed(SourceError("http_500"), asked[-1])
+            poll_loop.failed(SourceError("http_500"), asked[-1])
         else:
-            one.succeeded(0.01)
+            poll_loop.succeeded(0.01)
 
-    one.start(time.monotonic(), poll_once, lambda: None)
+    poll_loop.start(time.monotonic(), poll_once, lambda: None)
     until(lambda: len(asked) >= 4)
-    one.stop()
-    one.join(5.0)
+    poll_loop.stop()
+    poll_loop.join(5.0)
     assert 3.0 < asked[1] - asked[0] < 5.0 + SLACK
     assert asked[3] - asked[1] < 0.4 + SLACK

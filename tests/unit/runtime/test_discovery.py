@@ -92,11 +92,11 @@ def test_a_name_that_turns_out_to_lead_here_takes_the_engine_that_was_found_back
     own = {"127.0.0.1"}
     registry = TargetRegistry(clock=clock, is_local=lambda host: host in own)
     mine = [configured("http://chat.example:8000/metrics", "chat")]
-    found = [at("127.0.0.1:8000")]
-    assert registry.update("processes", found, mine) and names(registry, mine) == ["127.0.0.1:8000"]
-    assert not registry.update("processes", found, mine)
+    targets = [at("127.0.0.1:8000")]
+    assert registry.update("processes", targets, mine) and names(registry, mine) == ["127.0.0.1:8000"]
+    assert not registry.update("processes", targets, mine)
     own.add("chat.example")
-    assert registry.update("processes", found, mine), "whoever asks must know that the engines are others now"
+    assert registry.update("processes", targets, mine), "whoever asks must know that the engines are others now"
     assert names(registry, mine) == []
 
 
@@ -218,28 +218,31 @@ def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(regi
 def test_a_tentative_engine_passes_once_its_page_is_an_engines(clock):
     asked = []
     vetting = ProbeFilter(clock, lambda url: asked.append(url) or "good" in url)
-    found = [at("good:1", tentative=True), at("bad:1", tentative=True), at("certain:1")]
-    assert [one.url for one in vetting.confirmed(found)] == ["http://good:1/metrics", "http://certain:1/metrics"]
+    targets = [at("good:1", tentative=True), at("bad:1", tentative=True), at("certain:1")]
+    assert [target.url for target in vetting.confirmed(targets)] == [
+        "http://good:1/metrics",
+        "http://certain:1/metrics",
+    ]
     clock.now += PROBE_PERIOD - 1
-    assert len(vetting.confirmed(found)) == 2
+    assert len(vetting.confirmed(targets)) == 2
     assert len(asked) == 2
     clock.now += 1
-    vetting.confirmed(found)
+    vetting.confirmed(targets)
     assert asked[2:] == ["http://bad:1/metrics"]
     vetting.confirmed([])
-    vetting.confirmed(found)
+    vetting.confirmed(targets)
     assert len(asked) == 5  # who was gone proves itself anew
 
 
 def test_a_page_of_something_else_is_looked_at_ever_less_often_and_a_silent_pod_every_minute(clock):
     asked = []
     vetting = ProbeFilter(clock, lambda url: asked.append((url, clock.now)) or (None if "silent" in url else False))
-    found = [at("other:1", tentative=True), at("silent:1", tentative=True)]
+    targets = [at("other:1", tentative=True), at("silent:1", tentative=True)]
     begun = clock.now
     while clock.now < begun + 2400:
-        vetting.confirmed(found)
+        vetting.confirmed(targets)
         clock.now += 10
-    times = {url: [at - begun for one, at in asked if one == url] for url in dict(asked)}
+    times = {url: [at - begun for probed, at in asked if probed == url] for url in dict(asked)}
     assert times["http://other:1/metrics"] == [0, 60, 180, 420, 900, 1500, 2100]
     assert times["http://silent:1/metrics"] == list(range(0, 2400, 60))
 
@@ -247,13 +250,13 @@ def test_a_page_of_something_else_is_looked_at_ever_less_often_and_a_silent_pod_
 def test_few_pages_are_looked_at_at_once_and_each_gets_its_turn(clock):
     asked = []
     vetting = ProbeFilter(clock, lambda url: bool(asked.append(url)))
-    found = [at(f"a{n}:1", tentative=True) for n in range(100)]
+    targets = [at(f"a{n}:1", tentative=True) for n in range(100)]
     for _ in range(8):
         before = len(asked)
-        vetting.confirmed(found)
+        vetting.confirmed(targets)
         assert len(asked) - before <= MAX_PROBES
         clock.now += 2
-    assert sorted(asked) == sorted(one.url for one in found)
+    assert sorted(asked) == sorted(target.url for target in targets)
 
 
 def test_a_page_is_an_engines_or_it_is_not(monkeypatch):

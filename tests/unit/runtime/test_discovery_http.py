@@ -44,8 +44,8 @@ def group(*targets, **labels):
     return {"targets": list(targets), "labels": labels}
 
 
-def urls(seen):
-    return [engine.url for engine in seen.engines]
+def urls(result):
+    return [engine.url for engine in result.engines]
 
 
 def lists(server, *names, timeout=CEILING):
@@ -57,10 +57,10 @@ def test_lists_of_several_servers_are_read_like_files_and_followed(server, serve
     served["one"] = [group("10.0.0.1:8000", **labels), group("b:1")]
     served["two"] = [group("b:1", "c:1"), group("no/host")]
     place = lists(server, "one", "two")
-    seen = place.refresh()
-    assert urls(seen) == ["https://10.0.0.1:8000/m", "http://b:1/metrics", "http://c:1/metrics"]
-    assert (seen.engines[0].name, seen.engines[0].kind, seen.problem) == ("chat", "vllm", None)
-    assert seen.warning.startswith("ignored=1:")
+    result = place.refresh()
+    assert urls(result) == ["https://10.0.0.1:8000/m", "http://b:1/metrics", "http://c:1/metrics"]
+    assert (result.engines[0].name, result.engines[0].kind, result.problem) == ("chat", "vllm", None)
+    assert result.warning.startswith("ignored=1:")
     served["one"] = []
     assert urls(place.refresh()) == ["http://b:1/metrics", "http://c:1/metrics"], "an empty list lists nothing"
     place.close()
@@ -84,9 +84,9 @@ def test_a_bad_answer_keeps_the_last_good_list_of_its_own_server_alone(server, s
     place = lists(server, "one", "two", timeout=CEILING if body else 1.0)
     place.refresh()
     served["one"], served["two"] = body, [group("b:2")]
-    seen = place.refresh()
-    assert seen.problem.reason == reason
-    assert urls(seen) == ["http://a:1/metrics", "http://b:2/metrics"]
+    result = place.refresh()
+    assert result.problem.reason == reason
+    assert urls(result) == ["http://a:1/metrics", "http://b:2/metrics"]
     served["one"] = [group("a:2")]
     healed = place.refresh()
     assert healed.problem is None and urls(healed) == ["http://a:2/metrics", "http://b:2/metrics"]
@@ -108,8 +108,8 @@ def test_the_agents_of_this_machine_are_taken_out_of_what_ray_s_dashboard_lists(
     assert urls(ray.refresh()) == ["http://10.0.0.1:19180/metrics"]
     assert b"Authorization: Bearer t0ken" in server.heads("one")[0]
     served["one"] = b"<html>log in</html>"
-    seen = ray.refresh()
-    assert urls(seen) == ["http://10.0.0.1:19180/metrics"] and seen.problem.reason == "malformed"
+    result = ray.refresh()
+    assert urls(result) == ["http://10.0.0.1:19180/metrics"] and result.problem.reason == "malformed"
     ray.close()
 
 
@@ -121,23 +121,26 @@ def test_the_settings_lists_become_engines_and_their_health_is_shown(server, ser
         "test",
         {},
     )
-    one = DiscoveryManager(configured=tuple, on_change=lambda: None)
-    one.configure(wanted.discovery)
+    discovery = DiscoveryManager(configured=tuple, on_change=lambda: None)
+    discovery.configure(wanted.discovery)
     try:
-        until(lambda: {engine.name for engine in one.engines()} == {"chat", "127.0.0.1:19180"})
+        until(lambda: {engine.name for engine in discovery.engines()} == {"chat", "127.0.0.1:19180"})
         until(
-            lambda: {status.source for status in one.statuses if status.up} == {"discovery:http_sd", "discovery:ray"}
+            lambda: (
+                {status.source for status in discovery.statuses if status.up}
+                == {"discovery:http_sd", "discovery:ray"}
+            )
         )
         served["one"] = b"nonsense"
-        until(lambda: {status.reason for status in one.statuses} == {"", "malformed"})
-        assert len(one.engines()) == 2
+        until(lambda: {status.reason for status in discovery.statuses} == {"", "malformed"})
+        assert len(discovery.engines()) == 2
         served["one"] = [group("b:1", replica="chat")]
-        until(lambda: "http://b:1/metrics" in {engine.url for engine in one.engines()})
+        until(lambda: "http://b:1/metrics" in {engine.url for engine in discovery.engines()})
         assert all(b"Authorization" not in head for head in server.heads("one"))
-        one.configure(parse("discovery: {processes: false}", "test", {}).discovery)
-        assert one.engines() == ()
+        discovery.configure(parse("discovery: {processes: false}", "test", {}).discovery)
+        assert discovery.engines() == ()
     finally:
-        one.stop()
+        discovery.stop()
 
 
 def test_servers_that_hang_are_done_within_their_deadlines(server, served):

@@ -35,15 +35,15 @@ def watch(monkeypatch):
     made, engines = [], []
 
     def make(settings="", **more):
-        one = DiscoveryManager(configured=lambda: engines, on_change=lambda: None, **more)
-        made.append(one)
-        one.configure(parse(f"discovery: {{processes: false{settings}}}", "test", {}).discovery)
-        return one
+        discovery = DiscoveryManager(configured=lambda: engines, on_change=lambda: None, **more)
+        made.append(discovery)
+        discovery.configure(parse(f"discovery: {{processes: false{settings}}}", "test", {}).discovery)
+        return discovery
 
     yield make
-    watchers = [watcher for one in made for watcher in one._loops.values()]
-    for one in made:
-        one.stop()
+    watchers = [watcher for discovery in made for watcher in discovery._loops.values()]
+    for discovery in made:
+        discovery.stop()
     for watcher in watchers:
         watcher.poll_loop.join(5)
         assert not watcher.poll_loop._thread.is_alive()
@@ -54,36 +54,36 @@ def write(path, *targets, **labels):
     os.replace(path.parent / "new", path)
 
 
-def found(one):
-    return [engine.name for engine in one.engines()]
+def found(discovery):
+    return [engine.name for engine in discovery.engines()]
 
 
-def status(one, name):
-    return next(status for status in one.statuses if status.source == f"discovery:{name}")
+def status(discovery, name):
+    return next(status for status in discovery.statuses if status.source == f"discovery:{name}")
 
 
 def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, tmp_path, caplog):
     path = tmp_path / "a.json"
     write(path, "127.0.0.1:1")
     caplog.set_level(logging.INFO)
-    one = watch(f", file_sd: ['{path}']")
-    until(lambda: found(one) == ["127.0.0.1:1"] and status(one, "file_sd").up)
+    discovery = watch(f", file_sd: ['{path}']")
+    until(lambda: found(discovery) == ["127.0.0.1:1"] and status(discovery, "file_sd").up)
     path.write_text('[{"targets"')
-    until(lambda: status(one, "file_sd").reason == "malformed")
+    until(lambda: status(discovery, "file_sd").reason == "malformed")
     time.sleep(0.5)
-    assert status(one, "file_sd").failures == {"malformed": 1}
-    assert found(one) == ["127.0.0.1:1"]
+    assert status(discovery, "file_sd").failures == {"malformed": 1}
+    assert found(discovery) == ["127.0.0.1:1"]
     write(path, "127.0.0.1:2")
-    until(lambda: status(one, "file_sd").up and "127.0.0.1:2" in found(one))
-    said = [line.split()[1:4] for line in caplog.messages if "state=" in line]
+    until(lambda: status(discovery, "file_sd").up and "127.0.0.1:2" in found(discovery))
+    states = [line.split()[1:4] for line in caplog.messages if "state=" in line]
     down = ["source=discovery:file_sd", "state=down", "reason=malformed"]
-    assert said == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
+    assert states == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
 
 
 def test_targets_that_are_ignored_are_said_once(watch, tmp_path, caplog):
     write(tmp_path / "a.json", "127.0.0.1:1", "what is this")
-    one = watch(f", file_sd: ['{tmp_path}/*.json']")
-    until(lambda: status(one, "file_sd").up)
+    discovery = watch(f", file_sd: ['{tmp_path}/*.json']")
+    until(lambda: status(discovery, "file_sd").up)
     time.sleep(0.3)
     assert [line for line in caplog.messages if "ignored" in line] == [
         'event=discovery_warning source=discovery:file_sd msg="ignored=1: targets that are no HOST:PORT, or too many"'
@@ -93,18 +93,18 @@ def test_targets_that_are_ignored_are_said_once(watch, tmp_path, caplog):
 def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
     write(tmp_path / "a.json", "127.0.0.1:1")
     write(tmp_path / "ray.json", "127.0.0.1:2", "127.0.0.1:44217")
-    one = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
-    until(lambda: found(one) == ["127.0.0.1:1", "127.0.0.1:2"])
-    assert one.loop_restarts == {"discovery": 0}
-    thread = one._loops["ray"].poll_loop._thread
-    gone = one._loops["file_sd"].poll_loop
-    one.configure(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
-    assert found(one) == ["127.0.0.1:2"]
-    assert one._loops["ray"].poll_loop._thread is thread
-    gone.join(5)
-    assert [status.source for status in one.statuses] == ["discovery:ray"]
-    one.configure(DiscoverySettings(processes=False))
-    assert (found(one), one.statuses, one.loop_restarts) == ([], [], {})
+    discovery = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
+    until(lambda: found(discovery) == ["127.0.0.1:1", "127.0.0.1:2"])
+    assert discovery.loop_restarts == {"discovery": 0}
+    thread = discovery._loops["ray"].poll_loop._thread
+    old_loop = discovery._loops["file_sd"].poll_loop
+    discovery.configure(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
+    assert found(discovery) == ["127.0.0.1:2"]
+    assert discovery._loops["ray"].poll_loop._thread is thread
+    old_loop.join(5)
+    assert [status.source for status in discovery.statuses] == ["discovery:ray"]
+    discovery.configure(DiscoverySettings(processes=False))
+    assert (found(discovery), discovery.statuses, discovery.loop_restarts) == ([], [], {})
     thread.join(5)
     assert not thread.is_alive()
 
@@ -112,8 +112,8 @@ def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
 def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path, monkeypatch):
     write(tmp_path / "a.json", "127.0.0.1:1")
     clock, go_on = Clock(), threading.Event()
-    one = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
-    until(lambda: status(one, "file_sd").up)
+    discovery = watch(f", file_sd: ['{tmp_path}/a.json']", clock=clock)
+    until(lambda: status(discovery, "file_sd").up)
     hanging, look = threading.Event(), FileSd.refresh
 
     def hang(self):
@@ -126,8 +126,8 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
         clock.now += 1
         assert hanging.wait(5)
         clock.now += 30
-        assert (status(one, "file_sd").hung, status(one, "file_sd").reason) == (True, "hung")
-        assert found(one) == ["127.0.0.1:1"]
+        assert (status(discovery, "file_sd").hung, status(discovery, "file_sd").reason) == (True, "hung")
+        assert found(discovery) == ["127.0.0.1:1"]
     finally:
         go_on.set()
 
@@ -138,19 +138,19 @@ def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch
     look = FileSd.refresh
 
     def slow(self):
-        seen = look(self)
+        result = look(self)
         begun.set()
         go_on.wait(10)
-        return seen
+        return result
 
     monkeypatch.setattr(FileSd, "refresh", slow)
-    one = watch(f", file_sd: ['{tmp_path}/a.json']")
+    discovery = watch(f", file_sd: ['{tmp_path}/a.json']")
     assert begun.wait(5)
-    polling = one._loops["file_sd"].poll_loop
-    one.configure(DiscoverySettings(processes=False))
+    polling = discovery._loops["file_sd"].poll_loop
+    discovery.configure(DiscoverySettings(processes=False))
     go_on.set()
     polling.join(5)
-    assert found(one) == []
+    assert found(discovery) == []
 
 
 def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
@@ -163,11 +163,11 @@ def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(FileSd, "refresh", buggy)
-        one = watch(f", file_sd: ['{tmp_path}/a.json']")
+        discovery = watch(f", file_sd: ['{tmp_path}/a.json']")
         until(lambda: len(looks) >= 2)
-        until(lambda: status(one, "file_sd").reason == "internal")
-    until(lambda: status(one, "file_sd").up)
-    assert one.loop_restarts["discovery"] >= 2
+        until(lambda: status(discovery, "file_sd").reason == "internal")
+    until(lambda: status(discovery, "file_sd").up)
+    assert discovery.loop_restarts["discovery"] >= 2
 
 
 def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch, tmp_path, monkeypatch):
@@ -186,17 +186,17 @@ def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch
         good = [pod("chat-0", server.port, "/living/0"), pod("chat-1", server.port, "/living/1")]
         body.append(json.dumps({"kind": "PodList", "items": [*good, pod("web", server.port, "/no-such")]}).encode())
         url = f"http://127.0.0.1:{server.port}"
-        one = watch(
+        discovery = watch(
             f", kubernetes: {{enabled: true, interval: 1s, url: '{url}', bearer_token_file: '{tmp_path}/token'}}",
             environ={"NODE_NAME": "n1"},
         )
-        until(lambda: found(one) == ["chat-0", "chat-1"])
-        assert status(one, "kubernetes").up
+        until(lambda: found(discovery) == ["chat-0", "chat-1"])
+        assert status(discovery, "kubernetes").up
         body[0] = b"nonsense"
-        until(lambda: status(one, "kubernetes").reason == "malformed")
-        assert found(one) == ["chat-0", "chat-1"]
+        until(lambda: status(discovery, "kubernetes").reason == "malformed")
+        assert found(discovery) == ["chat-0", "chat-1"]
         body[0] = json.dumps({"kind": "PodList", "items": [*good, pod("chat-2", server.port, "/living/2")]}).encode()
-        until(lambda: found(one) == ["chat-0", "chat-1", "chat-2"])
+        until(lambda: found(discovery) == ["chat-0", "chat-1", "chat-2"])
         assert len(server.heads("no-such")) == 1
         assert all(b"Authorization" not in head for head in server.heads("living"))
 
@@ -210,15 +210,15 @@ def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path)
     try:
         both = [ListeningEngine(host="127.0.0.1", port=port, pid=1, kind="vllm") for port in (1, 2)]
         app.discovery.on_processes(both)
-        gone, stays = app.pollers.replicas.values()
+        vanished, stays = app.pollers.replicas.values()
         # An exchange under way would look as if it had taken a minute.
-        loops = [poller.poll_loop for poller in (gone, stays)]
+        loops = [poller.poll_loop for poller in (vanished, stays)]
         until(lambda: {(loop.status.reason, loop._exchange_began) for loop in loops} == {("refused", None)})
         clock.now += TARGET_TTL + 1
         app.discovery.on_processes(both[1:])
         assert list(app.pollers.replicas.values()) == [stays]
-        gone.poll_loop.join(5)
-        assert not gone.poll_loop._thread.is_alive()
+        vanished.poll_loop.join(5)
+        assert not vanished.poll_loop._thread.is_alive()
     finally:
         app.stop()
         stays.poll_loop.join(5)
@@ -234,19 +234,19 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
         return pages.get(url)
 
     monkeypatch.setattr(manager, "probe_engine", probe)
-    one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
+    discovery = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
     triton = ListeningEngine(host="127.0.0.1", port=8002, pid=1, kind="triton", probe=True)
     safe = ListeningEngine(host="::1", port=8000, pid=2, kind="vllm", tls=True)
-    one.on_processes([triton, safe])
-    (engine,) = one.engines()
+    discovery.on_processes([triton, safe])
+    (engine,) = discovery.engines()
     assert (engine.url, engine.tls.insecure_skip_verify) == ("https://[::1]:8000/metrics", True)
     assert asked == [("http://127.0.0.1:8002/metrics", True)], "who is certain is not asked"
     pages["http://127.0.0.1:8002/metrics"] = True
-    one.on_processes([triton, safe])
-    assert len(one.engines()) == 1, "not at every look"
+    discovery.on_processes([triton, safe])
+    assert len(discovery.engines()) == 1, "not at every look"
     clock.tick(PROBE_PERIOD)
-    one.on_processes([triton, safe])
-    assert {found.url: found.tls.insecure_skip_verify for found in one.engines()} == {
+    discovery.on_processes([triton, safe])
+    assert {target.url: target.tls.insecure_skip_verify for target in discovery.engines()} == {
         "https://[::1]:8000/metrics": True, "http://127.0.0.1:8002/metrics": False
     }  # fmt: skip
 
@@ -254,16 +254,16 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
 def test_dynamos_frontend_is_ignored_where_its_workers_tell_of_the_same_requests(monkeypatch):
     clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
     monkeypatch.setattr(manager, "probe_engine", lambda url, **_: url in shown)
-    one = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
+    discovery = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
     front = ListeningEngine(host="127.0.0.1", port=8000, pid=1, kind="dynamo", role=ServerRole.FRONTEND, probe=True)
     worker = ListeningEngine(host="127.0.0.1", port=8081, pid=2, kind="dynamo", role=ServerRole.WORKER, probe=True)
-    one.on_processes([front, worker])
-    assert [engine.name for engine in one.engines()] == ["127.0.0.1:8000"]
+    discovery.on_processes([front, worker])
+    assert [engine.name for engine in discovery.engines()] == ["127.0.0.1:8000"]
     shown.add("http://127.0.0.1:8081/metrics")
     for _ in range(3):
         clock.tick(TARGET_TTL)
-        one.on_processes([front, worker])
-    assert [engine.name for engine in one.engines()] == ["127.0.0.1:8081"]
+        discovery.on_processes([front, worker])
+    assert [engine.name for engine in discovery.engines()] == ["127.0.0.1:8081"]
 
 
 def test_a_reload_adopts_another_list_and_an_engine_on_both_is_not_disturbed(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from exporter.errors import EndpointError
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
-from tests.support.engine_pages import page, poll, polled, poller
+from tests.support.engine_pages import make_poller, page, poll, polled
 from tests.support.waiting import until
 
 VLLM, TGI = page("vllm-0.32.0-real-cpu-load"), page("tgi-3.3.7-handmade-t1")
@@ -59,64 +59,64 @@ def seconds_of(action) -> float:
 
 def test_an_engine_that_does_not_tell_its_version_delays_no_poll(slow):
     clock, engine = Clock(), slow(VLLM)
-    one = poller(engine, clock, timeout=5.0)
-    assert seconds_of(one.poll) < 2.0
+    poller = make_poller(engine, clock, timeout=5.0)
+    assert seconds_of(poller.poll) < 2.0
     until(lambda: engine.asked == 1)
     clock.tick(5.0)
-    assert seconds_of(one.poll) < 2.0 and engine.asked == 1, "one request at a time"
-    assert one.state.reading.version == ""
+    assert seconds_of(poller.poll) < 2.0 and engine.asked == 1, "one request at a time"
+    assert poller.state.reading.version == ""
     engine.go.set()
-    poll(one)
-    one.poll()
-    assert one.state.reading.version == "9.9.9"
+    poll(poller)
+    poller.poll()
+    assert poller.state.reading.version == "9.9.9"
 
 
 def test_a_poll_waits_for_a_model_that_only_the_engine_can_tell_as_long_as_a_poll_may_take(slow):
     clock, engine = Clock(), slow(TGI)
-    one = poller(engine, clock, timeout=0.2)
-    assert 0.1 < seconds_of(one.poll) < 2.0
-    assert one.state.status.up and one.state.labels == ("a", "tgi", "")
+    poller = make_poller(engine, clock, timeout=0.2)
+    assert 0.1 < seconds_of(poller.poll) < 2.0
+    assert poller.state.status.up and poller.state.labels == ("a", "tgi", "")
     engine.go.set()
-    poll(one)
-    one.poll()
-    assert one.state.labels == ("a", "tgi", "tiny")
+    poll(poller)
+    poller.poll()
+    assert poller.state.labels == ("a", "tgi", "tiny")
 
 
 def test_the_first_page_has_the_model_where_the_engine_answers(slow):
     engine = slow(TGI)
     engine.go.set()
-    assert polled(poller(engine, Clock()), Clock()).labels == ("a", "tgi", "tiny")
+    assert polled(make_poller(engine, Clock()), Clock()).labels == ("a", "tgi", "tiny")
 
 
 def test_an_engine_that_comes_back_and_does_not_answer_costs_one_timeout_and_has_no_version(slow):
     clock, engine = Clock(), slow(VLLM)
     engine.go.set()
-    one = poller(engine, clock, timeout=0.2)
-    poll(one)
-    poll(one)
-    assert one.state.reading.version == "9.9.9"
+    poller = make_poller(engine, clock, timeout=0.2)
+    poll(poller)
+    poll(poller)
+    assert poller.state.reading.version == "9.9.9"
     engine.down = True
-    poll(one)
+    poll(poller)
     engine.down = False
     engine.go.clear()
-    assert 0.1 < seconds_of(one.poll) < 2.0
-    assert one.state.reading.version == ""
+    assert 0.1 < seconds_of(poller.poll) < 2.0
+    assert poller.state.reading.version == ""
 
 
 def test_what_was_asked_before_an_engine_went_down_is_not_taken_for_its_successors_answer(slow):
     clock, engine = Clock(), slow(VLLM)
-    one = poller(engine, clock, timeout=0.05)
-    one.poll()
+    poller = make_poller(engine, clock, timeout=0.05)
+    poller.poll()
     until(lambda: engine.asked == 1)
     engine.down = True
-    one.poll()
+    poller.poll()
     engine.down, engine.answer = False, b'{"version": "10.0.0"}'
-    one.poll()
+    poller.poll()
     until(lambda: engine.asked == 2)
     engine.go.set()
-    poll(one)
-    one.poll()
-    assert one.state.reading.version == "10.0.0"
+    poll(poller)
+    poller.poll()
+    assert poller.state.reading.version == "10.0.0"
 
 
 def test_without_a_thread_to_ask_in_the_polls_go_on(slow, monkeypatch):
@@ -126,7 +126,7 @@ def test_without_a_thread_to_ask_in_the_polls_go_on(slow, monkeypatch):
     engine = slow(TGI)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        state = polled(poller(engine, Clock(), timeout=5.0), Clock())
+        state = polled(make_poller(engine, Clock(), timeout=5.0), Clock())
     assert state.status.up and engine.asked == 0
 
 
@@ -135,6 +135,6 @@ def test_an_answer_that_names_another_model_than_the_page_is_another_servers(slo
     answer = f'{{"version": "0.5.23", "served_model_name": "{model}"}}'.encode()
     engine, clock = slow(page("sglang-0.5.23-real-cpu-load"), answer), Clock()
     engine.go.set()
-    state = polled(poller(engine, clock), clock, 2)
+    state = polled(make_poller(engine, clock), clock, 2)
     assert engine.asked == 1
     assert (state.reading.version, state.labels[2]) == (version, "tiny-llama")

@@ -22,8 +22,8 @@ from tests.support.gateway_probe import (
     by_backend,
     capture,
     haproxy,
+    make_poller,
     polled,
-    poller,
     rendered,
     shares,
 )
@@ -35,15 +35,15 @@ from tests.support.waiting import until
 def test_windows_go_on_across_a_restart_that_the_start_time_shows():
     clock = Clock()
     pages = [haproxy(start=100, a=50, b=50), haproxy(start=100, a=60, b=50), haproxy(start=200, a=70, b=10)]
-    one = poller(pages, clock)
-    state = polled(one, clock, 3)
+    poller = make_poller(pages, clock)
+    state = polled(poller, clock, 3)
     assert state.restarts == 1
     assert shares(state) == {"a": pytest.approx(80 / 90), "b": pytest.approx(10 / 90)}
 
 
 def test_windows_go_on_across_a_restart_that_only_falling_counters_show():
     clock = Clock()
-    state = polled(poller([haproxy(a=50, b=50), haproxy(a=3, b=1)], clock), clock, 2)
+    state = polled(make_poller([haproxy(a=50, b=50), haproxy(a=3, b=1)], clock), clock, 2)
     assert state.restarts == 1
     assert shares(state) == {"a": 0.75, "b": 0.25}
 
@@ -53,23 +53,23 @@ def test_nginx_restarts_are_seen_although_stub_status_has_no_backends():
         "Active connections: 1 \nserver accepts handled requests\n {0} {0} {0} \nReading: 0 Writing: 1 Waiting: 0 \n"
     )
     clock = Clock()
-    assert polled(poller([text.format(n).encode() for n in (90, 99, 4)], clock), clock, 3).restarts == 1
+    assert polled(make_poller([text.format(n).encode() for n in (90, 99, 4)], clock), clock, 3).restarts == 1
 
 
 def test_a_flapping_backend_is_not_credited_with_its_old_requests_again():
     clock = Clock()
     with_b, without = haproxy(start=1, a=1000, b=5000), haproxy(start=1, a=1001)
-    one = poller([with_b, without, haproxy(start=1, a=1002, b=5001), haproxy(start=1, a=1003)], clock)
-    state = polled(one, clock, 3)
+    poller = make_poller([with_b, without, haproxy(start=1, a=1002, b=5001), haproxy(start=1, a=1003)], clock)
+    state = polled(poller, clock, 3)
     assert shares(state) == {"a": pytest.approx(2 / 3), "b": pytest.approx(1 / 3)}
     assert state.restarts == 0
     # Once it is gone it has no share, but what it was sent stays in the window.
-    assert shares(polled(one, clock, 1)) == {"a": 0.75}
+    assert shares(polled(poller, clock, 1)) == {"a": 0.75}
 
 
 def test_a_server_that_was_put_back_with_new_counters_is_no_restart_of_the_gateway():
     clock = Clock()
-    state = polled(poller([haproxy(start=1, a=10, b=100), haproxy(start=1, a=25, b=5)], clock), clock, 2)
+    state = polled(make_poller([haproxy(start=1, a=10, b=100), haproxy(start=1, a=25, b=5)], clock), clock, 2)
     assert shares(state) == {"a": 0.75, "b": 0.25}
     assert state.restarts == 0
 
@@ -78,14 +78,14 @@ def test_pools_are_judged_apart():
     clock = Clock()
     pages = [haproxy(pool="x", a=0, b=0) + haproxy(pool="y", c=0, d=0)]
     pages.append(haproxy(pool="x", a=10, b=10) + haproxy(pool="y", c=9000, d=3000))
-    state = polled(poller(pages, clock), clock, 2)
+    state = polled(make_poller(pages, clock), clock, 2)
     assert state.windows["1m"].imbalance == {"x": 1.0, "y": 1.5}
     assert shares(state) == {"a": 0.5, "b": 0.5, "c": 0.75, "d": 0.25}
 
 
 def test_without_requests_there_are_no_shares_and_no_imbalance():
     clock = Clock()
-    state = polled(poller([haproxy(a=5, b=7)] * 3, clock), clock, 3)
+    state = polled(make_poller([haproxy(a=5, b=7)] * 3, clock), clock, 3)
     assert state.windows["1m"].shares == {}
     assert state.windows["1m"].imbalance == {}
 
@@ -93,17 +93,17 @@ def test_without_requests_there_are_no_shares_and_no_imbalance():
 def test_half_a_page_shows_what_it_has_and_leaves_the_windows_alone():
     clock = Clock()
     half = haproxy(start=1, a=20) + b'haproxy_server_sessions_total{proxy="p",ser'
-    one = poller([half, haproxy(start=1, a=30, b=100), half, haproxy(start=1, a=60, b=110)], clock)
-    state = polled(one, clock, 1)
+    poller = make_poller([half, haproxy(start=1, a=30, b=100), half, haproxy(start=1, a=60, b=110)], clock)
+    state = polled(poller, clock, 1)
     assert (by_backend(state, "requests"), state.windows) == ({"a": 20}, {})
-    assert shares(polled(one, clock, 3)) == {"a": 0.75, "b": 0.25}
+    assert shares(polled(poller, clock, 3)) == {"a": 0.75, "b": 0.25}
 
 
 def test_a_failed_poll_withdraws_every_figure_and_keeps_identity_and_age():
     clock = Clock()
-    one = poller([haproxy(a=1, b=1), haproxy(a=2, b=2), None], clock)
-    assert polled(one, clock, 2).windows
-    state = polled(one, clock, 1)
+    poller = make_poller([haproxy(a=1, b=1), haproxy(a=2, b=2), None], clock)
+    assert polled(poller, clock, 2).windows
+    state = polled(poller, clock, 1)
     assert (state.reading, state.windows, state.replicas) == (None, {}, {})
     assert (state.labels, state.status.reason, state.last_read_at) == (("edge", "haproxy"), "refused", 1005.0)
     page = rendered(state)
@@ -113,11 +113,11 @@ def test_a_failed_poll_withdraws_every_figure_and_keeps_identity_and_age():
 
 def test_an_exchange_that_never_returns_is_withdrawn_by_who_looks():
     clock = Clock()
-    one = poller([haproxy(a=1)], clock)
-    one.poll()
-    one.poll_loop.begin()
-    assert one.view(clock.now + 10).reading is not None
-    late = one.view(clock.now + 16)
+    poller = make_poller([haproxy(a=1)], clock)
+    poller.poll()
+    poller.poll_loop.begin()
+    assert poller.view(clock.now + 10).reading is not None
+    late = poller.view(clock.now + 16)
     assert (late.reading, late.status.reason, late.status.hung) == (None, "hung", True)
 
 
@@ -143,35 +143,35 @@ def test_the_loop_polls_survives_a_bug_and_ends(fail, reason):
     before = threading.active_count()
     gateway = Counting(fail)
     plan = GatewayConfig(name="edge", kind="haproxy", interval=0.05, windows=(Window("1m", 60.0),))
-    one = gateway_poller(plan, gateway)
-    one.start(time.monotonic())
+    poller = gateway_poller(plan, gateway)
+    poller.start(time.monotonic())
     until(lambda: gateway.polls >= 3)
-    one.stop()
-    one.join(5.0)
+    poller.stop()
+    poller.join(5.0)
     assert threading.active_count() == before
     assert gateway.polls >= 3
     assert gateway.closed
-    assert one.state.status.reason == reason
-    assert (one.loop_restarts >= 3) == (fail is not None)
+    assert poller.state.status.reason == reason
+    assert (poller.loop_restarts >= 3) == (fail is not None)
 
 
 def test_a_flapping_gateway_is_logged_three_times_and_then_once_a_minute(caplog):
     clock = Clock()
-    one = poller([haproxy(a=1), None] * 60, clock)
+    poller = make_poller([haproxy(a=1), None] * 60, clock)
     with caplog.at_level(logging.INFO):
-        polled(one, clock, 120, step=1.0)
+        polled(poller, clock, 120, step=1.0)
     lines = [record.message for record in caplog.records if "state=" in record.message]
     assert 4 <= len(lines) <= 5
     assert all("source=gateway:edge" in line for line in lines)
 
 
 def test_a_gateway_that_does_not_answer_is_asked_less_often():
-    one = gateway_poller(
+    poller = gateway_poller(
         GatewayConfig(name="g", kind="auto", interval=1.0, windows=()), Counting(EndpointError("timeout", "late"))
     )
     for _ in range(12):
-        one.poll()
-    assert one.poll_loop._back_off() > 8 > one.poll_loop.interval
+        poller.poll()
+    assert poller.poll_loop._back_off() > 8 > poller.poll_loop.interval
 
 
 # ------------------------------------------------------------------ the simulated gateway
@@ -182,7 +182,7 @@ def test_the_simulated_haproxy_counts_what_the_simulated_engines_count():
     site = simulated.SimulatedGateway(plan)
     site._world.advance_to(90.0)
     _, page = site.respond("/metrics")
-    state = polled(poller([page]), Clock(), 1)
+    state = polled(make_poller([page]), Clock(), 1)
     world = plan.world().advance_to(90.0)
     arrived = {
         replica.spec.name: sum(rank.metrics.arrived for rank in replica.ranks) + replica.refused

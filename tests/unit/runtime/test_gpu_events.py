@@ -49,11 +49,11 @@ def changes():
 
 @pytest.fixture
 def events(clock, changes):
-    one = GpuEvents(on_change=lambda: changes.append(1), clock=clock, unix_now=lambda: 1.7e9 + clock.now)
-    yield one
-    one.stop()
-    if one._watch is not None:
-        one._watch.poll_loop.join(5.0)
+    gpu_events = GpuEvents(on_change=lambda: changes.append(1), clock=clock, unix_now=lambda: 1.7e9 + clock.now)
+    yield gpu_events
+    gpu_events.stop()
+    if gpu_events._watch is not None:
+        gpu_events._watch.poll_loop.join(5.0)
 
 
 def follow(events, path, *, known=lambda events: events._watch.poll_loop.status.reason != "starting"):
@@ -68,13 +68,13 @@ def look(events):
 
 
 def count(events, xid="79"):
-    found = [one for one in events.view(CARDS) if one.labels[2] == xid]
-    assert len(found) == 1, found
-    return found[0].count
+    matching = [xid_count for xid_count in events.view(CARDS) if xid_count.labels[2] == xid]
+    assert len(matching) == 1, matching
+    return matching[0].count
 
 
 def labels(events):
-    return {one.labels[3] for one in events.view(CARDS)}
+    return {xid_count.labels[3] for xid_count in events.view(CARDS)}
 
 
 def test_an_event_of_the_driver_is_counted_and_notified(events, changes):
@@ -82,8 +82,12 @@ def test_an_event_of_the_driver_is_counted_and_notified(events, changes):
     changes.clear()
     events.on_driver_event(seen())
     assert changes
-    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
-    assert (one.labels, one.count, one.last_unix_time) == (("0", UUID, "79", "nvml"), 1, 1.7e9 + 1000.0)
+    (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
+    assert (xid_count.labels, xid_count.count, xid_count.last_unix_time) == (
+        ("0", UUID, "79", "nvml"),
+        1,
+        1.7e9 + 1000.0,
+    )
     assert len(events.view(CARDS)) == len(FATAL)
 
 
@@ -139,8 +143,8 @@ def test_an_event_on_a_card_that_is_lost_keeps_its_labels(events):
     events.on_driver_event(UP)
     events.view(CARDS)
     events.on_driver_event(seen())
-    found = [one for one in events.view([]) if one.last_unix_time is not None]
-    assert [one.labels[:3] for one in found] == [("0", UUID, "79")]
+    matching = [xid_count for xid_count in events.view([]) if xid_count.last_unix_time is not None]
+    assert [xid_count.labels[:3] for xid_count in matching] == [("0", UUID, "79")]
 
 
 def test_the_kernel_log_that_is_switched_off_is_no_source_any_more_and_costs_no_count(events, tmp_path):
@@ -189,10 +193,10 @@ def test_no_permission_is_said_once_with_what_helps_and_exposed(events, tmp_path
         follow(events, path)
         for _ in range(3):
             look(events)
-    (status,) = [one for one in events.statuses if one.source == "kernel_log"]
+    (status,) = [status for status in events.statuses if status.source == "kernel_log"]
     assert (status.up, status.reason) == (False, "no_permission") and status.failures["no_permission"] >= 3
-    said = [text for text in caplog.messages if "kernel_log" in text]
-    assert len(said) == 1 and "CAP_SYSLOG" in said[0]
+    logged = [text for text in caplog.messages if "kernel_log" in text]
+    assert len(logged) == 1 and "CAP_SYSLOG" in logged[0]
 
 
 def denied(path):
@@ -259,8 +263,8 @@ def test_an_event_before_the_start_is_seen_and_not_counted(events, tmp_path, cap
     path.write_text("1699999000.5 node kernel: " + line(79))
     events.on_driver_event(UP)
     follow(events, path)
-    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
-    assert (one.count, one.last_unix_time) == (0, 1_699_999_000.5)
+    (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
+    assert (xid_count.count, xid_count.last_unix_time) == (0, 1_699_999_000.5)
     assert not [text for text in caplog.messages if "event=xid" in text]
 
 
@@ -268,7 +272,7 @@ def test_messages_about_devices_that_are_not_there_count_nothing_and_are_logged_
     (tmp_path / "0000:65:00.0").mkdir()
     (tmp_path / "0000:65:00.0" / "vendor").write_text("0x10de\n")
     events = GpuEvents(driver=False, devices=PciDevices(str(tmp_path)), clock=clock)
-    here, elsewhere = (
+    present, elsewhere = (
         [
             Entry(message=message, unix_time=1.7e9, old=False)
             for message in (
@@ -282,7 +286,7 @@ def test_messages_about_devices_that_are_not_there_count_nothing_and_are_logged_
     events._on_log_entries(elsewhere)
     clock.tick(STARTUP_GRACE)
     assert events.switches() == () and caplog.text.count("event=unknown_device") == 1
-    events._on_log_entries(here)
+    events._on_log_entries(present)
     assert {labels.labels.pci_bus_id for labels in events.switches()} == {"0000:65:00"}
     events.view([replace(card(0), facts=CardFacts(index=0, uuid=UUID, pci_bus_id="00000000:19:00.0"))])
     events._on_log_entries(elsewhere)
@@ -305,11 +309,13 @@ def test_old_lines_without_a_time_are_left_out(events, tmp_path):
     path.write_text(line(79))
     events.on_driver_event(UP)
     follow(events, path)
-    assert all(one.last_unix_time is None for one in events.view(CARDS))
+    assert all(xid_count.last_unix_time is None for xid_count in events.view(CARDS))
     with path.open("a") as log:
         log.write(line(79))
     look(events)
-    assert [one.count for one in events.view(CARDS) if one.last_unix_time is not None] == [1], "a new one is read"
+    assert [xid_count.count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None] == [1], (
+        "a new one is read"
+    )
 
 
 def test_the_thread_reads_what_is_added_by_itself(events, tmp_path, changes):
@@ -331,8 +337,8 @@ def test_nothing_new_costs_no_new_rows(events):
 def test_a_time_in_the_future_is_taken_as_now(events, clock):
     events.on_driver_event(UP)
     events.on_driver_event(seen(at=1e12))
-    (one,) = [one for one in events.view(CARDS) if one.last_unix_time is not None]
-    assert one.last_unix_time == 1.7e9 + clock.now
+    (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
+    assert xid_count.last_unix_time == 1.7e9 + clock.now
 
 
 SIMULATED = Driver(module="exporter.simulate.nvml")
@@ -375,7 +381,7 @@ def test_a_reload_follows_another_log():
 
 
 def test_until_the_driver_has_said_anything_its_events_are_starting(events):
-    assert [(one.source, one.reason) for one in events.statuses] == [("nvml_events", "starting")]
+    assert [(status.source, status.reason) for status in events.statuses] == [("nvml_events", "starting")]
     events.on_driver_event(DOWN)
     assert events.statuses[0].reason == DRIVER_DOWN
     events.on_driver_event(UP)

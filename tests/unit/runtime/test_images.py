@@ -13,7 +13,7 @@ from exporter.runtime.discovery.registry import TargetRegistry
 from exporter.sources.discovery.kubernetes import _engine, _pods
 from exporter.sources.discovery.provider import engine_at
 from tests.support.builders import Clock, replica, snapshot
-from tests.support.engine_pages import page, poller
+from tests.support.engine_pages import make_poller, page
 from tests.support.promtool import found
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -94,10 +94,10 @@ def test_an_image_asked_for_by_digest_shows_the_one_that_runs(pinned):
     ("label", "image"), [(IMAGE, IMAGE), (None, ""), (7, ""), ("a\nb", ""), ("x" * 513, ""), ("x" * 512, "x" * 512)]
 )
 def test_a_list_may_name_the_image(label, image):
-    found = engine_at("10.0.0.1:8000", {"image": label})
-    assert found.image == image
+    target = engine_at("10.0.0.1:8000", {"image": label})
+    assert target.image == image
     registry = TargetRegistry(clock=Clock(), is_local={"127.0.0.1", "::1"}.__contains__)
-    registry.update("file_sd", [found], ())
+    registry.update("file_sd", [target], ())
     assert [engine.image for engine in registry.engines(())] == [image]
 
 
@@ -123,11 +123,11 @@ def test_the_page_shows_name_and_digest_apart_and_nothing_where_the_image_is_not
 
 
 def test_a_poller_carries_the_image_of_its_plan():
-    one = poller([page("vllm-0.32.0-real-cpu-idle")], Clock(), image=IMAGE)
-    assert one.state.image == IMAGE
-    one.poll()
-    assert one.state.image == IMAGE
-    assert one.state.reading is not None
+    poller = make_poller([page("vllm-0.32.0-real-cpu-idle")], Clock(), image=IMAGE)
+    assert poller.state.image == IMAGE
+    poller.poll()
+    assert poller.state.image == IMAGE
+    assert poller.state.reading is not None
 
 
 def test_nodes_of_one_service_that_run_different_bytes_under_one_tag_are_found(promtool, tmp_path):
@@ -141,5 +141,5 @@ def test_nodes_of_one_service_that_run_different_bytes_under_one_tag_are_found(p
     rows = {'{engine="vllm", model="m"}': 2}
     for digests, expected in (((DIGEST, other, DIGEST), rows), ((DIGEST, DIGEST, DIGEST), {})):
         series = [on(f"node-{place}", digest) for place, digest in enumerate(digests)]
-        code, said = found(promtool, tmp_path, series, differ, expected)
-        assert code == 0, said
+        code, output = found(promtool, tmp_path, series, differ, expected)
+        assert code == 0, output

@@ -87,7 +87,7 @@ def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
 def test_without_cards_the_replicas_are_still_shown():
     made, published = publisher(None, [Source(replica("a"))])
     made.publish_once()
-    assert [one.name for one in published[0].replicas] == ["a"]
+    assert [replica_state.name for replica_state in published[0].replicas] == ["a"]
     assert published[0].driver is None
 
 
@@ -203,6 +203,6 @@ def test_everything_that_starts_is_shown_at_once():
     try:
         source.state = replica("a")
         made.notify()
-        until(lambda: any(one.replicas[0].reading for one in published))
+        until(lambda: any(published_snapshot.replicas[0].reading for published_snapshot in published))
     finally:
         made.stop()

@@ -160,8 +160,8 @@ def keys(section=SECTION, path=""):
 def in_use(app, log):
     """What the daemon goes by, taken from the parts and not from the settings that they were given."""
     watch = app.events._watch
-    told = []
-    app._cost_tracker.update = lambda *_, **more: told.append(more)
+    notifications = []
+    app._cost_tracker.update = lambda *_, **more: notifications.append(more)
     app._economy((), (), ())
     return {
         "cards": app.cards and (app.cards._freshness.interval, app.cards._freshness.deadline),
@@ -170,7 +170,7 @@ def in_use(app, log):
         "gateways": list(app.pollers.gateways),
         "discovery": {name: loop.config for name, loop in app.discovery._loops.items()},
         "processes": app.assignments._on_engines is not None,
-        "costs": told,
+        "costs": notifications,
         "series": len(app.pages._renderers[False]._families),
         "reload_endpoint": asked(app, "POST", "/-/reload")[0],
         "log": log[-1],
@@ -231,7 +231,7 @@ def test_a_changed_key_is_applied_at_once_or_named_as_waiting(key, tmp_path, cap
         assert outcome.ok
         assert (key in outcome.message) == (key in WAITING), outcome.message
         waits = [record.message for record in caplog.records if "event=restart_required" in record.message]
-        assert bool(waits) is (key in WAITING) and all(key in said for said in waits)
+        assert bool(waits) is (key in WAITING) and all(key in text for text in waits)
         if key not in WAITING:
             assert in_use(app, log) == wanted
 
@@ -311,10 +311,10 @@ def test_a_reload_that_fails_half_way_leaves_the_old_configuration_whole(tmp_pat
         outcome = app.reload()
         assert not outcome.ok and "can't start new thread" in outcome.message and "event=reload_failed" in caplog.text
         assert app.settings == old and not app.publisher.reload_successful
-        plans = {one.name: poller.config for one, poller in app.pollers.replicas.items()}
+        plans = {key.name: poller.config for key, poller in app.pollers.replicas.items()}
         assert {name: plan.windows for name, plan in plans.items()} == dict.fromkeys("ab", (Window("1m", 60.0),))
         names = {f"engine:{name}" for name in "abxy"}
-        until(lambda: names & {one.name for one in threading.enumerate()} == {"engine:a", "engine:b"})
+        until(lambda: names & {running.name for running in threading.enumerate()} == {"engine:a", "engine:b"})
 
 
 FIGURES = (  # what is asked of an engine, and what is asked of it after the reload
@@ -367,9 +367,9 @@ def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_
 ):
     def text(change):
         inside = change.startswith(("interval", "gpus", "timeout", "image"))
-        one = f"url: '{engine}', name: a" + (f", {change}" if inside else "")
-        one += "" if "interval" in one else ", interval: 100s"
-        return f"engines: [{{{one}}}]\n" + ("" if inside else change)
+        entry = f"url: '{engine}', name: a" + (f", {change}" if inside else "")
+        entry += "" if "interval" in entry else ", interval: 100s"
+        return f"engines: [{{{entry}}}]\n" + ("" if inside else change)
 
     with daemon(text(old), [text(new)], tmp_path) as (app, _):
         app._apply_engines(app.settings.engines)
@@ -388,7 +388,7 @@ def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_
         asked_for = {window.label for window in app.settings.windows}
         after = shown[-1].windows
         assert after.keys() == asked_for
-        assert all(one.seconds >= before.windows["1m"].seconds for one in after.values())
+        assert all(figures.seconds >= before.windows["1m"].seconds for figures in after.values())
         assert shown[-1].labels == before.labels and shown[-1].restarts == 0
 
 
@@ -425,8 +425,8 @@ def test_gateways_that_cannot_all_be_polled_are_polled_as_before(tmp_path, monke
         outcome = app.reload()
         assert not outcome.ok and "can't start new thread" in outcome.message
         names = {f"gateway:{name}" for name in "abxy"}
-        until(lambda: names & {one.name for one in threading.enumerate()} == {"gateway:a", "gateway:b"})
-        assert sorted(one.name for one in app.pollers.gateways) == ["a", "b"]
+        until(lambda: names & {running.name for running in threading.enumerate()} == {"gateway:a", "gateway:b"})
+        assert sorted(gateway.name for gateway in app.pollers.gateways) == ["a", "b"]
 
 
 @pytest.mark.slow

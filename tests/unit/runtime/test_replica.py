@@ -34,7 +34,7 @@ def plan(**changes):
     return ReplicaConfig(**{**values, **changes})
 
 
-def poller(pages, clock=None, **changes):
+def make_poller(pages, clock=None, **changes):
     fetcher = Replay(pages) if isinstance(pages, list) else pages
     return replica_poller(plan(**changes), fetcher, clock=clock or Clock(), unix_now=lambda: 1.7e9)
 
@@ -46,17 +46,17 @@ def page(tokens, *, model="m", running=1, extra=""):
     ).encode()
 
 
-def polled(one, clock, times, step=5.0):
+def polled(poller, clock, times, step=5.0):
     for _ in range(times):
-        one.poll()
+        poller.poll()
         clock.tick(step)
-    return one.state
+    return poller.state
 
 
 def test_recorded_pages_become_figures_of_the_time_between_them():
     clock = Clock()
-    one = poller(Replay.of_files([IDLE, AFTER]), clock)
-    state = polled(one, clock, 2, step=30.0)
+    poller = make_poller(Replay.of_files([IDLE, AFTER]), clock)
+    state = polled(poller, clock, 2, step=30.0)
     assert state.labels == ("a", "vllm", "tiny-llama")
     figures = state.windows["1m"]
     assert figures.seconds == 30.0
@@ -69,9 +69,9 @@ def test_recorded_pages_become_figures_of_the_time_between_them():
 
 def test_a_failed_poll_withdraws_every_figure_and_keeps_identity_and_age():
     clock = Clock()
-    one = poller([page(1), page(9), None], clock)
-    assert polled(one, clock, 2).windows
-    state = polled(one, clock, 1)
+    poller = make_poller([page(1), page(9), None], clock)
+    assert polled(poller, clock, 2).windows
+    state = polled(poller, clock, 1)
     assert state.reading is None
     assert state.windows == {}
     assert state.frozen is None
@@ -84,10 +84,10 @@ def test_a_failed_poll_withdraws_every_figure_and_keeps_identity_and_age():
 
 def test_a_restart_is_counted_and_never_gives_a_negative_or_huge_rate():
     clock = Clock()
-    one = poller([page(100), page(600), page(50), page(100)], clock)
+    poller = make_poller([page(100), page(600), page(50), page(100)], clock)
     rates = []
     for _ in range(4):
-        state = polled(one, clock, 1)
+        state = polled(poller, clock, 1)
         rates += [figures.generation_token_rate for figures in state.windows.values()]
     assert state.restarts == 1
     assert all(0 <= rate <= 100 for rate in rates)
@@ -96,25 +96,25 @@ def test_a_restart_is_counted_and_never_gives_a_negative_or_huge_rate():
 
 def test_another_model_on_the_same_port_starts_anew():
     clock = Clock()
-    one = poller([page(100), page(600), page(5000, model="other"), page(5010, model="other")], clock)
-    state = polled(one, clock, 4)
+    poller = make_poller([page(100), page(600), page(5000, model="other"), page(5010, model="other")], clock)
+    state = polled(poller, clock, 4)
     assert state.labels == ("a", "vllm", "other")
     assert state.windows["1m"].generation_token_rate == pytest.approx(10 / 5)
 
 
 def test_an_engine_whose_work_stands_still_is_frozen_after_twenty_seconds():
     clock = Clock()
-    one = poller([page(100), page(200)], clock)
-    verdicts = [polled(one, clock, 1).frozen for _ in range(8)]
+    poller = make_poller([page(100), page(200)], clock)
+    verdicts = [polled(poller, clock, 1).frozen for _ in range(8)]
     assert verdicts[1] is False
     assert verdicts[-1] is True
 
 
 def test_freezing_and_moving_again_are_each_said_once(caplog):
     clock = Clock()
-    one = poller([page(100), *[page(200)] * 9, *[page(300 + step) for step in range(3)]], clock)
+    poller = make_poller([page(100), *[page(200)] * 9, *[page(300 + step) for step in range(3)]], clock)
     with caplog.at_level(logging.INFO, logger="exporter.runtime.replica"):
-        polled(one, clock, 13)
+        polled(poller, clock, 13)
     assert [message for message in caplog.messages if "state_changed" not in message] == [
         'event=frozen source=engine:a msg="requests are running and no counter moves"',
         "event=recovered source=engine:a",
@@ -123,9 +123,9 @@ def test_freezing_and_moving_again_are_each_said_once(caplog):
 
 def freezing(caplog, pages, step=5.0):
     clock = Clock()
-    one = poller(pages, clock)
+    poller = make_poller(pages, clock)
     with caplog.at_level(logging.INFO, logger="exporter.runtime.replica"):
-        polled(one, clock, len(pages), step)
+        polled(poller, clock, len(pages), step)
     return [
         message.partition("event=")[2].split()[0] for message in caplog.messages if "state_changed" not in message
     ]
@@ -143,17 +143,17 @@ def test_an_engine_that_fails_on_every_other_page_is_not_called_frozen_on_each(c
 
 def test_an_engine_that_freezes_again_and_again_says_so_once_a_minute(caplog):
     pages = [page(100 + tokens) for tokens in range(40) for _ in range(6)]
-    said = freezing(caplog, pages)
-    assert said[:4] == ["frozen", "recovered", "frozen", "recovered"]
-    assert len(said) <= 3 + len(pages) * 5 / 60 + 1
+    events = freezing(caplog, pages)
+    assert events[:4] == ["frozen", "recovered", "frozen", "recovered"]
+    assert len(events) <= 3 + len(pages) * 5 / 60 + 1
 
 
 def test_a_hung_engine_stays_frozen_while_its_http_front_refuses_requests():
     clock = Clock()
     refused = 'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"} '
     pages = [page(100), page(200), *(page(200, extra=f"{refused}{count}\n") for count in range(8))]
-    one = poller(pages, clock)
-    states = [polled(one, clock, 1) for _ in pages]
+    poller = make_poller(pages, clock)
+    states = [polled(poller, clock, 1) for _ in pages]
     assert states[-1].reading.responses == {"4xx": 7}
     assert [state.frozen for state in states[-3:]] == [True, True, True]
 
@@ -163,18 +163,18 @@ def test_half_a_page_shows_what_it_has_and_leaves_the_windows_alone():
     whole = page(100, extra='vllm:prompt_tokens_total{engine="0",model_name="m"} 7000\n')
     half = page(150) + b"vllm:prompt_tokens_total{engi"
     later = page(200, extra='vllm:prompt_tokens_total{engine="0",model_name="m"} 7100\n')
-    one = poller([whole, half, later], clock)
-    state = polled(one, clock, 3)
+    poller = make_poller([whole, half, later], clock)
+    state = polled(poller, clock, 3)
     assert state.windows["1m"].generation_token_rate == pytest.approx(100 / 10)
-    assert one.parse_warnings == {"unreadable": 1}
+    assert poller.parse_warnings == {"unreadable": 1}
 
 
 def test_a_page_of_no_known_engine_is_a_reason_and_not_an_exception():
     clock = Clock()
-    assert polled(poller([b"up 1\n"], clock), clock, 1).status.reason == "unknown_engine"
-    assert polled(poller([b"<html>"], clock, kind="vllm"), clock, 1).status.reason == "not_metrics"
-    assert polled(poller([b"up 1\n"], clock, kind="vllm"), clock, 1).status.reason == "no_engine_metrics"
-    assert polled(poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
+    assert polled(make_poller([b"up 1\n"], clock), clock, 1).status.reason == "unknown_engine"
+    assert polled(make_poller([b"<html>"], clock, kind="vllm"), clock, 1).status.reason == "not_metrics"
+    assert polled(make_poller([b"up 1\n"], clock, kind="vllm"), clock, 1).status.reason == "no_engine_metrics"
+    assert polled(make_poller([page(1)], clock, kind="of_tomorrow"), clock, 1).status.reason == "unsupported_engine"
 
 
 STRANGER = (
@@ -183,7 +183,7 @@ STRANGER = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "said", "not_said"),
+    ("kind", "body", "warning", "not_said"),
     [
         (
             "auto",
@@ -203,10 +203,10 @@ STRANGER = (
     ],
 )
 def test_a_page_of_a_stranger_is_reported_with_what_it_has_and_what_would_be_understood(
-    kind, body, said, not_said, caplog
+    kind, body, warning, not_said, caplog
 ):
-    poller([body], kind=kind).poll()
-    assert said in caplog.text
+    make_poller([body], kind=kind).poll()
+    assert warning in caplog.text
     assert not_said not in caplog.text
 
 
@@ -227,33 +227,33 @@ def test_a_server_without_a_metrics_endpoint_is_reported_with_the_flag_that_it_m
         def fetch(self, path=None):
             raise EndpointError(self._pages[0], "answered with an error")
 
-    one = poller(Refusing(["http_501"]), kind=kind)
-    one.poll()
-    assert one.state.status.reason == "http_501"
+    poller = make_poller(Refusing(["http_501"]), kind=kind)
+    poller.poll()
+    assert poller.state.status.reason == "http_501"
     assert advice in caplog.text
-    poller(Refusing(["http_503"]), kind=kind).poll()
+    make_poller(Refusing(["http_503"]), kind=kind).poll()
     assert caplog.text.count(advice) == 1
 
 
 def test_a_flapping_engine_is_logged_three_times_then_once_a_minute_and_the_silence_is_counted(caplog):
     clock = Clock()
-    one = poller([page(1), None] * 60, clock)
+    poller = make_poller([page(1), None] * 60, clock)
     with caplog.at_level(logging.INFO):
-        polled(one, clock, 120, step=1.0)
+        polled(poller, clock, 120, step=1.0)
     lines = [record.message for record in caplog.records if "state=" in record.message]
     assert 4 <= len(lines) <= 6
     assert any("changes_suppressed=" in line for line in lines[1:])
-    assert one.state.status.failures == {"refused": 60}
+    assert poller.state.status.failures == {"refused": 60}
 
 
 def test_an_exchange_that_never_returns_is_withdrawn_by_who_looks():
     clock = Clock()
-    one = poller([page(1)], clock)
-    one.poll()
-    assert one.view(clock.now).reading is not None
-    one.poll_loop.begin()
-    assert one.view(clock.now + 10).reading is not None
-    late = one.view(clock.now + 16)
+    poller = make_poller([page(1)], clock)
+    poller.poll()
+    assert poller.view(clock.now).reading is not None
+    poller.poll_loop.begin()
+    assert poller.view(clock.now + 10).reading is not None
+    late = poller.view(clock.now + 16)
     assert late.reading is None
     assert (late.status.reason, late.status.hung) == ("hung", True)
 
@@ -282,39 +282,39 @@ class Versioned:
 
 def test_the_version_is_asked_seldom_and_shown_when_known():
     clock, engine = Clock(), Versioned(None, b'{"version": "0.32.0"}')
-    one = poller(engine, clock)
+    poller = make_poller(engine, clock)
     for seconds in (1, 30, 35, 500):
-        poll(one)
+        poll(poller)
         clock.tick(seconds)
-    one.poll()
+    poller.poll()
     assert engine.asked == 2
-    assert one.state.reading.version == "0.32.0"
+    assert poller.state.reading.version == "0.32.0"
 
 
 def test_an_engine_that_comes_back_is_asked_for_its_version_before_anything_is_shown_under_the_old_one():
     clock, engine = Clock(), Versioned(b'{"version": "0.32.0"}', b'{"version": "0.33.0"}', None)
-    one = poller(engine, clock)
-    poll(one)
-    poll(one)
+    poller = make_poller(engine, clock)
+    poll(poller)
+    poll(poller)
     for version in ("0.33.0", ""):
         engine.down = True
         clock.tick(5.0)
-        poll(one)
-        assert one.state.reading is None
+        poll(poller)
+        assert poller.state.reading is None
         engine.down = False
         clock.tick(5.0)
-        poll(one)
-        assert one.state.reading.version == version and one.state.restarts == 0
+        poll(poller)
+        assert poller.state.reading.version == version and poller.state.restarts == 0
     assert engine.asked == 3, "one that does not say has none, rather than what it was before"
 
 
 @pytest.mark.parametrize("answer", [b"no json", b"[]", b'{"version": 3}', b"[" * 100_000])
 def test_an_odd_version_answer_is_no_version_and_no_error(answer):
-    one = poller(Versioned(answer))
-    poll(one)
-    one.poll()
-    assert one.state.reading.version == ""
-    assert one.state.status.up
+    poller = make_poller(Versioned(answer))
+    poll(poller)
+    poller.poll()
+    assert poller.state.reading.version == ""
+    assert poller.state.status.up
 
 
 class Counting:
@@ -333,31 +333,31 @@ class Counting:
         self.closed = True
 
 
-def run_until(one, condition):
+def run_until(poller, condition):
     before = threading.active_count()
-    one.start(time.monotonic())
+    poller.start(time.monotonic())
     until(condition)
-    one.stop()
-    one.join(CEILING)
+    poller.stop()
+    poller.join(CEILING)
     assert threading.active_count() <= before, "its thread ended"
 
 
 def test_the_loop_survives_a_bug_counts_it_and_goes_on():
     engine = Counting(fail=RuntimeError("a bug"))
-    one = replica_poller(plan(interval=0.05), engine)
-    run_until(one, lambda: one.loop_restarts >= 2)
-    assert one.state.status.reason == "internal"
+    poller = replica_poller(plan(interval=0.05), engine)
+    run_until(poller, lambda: poller.loop_restarts >= 2)
+    assert poller.state.status.reason == "internal"
     assert engine.closed
 
 
 def test_a_failing_engine_is_asked_less_and_less_often():
     refused, timeout = Counting(EndpointError("refused", "")), Counting(EndpointError("timeout", ""))
     ones = [replica_poller(plan(interval=0.02), engine) for engine in (refused, timeout)]
-    for one in ones:
-        one.poll_loop._consecutive_failures = 100
-    for one, most in zip(ones, (4.0, 10.0), strict=True):
-        one.poll()
-        assert 0.8 * min(most, 0.02 * 2**10) <= one.poll_loop._back_off() <= 1.1 * most
+    for poller in ones:
+        poller.poll_loop._consecutive_failures = 100
+    for poller, max_delay in zip(ones, (4.0, 10.0), strict=True):
+        poller.poll()
+        assert 0.8 * min(max_delay, 0.02 * 2**10) <= poller.poll_loop._back_off() <= 1.1 * max_delay
     healthy = replica_poller(plan(interval=0.02), Counting())
     healthy.poll()
     assert healthy.poll_loop._back_off() == 0.0
@@ -381,11 +381,11 @@ def queued(count):
 
 def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
     clock = Clock()
-    one = poller([page(100 * n) for n in range(20)], clock)
-    polled(one, clock, 13)
+    poller = make_poller([page(100 * n) for n in range(20)], clock)
+    polled(poller, clock, 13)
     other = plan(windows=(Window("30s", 30.0), Window("1m", 60.0), Window("10m", 600.0)), quantiles=(0.9,))
-    one.reconfigure(other, None, clock.now)
-    state = polled(one, clock, 1)
+    poller.reconfigure(other, None, clock.now)
+    state = polled(poller, clock, 1)
     assert {label: figures.seconds for label, figures in state.windows.items()} == {
         "30s": 30.0, "1m": 60.0, "10m": 65.0
     }  # fmt: skip
@@ -395,19 +395,21 @@ def test_figures_asked_for_later_are_computed_from_the_past_that_is_kept():
 
 def test_stages_followed_later_count_from_then_on_and_never_their_life():
     clock = Clock()
-    one = poller([queued(n) for n in (1000, 1001, 1002, 1005, 1009, 1010, 1011, 1012)], clock, stages=COMMON_STAGES)
+    poller = make_poller(
+        [queued(n) for n in (1000, 1001, 1002, 1005, 1009, 1010, 1011, 1012)], clock, stages=COMMON_STAGES
+    )
 
     def observed():
-        latency = polled(one, clock, 1).windows["1m"].latency
+        latency = polled(poller, clock, 1).windows["1m"].latency
         return {stage: latency[stage].observations for stage in (Stage.QUEUE, FIRST) if stage in latency}
 
-    polled(one, clock, 1)
+    polled(poller, clock, 1)
     assert observed() == {FIRST: 1.0}
-    one.reconfigure(plan(), None, clock.now)
+    poller.reconfigure(plan(), None, clock.now)
     assert observed() == {FIRST: 2.0}, "the first page that is followed is where it begins"
     assert observed() == {FIRST: 5.0, Stage.QUEUE: 3.0}
-    one.reconfigure(plan(stages=COMMON_STAGES), None, clock.now)
+    poller.reconfigure(plan(stages=COMMON_STAGES), None, clock.now)
     assert observed() == {FIRST: 9.0}
-    one.reconfigure(plan(), None, clock.now)
+    poller.reconfigure(plan(), None, clock.now)
     assert observed() == {FIRST: 10.0}
     assert observed() == {FIRST: 11.0, Stage.QUEUE: 1.0}, "what it counted before it was left out is over"

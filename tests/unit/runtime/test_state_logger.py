@@ -37,12 +37,12 @@ def test_a_start_a_fall_and_a_return_are_said_when_they_happen(source):
 
 def test_a_source_that_flips_every_second_says_one_thing_a_minute_and_counts_the_rest(source):
     minutes = 5
-    said = [source("" if second % 2 else "timeout") for second in range(minutes * 60)]
-    lines = [line for each in said for line in each]
+    lines_by_second = [source("" if second % 2 else "timeout") for second in range(minutes * 60)]
+    lines = [line for each in lines_by_second for line in each]
     assert BURST + minutes - 1 <= len(lines) <= BURST + minutes
-    assert sum(map(len, said[:6])) == BURST
+    assert sum(map(len, lines_by_second[:6])) == BURST
     counted = sum(int(line.partition("changes_suppressed=")[2].split()[0]) for line in lines if "suppressed" in line)
-    last = max(second for second, each in enumerate(said) if each)
+    last = max(second for second, each in enumerate(lines_by_second) if each)
     assert counted + len(lines) == last + 1
 
 

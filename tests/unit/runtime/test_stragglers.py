@@ -47,14 +47,14 @@ def test_evidence_takes_shares_and_rates_from_a_reading_and_the_one_before():
         nvlink_up={0: True, 1: False, 2: True},
         processes=(CardProcess(pid=7),),
     )
-    found = collect_evidence(
+    evidence = collect_evidence(
         "GPU-1", second, sample_counters(second, sample_counters(first)), sample_counters(first), 2
     )
-    assert (found.busy, found.power_ratio, found.nvlinks, found.replicas) == (0.7, 0.5, 2, 2)
-    assert (found.pcie_rate, found.nvlink_recovery_rate) == (2e9, 1.5)
-    assert found.memory_free == pytest.approx(0.15)
-    assert found.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
-    assert found.processes == frozenset({7})
+    assert (evidence.busy, evidence.power_ratio, evidence.nvlinks, evidence.replicas) == (0.7, 0.5, 2, 2)
+    assert (evidence.pcie_rate, evidence.nvlink_recovery_rate) == (2e9, 1.5)
+    assert evidence.memory_free == pytest.approx(0.15)
+    assert evidence.pcie_capacity == pytest.approx(31.5e9, rel=1e-3)
+    assert evidence.processes == frozenset({7})
     own = replace(second, traffic={("pcie", "transmit"): 3e9, ("pcie", "receive"): 1e9})
     assert collect_evidence("GPU-1", own, sample_counters(own), sample_counters(first)).pcie_rate == 3e9
 
@@ -66,8 +66,10 @@ def test_counters_that_began_anew_or_were_read_long_ago_give_no_rate():
         reading(0.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"recovery": 0.0}),
         reading(1002.0, {Signal.PCIE_TRANSMIT: 1e9}, nvlink_errors={"recovery": 0.0}),
     ):
-        found = collect_evidence("GPU-1", now, sample_counters(now, sample_counters(before)), sample_counters(before))
-        assert (found.pcie_rate, found.nvlink_recovery_rate) == (None, None)
+        evidence = collect_evidence(
+            "GPU-1", now, sample_counters(now, sample_counters(before)), sample_counters(before)
+        )
+        assert (evidence.pcie_rate, evidence.nvlink_recovery_rate) == (None, None)
     assert collect_evidence("GPU-1", now, sample_counters(now), None).pcie_rate is None
 
 
@@ -99,11 +101,11 @@ def test_recoveries_that_are_read_seldom_have_the_rate_between_two_reads_until_t
 
 def test_links_that_were_not_read_are_neither_active_nor_down():
     partly = reading(1.0, nvlink_up={0: True, 2: False}, missing={Signal.NVLINK_STATE: Missing.ERROR})
-    found = collect_evidence("GPU-1", partly, sample_counters(partly), None)
-    assert (found.nvlinks, found.nvlinks_down) == (None, 1)
+    evidence = collect_evidence("GPU-1", partly, sample_counters(partly), None)
+    assert (evidence.nvlinks, evidence.nvlinks_down) == (None, 1)
     whole = reading(1.0, nvlink_up={0: True, 2: False})
-    found = collect_evidence("GPU-1", whole, sample_counters(whole), None)
-    assert (found.nvlinks, found.nvlinks_down) == (1, 1)
+    evidence = collect_evidence("GPU-1", whole, sample_counters(whole), None)
+    assert (evidence.nvlinks, evidence.nvlinks_down) == (1, 1)
 
 
 def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_look_has_missed_it():
@@ -112,8 +114,8 @@ def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_l
     for rise, active in ((0.3, True), (0.05, False)):
         later = {"sw_power_cap": 5.0 + rise, "sw_thermal_slowdown": 9.0}
         second = reading(1002.0, clock_events=bits, clock_event_seconds=later)
-        found = collect_evidence("GPU-1", second, sample_counters(second), sample_counters(first)).events
-        assert found == bits | {"sw_power_cap": active}
+        evidence = collect_evidence("GPU-1", second, sample_counters(second), sample_counters(first)).events
+        assert evidence == bits | {"sw_power_cap": active}
     unknown = reading(1002.0, clock_event_seconds={"sw_power_cap": 7.0})
     assert collect_evidence("GPU-1", unknown, sample_counters(unknown), sample_counters(first)).events == {}
     assert collect_evidence("GPU-1", second, sample_counters(second), None).events == bits
@@ -125,8 +127,8 @@ def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_l
 )
 def test_a_pcie_link_of_sixteen_lanes_carries_what_its_generation_allows(generation, gigabytes):
     read = reading(1.0, {Signal.PCIE_LINK_GENERATION: float(generation), Signal.PCIE_LINK_WIDTH: 16.0})
-    found = collect_evidence("GPU-1", read, sample_counters(read), None).pcie_capacity
-    assert found == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
+    evidence = collect_evidence("GPU-1", read, sample_counters(read), None).pcie_capacity
+    assert evidence == (None if gigabytes is None else pytest.approx(gigabytes * 1e9, rel=0.01))
 
 
 def test_the_link_of_an_idle_gpu_which_saves_power_has_no_capacity_to_compare():
@@ -139,10 +141,10 @@ def test_the_link_of_an_idle_gpu_which_saves_power_has_no_capacity_to_compare():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5, 1e9])
 def test_values_that_cannot_be_are_not_evidence(value):
     odd = reading(1.0, dict.fromkeys(Signal, value))
-    found = collect_evidence("GPU-1", odd, sample_counters(odd), None)
-    shares = (found.busy, found.dram, found.tensor, found.resident, found.memory_activity)
+    evidence = collect_evidence("GPU-1", odd, sample_counters(odd), None)
+    shares = (evidence.busy, evidence.dram, evidence.tensor, evidence.resident, evidence.memory_activity)
     assert shares == (None,) * 5
-    numbers = [found.clock, found.power_ratio, found.margin, found.memory_free, found.pcie_capacity]
+    numbers = [evidence.clock, evidence.power_ratio, evidence.margin, evidence.memory_free, evidence.pcie_capacity]
     assert all(number is None or math.isfinite(number) for number in numbers)
 
 
@@ -164,25 +166,25 @@ class Node:
         )
 
     def cards(self, odd, down=()):
-        found = []
+        gpus = []
         for index in range(self.size):
             signals = {"dram_active": 0.5, "utilization": 1.0, "clock_max_sm": 1.98e9} | WELL
             signals |= odd if odd is IDLE or index == 2 else {}
-            one = card(index, at=self.at, up=index not in down, **signals)
-            if one.reading is not None:
+            gpu = card(index, at=self.at, up=index not in down, **signals)
+            if gpu.reading is not None:
                 held = CALM | {"sw_thermal_slowdown": True} if odd is HOT and index == 2 else CALM
-                one = replace(one, reading=replace(one.reading, clock_events=held))
-            found.append(one)
-        return found
+                gpu = replace(gpu, reading=replace(gpu.reading, clock_events=held))
+            gpus.append(gpu)
+        return gpus
 
     def turn(self, odd=WELL, times=1, step=1.0, down=()):
         for _ in range(times):
             self.at += step
-            found = self.watch.update(self.cards(odd, down), self.assignments)
-        return found
+            verdict = self.watch.update(self.cards(odd, down), self.assignments)
+        return verdict
 
     def accused(self, *arguments, **more):
-        return [(one.uuid, one.cause) for one in self.turn(*arguments, **more).found]
+        return [(straggler.uuid, straggler.cause) for straggler in self.turn(*arguments, **more).found]
 
 
 VERDICT = [("GPU-0002", Cause.THERMAL)]
@@ -220,8 +222,8 @@ def test_pages_without_new_readings_are_no_cycles():
 def test_a_group_that_falls_idle_loses_judgement_and_verdict():
     node = Node()
     assert node.turn(HOT, 20).judged == {"chat": True}
-    found = node.turn(IDLE, CYCLES - JUDGED + 1)
-    assert (found.found, found.judged) == ((), {"chat": False})
+    verdict = node.turn(IDLE, CYCLES - JUDGED + 1)
+    assert (verdict.found, verdict.judged) == ((), {"chat": False})
     assert node.accused(HOT, ENTER) == VERDICT
 
 
@@ -238,12 +240,12 @@ def test_a_group_that_rests_between_requests_is_judged_by_as_many_cycles_of_work
     for _ in range(6):
         node.turn(HOT, 2)
         node.turn(WELL)
-        found = node.accused(IDLE, 2)
-    assert found == VERDICT, "4 of 10 cycles, and 6 or 7 of 10 that could be judged"
+        accused = node.accused(IDLE, 2)
+    assert accused == VERDICT, "4 of 10 cycles, and 6 or 7 of 10 that could be judged"
     for _ in range(3):
         node.turn(WELL, 3)
-        found = node.accused(IDLE, 2)
-    assert found == []
+        accused = node.accused(IDLE, 2)
+    assert accused == []
 
 
 def test_cycles_of_work_long_ago_are_no_evidence():
@@ -257,24 +259,26 @@ def test_cycles_of_work_long_ago_are_no_evidence():
 def linked(node, second, **third):
     """Return four cards whose links carry traffic; ``third``: what the third one shows otherwise."""
     cards = []
-    for index, one in enumerate(node.cards(WELL)):
+    for index, gpu in enumerate(node.cards(WELL)):
         shown = {
             "nvlink_up": dict.fromkeys(range(18), True),
             "nvlink_errors": {"recovery": 0.0},
             "nvlink_errors_at": node.at - second % 10,
             "traffic": {("nvlink", "transmit"): 5e9, ("nvlink", "receive"): 5e9},
         }
-        cards.append(replace(one, reading=replace(one.reading, **(shown | (third if index == 2 else {})))))
+        cards.append(replace(gpu, reading=replace(gpu.reading, **(shown | (third if index == 2 else {})))))
     return cards
 
 
 def test_links_that_recover_again_and_again_make_a_verdict_although_they_are_read_every_tenth_time_only():
-    node, found = Node(), []
+    node, accused = Node(), []
     for second in range(60):
         node.at += 1.0
         cards = linked(node, second, nvlink_errors={"recovery": 4000.0 * (second // 10)})
-        found.append([(one.uuid, one.cause) for one in node.watch.update(cards, node.assignments).found])
-    assert found[14] == [] and all(one == [("GPU-0002", Cause.NVLINK)] for one in found[16:])
+        accused.append(
+            [(straggler.uuid, straggler.cause) for straggler in node.watch.update(cards, node.assignments).found]
+        )
+    assert accused[14] == [] and all(accused == [("GPU-0002", Cause.NVLINK)] for accused in accused[16:])
 
 
 @pytest.mark.parametrize(
@@ -302,18 +306,18 @@ class Unmeasured:
         self.assignments = tuple(GpuAssignment(uuid=f"GPU-{i:04d}", replica="chat", rank="") for i in range(size))
 
     def accused(self, cycles):
-        found = Counter()
+        accused = Counter()
         for cycle in range(cycles):
             cards = [self._card(1000.0 + cycle, index, own) for index, own in enumerate(self.own)]
             verdict = self.watch.update(cards, self.assignments)
-            found.update([one.uuid for one in verdict.found])
+            accused.update([straggler.uuid for straggler in verdict.found])
         assert verdict.judged == {"chat": True}
-        return found
+        return accused
 
     def _card(self, at, index, own):
         clock = (0.8 if index in self.lower else 1.0) * own * (1.0 + self.chance.gauss(0.0, self.wander))
-        one = card(index, at=at, clock_sm=clock, clock_max_sm=1.98e9, utilization=1.0, memory_activity=0.5)
-        return replace(one, reading=replace(one.reading, clock_events=CALM | {"sw_power_cap": True}))
+        gpu = card(index, at=at, clock_sm=clock, clock_max_sm=1.98e9, utilization=1.0, memory_activity=0.5)
+        return replace(gpu, reading=replace(gpu.reading, clock_events=CALM | {"sw_power_cap": True}))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -325,15 +329,15 @@ def test_without_work_measured_cards_that_are_capped_alike_and_wander_have_no_st
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_without_work_measured_a_card_that_stays_a_fifth_below_the_others_is_found_all_the_same(size, seed):
-    found = Unmeasured(size, lower=(1,), seed=seed).accused(200)
-    assert set(found) == {"GPU-0001"} and found["GPU-0001"] > 150
+    accused = Unmeasured(size, lower=(1,), seed=seed).accused(200)
+    assert set(accused) == {"GPU-0001"} and accused["GPU-0001"] > 150
 
 
 def test_a_long_gap_in_the_readings_starts_anew():
     node = Node()
     node.turn(HOT, 20)
-    found = node.turn(HOT, step=GAP + 1)
-    assert (found.found, found.judged) == ((), {"chat": False})
+    verdict = node.turn(HOT, step=GAP + 1)
+    assert (verdict.found, verdict.judged) == ((), {"chat": False})
     assert node.accused(HOT, ENTER - 1) == VERDICT
 
 
@@ -352,8 +356,8 @@ def test_a_neighbour_that_is_lost_changes_nothing_and_all_lost_say_nothing():
     node = Node()
     node.turn(HOT, 20)
     assert node.accused(HOT, 3, down=(0,)) == VERDICT
-    found = node.turn(HOT, down=(0, 1, 2, 3))
-    assert (found.found, found.judged) == ((), {"chat": False})
+    verdict = node.turn(HOT, down=(0, 1, 2, 3))
+    assert (verdict.found, verdict.judged) == ((), {"chat": False})
 
 
 def test_other_members_are_another_group():
@@ -365,8 +369,8 @@ def test_other_members_are_another_group():
 
 
 def test_cards_of_ranks_of_their_own_are_not_compared():
-    found = Node(rank=str).turn(HOT, 20)
-    assert (found.found, found.judged) == ((), {})
+    verdict = Node(rank=str).turn(HOT, 20)
+    assert (verdict.found, verdict.judged) == ((), {})
 
 
 def test_ranks_are_judged_each_for_itself_and_shown_as_one_replica():

@@ -42,8 +42,8 @@ class Config:
 class Letters:
     """A handler whose pages are single letters; ``?`` is none, ``!`` is a bug, ``~`` can be used in part."""
 
-    def __init__(self, poll_loop, said):
-        self.poll_loop, self.said = poll_loop, said
+    def __init__(self, poll_loop, handled):
+        self.poll_loop, self.said = poll_loop, handled
 
     @property
     def config(self):
@@ -87,116 +87,118 @@ def letters(pages, clock, *, interval=1.0):
     poll_loop = PollLoop(
         "letters", interval, logger=logging.getLogger("letters"), clock=clock, unix_now=lambda: 1.7e9
     )
-    said = []
+    handled = []
     poller = TargetPoller(
-        Letters(poll_loop, said),
+        Letters(poll_loop, handled),
         State(poll_loop.status),
         pages,
         poll_loop,
-        on_update=lambda: said.append("update"),
+        on_update=lambda: handled.append("update"),
         clock=clock,
     )
-    return poller, said
+    return poller, handled
 
 
 def test_a_good_page_follows_on_the_state_before_and_a_bad_one_withdraws_only_the_reading():
     clock = Clock()
-    one, said = letters(Pages(b"a", b"?", None, b"b"), clock)
-    assert one.state.status.reason == "starting"
-    seen = []
+    poller, handled = letters(Pages(b"a", b"?", None, b"b"), clock)
+    assert poller.state.status.reason == "starting"
+    states = []
     for _ in range(4):
         clock.tick(1.0)
-        one.poll()
-        seen.append((one.state.reading and one.state.reading.text, one.state.status.reason, one.state.seen))
-    assert seen == [(b"a", "", 1), (None, "no_letter", 1), (None, "refused", 1), (b"b", "", 2)]
-    assert one.state.reading.at == clock.now and one.state.status.duration == 0.25
-    assert one.state.status.failures == {"no_letter": 1, "refused": 1}
-    assert said == ["update"] * 4
+        poller.poll()
+        states.append(
+            (poller.state.reading and poller.state.reading.text, poller.state.status.reason, poller.state.seen)
+        )
+    assert states == [(b"a", "", 1), (None, "no_letter", 1), (None, "refused", 1), (b"b", "", 2)]
+    assert poller.state.reading.at == clock.now and poller.state.status.duration == 0.25
+    assert poller.state.status.failures == {"no_letter": 1, "refused": 1}
+    assert handled == ["update"] * 4
 
 
 def test_what_could_not_be_used_is_added_up():
-    one, _ = letters(Pages(b"~", b"a", b"~"), Clock())
+    poller, _ = letters(Pages(b"~", b"a", b"~"), Clock())
     for _ in range(3):
-        one.poll()
-    assert one.parse_warnings == {"cut": 4}
+        poller.poll()
+    assert poller.parse_warnings == {"cut": 4}
 
 
 def test_a_page_that_meets_a_bug_withdraws_the_reading_and_says_so_at_once():
-    one, said = letters(Pages(b"a", b"!"), time.monotonic, interval=0.01)
+    poller, handled = letters(Pages(b"a", b"!"), time.monotonic, interval=0.01)
     updates = []
-    one._on_update = lambda: updates.append((one.state.reading is not None, one.state.status.reason))
-    one.start(time.monotonic())
-    until(lambda: one.loop_restarts)
-    one.stop()
-    one.join(5.0)
+    poller._on_update = lambda: updates.append((poller.state.reading is not None, poller.state.status.reason))
+    poller.start(time.monotonic())
+    until(lambda: poller.loop_restarts)
+    poller.stop()
+    poller.join(5.0)
     assert updates[:2] == [(True, ""), (False, "internal")]
-    assert one.loop_restarts == len(updates) - 1, "one for each page that could not be applied"
+    assert poller.loop_restarts == len(updates) - 1, "one for each page that could not be applied"
 
 
 def test_an_exchange_that_does_not_come_back_is_withdrawn_by_whoever_looks_and_stays_the_pollers():
     clock = Clock()
-    one, _ = letters(Pages(b"a"), clock)
-    one.poll()
-    one.poll_loop.begin()
-    assert one.view(clock.now + 7.0) is one.state
-    late = one.view(clock.now + 7.1)
+    poller, _ = letters(Pages(b"a"), clock)
+    poller.poll()
+    poller.poll_loop.begin()
+    assert poller.view(clock.now + 7.0) is poller.state
+    late = poller.view(clock.now + 7.1)
     assert (late.reading, late.status.reason, late.status.hung, late.seen) == (None, "hung", True, 1)
-    assert one.state.reading.text == b"a"
+    assert poller.state.reading.text == b"a"
 
 
 def test_another_plan_is_applied_from_the_next_poll_on_and_what_was_read_stands_until_then():
     clock = Clock()
     old, new = Pages(b"a"), Pages(b"b")
-    one, said = letters(old, clock)
-    one.poll()
-    one.reconfigure(Config(3.0), new, clock.now)
-    assert one.config == Config(3.0) and one.state.reading.text == b"a" and old.closed == 0
-    one.poll()
-    assert one.state.reading.text == b"b" and one.state.seen == 2, "the past goes on"
+    poller, handled = letters(old, clock)
+    poller.poll()
+    poller.reconfigure(Config(3.0), new, clock.now)
+    assert poller.config == Config(3.0) and poller.state.reading.text == b"a" and old.closed == 0
+    poller.poll()
+    assert poller.state.reading.text == b"b" and poller.state.seen == 2, "the past goes on"
     assert (old.closed, new.closed) == (1, 0)
-    one.reconfigure(Config(4.0), None, clock.now)
-    one.poll()
-    assert new.closed == 0 and said.count("follow 3") == said.count("follow 4") == 1
+    poller.reconfigure(Config(4.0), None, clock.now)
+    poller.poll()
+    assert new.closed == 0 and handled.count("follow 3") == handled.count("follow 4") == 1
 
 
 def test_a_poller_that_waits_for_long_follows_another_interval_at_once_and_is_never_late_for_it():
     pages = Pages(b"a")
-    one, _ = letters(pages, time.monotonic, interval=600.0)
-    one.start(time.monotonic())
-    until(lambda: one.state.seen == 1)
+    poller, _ = letters(pages, time.monotonic, interval=600.0)
+    poller.start(time.monotonic())
+    until(lambda: poller.state.seen == 1)
     begun = time.monotonic()
-    one.reconfigure(Config(0.02), None, begun)
-    until(lambda: one.state.seen >= 5)
-    one.reconfigure(Config(600.0), None, time.monotonic())
-    one.reconfigure(Config(0.03), None, time.monotonic())
-    seen = one.state.seen
-    until(lambda: one.state.seen >= seen + 3)
-    one.stop()
-    one.join(5.0)
-    assert pages.closed == 1 and one.state.status.skipped < 100
-    assert one.poll_loop.interval == 0.03
+    poller.reconfigure(Config(0.02), None, begun)
+    until(lambda: poller.state.seen >= 5)
+    poller.reconfigure(Config(600.0), None, time.monotonic())
+    poller.reconfigure(Config(0.03), None, time.monotonic())
+    before = poller.state.seen
+    until(lambda: poller.state.seen >= before + 3)
+    poller.stop()
+    poller.join(5.0)
+    assert pages.closed == 1 and poller.state.status.skipped < 100
+    assert poller.poll_loop.interval == 0.03
 
 
 def test_a_shorter_interval_does_not_make_the_last_poll_look_late_before_the_next_one():
     clock = Clock()
-    one, _ = letters(Pages(b"a"), clock, interval=600.0)
-    one.poll()
-    one.reconfigure(Config(1.0), None, clock.now + 100.0)
-    assert one.view(clock.now + 90.0).reading is not None
+    poller, _ = letters(Pages(b"a"), clock, interval=600.0)
+    poller.poll()
+    poller.reconfigure(Config(1.0), None, clock.now + 100.0)
+    assert poller.view(clock.now + 90.0).reading is not None
 
 
 def test_a_bug_withdraws_the_page_is_counted_and_the_loop_goes_on():
     pages = Pages(b"a", b"!")
-    one, _ = letters(pages, time.monotonic, interval=0.02)
-    one.start(time.monotonic())
-    until(lambda: one.state.status.failures.get("internal", 0) >= 2)
-    assert (one.state.reading, one.state.status.reason, one.state.seen) == (None, "internal", 1)
+    poller, _ = letters(pages, time.monotonic, interval=0.02)
+    poller.start(time.monotonic())
+    until(lambda: poller.state.status.failures.get("internal", 0) >= 2)
+    assert (poller.state.reading, poller.state.status.reason, poller.state.seen) == (None, "internal", 1)
     pages.pages = [b"b"]
-    until(lambda: one.state.seen >= 2)
-    one.stop()
-    one.join(5.0)
-    assert one.loop_restarts == one.state.status.failures["internal"]
-    assert one.state.reading.text == b"b" and pages.closed == 1
+    until(lambda: poller.state.seen >= 2)
+    poller.stop()
+    poller.join(5.0)
+    assert poller.loop_restarts == poller.state.status.failures["internal"]
+    assert poller.state.reading.text == b"b" and pages.closed == 1
 
 
 def replica(clock):
@@ -215,16 +217,16 @@ def gateway(clock):
 def test_a_hang_withdraws_all_that_a_failure_withdraws(make):
     """Whatever a page may show of a moment that is over, the imbalance between ranks included."""
     clock = Clock()
-    one = make(clock)
-    one.poll()
-    assert one.state.reading is not None
-    figures = {name: {"x": 2.0} for name in ("windows", "rank_imbalance", "replicas") if hasattr(one.state, name)}
-    one.state = replace(one.state, **figures)
-    one.poll_loop.begin()
-    hung = one.view(clock.now + 60.0)
-    one.poll_loop.end()
-    one.poll()
-    failed = one.state
+    poller = make(clock)
+    poller.poll()
+    assert poller.state.reading is not None
+    figures = {name: {"x": 2.0} for name in ("windows", "rank_imbalance", "replicas") if hasattr(poller.state, name)}
+    poller.state = replace(poller.state, **figures)
+    poller.poll_loop.begin()
+    hung = poller.view(clock.now + 60.0)
+    poller.poll_loop.end()
+    poller.poll()
+    failed = poller.state
     assert hung.status.reason == "hung" and failed.status.reason != "hung"
     assert replace(hung, status=failed.status) == failed
     assert all(getattr(hung, name) == EMPTY for name in figures)

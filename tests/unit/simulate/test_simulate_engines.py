@@ -15,7 +15,7 @@ from exporter.simulate.scenarios import find
 from exporter.simulate.world import World
 from exporter.sources.replay import ReplayedPage
 from tests.support.builders import Clock
-from tests.support.engine_pages import interpret, polled, poller
+from tests.support.engine_pages import interpret, make_poller, polled
 
 SCENARIO = find("engines")
 
@@ -79,7 +79,7 @@ def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, pa
             """Nothing is open."""
 
     clock = Clock()
-    one = poller(Fetcher(), clock)
+    one = make_poller(Fetcher(), clock)
     polled(one, clock)
     state = polled(one, clock)
     assert state.labels == ("a", engine, spec.model.name)

@@ -14,8 +14,8 @@ from exporter.sources.discovery.kubernetes import Kubernetes
 from tests.support.malicious_server import FAULTS, MaliciousServer
 
 
-def urls(seen):
-    return [engine.url for engine in seen.engines]
+def urls(result):
+    return [engine.url for engine in result.engines]
 
 
 def pod(name, ip="10.1.0.1", *, node="n1", phase="Running", ports=(), **annotations):
@@ -80,17 +80,17 @@ def test_the_annotated_running_pods_of_this_node_are_found(api, token):
     )  # fmt: skip
     place = Kubernetes(access(api, token), {})
     try:
-        seen = place.refresh()
+        result = place.refresh()
     finally:
         place.close()
-    assert [(one.name, one.url) for one in seen.engines] == [
+    assert [(target.name, target.url) for target in result.engines] == [
         ("chat-0", "http://10.1.0.1:8000/metrics"),
         ("chat-1", "https://[fd00::7]:8001/m"),
         ("one-port", "http://10.1.0.3:9000/metrics"),
     ]
-    assert all(one.tentative for one in seen.engines)
-    assert seen.problem is None
-    assert seen.warning.startswith("ignored=5:")
+    assert all(target.tentative for target in result.engines)
+    assert result.problem is None
+    assert result.warning.startswith("ignored=5:")
     ((_, head),) = api.requests
     assert head.startswith(b"GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0 HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer t0ken\r\n" in head
@@ -103,7 +103,7 @@ def test_a_kubelet_is_asked_for_its_own_list(api, token):
         KubernetesSettings(url=f"http://127.0.0.1:{api.port}/pods", bearer_token_file=token), {"NODE_NAME": "n1"}
     )
     try:
-        assert [one.name for one in place.refresh().engines] == ["a"]
+        assert [target.name for target in place.refresh().engines] == ["a"]
     finally:
         place.close()
     assert api.requests[0][1].startswith(b"GET /pods HTTP/1.1\r\n")
@@ -126,9 +126,9 @@ def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
     assert len(place.refresh().engines) == 1
     for name, (body, reason) in ANSWERS.items():
         api.body = body
-        seen = place.refresh()
-        assert (name, len(seen.engines), seen.problem.reason) == (name, 1, reason)
-        assert "t0ken" not in str(seen.problem)
+        result = place.refresh()
+        assert (name, len(result.engines), result.problem.reason) == (name, 1, reason)
+        assert "t0ken" not in str(result.problem)
     api.status = b"403 Forbidden"
     assert place.refresh().problem.reason == "http_403"
     with open(token, "w") as emptied:
@@ -137,8 +137,8 @@ def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
     with open(token, "w") as rotated:
         rotated.write("an0ther")
     api.status, api.body = b"200 OK", good
-    seen = place.refresh()
-    assert (len(seen.engines), seen.problem) == (1, None)
+    result = place.refresh()
+    assert (len(result.engines), result.problem) == (1, None)
     assert b"an0ther" in api.requests[-1][1]
     api.body = pods()
     assert place.refresh().engines == ()
@@ -148,9 +148,9 @@ def test_an_answer_that_is_of_no_use_keeps_the_last_good_list(api, token):
 def test_outside_of_a_cluster_or_without_a_nodes_name_it_says_what_to_give(tmp_path):
     for environ, reason in (({}, "no_node_name"), ({"NODE_NAME": "n1"}, "no_api_server")):
         place = Kubernetes(KubernetesSettings(), environ)
-        seen = place.refresh()
-        assert (seen.engines, seen.problem.reason) == ((), reason)
-        assert place.refresh().problem is seen.problem
+        result = place.refresh()
+        assert (result.engines, result.problem.reason) == ((), reason)
+        assert place.refresh().problem is result.problem
         place.close()
 
 
@@ -190,17 +190,21 @@ def test_the_token_goes_only_to_a_server_whose_authority_is_known(tmp_path, toke
                 ),
                 {},
             )
-            seen = place.refresh()
+            result = place.refresh()
             place.close()
-            outcomes[authority] = (len(seen.engines), seen.problem and seen.problem.reason, len(server.requests))
+            outcomes[authority] = (
+                len(result.engines),
+                result.problem and result.problem.reason,
+                len(server.requests),
+            )
     assert outcomes == {"ca": (1, None, 1), "stranger": (0, "tls_unknown_ca", 0)}
 
 
 def test_a_full_nodes_list_takes_little_memory_beyond_its_own_size(api, token):
     filler = [{"name": f"E{n}", "value": "v" * 20, "from": {"a": {"b": [n]}}} for n in range(90)]
     everything = [pod(f"p{n}", f"10.1.{n // 250}.{n % 250 + 1}", scrape="true", port="80") for n in range(250)]
-    for one in everything:
-        one["spec"]["volumes"] = filler
+    for listed_pod in everything:
+        listed_pod["spec"]["volumes"] = filler
     api.body = pods(*everything)
     assert 1 << 20 < len(api.body) < 8 << 20
     place = Kubernetes(access(api, token), {})

@@ -44,11 +44,11 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    one = Program(tmp_path)
+    fake_program = Program(tmp_path)
     monkeypatch.setattr(journal, "PROGRAMS", (str(tmp_path / "nowhere"), str(tmp_path / "journalctl")))
     monkeypatch.setattr(log, "DEVICE", str(tmp_path / "kmsg"))
     monkeypatch.setattr(log, "TEXT", str(tmp_path / "kern.log"))
-    return one
+    return fake_program
 
 
 @pytest.fixture
@@ -60,18 +60,18 @@ def opened(program):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for kernel_log in made:
+        kernel_log.close()
 
 
 def until(read, count, seconds=10.0):
     """Read until so many entries have come."""
-    end, found = time.monotonic() + seconds, []
-    while len(found) < count:
-        assert time.monotonic() < end, found
-        found += read()
+    end, entries = time.monotonic() + seconds, []
+    while len(entries) < count:
+        assert time.monotonic() < end, entries
+        entries += read()
         time.sleep(0.01)
-    return [(entry.message.xid, entry.old) for entry in found]
+    return [(entry.message.xid, entry.old) for entry in entries]
 
 
 def gone(pid):
@@ -84,11 +84,11 @@ def gone(pid):
 
 def test_where_neither_device_nor_file_can_be_read_the_journal_is_followed(program, opened):
     program.say("1795172400.1 node kernel: Linux version 6.1", OLD.format(79))
-    one = opened()
-    assert until(one.read, 1) == [(79, True)]
+    kernel_log = opened()
+    assert until(kernel_log.read, 1) == [(79, True)]
     program.say(NEW.format(48), "1795176001.6 node kernel: eth0: link up", NEW.format(74))
-    assert until(one.read, 2) == [(48, False), (74, False)]
-    assert one.read() == []
+    assert until(kernel_log.read, 2) == [(48, False), (74, False)]
+    assert kernel_log.read() == []
     (_, *options) = program.started()[0]
     assert {"--dmesg", "--follow", "--output=short-unix"} <= set(options) and len(program.started()) == 1
 
@@ -101,19 +101,19 @@ def test_a_message_is_new_after_a_while_although_the_clock_was_set_back(program,
 
 def test_the_child_ends_with_the_log_and_another_one_follows_when_it_died(program, opened):
     program.say("1795172400.1 node kernel: Linux version 6.1")
-    one = opened()
-    assert one.read() == []
+    kernel_log = opened()
+    assert kernel_log.read() == []
     first = int(program.started()[0][0])
     os.kill(first, signal.SIGKILL)
     with pytest.raises(SourceError) as caught:
         for _ in range(500):
-            one.read()
+            kernel_log.read()
             time.sleep(0.01)
     assert caught.value.reason == "unreadable"
     program.say(NEW.format(79))
-    assert until(one.read, 1) == [(79, False)]
+    assert until(kernel_log.read, 1) == [(79, False)]
     second = int(program.started()[1][0])
-    one.close()
+    kernel_log.close()
     assert gone(first) and gone(second)
 
 
@@ -122,37 +122,37 @@ def test_a_journal_that_shows_nothing_is_none_and_is_not_tried_again_soon(progra
     monkeypatch.setattr(journal, "PROOF", 0.5)
     program.write(body)
     now = [1000.0]
-    one = opened(lambda: now[0])
+    kernel_log = opened(lambda: now[0])
     for _ in range(3):
         with pytest.raises(SourceError, match="kmsg is not there.*systemd-journal"):
-            one.read()
+            kernel_log.read()
     assert len(program.started()) == 1
     assert all(gone(start[0]) for start in program.started())
     now[0] += log.JOURNAL_PERIOD
     program.say("1795172400.1 node kernel: Linux version 6.1")
     program.write(f'exec tail -n +1 -s 0.02 -f "{program.said}"')
-    assert one.read() == []
+    assert kernel_log.read() == []
     assert len(program.started()) == 2
 
 
 def test_a_configured_path_is_the_only_place_that_is_looked_at(program, tmp_path):
-    one = KernelLog(str(tmp_path / "other.log"), unix_now=lambda: NOW)
+    kernel_log = KernelLog(str(tmp_path / "other.log"), unix_now=lambda: NOW)
     with pytest.raises(SourceError):
-        one.read()
+        kernel_log.read()
     assert program.started() == []
 
 
 def test_a_line_without_end_is_skipped_in_bounded_memory(program, monkeypatch):
     monkeypatch.setattr(journal, "MAX_BYTES", 1 << 20)
     program.say("1795172400.1 node kernel: Linux version 6.1")
-    one = JournalLog(unix_now=lambda: NOW)
+    kernel_log = JournalLog(unix_now=lambda: NOW)
     try:
         program.say("NVRM: " + "x" * 2_000_000, NEW.format(79))
-        end, found = time.monotonic() + 10.0, []
-        while not found and time.monotonic() < end:
-            found += one.read()
-            assert len(one._rest) <= journal.MAX_LINE + journal._READ
+        end, entries = time.monotonic() + 10.0, []
+        while not entries and time.monotonic() < end:
+            entries += kernel_log.read()
+            assert len(kernel_log._rest) <= journal.MAX_LINE + journal._READ
             time.sleep(0.01)
-        assert [record.message for record in found] == [NEW.format(79).partition(" kernel: ")[2]]
+        assert [record.message for record in entries] == [NEW.format(79).partition(" kernel: ")[2]]
     finally:
-        one.close()
+        kernel_log.close()

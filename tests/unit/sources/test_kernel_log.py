@@ -33,7 +33,7 @@ GONE = "NVRM: Xid (PCI:0000:65:00): 79, pid=1234, name=python3, GPU has fallen o
 
 def read(*lines):
     parser = MessageParser()
-    return [found for line in lines if (found := parser.parse(message_of_line(line))) is not None]
+    return [message for line in lines if (message := parser.parse(message_of_line(line))) is not None]
 
 
 # ---------------------------------------------------------------- lines
@@ -69,8 +69,8 @@ def read(*lines):
     ],
 )
 def test_an_xid_is_found_in_every_shape(line, pci, xid):
-    (said,) = read(line)
-    assert isinstance(said, XidMessage) and (said.pci, said.xid, said.inferred) == (pci, xid, False)
+    (message,) = read(line)
+    assert isinstance(message, XidMessage) and (message.pci, message.xid, message.inferred) == (pci, xid, False)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,12 @@ def test_an_xid_is_found_in_every_shape(line, pci, xid):
     ],
 )
 def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
-    (said,) = read(*lines)
-    assert isinstance(said, XidMessage) and (said.pci, said.xid, said.inferred) == ("0000:29:00", 79, True)
+    (message,) = read(*lines)
+    assert isinstance(message, XidMessage) and (message.pci, message.xid, message.inferred) == (
+        "0000:29:00",
+        79,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,18 +109,18 @@ def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
     ],
 )
 def test_the_instance_that_an_error_befell_is_read(inside, instance):
-    (said,) = read(f"NVRM: Xid (PCI:0000:65:00{inside}): 94, pid=7, name=GPU-I:07, x")
-    assert (said.xid, said.instance) == (94, instance)
+    (message,) = read(f"NVRM: Xid (PCI:0000:65:00{inside}): 94, pid=7, name=GPU-I:07, x")
+    assert (message.xid, message.instance) == (94, instance)
 
 
 def test_a_sentence_that_breaks_off_names_no_card_for_ever():
-    said = read(
+    message = read(
         "NVRM: The NVIDIA GPU 0000:29:00.0",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
         "NVRM: something else",
         "NVRM: fallen off the bus and is not responding to commands.",
     )
-    assert said == []
+    assert message == []
 
 
 def test_the_line_that_names_a_card_is_read():
@@ -149,10 +153,10 @@ def test_everything_else_is_no_xid(line):
 @example("NVRM: Xid (", "0" * 300)
 @example("NVRM: The NVIDIA GPU 0000:29:00.0", "fallen off the bus")
 def test_hostile_text_gives_a_small_printable_record_or_nothing(before, after):
-    for said in read(before + after, after + before, f"NVRM: Xid (PCI:0000:65:00): 79, name={before}{after}"):
-        if isinstance(said, XidMessage):
-            assert 0 < said.xid <= 65_535 and len(said.pci) <= 16
-            assert len(said.detail) <= MAX_DETAIL and (said.detail.isprintable() or not said.detail)
+    for message in read(before + after, after + before, f"NVRM: Xid (PCI:0000:65:00): 79, name={before}{after}"):
+        if isinstance(message, XidMessage):
+            assert 0 < message.xid <= 65_535 and len(message.pci) <= 16
+            assert len(message.detail) <= MAX_DETAIL and (message.detail.isprintable() or not message.detail)
 
 
 def test_a_line_of_any_length_costs_little():
@@ -225,7 +229,7 @@ def utc(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "line, wall",
+    "line, unix_time",
     [
         ("1795172400.500000 node kernel: x", NOON - 3600 + 0.5),
         ("2026-11-20T11:00:00.250000+00:00 node kernel: x", NOON - 3600 + 0.25),
@@ -243,8 +247,8 @@ def utc(monkeypatch):
         ("x", None),
     ],
 )
-def test_the_time_before_a_line_is_read_in_the_usual_notations(utc, line, wall):
-    assert written_at(line, NOON) == (pytest.approx(wall) if wall is not None else None)
+def test_the_time_before_a_line_is_read_in_the_usual_notations(utc, line, unix_time):
+    assert written_at(line, NOON) == (pytest.approx(unix_time) if unix_time is not None else None)
 
 
 @given(
@@ -253,8 +257,8 @@ def test_the_time_before_a_line_is_read_in_the_usual_notations(utc, line, wall):
     )
 )
 def test_a_time_that_cannot_be_is_none(line):
-    found = written_at(line, NOON)
-    assert found is None or isinstance(found, float)
+    unix_time = written_at(line, NOON)
+    assert unix_time is None or isinstance(unix_time, float)
 
 
 # ---------------------------------------------------------------- text
@@ -296,75 +300,75 @@ def following(path, clock):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for kernel_log in made:
+        kernel_log.close()
 
 
 def test_what_stands_in_a_file_is_old_and_what_is_added_is_new(path, following):
     path.write_text(line(79) + "1 something else\n")
-    one = following()
-    (first,) = one.read()
+    kernel_log = following()
+    (first,) = kernel_log.read()
     assert (first.message.xid, first.old, first.unix_time) == (79, True, 1_795_172_400.5)
-    assert one.read() == []
+    assert kernel_log.read() == []
     append(path, line(48) + line(74))
-    new = one.read()
+    new = kernel_log.read()
     assert xids(new) == [(48, False), (74, False)] and {entry.unix_time for entry in new} == {NOON}
 
 
 def test_a_line_that_arrives_in_pieces_is_read_when_it_is_whole(path, following):
     path.write_text("")
-    one = following()
-    assert one.read() == []
+    kernel_log = following()
+    assert kernel_log.read() == []
     for piece in line(79)[:-1]:
         append(path, piece)
-        assert one.read() == []
+        assert kernel_log.read() == []
     append(path, "\n")
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_a_rotated_file_is_followed_and_nothing_is_lost_or_read_twice(path, following):
     path.write_text("")
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     append(path, line(48))
     path.rename(path.with_suffix(".1"))
     path.write_text(line(74))
-    assert xids(one.read()) == [(48, False), (74, False)]
+    assert xids(kernel_log.read()) == [(48, False), (74, False)]
     append(path, line(79))
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_a_file_that_is_cut_and_written_anew_is_read_from_its_beginning(path, following):
     path.write_text(line(48) * 3)
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     path.write_text(line(79))
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_a_file_that_comes_later_is_new(path, following):
-    one = following()
+    kernel_log = following()
     with pytest.raises(SourceError) as caught:
-        one.read()
+        kernel_log.read()
     assert caught.value.reason == "missing"
     path.write_text(line(79))
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_a_file_that_vanishes_is_missing_until_it_is_back(path, following):
     path.write_text("")
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     path.unlink()
     with pytest.raises(SourceError, match="not there"):
-        one.read()
+        kernel_log.read()
     path.write_text(line(79))
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_what_stands_in_a_file_that_may_be_read_from_now_on_only_is_old(path, following, monkeypatch):
     path.write_text(line(79))
-    one = following()
+    kernel_log = following()
     opened_by_system = os.open
 
     def refuse(*_):
@@ -373,66 +377,68 @@ def test_what_stands_in_a_file_that_may_be_read_from_now_on_only_is_old(path, fo
     monkeypatch.setattr(os, "open", refuse)
     for _ in range(2):
         with pytest.raises(SourceError) as caught:
-            one.read()
+            kernel_log.read()
     assert caught.value.reason == "no_permission"
     monkeypatch.setattr(os, "open", opened_by_system)
     append(path, line(48))
-    assert xids(one.read()) == [(79, True), (48, True)], "nobody knows what of it came since the daemon's start"
+    assert xids(kernel_log.read()) == [(79, True), (48, True)], (
+        "nobody knows what of it came since the daemon's start"
+    )
     append(path, line(74))
-    assert xids(one.read()) == [(74, False)]
+    assert xids(kernel_log.read()) == [(74, False)]
 
 
 def test_a_pipe_is_read_whoever_writes_and_whenever(path, following):
     os.mkfifo(path)
-    one = following()
-    assert one.read() == []
+    kernel_log = following()
+    assert kernel_log.read() == []
     for xid in (79, 48):
         with open(path, "w", encoding="utf-8") as writer:
             writer.write(line(xid))
-        assert xids(one.read()) == [(xid, False)]
-    assert one.read() == []
+        assert xids(kernel_log.read()) == [(xid, False)]
+    assert kernel_log.read() == []
 
 
 def test_only_the_end_of_a_huge_file_is_looked_at(path, following, monkeypatch):
     monkeypatch.setattr(text_log, "BACKLOG", 1000)
     path.write_text(line(48) * 100 + line(79))
-    one = following()
-    entries = one.read()
+    kernel_log = following()
+    entries = kernel_log.read()
     assert xids(entries)[-1] == (79, True) and len(entries) == 1000 // len(line(48)) == len(set(map(id, entries)))
 
 
 def test_an_endless_line_is_skipped_in_bounded_memory(path, following, monkeypatch):
     monkeypatch.setattr(text_log, "MAX_BYTES", 1 << 20)
     path.write_text("")
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     append(path, "NVRM: " + "x" * 5_000_000)
     for _ in range(6):
-        assert one.read() == []
-        assert len(one._log._rest) <= text_log.MAX_LINE + text_log._READ
+        assert kernel_log.read() == []
+        assert len(kernel_log._log._rest) <= text_log.MAX_LINE + text_log._READ
     append(path, "\n" + line(79))
-    assert xids(one.read()) == [(79, False)]
+    assert xids(kernel_log.read()) == [(79, False)]
 
 
 def test_a_flood_is_read_in_turns(path, following, monkeypatch):
     monkeypatch.setattr(text_log, "MAX_BYTES", text_log._READ)
     path.write_text("")
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     append(path, line(13) * 5000)
     turns = []
-    while found := one.read():
-        turns.append(len(found))
+    while message := kernel_log.read():
+        turns.append(len(message))
     assert sum(turns) == 5000 and len(turns) >= 3
 
 
 def test_bytes_that_are_no_text_do_no_harm(path, following):
     path.write_bytes(b"")
-    one = following()
-    one.read()
+    kernel_log = following()
+    kernel_log.read()
     with open(path, "ab") as file:
         file.write(b"\xff\xfe\x00NVRM: \xff\n\n" + line(79).encode().replace(b"x\n", b"\xff\x00\x1b[2J\n"))
-    (entry,) = one.read()
+    (entry,) = kernel_log.read()
     assert entry.message.xid == 79 and entry.message.detail.isprintable()
 
 
@@ -458,14 +464,14 @@ def test_without_a_path_the_device_comes_first_and_its_refusal_is_what_is_told(t
     first, second = tmp_path / "kmsg", tmp_path / "kern.log"
     monkeypatch.setattr(log, "DEVICE", str(first))
     monkeypatch.setattr(log, "TEXT", str(second))
-    one = KernelLog(None, clock=clock, unix_now=lambda: NOON)
+    kernel_log = KernelLog(None, clock=clock, unix_now=lambda: NOON)
     with pytest.raises(SourceError, match="kmsg"):
-        one.read()
+        kernel_log.read()
     second.write_text("")
-    assert one.read() == []
+    assert kernel_log.read() == []
     append(second, line(79))
-    assert xids(one.read()) == [(79, False)]
-    one.close()
+    assert xids(kernel_log.read()) == [(79, False)]
+    kernel_log.close()
 
 
 # ---------------------------------------------------------------- the device
@@ -492,9 +498,9 @@ class Ring:
 
 @pytest.fixture
 def ring(monkeypatch, clock):
-    one = Ring(monkeypatch, clock)
-    yield one
-    one.close()
+    kernel_ring = Ring(monkeypatch, clock)
+    yield kernel_ring
+    kernel_ring.close()
 
 
 def test_records_in_the_ring_are_old_with_their_time_and_later_ones_are_new(ring):
@@ -557,18 +563,18 @@ def test_records_that_were_overwritten_are_counted_and_the_next_is_read(ring, mo
 
 
 def test_a_device_that_fails_is_unreadable_and_opened_again(tmp_path, clock, monkeypatch):
-    one = KernelLog(None, clock=clock)
+    kernel_log = KernelLog(None, clock=clock)
     monkeypatch.setattr(log, "DEVICE", str(tmp_path / "a"))
     (tmp_path / "a").write_text("")
-    assert one.read() == []
+    assert kernel_log.read() == []
 
     def fail(*_):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(text_log.os, "pread", fail)
     with pytest.raises(SourceError, match="Input/output error") as caught:
-        one.read()
-    assert caught.value.reason == "unreadable" and one._log is None
+        kernel_log.read()
+    assert caught.value.reason == "unreadable" and kernel_log._log is None
     monkeypatch.undo()
 
 
@@ -582,15 +588,15 @@ def can_open(path):
 
 
 def test_the_real_device_is_read_to_its_end_without_waiting_or_says_why_not():
-    one = KernelLog("/dev/kmsg")
+    kernel_log = KernelLog("/dev/kmsg")
     if not can_open("/dev/kmsg"):
         with pytest.raises(SourceError, match="CAP_SYSLOG"):
-            one.read()
+            kernel_log.read()
         return
     for _ in range(100):
-        one.read()
-        if not one._log._old:
+        kernel_log.read()
+        if not kernel_log._log._old:
             break
-    assert not one._log._old, "its end was never reached"
-    assert all(entry.old is False for entry in one.read())
-    one.close()
+    assert not kernel_log._log._old, "its end was never reached"
+    assert all(entry.old is False for entry in kernel_log.read())
+    kernel_log.close()

@@ -41,7 +41,7 @@ def known():
 
 
 @pytest.fixture
-def here(clock, addresses, known):
+def is_local(clock, addresses, known):
     return LocalHost(
         addresses=lambda: frozenset(addresses),
         name=lambda: "vm",
@@ -55,42 +55,42 @@ def here(clock, addresses, known):
     "host", ["127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.9", "fd00::9", "vm", "VM.", "node-7.example.org",
              "node-7", "chat", "ip6-localhost"]
 )  # fmt: skip
-def test_addresses_the_host_name_and_what_the_hosts_file_says_are_this_machine(here, host):
-    assert here(host)
+def test_addresses_the_host_name_and_what_the_hosts_file_says_are_this_machine(is_local, host):
+    assert is_local(host)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.8", "other", "commented", "vm.example.org", "", "127.0.0.2", "garbage"])
-def test_all_else_is_not_and_another_loopback_address_is_a_place_of_its_own(here, host):
-    assert not here(host)
+def test_all_else_is_not_and_another_loopback_address_is_a_place_of_its_own(is_local, host):
+    assert not is_local(host)
 
 
-def test_an_address_that_the_machine_gave_up_is_its_own_no_longer(here, clock, addresses):
-    assert here("10.0.0.9") and here("chat")
+def test_an_address_that_the_machine_gave_up_is_its_own_no_longer(is_local, clock, addresses):
+    assert is_local("10.0.0.9") and is_local("chat")
     addresses.remove("10.0.0.9")
-    assert here("10.0.0.9"), "the addresses are not read at every question"
+    assert is_local("10.0.0.9"), "the addresses are not read at every question"
     clock.tick(10.0)
-    assert not here("10.0.0.9") and not here("chat")
+    assert not is_local("10.0.0.9") and not is_local("chat")
     addresses.add("10.0.0.7")
     clock.tick(10.0)
-    assert here("10.0.0.7")
+    assert is_local("10.0.0.7")
 
 
-def test_a_name_is_this_machine_s_once_it_is_known_to_lead_nowhere_else(here, known):
-    assert not here("chat.example")
+def test_a_name_is_this_machine_s_once_it_is_known_to_lead_nowhere_else(is_local, known):
+    assert not is_local("chat.example")
     known["chat.example"] = [address("10.0.0.9"), address("fd00::9%eth0")]
-    assert here("chat.example")
+    assert is_local("chat.example")
     known.clear()
-    assert here("chat.example"), "the resolver forgets a name while nobody answers there"
+    assert is_local("chat.example"), "the resolver forgets a name while nobody answers there"
     known["chat.example"] = [address("10.0.0.9"), address("10.0.0.8")]
-    assert not here("chat.example"), "a name of several machines is not this one's"
+    assert not is_local("chat.example"), "a name of several machines is not this one's"
 
 
-def test_names_are_remembered_for_a_while_and_not_without_bound(here, known):
+def test_names_are_remembered_for_a_while_and_not_without_bound(is_local, known):
     for number in range(600):
         known[f"n{number}"] = [address("10.0.0.9")]
-        assert here(f"n{number}")
+        assert is_local(f"n{number}")
     known.clear()
-    assert not here("n0") and here("n599")
+    assert not is_local("n0") and is_local("n599")
 
 
 def test_the_shared_resolver_says_what_it_knows_and_asks_nobody():

@@ -24,10 +24,10 @@ def bus(tmp_path):
 
 def test_a_device_is_at_the_address_of_an_nvidia_device_and_nowhere_else(bus):
     devices = PciDevices(str(bus[0]))
-    found = {
+    may_have = {
         address: devices.may_have(address) for address in ("0000:65:00", "10000:e1:00", "0000:00:1f", "0000:66:00")
     }
-    assert found == {"0000:65:00": True, "10000:e1:00": True, "0000:00:1f": False, "0000:66:00": False}
+    assert may_have == {"0000:65:00": True, "10000:e1:00": True, "0000:00:1f": False, "0000:66:00": False}
 
 
 def test_a_device_that_comes_is_found_after_a_while(bus):

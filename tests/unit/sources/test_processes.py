@@ -30,15 +30,15 @@ def node(tmp_path: Path) -> FakeProc:
 
 def descriptor_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record whose descriptors are read from now on."""
-    seen: list[int] = []
+    read_pids: list[int] = []
     real = procfs.descriptors
 
     def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
-        seen.append(pid)
+        read_pids.append(pid)
         return real(root, pid, limit)
 
     monkeypatch.setattr(procfs, "descriptors", descriptors)
-    return seen
+    return read_pids
 
 
 def test_a_gpu_process_brings_its_ancestors_and_the_holder_of_the_port(node: FakeProc) -> None:
@@ -62,7 +62,7 @@ def test_a_gpu_process_brings_its_ancestors_and_the_holder_of_the_port(node: Fak
 def test_only_the_ports_asked_for_are_told_of_the_host(node: FakeProc) -> None:
     bare_metal(node)
     node.add(200, 1, ["sshd"], listens=[("0.0.0.0", 22)])
-    assert [one.port for one in read_processes([111], [8000], root=str(node.root)).listeners] == [8000]
+    assert [listener.port for listener in read_processes([111], [8000], root=str(node.root)).listeners] == [8000]
     assert read_processes([111], [], root=str(node.root)).listeners == ()
 
 
@@ -71,9 +71,9 @@ def test_unrelated_descriptors_are_not_read_when_an_ancestor_listens(
 ) -> None:
     bare_metal(node)
     node.add(300, 1, ["postgres"], listens=[("127.0.0.1", 5432)])
-    seen = descriptor_reads(monkeypatch)
+    read_pids = descriptor_reads(monkeypatch)
     read_processes([111, 112], [8000], root=str(node.root))
-    assert set(seen) == {100, 110}
+    assert set(read_pids) == {100, 110}
 
 
 def test_a_wider_search_leaves_the_neighbours_below_a_shell_alone(
@@ -84,10 +84,10 @@ def test_a_wider_search_leaves_the_neighbours_below_a_shell_alone(
     node.add(101, 100, ["python3", "front.py"], listens=[("127.0.0.1", 8000)])
     node.add(102, 100, ["python3", "worker.py"])
     node.add(200, 50, ["python3", "private.py"])
-    seen = descriptor_reads(monkeypatch)
+    read_pids = descriptor_reads(monkeypatch)
     table = read_processes([102], [8000], root=str(node.root))
     assert table.listeners[0].pids == {101}
-    assert set(seen) == {100, 101, 102}
+    assert set(read_pids) == {100, 101, 102}
 
 
 def test_kernel_threads_are_passed_over_but_not_the_children_of_an_ordinary_pid_2(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_kernel_threads_are_passed_over_but_not_the_children_of_an_ordinary_pid_
         node = FakeProc(tmp_path / name)
         node.add(2, 0, [name])
         node.add(3, 2, ["vllm", "serve"], listens=[("0.0.0.0", 8000)])
-        assert [one.port for one in listening_engines(root=str(node.root))] == expected
+        assert [engine.port for engine in listening_engines(root=str(node.root))] == expected
 
 
 def test_a_sibling_that_listens_is_found_below_the_launcher(node: FakeProc) -> None:
@@ -104,7 +104,7 @@ def test_a_sibling_that_listens_is_found_below_the_launcher(node: FakeProc) -> N
     node.add(101, 100, ["text-generation-router", "--port", "80"], listens=[("::", 80)])
     node.add(102, 100, ["/opt/conda/bin/python3.11", "/opt/conda/bin/text-generation-server", "serve", "m"])
     table = read_processes([102], [80], root=str(node.root))
-    assert [(one.address, one.pids) for one in table.listeners] == [("::", frozenset({101}))]
+    assert [(listener.address, listener.pids) for listener in table.listeners] == [("::", frozenset({101}))]
 
 
 def test_a_container_tells_all_its_engine_ports_and_its_address(node: FakeProc) -> None:
@@ -133,7 +133,7 @@ def test_a_container_tells_all_its_engine_ports_and_its_address(node: FakeProc) 
     node.tables[77].append(("0.0.0.0", 9090, 5))  # held by nobody who can be seen
     node.address(77, "172.17.0.2")
     table = read_processes([402], [9001], root=str(node.root))
-    assert {(one.netns, one.port): one.pids for one in table.listeners} == {
+    assert {(listener.netns, listener.port): listener.pids for listener in table.listeners} == {
         (HOST_NET, 9001): {390},
         (77, 8000): {401},
     }
@@ -232,7 +232,7 @@ def test_a_flag_is_read_in_both_spellings_and_may_stand_last() -> None:
 def test_addresses_are_read_as_people_write_them(node: FakeProc) -> None:
     node.add(100, 1, ["x"], listens=[("127.0.0.1", 1), ("::1", 2), ("::ffff:10.1.2.3", 3), ("2001:db8::7", 4)])
     table = read_processes([100], [1, 2, 3, 4], root=str(node.root))
-    assert {one.port: one.address for one in table.listeners} == {
+    assert {listener.port: listener.address for listener in table.listeners} == {
         1: "127.0.0.1",
         2: "::1",
         3: "10.1.2.3",
@@ -279,15 +279,15 @@ def test_a_server_whose_process_torch_has_renamed_is_found_and_is_an_engine_s_ro
         100, 1, ["python3", "-m", "vllm.entrypoints.openai.api_server"], title="pt_main_thread", listens=[("0.0.0.0", 8000)]
     )  # fmt: skip
     node.add(200, 1, ["python3", "train.py"], title="pt_main_thread", listens=[("0.0.0.0", 8001)])
-    assert [(one.pid, one.port) for one in listening_engines(root=str(node.root))] == [(100, 8000)]
+    assert [(engine.pid, engine.port) for engine in listening_engines(root=str(node.root))] == [(100, 8000)]
 
 
 def test_two_engines_on_one_port_of_different_addresses_are_two(node: FakeProc) -> None:
     for number in (1, 2):
         node.add(100 + number, 1, ["vllm", "serve", "m"], listens=[(f"127.0.0.{number}", 8000)])
     node.add(103, 1, ["VLLM::APIServer_1"], shares=[node.inode])
-    found = listening_engines(root=str(node.root))
-    assert [(one.host, one.port, one.pid) for one in found] == [
+    engines = listening_engines(root=str(node.root))
+    assert [(listener.host, listener.port, listener.pid) for listener in engines] == [
         ("127.0.0.1", 8000, 101), ("127.0.0.2", 8000, 102)
     ]  # fmt: skip
 
@@ -321,8 +321,11 @@ def test_each_kind_of_server_is_looked_for_where_it_shows_its_metrics(
     node: FakeProc, command: str, ports: tuple[int, ...], expected: tuple[object, ...] | None
 ) -> None:
     node.add(100, 1, command.split(), listens=[("0.0.0.0", port) for port in ports])
-    found = [(one.kind, one.port, one.path, one.tls, not one.probe) for one in listening_engines(root=str(node.root))]
-    assert found == ([expected] if expected else [])
+    engines = [
+        (engine.kind, engine.port, engine.path, engine.tls, not engine.probe)
+        for engine in listening_engines(root=str(node.root))
+    ]
+    assert engines == ([expected] if expected else [])
 
 
 def test_what_dynamo_is_told_by_its_environment_alone_is_read_from_there_and_nothing_else_is(node: FakeProc) -> None:
@@ -333,8 +336,8 @@ def test_what_dynamo_is_told_by_its_environment_alone_is_read_from_there_and_not
     assert listening_engines(root=str(node.root)) == ()
     (node.root / "100" / "environ").write_bytes(b"HF_TOKEN=DYN_SYSTEM_PORT=41000\0DYN_SYSTEM_PORT=8081\0")
     (node.root / "200" / "environ").write_bytes(b"A=1\0DYN_HTTP_PORT=9000\0")
-    found = listening_engines(root=str(node.root))
-    assert [(one.kind, one.port) for one in found] == [("dynamo", 8081), ("dynamo", 9000)]
+    engines = listening_engines(root=str(node.root))
+    assert [(engine.kind, engine.port) for engine in engines] == [("dynamo", 8081), ("dynamo", 9000)]
     assert CLASSIFIER.engine(("python3", "-m", "dynamo.frontend")) == "", "the engine behind it owns the cards"
     assert procfs.variable(str(node.root), 100, "NONE") == "" == procfs.variable(str(node.root), 7, "A")
 
@@ -377,7 +380,7 @@ child.wait(10)
 def test_a_real_parent_that_listens_is_found_from_its_real_child() -> None:
     with running(PARENT) as (parent, (child, port)):
         table = read_processes([int(child)], [int(port)])
-        assert [(one.port, one.address, one.pids) for one in table.listeners] == [
+        assert [(listener.port, listener.address, listener.pids) for listener in table.listeners] == [
             (int(port), "127.0.0.1", frozenset({parent.pid}))
         ]
         assert table.processes[int(child)].parent == parent.pid
@@ -395,7 +398,7 @@ def test_a_real_sibling_that_listens_is_found_too() -> None:
         running("import sys; print(1, flush=True); sys.stdin.read()") as (user, _),
     ):
         table = read_processes([user.pid], [int(port)])
-        assert [one.pids for one in table.listeners] == [{server.pid}]
+        assert [listener.pids for listener in table.listeners] == [{server.pid}]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs two users")
@@ -426,9 +429,9 @@ def test_real_engines_are_found_by_their_command_line(tmp_path: Path) -> None:
     with process:
         assert process.stdin is not None and process.stdout is not None
         port = int(process.stdout.readline())
-        found = [one for one in listening_engines() if one.pid == process.pid]
+        engines = [engine for engine in listening_engines() if engine.pid == process.pid]
         process.stdin.close()
-    assert found == [ListeningEngine(kind="vllm", host="127.0.0.1", port=port, pid=process.pid)]
+    assert engines == [ListeningEngine(kind="vllm", host="127.0.0.1", port=port, pid=process.pid)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

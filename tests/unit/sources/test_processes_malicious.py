@@ -37,7 +37,7 @@ def test_hostile_text_is_cut_and_made_harmless(node: FakeProc) -> None:
     process = read_processes([100], [], root=str(node.root)).processes[100]
     assert process.parent == 1
     assert sum(map(len, process.command)) <= 4096
-    assert all(word.isprintable() for word in (*process.command, process.title))
+    assert all(text.isprintable() for text in (*process.command, process.title))
     assert process.title.startswith("a) S 7 (")
 
 
@@ -79,7 +79,7 @@ def test_descriptors_of_somebody_else_are_counted_and_cost_only_their_own_socket
     monkeypatch.setattr(os, "scandir", scandir)
     table = read_processes([111], [8000], root=str(node.root))
     assert table.problems["no_permission"] == 1
-    assert [one.pids for one in table.listeners] == [frozenset()]
+    assert [listener.pids for listener in table.listeners] == [frozenset()]
 
 
 def test_the_number_of_processes_is_bounded(node: FakeProc) -> None:
@@ -114,7 +114,9 @@ def test_listening_sockets_before_many_connections_are_found_and_the_rest_is_not
     busy = f"   9: 0100007F:1F90 0100007F:C000 01 {'0 ' * 5} 0 77 1\n"
     late = "   1: 00000000:0BB8 00000000:0000 0A 0:0 00:0 0 0 0 5555 1\n"
     path.write_text(path.read_text() + busy * 5000 + late)
-    assert [one.port for one in read_processes([111], [8000, 3000], root=str(node.root)).listeners] == [8000]
+    assert [listener.port for listener in read_processes([111], [8000, 3000], root=str(node.root)).listeners] == [
+        8000
+    ]
 
 
 def test_an_absent_proc_reads_as_nothing(tmp_path: Path) -> None:

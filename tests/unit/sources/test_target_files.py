@@ -15,8 +15,8 @@ from exporter.sources.discovery.file_sd import MAX_FILES, FileSd
 from exporter.sources.discovery.ray import Ray
 
 
-def urls(seen):
-    return [engine.url for engine in seen.engines]
+def urls(result):
+    return [engine.url for engine in result.engines]
 
 
 def group(*targets, **labels):
@@ -45,7 +45,7 @@ def test_json_and_yaml_lists_give_the_same_engines_and_only_known_labels_count(t
     assert first == second
     assert (first.problem, first.warning) == (None, "")
     assert urls(first) == ["https://10.0.0.1:8000/m", "http://[::1]:9/metrics", "http://h/metrics"]
-    assert [(one.name, one.kind, one.tentative) for one in first.engines] == [
+    assert [(target.name, target.kind, target.tentative) for target in first.engines] == [
         ("chat", "vllm", False), ("n", "tgi", False), ("", "", False),
     ]  # fmt: skip
 
@@ -75,11 +75,11 @@ def test_a_pattern_follows_files_that_come_and_go_and_a_bad_one_costs_the_others
     assert urls(place.refresh()) == everything
     write(tmp_path / "b.json", "[{")
     write(tmp_path / "c.json", [group("c:2")])
-    seen = place.refresh()
-    assert urls(seen) == [*everything[:2], "http://c:2/metrics"]
-    assert seen.problem.reason == "malformed"
-    assert str(tmp_path / "b.json") in str(seen.problem)
-    assert place.refresh().problem is seen.problem
+    result = place.refresh()
+    assert urls(result) == [*everything[:2], "http://c:2/metrics"]
+    assert result.problem.reason == "malformed"
+    assert str(tmp_path / "b.json") in str(result.problem)
+    assert place.refresh().problem is result.problem
     (tmp_path / "b.json").unlink()
     assert urls(place.refresh()) == ["http://a:1/metrics", "http://c:2/metrics"]
     assert place.refresh().problem is None
@@ -110,11 +110,11 @@ def test_a_bad_file_keeps_the_last_good_list_and_is_judged_once(tmp_path, text, 
     place.refresh()
     write(path, text)
     begun = time.monotonic()
-    seen = place.refresh()
-    assert urls(seen) == ["http://a:1/metrics"]
-    assert seen.problem.reason == reason
-    assert len(str(seen.problem)) < 300 + len(str(path))
-    assert place.refresh().problem is seen.problem
+    result = place.refresh()
+    assert urls(result) == ["http://a:1/metrics"]
+    assert result.problem.reason == reason
+    assert len(str(result.problem)) < 300 + len(str(path))
+    assert place.refresh().problem is result.problem
     assert time.monotonic() - begun < 5
     write(path, [group("b:1")])
     assert (urls(place.refresh()), place.refresh().problem) == (["http://b:1/metrics"], None)
@@ -143,9 +143,9 @@ def test_a_bad_yaml_file_keeps_the_last_good_list_and_runs_nothing(tmp_path, tex
     place.refresh()
     write(path, text)
     begun = time.monotonic()
-    seen = place.refresh()
-    assert urls(seen) == ["http://a:1/metrics"]
-    assert seen.problem.reason in ("malformed", "too_large")
+    result = place.refresh()
+    assert urls(result) == ["http://a:1/metrics"]
+    assert result.problem.reason in ("malformed", "too_large")
     assert time.monotonic() - begun < 10
 
 
@@ -186,13 +186,13 @@ def test_a_file_that_is_taken_away_lists_nothing_and_one_that_cannot_be_read_lis
         patch.setattr(
             target_file.os, "stat", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
         )
-        seen = place.refresh()
-        assert (urls(seen), seen.problem.reason) == (["http://a:1/metrics"], "unreadable")
-        assert place.refresh().problem is seen.problem
+        result = place.refresh()
+        assert (urls(result), result.problem.reason) == (["http://a:1/metrics"], "unreadable")
+        assert place.refresh().problem is result.problem
     assert place.refresh().problem is None
     path.unlink()
-    seen = place.refresh()
-    assert (seen.engines, seen.problem.reason) == ((), "missing")
+    result = place.refresh()
+    assert (result.engines, result.problem.reason) == ((), "missing")
 
 
 def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
@@ -202,19 +202,19 @@ def test_targets_that_cannot_be_asked_are_ignored_and_counted(tmp_path):
         group("p:3", __metrics_path__=["x"]), group("p:4", __metrics_path__="x y"),
     ]  # fmt: skip
     write(tmp_path / "a.json", [group("a:1", *bad), *odd, group("b:1", replica="x\ny", engine=["vllm"])])
-    seen = FileSd([str(tmp_path / "a.json")]).refresh()
-    assert urls(seen) == ["http://a:1/metrics", "http://b:1/metrics"]
-    assert seen.warning.startswith(f"ignored={len(bad) + len(odd)}:")
-    assert seen.problem is None
-    assert (seen.engines[1].name, seen.engines[1].kind) == ("", "")
-    assert "s3cret" not in repr(seen)
+    result = FileSd([str(tmp_path / "a.json")]).refresh()
+    assert urls(result) == ["http://a:1/metrics", "http://b:1/metrics"]
+    assert result.warning.startswith(f"ignored={len(bad) + len(odd)}:")
+    assert result.problem is None
+    assert (result.engines[1].name, result.engines[1].kind) == ("", "")
+    assert "s3cret" not in repr(result)
 
 
 def test_a_yaml_list_may_share_its_labels_through_an_alias_as_prometheus_allows(tmp_path):
     path = tmp_path / "a.yml"
     write(path, "- targets: ['a:1']\n  labels: &team {engine: vllm}\n- targets: ['b:1']\n  labels: *team\n")
-    seen = FileSd([str(path)]).refresh()
-    assert [(engine.url, engine.kind) for engine in seen.engines] == [
+    result = FileSd([str(path)]).refresh()
+    assert [(engine.url, engine.kind) for engine in result.engines] == [
         ("http://a:1/metrics", "vllm"),
         ("http://b:1/metrics", "vllm"),
     ]
@@ -228,8 +228,8 @@ def test_a_bad_yaml_list_names_its_line_and_shows_nothing_of_it(tmp_path):
 
 def test_only_so_many_targets_and_files_are_read(tmp_path):
     write(tmp_path / "a.json", [group(*[f"a{n}:1" for n in range(1500)])])
-    seen = FileSd([str(tmp_path / "a.json")]).refresh()
-    assert (len(seen.engines), seen.warning.split(":")[0]) == (1000, "ignored=500")
+    result = FileSd([str(tmp_path / "a.json")]).refresh()
+    assert (len(result.engines), result.warning.split(":")[0]) == (1000, "ignored=500")
     for number in range(100):
         (tmp_path / f"f{number}.json").write_text(json.dumps([group(f"f{number}:1")]))
     place = FileSd([str(tmp_path / "f*.json")])
@@ -250,10 +250,10 @@ def test_the_worst_file_takes_little_memory(tmp_path):
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     place = FileSd([str(tmp_path / "none" / "*.json")])
-    seen = place.refresh()
-    assert seen.problem.reason == "missing"
-    assert "none/*.json" in str(seen.problem)
-    assert place.refresh().problem is seen.problem
+    result = place.refresh()
+    assert result.problem.reason == "missing"
+    assert "none/*.json" in str(result.problem)
+    assert place.refresh().problem is result.problem
     (tmp_path / "none").mkdir()
     write(tmp_path / "none" / "a.json", [group("a:1")])
     assert (urls(place.refresh()), place.refresh().problem) == (["http://a:1/metrics"], None)
@@ -265,11 +265,11 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_of_rays_file_only_this_machines_agents_are_taken(tmp_path):
     targets = ["10.0.0.1:19180", "10.0.0.2:19180", "127.0.0.1:20001", "[fd00::7]:8080", "head:1", "10.0.0.1:44217"]
     write(tmp_path / "ray.json", [group(*targets, "10.0.0.1:44227", job="ray")])
-    seen = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.1", "fd00::7"})).refresh()
-    assert urls(seen) == [
+    result = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.1", "fd00::7"})).refresh()
+    assert urls(result) == [
         "http://10.0.0.1:19180/metrics", "http://127.0.0.1:20001/metrics", "http://[fd00::7]:8080/metrics",
     ]  # fmt: skip
-    assert seen.warning == ""
+    assert result.warning == ""
     elsewhere = Ray(str(tmp_path / "ray.json"), addresses=lambda: frozenset({"10.0.0.9"})).refresh()
     assert urls(elsewhere) == ["http://127.0.0.1:20001/metrics"]
 
@@ -302,6 +302,6 @@ def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_mis
     ray = Ray(str(tmp_path / "ray.json"), addresses=frozenset)
     assert ray.refresh().problem.reason == "missing"
     write(tmp_path / "ray.json", [group("10.0.0.2:1", "10.0.0.3:1", job="ray")])
-    seen = ray.refresh()
-    assert (seen.engines, seen.problem) == ((), None)
-    assert seen.warning == "targets=2: none is at an address of this machine"
+    result = ray.refresh()
+    assert (result.engines, result.problem) == ((), None)
+    assert result.warning == "targets=2: none is at an address of this machine"
