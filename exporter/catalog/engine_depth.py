@@ -11,14 +11,19 @@ from exporter.model import Detail, Quantity, Snapshot
 
 
 def _detail(noun: str, kind: MetricKind, detail: Detail, label: str, help_: str, *, unit: Unit = Unit.NONE) -> Metric:
-    """Declare what an engine reports by a word of its own."""
+    """Declare what an engine reports by a word of its own.
+
+    A counter and a state begin with the first value above 0: most tiers and states that an engine lists are unused.
+    """
+    is_used_only = kind is MetricKind.COUNTER or detail is Detail.SLEEP_STATES
 
     def read(snapshot: Snapshot) -> Iterator[Sample]:
         for replica in snapshot.replicas:
             if replica.reading is not None:
                 for rank, words in replica.reading.details.get(detail, {}).items():
                     for word, value in words.items():
-                        yield (*replica.labels, rank, word), value
+                        if value or not is_used_only:
+                            yield (*replica.labels, rank, word), value
 
     return Metric(
         subject=REPLICA,
@@ -46,14 +51,13 @@ def _by_rank(noun: str, kind: MetricKind, read: ReadSamples, help_: str, unit: U
 
 
 def _counter(noun: str, quantity: Quantity, help_: str) -> Metric:
-    return _by_rank(noun, MetricKind.COUNTER, quantity_by_rank(quantity), help_)
+    return _by_rank(noun, MetricKind.COUNTER, _used(quantity), help_)
 
 
-def _accepted_now(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yield nothing of an engine that writes 0 while it speculates nothing."""
-    for labels, length in quantity_by_rank(Quantity.SPEC_ACCEPTED_LENGTH_NOW)(snapshot):
-        if length > 0:
-            yield labels, length
+def _used(quantity: Quantity) -> ReadSamples:
+    """Return a reader of a quantity by rank, without engines that list it as 0 while the feature is off."""
+    every = quantity_by_rank(quantity)
+    return lambda snapshot: ((labels, value) for labels, value in every(snapshot) if value > 0)
 
 
 def _host_usage(snapshot: Snapshot) -> Iterator[Sample]:
@@ -93,7 +97,7 @@ SPECULATION = (
     _by_rank(
         "spec_decode_reported_accepted_length",
         MetricKind.GAUGE,
-        _accepted_now,
+        _used(Quantity.SPEC_ACCEPTED_LENGTH_NOW),
         "Tokens that a step yields, as the engine averages them; of engines that count no drafts.",
         Unit.TOKENS,
     ),
@@ -187,7 +191,7 @@ SCHEDULER = (
         MetricKind.GAUGE,
         Detail.SLEEP_STATES,
         "state",
-        "1 for the state that the engine is in: awake, or asleep with its weights offloaded or discarded.",
+        "1, for the state that the engine is in: awake, or asleep with its weights offloaded or discarded.",
     ),
 )
 
