@@ -72,13 +72,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
         )
         plan = alertmanager.load(arguments.receivers)
     except SettingsError as error:
-        print(error, file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
     languages = [Language(arguments.language)] if arguments.language else list(Language)
     try:
         wanted = generated(tuning, languages, plan)
     except ShardwatchError as error:
-        print(error, file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
     if arguments.check:
         return _check(wanted, arguments.output, prog)
@@ -118,7 +118,7 @@ def _address(text: str) -> str:
 def _check(wanted: Mapping[Path, str], output: Path, prog: str) -> int:
     wrong = list(differing(wanted, output))
     for path, how in wrong:
-        print(f"{output / path} {how}; run {prog}", file=sys.stderr)
+        print(f"{prog}: {output / path} {how}; run {prog} without --check", file=sys.stderr)
     return FAILED if wrong else OK
 
 

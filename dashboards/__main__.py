@@ -1,8 +1,9 @@
 """Write the Grafana dashboards and their provisioning: ``shardwatch dashboards --output DIR [--check]``.
 
 The same code gives the same files, byte for byte; ``--check`` writes nothing and fails where they differ. Exit codes: 0
-written or equal, 1 different, invalid or not writable, 2 invalid usage, a rejected thresholds file, or the extra ``dashboards`` is not
-installed.
+written or equal, 1 different, invalid or not writable, 2 invalid usage, a rejected thresholds file, or the extra
+``dashboards`` is needed and not installed.  The command of the installed program does not need it for the default
+dashboards, which are part of the package.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from alerts.tuning import load
 from dashboards import active_tuning
@@ -57,12 +58,20 @@ def main(
         if arguments.thresholds:
             active_tuning.set_(load(arguments.thresholds))  # before the first dashboard is imported
     except SettingsError as error:
-        print(error, file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 2
     except DashboardError as error:
-        print(f"dashboards: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
-    return _build(arguments)
+    is_default = not arguments.thresholds and arguments.traces == JAEGER_URL
+    return _build(arguments, prog, shipped if output is None and is_default else files)
+
+
+def shipped(language: Language, _traces: str = JAEGER_URL) -> dict[str, str]:
+    """Return what ``files`` returns by default, from the package's generated files: without grafanalib."""
+    root = os.path.join(GENERATED, language.value)
+    paths = [os.path.join(place, name) for place, _, names in os.walk(root) for name in names]
+    return {os.path.relpath(path, root): _read(path) or "" for path in sorted(paths)}
 
 
 def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
@@ -91,33 +100,34 @@ def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _build(arguments: argparse.Namespace) -> int:
+def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, str], dict[str, str]]) -> int:
     languages = [Language(code) for code in arguments.language or [language.value for language in Language]]
     try:
         wanted = {
             os.path.join(language.value, path): text
             for language in languages
-            for path, text in files(language, arguments.traces).items()
+            for path, text in make(language, arguments.traces).items()
         }
     except DashboardError as error:
-        print(f"dashboards: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] != "grafanalib":
             raise
-        print("dashboards: needs grafanalib; install it with: pip install 'shardwatch[dashboards]'", file=sys.stderr)
+        hint = "install the extra: pip install 'shardwatch[dashboards]'"
+        print(f"{prog}: --thresholds and --traces need grafanalib; {hint}", file=sys.stderr)
         return 2
     folders = [os.path.join(arguments.output, language.value) for language in languages]
     stale = _stale_files(folders, {os.path.join(arguments.output, path) for path in wanted})
     if arguments.check:
-        return _compare(arguments.output, wanted, stale)
+        return _compare(arguments.output, wanted, stale, prog)
     try:
         for path in stale:
             os.remove(path)
         for path, text in wanted.items():
             _write(os.path.join(arguments.output, path), text)
     except OSError as error:
-        print(f"dashboards: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"{prog}: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     print(f"{len(wanted)} files in {arguments.output}")
     return 0
@@ -134,12 +144,13 @@ def _stale_files(folders: Sequence[str], wanted: set[str]) -> list[str]:
     )
 
 
-def _compare(folder: str, wanted: dict[str, str], stale: Sequence[str]) -> int:
+def _compare(folder: str, wanted: dict[str, str], stale: Sequence[str], prog: str) -> int:
+    again = "make generate" if prog.startswith("python") else f"{prog} without --check"
     different = [path for path, text in wanted.items() if _read(os.path.join(folder, path)) != text]
     for path in different:
-        print(f"dashboards: {os.path.join(folder, path)} differs from the code: run make generate", file=sys.stderr)
+        print(f"{prog}: {os.path.join(folder, path)} differs from the code; run {again}", file=sys.stderr)
     for path in stale:
-        print(f"dashboards: {path} belongs to no dashboard: run make generate", file=sys.stderr)
+        print(f"{prog}: {path} belongs to no dashboard; run {again}", file=sys.stderr)
     return 1 if different or stale else 0
 
 

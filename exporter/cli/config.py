@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from exporter.cli import streams
 from exporter.cli.exit_codes import OK
 from exporter.cli.setup import read_settings
-from exporter.config.settings import DiscoverySettings, Settings
+from exporter.config.settings import DiscoverySettings, Settings, default
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -16,7 +17,10 @@ def check(arguments: argparse.Namespace) -> int:
     from exporter.config.lint import config_lint  # noqa: PLC0415
 
     settings = read_settings(arguments.file)
-    lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in config_lint(settings))]
+    hints = config_lint(settings)
+    if settings == default(os.environ):
+        hints.insert(0, "the file sets nothing, so the defaults apply; shardwatch config --example shows every key")
+    lines = [f"valid; {summary(settings)}", *(f"hint: {hint}" for hint in hints)]
     streams.print_lines(*(f"{arguments.file}: {line}" for line in lines))
     return OK
 

@@ -84,7 +84,9 @@ def _call(module: str, function: str, arguments: argparse.Namespace) -> int:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     program = parser()
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    if not words:
+        program.error(f"expected a command: {', '.join(COMMANDS)}; see shardwatch --help")
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
         program.error(did_you_mean(words[0], COMMANDS, f"unknown command {words[0]!r}"))
     arguments, unknown = program.parse_known_args(words)
     if unknown:

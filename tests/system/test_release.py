@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import urllib.request
 import venv
 
@@ -60,6 +61,13 @@ def test_the_same_tree_gives_the_same_bytes(tree, built, tmp_path):
     assert sorted(again) == [f"shardwatch-{__version__}-py3-none-any.whl", f"shardwatch-{__version__}.tar.gz"]
 
 
+def test_the_source_archive_holds_what_its_tests_and_generators_read(built):
+    (archive,) = built[0].glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        held = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"docs/architecture.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "tests/FAULTS.md"} <= held
+
+
 @pytest.fixture(scope="module")
 def clean(built, tmp_path_factory):
     """Install the wheel, with what it depends on and nothing else, as pipx and uv do."""
@@ -106,7 +114,11 @@ def test_the_generators_are_commands_of_the_installed_program(clean, tmp_path):
         line.startswith("shardwatch alerts: ") and "; --" in line for line in said.stderr.splitlines()
     )  # hints
     assert (tmp_path / "rules/en/rules.yaml").read_text() == (ROOT / "alerts/generated/en/rules.yaml").read_text()
-    said = typed(clean, "shardwatch", "dashboards", "--output", "dashboards", cwd=tmp_path)
+    said = typed(clean, "shardwatch", "dashboards", "--output", "dashboards", "--language", "en", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    fleet = "en/shardwatch-fleet.json"
+    assert (tmp_path / "dashboards" / fleet).read_text() == (ROOT / "dashboards/generated" / fleet).read_text()
+    said = typed(clean, "shardwatch", "dashboards", "--output", "other", "--traces", "", cwd=tmp_path)
     assert said.returncode == 2 and "pip install 'shardwatch[dashboards]'" in said.stderr
     for command in (["completion", "bash"], ["config", "--example"], ["config", "--schema"]):
         assert typed(clean, "shardwatch", *command, cwd=tmp_path).returncode == 0

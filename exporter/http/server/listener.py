@@ -335,8 +335,8 @@ def _hint(error: OSError | UnicodeError, port: int) -> str:
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return "no such host name or address; give an address of this machine, or 0.0.0.0 for all of them"
     hints = {
-        errno.EADDRINUSE: f"the port is taken; `ss -ltnp sport = :{port}` shows by whom; stop that, or take another",
-        errno.EACCES: "ports below 1024 need CAP_NET_BIND_SERVICE; take a port from 1024 on",
+        errno.EADDRINUSE: f"the port is taken; `ss -ltnp sport = :{port}` shows by whom; stop that, or set --listen",
+        errno.EACCES: "ports below 1024 need CAP_NET_BIND_SERVICE; set --listen to a port from 1024 on",
         errno.EADDRNOTAVAIL: "this machine does not have that address; `ip address` shows those it has",
         errno.EAFNOSUPPORT: "this machine has no IPv6; give an IPv4 address, or 0.0.0.0 for all of them",
     }

@@ -379,7 +379,7 @@ def test_a_taken_port_is_refused_in_one_clear_line():
         port = taken.getsockname()[1]
         assert refusal("127.0.0.1", port) == (
             f"cannot listen on 127.0.0.1:{port}: the port is taken; `ss -ltnp sport = :{port}` shows by whom; "
-            "stop that, or take another"
+            "stop that, or set --listen"
         )
 
 

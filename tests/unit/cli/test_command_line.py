@@ -297,6 +297,26 @@ def test_a_configuration_that_is_not_there_is_not_looked_for_beside_itself(comma
     assert "unset" in capsys.readouterr().err
 
 
+def test_a_configuration_that_sets_nothing_is_valid_and_says_so(capsys, tmp_path):
+    empty, other = tmp_path / "empty.yaml", tmp_path / "other.yaml"
+    empty.write_text("# nothing yet\n")
+    other.write_text("listen: 127.0.0.1:9999\n")
+    assert main.main(["check-config", str(empty)]) == main.main(["check-config", str(other)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(": ", 1)[1] for line in said if "sets nothing" in line] == [
+        "hint: the file sets nothing, so the defaults apply; shardwatch config --example shows every key"
+    ]
+    assert not any("sets nothing" in line for line in said if str(other) in line)
+
+
+def test_without_a_command_those_that_exist_are_listed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.main([])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in COMMANDS) and "shardwatch --help" in error
+
+
 def test_a_limit_of_threads_is_said_in_a_sentence(monkeypatch, capsys):
     def out_of_threads(_):
         raise ThreadLimitError("can't start new thread")
@@ -359,7 +379,7 @@ def test_a_valid_configuration_is_answered_with_what_it_monitors(text, summary, 
     path = tmp_path / "c.yaml"
     path.write_text(text)
     assert main.main(["check-config", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: valid; {summary}\n"
+    assert capsys.readouterr().out.splitlines()[0] == f"{path}: valid; {summary}"
 
 
 # --- commands of the packages above -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from dashboards.__main__ import files, main
+from dashboards.__main__ import command, files, main, shipped
 from exporter.model.text import Language
 from tests.support.dashboard_queries import GENERATED, LANGUAGES, UIDS, dashboard, panels, queries
 
@@ -37,15 +37,31 @@ def test_a_changed_missing_or_strange_file_is_found(tmp_path, capsys):
 
 
 def test_a_fresh_interpreter_makes_the_same_bytes(tmp_path):
-    command = [sys.executable, "-m", "dashboards", "--output", str(tmp_path)]
+    typed = [sys.executable, "-m", "dashboards", "--output", str(tmp_path)]
     environment = {"PYTHONHASHSEED": "7", "PATH": "/usr/bin"}
     done = subprocess.run(
-        command, cwd=GENERATED.parents[1], env=environment, capture_output=True, text=True, timeout=60
+        typed, cwd=GENERATED.parents[1], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     kept = {path.relative_to(GENERATED): path.read_bytes() for path in GENERATED.rglob("*") if path.is_file()}
     assert made == kept
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_files_of_the_package_are_those_that_the_code_makes(language):
+    assert shipped(Language(language)) == files(Language(language))
+
+
+def test_the_installed_program_writes_them_without_grafanalib(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "dashboards.definitions", None)
+    assert command(["--output", str(tmp_path), "--language", "en"]) == 0
+    assert command(["--output", str(tmp_path), "--language", "en", "--check"]) == 0
+    uid = "shardwatch-fleet.json"
+    assert (tmp_path / "en" / uid).read_bytes() == (GENERATED / "en" / uid).read_bytes()
+    capsys.readouterr()
+    assert command(["--output", str(tmp_path), "--thresholds", "missing.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("shardwatch dashboards: missing.yaml: 1 problem\n")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -125,7 +125,7 @@ def test_a_wrong_dashboard_ends_the_command_with_its_message(monkeypatch, capsys
 
     monkeypatch.setattr("dashboards.__main__.files", broken)
     assert main(["--check"]) == 1
-    assert capsys.readouterr().err == "dashboards: Power by GPU: gone\n"
+    assert capsys.readouterr().err == "python -m dashboards: Power by GPU: gone\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--check"]])
