@@ -12,6 +12,7 @@ from enum import Enum
 class DashboardUid(str, Enum):
     """The UID of each dashboard."""
 
+    NOW = "shardwatch-now"
     FLEET = "shardwatch-fleet"
     NODE = "shardwatch-node"
     REPLICA = "shardwatch-replica"

@@ -118,6 +118,8 @@ def _column(series: PanelSeries, language: Language) -> Json:
             "value": mappings(series.value_mappings, language, no_value="–", no_value_colour="transparent"),
         },
     ]
+    if series.value_mappings:
+        properties.append({"id": "custom.align", "value": "left"})  # words, not numbers
     if series.cell is Cell.BAR:
         properties.append({"id": "min", "value": 0})
         properties.append({"id": "fieldMinMax", "value": True})  # else hertz in the next column flatten watts

@@ -27,6 +27,7 @@ EVENTS = {"XID events", "NVSwitch errors", "Shardwatch starts"}
 DAEMON = EVENTS | {"Firing alerts"}
 # What each dashboard marks; on the fleet's, restarts wait to be switched on.
 MARKED = {
+    "shardwatch-now": EVENTS | {"Firing critical alerts", "Engine restarts"},
     "shardwatch-fleet": EVENTS | {"Firing critical alerts", "Engine restarts"},
     "shardwatch-node": DAEMON | {"Engine restarts"},
     "shardwatch-replica": DAEMON | {"Engine restarts"},
@@ -49,7 +50,9 @@ def test_a_mark_is_grafanas_own_annotation_of_the_chosen_data_source(language):
             assert annotation["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             assert annotation["iconColor"].startswith("#") and annotation["titleFormat"] and annotation["textFormat"]
             assert annotation["enable"] is (
-                uid != "shardwatch-fleet" or "tart" not in annotation["name"] and "启" not in annotation["name"]
+                uid not in {"shardwatch-fleet", "shardwatch-now"}
+                or "tart" not in annotation["name"]
+                and "启" not in annotation["name"]
             )
             assert ("$__from" in annotation["target"]["expr"]) is annotation["useValueForTime"], (
                 "old moments would stand outside"

@@ -1,0 +1,167 @@
+"""What is wrong, as one number per node, GPU and replica: the worst problem of each, with its cause and action in words.
+
+The order is that of ``PROBLEMS``: what users notice, then causes.  A subject with several problems shows the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from alerts.recordings import MODEL, RECENT_SECONDS
+from dashboards.definitions import straggler_causes
+from dashboards.panels import ValueMapping
+from dashboards.panels.panel import Colour
+from dashboards.thresholds import THRESHOLDS
+from dashboards.variables import EXPORTER_WINDOW, NODE, by_recent_replica, selected, targets
+from exporter.catalog import metrics as m
+from exporter.catalog.spec import Unit
+from exporter.model.straggler import Cause
+from exporter.model.text import Text
+from exporter.model.xid_catalog import FATAL
+from exporter.promql import (
+    Expr,
+    and_on,
+    count_by,
+    join,
+    label_replace,
+    max_by,
+    over_time,
+    regex,
+    since,
+    sum_by,
+    unless,
+)
+
+SUBJECT = ("instance", "gpu", "replica")
+_WORST = 100  # less the position in the list, so that a table sorted by it shows the worst first
+_RED, _AMBER = Colour.CRITICAL, Colour.WARNING
+_WORDS: tuple[tuple[Text, Text, Colour], ...] = (
+    (Text("exporter down", "采集器失联"), Text("systemctl status shardwatch", "systemctl status shardwatch"), _RED),
+    (
+        Text("GPU lost", "掉卡"),
+        Text("take the replica out, drain, reboot if XID 79", "摘除副本并排空；XID 79 需重启节点"),
+        _RED,
+    ),
+    (Text("frozen: no progress", "冻结：没有进展"), Text("take it out of the gateway, restart it", "从网关摘除并重启"), _RED),
+    (Text("engine down", "引擎停止"), Text("start it, read its log", "启动并查看日志"), _RED),
+    (Text("requests fail", "请求失败"), Text("take it out of the gateway, read its log", "从网关摘除并查看日志"), _RED),
+    (
+        Text("GPU memory full", "显存已满"),
+        Text("end other processes, restart with less memory", "结束其他进程，减少显存后重启"),
+        _RED,
+    ),
+    (Text("XID that needs a reset", "XID 要求复位"), Text("drain, then reset the GPU", "排空后复位该卡"), _RED),
+    (Text("NVLinks down", "NVLink 断开"), Text("drain, reset all GPUs of the board", "排空并复位整板的卡"), _AMBER),
+    (
+        Text("GPUs wait: PCIe instead of NVLink", "卡间走 PCIe，互相等待"),
+        Text("fewer GPUs per replica, or GPUs with NVLink", "减少每副本卡数，或用带 NVLink 的卡"),
+        _AMBER,
+    ),
+    (
+        Text("scheduler loads ranks unevenly", "调度器对各 rank 分配不均"),
+        Text("balance by queue and KV cache", "按队列与 KV 缓存均衡"),
+        _AMBER,
+    ),
+    (
+        Text("nodes differ in driver or engine version", "节点驱动或引擎版本不一致"),
+        Text("bring the nodes to one version", "统一各节点版本"),
+        _AMBER,
+    ),
+)  # fmt: skip
+_STRAGGLERS: dict[Cause, tuple[Text, Text]] = {
+    Cause.POWER_BRAKE: (Text("slowest GPU: power brake", "慢卡：功率制动"), Text("check the power supplies", "检查电源")),
+    Cause.THERMAL: (Text("slowest GPU: overheats", "慢卡：过热降频"), Text("check fan and airflow", "检查风扇与风道")),
+    Cause.POWER_CAP: (Text("slowest GPU: power limit", "慢卡：功率上限偏低"), Text("nvidia-smi -pl", "nvidia-smi -pl")),
+    Cause.CLOCK_LOCK: (Text("slowest GPU: clocks locked", "慢卡：时钟被锁定"), Text("nvidia-smi -rgc", "nvidia-smi -rgc")),
+    Cause.OTHER_TENANT: (
+        Text("slowest GPU: another tenant", "慢卡：被其他租户占用"), Text("end or move that process", "结束或迁走该进程"),
+    ),
+    Cause.PCIE: (Text("slowest GPU: PCIe degraded", "慢卡：PCIe 降级"), Text("reseat it, check the riser", "重新插卡，检查转接板")),
+    Cause.NVLINK: (Text("slowest GPU: NVLinks down", "慢卡：NVLink 断开"), Text("drain and reset the board", "排空并复位整板")),
+    Cause.MEMORY_PRESSURE: (
+        Text("slowest GPU: memory nearly full", "慢卡：显存将满"), Text("end other processes", "结束其他进程"),
+    ),
+    Cause.UNKNOWN: (Text("slowest GPU: cause unknown", "慢卡：原因未知"), Text("compare nvidia-smi -q", "对比 nvidia-smi -q")),
+}  # fmt: skip
+
+PROBLEMS = (
+    *(ValueMapping(_WORST - place, text, colour) for place, (text, _, colour) in enumerate(_WORDS, 1)),
+    *(ValueMapping(number, _STRAGGLERS[cause][0], _AMBER) for number, cause in enumerate(Cause, 1)),
+)
+ACTIONS = (
+    *(ValueMapping(_WORST - place, text, Colour.PLAIN) for place, (_, text, _) in enumerate(_WORDS, 1)),
+    *(ValueMapping(number, _STRAGGLERS[cause][1], Colour.PLAIN) for number, cause in enumerate(Cause, 1)),
+)
+
+
+def worst() -> Expr:
+    """Return the number of the worst problem of each subject."""
+    found: Expr | None = None
+    for place, subject in _numbered():
+        part = _row(subject)
+        part = part * 0 + (_WORST - place)
+        found = part if found is None else found | part
+    assert found is not None  # there are problems
+    return found | _row(straggler_causes.cause())
+
+
+def _numbered() -> Iterator[tuple[int, Expr]]:
+    down = 1 - targets() > 0
+    lost = 1 - selected(m.GPU_UP) > 0
+    full = selected(m.GPU_MEMORY_USED_BYTES) / selected(m.GPU_MEMORY_TOTAL_BYTES) > THRESHOLDS.gpu_memory_used.warning
+    xids = selected(m.GPU_XID_LAST_TIMESTAMP_SECONDS, xid=regex("|".join(str(code) for code in sorted(FATAL))))
+    limits = THRESHOLDS
+    causes = (
+        down,
+        lost,
+        selected(m.LLM_FROZEN).equals(1),
+        selected(m.LLM_UP).equals(0),
+        selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW) > limits.error_ratio.warning,
+        full,
+        unless(max_by(since(xids) < RECENT_SECONDS, *NODE, "gpu", "uuid"), lost, on=(*NODE, "uuid")),
+        selected(m.GPU_NVLINK_LINKS_DOWN) > 0,
+        _over_pcie(),
+        _uneven_ranks(),
+        _differing_nodes(),
+    )
+    for place, found in enumerate(causes, 1):
+        if "uuid" in found.labels and place in {2, 6}:
+            yield from ((place, part) for part in _with_replica(found))
+        else:
+            yield place, found
+
+
+def _with_replica(gpus: Expr) -> tuple[Expr, Expr]:
+    """Return the GPUs of replicas, and those of none."""
+    owned = by_recent_replica(gpus)
+    return max_by(owned, *NODE, "gpu", "uuid", "replica"), unless(gpus, owned, on=(*NODE, "uuid"))
+
+
+def _over_pcie() -> Expr:
+    spread = over_time("avg", selected(m.GPU_UTILIZATION_SPREAD_RATIO, scope="replica"), "3m")
+    wide = label_replace(spread, "replica", "$1", "group", "(.+)") > THRESHOLDS.utilization_spread.warning
+    return and_on(selected(m.LLM_CARDS_OVER_PCIE).equals(1), wide, on=(*NODE, "replica"))
+
+
+def _uneven_ranks() -> Expr:
+    load = sum_by(selected(m.LLM_REQUESTS_RUNNING), *NODE, "replica") >= THRESHOLDS.balance_requests.warning
+    skew = over_time("avg", selected(m.LLM_RANK_IMBALANCE_MAX_TO_MEAN_RATIO, signal="requests_running"), "5m")
+    return and_on(skew > THRESHOLDS.rank_imbalance.warning, load, on=(*NODE, "replica"))
+
+
+def _differing_nodes() -> Expr:
+    """Return the models whose nodes differ; the model stands in the column of replicas, for no node is wrong."""
+    versions = ("driver_version", "cuda_version")
+    served = join(selected(m.LLM_ENGINE_INFO), selected(m.GPU_DRIVER_INFO), on=NODE, group_left=versions)
+    differing = count_by(count_by(served, *MODEL, *versions), *MODEL) > 1
+    return label_replace(differing, "replica", "$1", "model", "(.+)")
+
+
+def _row(subject: Expr) -> Expr:
+    """Return the subjects with the labels of a row, an empty one where they have none."""
+    kept = [label for label in SUBJECT if label in subject.labels]
+    found = max_by(subject, *kept).as_unit(Unit.NONE)
+    for label in SUBJECT:
+        if label not in kept:
+            found = label_replace(found, label, "", kept[0], "(.*)")
+    return found
