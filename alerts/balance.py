@@ -224,8 +224,8 @@ def _replicas(tuning: Tuning) -> Alert:
     # without any load is not a canary.
     canaries = binary("<", load > 0, mean * limits.canary_share.warning, on=MODEL, group_left=())
     rest = unless(load, canaries, on=REPLICA)
-    most = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
-    even = and_on(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, most, on=MODEL)
+    majority = count_by(rest, *MODEL) >= count_by(load, *MODEL) * 0.5
+    even = and_on(max_by(rest, *MODEL) / avg_by(rest, *MODEL) <= limits.replica_imbalance.warning, majority, on=MODEL)
     uneven = unless(ratio > limits.replica_imbalance.warning, even, on=MODEL)
     return Alert(
         name="ReplicasUneven",

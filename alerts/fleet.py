@@ -56,20 +56,21 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
 
 def _nodes() -> Iterator[Recording]:
     yield GPUS
-    figures: tuple[tuple[str, str, Expr], ...] = (
-        ("gpu_up", "sum", select(m.GPU_UP)),
-        ("gpu_utilization_ratio", "avg", select(m.GPU_UTILIZATION_RATIO)),
-        ("gpu_utilization_ratio", "max", select(m.GPU_UTILIZATION_RATIO)),
-        ("gpu_memory_used_bytes", "sum", select(m.GPU_MEMORY_USED_BYTES)),
-        ("gpu_memory_total_bytes", "sum", select(m.GPU_MEMORY_TOTAL_BYTES)),
-        ("gpu_power_watts", "sum", select(m.GPU_POWER_WATTS)),
-        ("gpu_temperature_margin_celsius", "min", select(m.GPU_TEMPERATURE_MARGIN_CELSIUS)),
-        ("llm_up", "sum", select(m.LLM_UP)),
-    )
-    for noun, operation, expr in figures:
-        yield Recording(level=NODE, noun=noun, operations=operation, expr=aggregate(operation, expr, by=NODE))
+    yield _of_node("sum", m.GPU_UP)
+    yield _of_node("avg", m.GPU_UTILIZATION_RATIO)
+    yield _of_node("max", m.GPU_UTILIZATION_RATIO)
+    yield _of_node("sum", m.GPU_MEMORY_USED_BYTES)
+    yield _of_node("sum", m.GPU_MEMORY_TOTAL_BYTES)
+    yield _of_node("sum", m.GPU_POWER_WATTS)
+    yield _of_node("min", m.GPU_TEMPERATURE_MARGIN_CELSIUS)
+    yield _of_node("sum", m.LLM_UP)
     idle = sum_by(rate(select(m.GPU_IDLE_SECONDS_TOTAL), "5m"), *NODE)
     yield Recording(level=NODE, noun="gpu_idle_seconds", operations="rate5m", expr=idle)
+
+
+def _of_node(operation: str, metric: Metric) -> Recording:
+    expr = aggregate(operation, select(metric), by=NODE)
+    return Recording(level=NODE, noun=metric.name, operations=operation, expr=expr)
 
 
 def _models() -> Iterator[Recording]:
@@ -177,13 +178,15 @@ def _engine_versions() -> Alert:
 
 def _count_decreased() -> Alert:
     now = select(GPUS.known)
-    most = over_time("max", now, "7d")
-    none = and_on(unless(most, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE)
+    max_of_week = over_time("max", now, "7d")
+    none = and_on(
+        unless(max_of_week, now, on=NODE), select(m.SHARDWATCH_SOURCE_UP, source="driver").equals(1), on=NODE
+    )
     return Alert(
         name="GpuCountDecreased",
         severity=Severity.WARNING,
         component=Component.GPU,
-        expr=unless((most - now > 0) | none, RELEASED, on=NODE),
+        expr=unless((max_of_week - now > 0) | none, RELEASED, on=NODE),
         for_="5m",
         panel=FLEET_GPUS,
         summary=Text(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from alerts import lookups
 from alerts.panel_ids import REPLICA_DURATION, REPLICA_ERRORS, REPLICA_FIRST_TOKEN, REPLICA_TOKEN, PanelId
 from alerts.recordings import CLIENT_OUTCOMES, FINISHED, REPLICA, WINDOW
@@ -40,12 +42,24 @@ STEP = 30  # seconds: the interval of the group, by which recorded rates become 
 _OBJECTIVE = ("class", "objective")
 LEVEL = ("job", "model", *_OBJECTIVE)
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
-# long window, short window, factor, for, severity: 2, 5, 10 and 10 % of a 30 days' budget
+
+
+class Burn(Struct, frozen=True, kw_only=True):
+    """How fast an error budget may burn, over two windows at once, before an alert fires."""
+
+    long: str
+    short: str
+    factor: float
+    for_: str
+    severity: Severity
+
+
+# 2, 5, 10 and 10 % of a 30 days' budget
 BURNS = (
-    ("1h", "5m", FASTEST_BURN, "2m", Severity.CRITICAL),
-    ("6h", "30m", 6.0, "15m", Severity.CRITICAL),
-    ("1d", "2h", 3.0, "1h", Severity.WARNING),
-    ("3d", "6h", 1.0, "3h", Severity.WARNING),
+    Burn(long="1h", short="5m", factor=FASTEST_BURN, for_="2m", severity=Severity.CRITICAL),
+    Burn(long="6h", short="30m", factor=6.0, for_="15m", severity=Severity.CRITICAL),
+    Burn(long="1d", short="2h", factor=3.0, for_="1h", severity=Severity.WARNING),
+    Burn(long="3d", short="6h", factor=1.0, for_="3h", severity=Severity.WARNING),
 )
 
 
@@ -63,7 +77,7 @@ def groups(tuning: Tuning) -> tuple[Group, ...]:
     if not counted:
         return (failures,)
     burns = {window: _burn(window) for window in WINDOWS}
-    seen = {long: _seen(long) for long, *_ in BURNS}
+    seen = {burn.long: _seen(burn.long) for burn in BURNS}
     rules: tuple[Rule, ...] = (
         *counted,
         *_budgets(tuning.classes),
@@ -191,25 +205,48 @@ _SLOW_STAGE = Text(
     "Check TTFT, ITL and the length of answers: fix the stage that became slower; for longer answers change the target.",
     "检查 TTFT、ITL 与回答长度：处理变慢的阶段；若只是回答变长，请修改目标。",
 )
-_TEXTS: Mapping[str, tuple[str, PanelId, Text, Text]] = {
-    "availability": (
-        "AvailabilitySloBurn", REPLICA_ERRORS, Text("requests to {m} fail", "{m} 的请求失败"), _REPLICA_OUT
+
+
+class Objective(Struct, frozen=True, kw_only=True):
+    """The alert of one objective.  ``symptom`` says what users see of the model {m}."""
+
+    alert: str
+    panel: PanelId
+    symptom: Text
+    action: Text
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    "availability": Objective(
+        alert="AvailabilitySloBurn",
+        panel=REPLICA_ERRORS,
+        symptom=Text("requests to {m} fail", "{m} 的请求失败"),
+        action=_REPLICA_OUT,
     ),
-    "first_token": (
-        "TtftSloBurn", REPLICA_FIRST_TOKEN, Text("slow first tokens of {m}", "{m} 首 token 过慢"), _MORE_CAPACITY
+    "first_token": Objective(
+        alert="TtftSloBurn",
+        panel=REPLICA_FIRST_TOKEN,
+        symptom=Text("slow first tokens of {m}", "{m} 首 token 过慢"),
+        action=_MORE_CAPACITY,
     ),
-    "token": (
-        "ItlSloBurn", REPLICA_TOKEN, Text("slow token generation of {m}", "{m} 生成 token 过慢"), _FASTER_DECODE
+    "token": Objective(
+        alert="ItlSloBurn",
+        panel=REPLICA_TOKEN,
+        symptom=Text("slow token generation of {m}", "{m} 生成 token 过慢"),
+        action=_FASTER_DECODE,
     ),
-    "duration": (
-        "DurationSloBurn", REPLICA_DURATION, Text("slow requests of {m}", "{m} 的请求耗时过长"), _SLOW_STAGE
+    "duration": Objective(
+        alert="DurationSloBurn",
+        panel=REPLICA_DURATION,
+        symptom=Text("slow requests of {m}", "{m} 的请求耗时过长"),
+        action=_SLOW_STAGE,
     ),
-}  # fmt: skip
+}
 
 
 def _alerts(tuning: Tuning, burns: Mapping[str, Recording], seen: Mapping[str, Recording]) -> Iterator[Alert]:
     has_objective = {name for model_class in tuning.classes if model_class.models for name, _ in model_class.slo()}
-    for objective in _TEXTS:
+    for objective in OBJECTIVES:
         if objective in has_objective:
             for burn in BURNS:
                 yield _alert(tuning, objective, burn, burns, seen)
@@ -218,50 +255,50 @@ def _alerts(tuning: Tuning, burns: Mapping[str, Recording], seen: Mapping[str, R
 def _alert(
     tuning: Tuning,
     objective: str,
-    burn: tuple[str, str, float, str, Severity],
+    burn: Burn,
     burns: Mapping[str, Recording],
     seen: Mapping[str, Recording],
 ) -> Alert:
-    long, short, factor, for_, severity = burn
     limits = tuning.thresholds
     floor = (limits.slo_tokens if objective == "token" else limits.slo_requests).warning
-    over_long, over_short = (select(burns[window].known, objective=objective) > factor for window in (long, short))
-    enough = select(seen[long].known, objective=objective) >= floor
-    name, panel, what, action = _TEXTS[objective]
+    over_long, over_short = (
+        select(burns[window].known, objective=objective) > burn.factor for window in (burn.long, burn.short)
+    )
+    enough = select(seen[burn.long].known, objective=objective) >= floor
+    texts = OBJECTIVES[objective]
     return Alert(
-        name=name,
-        severity=severity,
+        name=texts.alert,
+        severity=burn.severity,
         symptom=True,
         component=Component.REQUEST,
         expr=and_on(and_on(over_long, over_short, on=LEVEL), enough, on=LEVEL),
-        for_=for_,
-        keep_firing_for="5m" if severity is Severity.CRITICAL else "30m",
-        labels={"window": long},
+        for_=burn.for_,
+        keep_firing_for="5m" if burn.severity is Severity.CRITICAL else "30m",
+        labels={"window": burn.long},
         full_series=_WITHOUT_WHOLE_REQUESTS if objective == "duration" else "",
-        panel=panel,
-        summary=_burning(what),
+        panel=texts.panel,
+        summary=_burning(texts.symptom),
         description=_pace(burn, floor),
-        action=action,
+        action=texts.action,
     )
 
 
-def _burning(what: Text) -> Text:
+def _burning(symptom: Text) -> Text:
     model = "{{ $labels.model }}"
     return Text(
-        f"Error budget of class {{{{ $labels.class }}}} burns fast: {what.en.format(m=model)}",
-        f"{{{{ $labels.class }}}} 类的错误预算正在快速消耗：{what.zh.format(m=model)}",
+        f"Error budget of class {{{{ $labels.class }}}} burns fast: {symptom.en.format(m=model)}",
+        f"{{{{ $labels.class }}}} 类的错误预算正在快速消耗：{symptom.zh.format(m=model)}",
     )
 
 
-def _pace(burn: tuple[str, str, float, str, Severity], floor: float) -> Text:
-    long, short, factor, *_ = burn
+def _pace(burn: Burn, floor: float) -> Text:
     return (
         Text(
             "Burn rate of the objective {{ $labels.objective }}: {{ $value | humanize }} over "
-            f"{long} and {short} (threshold {factor:g}, at least {floor:g} events; job {{{{ $labels.job }}}}).",
+            f"{burn.long} and {burn.short} (threshold {burn.factor:g}, at least {floor:g} events; job {{{{ $labels.job }}}}).",
             "目标 {{ $labels.objective }} 的消耗速率："
-            f"{long} 与 {short} 窗口内均为允许值的 {{{{ $value | humanize }}}} 倍"
-            f"（阈值 {factor:g}，且不少于 {floor:g} 次事件；作业 {{{{ $labels.job }}}}）。",
+            f"{burn.long} 与 {burn.short} 窗口内均为允许值的 {{{{ $value | humanize }}}} 倍"
+            f"（阈值 {burn.factor:g}，且不少于 {floor:g} 次事件；作业 {{{{ $labels.job }}}}）。",
         )
         + lookups.BUDGET_LASTS
     )
@@ -279,7 +316,7 @@ def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
                 lacking[name] = lacking[name] | blind if name in lacking else blind
         earlier += model_class.models
     for name, expr in lacking.items():
-        burn, panel, *_ = _TEXTS[name]
+        texts = OBJECTIVES[name]
         yield Alert(
             name="SloNotEvaluable",
             severity=Severity.WARNING,
@@ -288,10 +325,10 @@ def _not_evaluable(classes: tuple[ModelClass, ...]) -> Iterator[Alert]:
             for_="30m",
             labels={"objective": name},
             full_series=_WITHOUT_WHOLE_REQUESTS if name == "duration" else "",
-            panel=panel,
+            panel=texts.panel,
             summary=Text(
-                f"{burn} cannot evaluate {{{{ $labels.replica }}}} on {{{{ $labels.instance }}}}: no bucket at the target",
-                f"{burn} 无法评估 {{{{ $labels.instance }}}} 上的 {{{{ $labels.replica }}}}：目标处没有直方图桶",
+                f"{texts.alert} cannot evaluate {{{{ $labels.replica }}}} on {{{{ $labels.instance }}}}: no bucket at the target",
+                f"{texts.alert} 无法评估 {{{{ $labels.instance }}}} 上的 {{{{ $labels.replica }}}}：目标处没有直方图桶",
             ),
             description=Text(
                 "It serves requests, and its histogram has no bucket at the target of the objective "

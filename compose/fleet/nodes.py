@@ -89,7 +89,7 @@ class _NodeServer(ThreadingHTTPServer):
 
 
 def _handler(originals: Originals, count: int) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class NodesHandler(BaseHTTPRequestHandler):
         """Answers one scrape per connection: a thousand kept-alive ones would be a thousand threads."""
 
         timeout = PATIENCE
@@ -115,7 +115,7 @@ def _handler(originals: Originals, count: int) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
             """Report nothing of each scrape."""
 
-    return Handler
+    return NodesHandler
 
 
 def _node_of(path: str) -> int | None:

@@ -37,21 +37,21 @@ class Child:
         return self.url.partition("://")[2]
 
     def ended(self) -> str:
-        """Return with what code it ended and what it said last; empty while it runs."""
+        """Return its exit code and the end of its output as a sentence; empty while it runs."""
         with put_off():  # broken off at the wrong place, a poll keeps its lock, and the end waits for that for ever
             code = self.process.poll()
         if code is None:
             return ""
-        return f"{self.name} ended with code {code}; its last words:\n{self.last_words()}"
+        return f"{self.name} ended with code {code}; its output ended with:\n{self.last_output()}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the end of its output."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL))
             return file.read().decode("utf-8", "replace").strip()
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until its output matches; give the first group.  StackError when it ends, or says nothing in time."""
+        """Wait until its output matches and return the first group.  Raises StackError at its end or a timeout."""
         deadline = time.monotonic() + START_SECONDS
         wanted = re.compile(pattern)
         while time.monotonic() < deadline:
@@ -62,7 +62,9 @@ class Child:
             if over:
                 raise StackError(over)
             time.sleep(0.05)
-        raise StackError(f"{self.name} did not start within {START_SECONDS:g} s:\n{self.last_words()}")
+        raise StackError(
+            f"{self.name} did not start within {START_SECONDS:g} s; its output ended with:\n{self.last_output()}"
+        )
 
     def wait_until_ready(self, path: str) -> None:
         """Wait until a GET of ``path`` answers 200: servers listen before they are ready."""

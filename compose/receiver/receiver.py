@@ -37,7 +37,7 @@ class Notification:
     received: datetime
     status: str
     alerts: Sequence[Alert]
-    left_out: int
+    omitted: int
 
 
 class NotANotificationError(ValueError):
@@ -53,12 +53,12 @@ def read(body: bytes, received: datetime) -> Notification:
     alerts = found.get("alerts") if isinstance(found, dict) else None
     if not isinstance(alerts, list) or not all(isinstance(alert, dict) for alert in alerts):
         raise NotANotificationError("there is no list `alerts`; is this Alertmanager's webhook (version 4)?")
-    left_out = found.get("truncatedAlerts")
+    truncated = found.get("truncatedAlerts")
     return Notification(
         received=received,
         status=_text(found.get("status")),
         alerts=tuple(alerts[:MOST_ALERTS]),
-        left_out=max(0, len(alerts) - MOST_ALERTS) + (left_out if isinstance(left_out, int) else 0),
+        omitted=max(0, len(alerts) - MOST_ALERTS) + (truncated if isinstance(truncated, int) else 0),
     )
 
 
@@ -83,7 +83,7 @@ def page(notifications: Sequence[Notification], heartbeat: datetime | None = Non
 
 def _notification(notification: Notification) -> str:
     alerts = "".join(_alert(alert) for alert in notification.alerts)
-    more = f"<p>and {notification.left_out} more</p>" if notification.left_out else ""
+    more = f"<p>and {notification.omitted} more</p>" if notification.omitted else ""
     status = html.escape(notification.status)
     return f"<section><time>{_when(notification.received)}</time> {status}{alerts}{more}</section>"
 
@@ -132,7 +132,7 @@ class Receiver(ThreadingHTTPServer):
     request_queue_size = 128  # with the library's 5, clients that come at once wait seconds for their connection
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__((host, port), Handler)
+        super().__init__((host, port), ReceiverHandler)
         self.kept: deque[Notification] = deque(maxlen=MOST_KEPT)
         self.heartbeat: datetime | None = None
         self._places = threading.BoundedSemaphore(MOST_REQUESTS)
@@ -155,7 +155,7 @@ class Receiver(ThreadingHTTPServer):
         """Report nothing: a client that goes away is no event."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class ReceiverHandler(BaseHTTPRequestHandler):
     """``POST /`` takes a notification, ``GET /`` shows them, ``GET /notifications`` counts, ``/-/healthy``."""
 
     server: Receiver

@@ -25,7 +25,7 @@ def _named(expr: Expr) -> Expr:
     return known.as_unit(expr.unit, per_second=expr.per_second) | unless(expr, facts, on=BACKEND)
 
 
-GATEWAYS: tuple[Panel, ...] = (
+GATEWAY_PANELS: tuple[Panel, ...] = (
     time_series(
         Text("Share of requests by backend", "各后端请求占比"),
         Text(

@@ -6,7 +6,7 @@ from alerts import panel_ids as ids
 from alerts.panel_ids import DashboardUid as Uid
 from dashboards.dashboard import Dashboard, Row
 from dashboards.definitions.annotations import OF_BALANCE
-from dashboards.definitions.gateways import GATEWAYS
+from dashboards.definitions.gateways import GATEWAY_PANELS
 from dashboards.definitions.status import TO_GPU, TO_REPLICA, status
 from dashboards.no_data_text import Requires
 from dashboards.panels import NumberFormat, Panel, bar_gauge, series, stat, status_history, time_series
@@ -245,7 +245,7 @@ IMBALANCE = Dashboard(
         status(),
         Row(title=Text("Layers", "分层"), panels=_LAYERS),
         Row(title=Text("GPUs", "GPU"), panels=_GPUS),
-        Row(title=Text("Ranks, replicas, gateways", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAYS)),
+        Row(title=Text("Ranks, replicas, gateways", "rank、副本、网关"), panels=(*_ENGINES, *GATEWAY_PANELS)),
         Row(title=Text("More (series: full)", "更多（series: full）"), panels=_FULL, collapsed=True),
     ),
     annotations=OF_BALANCE,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+
+from msgspec import Struct
 
 from alerts import panel_ids as ids
 from dashboards.no_data_text import Requires
@@ -16,33 +19,43 @@ from exporter.promql import max_by
 TRAFFIC = (Requires.TRAFFIC,)
 
 
-def _attainment(kind: str, title: Text, description: Text) -> Panel:
+class LatencyObjective(Struct, frozen=True, kw_only=True):
+    """What the panels say of one latency objective; ``legend`` names a model's line."""
+
+    legend: Text
+    title: Text
+    description: Text
+
+
+def _attainment(kind: str) -> Panel:
+    objective = _OBJECTIVES[kind]
     return stat(
-        title, description, series(lambda: attainment(kind, window=RANGE), Text("within target", "达标")),
+        objective.title, objective.description,
+        series(lambda: attainment(kind, window=RANGE), Text("within target", "达标")),
         requires=TRAFFIC, threshold=slo_threshold(kind), width=4, height=5, decimals=1,
     )  # fmt: skip
 
 
-_TEXTS: dict[str, tuple[Text, Text, Text]] = {
-    "first_token": (
-        Text("{{model}} TTFT", "{{model}} TTFT"),
-        Text("TTFT SLO attainment", "TTFT SLO 达成率"),
-        Text(
+_OBJECTIVES: Mapping[str, LatencyObjective] = {
+    "first_token": LatencyObjective(
+        legend=Text("{{model}} TTFT", "{{model}} TTFT"),
+        title=Text("TTFT SLO attainment", "TTFT SLO 达成率"),
+        description=Text(
             "Share of requests whose TTFT is within the target of the model's class, in the selected time range. "
             "Red is the level at which the alerts page.",
             "TTFT 在模型所属等级目标内的请求占比（所选时间内）。红色对应紧急告警的水平。",
         ),
     ),
-    "token": (
-        Text("{{model}} ITL", "{{model}} ITL"),
-        Text("ITL SLO attainment", "ITL SLO 达成率"),
-        Text(
+    "token": LatencyObjective(
+        legend=Text("{{model}} ITL", "{{model}} ITL"),
+        title=Text("ITL SLO attainment", "ITL SLO 达成率"),
+        description=Text(
             "Share of inter-token latencies within the target of the model's class, in the selected time range.",
             "token 间隔（ITL）在目标内的占比（所选时间内）。偏低：回答卡顿。",
         ),
     ),
-}  # fmt: skip
-_KINDS = tuple(kind for kind in _TEXTS if has_slo(kind))
+}
+_KINDS = tuple(kind for kind in _OBJECTIVES if has_slo(kind))
 _BY_MODEL: tuple[Panel, ...] = (
     time_series(
         Text("SLO attainment by model", "SLO 达成率（按模型）"),
@@ -51,12 +64,12 @@ _BY_MODEL: tuple[Panel, ...] = (
             "the gateway or the nodes.",
             "按模型的达标占比：TTFT 与 ITL。只有一个模型下降查其副本；全部下降查网关或节点。",
         ),
-        *(series(partial(attainment, kind, "model"), _TEXTS[kind][0]) for kind in _KINDS),
+        *(series(partial(attainment, kind, "model"), _OBJECTIVES[kind].legend) for kind in _KINDS),
         requires=TRAFFIC, max_value=1, width=12, height=5,
     ),
 ) if _KINDS else ()  # fmt: skip
 SLO: tuple[Panel, ...] = (
-    *(_attainment(kind, *_TEXTS[kind][1:]) for kind in _KINDS),
+    *(_attainment(kind) for kind in _KINDS),
     stat(
         Text("Error ratio", "错误率"),
         Text(

@@ -120,7 +120,7 @@ def serving(built: str) -> Iterator[tuple[Page, str]]:
 
 
 def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class PreviewHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = _body(page, self.path)
             self.send_response(404 if body is None else 200)
@@ -138,7 +138,7 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             """Report nothing: the picture is the log."""
 
-    return Handler
+    return PreviewHandler
 
 
 def _body(page: Page, path: str) -> bytes | None:

@@ -122,8 +122,8 @@ def plan(
 
 def step_of(window: TimeRange, points: float) -> float:
     """Return the seconds between two points: a round number, not below the scrape interval."""
-    least = max(window.seconds / max(points, 1), window.scrape)
-    return float(next((nice for nice in _NICE_SECONDS if nice >= least), _NICE_SECONDS[-1]))
+    min_step = max(window.seconds / max(points, 1), window.scrape)
+    return float(next((nice for nice in _NICE_SECONDS if nice >= min_step), _NICE_SECONDS[-1]))
 
 
 def filled(expr: str, values: Mapping[str, str], window: TimeRange, step: float) -> str:
@@ -167,8 +167,8 @@ def _request(panel: Json, target: Json, window: TimeRange, values: Mapping[str, 
 
 
 def _note(annotation: Json, place: int, window: TimeRange, values: Mapping[str, str]) -> PanelQuery:
-    least = float(annotation["target"]["interval"].removesuffix("s"))
-    step = max(window.scrape, step_of(window, 300), least)
+    min_step = float(annotation["target"]["interval"].removesuffix("s"))
+    step = max(window.scrape, step_of(window, 300), min_step)
     expr = filled(annotation["target"]["expr"], values, window, step)
     return PanelQuery(panel=-1, ref=f"{place}", expr=expr, start=window.start, end=window.end, step=step)
 

@@ -9,8 +9,8 @@ from exporter.catalog.economics import ECONOMICS
 from exporter.catalog.engine_depth import ENGINE_DEPTH
 from exporter.catalog.engine_figures import ENGINE_FIGURES
 from exporter.catalog.engine_specifics import ENGINE_SPECIFICS
-from exporter.catalog.engines import ENGINES
-from exporter.catalog.gateways import GATEWAYS
+from exporter.catalog.engines import ENGINE_METRICS
+from exporter.catalog.gateways import GATEWAY_METRICS
 from exporter.catalog.gpus import GPUS, HEALTH
 from exporter.catalog.groups import IMBALANCE
 from exporter.catalog.images import IMAGES
@@ -29,8 +29,8 @@ from exporter.errors import CatalogError
 
 CATALOG: tuple[Metric, ...] = (
     *GPUS, *MIG, *WORK, *LINKS, *TOPOLOGY, *HEALTH, *XIDS, *SXIDS, *IMBALANCE, *STRAGGLER,
-    *ENGINES, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS, *GATEWAYS,
-    *VERDICTS, *OWN_HEALTH
+    *ENGINE_METRICS, *ENGINE_FIGURES, *IMAGES, *ENGINE_SPECIFICS, *ENGINE_DEPTH, *CAPACITY, *VARIANCE, *ECONOMICS,
+    *GATEWAY_METRICS, *VERDICTS, *OWN_HEALTH
 )  # fmt: skip
 
 _twice = [name for name, count in Counter(metric.family for metric in CATALOG).items() if count > 1]

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from exporter.catalog.spec import MODEL, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import COMMON_STAGES, ReplicaState, Snapshot, Stage, WindowFigures
 
 _STAGES = tuple(Stage)
-Windows = Callable[[Snapshot], Iterator[tuple[ReplicaState, str, WindowFigures]]]
 
 
-def _windows(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+class _ReplicaWindow(NamedTuple):
+    replica: ReplicaState
+    label: str  # of the window
+    figures: WindowFigures
+
+
+Windows = Callable[[Snapshot], Iterator[_ReplicaWindow]]
+
+
+def _windows(snapshot: Snapshot) -> Iterator[_ReplicaWindow]:
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for label, figures in replica.windows.items():
-                yield replica, label, figures
+                yield _ReplicaWindow(replica, label, figures)
 
 
-def _longest(snapshot: Snapshot) -> Iterator[tuple[ReplicaState, str, WindowFigures]]:
+def _longest(snapshot: Snapshot) -> Iterator[_ReplicaWindow]:
     """Return each replica's longest window with latencies; labels ascend."""
     for replica in snapshot.replicas:
         if replica.reading is not None:
             for label in reversed(list(replica.windows)):
                 if replica.windows[label].latency:
-                    yield replica, label, replica.windows[label]
+                    yield _ReplicaWindow(replica, label, replica.windows[label])
                     break
 
 

@@ -328,4 +328,4 @@ LATENCY = (
     _latency(Stage.DECODE, "decode_duration", "Time from the first to the last token."),
 )
 
-ENGINES = (*HEALTH, *LOAD, *KV_CACHE, *LATENCY)
+ENGINE_METRICS = (*HEALTH, *LOAD, *KV_CACHE, *LATENCY)

@@ -47,9 +47,9 @@ class TlsSettings(Record):
 
 def finish_tls(found: SectionResult) -> None:
     """Refuse half a client certificate."""
-    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
-        if found.given(one) and not found.given(other):
-            found.refuse(one, f"needs {other} beside it")
+    for key_name, needed in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if found.given(key_name) and not found.given(needed):
+            found.refuse(key_name, f"needs {needed} beside it")
 
 
 TLS = section(TlsSettings, finish_tls)

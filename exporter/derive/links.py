@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -90,7 +91,7 @@ def nvlinks_down(cards: Sequence[CardState], max_links: Mapping[str, int] = EMPT
         uuid = card.facts.uuid
         if card.reading is None or uuid not in reported:
             continue
-        expected_links, switched = expected.get(card.facts.name, (0, False))
+        expected_links, switched = expected.get(card.facts.name, _ExpectedLinks())
         states, partly = card.reading.nvlink_up, Signal.NVLINK_STATE in card.reading.missing
         if partly and not max_links.get(uuid):
             expected_links = 0
@@ -110,19 +111,26 @@ def _names(cards: Sequence[CardState]) -> set[str]:
     return {card.facts.name for card in cards if card.facts.name}
 
 
-def _expected(siblings: Sequence[CardState], reported: Mapping[str, int]) -> tuple[int, bool]:
-    """Return how many links each card should have (0: not known), and whether they lead to a switch."""
+class _ExpectedLinks(NamedTuple):
+    """How many links each GPU of one name should have (0: not known), and whether they lead to a switch."""
+
+    links: int = 0
+    switched: bool = False
+
+
+def _expected(siblings: Sequence[CardState], reported: Mapping[str, int]) -> _ExpectedLinks:
+    """Return the links that most GPUs of one name have."""
     judged = [card for card in siblings if card.facts.uuid in reported]
     counts = Counter(reported[card.facts.uuid] for card in judged)
     if len(judged) < _FEWEST_SIBLINGS:
-        return 0, False
+        return _ExpectedLinks()
     links, cards = counts.most_common(1)[0]
     if cards * 2 <= len(judged):
-        return 0, False
+        return _ExpectedLinks()
     switched = any(
         end.kind == "switch" for card in judged if card.topology is not None for end in card.topology.links.values()
     )
-    return links, switched
+    return _ExpectedLinks(links, switched)
 
 
 class _Work(Struct):

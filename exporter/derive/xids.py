@@ -131,7 +131,7 @@ class _XidCounter(Struct):
     def absorb(self, other: _XidCounter) -> None:
         """Add what was counted before the GPU was known."""
         self.count += other.count
-        unix_times = [wall for wall in (self.last_unix_time, other.last_unix_time) if wall is not None]
+        unix_times = [at for at in (self.last_unix_time, other.last_unix_time) if at is not None]
         self.last_unix_time = max(unix_times, default=None)
         self.burst = max(self.burst, other.burst)
         self.pending = deque(sorted([*self.pending, *other.pending], key=lambda event: event.at), maxlen=MAX_PENDING)

@@ -205,7 +205,7 @@ def _ranks(view: View, replica: ReplicaState) -> Iterator[Finding]:
             Evidence("max_to_mean", uneven, "ratio"),
             *(Evidence(f"running_rank_{rank}", load) for rank, load in sorted(loads.items())),
             *(
-                Evidence(f"utilization_gpu_{card.labels[0]}", card.reading.signals[Signal.UTILIZATION], "ratio")
+                Evidence(f"utilization_gpu_{card.labels.gpu}", card.reading.signals[Signal.UTILIZATION], "ratio")
                 for card in view.gpus_of(replica.name)
                 if card.reading is not None and Signal.UTILIZATION in card.reading.signals
             ),

@@ -23,7 +23,7 @@ def verdicts(snapshot: Snapshot) -> Verdicts:
 
 
 def _gpu(view: View, card: CardState) -> Verdict:
-    label = f"GPU {card.labels[0]}"
+    label = f"GPU {card.labels.gpu}"
     if card.status.reason in _GPU_OUT:
         return Verdict(VerdictState.EJECT, _GPU_OUT[card.status.reason], f"{label}: {card.status.reason}")
     if card.reading is None:

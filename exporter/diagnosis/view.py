@@ -48,7 +48,7 @@ class View:
 
     def gpu(self, card: CardState) -> Subject:
         """Return a GPU as a subject."""
-        return Subject(SubjectKind.GPU, card.facts.uuid, f"GPU {card.labels[0]}")
+        return Subject(SubjectKind.GPU, card.facts.uuid, f"GPU {card.labels.gpu}")
 
     def gateway_shares(self, replica: str) -> list[GatewayShare]:
         """Return what the gateways send to a replica; without shares that are probes or chance."""

@@ -217,8 +217,8 @@ def _of_ranks(engine: Engine, by_name: _ByName, selector: SeriesSelector, compil
         name: [sample for sample in samples if engine.rank(sample.labels) in shown]
         for name, samples in by_name.items()
     }
-    left_out = sum(map(len, by_name.values())) - sum(map(len, kept.values()))
-    compiled.parse_warnings["too_many_label_sets"] += left_out
+    dropped = sum(map(len, by_name.values())) - sum(map(len, kept.values()))
+    compiled.parse_warnings["too_many_label_sets"] += dropped
     return {name: samples for name, samples in kept.items() if samples}
 
 

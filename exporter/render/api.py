@@ -274,7 +274,7 @@ def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
     known = snapshot.verdicts.gpus.get(facts.uuid)
     owners = dict.fromkeys(owner.replica for owner in snapshot.assignments if owner.uuid == facts.uuid)
     document = GpuDocument(
-        gpu=card.labels[0],
+        gpu=card.labels.gpu,
         uuid=facts.uuid,
         up=card.status.up,
         verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
@@ -348,13 +348,13 @@ def _gateway(gateway: GatewayState) -> GatewayDocument:
     loads = gateway.reading.backends if gateway.reading is not None else {}
     return GatewayDocument(
         gateway=gateway.name,
-        kind=gateway.labels[1],
+        kind=gateway.labels.kind,
         up=gateway.status.up,
         reason=gateway.status.reason,
         backends=tuple(
             BackendDocument(
-                pool=backend[0],
-                backend=backend[1],
+                pool=backend.pool,
+                backend=backend.name,
                 replica=gateway.replicas.get(backend, ""),
                 up=load.up,
                 active=load.active,

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -23,7 +24,12 @@ from exporter.render.exposition import ExpositionRenderer
 MAX_AGE = 15.0  # seconds; a snapshot is published every few
 _LATE = 0.5  # seconds that a scraper may come after its time
 
-PageFormat = tuple[bool, bool]  # (OpenMetrics, gzip)
+
+class PageFormat(NamedTuple):
+    """A format of the page."""
+
+    openmetrics: bool
+    gzip: bool
 
 
 class _RenderedSnapshot(Struct):
@@ -66,7 +72,7 @@ class PageStore:
             self._renderers = renderers
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Create ``snapshot`` the newest, rendered in the formats that are about to be asked for."""
+        """Make ``snapshot`` the newest, rendered in the formats that are about to be asked for."""
         now, before = self._clock(), self._newest
         newest = _RenderedSnapshot(snapshot, now)
         lifetime = now - before.at if before is not None else 0.0
@@ -82,11 +88,12 @@ class PageStore:
         newest, now = self._newest, self._clock()
         if newest is None or now - newest.at > MAX_AGE:
             return None
-        self._asked[openmetrics, gzip].append(now)
-        body = newest.bodies.get((openmetrics, gzip))
+        wanted = PageFormat(openmetrics, gzip)
+        self._asked[wanted].append(now)
+        body = newest.bodies.get(wanted)
         if body is None:
             with self._lock:
-                body = newest.bodies.get((openmetrics, gzip)) or self._render(newest, (openmetrics, gzip))
+                body = newest.bodies.get(wanted) or self._render(newest, wanted)
         return body
 
     def age(self) -> float | None:
@@ -95,13 +102,14 @@ class PageStore:
         return None if newest is None else self._clock() - newest.at
 
     def _render(self, newest: _RenderedSnapshot, wanted: PageFormat) -> bytes:
-        openmetrics, gzip = wanted
-        plain = newest.bodies.get((openmetrics, False))
+        plain_format = PageFormat(wanted.openmetrics, gzip=False)
+        plain = newest.bodies.get(plain_format)
         if plain is None:
-            page = self._renderers[openmetrics].render(newest.snapshot, self._process_metrics(openmetrics))
+            process_metrics = self._process_metrics(wanted.openmetrics)
+            page = self._renderers[wanted.openmetrics].render(newest.snapshot, process_metrics)
             self.dropped = page.dropped
-            plain = newest.bodies[openmetrics, False] = page.body
-        if gzip:
+            plain = newest.bodies[plain_format] = page.body
+        if wanted.gzip:
             # Level 1: higher levels cost several times the CPU for a fifth fewer bytes.
             newest.bodies[wanted] = gzip_module.compress(plain, compresslevel=1, mtime=0)
         return newest.bodies[wanted]

@@ -17,6 +17,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -32,7 +33,19 @@ CYCLES, ENTER, LEAVE, JUDGED = 10, 6, 3, 5
 AGE = 30  # cycles
 GAP = 30.0  # seconds
 
-_Group = tuple[str, frozenset[str]]  # replica and ranks
+
+class _GroupKey(NamedTuple):
+    replica: str
+    ranks: frozenset[str]
+
+
+class _ReadGpu(NamedTuple):
+    """The newest reading of a GPU, and its counters."""
+
+    reading: CardReading
+    counters: CounterSample
+
+
 _ORDER = {cause: place for place, cause in enumerate(Cause)}
 
 
@@ -55,11 +68,11 @@ class StragglerTracker:
 
     def __init__(self) -> None:
         self._assignments: Sequence[GpuAssignment] | None = None
-        self._groups: dict[_Group, frozenset[str]] = {}
+        self._groups: dict[_GroupKey, frozenset[str]] = {}
         self._users: dict[str, int] = {}  # uuid → replicas on it
-        self._histories: dict[_Group, _GroupHistory] = {}
+        self._histories: dict[_GroupKey, _GroupHistory] = {}
         self._evidence: dict[str, GpuEvidence] = {}
-        self._read: dict[str, tuple[CardReading, CounterSample]] = {}  # uuid → its newest reading, and its counters
+        self._read: dict[str, _ReadGpu] = {}  # by uuid
 
     def update(self, gpus: Sequence[CardState], assignments: Sequence[GpuAssignment]) -> Stragglers:
         """Return the stragglers; to be called once for each snapshot, in its order."""
@@ -69,7 +82,7 @@ class StragglerTracker:
         present = {gpu.facts.uuid for gpu in gpus}
         judged: dict[str, bool] = {}
         stragglers: list[Straggler] = []
-        histories: dict[_Group, _GroupHistory] = {}
+        histories: dict[_GroupKey, _GroupHistory] = {}
         for key, uuids in self._groups.items():
             members = uuids & present
             if len(members) < 2:
@@ -78,12 +91,12 @@ class StragglerTracker:
             if not fresh.isdisjoint(members):
                 self._cycle(key, history)
             read = members & self._read.keys()
-            judged[key[0]] = judged.get(key[0], False) or (history.judged and len(read) > 1)
+            judged[key.replica] = judged.get(key.replica, False) or (history.judged and len(read) > 1)
             stragglers += [
                 straggler for straggler in history.stragglers.values() if straggler.uuid in read and len(read) > 1
             ]
         for key in self._histories.keys() - histories.keys():
-            _log_changes(key[0], self._histories[key].stragglers, {})
+            _log_changes(key.replica, self._histories[key].stragglers, {})
         self._histories = histories
         stragglers.sort(key=lambda straggler: (straggler.replica, straggler.uuid))
         return Stragglers(judged=judged, found=tuple(stragglers))
@@ -93,10 +106,10 @@ class StragglerTracker:
         ranks: dict[tuple[str, str], set[str]] = {}
         for assignment in assignments:
             ranks.setdefault((assignment.replica, assignment.uuid), set()).add(assignment.rank)
-        groups: dict[_Group, set[str]] = {}
+        groups: dict[_GroupKey, set[str]] = {}
         users: Counter[str] = Counter()
         for (replica, uuid), names in sorted(ranks.items()):
-            groups.setdefault((replica, frozenset(names)), set()).add(uuid)
+            groups.setdefault(_GroupKey(replica, frozenset(names)), set()).add(uuid)
             users[uuid] += 1
         self._groups = {key: frozenset(uuids) for key, uuids in groups.items() if len(uuids) > 1}
         self._users, self._assignments, self._evidence = dict(users), assignments, {}
@@ -104,7 +117,7 @@ class StragglerTracker:
     def _collect(self, gpus: Sequence[CardState]) -> set[str]:
         """Collect the evidence of every GPU that was read anew; drop the GPUs that are gone."""
         wanted = frozenset[str]().union(*self._groups.values())
-        read: dict[str, tuple[CardReading, CounterSample]] = {}
+        read: dict[str, _ReadGpu] = {}
         kept: dict[str, GpuEvidence] = {}
         fresh = set()
         for gpu in gpus:
@@ -113,27 +126,28 @@ class StragglerTracker:
                 continue
             before = self._read.get(uuid)
             known = self._evidence.get(uuid)
-            if before is not None and before[0] is reading and known is not None:
+            if before is not None and before.reading is reading and known is not None:
                 read[uuid], kept[uuid] = before, known
                 continue
-            now = sample_counters(reading, before[1] if before else None)
-            kept[uuid] = collect_evidence(uuid, reading, now, before[1] if before else None, self._users[uuid])
-            read[uuid] = (reading, now)
+            counters_before = before.counters if before else None
+            counters = sample_counters(reading, counters_before)
+            kept[uuid] = collect_evidence(uuid, reading, counters, counters_before, self._users[uuid])
+            read[uuid] = _ReadGpu(reading, counters)
             fresh.add(uuid)
         self._read, self._evidence = read, kept
         return fresh
 
-    def _history_of(self, key: _Group, members: frozenset[str]) -> _GroupHistory:
+    def _history_of(self, key: _GroupKey, members: frozenset[str]) -> _GroupHistory:
         """Return the group's history; a new one for other members."""
         history = self._histories.get(key)
         if history is not None and history.members == members:
             return history
         if history is not None:
-            _log_changes(key[0], history.stragglers, {})
+            _log_changes(key.replica, history.stragglers, {})
         return _GroupHistory(members=members)
 
-    def _cycle(self, key: _Group, history: _GroupHistory) -> None:
-        at = max(self._read[uuid][0].at for uuid in history.members if uuid in self._read)
+    def _cycle(self, key: _GroupKey, history: _GroupHistory) -> None:
+        at = max(self._read[uuid].reading.at for uuid in history.members if uuid in self._read)
         pause = at - history.at if history.cycles else 0.0
         if pause > max(GAP, 3.0 * history.pause):
             history.cycles.clear()
@@ -141,8 +155,8 @@ class StragglerTracker:
         history.cycles.append(
             judge([self._evidence[uuid] for uuid in sorted(history.members) if uuid in self._evidence])
         )
-        stragglers = _stragglers(key[0], history)
-        _log_changes(key[0], history.stragglers, stragglers)
+        stragglers = _stragglers(key.replica, history)
+        _log_changes(key.replica, history.stragglers, stragglers)
         history.stragglers = stragglers
 
 

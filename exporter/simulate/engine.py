@@ -101,7 +101,7 @@ class EngineServer:
 
 
 def _handler(responder: Responder) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class SimulatorHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = CLIENT_SECONDS
 
@@ -117,7 +117,7 @@ def _handler(responder: Responder) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the parent's argument
             """Log nothing."""
 
-    return Handler
+    return SimulatorHandler
 
 
 class _PageServer(ThreadingHTTPServer):

@@ -11,6 +11,7 @@ import argparse
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from exporter.simulate.engine import serve_until_eof
 from exporter.simulate.node_spec import CATCH_UP_BUDGET, NodeSpec
@@ -21,7 +22,13 @@ STATES = ("DOWN", "UP", "MAINT", "DRAIN", "NOLB")
 CODES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 KEPT_ALIVE = 0.6  # share of requests that follow on a connection, for which no server is chosen
 
-_Server = tuple[str, str]  # (proxy, server)
+
+class _Row(NamedTuple):
+    """A server or a whole pool: its labels as written, its totals and its sessions now."""
+
+    labels: str
+    totals: Mapping[str, float]
+    active: float
 
 
 def server_totals(replica: SimulatedReplica) -> dict[str, float]:
@@ -70,48 +77,44 @@ class SimulatedGateway:
         """Write the metrics page of this moment."""
         with self._lock:
             self._world.advance_to(self._node_spec.elapsed(self._clock()), budget=CATCH_UP_BUDGET)
-            servers = {
-                (replica.spec.model.name, replica.spec.name): (
-                    self._totals[replica.spec.name].add(server_totals(replica)),
-                    float(sum(rank.running + len(rank.waiting) for rank in replica.ranks)),
-                )
-                for replica in self._world.replicas
-            }
-            return "".join(_lines(servers, self._node_spec.started_unix, self._world.now)).encode()
+            pools: dict[str, list[_Row]] = {}
+            for replica in self._world.replicas:
+                proxy = f'proxy="{replica.spec.model.name}"'
+                totals = self._totals[replica.spec.name].add(server_totals(replica))
+                active = float(sum(rank.running + len(rank.waiting) for rank in replica.ranks))
+                server = _Row(f'{proxy},server="{replica.spec.name}"', totals, active)
+                pools.setdefault(proxy, []).append(server)
+            return "".join(_lines(pools, self._node_spec.started_unix, self._world.now)).encode()
 
     def respond(self, path: str) -> tuple[str, bytes] | None:
         """Return (content type, body) for a path, None for one that does not exist."""
         return (CONTENT_TYPE, self.page()) if path == "/metrics" else None
 
 
-def _lines(
-    servers: Mapping[_Server, tuple[Mapping[str, float], float]], started_unix: float, now: float
-) -> Iterable[str]:
+def _lines(pools: Mapping[str, Sequence[_Row]], started_unix: float, now: float) -> Iterable[str]:
     yield from _family("process_start_time_seconds", "gauge", [("", started_unix)])
     yield from _family("process_uptime_seconds", "gauge", [("", now)])
-    named = [(f'proxy="{proxy}",server="{name}"', *found) for (proxy, name), found in servers.items()]
-    pools: dict[str, list[tuple[Mapping[str, float], float]]] = {}
-    for (proxy, _), found in servers.items():
-        pools.setdefault(f'proxy="{proxy}"', []).append(found)
+    servers = [server for members in pools.values() for server in members]
     whole = [
-        (
-            labels,
-            {name: sum(totals[name] for totals, _ in members) for name in members[0][0]},
-            sum(n for _, n in members),
+        _Row(
+            proxy,
+            {name: sum(server.totals[name] for server in members) for name in members[0].totals},
+            sum(server.active for server in members),
         )
-        for labels, members in pools.items()
+        for proxy, members in pools.items()
     ]
-    for scope, rows in (("backend", whole), ("server", named)):
-        yield from _family(f"{scope}_current_queue", "gauge", [(labels, 0.0) for labels, _, _ in rows])
-        yield from _family(f"{scope}_current_sessions", "gauge", [(labels, active) for labels, _, active in rows])
-        yield from _family(f"{scope}_sessions_total", "counter", [(labels, c["sessions"]) for labels, c, _ in rows])
-        chosen = [(labels, float(int(c["sessions"] * (1 - KEPT_ALIVE)))) for labels, c, _ in rows]
+    for scope, rows in (("backend", whole), ("server", servers)):
+        sessions = [(row.labels, row.totals["sessions"]) for row in rows]
+        yield from _family(f"{scope}_current_queue", "gauge", [(row.labels, 0.0) for row in rows])
+        yield from _family(f"{scope}_current_sessions", "gauge", [(row.labels, row.active) for row in rows])
+        yield from _family(f"{scope}_sessions_total", "counter", sessions)
+        chosen = [(labels, float(int(count * (1 - KEPT_ALIVE)))) for labels, count in sessions]
         yield from _family(f"{scope}_loadbalanced_total", "counter", chosen)
         for errors in ("connection_errors_total", "response_errors_total"):
-            yield from _family(f"{scope}_{errors}", "counter", [(labels, 0.0) for labels, _, _ in rows])
-        answers = [(f'{labels},code="{code}"', c.get(code, 0.0)) for labels, c, _ in rows for code in CODES]
+            yield from _family(f"{scope}_{errors}", "counter", [(row.labels, 0.0) for row in rows])
+        answers = [(f'{row.labels},code="{code}"', row.totals.get(code, 0.0)) for row in rows for code in CODES]
         yield from _family(f"{scope}_http_responses_total", "counter", answers)
-    states = [(f'{labels},state="{state}"', float(state == "UP")) for labels, _, _ in named for state in STATES]
+    states = [(f'{server.labels},state="{state}"', float(state == "UP")) for server in servers for state in STATES]
     yield from _family("server_status", "gauge", states)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 from collections import defaultdict
@@ -57,3 +58,13 @@ def test_the_layers_are_those_that_the_linter_enforces():
 def test_imports_for_types_count_as_imports():
     options = read_configuration(str(ROOT / "pyproject.toml"))["session_options"]
     assert "exclude_type_checking_imports" not in options
+
+
+def test_no_class_name_stands_twice():
+    places = defaultdict(list)
+    for root in ("exporter", "alerts", "dashboards"):
+        for path in (ROOT / root).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -30,7 +30,7 @@ SHARE_DISPROVES, SHARE_CLEARS = 0.9, 0.5  # of the time in which a reason is not
 STEP = 0.25  # seconds by which a counter may run ahead of our clock: drivers update them in steps
 
 
-class Evidence(Struct, frozen=True, kw_only=True):
+class UnitEvidence(Struct, frozen=True, kw_only=True):
     """What one counter has shown.  ``raw``: its last number; all counts begin anew when the bit changes."""
 
     at: float | None = None
@@ -61,7 +61,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return None if unit is None else self.raw * unit
 
 
-def update(before: Evidence, at: float, raw: float, *, active: bool | None, unit: float | None = None) -> Evidence:
+def update(
+    before: UnitEvidence, at: float, raw: float, *, active: bool | None, unit: float | None = None
+) -> UnitEvidence:
     """Return the evidence after a number read at ``at`` (seconds, any monotonic clock).
 
     ``active``: None where the bit is not known; ``unit``: what the counter runs in by another GPU's evidence.
@@ -87,7 +89,7 @@ _NEW_INTERVAL: Mapping[str, Any] = {"seconds": 0.0, "steps": 0.0, "reads": 0}
 _NO_AGREEMENT: Mapping[str, Any] = {"agreement": None, "agreement_seconds": 0.0, "agreement_reads": 0}
 
 
-def _complete_interval(interval: Evidence, unit: float | None) -> Evidence:
+def _complete_interval(interval: UnitEvidence, unit: float | None) -> UnitEvidence:
     """Judge a complete interval, and act on what has been found often enough."""
     agreement = _agreement(interval, unit)
     again = agreement is interval.agreement
@@ -107,7 +109,7 @@ def _complete_interval(interval: Evidence, unit: float | None) -> Evidence:
     return replace(after, fits_nothing=not agreement, unit=min(units, default=None))
 
 
-def _agreement(interval: Evidence, unit: float | None) -> bool | None:
+def _agreement(interval: UnitEvidence, unit: float | None) -> bool | None:
     """Return whether an interval is what the counter should do; None where it says nothing."""
     if interval.active and _fitting_unit(interval) is not None:
         return True
@@ -120,7 +122,7 @@ def _agreement(interval: Evidence, unit: float | None) -> bool | None:
     return share <= SHARE_CLEARS
 
 
-def _fitting_unit(interval: Evidence) -> float | None:
+def _fitting_unit(interval: UnitEvidence) -> float | None:
     """Return the unit in which a counter has run with time for most of an interval."""
     for unit in (NANOSECONDS, MICROSECONDS):
         if MIN_SHARE * interval.seconds <= interval.steps * unit <= MAX_SHARE * interval.seconds:
@@ -128,12 +130,12 @@ def _fitting_unit(interval: Evidence) -> float | None:
     return None
 
 
-def after_gap(evidence: Evidence) -> Evidence:
+def after_gap(evidence: UnitEvidence) -> UnitEvidence:
     """Return what stays true of a counter after a time in which it was not read and may have been reset."""
     return replace(evidence, at=None, raw=0.0, active=None, **_NEW_INTERVAL, **_NO_AGREEMENT)
 
 
-def is_plausible(before: Evidence, at: float, raw: float, unit: float | None) -> bool:
+def is_plausible(before: UnitEvidence, at: float, raw: float, unit: float | None) -> bool:
     """Return whether a counter may have gone from its last number to this one: never back, never faster than time."""
     if before.at is None:
         return True

@@ -89,7 +89,7 @@ class GpmLock:
         return True
 
     def release(self) -> None:
-        """Let the next one have the lock."""
+        """Release the lock."""
         self._holder = None
         self._lock.release()
 

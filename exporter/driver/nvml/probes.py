@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from exporter.driver.nvml.arrays import decoded, samples_by_time
-from exporter.driver.nvml.counter_units import Evidence, after_gap, is_plausible, update
+from exporter.driver.nvml.counter_units import UnitEvidence, after_gap, is_plausible, update
 from exporter.driver.nvml.errors import DeviceCalls
 from exporter.driver.nvml.fields import POLICIES, SETTLED_REASONS, Field, FieldBatch, checked
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
@@ -85,7 +85,7 @@ class ClockEvents:
         calls: DeviceCalls,
         fields: Mapping[str, Field | Missing],
         units: dict[str, float] | None = None,
-        evidence: dict[str, Evidence] | None = None,
+        evidence: dict[str, UnitEvidence] | None = None,
     ) -> None:
         self._calls = calls
         self._fields = fields
@@ -141,7 +141,7 @@ class ClockEvents:
 
     def _value(self, reason: str, at: float, raw: float, active: bool | None) -> float | Missing:  # noqa: FBT001
         unit = self._unit(reason)
-        before = self._evidence.get(reason, Evidence())
+        before = self._evidence.get(reason, UnitEvidence())
         plausible = is_plausible(before, at, raw, unit)
         evidence = self._evidence[reason] = update(before, at, raw, active=active, unit=unit)
         if not plausible:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from exporter.driver.nvml.counter_units import Evidence
+from exporter.driver.nvml.counter_units import UnitEvidence
 from exporter.driver.nvml.gpm import GpmLock
 from exporter.driver.nvml.nvlink_counters import NvLinkCounters
 
@@ -20,7 +20,7 @@ class SharedState(Struct, frozen=True):
 
     gpm_lock: GpmLock = field(default_factory=GpmLock)
     units: dict[str, float] = {}
-    evidence: dict[str, dict[str, Evidence]] = {}
+    evidence: dict[str, dict[str, UnitEvidence]] = {}
     nvlink_counters: dict[str, NvLinkCounters] = {}
     skipped_calls: dict[str, dict[str, float]] = {}
 

@@ -35,7 +35,7 @@ _DEFAULT_LIMITS = Limits()
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """What a client needs of its connection; ``DeadlineConnection`` is loaded when the first one is opened."""
 
     deadline: Deadline
@@ -78,7 +78,7 @@ class HttpClient:
         self._resolver = resolver
         self._lock = threading.Lock()
         self._is_closed = False
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._target!r})"
@@ -144,13 +144,13 @@ class HttpClient:
             if self._is_closed:
                 self.close()  # it came while this exchange held the connection
 
-    def _make_connection(self, origin: Origin) -> Connection:
+    def _make_connection(self, origin: Origin) -> ClientConnection:
         # With http.client and OpenSSL 1.5 MiB and 11 ms, which the start of the daemon need not wait for.
         from exporter.http.client.connection import DeadlineConnection  # noqa: PLC0415
 
         return DeadlineConnection(self._target, origin, self._limits, self._resolver)
 
-    def _exchange(self, connection: Connection, origin: Origin, path: str) -> bytes:
+    def _exchange(self, connection: ClientConnection, origin: Origin, path: str) -> bytes:
         headers = self._headers(origin)
         response = self._get(connection, path, headers)
         if response.status in _REDIRECTS:
@@ -189,14 +189,14 @@ class HttpClient:
 class SessionClient(HttpClient):
     """The same over a ``requests`` session, for what is asked seldom: lists of targets, pods, other nodes."""
 
-    def _make_connection(self, origin: Origin) -> Connection:
+    def _make_connection(self, origin: Origin) -> ClientConnection:
         from exporter.http.client.session import SessionConnection, open_session  # noqa: PLC0415 - 5 MiB
 
         connection = SessionConnection(self._target, origin, self._limits, self._resolver)
         self._session = open_session(origin, connection)
         return connection
 
-    def _get(self, connection: Connection, path: str, headers: dict[str, str]) -> Any:
+    def _get(self, connection: ClientConnection, path: str, headers: dict[str, str]) -> Any:
         origin, _ = urls.parse_configured(self._target.url)
         timeout = connection.deadline.remaining()
         return self._session.get(f"{origin}{path}", headers=headers, timeout=timeout, stream=True).raw

@@ -49,7 +49,7 @@ class DeferredResponse:
             call()
 
 
-Handler = Callable[[Request], Response | DeferredResponse]
+RequestHandler = Callable[[Request], Response | DeferredResponse]
 
 _DRAIN_CHUNK = 16384  # bytes
 _MAX_DRAINED = 4 << 20  # bytes, before a client that goes on sending is cut off
@@ -82,7 +82,7 @@ class Phase(Enum):
     CLOSED = "its socket is closed"
 
 
-class Connection:
+class ServerConnection:
     """The state of one client.  Takes over ``sock``; times are those of the clock that ``advance`` is given."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Connection:
         "deadline", "interest", "phase", "responses_sent", "sock", "waiting_since",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, handler: Handler, limits: ServerLimits, now: float) -> None:
+    def __init__(self, sock: socket.socket, handler: RequestHandler, limits: ServerLimits, now: float) -> None:
         self.sock = sock
         self.phase = Phase.WAITING
         self.interest = EVENT_READ

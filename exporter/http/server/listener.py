@@ -20,12 +20,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from exporter.errors import ListenError
-from exporter.http.server.connection import Connection, DeferredResponse, Handler, Phase, ServerLimits
+from exporter.http.server.connection import DeferredResponse, Phase, RequestHandler, ServerConnection, ServerLimits
 from exporter.http.server.request import Request, Response, text_response
 from exporter.logs import Field, log_event, log_exception
 from exporter.threads import Thread
 
-__all__ = ["DeferredResponse", "Handler", "HttpServer", "Request", "Response", "ServerLimits"]
+__all__ = ["DeferredResponse", "HttpServer", "Request", "RequestHandler", "Response", "ServerLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class HttpServer:
         self,
         host: str,
         port: int,
-        handler: Handler,
+        handler: RequestHandler,
         limits: ServerLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +57,7 @@ class HttpServer:
         self._handler = handler
         self._limits = limits or ServerLimits()
         self._clock = clock
-        self._connections: dict[Connection, int] = {}  # → the interest registered with the selector
+        self._connections: dict[ServerConnection, int] = {}  # → the interest registered with the selector
         self._accept_at: float | None = None  # while accepting is paused: when to try again
         self._quiet_until: dict[str, float] = {}
         self._stopping = threading.Event()
@@ -153,7 +153,7 @@ class HttpServer:
     def _run_once(self, selector: selectors.BaseSelector) -> None:
         """Wait for events, and handle all that have come."""
         for key, _ in selector.select(self._select_timeout()):
-            if isinstance(key.data, Connection):
+            if isinstance(key.data, ServerConnection):
                 self._advance(key.data, selector)
             elif key.fileobj is self._socket:
                 self._accept(selector)
@@ -221,7 +221,7 @@ class HttpServer:
         """Register a new client, or reject it."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(sock, self._handle, self._limits, self._clock())
+        connection = ServerConnection(sock, self._handle, self._limits, self._clock())
         if len(self._connections) >= self._limits.connections and not self._evict(selector):
             self.refused += 1
             connection.reject()
@@ -253,7 +253,7 @@ class HttpServer:
         self._update_interest(connection, selector)
         return True
 
-    def _advance(self, connection: Connection, selector: selectors.BaseSelector) -> None:
+    def _advance(self, connection: ServerConnection, selector: selectors.BaseSelector) -> None:
         """Serve one connection; a failure costs this connection only."""
         try:
             connection.advance(self._clock())
@@ -265,7 +265,7 @@ class HttpServer:
             connection.close()
         self._update_interest(connection, selector)
 
-    def _update_interest(self, connection: Connection, selector: selectors.BaseSelector) -> None:
+    def _update_interest(self, connection: ServerConnection, selector: selectors.BaseSelector) -> None:
         """Register with the selector what a connection waits for now."""
         known = self._connections.get(connection)
         if known is None:

@@ -1,8 +1,9 @@
 """HTTP/1.1 requests and responses as bytes; no I/O.
 
-Parsing is strict: lines end in CRLF, a length is digits, given once, and never beside a transfer coding.  h11 accepts
-all of these, and takes 50 µs a head where this takes 16.  A request that is refused gets a status, a sentence for
-the person at the other end, and the end of the connection.
+Parsing is strict: lines end in CRLF, a length is digits, given once, and never beside a transfer coding.  h11 is not:
+it accepts lines that end in LF alone, folded lines, control characters in values, a repeated length, and a length
+beside a transfer coding.  It also takes 50 µs a head where this takes 16.  A request that is refused gets a status, a
+sentence for the person at the other end, and the end of the connection.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from exporter import __version__
 from exporter.http.server.api import PREFIX, Api
-from exporter.http.server.listener import DeferredResponse, Handler, Request, Response
+from exporter.http.server.listener import DeferredResponse, Request, RequestHandler, Response
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
 from exporter.model import Outcome
@@ -56,7 +56,7 @@ _API_PATHS = (
 class _Route(Struct, frozen=True, kw_only=True):
     method: str  # GET includes HEAD
     title: str
-    handle: Handler
+    handle: RequestHandler
 
 
 def routes(
@@ -67,7 +67,7 @@ def routes(
     may_reload: Callable[[], bool] = lambda: True,
     dcgm: DcgmPageStore | None = None,
     api: Api | None = None,
-) -> Handler:
+) -> RequestHandler:
     """Return the handler of all paths.
 
     ``reload`` is None where nothing can be reloaded, and must not raise; ``may_reload`` is called each time, since a

@@ -216,7 +216,7 @@ class DiscoveryManager:
     def on_processes(self, engines: Sequence[ListeningEngine]) -> None:
         """Record the engines that run on this node as its process table shows them.  Called by one thread.
 
-        It may take a second for each that must be seen first and does not answer.
+        It may take a second for each that must be probed first and does not answer.
         """
         servers = {_discovered(engine): engine for engine in engines}
         confirmed = self._probe_filter.confirmed(list(servers))

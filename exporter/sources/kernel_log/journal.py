@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from exporter.sources.kernel_log.record import Record, message_of_journal_line, of_driver, written_at
+from exporter.sources.kernel_log.record import KernelRecord, message_of_journal_line, of_driver, written_at
 
 PROGRAMS = ("/usr/bin/journalctl", "/bin/journalctl")  # nothing that happens to be earlier in the path
 HISTORY = 2000  # messages of this boot that are looked at
@@ -72,9 +72,9 @@ class JournalLog:
                     break
         return bool(self._rest)
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """Return the new messages about the GPU driver.  Raises OSError when the child has ended."""
-        records: list[Record] = []
+        records: list[KernelRecord] = []
         data, self._rest = self._rest, b""
         self._cut(data, records)
         for _ in range(MAX_BYTES // _READ):
@@ -89,7 +89,7 @@ class JournalLog:
             self._cut(data, records)
         return records
 
-    def _cut(self, data: bytes, records: list[Record]) -> None:
+    def _cut(self, data: bytes, records: list[KernelRecord]) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = "" if self._skipping or not of_driver(line) else line[:MAX_LINE].decode("utf-8", "replace")
@@ -98,7 +98,7 @@ class JournalLog:
                 written = written_at(text, self._unix_now())
                 early = time.monotonic() < self._old_until
                 old = early and written is not None and written < self._opened
-                records.append(Record(message, written if old else self._unix_now(), old=old))
+                records.append(KernelRecord(message, written if old else self._unix_now(), old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -12,7 +12,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from exporter.sources.kernel_log.record import Record, of_driver
+from exporter.sources.kernel_log.record import KernelRecord, of_driver
 
 MAX_RECORD = 8192  # the kernel's own limit
 MAX_READS = 4096  # a turn: some milliseconds
@@ -32,7 +32,7 @@ class Kmsg:
         self._old = True
         self.overruns = 0
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """Return the new records about the GPU driver, at most those of MAX_READS reads.  Raises OSError."""
         records = []
         if self._clock() - self._opened > OLD_FOR:
@@ -56,7 +56,7 @@ class Kmsg:
                 records.append(record)
         return records
 
-    def _record(self, data: bytes) -> Record | None:
+    def _record(self, data: bytes) -> KernelRecord | None:
         head, _, text = data.partition(b";")
         priority = head.partition(b",")[0]
         if not priority.isdigit() or int(priority[:9]) > _MAX_PRIORITY:
@@ -67,8 +67,8 @@ class Kmsg:
             try:
                 unix_time -= max(0.0, self._clock() - int(head.split(b",")[2]) / 1e6)
             except (ValueError, IndexError):
-                return Record(message, None, old=True)
-        return Record(message.replace("\\x0a", " "), unix_time, old=self._old)
+                return KernelRecord(message, None, old=True)
+        return KernelRecord(message.replace("\\x0a", " "), unix_time, old=self._old)
 
     def close(self) -> None:
         """Close the device."""

@@ -18,7 +18,7 @@ from exporter.errors import SourceError
 from exporter.sources.kernel_log.journal import JournalLog
 from exporter.sources.kernel_log.kmsg import Kmsg
 from exporter.sources.kernel_log.messages import GpuNameMessage, MessageParser, XidMessage
-from exporter.sources.kernel_log.record import Record
+from exporter.sources.kernel_log.record import KernelRecord
 from exporter.sources.kernel_log.switch_messages import SxidMessage
 from exporter.sources.kernel_log.text_log import TextLog
 
@@ -74,7 +74,7 @@ class KernelLog:
         self._log.overruns = 0
         return self._entries(records)
 
-    def _entries(self, records: list[Record]) -> list[Entry]:
+    def _entries(self, records: list[KernelRecord]) -> list[Entry]:
         entries = []
         for record in records:
             message = self._parser.parse(record.message)

@@ -36,7 +36,7 @@ def of_driver(data: bytes) -> bool:
     return _MARKS[0] in data or _MARKS[1] in data
 
 
-class Record(Struct, frozen=True):
+class KernelRecord(Struct, frozen=True):
     """A message without what a logger put before it; ``old``: written before the log was opened.
 
     ``unix_time`` is None where the log does not say when it was written.

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 
 from exporter.errors import SourceError
-from exporter.sources.kernel_log.record import Record, message_of_line, of_driver, written_at
+from exporter.sources.kernel_log.record import KernelRecord, message_of_line, of_driver, written_at
 
 MAX_LINE = 16 * 1024  # bytes; the rest of a longer line is skipped
 MAX_BYTES = 256 * 1024  # a turn
@@ -52,7 +52,7 @@ class TextLog:
             self._at = self._old_until - BACKLOG
             self._skipping = True  # the first line is cut
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """Return the new lines about the GPU driver.  Raises OSError, FileNotFoundError when the file is gone."""
         records = self._lines(MAX_BYTES)
         if self._regular:
@@ -66,8 +66,8 @@ class TextLog:
                 records += self._lines(MAX_BYTES)
         return records
 
-    def _lines(self, max_bytes: int) -> list[Record]:
-        records: list[Record] = []
+    def _lines(self, max_bytes: int) -> list[KernelRecord]:
+        records: list[KernelRecord] = []
         while max_bytes > 0:
             try:
                 data = os.pread(self._descriptor, _READ, self._at) if self._regular else self._from_pipe()
@@ -83,13 +83,13 @@ class TextLog:
     def _from_pipe(self) -> bytes:
         return os.read(self._descriptor, _READ)
 
-    def _cut(self, data: bytes, old: bool, records: list[Record]) -> None:  # noqa: FBT001 - of this class only
+    def _cut(self, data: bytes, old: bool, records: list[KernelRecord]) -> None:  # noqa: FBT001 - of this class only
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             if not self._skipping and of_driver(line):
                 text = line[:MAX_LINE].decode("utf-8", "replace")
                 unix_time = written_at(text, self._unix_now()) if old else self._unix_now()
-                records.append(Record(message_of_line(text), unix_time, old=old))
+                records.append(KernelRecord(message_of_line(text), unix_time, old=old))
             self._skipping = False
         if len(rest) > MAX_LINE:
             self._skipping, rest = True, b""

@@ -129,7 +129,7 @@ def test_alerts_beyond_the_most_are_counted_and_texts_cut():
 
 
 def test_silent_clients_take_no_place_for_long_and_no_more_than_there_are(port, monkeypatch):
-    monkeypatch.setattr(receiver.Handler, "timeout", 0.1)
+    monkeypatch.setattr(receiver.ReceiverHandler, "timeout", 0.1)
 
     def healthy():
         with contextlib.suppress(OSError, http.client.HTTPException):

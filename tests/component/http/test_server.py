@@ -11,7 +11,7 @@ import pytest
 
 from exporter import __version__
 from exporter.http.server.api import Api
-from exporter.http.server.listener import DeferredResponse, Handler, HttpServer, Request, Response
+from exporter.http.server.listener import DeferredResponse, HttpServer, Request, RequestHandler, Response
 from exporter.http.server.routes import OPENMETRICS, TEXT, routes
 from exporter.model import Outcome
 from tests.support.waiting import until
@@ -54,11 +54,11 @@ class FakeHealth:
 
 
 @pytest.fixture
-def handler() -> Handler:
+def handler() -> RequestHandler:
     return routes(FakePages(), FakeHealth(), reload=None)
 
 
-def get(handler: Handler, path: str, method: str = "GET", query: str = "", **headers: str) -> Response:
+def get(handler: RequestHandler, path: str, method: str = "GET", query: str = "", **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = handler(Request(method=method, path=path, query=query, headers=named))
     if isinstance(answer, DeferredResponse):
