@@ -29,7 +29,7 @@ class _Record(Struct):
     samples: deque[tuple[float, float]] = field(default_factory=deque)  # (at, hit ratio)
 
 
-class History:
+class DiagnosisHistory:
     """Follows every replica of successive snapshots.  Bounded by the replicas that there are."""
 
     def __init__(self) -> None:

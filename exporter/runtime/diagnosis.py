@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.diagnosis.diagnose import arrange, find
-from exporter.diagnosis.history import History
+from exporter.diagnosis.history import DiagnosisHistory
 from exporter.diagnosis.verdicts import verdicts
 from exporter.model import Snapshot
 from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
@@ -65,7 +65,7 @@ class Diagnosis:
     """Judges each snapshot in turn; owned by the thread that publishes."""
 
     def __init__(self) -> None:
-        self._history = History()
+        self._history = DiagnosisHistory()
         self._held: dict[tuple[str, str], _Held] = {}
         self._replicas: dict[str, _Pending] = {}
         self._gpus: dict[str, _Pending] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.diagnosis.diagnose import find
-from exporter.diagnosis.history import History
+from exporter.diagnosis.history import DiagnosisHistory
 from exporter.model import EngineReading, Quantity, WindowFigures
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
@@ -36,7 +36,7 @@ class Life:
     """One replica's snapshots, minute by minute, and what is diagnosed of each."""
 
     def __init__(self):
-        self.history, self.minute = History(), 0
+        self.history, self.minute = DiagnosisHistory(), 0
 
     def live(self, minutes, *, restarts=0, hit_ratio=0.6, rate=1.0):
         for _ in range(minutes):
