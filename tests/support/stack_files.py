@@ -82,7 +82,9 @@ def _resource(folder, entry):
     if place.is_dir():
         return rendered(place)
     assert place.is_relative_to(folder.resolve()), f"{folder}: kustomize refuses files from outside: {entry}"
-    return [manifest for manifest in yaml.load_all(place.read_text(), Loader=_QUICK) if manifest]  # dashboards are long
+    return [
+        manifest for manifest in yaml.load_all(place.read_text(), Loader=_QUICK) if manifest
+    ]  # dashboards are long
 
 
 def _config_map(folder, wanted):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.driver import protocol
-from exporter.driver.nvml.counter_units import MICROSECONDS, NANOSECONDS, Evidence
+from exporter.driver.nvml.counter_units import MICROSECONDS, NANOSECONDS, UnitEvidence
 from exporter.driver.nvml.shared import SharedState
 from exporter.driver.worker.worker import Worker
 from exporter.model import Missing, Signal
@@ -66,7 +66,7 @@ def test_a_counter_that_was_found_to_be_another_stays_so_over_an_initialisation(
     worker = inside.worker
     worker._set_driver_version(VERSION)
     worker._shared.units[CAP] = NANOSECONDS
-    worker._shared.evidence["GPU-a"] = {CAP: Evidence(at=1.0, raw=3.0, unit=NANOSECONDS, runs_idle=True)}
+    worker._shared.evidence["GPU-a"] = {CAP: UnitEvidence(at=1.0, raw=3.0, unit=NANOSECONDS, runs_idle=True)}
     first_readings(inside, worker._start)
     assert sorted(shown(first_readings(inside, worker._initialise_again)), key=str) == [5.0, None]
 
@@ -87,14 +87,14 @@ def test_a_worker_says_once_what_it_has_found_out_and_again_when_that_changes(in
     for _ in range(3):
         worker._send_units()
     assert inside.sent == [FOUND]
-    shared.evidence["GPU-a"] = {CAP: Evidence(fits_nothing=True)}
+    shared.evidence["GPU-a"] = {CAP: UnitEvidence(fits_nothing=True)}
     worker._send_units()
     assert inside.sent[1:] == [protocol.CounterUnits(driver_version=VERSION, units={})]
 
 
 def test_what_some_card_speaks_against_is_not_handed_on():
     units = {CAP: NANOSECONDS, "sync_boost": MICROSECONDS}
-    evidence = {"GPU-a": {CAP: Evidence(runs_idle=True)}, "GPU-b": {CAP: Evidence(unit=NANOSECONDS)}}
+    evidence = {"GPU-a": {CAP: UnitEvidence(runs_idle=True)}, "GPU-b": {CAP: UnitEvidence(unit=NANOSECONDS)}}
     assert SharedState(units=units).confirmed_units() == units
     assert SharedState(units=units, evidence=evidence).confirmed_units() == {"sync_boost": MICROSECONDS}
 

@@ -13,7 +13,7 @@ from exporter.driver.nvml.counter_units import (
     ENOUGH_ACTIVE,
     MICROSECONDS,
     NANOSECONDS,
-    Evidence,
+    UnitEvidence,
     is_plausible,
     update,
 )
@@ -25,7 +25,7 @@ BEFORE = st.floats(1.0, 1e7)  # seconds that the counter showed when we came
 
 def watched(numbers, evidence=None, unit=None):
     """Extract in (at, raw, active) one after another."""
-    evidence = evidence or Evidence()
+    evidence = evidence or UnitEvidence()
     for at, raw, active in numbers:
         evidence = update(evidence, at, raw, active=active, unit=unit)
     return evidence
@@ -77,7 +77,7 @@ def restless(interval, share, hours, seed, *, burst=0.05, unit=NANOSECONDS):
 @pytest.mark.parametrize("interval", [1.0, 5.0, 30.0])
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.15, 0.5, 0.93, 0.98])
 def test_a_reason_that_comes_and_goes_between_the_looks_never_refutes_its_counter(interval, share):
-    evidence = Evidence()
+    evidence = UnitEvidence()
     for at, raw, active in restless(interval, share, hours=6, seed=3):
         evidence = update(evidence, at, raw, active=active, unit=NANOSECONDS)
         assert not evidence.disproved, at
@@ -143,7 +143,7 @@ def test_a_counter_that_fits_no_unit_while_its_reason_is_active_is_something_els
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e18), st.none() | st.booleans()), max_size=60))
 def test_whatever_a_driver_says_a_value_is_seconds_of_a_known_unit_or_none(numbers):
-    at, evidence = 0.0, Evidence()
+    at, evidence = 0.0, UnitEvidence()
     for gap, raw, active in numbers:
         at += gap
         evidence = update(evidence, at, raw, active=active)
