@@ -20,6 +20,7 @@ from alerts.render import files
 from alerts.tuning import Tuning, load
 from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
+from exporter.output_files import write_text
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -95,9 +96,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
 
 def _write(wanted: Mapping[Path, str], output: Path) -> None:
     for path, text in wanted.items():
-        place = output / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+        write_text(output / path, text)
 
 
 def _link_hints(tuning: Tuning) -> Iterator[str]:

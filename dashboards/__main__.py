@@ -20,6 +20,7 @@ from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
 from exporter.errors import SettingsError
 from exporter.model.text import Language
+from exporter.output_files import write_text
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 
@@ -125,7 +126,7 @@ def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, s
         for path in stale:
             os.remove(path)
         for path, text in wanted.items():
-            _write(os.path.join(arguments.output, path), text)
+            write_text(os.path.join(arguments.output, path), text)
     except OSError as error:
         print(f"{prog}: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
@@ -160,12 +161,6 @@ def _read(path: str) -> str | None:
             return file.read()
     except FileNotFoundError:
         return None
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 if __name__ == "__main__":

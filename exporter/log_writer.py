@@ -113,8 +113,8 @@ class LogHandler(logging.Handler):
             if dropped and writer.offer(self.format(_dropped(dropped))):
                 writer.reported += dropped
             writer.write(self.format(record))
-        except Exception:
-            self.handleError(record)
+        except Exception:  # a field that cannot be formatted; the library would print it to standard error, and wait
+            self._writer.dropped += 1
 
     def flush(self) -> None:
         """Wait for the lines, a bounded time in all however often it is called."""

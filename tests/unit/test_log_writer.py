@@ -136,3 +136,9 @@ def test_without_a_thread_lines_are_lost_until_there_is_one(pipe, writer, monkey
         assert not writer.write("lost")
     assert writer.dropped == 1 and writer.write("kept")
     assert pipe.read(1) == ["kept"]
+
+
+def test_a_record_that_cannot_be_formatted_is_a_lost_line_and_prints_nothing(writer, logger, capfd):
+    logger.warning("%d", "no number")
+    assert writer.dropped == 1
+    assert capfd.readouterr().err == ""
