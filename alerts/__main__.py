@@ -18,9 +18,9 @@ from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
 from alerts.render import files
 from alerts.tuning import Tuning, load
+from exporter.config.output_files import write_text
 from exporter.errors import SettingsError, ShardwatchError
 from exporter.model.text import Language
-from exporter.output_files import write_text
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -18,9 +18,9 @@ from alerts.tuning import load
 from dashboards import active_tuning
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
+from exporter.config.output_files import write_text
 from exporter.errors import SettingsError
 from exporter.model.text import Language
-from exporter.output_files import write_text
 
 GENERATED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "generated")
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from exporter.output_files import write_text
+from exporter.config.output_files import write_text
 
 
 def test_a_file_is_created_with_its_directories_and_replaced(tmp_path):
