@@ -1,8 +1,7 @@
-"""What each XID means, for people, in English and Chinese.  Labels keep the catalogue's own wording."""
+"""What each XID means, for people, in English and Chinese."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from exporter.model.text import Text
@@ -40,7 +39,7 @@ CHINESE = {
     69: "计算引擎收到错误类别的命令",
     74: "与其他 GPU 或交换机之间的 NVLink 故障：集合通信可能变慢或挂起",
     78: "虚拟 GPU 无法启动",
-    79: "GPU 已从总线掉落：驱动无法再访问它",
+    79: "GPU 已从总线掉落（fallen off the bus），驱动无法访问",
     80: "命令缓冲区校验和错误",
     86: "光流引擎报错",
     92: "单比特显存错误的纠正频率过高",
@@ -96,6 +95,4 @@ CHINESE = {
 
 def meaning(code: int) -> Text:
     """Return what an XID means."""
-    return Text(
-        re.sub(r"\bcard\b", "GPU", describe(code).meaning), CHINESE.get(code, "此版本的 XID 目录中没有该代码")
-    )
+    return Text(describe(code).meaning, CHINESE.get(code, "此版本的 XID 目录中没有该代码"))

@@ -142,8 +142,7 @@ def word(choice, value):
     return match[1] if match else value
 
 
-def test_every_xid_of_the_catalogue_has_a_chinese_meaning_and_every_action_and_cause_a_word():
-    assert set(words.XIDS_ZH) == set(CATALOGUE)
+def test_every_action_of_an_xid_and_every_cause_has_a_word():
     assert {xid.action for xid in CATALOGUE.values()} | {"look_up"} <= set(words.ACTIONS)
     assert {cause.value for cause in Cause} == set(words.CAUSES) == set(words.CAUSE_ACTIONS)
 
