@@ -78,7 +78,9 @@ class Dashboard:
                 raise DashboardError(f"{name}, row {row.title.en}: two panels are called {duplicate!r}")
         visible = sum(len(row.panels) for row in self.rows if not row.collapsed)
         if visible > MAX_OPEN_PANELS:
-            raise DashboardError(f"{name}: {visible} open panels; the limit is {MAX_OPEN_PANELS}")
+            raise DashboardError(
+                f"{name}: {visible} open panels; the limit is {MAX_OPEN_PANELS}: move details into a collapsed row"
+            )
 
     def _placed(self) -> tuple[Placed, ...]:
         taken = {panel.number for panel in self.panels if panel.number is not None}

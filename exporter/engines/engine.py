@@ -83,10 +83,11 @@ class EngineField(Struct, frozen=True, kw_only=True):
     ``names`` are canonical (see ``Engine.canonical``): of the sample for numbers, without ``_bucket`` for
     histograms.  ``scale`` converts the upstream unit into ours.  ``plus`` names, for one of ``names``, a second
     sample whose value is added.  ``labels``: those whose value is the outcome, the status or the word of a detail,
-    the first that is set; ``word`` where none is.  ``where`` keeps only some series.  ``from_labels`` takes the
-    number from an info series' labels instead of its value; its second argument is how many ranks the server has.
-    ``equal``: the values are states, and the number is how many series are in this one.  ``factor``: a series
-    without one does not count.
+    the first that is set; ``word`` where none is.  ``outcomes`` translates an engine's word for an end into an
+    outcome.  ``reduce`` makes one number of several series of a rank; ``ratio`` drops values above 1.  ``where``
+    keeps only some series.  ``from_labels`` takes the number from an info series' labels instead of its value; its
+    second argument is how many ranks the server has.  ``equal``: the values are states, and the number is how many
+    series are in this one.  ``factor``: a series without one does not count.
     """
 
     target: Quantity | Stage | Family | Detail

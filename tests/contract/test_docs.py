@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import promql_parser
 import pytest
@@ -49,7 +50,7 @@ ELSEWHERE = {
     "amtool config routes test --config.file=alertmanager.yaml severity=critical alertname=GpuLost component=gpu": f"{ALERTMANAGER}::test_amtool_itself_finds_the_receivers_of_every_severity",
     ".venv/bin/shardwatch demo --scenario hang --fault-at 20": f"{END_TO_END}::test_a_card_lost_in_the_demo_costs_its_own_series_only",
     ".venv/bin/python -m tests.bench.real_card --output report --load": "system/test_real_card.py::test_work_that_the_card_does_not_show_is_a_difference",
-    "python -m compose.fleet serve --nodes 1000 http://127.0.0.1:9853/metrics": "system/test_ending.py::test_a_served_fleet_ends_with_every_signal",
+    ".venv/bin/python -m compose.fleet serve --nodes 1000 http://127.0.0.1:9853/metrics": "system/test_ending.py::test_a_served_fleet_ends_with_every_signal",
 }
 # Commands for which a live system, another program or an hour is needed, and why.
 NOT_RUN = {
@@ -63,7 +64,7 @@ NOT_RUN = {
     "docker build": "Docker; tests/contract/test_image.py runs the steps",
     "docker compose": "Docker; tests/contract/test_compose.py judges every env file",
     "SHARDWATCH_SCENARIO=heat docker compose": "Docker",
-    "python -m compose.fleet measure": "minutes; tests/system/test_fleet.py measures six nodes",
+    ".venv/bin/python -m compose.fleet measure": "minutes; tests/system/test_fleet.py measures six nodes",
 }
 # Words that are replaced when a command is run: by a folder of the test's, or to be quick.
 QUICK = {
@@ -84,7 +85,22 @@ def fences(language: str) -> list[tuple[str, str]]:
 
 def commands() -> list[str]:
     lines = [re.split(r"\s+#", line)[0].strip() for _, block in fences("sh") for line in block.splitlines()]
-    return sorted({line for line in lines if line and not line.startswith("#")})
+    return sorted({line for line in [*lines, *quick_spans()] if line and not line.startswith("#")})
+
+
+def quick_spans() -> Iterator[str]:
+    """Return the commands within sentences that take seconds: steps of recipes, and what a shell evaluates."""
+    for page in PAGES:
+        for span in spans_of(page):
+            if span.startswith((".venv/bin/pytest", ".venv/bin/python -m alerts", ".venv/bin/python -m dashboards")):
+                yield span
+            yield from re.findall(r"\$\((shardwatch [^)]*)\)", span)
+            yield from re.findall(r"^(shardwatch [^|]*) \| source$", span)
+
+
+def spans_of(page: pathlib.Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
 
 
 def is_made(command: str) -> bool:
@@ -139,7 +155,8 @@ def telling_words(command: str) -> set[str]:
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+    lines = len((ROOT / "README.md").read_text().splitlines())
+    assert lines <= README_LINES, "move details into docs/"
 
 
 @pytest.mark.parametrize("command", sorted(ELSEWHERE))
@@ -217,10 +234,17 @@ def spans() -> list[tuple[str, str]]:
     """Return the commands of ours that stand within sentences."""
     found = set()
     for page in [*PAGES, ROOT / "tests" / "captures" / "README.md"]:
-        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-        ours = r"`((?:\.venv/bin/)?(?:python -m (?:alerts|compose|dashboards|exporter|tests)|make|shardwatch|pytest) ?[^`]*)`"
-        found |= {(page.name, span) for span in re.findall(ours, text)}
+        ours = r"(?:\.venv/bin/)?(?:python -m (?:alerts|compose|dashboards|exporter|tests)|make|shardwatch|pytest)(?: |$|\.)"
+        found |= {(page.name, span) for span in spans_of(page) if re.match(ours, span)}
     return sorted(found)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests" / "captures" / "README.md"], ids=lambda page: page.name)
+def test_what_runs_in_a_checkout_is_written_with_its_environment(page):
+    """One convention: .venv/bin/… for a checkout, the bare program for what is installed."""
+    text = page.read_text()
+    bare = re.findall(r"(?:^|`)(pytest .*|python -m (?:alerts|compose|dashboards|tests).*)", text, re.MULTILINE)
+    assert not bare, f"write .venv/bin/ before {bare}"
 
 
 @pytest.mark.parametrize(("page", "span"), spans())

@@ -28,8 +28,10 @@ def capture(name: str):
 
 
 def test_every_engine_has_a_capture_that_it_recognises():
-    recognised = {recognise(path.read_bytes()).kind for path in CAPTURES.glob("*.prom")}
-    assert recognised == {engine.kind for engine in ENGINES}
+    recognised = {path.name: recognise(path.read_bytes()) for path in CAPTURES.glob("*.prom")}
+    unknown = [name for name, engine in recognised.items() if engine is None]
+    assert not unknown, f"no engine of ENGINES (exporter/engines/tables) recognises {', '.join(sorted(unknown))}"
+    assert {engine.kind for engine in recognised.values()} == {engine.kind for engine in ENGINES}
 
 
 def test_a_page_of_0_32_gives_every_stage_and_quantity_of_its_only_rank():
