@@ -45,13 +45,13 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 def _measure_one(arguments: argparse.Namespace, nodes: int, folder: Path) -> None:
     rules, interval = not arguments.no_rules, arguments.interval
-    with measure.fleet(folder, nodes, interval=interval, rules=rules, victoria=arguments.victoria) as found:
+    with measure.fleet(folder, nodes, interval=interval, rules=rules, victoria=arguments.victoria) as running_fleet:
         cost = measure.measure(
-            found, nodes, interval=interval, rules=rules, warm_up=arguments.warm_up, seconds=arguments.seconds
+            running_fleet, nodes, interval=interval, rules=rules, warm_up=arguments.warm_up, seconds=arguments.seconds
         )
         print(measure.as_json(cost), flush=True)
         if arguments.stored:
-            print(measure.stored(found), flush=True)
+            print(measure.stored(running_fleet), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

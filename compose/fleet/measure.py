@@ -94,52 +94,52 @@ def fleet(folder: Path, nodes: int, *, interval: str, rules: bool, victoria: boo
         yield Fleet(address=address, prometheus=prometheus, victoria=store, folder=folder)
 
 
-def measure(found: Fleet, nodes: int, *, interval: str, rules: bool, warm_up: float, seconds: float) -> Cost:
+def measure(running_fleet: Fleet, nodes: int, *, interval: str, rules: bool, warm_up: float, seconds: float) -> Cost:
     """Wait for ``warm_up`` seconds, then measure over ``seconds``."""
     time.sleep(warm_up)
-    children = [found.prometheus, *filter(None, [found.victoria])]
-    before, started = own_figures(found.prometheus.url), time.monotonic()
+    children = [running_fleet.prometheus, *filter(None, [running_fleet.victoria])]
+    before, started = own_figures(running_fleet.prometheus.url), time.monotonic()
     used = [cpu_seconds(child.process.pid) for child in children]
     time.sleep(seconds)
     passed = time.monotonic() - started
     cpu = [(cpu_seconds(child.process.pid) - at) / passed for child, at in zip(children, used, strict=True)]
-    after = own_figures(found.prometheus.url)
+    after = own_figures(running_fleet.prometheus.url)
     appended = "prometheus_tsdb_head_samples_appended_total"
-    page = get(f"http://{found.address}/node/{min(1, nodes - 1)}/metrics")
+    page = get(f"http://{running_fleet.address}/node/{min(1, nodes - 1)}/metrics")
     durations = values(after, "prometheus_rule_group_last_duration_seconds")
     return Cost(
         nodes=nodes,
         interval=interval,
         rules=rules,
         seconds=passed,
-        up=int(ask(found.prometheus, "sum(up)")),
+        up=int(ask(running_fleet.prometheus, "sum(up)")),
         head_series=total(after, "prometheus_tsdb_head_series"),
         samples_per_second=(total(after, appended) - total(before, appended)) / passed,
-        scraped_per_node=ask(found.prometheus, "avg(scrape_samples_scraped)"),
-        recorded_series=ask(found.prometheus, 'count({__name__=~".+:.+:.+"})') if rules else 0,
+        scraped_per_node=ask(running_fleet.prometheus, "avg(scrape_samples_scraped)"),
+        recorded_series=ask(running_fleet.prometheus, 'count({__name__=~".+:.+:.+"})') if rules else 0,
         prometheus_cpu=cpu[0],
-        prometheus_rss_mib=resident_mib(found.prometheus.process.pid),
+        prometheus_rss_mib=resident_mib(running_fleet.prometheus.process.pid),
         rules_seconds=sum(durations),
         slowest_group_seconds=max(durations, default=0.0),
         rule_failures=total(after, "prometheus_rule_evaluation_failures_total"),
         page_bytes=len(page),
         page_gzip_bytes=len(gzip.compress(page, compresslevel=1)),
-        victoria_cpu=cpu[1] if found.victoria else 0.0,
-        victoria_rss_mib=resident_mib(found.victoria.process.pid) if found.victoria else 0.0,
+        victoria_cpu=cpu[1] if running_fleet.victoria else 0.0,
+        victoria_rss_mib=resident_mib(running_fleet.victoria.process.pid) if running_fleet.victoria else 0.0,
     )
 
 
 def ask(prometheus: Child, query: str) -> float:
     """Return the one value of an instant query; 0 where there is none."""
     answer = json.loads(get(f"{prometheus.url}/api/v1/query?query={quote(query)}"))
-    found = answer["data"]["result"]
-    return float(found[0]["value"][1]) if found else 0.0
+    samples = answer["data"]["result"]
+    return float(samples[0]["value"][1]) if samples else 0.0
 
 
-def stored(found: Fleet) -> dict[str, float]:
+def stored(running_fleet: Fleet) -> dict[str, float]:
     """Write a block of what Prometheus has in memory; give bytes on disk by what they hold, and samples."""
-    name = json.loads(get(f"{found.prometheus.url}/api/v1/admin/tsdb/snapshot", posted=True))["data"]["name"]
-    snapshot = found.folder / "prometheus" / "snapshots" / name
+    name = json.loads(get(f"{running_fleet.prometheus.url}/api/v1/admin/tsdb/snapshot", posted=True))["data"]["name"]
+    snapshot = running_fleet.folder / "prometheus" / "snapshots" / name
     samples = series = 0.0
     for meta in snapshot.glob("*/meta.json"):
         stats = json.loads(meta.read_text())["stats"]
@@ -147,8 +147,8 @@ def stored(found: Fleet) -> dict[str, float]:
         series += stats["numSeries"]
     chunks, index = files_mib(snapshot, "chunks/*"), files_mib(snapshot, "index")
     result = {"samples": samples, "series": series, "chunk_mib": chunks, "index_mib": index}
-    if found.victoria:
-        figures = own_figures(found.victoria.url)
+    if running_fleet.victoria:
+        figures = own_figures(running_fleet.victoria.url)
         result["victoria_rows"] = total(figures, "vm_rows")
         result["victoria_mib"] = total(figures, "vm_data_size_bytes") / 2**20
     return result

@@ -35,8 +35,8 @@ class Originals:
 
     def page(self, node: int) -> bytes | None:
         """Return the page of a node; None when its daemon gave none last time."""
-        found = self._templates[node % len(self._templates)]
-        return found.page(node) if found else None
+        template = self._templates[node % len(self._templates)]
+        return template.page(node) if template else None
 
     @staticmethod
     def _fetched(url: str) -> Template | None:

@@ -52,6 +52,6 @@ def files_mib(folder: Path, pattern: str) -> float:
 
 def _samples(page: str) -> Iterator[tuple[str, float]]:
     for line in page.splitlines():
-        found = _SAMPLE.match(line)
-        if found:
-            yield found[1], float(found[2])
+        match = _SAMPLE.match(line)
+        if match:
+            yield match[1], float(match[2])

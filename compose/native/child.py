@@ -56,9 +56,9 @@ class Child:
         wanted = re.compile(pattern)
         while time.monotonic() < deadline:
             over = self.ended()  # before the look at the log, so that the last line counts
-            found = wanted.search(self.log.read_text("utf-8", "replace"))
-            if found:
-                return found[1]
+            match = wanted.search(self.log.read_text("utf-8", "replace"))
+            if match:
+                return match[1]
             if over:
                 raise StackError(over)
             time.sleep(0.05)

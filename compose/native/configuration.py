@@ -47,8 +47,8 @@ def alertmanager(generated: Path, *, receiver: str) -> dict[str, Any]:
     """
     import yaml  # noqa: PLC0415 - slow to import, and only needed here
 
-    found: dict[str, Any] = yaml.safe_load(generated.read_text(encoding="utf-8"))
-    found["templates"] = [str(generated.parent.absolute() / name) for name in found.get("templates", ())]
+    config: dict[str, Any] = yaml.safe_load(generated.read_text(encoding="utf-8"))
+    config["templates"] = [str(generated.parent.absolute() / name) for name in config.get("templates", ())]
     webhook = {"url": receiver, "send_resolved": True, "max_alerts": 50}
-    found["receivers"] = [{"name": receiver["name"], "webhook_configs": [webhook]} for receiver in found["receivers"]]
-    return found
+    config["receivers"] = [{"name": entry["name"], "webhook_configs": [webhook]} for entry in config["receivers"]]
+    return config

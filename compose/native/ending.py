@@ -12,7 +12,7 @@ from typing import Any
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
-def heed(said: str) -> None:
+def heed(message: str) -> None:
     """Print ``said`` and raise KeyboardInterrupt at the first of the signals."""
 
     def end(*_: Any) -> None:
@@ -20,7 +20,7 @@ def heed(said: str) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-            os.write(1, f"{said}\n".encode())  # print may be what was interrupted, and does not bear it
+            os.write(1, f"{message}\n".encode())  # print may be what was interrupted, and does not bear it
         raise KeyboardInterrupt
 
     for number in ENDING:

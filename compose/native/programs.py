@@ -57,5 +57,5 @@ def refusal(checker: Program, *arguments: str) -> str:
         return f"{' '.join(command)} did not end within {CHECK_SECONDS:g} s"
     if result.returncode == 0:
         return ""
-    said = (result.stdout + result.stderr).strip()
-    return f"{' '.join(command)} refuses it:\n{said}"
+    output = (result.stdout + result.stderr).strip()
+    return f"{' '.join(command)} refuses it:\n{output}"

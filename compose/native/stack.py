@@ -58,12 +58,12 @@ class StackSettings:
     @property
     def demo_arguments(self) -> tuple[str, ...]:
         """Return the arguments of ``shardwatch demo``."""
-        found = ["--scenario", self.scenario, "--seed", str(self.seed)]
+        arguments = ["--scenario", self.scenario, "--seed", str(self.seed)]
         if self.fault_at is not None:
-            found += ["--fault-at", str(self.fault_at)]
+            arguments += ["--fault-at", str(self.fault_at)]
         if self.fault_until is not None:
-            found += ["--fault-until", str(self.fault_until)]
-        return tuple(found)
+            arguments += ["--fault-until", str(self.fault_until)]
+        return tuple(arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,35 +86,40 @@ class Stack:
 
 def problems(plan: StackSettings) -> list[str]:
     """Return everything that would keep the plan from starting, each with its cure; nothing is started for it."""
-    found = [missing((PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL))]
-    found += ports.problems(plan.ports)
+    refusals = [missing((PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL))]
+    refusals += ports.problems(plan.ports)
     if plan.scenario not in NAMES:
-        found.append(f"--scenario {plan.scenario}: there is none of this name; there are {', '.join(NAMES)}")
-    found += _times(plan)
+        refusals.append(f"--scenario {plan.scenario}: there is none of this name; there are {', '.join(NAMES)}")
+    refusals += _times(plan)
     for file, checker, check in (
         (plan.rule_file, PROMTOOL, ("check", "rules")),
         (plan.notification_file, AMTOOL, ("check-config",)),
     ):
         if not file.is_file():
-            found.append(f"{file}: no such file; `shardwatch alerts --output DIR` generates it")
+            refusals.append(f"{file}: no such file; `shardwatch alerts --output DIR` generates it")
         elif checker.path():
-            found.append(refusal(checker, *check, str(file)))
-    return [problem for problem in found if problem]
+            refusals.append(refusal(checker, *check, str(file)))
+    return [problem for problem in refusals if problem]
 
 
 def _times(plan: StackSettings) -> list[str]:
     """Return what the demo would refuse when the others already run."""
     given = {"--fault-at": plan.fault_at, "--fault-until": plan.fault_until}
-    found = [
+    refusals = [
         f"{flag} {value:g}: write seconds from 0 on"
         for flag, value in given.items()
         if value is not None and not 0 <= value < math.inf
     ]
-    if not found and plan.fault_at is not None and plan.fault_until is not None and plan.fault_until <= plan.fault_at:
-        found.append(
+    if (
+        not refusals
+        and plan.fault_at is not None
+        and plan.fault_until is not None
+        and plan.fault_until <= plan.fault_at
+    ):
+        refusals.append(
             f"--fault-until {plan.fault_until:g}: the fault would end before it begins, and nothing would happen"
         )
-    return found
+    return refusals
 
 
 @contextlib.contextmanager

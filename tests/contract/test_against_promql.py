@@ -83,29 +83,29 @@ def replay(seed: int) -> Iterator[EngineReading | None]:
 
 def series(readings: list[EngineReading | None]) -> list[dict[str, str]]:
     """Return the same pages in promtool's notation, where ``_`` is a missed scrape."""
-    found: dict[str, list[str]] = {}
+    samples_by_series: dict[str, list[str]] = {}
     edges = [*map(str, BOUNDS), "+Inf"]
     for rank in "01":
         for position, le in enumerate(edges):
-            found[f'latency_bucket{{engine="{rank}",le="{le}"}}'] = [
+            samples_by_series[f'latency_bucket{{engine="{rank}",le="{le}"}}'] = [
                 "_" if r is None else f"{r.histograms[Stage.REQUEST][rank].counts[position]:.0f}" for r in readings
             ]
         for name in COUNTERS:
-            found[f'{name.value}{{engine="{rank}"}}'] = [
+            samples_by_series[f'{name.value}{{engine="{rank}"}}'] = [
                 "_" if r is None else f"{r.ranks[rank][name]:.0f}" for r in readings
             ]
-    return [{"series": name, "values": " ".join(values)} for name, values in found.items()]
+    return [{"series": name, "values": " ".join(values)} for name, values in samples_by_series.items()]
 
 
 def close(expression: str, ours: float, relative: float = 1e-6) -> str:
     return f"abs({expression} - {ours!r}) <= bool {relative * abs(ours)!r} + 1e-12"
 
 
-def questions(found, label: str, length: float) -> Iterator[tuple[str, float]]:
+def questions(figures_by_window, label: str, length: float) -> Iterator[tuple[str, float]]:
     """Yield an expression and the value that it must have if PromQL agrees with us."""
     reach = f"[{int(length * 1000) + 1}ms]"
     buckets = f"sum by (le) (increase(latency_bucket{reach}))"
-    answer = found[label].latency[Stage.REQUEST]
+    answer = figures_by_window[label].latency[Stage.REQUEST]
     for quantile in QUANTILES:
         theirs = f"histogram_quantile({quantile}, {buckets})"
         if quantile in answer.quantiles:
@@ -118,11 +118,11 @@ def questions(found, label: str, length: float) -> Iterator[tuple[str, float]]:
         below = f'sum(rate(latency_bucket{{le="{BOUNDS[-1]}"}}{reach}))'
         yield f"abs(1 - {below} / {total} - {answer.overflow_ratio!r}) <= bool 1e-9", 1.0
     hits, queries = (f"sum(rate({name.value}{reach}))" for name in (COUNTERS[2], COUNTERS[1]))
-    if found[label].hit_ratio is not None:
-        yield close(f"{hits} / {queries}", found[label].hit_ratio), 1.0
+    if figures_by_window[label].hit_ratio is not None:
+        yield close(f"{hits} / {queries}", figures_by_window[label].hit_ratio), 1.0
     else:
         yield f"count({queries} > 0) or vector(0)", 0.0
-    yield close(f"sum(rate(generation_tokens{reach}))", found[label].generation_token_rate), 1.0
+    yield close(f"sum(rate(generation_tokens{reach}))", figures_by_window[label].generation_token_rate), 1.0
 
 
 def cases(readings: list[EngineReading | None]) -> list[dict[str, object]]:
@@ -133,14 +133,14 @@ def cases(readings: list[EngineReading | None]) -> list[dict[str, object]]:
             continue
         progress = update(progress, reading)
         history.add(progress.totals)
-        found = window_figures(history, QUANTILES)
+        figures = window_figures(history, QUANTILES)
         for label, length in WINDOWS:
             first = number - int(length / STEP)
             if first < 0 or readings[first] is None:
                 continue
             asked += [
                 {"expr": e, "eval_time": f"{number * STEP}s", "exp_samples": [{"labels": "{}", "value": value}]}
-                for e, value in questions(found, label, length)
+                for e, value in questions(figures, label, length)
             ]
     return asked
 
@@ -170,9 +170,9 @@ def test_the_replay_crosses_what_it_claims_to_cross():
         if reading is not None:
             progress = update(progress, reading)
             history.add(progress.totals)
-            for found in window_figures(history, QUANTILES).values():
-                empty += not found.latency[Stage.REQUEST].quantiles
-                ratios.add(found.hit_ratio)
+            for figures in window_figures(history, QUANTILES).values():
+                empty += not figures.latency[Stage.REQUEST].quantiles
+                ratios.add(figures.hit_ratio)
     assert progress.totals.restarts == 2
     assert empty > 0
     assert None in ratios

@@ -37,11 +37,13 @@ def drawn() -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def imported() -> dict[str, set[str]]:
     graph = grimp.build_graph("exporter", "alerts", "dashboards", cache_dir=None)
-    found: dict[str, set[str]] = defaultdict(set)
+    imports_by_package: dict[str, set[str]] = defaultdict(set)
     for module in graph.modules:
         others = {package(other) for other in graph.find_modules_directly_imported_by(module)}
-        found[package(module)] |= others - EVERYWHERE - {package(module), ""}
-    return {name: found[name] for name in found.keys() - EVERYWHERE - {"", "__main__", *DIVIDED}}
+        imports_by_package[package(module)] |= others - EVERYWHERE - {package(module), ""}
+    return {
+        name: imports_by_package[name] for name in imports_by_package.keys() - EVERYWHERE - {"", "__main__", *DIVIDED}
+    }
 
 
 def test_each_package_imports_what_is_drawn_and_no_other(imported):

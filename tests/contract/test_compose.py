@@ -52,27 +52,27 @@ def test_every_variable_that_is_offered_does_something():
                for name in re.findall(r"^(?:# )?([A-Z_]+)=", (COMPOSE / env_file).read_text(), re.MULTILINE)}  # fmt: skip
     assert offered <= known
     of_the_image = {"PYTHON_IMAGE", "VERSION", "REVISION", "SOURCE_DATE_EPOCH"}
-    told = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)[`=]", (COMPOSE / "README.md").read_text()))
+    documented = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)[`=]", (COMPOSE / "README.md").read_text()))
     of_the_kernel = {"SYS_PTRACE", "DAC_READ_SEARCH"}
-    assert told - of_the_image - of_the_kernel <= known
-    assert len(told) > 15
+    assert documented - of_the_image - of_the_kernel <= known
+    assert len(documented) > 15
 
 
 @each_env_file
 def test_what_is_mounted_exists_and_docker_makes_no_folder_in_its_place(env_file):
-    seen = 0
+    mount_count = 0
     for name, service in stack_files.started(env_file).items():
         for mount in service.get("volumes", ()):
             if mount["type"] == "bind":
                 assert (COMPOSE / mount["source"]).resolve().exists(), f"{name}: {mount['source']}"
                 assert mount["bind"] == {"create_host_path": False}, f"{name}: {mount['source']}"
                 assert mount["read_only"] is True, f"{name}: {mount['source']}"
-                seen += 1
+                mount_count += 1
             else:
                 assert mount["source"] in stack_files.compose()["volumes"]
         for path in service.get("env_file", ()):
             assert (COMPOSE / path).is_file(), f"{name}: {path}"
-    assert seen > 5
+    assert mount_count > 5
 
 
 def test_another_language_finds_its_files_too():
@@ -194,9 +194,9 @@ def _mounts(service):
 
 @pytest.mark.parametrize("name", ["prometheus", "fleet"])
 def test_the_scrape_job_is_the_one_that_alerts_ask_for(name):
-    found = yaml.safe_load((COMPOSE / f"prometheus/{name}.yaml").read_text())
-    assert [job["job_name"] for job in found["scrape_configs"]] == [Tuning().job, "prometheus", "alertmanager"]
-    (alertmanager,) = found["alerting"]["alertmanagers"]
+    config = yaml.safe_load((COMPOSE / f"prometheus/{name}.yaml").read_text())
+    assert [job["job_name"] for job in config["scrape_configs"]] == [Tuning().job, "prometheus", "alertmanager"]
+    (alertmanager,) = config["alerting"]["alertmanagers"]
     assert alertmanager["static_configs"] == [{"targets": ["alertmanager:9093"]}]
 
 
@@ -204,11 +204,11 @@ def test_the_scrape_job_is_the_one_that_alerts_ask_for(name):
     "name", ["prometheus/prometheus", "prometheus/fleet", "fleet/regional", "fleet/regional-remote-write"]
 )
 def test_alerts_about_the_watchers_find_what_they_read(name):
-    found = yaml.safe_load((COMPOSE / f"{name}.yaml").read_text())
-    jobs = {job["job_name"]: job for job in found["scrape_configs"]}
+    config = yaml.safe_load((COMPOSE / f"{name}.yaml").read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["prometheus"]["static_configs"] == [{"targets": ["localhost:9090"]}]
-    (told,) = found["alerting"]["alertmanagers"]
-    assert jobs["alertmanager"]["static_configs"] == told["static_configs"]
+    (alertmanager,) = config["alerting"]["alertmanagers"]
+    assert jobs["alertmanager"]["static_configs"] == alertmanager["static_configs"]
 
 
 def test_the_fleet_writes_to_the_store_that_its_boards_ask():
@@ -224,8 +224,8 @@ def test_notifications_go_where_the_receiver_listens(language):
     """As generated they go to loopback, which both share."""
     assert SERVICES["alertmanager"]["network_mode"] == "service:receiver"
     assert SERVICES["receiver"]["networks"]["default"]["aliases"] == ["alertmanager"]
-    found = yaml.safe_load((ROOT / "alerts/generated/alertmanager" / language / "alertmanager.yaml").read_text())
-    urls = [one["url"] for receiver in found["receivers"] for one in receiver["webhook_configs"]]
+    config = yaml.safe_load((ROOT / "alerts/generated/alertmanager" / language / "alertmanager.yaml").read_text())
+    urls = [webhook["url"] for receiver in config["receivers"] for webhook in receiver["webhook_configs"]]
     listens = SERVICES["receiver"]["command"][-1].replace("0.0.0.0", "127.0.0.1")
     assert urls and all(url.startswith(f"http://{listens}/") for url in urls)
 
@@ -250,12 +250,12 @@ def test_grafana_finds_the_boards_where_they_are_mounted():
     ["node/shardwatch.yaml", "node/engines.yaml", "systemd/shardwatch.yaml", "kubernetes/base/shardwatch.yaml"],
 )
 def test_the_daemon_takes_each_configuration(path):
-    found = settings.load(str(COMPOSE / path), {"NODE_NAME": "node"})
-    assert found.discovery.processes or found.engines
+    parsed = settings.load(str(COMPOSE / path), {"NODE_NAME": "node"})
+    assert parsed.discovery.processes or parsed.engines
 
 
 def test_engines_and_the_daemon_agree_on_cards_ports_and_names():
-    engines = {one.name: one for one in settings.load(str(COMPOSE / "node/engines.yaml"), {}).engines}
+    engines = {engine.name: engine for engine in settings.load(str(COMPOSE / "node/engines.yaml"), {}).engines}
     assert set(engines) == set(ENGINES)
     for name, engine in engines.items():
         service = SERVICES[name]
@@ -264,8 +264,12 @@ def test_engines_and_the_daemon_agree_on_cards_ports_and_names():
         (port,) = service["ports"]
         assert engine.url == f"http://127.0.0.1:{port.split(':')[1]}/metrics"
         assert service["environment"]["OTEL_SERVICE_NAME"] == name
-        split = [one for one in service["command"] if one.startswith(("--tensor-parallel-size=", "--num-shard="))]
-        assert [one.partition("=")[2] for one in split] == [str(len(device["device_ids"]))]
+        split = [
+            argument
+            for argument in service["command"]
+            if argument.startswith(("--tensor-parallel-size=", "--num-shard="))
+        ]
+        assert [argument.partition("=")[2] for argument in split] == [str(len(device["device_ids"]))]
 
 
 def test_the_engines_are_versions_whose_pages_were_read():

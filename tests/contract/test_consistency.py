@@ -26,8 +26,8 @@ def facts(instance, variant):
 
 
 def test_the_rule_file_finds_differing_nodes_and_no_equal_ones(promtool):
-    code, said = promtool_says(promtool, RULES)
-    assert code == 0, said
+    code, output = promtool_says(promtool, RULES)
+    assert code == 0, output
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +41,22 @@ def test_simulated_nodes_that_differ_are_found(promtool, tmp_path, drift):
     assert len(first) == len(second) == 3  # the driver, and two replicas
     series = [*first, *second, *third]
     model = "llama-3.3-70b-instruct"
-    code, said = found(promtool, tmp_path, series, DRIVER, {f'{{model="{model}"}}': 2})
-    assert code == 0, said
-    code, said = found(promtool, tmp_path, series, ENGINE, {f'{{engine="vllm",model="{model}"}}': 2})
-    assert code == 0, said
+    code, output = found(promtool, tmp_path, series, DRIVER, {f'{{model="{model}"}}': 2})
+    assert code == 0, output
+    code, output = found(promtool, tmp_path, series, ENGINE, {f'{{engine="vllm",model="{model}"}}': 2})
+    assert code == 0, output
 
 
 def test_simulated_nodes_that_are_equal_are_not(promtool, tmp_path, drift):
     first, _, third = drift
     for expression in (DRIVER, ENGINE):
-        code, said = found(promtool, tmp_path, [*first, *third], expression, {})
-        assert code == 0, said
+        code, output = found(promtool, tmp_path, [*first, *third], expression, {})
+        assert code == 0, output
 
 
 def test_the_question_can_be_answered_wrongly(promtool, tmp_path, drift):
     """The comparison is real: expecting nothing of differing nodes fails."""
     first, second, _ = drift
-    code, said = found(promtool, tmp_path, [*first, *second], DRIVER, {})
+    code, output = found(promtool, tmp_path, [*first, *second], DRIVER, {})
     assert code != 0
-    assert "llama-3.3-70b-instruct" in said
+    assert "llama-3.3-70b-instruct" in output

@@ -62,13 +62,14 @@ VOLATILE = re.compile(r"^(?:# (?:HELP|TYPE) )?shardwatch_build_info.*\n", re.MUL
 
 def recordings() -> dict[str, list[pathlib.Path]]:
     """Group the captures by server, each group in time order."""
-    found: dict[str, list[pathlib.Path]] = {}
+    paths_by_name: dict[str, list[pathlib.Path]] = {}
     for path in sorted((TESTS / "captures").glob("*.prom")):
         stem, _, state = path.stem.rpartition("-")
-        found.setdefault(stem if state in STATES else path.stem, []).append(path)
+        paths_by_name.setdefault(stem if state in STATES else path.stem, []).append(path)
     order = {state: place for place, state in enumerate(STATES)}
     return {
-        stem: sorted(paths, key=lambda p: order.get(p.stem.rpartition("-")[2], 0)) for stem, paths in found.items()
+        stem: sorted(paths, key=lambda p: order.get(p.stem.rpartition("-")[2], 0))
+        for stem, paths in paths_by_name.items()
     }
 
 
@@ -194,7 +195,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         ),
     )
     standing = EngineReading(at=1000.0, engine="vllm", model="m", ranks={}, stale_ranks=frozenset({"gone/0"}))
-    left = KvTokens(used=900.0, free=100.0, sequences=0.0)
+    kv_tokens = KvTokens(used=900.0, free=100.0, sequences=0.0)
     lapsed = replica(
         "a",
         reading=standing,
@@ -203,7 +204,7 @@ def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
         frozen=True,
         image="vllm/vllm-openai:v0.11.0@sha256:" + 64 * "0",
         windows={"1m": WindowFigures(seconds=60.0, error_ratio=0.5)},
-        headroom=KvCacheHeadroom(ranks={"0": left}, total=left, seconds_to_full=12.5),
+        headroom=KvCacheHeadroom(ranks={"0": kv_tokens}, total=kv_tokens, seconds_to_full=12.5),
     )
     economics = Economics(
         currency="USD",

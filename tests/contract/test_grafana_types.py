@@ -66,7 +66,7 @@ def program():
     for uid in UIDS:
         data = dashboard(uid)
         rows = [dict(item, panels=[]) for item in data["panels"] if item["type"] == "row"]
-        found = list(panels(data))
+        panels_found = list(panels(data))
         # What Prometheus' annotations have beyond every data source's: titles, texts, and the query itself.
         time_series += [
             _constant(
@@ -80,7 +80,7 @@ def program():
             _constant("Dashboard", "Wide<schema.Dashboard>", dict(data, panels=[], annotations={"list": []}))
         )
         time_series += [_constant("row", "Wide<schema.RowPanel>", row) for row in rows]
-        for panel in found:
+        for panel in panels_found:
             time_series += _panel(panel)
     return "\n".join(time_series)
 

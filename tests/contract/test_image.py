@@ -26,9 +26,9 @@ def instructions():
     """Yield (instruction, argument) with continued lines joined."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE)
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
-        word, _, rest = line.strip().partition(" ")
-        if word:
-            yield word, rest
+        instruction, _, rest = line.strip().partition(" ")
+        if instruction:
+            yield instruction, rest
 
 
 def test_hadolint_finds_nothing():
@@ -38,10 +38,10 @@ def test_hadolint_finds_nothing():
 
 
 def test_the_base_is_a_whole_version_and_nobody_is_root():
-    found = list(instructions())
-    assert ("ARG", "PYTHON_IMAGE=python:3.13.9-slim-bookworm") in found
-    assert [rest.split()[0] for word, rest in found if word == "FROM"] == ["${PYTHON_IMAGE}"] * 2
-    (user,) = (rest for word, rest in found if word == "USER")
+    steps = list(instructions())
+    assert ("ARG", "PYTHON_IMAGE=python:3.13.9-slim-bookworm") in steps
+    assert [rest.split()[0] for instruction, rest in steps if instruction == "FROM"] == ["${PYTHON_IMAGE}"] * 2
+    (user,) = (rest for instruction, rest in steps if instruction == "USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
 
 
@@ -58,7 +58,7 @@ def test_the_health_check_asks_where_the_daemon_listens():
         def log_message(self, *arguments):
             pass
 
-    (check,) = (rest for word, rest in instructions() if word == "HEALTHCHECK")
+    (check,) = (rest for instruction, rest in instructions() if instruction == "HEALTHCHECK")
     command = re.search(r'CMD \["python", "-c", "(.*)"\]', check)[1]
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -86,9 +86,11 @@ def test_every_package_is_pinned_with_hashes_and_comes_from_nowhere_in_particula
 
 
 def test_the_lock_holds_what_the_daemon_asks_for():
-    required = [one for one in importlib.metadata.requires("shardwatch") if "extra ==" not in one]
+    required = [
+        requirement for requirement in importlib.metadata.requires("shardwatch") if "extra ==" not in requirement
+    ]
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "compose/requirements.lock").read_text(), re.MULTILINE))
-    wanted = {re.match(r"[A-Za-z0-9-]+", one)[0].lower() for one in required}
+    wanted = {re.match(r"[A-Za-z0-9-]+", requirement)[0].lower() for requirement in required}
     assert wanted >= {"nvidia-ml-py", "pyyaml"}
     assert wanted <= locked
     assert "hatchling" in (ROOT / "compose/build-requirements.lock").read_text()
@@ -99,8 +101,8 @@ def test_the_builder_is_sent_what_is_copied_and_nothing_else():
     allowed = {line[1:] for line in lines if line.startswith("!")}
     copied = {
         source
-        for word, rest in instructions()
-        if word == "COPY" and "--from" not in rest
+        for instruction, rest in instructions()
+        if instruction == "COPY" and "--from" not in rest
         for source in rest.split()[:-1]
     }
     assert copied == allowed
@@ -124,14 +126,14 @@ def test_the_steps_of_the_dockerfile_make_a_daemon_that_answers(tmp_path):
     }
     folders["/src"].mkdir()
     stage = 0
-    for word, rest in instructions():
-        stage += word == "FROM"
+    for instruction, rest in instructions():
+        stage += instruction == "FROM"
         if stage != 1:
             continue
-        if word == "COPY":
+        if instruction == "COPY":
             *sources, target = rest.split()
             _copy(sources, folders["/src"] / target)
-        elif word == "RUN":
+        elif instruction == "RUN":
             for inside, outside in folders.items():
                 rest = rest.replace(inside, str(outside))  # noqa: PLW2901
             step = subprocess.run(
@@ -161,8 +163,8 @@ def _copy(sources, target):
 
 def _answers(programs, folder):
     program = programs / "shardwatch"
-    said = subprocess.run([str(program), "--version"], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0 and said.stdout.startswith("shardwatch ")
+    done = subprocess.run([str(program), "--version"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("shardwatch ")
     assert not (programs / "pip").exists()
     # Nothing may be written in a running container, so what is not compiled here is compiled at every start.
     (package,) = programs.parent.glob("lib/python*/site-packages/exporter")

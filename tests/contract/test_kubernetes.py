@@ -35,21 +35,21 @@ def load(path):
 
 
 def found(folder, kind):
-    (one,) = [made for made in stack_files.rendered(KUBERNETES / folder) if made["kind"] == kind]
-    return one
+    (manifest,) = [made for made in stack_files.rendered(KUBERNETES / folder) if made["kind"] == kind]
+    return manifest
 
 
 def container(folder, kind):
-    (one,) = found(folder, kind)["spec"]["template"]["spec"]["containers"]
-    return one
+    (container_spec,) = found(folder, kind)["spec"]["template"]["spec"]["containers"]
+    return container_spec
 
 
-def validated(one, version="1.37"):
-    schema = CRDS.get(one["kind"].lower())
+def validated(manifest, version="1.37"):
+    schema = CRDS.get(manifest["kind"].lower())
     if schema is not None:
-        jsonschema.Draft202012Validator(schema).validate(one)
+        jsonschema.Draft202012Validator(schema).validate(manifest)
     else:
-        kubernetes_validate.validate(one, version, strict=True)
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 # ---------------------------------------------------------------------- schemas
@@ -60,8 +60,8 @@ def validated(one, version="1.37"):
 def test_every_object_fits_its_schema(folder, version):
     made = stack_files.rendered(KUBERNETES / folder)
     assert len(made) >= 6
-    for one in made:
-        validated(one, version)
+    for manifest in made:
+        validated(manifest, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -72,19 +72,19 @@ def test_the_autoscaler_that_is_not_listed_fits_too(version):
 @pytest.mark.parametrize("kind", sorted(CRDS))
 def test_a_misspelt_key_does_not_fit(kind):
     folders = ("overlays/prometheus-operator", "examples/vllm")
-    (one,) = [made for folder in folders for made in stack_files.rendered(KUBERNETES / folder)
+    (manifest,) = [made for folder in folders for made in stack_files.rendered(KUBERNETES / folder)
               if made["kind"].lower() == kind]  # fmt: skip
-    validated(one)
-    one["spec"]["selectro"] = {}
+    validated(manifest)
+    manifest["spec"]["selectro"] = {}
     with pytest.raises(jsonschema.ValidationError, match="selectro"):
-        validated(one)
+        validated(manifest)
 
 
 def test_a_misspelt_key_of_kubernetes_does_not_fit():
-    one = found("base", "DaemonSet")
-    one["spec"]["template"]["spec"]["hostPid"] = True
+    manifest = found("base", "DaemonSet")
+    manifest["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes_validate.ValidationError, match="hostPid"):
-        validated(one)
+        validated(manifest)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -95,8 +95,11 @@ def test_kubectl_makes_the_same_of_it(folder):
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": "/nowhere"})
     assert run.returncode == 0, run.stderr
     text = re.sub(r"\b(shardwatch-config|vllm-chat-drain)-[a-z0-9]{10}\b", r"\1", run.stdout)
-    theirs = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
-    ours = {(one["kind"], one["metadata"]["name"]): one for one in stack_files.rendered(KUBERNETES / folder)}
+    theirs = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in yaml.safe_load_all(text)}
+    ours = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
+        for manifest in stack_files.rendered(KUBERNETES / folder)
+    }
     assert theirs == ours
 
 
@@ -108,8 +111,8 @@ def test_every_file_is_used_or_offered():
         listed |= {
             place.parent / name for made in kustomization.get("configMapGenerator", ()) for name in made["files"]
         }
-        here = {path for path in place.parent.iterdir() if path.is_file()} - {place} - offered
-        assert here <= listed
+        present = {path for path in place.parent.iterdir() if path.is_file()} - {place} - offered
+        assert present <= listed
 
 
 # ---------------------------------------------------------------------- the daemon
@@ -137,10 +140,14 @@ def test_it_may_list_pods_and_nothing_else():
 
 
 def test_probes_ask_the_paths_that_are_made_for_it():
-    one = container("base", "DaemonSet")
-    assert one["livenessProbe"]["httpGet"]["path"] == one["startupProbe"]["httpGet"]["path"] == "/-/healthy"
-    assert one["readinessProbe"]["httpGet"]["path"] == "/-/ready"
-    assert one["ports"] == [{"name": "metrics", "containerPort": 9853}]
+    container_spec = container("base", "DaemonSet")
+    assert (
+        container_spec["livenessProbe"]["httpGet"]["path"]
+        == container_spec["startupProbe"]["httpGet"]["path"]
+        == "/-/healthy"
+    )
+    assert container_spec["readinessProbe"]["httpGet"]["path"] == "/-/ready"
+    assert container_spec["ports"] == [{"name": "metrics", "containerPort": 9853}]
 
 
 def test_it_goes_where_cards_are_and_stays_when_the_node_is_in_trouble():
@@ -171,25 +178,25 @@ def test_the_overlay_brings_all_alerts_and_boards():
     rules = found("overlays/prometheus-operator", "PrometheusRule")["spec"]
     assert rules == load(stack_files.ROOT / "alerts/generated/en/prometheusrule.yaml")["spec"]
     made = stack_files.rendered(KUBERNETES / "overlays/prometheus-operator")
-    brought = [one for one in made if one["metadata"].get("labels", {}).get("grafana_dashboard")]
-    names = sorted(name for one in brought for name in one["data"])
+    brought = [manifest for manifest in made if manifest["metadata"].get("labels", {}).get("grafana_dashboard")]
+    names = sorted(name for manifest in brought for name in manifest["data"])
     assert names == sorted(path.name for path in (stack_files.ROOT / "dashboards/generated/en").glob("*.json"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_nothing_is_too_big_for_the_annotation_that_a_client_side_apply_keeps(folder):
-    for one in stack_files.rendered(KUBERNETES / folder):
-        size = len(json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode())
-        assert size < MOST_ANNOTATION, f"{one['kind']} {one['metadata']['name']}: {size} bytes"
+    for manifest in stack_files.rendered(KUBERNETES / folder):
+        size = len(json.dumps(manifest, ensure_ascii=False, separators=(",", ":")).encode())
+        assert size < MOST_ANNOTATION, f"{manifest['kind']} {manifest['metadata']['name']}: {size} bytes"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_generated_folders_can_be_listed_in_an_overlay(language):
-    assert [one["kind"] for one in stack_files.rendered(stack_files.ROOT / "alerts/generated" / language)] == [
-        "PrometheusRule"
-    ]
+    assert [
+        manifest["kind"] for manifest in stack_files.rendered(stack_files.ROOT / "alerts/generated" / language)
+    ] == ["PrometheusRule"]
     folder = stack_files.ROOT / "dashboards/generated" / language / "kubernetes"
-    assert {one["kind"] for one in stack_files.rendered(folder)} == {"ConfigMap"}
+    assert {manifest["kind"] for manifest in stack_files.rendered(folder)} == {"ConfigMap"}
 
 
 # ---------------------------------------------------------------------- the engine
@@ -212,16 +219,18 @@ def test_a_stop_waits_longer_than_the_drain():
     spec = found("examples/vllm", "Deployment")["spec"]["template"]["spec"]
     patience = float(re.search(r'"DRAIN_PATIENCE", "(\d+)"', (EXAMPLE / "drain.py").read_text())[1])
     assert spec["terminationGracePeriodSeconds"] >= patience + 30
-    one = spec["containers"][0]
-    assert one["lifecycle"]["preStop"]["exec"]["command"] == ["python3", "/drain/drain.py"]
-    assert {"name": "drain", "mountPath": "/drain", "readOnly": True} in one["volumeMounts"]
+    container_spec = spec["containers"][0]
+    assert container_spec["lifecycle"]["preStop"]["exec"]["command"] == ["python3", "/drain/drain.py"]
+    assert {"name": "drain", "mountPath": "/drain", "readOnly": True} in container_spec["volumeMounts"]
     assert set(found("examples/vllm", "ConfigMap")["data"]) == {"drain.py"}
 
 
 def test_cards_are_as_many_as_the_engine_splits_over():
-    one = container("examples/vllm", "Deployment")
-    (split,) = (arg for arg in one["args"] if arg.startswith("--tensor-parallel-size="))
-    assert {one["resources"][kind]["nvidia.com/gpu"] for kind in ("requests", "limits")} == {int(split[-1])}
+    container_spec = container("examples/vllm", "Deployment")
+    (split,) = (arg for arg in container_spec["args"] if arg.startswith("--tensor-parallel-size="))
+    assert {container_spec["resources"][kind]["nvidia.com/gpu"] for kind in ("requests", "limits")} == {
+        int(split[-1])
+    }
 
 
 def test_a_drain_of_a_node_takes_one_replica_at_a_time():

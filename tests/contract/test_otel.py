@@ -63,8 +63,8 @@ CONVENTIONS = {
 }
 CATALOGUE = {metric.name: metric for metric in CATALOG}
 TRANSFORMS = METRICS["processors"]["metricstransform"]["transforms"]
-RENAMES = [one for one in TRANSFORMS if one.get("match_type", "strict") == "strict"]
-FOR_ALL = [one for one in TRANSFORMS if one.get("match_type") == "regexp"]
+RENAMES = [transform for transform in TRANSFORMS if transform.get("match_type", "strict") == "strict"]
+FOR_ALL = [transform for transform in TRANSFORMS if transform.get("match_type") == "regexp"]
 STATEMENTS = [
     (group["context"], statement)
     for group in METRICS["processors"]["transform"]["metric_statements"]
@@ -77,12 +77,12 @@ STATEMENTS = [
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_what_is_used_is_defined_and_what_is_defined_is_used(name):
-    found = FILES[name]
-    assert set(found) <= {"receivers", "processors", "exporters", "extensions", "service"}
-    pipelines = found["service"]["pipelines"].values()
+    config = FILES[name]
+    assert set(config) <= {"receivers", "processors", "exporters", "extensions", "service"}
+    pipelines = config["service"]["pipelines"].values()
     for kind in ("receivers", "processors", "exporters"):
-        assert {one for pipeline in pipelines for one in pipeline[kind]} == set(found[kind])
-    assert set(found["service"].get("extensions", ())) == set(found.get("extensions", ()))
+        assert {component for pipeline in pipelines for component in pipeline[kind]} == set(config[kind])
+    assert set(config["service"].get("extensions", ())) == set(config.get("extensions", ()))
 
 
 @pytest.mark.parametrize("name", ["traces", "metrics"])
@@ -119,7 +119,7 @@ def test_the_service_gives_every_variable_that_the_configuration_asks_for():
 # ---------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("rename", RENAMES, ids=lambda one: f"{one['include']}-{one['new_name']}")
+@pytest.mark.parametrize("rename", RENAMES, ids=lambda transform: f"{transform['include']}-{transform['new_name']}")
 def test_what_is_renamed_exists_and_its_new_name_is_a_convention(rename):
     metric, convention = CATALOGUE[rename["include"]], CONVENTIONS[rename["new_name"]]
     kinds = {"counter": MetricKind.COUNTER, "histogram": MetricKind.HISTOGRAM}
@@ -133,8 +133,8 @@ def test_what_is_renamed_exists_and_its_new_name_is_a_convention(rename):
 def attributes(rename):
     """Return the attributes that a metric has in the end."""
     labels = set(CATALOGUE[rename["include"]].all_labels)
-    general = [one for one in FOR_ALL if re.match(one["include"], rename["new_name"])]
-    for operation in (one for step in (rename, *general) for one in step.get("operations", ())):
+    general = [transform for transform in FOR_ALL if re.match(transform["include"], rename["new_name"])]
+    for operation in (operation for step in (rename, *general) for operation in step.get("operations", ())):
         if operation["action"] == "update_label":
             labels.remove(operation["label"])
         labels.add(operation["new_label"])
@@ -152,7 +152,7 @@ def _meets(statement, name):
     return exact[1] == name if exact else bool(re.search(pattern[1].replace("\\\\", "\\"), name))
 
 
-@pytest.mark.parametrize("rename", RENAMES, ids=lambda one: f"{one['include']}-{one['new_name']}")
+@pytest.mark.parametrize("rename", RENAMES, ids=lambda transform: f"{transform['include']}-{transform['new_name']}")
 def test_a_metric_ends_with_the_attributes_of_its_convention(rename):
     convention = CONVENTIONS[rename["new_name"]]
     assert attributes(rename) <= convention.attributes
@@ -161,9 +161,9 @@ def test_a_metric_ends_with_the_attributes_of_its_convention(rename):
 
 @pytest.mark.parametrize("name", sorted(CONVENTIONS))
 def test_a_metric_ends_with_the_unit_and_instrument_of_its_convention(name):
-    assert name in {one["new_name"] for one in RENAMES}
+    assert name in {transform["new_name"] for transform in RENAMES}
     mine = [statement for context, statement in STATEMENTS if context == "metric" and _meets(statement, name)]
-    units = [found[1] for statement in mine if (found := re.match(r'set\(unit, "([^"]+)"\)', statement))]
+    units = [match[1] for statement in mine if (match := re.match(r'set\(unit, "([^"]+)"\)', statement))]
     assert units == [CONVENTIONS[name].unit]
     turned = [statement for statement in mine if statement.startswith('convert_gauge_to_sum("cumulative", false)')]
     assert bool(turned) == (CONVENTIONS[name].instrument == "updowncounter")
@@ -177,7 +177,7 @@ def test_every_statement_meets_something():
 def test_what_is_kept_of_a_scrape_is_what_is_renamed():
     keep, drop = METRICS["receivers"]["prometheus"]["config"]["scrape_configs"][0]["metric_relabel_configs"]
     suffixes = {MetricKind.HISTOGRAM: ("_bucket", "_sum", "_count")}
-    renamed = {one["include"] for one in RENAMES}
+    renamed = {transform["include"] for transform in RENAMES}
     for metric in CATALOG:
         for series in (metric.name + suffix for suffix in suffixes.get(metric.kind, ("",))):
             assert bool(re.fullmatch(keep["regex"], series)) == (metric.name in renamed), series
@@ -186,21 +186,26 @@ def test_what_is_kept_of_a_scrape_is_what_is_renamed():
 
 
 def test_the_card_that_does_not_answer_is_counted_as_failed_and_not_as_well():
-    states = [one["operations"][0]["new_value"] for one in RENAMES if one["new_name"] == "hw.status"]
+    states = [
+        transform["operations"][0]["new_value"] for transform in RENAMES if transform["new_name"] == "hw.status"
+    ]
     assert states == ["failed", "ok"]  # the first is a copy, made before the original gets its new name
-    assert [one["action"] for one in RENAMES if one["new_name"] == "hw.status"] == ["insert", "update"]
+    assert [transform["action"] for transform in RENAMES if transform["new_name"] == "hw.status"] == [
+        "insert",
+        "update",
+    ]
     (turned,) = (statement for _, statement in STATEMENTS if "1.0 - value_double" in statement)
     assert 'attributes["hw.state"] == "failed"' in turned and 'metric.name == "hw.status"' in turned
 
 
 def test_no_series_of_two_metrics_become_one():
-    seen = set()
+    constants_by_name = set()
     for rename in RENAMES:
         constant = tuple(sorted(
-            (one["new_label"], one["new_value"]) for one in rename.get("operations", ()) if one["action"] == "add_label"
+            (operation["new_label"], operation["new_value"]) for operation in rename.get("operations", ()) if operation["action"] == "add_label"
         ))  # fmt: skip
-        assert (rename["new_name"], constant) not in seen
-        seen.add((rename["new_name"], constant))
+        assert (rename["new_name"], constant) not in constants_by_name
+        constants_by_name.add((rename["new_name"], constant))
 
 
 def test_only_what_has_a_conventions_name_is_sent_on():

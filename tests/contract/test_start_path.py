@@ -56,8 +56,8 @@ def imported(tmp_path_factory):
         "gateways: [{url: 'http://127.0.0.1:2'}]\n"
         "discovery: {processes: true}\n"
     )
-    found = subprocess.run([sys.executable, "-c", START, str(config)], capture_output=True, text=True, check=True)
-    return set(found.stdout.split())
+    done = subprocess.run([sys.executable, "-c", START, str(config)], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -70,5 +70,5 @@ def test_the_first_response_waits_for_no_import_of(name, imported):
 def test_no_record_of_the_start_path_is_a_dataclass(imported):
     """A dataclass costs 1.2 ms of every start, a struct 0.1 ms."""
     names = sorted(name for name in imported if name.split(".")[0] == "exporter")
-    found = subprocess.run([sys.executable, "-c", DATACLASSES, *names], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    done = subprocess.run([sys.executable, "-c", DATACLASSES, *names], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

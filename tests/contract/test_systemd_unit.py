@@ -28,8 +28,8 @@ def analyze(*arguments):
 
 
 def test_systemd_understands_every_line(installed):
-    found = analyze("verify", installed)
-    assert (found.returncode, found.stderr) == (0, "")
+    done = analyze("verify", installed)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_line_that_it_does_not_understand_would_be_seen(installed):
@@ -38,9 +38,9 @@ def test_a_line_that_it_does_not_understand_would_be_seen(installed):
 
 
 def test_the_daemon_is_hardly_exposed(installed):
-    found = analyze("security", "--offline=true", "--no-pager", installed)
-    level = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", found.stdout)[1])
-    assert level < HIGHEST_EXPOSURE, found.stdout
+    done = analyze("security", "--offline=true", "--no-pager", installed)
+    level = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)[1])
+    assert level < HIGHEST_EXPOSURE, done.stdout
 
 
 def test_a_refused_configuration_is_not_tried_again():

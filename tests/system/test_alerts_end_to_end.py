@@ -60,18 +60,22 @@ class Field:
 
         def find(posts):
             for at, where, message in posts:
-                for one in message["alerts"]:
+                for alert_sent in message["alerts"]:
                     wanted = {"alertname": alert, "job": job, **labels}
-                    if where == path and one["status"] == status and wanted.items() <= one["labels"].items():
-                        return at, message, one
+                    if (
+                        where == path
+                        and alert_sent["status"] == status
+                        and wanted.items() <= alert_sent["labels"].items()
+                    ):
+                        return at, message, alert_sent
             return None
 
-        found = self.inbox.wait(find, seconds)
-        if found is None:
+        notification = self.inbox.wait(find, seconds)
+        if notification is None:
             state = self.prometheus.get("/api/v1/alerts")["data"]["alerts"]
-            here = [(a["labels"]["alertname"], a["state"]) for a in state if a["labels"].get("job") == job]
-            raise AssertionError(f"{alert} {status} of {job} never came to {path}; Prometheus has {here}")
-        return found
+            active = [(a["labels"]["alertname"], a["state"]) for a in state if a["labels"].get("job") == job]
+            raise AssertionError(f"{alert} {status} of {job} never came to {path}; Prometheus has {active}")
+        return notification
 
     def over(self, alert, path, job, **labels):
         """Wait for the all-clear."""
@@ -149,8 +153,8 @@ pytestmark = pytest.mark.slow
 
 def test_a_lost_card_pages_with_the_card_and_its_replica_freezes(field, tell):
     fault = field.started + LOST_AT
-    told, message, lost = field.told("GpuLost", "/pager", "hang", gpu="6")
-    tell("lost card (8 s of link trouble before it is gone) to page", told - fault)
+    notified_at, message, lost = field.told("GpuLost", "/pager", "hang", gpu="6")
+    tell("lost card (8 s of link trouble before it is gone) to page", notified_at - fault)
     assert lost["labels"]["severity"] == "critical"
     assert len(message["alerts"]) == 1, "one card, one alert"
     assert message["groupLabels"]["instance"] == field.address
@@ -160,7 +164,7 @@ def test_a_lost_card_pages_with_the_card_and_its_replica_freezes(field, tell):
     assert "chat-b" in frozen["annotations"]["summary"]
     cleared, _, _ = field.over("GpuLost", "/pager", "hang", gpu="6")
     # Alertmanager tells a little later than it knows; the margins are that.
-    assert "79" in _silenced(field, lost["labels"]["uuid"], told + 1.0, cleared - 3.5)
+    assert "79" in _silenced(field, lost["labels"]["uuid"], notified_at + 1.0, cleared - 3.5)
     field.over("EngineFrozen", "/pager", "hang", replica="chat-b")
     assert not _told_of(field, "EngineFrozen", replica="chat-a"), "the other replica works"
 
@@ -179,7 +183,10 @@ def _silenced(field, uuid, begin, end):
 def _told_of(field, alert, **labels):
     wanted = {"alertname": alert, **labels}
     return [
-        one for _, _, m in list(field.inbox.posts) for one in m["alerts"] if wanted.items() <= one["labels"].items()
+        alert_sent
+        for _, _, m in list(field.inbox.posts)
+        for alert_sent in m["alerts"]
+        if wanted.items() <= alert_sent["labels"].items()
     ]
 
 
@@ -217,8 +224,8 @@ def posted(field, tmp_path_factory):
 )
 def test_what_each_fault_of_the_field_fires_becomes_a_ticket(field, posted, job, alert, labels):
     assert alert in posted(job)
-    _, _, found = field.told(alert, "/tickets", job, **labels)
-    assert found["labels"]["severity"] == "warning"
+    _, _, alert_sent = field.told(alert, "/tickets", job, **labels)
+    assert alert_sent["labels"]["severity"] == "warning"
 
 
 def test_nodes_whose_versions_differ_are_one_message_for_the_service(field, posted):
@@ -250,8 +257,8 @@ def test_the_watchdog_comes_from_the_start_and_only_outside(field):
         return [
             where
             for _, where, message in posts
-            for one in message["alerts"]
-            if one["labels"]["alertname"] == "Watchdog"
+            for alert_sent in message["alerts"]
+            if alert_sent["labels"]["alertname"] == "Watchdog"
         ]
 
     # Newer ones may look at the group before the alert is in it; then the next look tells, 50 s later.
@@ -259,8 +266,8 @@ def test_the_watchdog_comes_from_the_start_and_only_outside(field):
     assert set(beats(field.inbox.posts)) == {"/outside"}
     assert {where for _, where, _ in field.inbox.posts} <= {"/outside", "/pager", "/tickets"}
     assert all(
-        one["labels"]["severity"] == "critical"
+        alert_sent["labels"]["severity"] == "critical"
         for _, where, m in list(field.inbox.posts)
         if where == "/pager"
-        for one in m["alerts"]
+        for alert_sent in m["alerts"]
     )

@@ -79,19 +79,19 @@ def ask(prometheus, panel, series, job):
 def answers():
     for name in ("prometheus", "promtool"):
         tool(name)
-    found = Answers()
+    result = Answers()
     targets = {job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}
     with servers.scratch() as folder, asked(folder, targets, dead="idle") as (alive, dead):
         for job in JOBS:
-            found.of[job] = {key: ask(alive, panel, query, job) for key, panel, query in every_series()}
+            result.of[job] = {key: ask(alive, panel, query, job) for key, panel, query in every_series()}
             notes = {note.name.en: str(note.expr) for dashboard in DASHBOARDS for note in dashboard.annotations}
-            found.marks[job] = {name: alive.lately(filled(expr, job=job)) for name, expr in notes.items()}
-        found.absent_card = alive.now('gpu_up{job="lost"} == 0')
-        found.dead = {key: ask(dead, panel, query, "idle") for key, panel, query in every_series()}
+            result.marks[job] = {name: alive.lately(filled(expr, job=job)) for name, expr in notes.items()}
+        result.absent_card = alive.now('gpu_up{job="lost"} == 0')
+        result.dead = {key: ask(dead, panel, query, "idle") for key, panel, query in every_series()}
         for (uid, title, _), panel, _ in every_series():
             if panel.exporter_down is not None:
-                found.dead[uid, title, "down"] = dead.now(filled(str(panel.exporter_down), job="idle"))
-    return found
+                result.dead[uid, title, "down"] = dead.now(filled(str(panel.exporter_down), job="idle"))
+    return result
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -48,9 +48,9 @@ class Prometheus:
         lines = []
         for line in self.process.stderr:
             lines.append(line)
-            found = re.search(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)', line)
-            if found:
-                return int(found[1])
+            match = re.search(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)', line)
+            if match:
+                return int(match[1])
         raise AssertionError("".join(lines))
 
     def ask(self, expression):
@@ -64,10 +64,10 @@ class Prometheus:
         deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(OSError):
-                found = self.ask(expression)
-                if len(found) == rows:
-                    return found
-            assert time.monotonic() < deadline, (expression, found)
+                samples = self.ask(expression)
+                if len(samples) == rows:
+                    return samples
+            assert time.monotonic() < deadline, (expression, samples)
             time.sleep(0.3)
 
     def close(self):
@@ -125,11 +125,11 @@ def test_common_panels_and_alerts_show_figures_in_dcgms_units(prometheus, expres
 @pytest.mark.parametrize("rule", contract.ALERTS)
 def test_no_common_alert_rule_fails_on_a_healthy_node(prometheus, rule):
     """Join errors and misread labels would be errors of the query."""
-    found = prometheus.ask(rule)
+    samples = prometheus.ask(rule)
     if rule == "DCGM_FI_DEV_VGPU_LICENSE_STATUS == 0":
-        assert len(found) == 8, "as with DCGM, no card of metal is licensed"
+        assert len(samples) == 8, "as with DCGM, no card of metal is licensed"
     else:
-        assert found == []
+        assert samples == []
 
 
 def test_the_scrape_is_whole(prometheus):

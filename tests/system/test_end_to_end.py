@@ -36,9 +36,9 @@ class Daemon:
     def _port(self):
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r"event=listening address=\S+?:(\d+) ", line)
-            if found:
-                return int(found[1])
+            match = re.search(r"event=listening address=\S+?:(\d+) ", line)
+            if match:
+                return int(match[1])
         raise AssertionError("".join(self.log))
 
     def get(self, path="/metrics", accept="*/*", method="GET"):

@@ -39,20 +39,20 @@ def test_a_signal_between_the_fork_and_the_note_of_it_leaves_no_child(number, tm
 @pytest.mark.parametrize("look", ["ended", "stop"])
 def test_a_look_at_a_child_is_never_broken_off(look, tmp_path, monkeypatch):
     whole = []
-    with child.running("x", ["sleep", "60"], tmp_path) as one:
-        real = one.process.poll
+    with child.running("x", ["sleep", "60"], tmp_path) as sleeper:
+        real = sleeper.process.poll
 
         def poll():
             signal.raise_signal(signal.SIGTERM)  # what follows would not be reached, were it heeded here
             whole.append(real())
             return whole[-1]
 
-        monkeypatch.setattr(one.process, "poll", poll)
+        monkeypatch.setattr(sleeper.process, "poll", poll)
         ending.heed("ending")
         with pytest.raises(KeyboardInterrupt):
-            getattr(one, look)()
+            getattr(sleeper, look)()
         monkeypatch.undo()
-    assert whole and one.process.returncode is not None
+    assert whole and sleeper.process.returncode is not None
 
 
 def test_a_second_signal_does_not_break_off_the_ending(capfd):

@@ -15,14 +15,14 @@ PROVEN = {f"E{number}" for number in range(1, 47)} | {
 
 
 def table() -> dict[str, tuple[list[str], str]]:
-    found: dict[str, tuple[list[str], str]] = {}
+    rows: dict[str, tuple[list[str], str]] = {}
     for line in (TESTS / "FAULTS.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if re.fullmatch(r"[DESP]\d+", cells[0]):
             assert len(cells) == 4, line
-            assert cells[0] not in found, f"{cells[0]} stands there twice"
-            found[cells[0]] = (re.findall(r"`([\w/]+\.py::\w+)`", cells[2]), cells[3])
-    return found
+            assert cells[0] not in rows, f"{cells[0]} stands there twice"
+            rows[cells[0]] = (re.findall(r"`([\w/]+\.py::\w+)`", cells[2]), cells[3])
+    return rows
 
 
 def functions(name: str) -> set[str]:

@@ -53,12 +53,12 @@ def test_a_fault_is_at_most_one_page_and_one_ticket(folder, job):
 
 @pytest.mark.parametrize("language", list(Language))
 def test_the_messages_are_the_golden_ones(folder, language, tmp_path, request):
-    found = "\n\n".join(_messages(folder, tmp_path, language)) + "\n"
+    text = "\n\n".join(_messages(folder, tmp_path, language)) + "\n"
     golden = GOLDEN / f"{language.value}.txt"
     if request.config.getoption("--update-golden"):
         golden.parent.mkdir(exist_ok=True)
-        golden.write_text(found)
-    assert found == golden.read_text()
+        golden.write_text(text)
+    assert text == golden.read_text()
 
 
 def _messages(folder, place, language):

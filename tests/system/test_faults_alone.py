@@ -44,17 +44,17 @@ def test_e43_e44_one_hung_engine_disturbs_nobody_and_sixteen_leave_a_good_page(t
         threads = program.threads
 
         server.state["e07"] = 1
-        seen = []
+        pages_read = []
         for _ in range(14):
             time.sleep(0.25)
-            seen.append(program.page())
+            pages_read.append(program.page())
             assert program.threads <= threads
-        assert seen[-1].reason("e07") == "timeout"
+        assert pages_read[-1].reason("e07") == "timeout"
         for name in names:
             if name != "e07":
-                tokens = [page.one("llm_generation_tokens_total", replica=name) for page in seen]
+                tokens = [page.one("llm_generation_tokens_total", replica=name) for page in pages_read]
                 assert len(set(tokens)) >= 4
-                assert seen[-1].all("shardwatch_source_failures_total", source=f"engine:{name}") == []
+                assert pages_read[-1].all("shardwatch_source_failures_total", source=f"engine:{name}") == []
 
         server.state["turned"] = 1
         page = program.wait_for(lambda page: page.all("llm_up") == [0.0] * 16, WITHDRAWN + SLACK)
@@ -201,17 +201,17 @@ def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_a
     """Somebody calls the engine on port 1 by the name that discovery would give to the one on port 2."""
     from exporter.model.process import ListeningEngine
 
-    with MaliciousServer() as one, MaliciousServer() as other:
+    with MaliciousServer() as first, MaliciousServer() as other:
         name = f"127.0.0.1:{other.port}"
-        app = no_cards_app([(f"'{name}'", one.url("living"))])
-        places = [("127.0.0.1", other.port), ("127.0.0.1", one.port), ("::1", other.port)]
-        found = [ListeningEngine(host=host, port=port, pid=1, kind="vllm") for host, port in places]
-        app.discovery.on_processes(found)
+        app = no_cards_app([(f"'{name}'", first.url("living"))])
+        places = [("127.0.0.1", other.port), ("127.0.0.1", first.port), ("::1", other.port)]
+        listening = [ListeningEngine(host=host, port=port, pid=1, kind="vllm") for host, port in places]
+        app.discovery.on_processes(listening)
         names = [engine.name for engine in app.pollers.replicas]
         assert len(set(names)) == len(names)
         until(lambda: (page := page_of(app)) and page.all("llm_up", replica=name) == [1.0])
         urls = {poller._fetcher._target.url for poller in app.pollers.replicas.values() if poller.state.name == name}
-        assert urls == {one.url("living")}
+        assert urls == {first.url("living")}
 
 
 def test_a_refused_port_is_asked_again_within_five_seconds_however_long_it_was_closed(tmp_path):

@@ -112,8 +112,8 @@ def test_p1_sigterm_ends_every_state_with_zero_and_leaves_no_worker(start, serve
     assert {state: code for state, (code, _) in ended.items()} == dict.fromkeys(STATES, 0)
     assert all(seconds < STOP for _, seconds in ended.values()), ended
     assert workers["healthy"] and workers["driver never starts"]
-    left = {state: [pid for pid in pids if alive(pid)] for state, pids in workers.items()}
-    assert not any(left.values()), left
+    alive_by_state = {state: [pid for pid in pids if alive(pid)] for state, pids in workers.items()}
+    assert not any(alive_by_state.values()), alive_by_state
     for program in running.values():
         assert "Traceback" not in program.text()
 
@@ -186,12 +186,12 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
     busy = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2 * len(os.sched_getaffinity(0)))]
     try:
-        seen = []
+        page_read = []
         end = time.monotonic() + 5.0
         while time.monotonic() < end:
-            seen.append(program.page())
-            assert seen[-1].all("llm_up") == [1.0] * 4
-            assert seen[-1].all("gpu_up") == [1.0, 1.0]
+            page_read.append(program.page())
+            assert page_read[-1].all("llm_up") == [1.0] * 4
+            assert page_read[-1].all("gpu_up") == [1.0, 1.0]
             time.sleep(0.2)
         assert all(hog.poll() is None for hog in hogs)
     finally:
@@ -199,7 +199,7 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
             hog.kill()
             hog.wait()
     for name, _ in engines:
-        assert len({page.one(STAMP, source=f"engine:{name}") for page in seen}) >= 3
+        assert len({page.one(STAMP, source=f"engine:{name}") for page in page_read}) >= 3
     assert program.get("/-/healthy")[0] == 200
 
 
@@ -242,9 +242,9 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         return None
 
     def whole() -> Figures | None:
-        seen = page()
-        good = seen and seen.all("llm_up") == [1.0] and seen.all("gpu_up") == [1.0, 1.0]
-        return seen if good else None
+        page_read = page()
+        good = page_read and page_read.all("llm_up") == [1.0] and page_read.all("gpu_up") == [1.0, 1.0]
+        return page_read if good else None
 
     def raise_once(place: object, name: str) -> None:
         """Let the next call of a part of a loop fail, and only that."""
@@ -273,12 +273,16 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
         assert set(loops) <= before.labels("shardwatch_loop_restarts_total", "loop")
         for loop, inject in loops.items():
             inject()
-            until(lambda loop=loop: (seen := page()) and seen.one("shardwatch_loop_restarts_total", loop=loop) >= 1.0)
+            until(
+                lambda loop=loop: (
+                    (page_read := page()) and page_read.one("shardwatch_loop_restarts_total", loop=loop) >= 1.0
+                )
+            )
         after = None
-        until(lambda: (seen := whole()) and seen.at > time.time() - 1 and seen)
+        until(lambda: (page_read := whole()) and page_read.at > time.time() - 1 and page_read)
         after = whole()
         assert after
-        stamps = [seen.one(STAMP, source="engine:a") for seen in (before, after)]
+        stamps = [page_read.one(STAMP, source="engine:a") for page_read in (before, after)]
         assert stamps[1] > stamps[0]
         assert app.publisher.healthy().ok
     finally:
@@ -356,10 +360,10 @@ def test_p16_secrets_occur_in_no_log_page_answer_or_process_list(start, server, 
     faults = ["living", "parrot", "parrot_as_redirect", "parrot_as_page", "status_401", "status_500", "silent",
               "not_http", "redirect_loop", "no_answer", "huge_head_line", "gzip_lie", "html"]  # fmt: skip
     engines, more = [], {}
-    for number, word in enumerate(faults):
+    for number, fault_name in enumerate(faults):
         for kind, key in (("t", f", bearer_token_file: {tmp_path / 'token'}"),
                           ("p", f", basic_auth: {{username: me, password_file: {tmp_path / 'password'}}}")):  # fmt: skip
-            engines.append((f"{kind}{number}", server.url(f"{word}?view={QUERY}&n={kind}{number}")))
+            engines.append((f"{kind}{number}", server.url(f"{fault_name}?view={QUERY}&n={kind}{number}")))
             more[f"{kind}{number}"] = key
     extra = "reload_endpoint: true\nlog: {level: debug}\nseries: full\n"
     config = configure(tmp_path, engines, more=more, extra=extra)
@@ -368,16 +372,18 @@ def test_p16_secrets_occur_in_no_log_page_answer_or_process_list(start, server, 
     program = start(config, plan)
     program.wait_for(lambda page: page.all("llm_up", replica="t0") == [1.0] and page.reason("t6") == "timeout")
     time.sleep(1.5)
-    seen = [program.get(path)[1] for path in ("/metrics", "/", "/-/ready", "/-/healthy", "/nothing", "/metrics?x=1")]
-    seen.append(program.get(accept=OPENMETRICS)[1])
+    page_read = [
+        program.get(path)[1] for path in ("/metrics", "/", "/-/ready", "/-/healthy", "/nothing", "/metrics?x=1")
+    ]
+    page_read.append(program.get(accept=OPENMETRICS)[1])
     for pid in (program.pid, *program.children()):
         for name in ("cmdline", "environ", "comm"):
-            seen.append(pathlib.Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace"))
+            page_read.append(pathlib.Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace"))
     good = config.read_text()
     check = [sys.executable, "-m", "exporter", "check-config", str(config)]
     checked = subprocess.run(check, capture_output=True, text=True, timeout=30, env=bare_environment())
     assert checked.returncode == 0
-    seen += [checked.stdout, checked.stderr]
+    page_read += [checked.stdout, checked.stderr]
 
     # Secrets where they do not belong: refused, by every way in, and not quoted.
     for line in (
@@ -392,14 +398,14 @@ def test_p16_secrets_occur_in_no_log_page_answer_or_process_list(start, server, 
         assert status == 500
         result = subprocess.run(check, capture_output=True, text=True, timeout=30, env=bare_environment())
         assert result.returncode == 2
-        seen += [text, result.stdout, result.stderr]
+        page_read += [text, result.stdout, result.stderr]
     (tmp_path / "token").write_text("two words " + TOKEN)
     program.process.send_signal(signal.SIGHUP)
     program.wait_for(lambda page: page.reason("t0") == "credentials")
-    seen.append(program.get()[1])
+    page_read.append(program.get()[1])
     code, _ = program.end()
     assert code == 0
-    everything = "\n".join([*seen, program.text()])
+    everything = "\n".join([*page_read, program.text()])
     assert len(program.log) > 10
     for secret in (TOKEN, PASSWORD, QUERY):
         assert any(secret.encode() in head for _, head in server.requests) or secret == PASSWORD

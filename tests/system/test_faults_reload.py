@@ -62,7 +62,7 @@ def test_p3_a_bad_configuration_is_exit_code_two_with_file_line_and_key_from_bot
 
     def ask(case: tuple[pathlib.Path, str]) -> None:
         path, wanted = case
-        said = []
+        stderrs = []
         for arguments in (["run", "--config", str(path)], ["check-config", str(path)]):
             command = [sys.executable, "-m", "exporter", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=bare_environment())
@@ -70,8 +70,8 @@ def test_p3_a_bad_configuration_is_exit_code_two_with_file_line_and_key_from_bot
             assert str(path) in done.stderr and wanted in done.stderr, done.stderr
             assert "Traceback" not in done.stderr
             assert done.stdout == ""
-            said.append(done.stderr)
-        assert said[0] == said[1]
+            stderrs.append(done.stderr)
+        assert stderrs[0] == stderrs[1]
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(ask, cases))

@@ -53,9 +53,9 @@ def test_e31_new_series_on_every_page_fill_neither_memory_nor_our_page():
         )
         for reason, case in cases.items()
     }  # fmt: skip
-    said = {reason: process.communicate(timeout=150)[0] for reason, process in running.items()}
+    output_by_reason = {reason: process.communicate(timeout=150)[0] for reason, process in running.items()}
     assert [process.returncode for process in running.values()] == [0, 0]
-    for reason, text in said.items():
+    for reason, text in output_by_reason.items():
         (early, early_rows, *_), (late, late_rows, _, why, good) = [line.split() for line in text.splitlines()]
         assert why == reason
         assert float(late) - float(early) <= 16.0
@@ -138,9 +138,9 @@ def test_e38_what_an_upgrade_renames_away_is_absent_and_not_zero():
     engine.change = lambda page: page.replace(b"prefix_cache", b"apc").replace(b'engine="0",', b"")
     harness.turn()
     page = harness.checked()
-    for gone in ("llm_prefix_cache_queries_total", "llm_prefix_cache_hits_total", "llm_kv_cache_hit_ratio"):
-        assert page.all(gone, replica="bad") == []
-        assert page.all(gone, replica="good") != []
+    for name in ("llm_prefix_cache_queries_total", "llm_prefix_cache_hits_total", "llm_kv_cache_hit_ratio"):
+        assert page.all(name, replica="bad") == []
+        assert page.all(name, replica="good") != []
     assert tokens(page) == [6000.0]
     assert page.labels("llm_requests_running", "rank", replica="bad") == {""}
     engine.change = lambda page: page.replace(b"vllm:", b"vllm2:")
@@ -164,10 +164,12 @@ def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
         offset[0] += jumps.get(second, 0.0)
         steady.turn()
         jumping.turn()
-        one, other = steady.page().rows, jumping.checked().rows
-        assert one.keys() == other.keys()
+        steady_rows, other = steady.page().rows, jumping.checked().rows
+        assert steady_rows.keys() == other.keys()
         differing = {
-            key[0] for key in one if one[key] != other[key] and not key[0].startswith(("process_", "python_"))
+            key[0]
+            for key in steady_rows
+            if steady_rows[key] != other[key] and not key[0].startswith(("process_", "python_"))
         }
         allowed = {
             "shardwatch_source_last_success_timestamp_seconds",

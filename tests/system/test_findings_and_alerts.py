@@ -55,16 +55,16 @@ def says_the_same(finding, name, labels):
 
 @pytest.mark.parametrize("job", FAULTS)
 def test_every_alert_about_a_gpu_or_replica_is_a_finding_about_the_same_with_the_same_cause(lived, job):
-    alerts, found = lived(job)
+    alerts, findings = lived(job)
     assert alerts
     for name, labels in alerts:
-        assert [finding for finding in found if says_the_same(finding, name, labels)], (name, labels, found)
+        assert [finding for finding in findings if says_the_same(finding, name, labels)], (name, labels, findings)
 
 
 @pytest.mark.parametrize("job", FAULTS)
 def test_every_finding_that_lasts_ten_minutes_is_an_alert_about_the_same(lived, job):
-    alerts, found = lived(job)
-    lasting = [finding for finding in found if finding.seconds >= 600 and finding.id not in NO_ALERT]
+    alerts, findings = lived(job)
+    lasting = [finding for finding in findings if finding.seconds >= 600 and finding.id not in NO_ALERT]
     assert lasting
     for finding in lasting:
         assert [name for name, labels in alerts if says_the_same(finding, finding.id, labels)], (finding, alerts)

@@ -55,7 +55,11 @@ def test_two_nodes_share_no_series_of_a_card_or_a_replica():
     marked = template(CARDS + REPLICA)
     pages = [set(series(marked.page(node))) for node in (0, 1, 2, 999, MOST_NODES - 1)]
     assert [len(page) for page in pages] == [len(series(CARDS + REPLICA))] * 5
-    shared = {one for one in set.intersection(*pages) if b"uuid=" in one or b"replica=" in one}
+    shared = {
+        series_line
+        for series_line in set.intersection(*pages)
+        if b"uuid=" in series_line or b"replica=" in series_line
+    }
     assert shared == set()
 
 
@@ -84,13 +88,13 @@ def test_a_node_that_cannot_be_told_apart_is_refused(node):
 @pytest.fixture
 def daemon():
     """Stand in for a daemon: answer with a page that the test may change."""
-    found = {"page": CARDS + REPLICA}
+    config = {"page": CARDS + REPLICA}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200 if found["page"] else 500)
+            self.send_response(200 if config["page"] else 500)
             self.end_headers()
-            self.wfile.write(found["page"])
+            self.wfile.write(config["page"])
 
         def log_message(self, *_):
             pass
@@ -98,8 +102,8 @@ def daemon():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        found["url"] = f"http://127.0.0.1:{server.server_address[1]}/metrics"
-        yield found
+        config["url"] = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        yield config
         server.shutdown()
         thread.join()
 
@@ -150,9 +154,13 @@ def test_counters_move_when_those_of_the_daemon_do(daemon):
 
 
 def test_every_node_is_a_target_of_its_own():
-    found = targets.scrape("127.0.0.1:1", 30, interval="15s")["static_configs"]
-    labels = [one["labels"] for one in found]
-    assert len({one["instance"] for one in labels}) == len({one["__metrics_path__"] for one in labels}) == 30
+    config = targets.scrape("127.0.0.1:1", 30, interval="15s")["static_configs"]
+    labels = [labels_of_target["labels"] for labels_of_target in config]
+    assert (
+        len({labels_of_target["instance"] for labels_of_target in labels})
+        == len({labels_of_target["__metrics_path__"] for labels_of_target in labels})
+        == 30
+    )
 
 
 # ---------------------------------------------------------------------- the tiers
@@ -300,8 +308,8 @@ def test_a_huge_node_stays_within_the_hard_cap_and_says_what_it_left_out(which):
 
 def as_input(page, instance, job):
     """Yield each series of a page, moving, as it is after a scrape."""
-    for one in dict.fromkeys(series(page)):
-        text = one.decode()
+    for series_line in dict.fromkeys(series(page)):
+        text = series_line.decode()
         name, _, labels = text.partition("{")
         target = f'job="{job}",instance="{instance}"'
         yield {"series": f"{name}{{{target}{',' + labels if labels else '}'}", "values": "1+1x40"}
@@ -357,9 +365,9 @@ def test_no_recorded_name_has_a_cards_label():
 def test_the_measurement_scrapes_every_node_and_stores_what_it_scraped(tmp_path):
     for name in ("prometheus", "promtool", "victoria-metrics"):
         tool(name)
-    with measure.fleet(tmp_path, 6, interval="1s", rules=True, victoria=True) as found:
-        cost = measure.measure(found, 6, interval="1s", rules=True, warm_up=6, seconds=6)
-        stored = measure.stored(found)
+    with measure.fleet(tmp_path, 6, interval="1s", rules=True, victoria=True) as config:
+        cost = measure.measure(config, 6, interval="1s", rules=True, warm_up=6, seconds=6)
+        stored = measure.stored(config)
     assert cost.up == 6
     assert 500 < cost.scraped_per_node < 1300
     assert cost.samples_per_second > 0.5 * 6 * cost.scraped_per_node

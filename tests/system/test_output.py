@@ -67,7 +67,7 @@ def test_what_cannot_be_written_is_one_line_and_exit_code_one(command, where, co
         line = f'( sleep 0.5; exec "$0" -m exporter {command.format(config=config)} ) {where}'
     done = shell(line, PYTHONUNBUFFERED="")
     assert done.returncode == 1, done
-    said = done.stderr.decode().splitlines()
-    (told,) = [row for row in said if row.startswith("shardwatch: ")]
-    assert "standard output" in told
-    assert not [row for row in said if "Traceback" in row or "Exception" in row], said
+    lines = done.stderr.decode().splitlines()
+    (error_line,) = [row for row in lines if row.startswith("shardwatch: ")]
+    assert "standard output" in error_line
+    assert not [row for row in lines if "Traceback" in row or "Exception" in row], lines

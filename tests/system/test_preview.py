@@ -119,9 +119,9 @@ def test_the_page_is_told_which_marks_are_times_by_themselves():
 
 def test_a_daemon_that_ends_by_itself_ends_the_recording_at_once_and_is_named():
     node = recording.nodes_of("idle")[0]
-    gone = SimpleNamespace(poll=lambda: 3, returncode=3)
+    ended = SimpleNamespace(poll=lambda: 3, returncode=3)
     with pytest.raises(programs.PreviewError, match=r"idle-0:9853 ended with 3"):
-        recording._live({node: gone}, time.time() + 600)
+        recording._live({node: ended}, time.time() + 600)
 
 
 @pytest.mark.parametrize("given", ["replica", "=chat", ""])
@@ -138,16 +138,16 @@ def test_all_nodes_stand_on_the_fleets_dashboard_and_one_on_a_dashboard_of_gpus(
 
 
 def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, tmp_path):
-    told = []
+    messages = []
 
     @contextlib.contextmanager
     def child(_command, name):
-        yield SimpleNamespace(send_signal=lambda number: told.append((name, number)), poll=lambda: None)
+        yield SimpleNamespace(send_signal=lambda number: messages.append((name, number)), poll=lambda: None)
 
     @contextlib.contextmanager
     def prometheus(_folder, _config):
         yield "http://127.0.0.1:1"
-        assert told == [("idle-0:9853", signal.SIGTERM)], "while Prometheus still scrapes"
+        assert messages == [("idle-0:9853", signal.SIGTERM)], "while Prometheus still scrapes"
 
     monkeypatch.setattr(recording, "_child", child)
     monkeypatch.setattr(recording, "_prometheus", prometheus)
@@ -157,7 +157,7 @@ def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, t
     recording.record(
         str(tmp_path), ["healthy", "idle"], seconds=0.0, fault_at=0.0, language=Language.ENGLISH, dead=["idle"]
     )
-    assert len(told) == 1 and recording.load(str(tmp_path)) is not None
+    assert len(messages) == 1 and recording.load(str(tmp_path)) is not None
 
 
 def test_a_status_history_asks_for_no_more_points_than_grafana_draws():
@@ -172,9 +172,9 @@ def test_a_status_history_asks_for_no_more_points_than_grafana_draws():
 def test_a_query_that_prometheus_refuses_is_told_with_its_panel():
     asked = made()
     given = {"data": {str(asked.requests[0].panel): {"A": {"error": "parse error"}}}}
-    told = ask.problems(asked, given)
-    assert len(told) == 1
-    assert told[0].startswith("shardwatch-node, ") and told[0].endswith("A: parse error")
+    problems_found = ask.problems(asked, given)
+    assert len(problems_found) == 1
+    assert problems_found[0].startswith("shardwatch-node, ") and problems_found[0].endswith("A: parse error")
 
 
 @pytest.mark.parametrize(("name", "package"), programs.PACKAGES.items())
@@ -207,8 +207,8 @@ def test_a_recording_is_read_back_as_it_was_written(tmp_path):
         "end": 3.0,
     }
     (tmp_path / "recording.json").write_text(json.dumps(data))
-    found = recording.load(str(tmp_path))
-    assert found.nodes == (recording.RecordedNode(scenario="heat"),) and found.folder == str(tmp_path)
+    loaded = recording.load(str(tmp_path))
+    assert loaded.nodes == (recording.RecordedNode(scenario="heat"),) and loaded.folder == str(tmp_path)
 
 
 def test_every_picture_says_that_it_is_not_grafana():

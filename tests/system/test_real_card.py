@@ -158,7 +158,7 @@ def runs(lab):
     other = [card(0), card(1) | {"temperature.gpu": "47"}]
     divided = ["value " + UUIDS[0] + " nvmlDeviceGetMigMode 1", f"mig {UUIDS[0]} 0 1 0 1g.18gb {INSTANCE}"]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = {
+        futures = {
             "agrees": pool.submit(lab.run, "agrees", "--seconds", "3", "--load", told=[card(0), card(1)]),
             "differs": pool.submit(lab.run, "differs", "--seconds", "1", told=other, plan=["unit 1000000"]),
             "lost": pool.submit(
@@ -166,7 +166,7 @@ def runs(lab):
             ),
             "divided": pool.submit(lab.run, "divided", "--seconds", "1", "--load", plan=divided, torch=True),
         }
-        yield lambda name: found[name].result()
+        yield lambda name: futures[name].result()
 
 
 def test_a_card_that_nvidia_smi_tells_alike_is_a_success(runs):
@@ -217,7 +217,7 @@ def test_a_driver_that_counts_in_microseconds_is_seen_to(runs):
     run = runs("differs")
     rows = [line.split(" | ") for line in run.section("Time that clocks were held down").splitlines()]
     steps = [float(row[7].strip(" |")) for row in rows if len(row) > 7 and row[1] in {"74", "269"}]
-    assert len(steps) == 4 and all(0.9 < one < 1.1 for one in steps)
+    assert len(steps) == 4 and all(0.9 < step < 1.1 for step in steps)
     assert 'gpu_clock_event_seconds_total{reason="sw_power_cap"}' in run.section("Against nvidia-smi")
 
 
@@ -292,15 +292,15 @@ def test_the_two_captured_pages_are_of_the_two_sets_of_series(runs):
 def test_every_call_is_written_down_with_code_time_and_answer(runs):
     calls = runs("agrees").calls()
     assert calls["driver"]["version"] == "590.48.01" and calls["cards"] == ["Fake H200"] * 2
-    found = {(call["card"], call["call"], str(call["arguments"])): call for call in calls["calls"]}
-    clock = found["1", "nvmlDeviceGetClockInfo", "[1]"]
+    calls_by_key = {(call["card"], call["call"], str(call["arguments"])): call for call in calls["calls"]}
+    clock = calls_by_key["1", "nvmlDeviceGetClockInfo", "[1]"]
     assert clock["answer"] == 1100 and set(clock["codes"]) == {"0"} and clock["microseconds"]["median"] > 0
-    assert found["1", "nvmlDeviceGetUUID", "[]"]["answer"] == MADE_UP + "1"
-    running = found["0", "nvmlDeviceGetComputeRunningProcesses", "[]"]["answer"]
+    assert calls_by_key["1", "nvmlDeviceGetUUID", "[]"]["answer"] == MADE_UP + "1"
+    running = calls_by_key["0", "nvmlDeviceGetComputeRunningProcesses", "[]"]["answer"]
     assert [process["pid"] for process in running] == [1001]
     fields = [row for call in calls["calls"] if call["call"] == "nvmlDeviceGetFieldValues" for row in call["answer"]]
     assert [82, 0, 0, 1, 60] in fields and [206, 0, 3] in [row[:3] for row in fields]  # temperature; refused
-    assert [10, 0, 10.0] in found["0", "nvmlGpmMetricsGet", "[]"]["answer"]
+    assert [10, 0, 10.0] in calls_by_key["0", "nvmlGpmMetricsGet", "[]"]["answer"]
 
 
 # What the daemon knows from elsewhere than calls, or only after it has watched for a while.
@@ -351,16 +351,16 @@ def test_no_card_is_told_from_no_driver_but_ends_alike(lab):
 
 def test_a_call_that_does_not_return_is_named(monkeypatch):
     monkeypatch.setattr(recording, "PATIENCE", 0.5)
-    begun, let_go, found = threading.Event(), threading.Event(), queue.Queue()
+    begun, let_go, results = threading.Event(), threading.Event(), queue.Queue()
     driver = SimpleNamespace(nvmlInit=lambda: (begun.set(), let_go.wait(20)))
     recorder = recording.Recorder(driver)
-    over = recording.watch(recorder, lambda call, seconds: found.put((call, seconds)))
+    over = recording.watch(recorder, lambda call, seconds: results.put((call, seconds)))
     assert recorder.stuck() is None
     caller = threading.Thread(target=recorder.nvmlInit)
     caller.start()
     try:
         assert begun.wait(20)
-        call, seconds = found.get(timeout=20)
+        call, seconds = results.get(timeout=20)
     finally:
         let_go.set()
         over.set()

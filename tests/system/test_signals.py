@@ -67,12 +67,12 @@ def signalled(moment, number, folder):
 
 
 def until_listening(process):
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if "event=listening" in line:
-            return said
-    raise AssertionError("".join(said))
+            return lines
+    raise AssertionError("".join(lines))
 
 
 @pytest.mark.slow
@@ -80,9 +80,9 @@ def until_listening(process):
 def test_a_daemon_that_is_stopped_while_it_is_still_loaded_ends_with_zero(number, tmp_path):
     for moment in MOMENTS:
         with signalled(moment, number, tmp_path) as process:
-            _, said = process.communicate(timeout=CEILING)
-            assert process.returncode == 0, (moment, said)
-            assert "Traceback" not in said and "event=listening" not in said, (moment, said)
+            _, output = process.communicate(timeout=CEILING)
+            assert process.returncode == 0, (moment, output)
+            assert "Traceback" not in output and "event=listening" not in output, (moment, output)
 
 
 @pytest.mark.slow
@@ -92,30 +92,30 @@ def test_a_demo_that_is_stopped_while_its_engines_start_ends_them_in_order(numbe
         until(lambda: children(process.pid))
         engines = children(process.pid)
         process.send_signal(number)
-        _, said = process.communicate(timeout=CEILING)  # until the engines have closed it, too
-    assert process.returncode == 0 and "Traceback" not in said, said
+        _, output = process.communicate(timeout=CEILING)  # until the engines have closed it, too
+    assert process.returncode == 0 and "Traceback" not in output, output
     assert engines and not [pid for pid in engines if alive(pid)]
 
 
 def children(pid):
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return [int(one) for one in file.read().split()]
+            return [int(pid) for pid in file.read().split()]
     except OSError:
         return []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [(signal.SIGHUP, "event=reloaded"), (signal.SIGUSR1, ""), (signal.SIGUSR2, "")],
 )
-def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(number, said, tmp_path):
+def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(number, message, tmp_path):
     for moment in ("exporter.cli.main", "exporter.config.settings", "exporter.runtime.app"):
         with signalled(moment, number, tmp_path) as process:
             until_listening(process)
             deadline = time.monotonic() + CEILING
-            while said and time.monotonic() < deadline and said not in process.stderr.readline():
+            while message and time.monotonic() < deadline and message not in process.stderr.readline():
                 pass
             process.terminate()
             process.communicate(timeout=CEILING)
@@ -135,14 +135,14 @@ def test_the_daemon_ends_with_zero_whatever_its_standard_streams_are(redirection
             kind = os.readlink(f"/proc/{process.pid}/fd/{number}")
             assert not re.match("socket:|anon_inode:", kind), "what writes to a standard stream would write into this"
         process.terminate()
-        _, said = process.communicate(timeout=CEILING)
-        assert process.returncode == 0, said
-        assert "Traceback" not in said
+        _, output = process.communicate(timeout=CEILING)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
 
 
 def has_a_listening_socket(pid):
     try:
-        ours = {os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")}
+        ours = {os.readlink(f"/proc/{pid}/fd/{descriptor}") for descriptor in os.listdir(f"/proc/{pid}/fd")}
     except OSError:
         return False
     with open("/proc/net/tcp", encoding="ascii") as table:
@@ -171,6 +171,6 @@ def test_a_command_that_is_interrupted_before_its_page_has_failed(tmp_path):
         with started(*command, stdout=subprocess.PIPE) as process:
             with mute.accept()[0]:
                 process.send_signal(signal.SIGINT)
-                page, said = process.communicate(timeout=CEILING)
+                page, output = process.communicate(timeout=CEILING)
     assert (process.returncode, page) == (1, "")
-    assert "Traceback" not in said and "interrupted" in said
+    assert "Traceback" not in output and "interrupted" in output

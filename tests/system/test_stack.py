@@ -53,10 +53,10 @@ def children():
 
 def test_everything_that_is_wrong_is_said_at_once(taken, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = problems(
+    refusals = problems(
         StackSettings(scenario="hot", prometheus_port=taken, demo_port=70000, rules=tmp_path / "none.yaml")
     )
-    text = "\n".join(said)
+    text = "\n".join(refusals)
     assert "prometheus, promtool, prometheus-alertmanager, amtool" in text
     assert "apt-get install --no-install-recommends prometheus prometheus-alertmanager" in text
     assert re.search(rf"port {taken} on 127.0.0.1 is taken .* --prometheus-port \d+", text)
@@ -66,22 +66,22 @@ def test_everything_that_is_wrong_is_said_at_once(taken, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "expected"),
     [
         ({"fault_at": float("nan")}, "--fault-at nan"),
         ({"fault_at": -1.0}, "--fault-at -1"),
         ({"fault_at": 50.0, "fault_until": 20.0}, "before it begins"),
     ],
 )
-def test_times_that_cannot_be_are_refused_before_anything_runs(times, said):
+def test_times_that_cannot_be_are_refused_before_anything_runs(times, expected):
     (problem,) = problems(StackSettings(**times))
-    assert said in problem
+    assert expected in problem
 
 
 def test_two_servers_on_one_port_are_refused(tmp_path):
     free = ports.any_free()
-    said = list(ports.problems({"--demo-port": free, "--receiver-port": free}))
-    assert said == [f"--receiver-port {free}: --demo-port wants the same port; give one of them another"]
+    refusals = list(ports.problems({"--demo-port": free, "--receiver-port": free}))
+    assert refusals == [f"--receiver-port {free}: --demo-port wants the same port; give one of them another"]
 
 
 def test_any_number_of_servers_may_choose_their_port():
@@ -99,18 +99,18 @@ def test_rules_that_promtool_refuses_are_not_loaded(tmp_path):
     all_programs()
     rules = tmp_path / "rules.yaml"
     rules.write_text("groups: [{name: a, rules: [{alert: A, expr: 'up =='}]}]\n")
-    (said,) = problems(StackSettings(rules=rules))
-    assert "promtool check rules" in said
-    assert "unexpected end of input" in said
+    (problem,) = problems(StackSettings(rules=rules))
+    assert "promtool check rules" in problem
+    assert "unexpected end of input" in problem
 
 
 def test_a_configuration_that_amtool_refuses_is_not_loaded(tmp_path):
     all_programs()
     config = tmp_path / "alertmanager.yaml"
     config.write_text("route: {receiver: nobody}\nreceivers: []\n")
-    (said,) = problems(StackSettings(alertmanager_config=config))
-    assert "amtool check-config" in said
-    assert "undefined receiver" in said
+    (problem,) = problems(StackSettings(alertmanager_config=config))
+    assert "amtool check-config" in problem
+    assert "undefined receiver" in problem
 
 
 def test_what_is_generated_is_accepted():
@@ -125,10 +125,12 @@ def test_nobody_outside_is_told_of_a_simulated_fault(tmp_path):
         "route: {receiver: a}\ntemplates: [x.tmpl]\n"
         "receivers:\n- {name: a, pagerduty_configs: [{routing_key_file: /k}]}\n- {name: b, email_configs: [{to: x@y.z}]}\n"
     )
-    found = configuration.alertmanager(written, receiver="http://127.0.0.1:1/")
-    assert [sorted(one) for one in found["receivers"]] == [["name", "webhook_configs"]] * 2
-    assert {hook["url"] for one in found["receivers"] for hook in one["webhook_configs"]} == {"http://127.0.0.1:1/"}
-    assert found["templates"] == [str(tmp_path / "x.tmpl")]
+    config = configuration.alertmanager(written, receiver="http://127.0.0.1:1/")
+    assert [sorted(receiver) for receiver in config["receivers"]] == [["name", "webhook_configs"]] * 2
+    assert {hook["url"] for receiver in config["receivers"] for hook in receiver["webhook_configs"]} == {
+        "http://127.0.0.1:1/"
+    }
+    assert config["templates"] == [str(tmp_path / "x.tmpl")]
 
 
 def test_a_program_goes_by_any_of_its_names(tmp_path, monkeypatch):
@@ -169,8 +171,8 @@ def test_a_refused_configuration_ends_what_already_runs(tmp_path, monkeypatch):
 
 def test_prometheus_is_told_to_watch_itself_where_its_port_is_known(tmp_path):
     def scraped(**given):
-        told = configuration.prometheus(rules=tmp_path, daemon="127.0.0.1:1", alertmanager="127.0.0.1:2", **given)
-        return {job["job_name"]: job["static_configs"][0]["targets"] for job in told["scrape_configs"]}
+        config = configuration.prometheus(rules=tmp_path, daemon="127.0.0.1:1", alertmanager="127.0.0.1:2", **given)
+        return {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
 
     others = {"shardwatch": ["127.0.0.1:1"], "alertmanager": ["127.0.0.1:2"]}
     assert scraped() == others
@@ -193,7 +195,10 @@ def test_what_prometheus_notices_reaches_the_page_of_notifications(tmp_path):
             up = json.loads(_get(f"{running.prometheus.url}/api/v1/query?query=up==1"))["data"]["result"]
     assert "Watchdog" in page
     assert len(rules) >= 5
-    assert {(one["metric"]["job"], one["value"][1]) for one in up} == {("shardwatch", "1"), ("alertmanager", "1")}
+    assert {(series["metric"]["job"], series["value"][1]) for series in up} == {
+        ("shardwatch", "1"),
+        ("alertmanager", "1"),
+    }
     assert children() == set()
 
 
@@ -217,10 +222,10 @@ ANY_PORTS = ("--demo-port", "0", "--prometheus-port", "0", "--alertmanager-port"
 def test_the_command_says_where_everything_is_and_ends_it_all(number, tmp_path):
     all_programs()
     with launched(*ANY_PORTS, "--data", str(tmp_path / "kept")) as process:
-        said = [process.stdout.readline() for _ in range(6)]
+        output = [process.stdout.readline() for _ in range(6)]
         process.send_signal(number)
         rest, wrong = process.communicate(timeout=40)
-    text = "".join(said)
+    text = "".join(output)
     urls = re.findall(r"^(\w+) +(http://127\.0\.0\.1:\d+)", text, re.MULTILINE)
     assert [name for name, _ in urls] == ["Shardwatch", "Prometheus", "Alertmanager", "Notifications"]
     assert (process.returncode, wrong, rest) == (0, "", "ending the stack\n")
@@ -235,10 +240,10 @@ def test_the_command_says_where_everything_is_and_ends_it_all(number, tmp_path):
 def test_a_server_that_dies_ends_the_stack_and_is_named(tmp_path):
     all_programs()
     with launched(*ANY_PORTS, "--data", str(tmp_path)) as process:
-        said = "".join(process.stdout.readline() for _ in range(6))
+        output = "".join(process.stdout.readline() for _ in range(6))
         killed = _kill(f"--storage.tsdb.path={tmp_path}")
         _, wrong = process.communicate(timeout=40)
-    assert "Prometheus" in said
+    assert "Prometheus" in output
     assert killed == 1
     assert process.returncode == 1
     assert "prometheus ended with code -9" in wrong
@@ -246,10 +251,10 @@ def test_a_server_that_dies_ends_the_stack_and_is_named(tmp_path):
 
 
 def _kill(argument):
-    found = [line for line in children() if argument in line]
-    for line in found:
+    matching = [line for line in children() if argument in line]
+    for line in matching:
         os.kill(int(line.split()[0]), signal.SIGKILL)
-    return len(found)
+    return len(matching)
 
 
 @pytest.mark.slow

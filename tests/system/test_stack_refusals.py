@@ -27,8 +27,8 @@ def start(*arguments, **more):
 def refused(run, code, *words):
     assert run.returncode == code, run.stderr
     assert "Traceback" not in run.stderr
-    for word in words:
-        assert word in run.stderr, run.stderr
+    for fragment in words:
+        assert fragment in run.stderr, run.stderr
 
 
 def test_the_node_is_started_as_it_is_here():
@@ -65,7 +65,7 @@ def test_a_configuration_that_may_not_be_read_is_said_with_who_must(tmp_path):
     place.chmod(0)
     code = (
         "import os, runpy, sys\n"
-        "import exporter.cli.main, exporter.runtime.app, exporter.config.fields, shutil\n"  # while all folders may be entered
+        "import exporter.cli.daemon, exporter.cli.main, exporter.config.fields, shutil\n"  # while all folders may be entered
         f"os.chdir({str(tmp_path)!r}); os.geteuid() or os.seteuid(65534)\n"  # no file mode stops root
         "sys.exit(exporter.cli.main.main(['run', '--config', 'shardwatch.yaml']))\n"
     )

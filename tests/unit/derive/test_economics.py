@@ -71,10 +71,10 @@ def test_one_price_is_offered_over_the_answers_the_prompts_and_both():
     books = Books(*own("a", 0), costs=DOLLARS)
     replica = serving(rate=100.0)
     window = replace(replica.windows["1m"], prompt_token_rate=300.0)
-    found = books.book([card(0)], replace(replica, windows={"1m": window}))
-    whole = found.cost_per_million["a", "1m"]
-    assert found.cost_per_million_prompt["a", "1m"] == pytest.approx(whole / 3)
-    assert found.cost_per_million_processed["a", "1m"] == pytest.approx(whole / 4)
+    result = books.book([card(0)], replace(replica, windows={"1m": window}))
+    whole = result.cost_per_million["a", "1m"]
+    assert result.cost_per_million_prompt["a", "1m"] == pytest.approx(whole / 3)
+    assert result.cost_per_million_processed["a", "1m"] == pytest.approx(whole / 4)
     alone = books.book([card(0)], serving(rate=100.0))
     assert (alone.cost_per_million_prompt, alone.cost_per_million_processed) == ({}, {})
 

@@ -44,8 +44,8 @@ class Life:
             figures = WindowFigures(seconds=300.0, hit_ratio=hit_ratio, request_rate=rate)
             state = replica("a", reading=reading(), restarts=restarts, windows={"5m": figures})
             now = replace(snapshot(replicas=(state,)), at=60.0 * self.minute)
-            found = {finding.id for finding in find(now, self.history.update(now))}
-        return found
+            finding_ids = {finding.id for finding in find(now, self.history.update(now))}
+        return finding_ids
 
 
 def test_one_restart_is_a_rollout_and_two_in_half_an_hour_are_a_finding():
@@ -78,6 +78,6 @@ def test_a_cache_that_never_served_has_little_to_lose_and_a_young_daemon_does_no
 def test_a_certificate_is_a_finding_for_two_weeks_before_its_end():
     now = snapshot().unix_time
     for days, expected in ((15, False), (13, True), (-1, True)):
-        found = findings(replicas=(replica("a", reading=reading(), certificate_expires=now + days * 86_400),))
-        assert ("CertificateExpires" in found) is expected
-    assert found["CertificateExpires"].summary.en == "The TLS certificate of a has expired"
+        by_id = findings(replicas=(replica("a", reading=reading(), certificate_expires=now + days * 86_400),))
+        assert ("CertificateExpires" in by_id) is expected
+    assert by_id["CertificateExpires"].summary.en == "The TLS certificate of a has expired"

@@ -206,7 +206,7 @@ def test_no_sum_of_a_ray_page_falls_when_a_replica_is_missing_for_a_page():
     poller = make_poller([whole, less, whole], clock)
     pages = [renderer.render(snapshot(replicas=(polled(poller, clock),))).body.decode() for _ in range(3)]
     sums = r"^llm_(?:generation_tokens|requests|time_to_first_token_seconds)_(?:total|bucket|count|sum)\{.*"
-    found = [re.findall(sums, body, re.MULTILINE) for body in pages]
-    assert found[0] == found[1] == found[2]
-    assert any(line.endswith(" 23906.0") for line in found[0])
-    assert sum(line.startswith("llm_requests_total") for line in found[0]) == 1
+    sums_by_page = [re.findall(sums, body, re.MULTILINE) for body in pages]
+    assert sums_by_page[0] == sums_by_page[1] == sums_by_page[2]
+    assert any(line.endswith(" 23906.0") for line in sums_by_page[0])
+    assert sum(line.startswith("llm_requests_total") for line in sums_by_page[0]) == 1

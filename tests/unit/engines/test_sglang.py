@@ -129,7 +129,7 @@ def test_histograms_of_members_in_lockstep_count_once_and_of_ranks_apart():
         for dp, tp in ((0, 0), (0, 1), (1, 2), (1, 3))
     )
     queue = interpret(body.encode()).histograms[Stage.QUEUE]
-    assert {rank: found.counts for rank, found in queue.items()} == {"0": (3.0, 4.0), "1": (3.0, 4.0)}
+    assert {rank: histogram.counts for rank, histogram in queue.items()} == {"0": (3.0, 4.0), "1": (3.0, 4.0)}
 
 
 def test_the_series_without_a_priority_is_the_total_of_the_others():

@@ -24,7 +24,7 @@ def withdrawn(figures, seconds, *, others=True):
 
 
 @pytest.mark.parametrize(
-    ("figures", "least"),
+    ("figures", "min_count"),
     [
         ({RUNNING: 2.0, WAITING: 0.0}, WITH_WORK),
         ({RUNNING: 0.0, WAITING: 3.0}, WITH_WORK),
@@ -32,10 +32,10 @@ def withdrawn(figures, seconds, *, others=True):
         ({Quantity.KV_CACHE_USAGE: 0.5}, WITHOUT_WORK),
     ],
 )
-def test_a_rank_that_claims_work_is_taken_for_gone_sooner_than_an_idle_one(figures, least):
+def test_a_rank_that_claims_work_is_taken_for_gone_sooner_than_an_idle_one(figures, min_count):
     figures = {**figures, TOKENS: 100.0}
-    assert withdrawn(figures, least - 1.0) == (frozenset(), figures)
-    assert withdrawn(figures, least) == ({"still"}, {TOKENS: 100.0}), "its counters stay"
+    assert withdrawn(figures, min_count - 1.0) == (frozenset(), figures)
+    assert withdrawn(figures, min_count) == ({"still"}, {TOKENS: 100.0}), "its counters stay"
 
 
 def test_where_nothing_moves_nobody_is_gone():

@@ -180,10 +180,11 @@ def test_histograms_of_one_rank_are_summed_and_without_one_of_their_sums_there_i
 
 
 @pytest.mark.parametrize(
-    ("code", "word"), [("200", "2xx"), ("499", "4xx"), ("2xx", "2xx"), ("", ""), ("20", "20"), ("timeout", "timeout")]
+    ("code", "expected"),
+    [("200", "2xx"), ("499", "4xx"), ("2xx", "2xx"), ("", ""), ("20", "20"), ("timeout", "timeout")],
 )
-def test_a_status_has_its_class_and_what_is_none_stays(code, word):
-    assert status_class(code) == word
+def test_a_status_has_its_class_and_what_is_none_stays(code, expected):
+    assert status_class(code) == expected
 
 
 def test_more_ranks_than_the_cap_are_left_out():

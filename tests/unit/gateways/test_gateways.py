@@ -33,8 +33,8 @@ def test_a_recorded_gateway_gives_the_same_page_as_ever(stem, golden):
 
 
 def test_every_golden_gateway_page_belongs_to_a_test():
-    found = {path.stem for path in (CAPTURES.parent.parent / "golden" / "gateways").iterdir()}
-    assert found == set(RECORDINGS)
+    golden_names = {path.stem for path in (CAPTURES.parent.parent / "golden" / "gateways").iterdir()}
+    assert golden_names == set(RECORDINGS)
 
 
 def test_haproxy_counts_every_request_and_not_only_fresh_decisions():
@@ -214,9 +214,9 @@ def test_a_router_that_has_sent_nothing_yet_is_up_and_its_first_request_counts()
         b'sgl_router_processed_requests_total{worker="http://b:1"} 1\n'
     )
     clock = Clock()
-    one = make_poller([idle, worked], clock)
-    assert polled(one, clock, 1).status.up
-    assert shares(polled(one, clock, 1)) == {"http://a:1": 0.75, "http://b:1": 0.25}
+    poller = make_poller([idle, worked], clock)
+    assert polled(poller, clock, 1).status.up
+    assert shares(polled(poller, clock, 1)) == {"http://a:1": 0.75, "http://b:1": 0.25}
 
 
 def test_rates_weigh_by_the_time_they_held():
@@ -225,22 +225,22 @@ def test_rates_weigh_by_the_time_they_held():
         for a, b in ((0, 0), (6, 2), (0, 6))
     ]
     clock = Clock()
-    one = make_poller(pages, clock)
-    polled(one, clock, 1, step=10.0)
-    polled(one, clock, 1, step=20.0)
-    assert shares(polled(one, clock, 1)) == {"http://a:1": 0.3, "http://b:1": 0.7}
+    poller = make_poller(pages, clock)
+    polled(poller, clock, 1, step=10.0)
+    polled(poller, clock, 1, step=20.0)
+    assert shares(polled(poller, clock, 1)) == {"http://a:1": 0.3, "http://b:1": 0.7}
 
 
 def test_a_router_that_says_rates_only_has_shares_and_no_count():
     page = b'vllm:current_qps{server="http://a:1"} 6\nvllm:current_qps{server="http://b:1"} 2\n'
-    gone = b'vllm:current_qps{server="http://a:1"} -1\nvllm:current_qps{server="http://b:1"} 2\n'
+    departed = b'vllm:current_qps{server="http://a:1"} -1\nvllm:current_qps{server="http://b:1"} 2\n'
     clock = Clock()
-    one = make_poller([page, page, gone], clock)
-    state = polled(one, clock, 2)
+    poller = make_poller([page, page, departed], clock)
+    state = polled(poller, clock, 2)
     assert shares(state) == {"http://a:1": 0.75, "http://b:1": 0.25}
     assert by_backend(state, "requests") == {"http://a:1": None, "http://b:1": None}
-    assert set(shares(polled(one, clock, 1))) == {"http://b:1"}
-    assert one.parse_warnings == {}
+    assert set(shares(polled(poller, clock, 1))) == {"http://b:1"}
+    assert poller.parse_warnings == {}
 
 
 # ------------------------------------------------------------------ who a backend is
@@ -275,11 +275,11 @@ def test_a_backend_is_the_replica_at_its_address_or_of_its_name(backend, replica
 
 def test_a_backend_at_any_address_of_this_machine_is_the_replica_polled_on_loopback():
     places = [Endpoint(replica="a", host="127.0.0.1", port=8000, gpus=None)]
-    here = {"10.0.0.9", "node-7"}.__contains__
+    is_local = {"10.0.0.9", "node-7"}.__contains__
     for backend in ("10.0.0.9:8000", "http://Node-7:8000", "[::1]:8000"):
-        assert match_backends([Backend("p", backend)], places, here) == {("p", backend): "a"}
+        assert match_backends([Backend("p", backend)], places, is_local) == {("p", backend): "a"}
     for backend in ("10.0.0.8:8000", "10.0.0.9:8001"):
-        assert match_backends([Backend("p", backend)], places, here) == {}
+        assert match_backends([Backend("p", backend)], places, is_local) == {}
     assert match_backends([Backend("p", "10.0.0.9:8000")], places) == {}
 
 

@@ -37,11 +37,11 @@ def test_an_engines_page_is_no_router_although_it_shares_its_names():
 def test_a_port_that_changes_hands_starts_anew():
     clock = Clock()
     envoy = b'envoy_cluster_endpoint_rq_total{envoy_cluster_name="p",envoy_endpoint_address="h:1"} 9\n'
-    one = make_poller([haproxy(a=1), haproxy(a=2), envoy, b"up 1\n"], clock)
-    state = polled(one, clock, 3)
+    poller = make_poller([haproxy(a=1), haproxy(a=2), envoy, b"up 1\n"], clock)
+    state = polled(poller, clock, 3)
     assert state.labels == ("edge", "envoy")
     assert state.windows == {}
-    assert polled(one, clock, 1).status.reason == "unknown_gateway"
+    assert polled(poller, clock, 1).status.reason == "unknown_gateway"
 
 
 def test_backends_beyond_the_cap_are_left_out_and_their_pool_has_no_shares():
@@ -49,15 +49,15 @@ def test_backends_beyond_the_cap_are_left_out_and_their_pool_has_no_shares():
     wide = {f"s{number}": 10 for number in range(5000)}
     small = haproxy(pool="small", a=1, b=1)
     pages = [small + haproxy(pool="wide", **{**wide, "s0": n}) for n in (10, 99)]
-    one = make_poller([*pages, haproxy(pool="small", a=4, b=2) + haproxy(pool="wide", s0=100, s4999=77)], clock)
-    state = polled(one, clock, 2)
+    poller = make_poller([*pages, haproxy(pool="small", a=4, b=2) + haproxy(pool="wide", s0=100, s4999=77)], clock)
+    state = polled(poller, clock, 2)
     assert len(state.reading.backends) == MAX_BACKENDS
     assert state.windows["1m"].imbalance == {}
     assert shares(state) == {}
-    assert one.parse_warnings == {"too_many_backends": 2 * (5002 - MAX_BACKENDS)}
+    assert poller.parse_warnings == {"too_many_backends": 2 * (5002 - MAX_BACKENDS)}
     assert rendered(state).count("gateway_requests_total{") == MAX_BACKENDS
     # When the pool fits again, a server that was never looked at is not credited with its whole past.
-    state = polled(one, clock, 1)
+    state = polled(poller, clock, 1)
     assert shares(state)["s4999"] == 0.0
     assert (shares(state)["a"], shares(state)["b"]) == (0.75, 0.25)
 
@@ -87,11 +87,11 @@ def test_nginx_sums_over_the_codes_beside_the_codes_are_not_counted_again():
 def test_hostile_names_stay_inside_their_label():
     name = 'x\\"} 1\\n\\\\gateway_up{gateway=\\"' + "y" * 10_000
     page = f'haproxy_server_sessions_total{{proxy="p\\n#",server="{name}"}} 7\n'
-    one = make_poller([page.encode()])
-    one.poll()
-    (key,) = one.state.reading.backends
+    poller = make_poller([page.encode()])
+    poller.poll()
+    (key,) = poller.state.reading.backends
     assert len(key[1]) == 256
-    text = rendered(one.state)
+    text = rendered(poller.state)
     assert [line for line in text.splitlines() if line.startswith("gateway_up{")] == [
         'gateway_up{gateway="edge",kind="haproxy"} 1'
     ]
@@ -113,18 +113,18 @@ def test_what_a_url_carries_in_secret_does_not_become_a_label(written, shown):
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-7"])
 def test_a_number_that_cannot_be_is_missing_and_counted(value):
-    one = make_poller([haproxy(a=value, b=3)])
-    one.poll()
-    assert by_backend(one.state, "requests") == {"a": None, "b": 3}
-    assert one.parse_warnings == {"bad_number": 1}
+    poller = make_poller([haproxy(a=value, b=3)])
+    poller.poll()
+    assert by_backend(poller.state, "requests") == {"a": None, "b": 3}
+    assert poller.parse_warnings == {"bad_number": 1}
 
 
 def test_labels_in_another_order_are_the_same_series():
     page = haproxy(a=5) + b'haproxy_server_sessions_total{server="a",proxy="p"} 5\n'
-    one = make_poller([page])
-    one.poll()
-    assert by_backend(one.state, "requests") == {"a": 5}
-    assert one.parse_warnings == {"duplicate": 1}
+    poller = make_poller([page])
+    poller.poll()
+    assert by_backend(poller.state, "requests") == {"a": 5}
+    assert poller.parse_warnings == {"duplicate": 1}
 
 
 @pytest.mark.parametrize(

@@ -120,10 +120,10 @@ def test_a_client_that_closes_its_half_still_gets_its_answer():
 
 
 def test_repeated_fields_reach_the_handler_as_one():
-    seen = []
-    with serving(lambda request: seen.append(request.headers) or page(request)) as listener:
+    results = []
+    with serving(lambda request: results.append(request.headers) or page(request)) as listener:
         ask(listener, b"GET / HTTP/1.1\r\nHost: x\r\nAccept: a\r\nACCEPT:  b \t\r\nX-E:\r\nConnection: close\r\n\r\n")
-    assert seen == [{"host": "x", "accept": "a, b", "x-e": "", "connection": "close"}]
+    assert results == [{"host": "x", "accept": "a, b", "x-e": "", "connection": "close"}]
 
 
 # -- what a bad one gets
@@ -203,11 +203,11 @@ def test_64_fields_are_still_taken(default_listener):
 
 
 def test_nothing_behind_a_refused_request_is_taken_for_a_request():
-    seen = []
-    with serving(lambda request: seen.append(request.path) or page(request)) as listener:
+    results = []
+    with serving(lambda request: results.append(request.path) or page(request)) as listener:
         smuggled = b"POST /" + WITH_HOST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET
         assert ask(listener, smuggled)[0] == 400
-    assert seen == []
+    assert results == []
 
 
 def test_a_request_line_of_1_mib_costs_no_memory_and_is_told_why():

@@ -29,11 +29,11 @@ def parts(value, path):
 
 def test_a_snapshot_is_made_of_frozen_records_and_plain_values():
     node = VirtualNode("healthy", seed=1)
-    seen = list(parts(node.live_until(70.0), "snapshot"))
-    assert any(".latency" in path and path.endswith("quantiles[0.5]") for path, _ in seen)
+    values = list(parts(node.live_until(70.0), "snapshot"))
+    assert any(".latency" in path and path.endswith("quantiles[0.5]") for path, _ in values)
     odd = [
         (path, type(value).__name__)
-        for path, value in seen
+        for path, value in values
         if not isinstance(value, (*PLAIN, tuple, frozenset))
         and type(value) not in (dict, MappingProxyType)
         and not (isinstance(value, Struct) and value.__struct_config__.frozen)

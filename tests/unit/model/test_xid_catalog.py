@@ -34,11 +34,11 @@ BUCKETS = {
 
 
 def test_every_code_stands_in_the_bucket_that_nvidia_gives_it():
-    found = {}
+    codes = {}
     for code, xid in CATALOGUE.items():
         assert xid.code == code
-        found.setdefault((xid.kind.value, xid.action), []).append(code)
-    assert {bucket: sorted(codes) for bucket, codes in found.items()} == BUCKETS
+        codes.setdefault((xid.kind.value, xid.action), []).append(code)
+    assert {bucket: sorted(codes) for bucket, codes in codes.items()} == BUCKETS
 
 
 def test_every_code_has_a_meaning_for_people_and_an_action_fit_for_a_label():

@@ -159,8 +159,8 @@ trees = st.recursive(
 def written(tree):
     if isinstance(tree, str):
         return ATOMS[tree]
-    operator, left, right = tree
-    return binary(operator, written(left).as_unit(Unit.RATIO), written(right).as_unit(Unit.RATIO))
+    operator, left_side, right = tree
+    return binary(operator, written(left_side).as_unit(Unit.RATIO), written(right).as_unit(Unit.RATIO))
 
 
 def read(node):

@@ -25,32 +25,32 @@ def test_the_default_rows_have_the_names_and_types_that_dcgms_exporter_gives_the
 
 def base_value(name):
     """What each default row shows of the full card, in base units."""
-    found = PLAUSIBLE
+    signals = PLAUSIBLE
     return {
-        "SM_CLOCK": found["clock_sm"],
-        "MEM_CLOCK": found["clock_memory"],
-        "MEMORY_TEMP": found["temperature_memory"],
-        "GPU_TEMP": found["temperature_gpu"],
-        "POWER_USAGE": found["power"],
-        "TOTAL_ENERGY_CONSUMPTION": found["energy"],
-        "PCIE_REPLAY_COUNTER": found["pcie_replays"],
-        "GPU_UTIL": found["utilization"],
-        "MEM_COPY_UTIL": found["memory_activity"],
-        "ENC_UTIL": found["encoder_utilization"],
-        "DEC_UTIL": found["decoder_utilization"],
+        "SM_CLOCK": signals["clock_sm"],
+        "MEM_CLOCK": signals["clock_memory"],
+        "MEMORY_TEMP": signals["temperature_memory"],
+        "GPU_TEMP": signals["temperature_gpu"],
+        "POWER_USAGE": signals["power"],
+        "TOTAL_ENERGY_CONSUMPTION": signals["energy"],
+        "PCIE_REPLAY_COUNTER": signals["pcie_replays"],
+        "GPU_UTIL": signals["utilization"],
+        "MEM_COPY_UTIL": signals["memory_activity"],
+        "ENC_UTIL": signals["encoder_utilization"],
+        "DEC_UTIL": signals["decoder_utilization"],
         "XID_ERRORS": 0.0,
-        "FB_FREE": found["memory_free"],
-        "FB_USED": found["memory_used"],
-        "FB_RESERVED": found["memory_reserved"],
-        "": found["memory_total"],
+        "FB_FREE": signals["memory_free"],
+        "FB_USED": signals["memory_used"],
+        "FB_RESERVED": signals["memory_reserved"],
+        "": signals["memory_total"],
         "NVLINK_BANDWIDTH_TOTAL": 4_500_000_000.5,
-        "VGPU_LICENSE_STATUS": found["vgpu_licensed"],
-        "UNCORRECTABLE_REMAPPED_ROWS": found["remapped_rows_uncorrectable"],
-        "CORRECTABLE_REMAPPED_ROWS": found["remapped_rows_correctable"],
-        "ROW_REMAP_FAILURE": found["row_remap_failed"],
-        "PROF_GR_ENGINE_ACTIVE": found["graphics_active"],
-        "PROF_PIPE_TENSOR_ACTIVE": found["tensor_active"],
-        "PROF_DRAM_ACTIVE": found["dram_active"],
+        "VGPU_LICENSE_STATUS": signals["vgpu_licensed"],
+        "UNCORRECTABLE_REMAPPED_ROWS": signals["remapped_rows_uncorrectable"],
+        "CORRECTABLE_REMAPPED_ROWS": signals["remapped_rows_correctable"],
+        "ROW_REMAP_FAILURE": signals["row_remap_failed"],
+        "PROF_GR_ENGINE_ACTIVE": signals["graphics_active"],
+        "PROF_PIPE_TENSOR_ACTIVE": signals["tensor_active"],
+        "PROF_DRAM_ACTIVE": signals["dram_active"],
         "PROF_PCIE_TX_BYTES": 4096.4,
         "PROF_PCIE_RX_BYTES": 8192.5,
     }[name]
@@ -100,9 +100,9 @@ def test_legacy_numbers_are_rounded_as_dcgm_rounds_them(name, written):
 
 
 def test_modern_joules_and_link_bytes_are_rounded_down():
-    found = samples(page("dialect=4.9"))
-    assert found[full("GPU_ENERGY_JOULES_TOTAL")][1] == "1234567"
-    assert found[full("NVLINK_THROUGHPUT_BYTES_PER_SECOND")][1] == str(4_394_531 * 1024)
+    rows = samples(page("dialect=4.9"))
+    assert rows[full("GPU_ENERGY_JOULES_TOTAL")][1] == "1234567"
+    assert rows[full("NVLINK_THROUGHPUT_BYTES_PER_SECOND")][1] == str(4_394_531 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_the_hosts_label_is_spelt_as_asked(query, spellings):
 
 @pytest.mark.parametrize("dashboard", contract.DASHBOARDS)
 def test_every_query_of_a_known_dashboard_finds_its_metric_and_labels(dashboard):
-    found = families(page())
+    by_name = families(page())
     for selector in contract.DASHBOARDS[dashboard]:
         name, labels = re.fullmatch(r"(\w+)\{(.*)\}", selector).groups()
-        assert found[name].samples
-        for sample in found[name].samples:
+        assert by_name[name].samples
+        for sample in by_name[name].samples:
             for label in re.findall(r"(\w+)=", labels):
                 assert sample.labels[label]
 
@@ -187,7 +187,7 @@ def test_every_query_of_a_known_dashboard_finds_its_metric_and_labels(dashboard)
 @pytest.mark.parametrize("rule", contract.ALERTS)
 def test_every_metric_of_a_common_alert_rule_is_there_with_its_labels_and_the_type_that_it_needs(rule):
     text = page("fields=all")
-    found, types = families(text), kinds(text)
+    by_name, types = families(text), kinds(text)
     names = re.findall(r"DCGM_\w+", rule)
     assert names
     for name in names:
@@ -195,7 +195,7 @@ def test_every_metric_of_a_common_alert_rule_is_there_with_its_labels_and_the_ty
         assert types[name] == ("counter" if counted else "gauge"), name
     for name, labels in re.findall(r"(\w+)\{(.*?)\}", rule):
         for label in re.findall(r"(\w+)=~?", labels):
-            assert all(label in sample.labels for sample in found[name].samples)
+            assert all(label in sample.labels for sample in by_name[name].samples)
 
 
 def test_the_recording_rules_of_openshift_find_their_metrics():
@@ -232,7 +232,7 @@ def test_the_reference_parser_reads_the_page_and_finds_every_row(dialect):
     selected = rows(parse_query(f"dialect={dialect}&fields=all"))
     assert {row.name for row in selected} == set(kinds(text))
     series = [sample for family in families(text).values() for sample in family.samples]
-    assert len(series) == len({(one.name, *sorted(one.labels.items())) for one in series})
+    assert len(series) == len({(sample.name, *sorted(sample.labels.items())) for sample in series})
     assert len(series) == sum(not line.startswith("#") for line in text.splitlines())
 
 
@@ -240,14 +240,14 @@ def test_the_reference_parser_reads_the_page_and_finds_every_row(dialect):
 def test_promtool_objects_to_nothing_but_dcgms_own_names(dialect, promtool):
     text = page(f"dialect={dialect}&fields=all&hostname=both")
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
-    said = (done.stdout + done.stderr).splitlines()
+    complaints = (done.stdout + done.stderr).splitlines()
     theirs = re.compile(
         r"DCGM_\w+ (label names should be written in 'snake_case' not 'camelCase'"
         r'|counter metrics should have "_total" suffix|non-counter metrics should not have "_total" suffix'
         r"|metric names should not contain abbreviated units|metric name should not include type '(counter|summary)')"
     )
-    assert said, "promtool has always found fault with camelCase labels; has it run?"
-    assert [line for line in said if not theirs.fullmatch(line)] == []
+    assert complaints, "promtool has always found fault with camelCase labels; has it run?"
+    assert [line for line in complaints if not theirs.fullmatch(line)] == []
 
 
 def test_hostile_text_in_a_label_stays_inside_it():

@@ -80,8 +80,8 @@ def test_a_number_that_is_none_costs_its_own_rows_only(poison):
 )
 def test_a_fabric_counts_as_a_success_only_when_its_driver_says_how_it_ended(state, status, shown):
     signals = {"fabric_state": state} if status is None else {"fabric_state": state, "fabric_status": status}
-    found = samples(page("fields=all", snapshot(cards=(card(0, **signals),)))).get(full("FABRIC_MANAGER_STATUS"))
-    assert (found[1] if found else None) == shown
+    row = samples(page("fields=all", snapshot(cards=(card(0, **signals),)))).get(full("FABRIC_MANAGER_STATUS"))
+    assert (row[1] if row else None) == shown
 
 
 def test_the_mask_of_clock_events_adds_up_the_active_reasons():
@@ -92,14 +92,14 @@ def test_the_mask_of_clock_events_adds_up_the_active_reasons():
 
 
 def instance(number, profile="1g.10gb", parent="GPU-0000", compute=0, **signals):
-    one = card(0, **signals)
+    gpu = card(0, **signals)
     part = MigInstance(
         number=number, parent=parent, profile=profile, gpu_instance=number + 7, compute_instance=compute
     )
     facts = replace(
-        one.facts, uuid=f"MIG-{number}-{compute}", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", instance=part
+        gpu.facts, uuid=f"MIG-{number}-{compute}", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", instance=part
     )
-    return replace(one, facts=facts, labels=GpuLabels("0:0", facts.uuid))
+    return replace(gpu, facts=facts, labels=GpuLabels("0:0", facts.uuid))
 
 
 def test_an_instance_stands_under_its_parents_labels_and_its_own_two():
@@ -150,16 +150,16 @@ def test_an_instance_of_an_unknown_card_is_left_out():
     ],
 )
 def test_the_last_xid_is_the_newest_since_the_start(xids, shown):
-    found = samples(page("", replace(FULL, xids=xids))).get(full("XID_ERRORS"))
-    assert (found[1] if found else None) == shown
+    row = samples(page("", replace(FULL, xids=xids))).get(full("XID_ERRORS"))
+    assert (row[1] if row else None) == shown
     if shown is not None:
-        assert found[0]["err_code"] == shown
-        assert found[0]["err_msg"]
+        assert row[0]["err_code"] == shown
+        assert row[0]["err_msg"]
 
 
 def test_xids_are_counted_by_code_once_they_happened():
-    found = families(page("fields=all"))["DCGM_EXP_XID_ERRORS_TOTAL"]
-    assert {(one.labels["gpu"], one.labels["xid"]): one.value for one in found.samples} == {
+    xid_family = families(page("fields=all"))["DCGM_EXP_XID_ERRORS_TOTAL"]
+    assert {(sample.labels["gpu"], sample.labels["xid"]): sample.value for sample in xid_family.samples} == {
         ("1", "13"): 2.0,
         ("1", "48"): 1.0,
     }

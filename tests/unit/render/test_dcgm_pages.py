@@ -56,14 +56,14 @@ def test_a_question_that_is_not_understood_is_refused_with_the_words_that_are(qu
 
 @given(st.text(max_size=200))
 def test_no_question_breaks_the_reader(query):
-    said = ""
+    message = ""
     try:
         wanted = parse_query(query)
     except InvalidQueryError as refused:
-        said = str(refused)
+        message = str(refused)
     else:
         assert rows(wanted)
-    assert len(said) < 300, "it repeats nothing of the question"
+    assert len(message) < 300, "it repeats nothing of the question"
 
 
 # -- the store
@@ -199,13 +199,13 @@ def test_a_demonstration_is_scraped_under_both_sets_of_names():
     finally:
         daemon.stop()
     total = {
-        one.labels["uuid"]: one.value
+        sample.labels["uuid"]: sample.value
         for family in text_string_to_metric_families(ours)
-        for one in family.samples
-        if one.name == "gpu_memory_total_bytes"
+        for sample in family.samples
+        if sample.name == "gpu_memory_total_bytes"
     }
     capacity = families(pages["4.9"])[full("FB_CAPACITY_BYTES")].samples
-    assert {one.labels["UUID"]: one.value for one in capacity} == total
+    assert {sample.labels["UUID"]: sample.value for sample in capacity} == total
     assert len(total) == 8
     for dialect, text in pages.items():
         assert len(kinds(text)) >= 18

@@ -67,9 +67,9 @@ def test_a_counter_that_comes_later_waits_for_its_own_second_reading_and_a_card_
 
 
 def test_what_the_card_measures_itself_goes_before_its_counters():
-    one = full_card(0)
-    measured = replace(one.reading, traffic={("pcie", "transmit"): 77.0, ("nvlink", "receive"): 88.0})
-    found = samples(page("fields=all", replace(FULL, cards=(replace(one, reading=measured),))))
-    assert found[full("PROF_PCIE_TX_BYTES")][1] == "77"
-    assert found[full("PROF_NVLINK_RX_BYTES")][1] == "88"
-    assert found[full("PROF_PCIE_RX_BYTES")][1] == "8193"
+    gpu = full_card(0)
+    measured = replace(gpu.reading, traffic={("pcie", "transmit"): 77.0, ("nvlink", "receive"): 88.0})
+    rows = samples(page("fields=all", replace(FULL, cards=(replace(gpu, reading=measured),))))
+    assert rows[full("PROF_PCIE_TX_BYTES")][1] == "77"
+    assert rows[full("PROF_NVLINK_RX_BYTES")][1] == "88"
+    assert rows[full("PROF_PCIE_RX_BYTES")][1] == "8193"

@@ -69,9 +69,9 @@ def test_the_window_holds_what_came_in_it(steps):
 def test_a_card_without_events_shows_0_without_a_code_and_one_with_some_each_code(query):
     family = families(page(query))["DCGM_EXP_XID_ERRORS_COUNT"]
     assert family.type == "gauge"
-    shown = {(one.labels["gpu"], one.labels.get("xid")): one.value for one in family.samples}
+    shown = {(sample.labels["gpu"], sample.labels.get("xid")): sample.value for sample in family.samples}
     assert shown == {("0", None): 0.0, ("1", "13"): 2.0, ("1", "48"): 1.0}
-    assert {one.labels["window_size_in_ms"] for one in family.samples} == {"300000"}
+    assert {sample.labels["window_size_in_ms"] for sample in family.samples} == {"300000"}
 
 
 def test_a_card_that_nobody_listens_to_has_no_window():

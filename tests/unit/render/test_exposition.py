@@ -24,7 +24,7 @@ from tests.support.examples import examples
 def metric(**changes):
     values = {
         "subject": GPU, "noun": "thing", "kind": MetricKind.GAUGE, "help": "A thing.",
-        "read": lambda s: [(one.labels, 1.5) for one in s.cards],
+        "read": lambda s: [(gpu.labels, 1.5) for gpu in s.cards],
     }  # fmt: skip
     return Metric(**{**values, **changes})
 
@@ -84,19 +84,19 @@ def test_types_and_help_are_what_the_catalogue_says():
 
 
 def test_a_card_that_is_lost_says_so_and_nothing_else():
-    found = {key: value for key, value in samples(render(), parse_text).items() if ("uuid", "GPU-0001") in key[1]}
-    assert {name for name, _ in found} == {"gpu_info", "gpu_up", "gpu_data_age_seconds"}
-    assert [value for (name, _), value in found.items() if name == "gpu_up"] == [0.0]
+    values = {key: value for key, value in samples(render(), parse_text).items() if ("uuid", "GPU-0001") in key[1]}
+    assert {name for name, _ in values} == {"gpu_info", "gpu_up", "gpu_data_age_seconds"}
+    assert [value for (name, _), value in values.items() if name == "gpu_up"] == [0.0]
 
 
 def test_histograms_keep_the_engines_buckets():
-    found = samples(render(), parse_text)
+    values = samples(render(), parse_text)
     own = (("engine", "vllm"), ("model", "m"), ("replica", "a"))
     for le, count in (("0.1", 1.0), ("1.0", 2.0), ("+Inf", 7.0)):
         key = tuple(sorted((*own, ("le", le))))
-        assert found["llm_time_to_first_token_seconds_bucket", key] == count
-    assert found["llm_time_to_first_token_seconds_count", own] == 7.0
-    assert found["llm_time_to_first_token_seconds_sum", own] == 12.5
+        assert values["llm_time_to_first_token_seconds_bucket", key] == count
+    assert values["llm_time_to_first_token_seconds_count", own] == 7.0
+    assert values["llm_time_to_first_token_seconds_sum", own] == 12.5
 
 
 def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
@@ -104,26 +104,26 @@ def test_counters_by_rank_are_summed_in_the_common_set_so_that_sums_agree():
     by_rank = {
         which: {
             dict(labels)["rank"]: value
-            for (name, labels), value in found.items()
+            for (name, labels), value in values.items()
             if name == "llm_prompt_tokens_total"
         }
-        for which, found in (("common", common), ("full", full))
+        for which, values in (("common", common), ("full", full))
     }
     assert by_rank == {"common": {"": 15.0}, "full": {"0": 10.0, "1": 5.0}}
 
 
 def test_values_that_are_not_finite_are_left_out_and_counted():
     rows = [math.nan, math.inf, -math.inf, 2.0]
-    one = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), value) for i, value in enumerate(rows)])
-    page = ExpositionRenderer(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
+    row_metric = metric(labels=("n",), read=lambda s: [(("0", "u", str(i)), value) for i, value in enumerate(rows)])
+    page = ExpositionRenderer(openmetrics=False, catalog=(row_metric,)).render(SNAPSHOT)
     assert (page.series, page.dropped) == (1, 3)
     assert b"NaN" not in page.body
 
 
 def test_equal_label_sets_are_one_series_and_the_others_are_counted():
     rows = [(("0", "u", n), value) for n, value in (("a", 1.0), ("a", 2.0), ("b", 3.0), ("a", 4.0))]
-    one = metric(labels=("n",), read=lambda s: rows)
-    page = ExpositionRenderer(openmetrics=False, catalog=(one,)).render(SNAPSHOT)
+    row_metric = metric(labels=("n",), read=lambda s: rows)
+    page = ExpositionRenderer(openmetrics=False, catalog=(row_metric,)).render(SNAPSHOT)
     assert (page.series, page.dropped) == (2, 2)
     assert b'n="a"} 4.0' in page.body
 
@@ -216,7 +216,7 @@ def test_names_are_computed_from_subject_noun_unit_and_kind():
 def test_quantiles_that_differ_in_the_last_digit_are_series_of_their_own():
     near = (0.99, 0.9900001, 0.9999999)
     latency = LatencySummary(quantiles=dict.fromkeys(near, 1.0), observations=7.0, overflow_ratio=0.0)
-    one = replica(windows={"1m": WindowFigures(seconds=60.0, latency={Stage.TIME_TO_FIRST_TOKEN: latency})})
-    found = samples(render(snapshot(replicas=(one,))), parse_text)
-    shown = {dict(labels)["quantile"] for name, labels in found if name == "llm_latency_quantile_seconds"}
+    replica_state = replica(windows={"1m": WindowFigures(seconds=60.0, latency={Stage.TIME_TO_FIRST_TOKEN: latency})})
+    values = samples(render(snapshot(replicas=(replica_state,))), parse_text)
+    shown = {dict(labels)["quantile"] for name, labels in values if name == "llm_latency_quantile_seconds"}
     assert shown == {"0.99", "0.9900001", "0.9999999"}

@@ -89,9 +89,9 @@ def test_a_page_that_is_too_old_is_not_shown():
 
 def test_the_set_of_series_can_change_between_editions():
     store = PageStore(series=SeriesSet.COMMON, clock=Clock())
-    one = snapshot(cards=(card(0, encoder_utilization=0.5),))
-    store.publish(one)
+    first = snapshot(cards=(card(0, encoder_utilization=0.5),))
+    store.publish(first)
     assert b"gpu_encoder_utilization_ratio" not in store.page(openmetrics=False, gzip=False)
     store.use(SeriesSet.FULL)
-    store.publish(one)
+    store.publish(first)
     assert b"gpu_encoder_utilization_ratio" in store.page(openmetrics=False, gzip=False)

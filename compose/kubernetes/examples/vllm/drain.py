@@ -30,8 +30,8 @@ def in_work() -> float | None:
             page = answer.read(MOST).decode("utf-8", "replace")
     except (OSError, urllib.error.URLError):
         return None
-    found = [float(value) for value in IN_WORK.findall(page)]
-    return sum(found) if found else None
+    request_counts = [float(value) for value in IN_WORK.findall(page)]
+    return sum(request_counts) if request_counts else None
 
 
 def main() -> int:
