@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.catalog import CATALOG
 
+ARCHITECTURE = pathlib.Path(__file__).parents[2] / "docs" / "architecture.md"
 pytestmark = pytest.mark.slow
 
 
@@ -91,6 +92,34 @@ def count(page, name, value="1.0"):
 
 def whole(page):
     return count(page, "gpu_up") == 8 and count(page, "gpu_replica_info") == 8 and "llm_kv_cache_hit_ratio{" in page
+
+
+def thread_names(pid):
+    return {path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")}
+
+
+def drawn_threads():
+    """Return the pattern of each thread that docs/architecture.md draws, as the kernel cuts its name."""
+    (block,) = re.findall(r"^```threads\n(.*?)^```", ARCHITECTURE.read_text(), re.DOTALL | re.MULTILINE)
+    names = re.findall(r"[├└]─ (\S+)", block)
+    return {name: re.compile(re.sub("NAME$|N$", ".*", name)) for name in names}
+
+
+def test_the_threads_of_the_demo_are_those_that_the_documentation_draws(start):
+    daemon = start("demo", "--listen", "127.0.0.1:0")
+    daemon.wait_for(whole)
+    interpreter = (
+        pathlib.Path(f"/proc/{daemon.process.pid}/comm").read_text().strip()
+    )  # started as python -m exporter
+    names = thread_names(daemon.process.pid) - {interpreter} | {"shardwatch"}
+    children = pathlib.Path(f"/proc/{daemon.process.pid}/task").glob("*/children")
+    pids = {pid for path in children for pid in path.read_text().split()}
+    (worker,) = (found for found in map(thread_names, pids) if "shardwatch-nvml" in found)
+    drawn = drawn_threads()
+    running = {name for name in names | worker if not name.startswith(("info-", "resolve-"))}
+    assert {name for name in running if not any(known.fullmatch(name) for known in drawn.values())} == set()
+    not_running = {name for name, known in drawn.items() if not any(map(known.fullmatch, running))}
+    assert not_running <= {"discovery:NAME", "kernel_log", "agent-check", "reload", "nvml-release", "nvml-init"}
 
 
 def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool):
