@@ -28,6 +28,7 @@ class SnapshotCollector(Collector):
         """``newest`` returns the snapshot to show; None shows nothing."""
         self._newest = newest
         self._full = series is SeriesSet.FULL
+        self.dropped = 0  # samples of the newest collection: equal label sets, and values that are not finite
         self._catalog = [metric for metric in catalog if self._full or metric.series is SeriesSet.COMMON]
 
     def collect(self) -> Iterator[Family]:
@@ -35,6 +36,7 @@ class SnapshotCollector(Collector):
         snapshot = self._newest()
         if snapshot is None:
             return
+        self.dropped = 0
         for metric in self._catalog:
             kind = "gauge" if metric.kind is MetricKind.INFO else metric.kind.value
             family = Family(metric.family, metric.help, kind)
@@ -57,6 +59,11 @@ class SnapshotCollector(Collector):
             return
         read = metric.read_full if self._full and metric.read_full is not None else metric.read
         assert read is not None  # by Metric's own check
-        for values, value in dict(read(snapshot)).items():
+        samples = list(read(snapshot))
+        unique = dict(samples)
+        self.dropped += len(samples) - len(unique)
+        for values, value in unique.items():
             if value - value == 0.0:  # finite
                 family.add_sample(metric.name, dict(zip(names, values, strict=True)), value)
+            else:
+                self.dropped += 1

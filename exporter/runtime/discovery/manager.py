@@ -49,7 +49,8 @@ class ProbeFilter:
         self._probe = probe
         self._confirmed: set[str] = set()
         self._due: dict[str, float] = {}
-        self._wait: dict[str, float] = {}  # seconds until the time after that
+        # Seconds until the time after that.  Not driver.cooldown's: a page that does not answer starts anew.
+        self._wait: dict[str, float] = {}
 
     def confirmed(self, engines: Sequence[DiscoveredEngine]) -> list[DiscoveredEngine]:
         """Return the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""

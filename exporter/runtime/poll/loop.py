@@ -238,6 +238,7 @@ class PollLoop:
                 return True
 
     def _back_off(self) -> float:
+        # Not driver.cooldown's Backoff: the limit follows the newest reason, and five failures wait for nothing.
         over = self._consecutive_failures - _BACK_OFF_AFTER
         if over < 0:
             return 0.0

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from exporter.catalog.spec import SeriesSet
 from exporter.render.exposition import ExpositionRenderer
 from exporter.render.registry import SnapshotCollector
-from tests.unit.render.test_exposition import SNAPSHOT
+from tests.unit.render.test_exposition import SNAPSHOT, metric
 
 
 def samples(text):
@@ -32,3 +32,12 @@ def test_before_the_first_snapshot_there_is_nothing():
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(lambda: None))
     assert generate_latest(registry) == b""
+
+
+def test_equal_label_sets_and_values_that_are_not_finite_are_counted_at_each_collection():
+    rows = [(("0", "u", n), value) for n, value in (("a", 1.0), ("a", 2.0), ("b", 3.0), ("c", float("nan")))]
+    collector = SnapshotCollector(lambda: SNAPSHOT, catalog=(metric(labels=("n",), read=lambda _: rows),))
+    for _ in range(2):
+        (family,) = collector.collect()
+        assert {sample.labels["n"]: sample.value for sample in family.samples} == {"a": 2.0, "b": 3.0}
+        assert collector.dropped == 2
