@@ -59,9 +59,10 @@ class AgentCheckServer:
     def stop(self, timeout: float = 0.5) -> None:
         """Free the port."""
         self._stopping.set()
-        self._socket.close()
         if self._thread.ident is not None:
-            self._thread.join(timeout)
+            self._thread.join(timeout)  # it closes what it waits for: closed under it, the descriptor could be another's
+        else:
+            self._socket.close()
 
     def answer(self, name: str) -> bytes:
         """Return the answer for a replica."""
@@ -74,7 +75,7 @@ class AgentCheckServer:
         return b"drain\n" if verdict.state is VerdictState.DRAIN else f"down #{verdict.reason}\n".encode()
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with self._socket, selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             while not self._stopping.is_set():
                 self._turn_or_wait(selector)
@@ -84,10 +85,9 @@ class AgentCheckServer:
     def _turn_or_wait(self, selector: selectors.BaseSelector) -> None:
         try:
             self._turn(selector)
-        except OSError as error:  # the listening socket was closed, or descriptors ran out
-            if not self._stopping.is_set():
-                log_event(logger, logging.WARNING, "agent_check_failed", str(error))
-                self._stopping.wait(PATIENCE)
+        except OSError as error:  # descriptors ran out
+            log_event(logger, logging.WARNING, "agent_check_failed", str(error))
+            self._stopping.wait(PATIENCE)
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
         for key, _ in selector.select(PATIENCE / 4):
