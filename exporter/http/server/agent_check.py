@@ -60,7 +60,7 @@ class AgentCheckServer:
         """Free the port."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout)  # it closes what it waits for: closed under it, the descriptor could be another's
+            self._thread.join(timeout)  # it closes the socket: closed by another, the descriptor may be reused meanwhile
         else:
             self._socket.close()
 
