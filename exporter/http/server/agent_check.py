@@ -60,7 +60,7 @@ class AgentCheckServer:
         """Free the port."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout)  # it closes the socket: closed by another, the descriptor may be reused meanwhile
+            self._thread.join(timeout)  # it closes the socket itself: its descriptor may be reused at once
         else:
             self._socket.close()
 
