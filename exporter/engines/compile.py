@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from exporter.engines.engine import (
+    RELAY_PREFIX,
     RELAYED_FROZEN_AFTER,
     Engine,
     EngineField,
@@ -33,7 +34,6 @@ MAX_WORDS = 100  # outcomes or status classes of one field of a page; more is a 
 MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters of every process it ever had
 MAX_OTHER_MODELS = 16  # that are reported as missing
 MODEL, ONE_MODEL = "model:", "one_model_per_page"
-RELAYED = "ray_"  # how the spelling begins when another program shows the engine's series on its own page
 
 _Extract = Callable[[list[float]], tuple[float, ...]]  # out of a page's numbers
 _HistogramKey = frozenset[tuple[str, str]]  # the labels of one histogram, without le
@@ -113,7 +113,7 @@ class CompiledEngine(Struct):
     @property
     def relayed(self) -> bool:
         """Whether the page is another program's, which gathers the series of several servers."""
-        return self.name_style.startswith(RELAYED)
+        return self.name_style.startswith(RELAY_PREFIX)
 
 
 def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> CompiledEngine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-from exporter.engines.engine import Engine
+from exporter.engines.engine import RELAY_PREFIX, Engine
 from exporter.engines.tables import ENGINES
 
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?=([{ ][^\n]*))", re.MULTILINE)
@@ -58,7 +58,7 @@ def still_matches(engine: Engine, body: bytes) -> bool:
 def _shows(engine: Engine, body: bytes) -> bool:
     for prefix in engine.prefixes:
         for spelling in (prefix, prefix[:-1] + "_"):
-            for mark in (spelling.encode(), b"ray_" + spelling.encode()):
+            for mark in (spelling.encode(), f"{RELAY_PREFIX}{spelling}".encode()):
                 if b"\n" + mark in body or body.startswith(mark):
                     return True
     return bool(engine.bare_marks) and all(_has_sample(body, mark.encode()) for mark in engine.bare_marks)

@@ -18,6 +18,8 @@ from exporter.model.outcome import ALWAYS_SUCCESS, OutcomeWords
 from exporter.model.server import ServerProcess
 
 MAX_LABEL_CHARACTERS = 256
+# Ray shows the series of the engines in its apps on its own metrics page, under names that begin like this.
+RELAY_PREFIX = "ray_"
 RELAYED_FROZEN_AFTER = 60.0  # seconds; Ray passes figures on every 10
 
 # Paths that answer inference; the model list, tokenisation of curious clients and 404 scans say nothing of service.
@@ -184,7 +186,7 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     def canonical(self, name: str) -> str:
         """Return the name without what relays do to it: ``ray_vllm_x``, ``ray_vllm:x``, ``vllm_x`` are ``vllm:x``."""
-        local = name.removeprefix("ray_")
+        local = name.removeprefix(RELAY_PREFIX)
         for prefix in self.prefixes:
             if local.startswith(prefix):
                 return local
