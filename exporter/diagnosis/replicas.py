@@ -258,6 +258,9 @@ def _siblings(view: View) -> Iterator[Finding]:
     for model, found in models.items():
         fastest, best = min(found, key=lambda pair: pair[1])
         for replica, median in found:
+            # Of two replicas with a queue, the one whose steps compute more prompts has the longer median.
+            if _queues(replica) and _queues(fastest):
+                continue
             if best > 0 and median > limit.SIBLING_SLOWDOWN * best:
                 yield Finding(
                     id="ReplicaSlowerThanSiblings",
@@ -297,6 +300,8 @@ def _balance(view: View) -> Iterator[Finding]:
         total = sum(loads.values())
         if total < limit.BALANCE_REQUESTS or len(loads) < 2:
             continue
+        if _queues(view.replicas[min(loads, key=lambda replica: loads[replica])]):
+            continue  # no weight of a gateway gives more to a replica that has a queue
         busiest = max(loads, key=lambda replica: loads[replica])
         yield Finding(
             id="ReplicasUneven",
@@ -312,6 +317,10 @@ def _balance(view: View) -> Iterator[Finding]:
             ),
             actions=(Text("Check weights and balancing policy of the gateway.", "检查网关的权重与均衡策略。"),),
         )
+
+
+def _queues(replica: ReplicaState) -> bool:
+    return bool(requests(replica, Quantity.REQUESTS_WAITING))
 
 
 def _versions(view: View) -> Iterator[Finding]:

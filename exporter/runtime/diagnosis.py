@@ -84,7 +84,7 @@ class Diagnosis:
         shown = [
             replace(held.finding, since=held.since_unix)
             for held in self._held.values()
-            if now - held.since >= HOLD.get(held.finding.id, 0.0)
+            if held.seen - held.since >= HOLD.get(held.finding.id, 0.0)  # else lingering alone would show it
         ]
         raw = verdicts(snapshot)
         return replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.diagnosis.diagnose import find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.model import EngineReading, Quantity, WindowFigures
+from exporter.model import EngineReading, LatencySummary, Quantity, Stage, WindowFigures
 from tests.support.builders import replica, snapshot
 from tests.support.records import replace
 
@@ -30,6 +30,29 @@ def test_a_full_queue_that_moves_has_no_finding():
         findings(replicas=(replica("a", reading=reading(requests_running=8, requests_waiting=90), frozen=False),))
         == {}
     )
+
+
+def sibling(name, itl_p50=0.02, **quantities):
+    itl = LatencySummary(observations=1000.0, quantiles={0.5: itl_p50}, overflow_ratio=0.0)
+    return replica(
+        name,
+        reading=reading(**quantities),
+        windows={"1m": WindowFigures(seconds=60.0, latency={Stage.INTER_TOKEN: itl})},
+    )
+
+
+def test_a_slower_sibling_is_a_finding_unless_both_have_a_queue():
+    fast, slow = sibling("a", requests_waiting=0), sibling("b", itl_p50=0.03, requests_waiting=40)
+    assert set(findings(replicas=(fast, slow))) == {"ReplicaSlowerThanSiblings"}
+    assert findings(replicas=(sibling("a", requests_waiting=40), slow)) == {}
+
+
+def test_uneven_replicas_are_a_finding_unless_the_one_with_less_has_a_queue():
+    uneven = {("m", "requests_running"): 1.6}
+    busy, spare = sibling("a", requests_running=32), sibling("b", requests_running=8, requests_waiting=0)
+    assert set(findings(replicas=(busy, spare), replica_imbalance=uneven)) == {"ReplicasUneven"}
+    queued = sibling("b", requests_running=8, requests_waiting=90)
+    assert findings(replicas=(busy, queued), replica_imbalance=uneven) == {}
 
 
 class Life:
