@@ -134,7 +134,7 @@ class ReplicaHandler:
                 with _full_reading:
                     reading = self._interpreter.read(self._reader.read_fully(body), at)
         except PageError as error:
-            if error.reason == "series_churn":
+            if error.reason in {"series_churn", "series_too_large"}:
                 self._interpreter = self._reader = None  # what they keep of a large page
                 raise
             hint = explain_missing(self._interpreter.engine, body) if error.reason == "no_engine_metrics" else ""

@@ -1,10 +1,11 @@
 """Memory of the daemon at W8 with every hostile page polled beside the eight healthy replicas.
 
-    python -m tests.bench.malicious [--seconds 30] [--churn 32]
+    python -m tests.bench.malicious [--seconds 30] [--churn 32 [--padding 2200]]
 
 Prints the proportional memory before and its peak meanwhile, sampled every 50 ms, daemon and worker together, the
 daemon's CPU time, and the 99th percentile of scrapes.  With --churn the hostile engines are so many that have 2,000
-other bucket bounds on every page, polled at the default interval.
+other bucket bounds on every page, polled at the default interval; with --padding 1,000 of them, each with a label of
+so many bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 from tests.bench.load import free_port, get
 from tests.bench.machine import cpu_seconds, memory_mib, tree
@@ -35,12 +37,13 @@ def peak(pid: int, port: int, seconds: float) -> tuple[float, float]:
     return highest, 1000 * sorted(took)[int(0.99 * len(took))]
 
 
-def churning(peer) -> None:
-    """Reply with 2,000 bucket bounds that no page had before."""
+def churning(peer, padding: int = 0) -> None:
+    """Reply with bucket bounds that no page had before, each with a label of ``padding`` bytes."""
     number = time.monotonic_ns()
+    label = f',x="{"a" * padding}"' if padding else ""
     rows = [
-        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{number + i}",model_name="m"}} {i}'
-        for i in range(2_000)
+        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{number + i}",model_name="m"{label}}} {i}'
+        for i in range(1_000 if padding else 2_000)
     ]
     rows.append('vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2000')
     rows.append('vllm:num_requests_running{engine="0",model_name="m"} 1')
@@ -55,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--churn", type=int, default=0, metavar="ENGINES")
+    parser.add_argument("--padding", type=int, default=0, metavar="BYTES")
     arguments = parser.parse_args()
     assert malicious_pages.FAULTS is FAULTS
     engine_port = free_port()
@@ -72,7 +76,7 @@ def main() -> None:
             )
             cases = [("W8", ""), (f"W8 and {len(FAULTS)} hostile pages", bad)]
             if arguments.churn:
-                FAULTS["churning"] = churning
+                FAULTS["churning"] = partial(churning, padding=arguments.padding)
                 rows = [
                     f"  - {{name: bad-{i}, kind: vllm, url: '{server.url('churning')}?{i}'}}\n"
                     for i in range(arguments.churn)

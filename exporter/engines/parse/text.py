@@ -30,7 +30,7 @@ Wanted = Callable[[str], bool]  # decides by the name of a sample whether its va
 
 MAX_LINES = 40_000  # 20,000 samples and their comments; the largest real page seen has 7,000 lines
 MAX_LINE_BYTES = 16 * 1024
-MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; beyond it lines are parsed each time
+MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; a page that has more is refused
 MAX_UNREADABLE = 1_000  # more than this is not a metrics page
 
 FULL_READING_EVERY = 32  # pages
@@ -54,7 +54,7 @@ class PageReader:
         self._slots: dict[bytes, int] = {}
         self._texts: list[bytes] = []  # by slot; the very objects that are keys of _slots
         self._unwanted: set[bytes] = set()  # names
-        self._cached_bytes = self._learned = 0
+        self._cached_bytes = self._learned = self._learned_bytes = 0
         self._seen: list[int] = []
         self._layout = Layout(())
         self._delta_reader: DeltaReader | None = None
@@ -89,7 +89,7 @@ class PageReader:
         return self._read_fully(lines)
 
     def _read_fully(self, lines: list[bytes]) -> Values:
-        self._since_full = self._learned = 0
+        self._since_full = self._learned = self._learned_bytes = 0
         seen: list[int] = []
         texts: list[bytes] = []
         wanted: list[tuple[int, bytes]] = []
@@ -120,12 +120,11 @@ class PageReader:
         return values
 
     def _forget_stale(self) -> None:
-        """Keep only the series of the newest page; of one that is larger than the cache, none."""
+        """Keep only the series of the newest page; raise PageError ``series_too_large`` if they are too large."""
         texts = [self._texts[slot] for slot in self._seen]
         kept_bytes = sum([len(text) + _SLOT_BYTES for text in texts])
         if kept_bytes > MAX_CACHE_BYTES:
-            texts, kept_bytes, self._delta_reader = [], 0, None
-            self._churn = SeriesChurn()  # nothing is known to compare the next page with
+            raise self._series_too_large()
         if self._cached_bytes > MAX_CACHE_BYTES:
             self._unwanted.clear()
         self._texts = texts
@@ -180,12 +179,21 @@ class PageReader:
         self._cached_bytes += len(text if wanted else name) + _SLOT_BYTES
         self._learned += 1
         if wanted:
+            self._learned_bytes += len(text) + _SLOT_BYTES
+            if self._learned_bytes > MAX_CACHE_BYTES:
+                raise self._series_too_large()
             self._slots[text] = len(self._texts)
             self._texts.append(text)
             return self._slots[text]
         if self._cached_bytes <= MAX_CACHE_BYTES:
             self._unwanted.add(name)
         return _IGNORED
+
+    def _series_too_large(self) -> PageError:
+        """Forget every series, and return the refusal; what counts new series stays, or size would switch it off."""
+        self._reset()
+        limit = f"{MAX_CACHE_BYTES >> 20} MiB"
+        return PageError("series_too_large", f"the names and labels of the page's series take more than {limit}")
 
 
 def holds_samples(body: bytes) -> bool:

@@ -41,6 +41,7 @@ _MAX_BACK_OFF_BY_REASON = {"timeout": 10.0} | dict.fromkeys(
         "head_too_large",
         "too_many_lines",
         "series_churn",
+        "series_too_large",
         "dns",
         "internal",
         "http_401",

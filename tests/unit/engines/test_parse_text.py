@@ -216,6 +216,42 @@ def test_new_series_on_every_page_do_not_fill_memory(series):
     assert refused >= 36 or series.startswith(b"other"), "series that are not read cost next to nothing"
 
 
+def test_series_text_beyond_the_cache_refuses_the_page_and_forgets_it():
+    reader = PageReader(lambda name: True)
+    padding = b"a" * 2_200
+    for _ in range(3):
+        with pytest.raises(PageError) as caught:
+            reader.read(b"".join(b'a{i="%d",x="%s"} 1\n' % (i, padding) for i in range(1_000)))
+        assert caught.value.reason == "series_too_large"
+        assert not reader._slots
+        assert not reader._cached_bytes
+    assert as_dict(reader.read(b"a 1\n")) == {("a", ()): 1.0}
+
+
+def test_known_and_new_series_together_are_bounded():
+    reader = PageReader(lambda name: True)
+    first = b"".join(b'a{i="%d",x="%s"} 1\n' % (i, b"a" * 2_200) for i in range(600))
+    reader.read(first)
+    with pytest.raises(PageError) as caught:
+        reader.read(first + first.replace(b"a{", b"b{"))
+    assert caught.value.reason == "series_too_large"
+
+
+@pytest.mark.parametrize("padding", [0, 500, 1_900])
+def test_padded_series_do_not_switch_the_limit_of_new_series_off(padding):
+    reader = PageReader(lambda name: True)
+    refused = 0
+    for page in range(12):
+        number = page * 1_000
+        lines = [b'a{i="%d",x="%s"} 1\n' % (number + i, b"a" * padding) for i in range(1_000)]
+        try:
+            reader.read(b"".join(lines))
+        except PageError as error:
+            refused += 1
+            assert error.reason == "series_churn"
+    assert refused >= 8
+
+
 def test_after_the_churn_the_next_page_without_new_series_is_read():
     reader = PageReader(lambda name: True)
     for page in range(10):

@@ -20,7 +20,7 @@ CHEAP = [
     "no_engine_metrics", "protocol", "encoding", "content_length", "closed", "reset", "tls_expired", "credentials",
 ]  # fmt: skip
 DEAR = [
-    "too_large", "head_too_large", "too_many_lines", "dns", "http_401", "http_403", "http_429", "internal",
+    "too_large", "head_too_large", "too_many_lines", "series_churn", "series_too_large", "dns", "http_401", "http_403", "http_429", "internal",
 ]  # fmt: skip
 
 
