@@ -240,7 +240,8 @@ class PollLoop:
 
     def _back_off(self) -> float:
         # Not driver.cooldown's Backoff: the limit follows the newest reason, and five failures wait for nothing.
-        over = self._consecutive_failures - _BACK_OFF_AFTER
+        at_once = self.status.reason == "series_too_large"  # each such page costs megabytes for a moment
+        over = self._consecutive_failures - (1 if at_once else _BACK_OFF_AFTER)
         if over < 0:
             return 0.0
         max_delay = _MAX_BACK_OFF_BY_REASON.get(self.status.reason, _MAX_BACK_OFF)

@@ -101,3 +101,10 @@ def test_the_loop_itself_comes_back_within_seconds_to_an_engine_that_was_down_fo
     poll_loop.join(5.0)
     assert 3.0 < asked[1] - asked[0] < 5.0 + SLACK
     assert asked[3] - asked[1] < 0.4 + SLACK
+
+
+def test_a_page_with_too_much_series_text_backs_off_from_its_first_failure():
+    poll_loop = polling(interval=5.0)
+    assert 9.0 <= failed(poll_loop, "series_too_large") <= 11.0
+    assert 27.0 <= failed(poll_loop, "series_too_large", 3) <= 33.0
+    assert failed(polling(interval=5.0), "series_churn") == 0.0
