@@ -27,6 +27,7 @@ from exporter.runtime.poll.loop import PollLoop
 from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS
 from exporter.runtime.poll.targets import JSON, target
 from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryProvider
+from exporter.sources.processes.table import in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +54,25 @@ class ProbeFilter:
         self._wait: dict[str, float] = {}
 
     def confirmed(self, engines: Sequence[DiscoveredEngine]) -> list[DiscoveredEngine]:
-        """Return the engines that are certain; at most MAX_PROBES pages are looked at, the longest unseen first."""
-        urls = {engine.url for engine in engines if engine.tentative}
+        """Return the engines that are certain; at most MAX_PROBES pages are requested.
+
+        Those of processes that hold a GPU come first, then the users in turns, the longest due first: whoever lists
+        other ports at every refresh delays nobody else.
+        """
+        tentative = {engine.url: engine for engine in engines if engine.tentative}
+        urls = tentative.keys()
         self._confirmed &= urls
         self._due = {url: due for url, due in self._due.items() if url in urls}
         self._wait = {url: wait for url, wait in self._wait.items() if url in urls}
         now = self._clock()
-        waiting = sorted(urls - self._confirmed, key=lambda url: (self._due.get(url, float("-inf")), url))
-        for url in [url for url in waiting if self._due.get(url, now) <= now][:MAX_PROBES]:
+        for url in urls - self._confirmed:
+            self._due.setdefault(url, now)
+        due = sorted(
+            (url for url in urls - self._confirmed if self._due[url] <= now), key=lambda url: (self._due[url], url)
+        )
+        due = in_turns(due, lambda url: tentative[url].user)
+        due.sort(key=lambda url: not tentative[url].uses_gpu)
+        for url in due[:MAX_PROBES]:
             verdict = self._probe(url)
             if verdict:
                 self._confirmed.add(url)

@@ -133,15 +133,18 @@ class TargetRegistry:
         """Return the key of a provider's target: processes may listen at several addresses with the same port."""
         key = self.target_key(url)
         host = urlsplit(url).hostname or ""
-        is_specific = provider == PROCESSES and not procfs.is_loopback(host)
+        # Anybody may listen at ::1, and an engine of that port at 127.0.0.1 is another.
+        is_specific = provider == PROCESSES and (host == "::1" or not procfs.is_loopback(host))
         return (host, *key[1:]) if is_specific else key
 
     def _ports(self, url: str) -> set[tuple[str, int]]:
         """Return what may be the address of a process that is polled at ``url``; ANY for a name of this host."""
         host, port = self.target_key(url)[:2]
         literal = urlsplit(url).hostname or ""
-        if host != "localhost" or procfs.is_loopback(literal):
+        if host != "localhost":
             return {(host, port)}
+        if procfs.is_loopback(literal):
+            return {(host, port), ("::1", port)}  # a process that listens at :: mostly answers at 127.0.0.1, too
         return {(host, port), (literal if is_address(literal) else ANY, port)}
 
     def _rekey(self) -> bool:

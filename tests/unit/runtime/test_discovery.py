@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 import tests.support.living_engines  # noqa: F401 - whose faults are served by name
 from exporter.config.settings import EngineSettings
@@ -50,12 +51,21 @@ def test_a_process_at_another_address_with_the_same_port_takes_nobodys_place(reg
     assert names(registry, [configured("http://10.0.0.9:8000/metrics", "mine")]) == []
 
 
+def test_an_engine_at_one_loopback_address_does_not_hide_that_at_the_other(registry):
+    own = DiscoveredEngine(url="http://127.0.0.1:8000/metrics", user=0)
+    other = DiscoveredEngine(url="http://[::1]:8000/metrics", user=1000)
+    registry.update("processes", [other, own], ())
+    assert sorted(names(registry)) == ["127.0.0.1:8000", "[::1]:8000"]
+    assert names(registry, [configured(own.url, "mine")]) == []
+
+
 def test_whoever_was_first_at_an_address_keeps_it_while_it_lives(registry, clock):
-    first, second = at("127.0.0.1:8000"), at("[::1]:8000")
+    first = at("127.0.0.1:8000")
+    second = DiscoveredEngine(url="https://127.0.0.1:8000/metrics")
     registry.update("processes", [first], ())
     registry.update("processes", [second, first], ())
     assert [engine.url for engine in registry.engines(())] == [first.url]
-    registry.update("processes", [at("[::1]:8000", uses_gpu=True), first], ())
+    registry.update("processes", [replace(second, uses_gpu=True), first], ())
     assert [engine.url for engine in registry.engines(())] == [second.url], "what holds a GPU is no fake"
 
 
@@ -257,6 +267,25 @@ def test_few_pages_are_looked_at_at_once_and_each_gets_its_turn(clock):
         assert len(asked) - before <= MAX_PROBES
         clock.now += 2
     assert sorted(asked) == sorted(target.url for target in targets)
+
+
+def test_fakes_with_new_ports_at_every_refresh_delay_no_other_users_probe(clock):
+    """Neither an engine of another user, nor one of the same user that was listed before them."""
+    probed = []
+    probe_filter = ProbeFilter(clock, probed.append)
+    own = DiscoveredEngine(url="http://z:1/metrics", tentative=True, user=0)
+    same = DiscoveredEngine(url="http://z:2/metrics", tentative=True, user=1000)
+    on_gpu = DiscoveredEngine(url="http://z:3/metrics", tentative=True, user=1000, uses_gpu=True)
+    for refresh in range(3):
+        clock.now += 2.0
+        fakes = [
+            DiscoveredEngine(url=f"http://a:{100 * refresh + i}/metrics", tentative=True, user=1000)
+            for i in range(40)
+        ]
+        probe_filter.confirmed([*fakes, same, own, on_gpu] if refresh == 0 else [*fakes, same, own])
+    assert probed[0] == on_gpu.url
+    assert own.url in probed[:3]
+    assert same.url in probed[:32]
 
 
 def test_a_page_is_an_engines_or_it_is_not(monkeypatch):
