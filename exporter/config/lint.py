@@ -26,7 +26,7 @@ WINDOW_USERS = {
     "1m": WindowUsers(dashboards=("Imbalance",)),
     "5m": WindowUsers(
         alerts=("GatewayErrors", "GatewayUneven", "HighErrorRatio"),
-        dashboards=("Efficiency", "Fleet", "Imbalance", "Replica"),
+        dashboards=("Efficiency", "Fleet", "Imbalance", "Now", "Replica"),
     ),
 }
 # Some figures are exposed over the longest window only, to keep series few; their users read this one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import select
 import threading
 import time
@@ -93,12 +94,15 @@ def test_lines_that_are_lost_are_said_once_lines_flow_again(pipe, writer, logger
         log_event(logger, logging.INFO, "counted", "y" * 500, number=number)
     dropped = writer.dropped
     assert dropped > 50
-    pipe.read(100 - dropped)
+    lines = pipe.read(100 - dropped)
     until(lambda: writer.flush(0.0))
     log_event(logger, logging.INFO, "again")
-    lost, again = pipe.read(2)
-    assert f"event=log_lines_dropped lines={dropped} " in lost and "level=warning" in lost
-    assert "event=again" in again and writer.dropped == dropped
+    while "event=again" not in lines[-1]:
+        lines += pipe.read(1)
+    lost = [line for line in lines if "event=log_lines_dropped" in line]
+    # One line, or two where the writer came to write before the pipe was full.
+    assert sum(int(re.search(r" lines=(\d+) ", line)[1]) for line in lost) == writer.dropped == dropped
+    assert len(lost) <= 2 and all("level=warning" in line for line in lost)
 
 
 def test_a_flush_gives_up_soon_and_once(logger, monkeypatch):
