@@ -1,13 +1,15 @@
 """HAProxy's agent-check: a replica's name in, one word out, on a port of its own.
 
-The server line's ``agent-send`` names the replica and ends with a newline.  The answers: ``up ready`` for serve and
-unknown, ``drain``, and ``down #reason`` for eject; ``ready`` takes back an earlier drain.  Where the daemon does not
-answer, HAProxy keeps the state that it has: nothing is ejected because the daemon is gone.
+The server line's ``agent-send`` names the replica and ends with a newline.  The answers: ``up`` for serve, ``drain``,
+and ``down #reason`` for eject.  ``ready`` clears every drain, an operator's too: it is added only for a time after a
+drain of our own.  For what is unknown the connection is closed without an answer: HAProxy keeps its state, as it does
+when the daemon is gone.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -20,11 +22,12 @@ from exporter.model import Snapshot
 from exporter.model.finding import VerdictState
 from exporter.threads import Thread
 
-MAX_AGE = 15.0  # seconds of the newest snapshot; with an older one every answer is that of unknown
+MAX_AGE = 15.0  # seconds of the newest snapshot; an older one is not answered from
 MAX_CONNECTIONS = 64
 MAX_NAME = 256  # bytes
 PATIENCE = 1.0  # seconds for the name to arrive
-_UP = b"up ready\n"
+READY_TIME = 60.0  # seconds after the end of our own drain; several HAProxies ask, each at its own interval
+MAX_DRAINED = 4096  # names remembered; discovery makes new ones without end
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class AgentCheckServer:
         self._socket.setblocking(False)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._pending: dict[socket.socket, tuple[float, bytes]] = {}  # → deadline, what arrived
+        self._ready_until: dict[str, float] = {}  # of those that were answered with drain; infinite while it lasts
         self._stopping = threading.Event()
         self._thread = Thread(self._run, name="agent-check")
 
@@ -65,14 +69,33 @@ class AgentCheckServer:
             self._socket.close()
 
     def answer(self, name: str) -> bytes:
-        """Return the answer for a replica."""
-        snapshot = self._newest()
-        if snapshot is None or self._clock() - snapshot.at > MAX_AGE:
-            return _UP
+        """Return the answer for a replica; empty where nothing is known."""
+        snapshot, now = self._newest(), self._clock()
+        if snapshot is None or now - snapshot.at > MAX_AGE:
+            return b""
         verdict = snapshot.verdicts.replicas.get(name)
-        if verdict is None or verdict.state in {VerdictState.SERVE, VerdictState.UNKNOWN}:
-            return _UP
-        return b"drain\n" if verdict.state is VerdictState.DRAIN else f"down #{verdict.reason}\n".encode()
+        if verdict is None or verdict.state is VerdictState.UNKNOWN:
+            return b""
+        if verdict.state is VerdictState.EJECT:
+            return f"down #{verdict.reason}\n".encode()
+        if verdict.state is VerdictState.DRAIN:
+            self._ready_until.pop(name, None)
+            if len(self._ready_until) >= MAX_DRAINED:
+                del self._ready_until[next(iter(self._ready_until))]
+            self._ready_until[name] = math.inf
+            return b"drain\n"
+        return b"up ready\n" if self._is_ending_drain(name, now) else b"up\n"
+
+    def _is_ending_drain(self, name: str, now: float) -> bool:
+        ready_until = self._ready_until.get(name)
+        if ready_until is None:
+            return False
+        if ready_until == math.inf:
+            self._ready_until[name] = now + READY_TIME
+        elif now >= ready_until:
+            del self._ready_until[name]
+            return False
+        return True
 
     def _run(self) -> None:
         with self._socket, selectors.DefaultSelector() as selector:
@@ -118,7 +141,8 @@ class AgentCheckServer:
                 return
             if arrived:
                 name = arrived.partition(b"\n")[0].strip().decode(errors="replace")
-                connection.send(self.answer(name))  # a few bytes into an empty buffer: never blocks
+                if answer := self.answer(name):
+                    connection.send(answer)  # a few bytes into an empty buffer: never blocks
         except OSError:
             pass  # HAProxy hung up
         self._close(selector, connection)
