@@ -28,7 +28,7 @@ class TargetFile:
     """The engines of one file; ``refresh`` brings ``engines``, ``problem`` and ``ignored`` up to date."""
 
     def __init__(self, path: str, owners: Callable[[], Collection[int]] | None = None) -> None:
-        """``owners``: uids that may own a file in a directory that anybody may write to; None: any."""
+        """``owners``: uids that may own a file in a directory that is not root's alone; None: any."""
         self.path = path
         self._owners = owners
         self.engines: tuple[DiscoveredEngine, ...] = ()
@@ -56,16 +56,32 @@ class TargetFile:
             self._note(bad.reason, str(bad))
 
     def _check_owner(self, status: os.stat_result) -> None:
-        folder = os.stat(os.path.dirname(self.path) or ".")
-        if self._owners is None or not folder.st_mode & stat.S_IWOTH or status.st_uid in {_ROOT, os.geteuid()}:
+        trusted = {_ROOT, os.geteuid()}
+        if self._owners is None or status.st_uid in trusted or _is_protected(self.path, trusted):
             return
         if status.st_uid not in self._owners():
-            raise Unusable("untrusted", f"belongs to user {status.st_uid}, in a directory that anybody may write to")
+            raise Unusable("untrusted", f"belongs to user {status.st_uid}, in a directory that others may write to")
 
     def _note(self, reason: str, message: str) -> None:
         text = f"{self.path}: {message}"
         if self.problem is None or str(self.problem) != text:
             self.problem = SourceError(reason, text)
+
+
+def _is_protected(path: str, trusted: Collection[int]) -> bool:
+    """Return whether only trusted users could have put the file there: every directory above it is theirs."""
+    for start in {os.path.abspath(path), os.path.realpath(path)}:
+        directory, sticky = os.path.dirname(start), 0
+        while True:
+            status = os.stat(directory)
+            writable = status.st_mode & stat.S_IWOTH and not status.st_mode & sticky
+            if writable or status.st_uid not in trusted:
+                return False
+            if directory == os.path.dirname(directory):
+                break
+            # In a sticky directory nobody can replace a directory of somebody else, but anybody can add a file.
+            directory, sticky = os.path.dirname(directory), stat.S_ISVTX
+    return True
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on a content

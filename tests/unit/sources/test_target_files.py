@@ -292,10 +292,33 @@ def test_in_a_directory_that_anybody_may_write_to_rays_file_belongs_to_somebody_
     owners.add(os.stat(tmp_path / "ray.json").st_uid)
     file.refresh()
     assert len(file.engines) == 1
-    tmp_path.chmod(0o755)
     owners.clear()
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    file = target_file.TargetFile(str(tmp_path / "ray.json"), lambda: owners)
     file.refresh()
-    assert file.problem is None
+    assert (file.engines, file.problem.reason) == ((), "untrusted"), "it is the user's own directory"
+
+
+@pytest.mark.parametrize(
+    ("modes", "owner", "protected"),
+    [
+        ((0o755, 0o755), 0, True), ((0o1777, 0o755), 0, True), ((0o777, 0o755), 0, False),
+        ((0o755, 0o1777), 0, False), ((0o755, 0o755), 1000, False),
+    ],
+)  # fmt: skip
+def test_a_directory_protects_a_list_if_all_above_it_are_of_trusted_users(monkeypatch, modes, owner, protected):
+    """Whoever owns a directory, or may write to it, may put any file there."""
+    upper, lower = modes
+    known = {"/": (0o755, 0), "/tmp": (upper, 0), "/tmp/ray": (lower, owner)}  # noqa: S108
+
+    def status(path):
+        mode, uid = known[path]
+        return os.stat_result((mode, 0, 0, 1, uid, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr("os.stat", status)
+    monkeypatch.setattr("os.path.realpath", lambda path: path)
+    assert target_file._is_protected("/tmp/ray/list.json", {0}) is protected  # noqa: S108
 
 
 def test_a_cluster_elsewhere_is_remarked_and_a_file_that_is_not_there_yet_is_missing(tmp_path):
