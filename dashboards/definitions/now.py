@@ -106,12 +106,12 @@ _AFFECTED: tuple[Panel, ...] = (
         column(lambda: selected(m.LLM_REQUESTS_WAITING), Text("Waiting", "排队"), summed=True, decimals=0),
         column(
             lambda: _latency("time_to_first_token", "0.99"), Text("TTFT p99", "TTFT p99"), cell=Cell.COLOUR,
-            threshold=THRESHOLDS.first_token,
+            threshold=THRESHOLDS.first_token, requires=TRAFFIC,
         ),
-        column(lambda: _latency("inter_token", "0.5"), Text("ITL p50", "ITL p50")),
+        column(lambda: _latency("inter_token", "0.5"), Text("ITL p50", "ITL p50"), requires=TRAFFIC),
         column(
             lambda: selected(m.LLM_ERROR_RATIO, window=EXPORTER_WINDOW), Text("Errors", "错误率"), cell=Cell.COLOUR,
-            threshold=THRESHOLDS.error_ratio,
+            threshold=THRESHOLDS.error_ratio, requires=TRAFFIC,
         ),
         rows=("instance", "replica"), sort=("Waiting",), requires=ENGINE, width=17, height=8,
         drill_down=(TO_NODE, TO_REPLICA),
@@ -128,7 +128,7 @@ _AFFECTED: tuple[Panel, ...] = (
 
 _SATURATION: tuple[Panel, ...] = (
     time_series(
-        Text("Requests waiting", "排队的请求"),
+        Text("Requests waiting by replica", "排队的请求（按副本）"),
         Text(
             f"The {TOP_N} longest queues. A queue that grows is the first sign of saturation, or of a replica without "
             "progress.",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exporter.model.straggler import Cause
 from tests.support.dashboard_queries import UIDS, dashboard, panels
 
 
 def every(kind):
     return [panel for uid in UIDS for panel in panels(dashboard(uid)) if panel["type"] == kind]
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_no_two_panels_of_a_dashboard_have_one_title(uid):
+    titles = [panel["title"] for panel in panels(dashboard(uid))]
+    assert len(set(titles)) == len(titles)
 
 
 def test_a_status_history_asks_for_few_points_since_grafana_refuses_to_draw_many():
