@@ -7,15 +7,16 @@ directions, so that neither one late poll ejects a replica nor one good poll bri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.derive.delta import levels
 from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.history import DiagnosisHistory
 from exporter.diagnosis.verdicts import verdicts
-from exporter.model import Snapshot
+from exporter.model import Quantity, ReplicaState, Snapshot
 from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
 
 # Seconds that a condition must hold until it is a finding; those that are not listed are certain at once.
@@ -44,6 +45,9 @@ LINGER = {
 }
 # Seconds that a verdict must hold until it is shown.  "No progress" has been judged over 20 s already.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
+
+
+_STARTING = Verdict(VerdictState.UNKNOWN, "starting")
 
 
 class _Held(Struct):
@@ -87,15 +91,12 @@ class Diagnosis:
             if held.seen - held.since >= HOLD.get(held.finding.id, 0.0)  # else lingering alone would show it
         ]
         raw = verdicts(snapshot)
-        return replace(
-            snapshot,
-            findings=arrange(shown),
-            verdicts=Verdicts(
-                replicas=_hold(self._replicas, raw.replicas, now),
-                gpus=_hold(self._gpus, raw.gpus, now),
-                node=_hold(self._node, {"": raw.node}, now)[""],
-            ),
-        )
+        unjudged = {replica.name for replica in snapshot.replicas if _is_progress_unknown(replica)}
+        replicas = _hold(self._replicas, raw.replicas, now, unjudged)
+        gpus = _hold(self._gpus, raw.gpus, now)
+        known = any(verdict.state is not VerdictState.UNKNOWN for verdict in (*replicas.values(), *gpus.values()))
+        node = _hold(self._node, {"": raw.node}, now, () if known else ("",))[""]
+        return replace(snapshot, findings=arrange(shown), verdicts=Verdicts(replicas=replicas, gpus=gpus, node=node))
 
 
 def linger(name: str) -> float:
@@ -103,14 +104,30 @@ def linger(name: str) -> float:
     return LINGER.get(name, DEFAULT_LINGER)
 
 
-def _hold(pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float) -> dict[str, Verdict]:
-    """Return the verdicts to show, and keep in ``pending`` what waits to replace them."""
+def _is_progress_unknown(replica: ReplicaState) -> bool:
+    """Return whether progress is not known yet; of an engine that does not show it, it never will be."""
+    reading = replica.reading
+    if replica.frozen is not None or reading is None or reading.frozen_after is None:
+        return False
+    return bool(levels(reading, Quantity.REQUESTS_RUNNING))
+
+
+def _hold(
+    pending: dict[str, _Pending], raw: Mapping[str, Verdict], now: float, unjudged: Container[str] = ()
+) -> dict[str, Verdict]:
+    """Return the verdicts to show, and keep in ``pending`` what waits to replace them.
+
+    What is ``unjudged`` stays unknown instead of becoming serve; what serves or is ejected already is not taken back.
+    """
     for name in pending.keys() - raw.keys():
         del pending[name]
     for name, verdict in raw.items():
         entry = pending.get(name)
+        is_unknown = entry is None or entry.shown.state is VerdictState.UNKNOWN
+        if is_unknown and verdict.state is VerdictState.SERVE and name in unjudged:
+            verdict = _STARTING  # noqa: PLW2901 - all that follows judges this one
         if entry is None:  # the first snapshot knows nothing of the past, and must not eject
-            first = verdict if verdict.state is VerdictState.SERVE else Verdict(VerdictState.UNKNOWN, "starting")
+            first = verdict if verdict.state is VerdictState.SERVE else _STARTING
             entry = pending[name] = _Pending(first, verdict, now)
         if verdict.state is entry.shown.state:
             entry.shown, entry.wanted, entry.since = verdict, verdict, now

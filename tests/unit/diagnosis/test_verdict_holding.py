@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.model import SourceStatus
+from exporter.model import EngineReading, Quantity, SourceStatus
 from exporter.model.finding import VerdictState
 from exporter.runtime.diagnosis import VERDICT_HOLD, Diagnosis
 from tests.support.builders import replica, snapshot
@@ -72,3 +72,36 @@ def test_a_refused_connection_ejects_since_nobody_listens():
         VerdictState.SERVE,
         VerdictState.EJECT,
     ]
+
+
+def busy(frozen, **more):
+    """Return a replica with a running request."""
+    reading = EngineReading(at=START, engine="vllm", model="m", ranks={"0": {Quantity.REQUESTS_RUNNING: 1.0}}, **more)
+    return replica("a", reading=reading, frozen=frozen)
+
+
+def test_after_a_restart_of_the_daemon_a_busy_replica_is_unknown_until_its_progress_was_judged():
+    assert states((0, busy(None)), (5, busy(None)), (6, busy(False)), (7, busy(None))) == [
+        VerdictState.UNKNOWN,
+        VerdictState.UNKNOWN,
+        VerdictState.SERVE,
+        VerdictState.SERVE,
+    ]
+    assert states((0, busy(None)), (20, busy(True)), (20 + HOLD, busy(True))) == [
+        VerdictState.UNKNOWN,
+        VerdictState.UNKNOWN,
+        VerdictState.EJECT,
+    ]
+
+
+def test_a_replica_whose_progress_can_never_be_judged_serves():
+    assert states((0, busy(None, frozen_after=None))) == [VerdictState.SERVE]
+
+
+def test_a_node_without_gpus_is_unknown_while_no_replica_is_known():
+    diagnosis = Diagnosis()
+    node = [
+        diagnosis.judge(replace(snapshot(replicas=(state,)), at=START + seconds)).verdicts.node.state
+        for seconds, state in ((0, busy(None)), (1, busy(False)))
+    ]
+    assert node == [VerdictState.UNKNOWN, VerdictState.SERVE]
