@@ -12,6 +12,7 @@ from tests.support.virtual_node import VirtualNode
 HOUR = 3600
 FILLED = 120  # seconds until the queue never empties again
 TICK = 10  # seconds; 1 s would take minutes of CPU
+STARTED = 20.0  # seconds after which the progress of every replica was judged
 HEALTHY = next(scenario for scenario in SCENARIOS if scenario.name == "healthy")
 
 
@@ -38,7 +39,8 @@ class Hour:
                 *snapshot.verdicts.gpus.values(),
                 snapshot.verdicts.node,
             )
-            self.states |= {verdict.state for verdict in verdicts}
+            if second >= STARTED:
+                self.states |= {verdict.state for verdict in verdicts}
             for replica in snapshot.replicas:
                 ranks = replica.reading.ranks.values()
                 tokens = sum(rank[Quantity.GENERATION_TOKENS] for rank in ranks)
