@@ -25,7 +25,7 @@ WARNING, CRITICAL = 1, 2  # with OK and UNKNOWN the codes that Nagios, Icinga an
 DEFAULT = "http://127.0.0.1:9853"
 OWN_LOOK_SECONDS = 8.0  # several readings of a second, so that rates and progress can be judged
 _AT_ONCE = 32  # nodes that are asked at the same time
-_CODE = {Severity.CRITICAL.value: CRITICAL, Severity.WARNING.value: WARNING, Severity.INFO.value: OK}
+_CODE = {Severity.CRITICAL: CRITICAL, Severity.WARNING: WARNING, Severity.INFO: OK}
 _WORDS = {
     CRITICAL: Text("CRITICAL", "严重"),
     WARNING: Text("WARNING", "警告"),
@@ -33,9 +33,9 @@ _WORDS = {
     OK: Text("OK", "正常"),
 }
 _SEVERITIES = {
-    Severity.CRITICAL.value: _WORDS[CRITICAL],
-    Severity.WARNING.value: _WORDS[WARNING],
-    Severity.INFO.value: Text("INFO", "提示"),
+    Severity.CRITICAL: _WORDS[CRITICAL],
+    Severity.WARNING: _WORDS[WARNING],
+    Severity.INFO: Text("INFO", "提示"),
 }
 _COLOURS = {CRITICAL: "31;1", WARNING: "33;1", UNKNOWN: "35;1", OK: "32"}
 _GIB = 2**30
@@ -86,7 +86,7 @@ def _code(answer: Answer) -> int:
     if answer.document is None:
         return UNKNOWN
     gravest = max((_CODE.get(finding.severity, OK) for finding in answer.document.findings), default=OK)
-    if gravest == OK and answer.document.verdict.state == VerdictState.UNKNOWN.value:
+    if gravest == OK and answer.document.verdict.state is VerdictState.UNKNOWN:
         return UNKNOWN
     return gravest
 
@@ -169,7 +169,7 @@ def _finding_lines(
     finding: api.FindingDocument, language: Language, paint: Callable[[int, str], str], indent: str
 ) -> Iterator[str]:
     code = _CODE.get(finding.severity, OK)
-    word = _SEVERITIES.get(finding.severity, Text(finding.severity, finding.severity)).in_(language)
+    word = _SEVERITIES.get(finding.severity, _SEVERITIES[Severity.INFO]).in_(language)
     yield f"{indent}{paint(code, word)} {clean(finding.summary)}"
     inner = indent + "    "
     yield from _cause_lines(finding, language, inner)

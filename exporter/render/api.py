@@ -6,7 +6,7 @@ are added, never renamed or removed, within v1; one that is at its default is le
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -14,16 +14,23 @@ from msgspec import Struct
 from exporter import __version__
 from exporter.diagnosis.evidence import label as evidence_label
 from exporter.model import CardState, GatewayState, ReplicaState, Snapshot
-from exporter.model.finding import Evidence, Finding, Verdict
+from exporter.model.finding import Evidence, Finding, Severity, SubjectKind, Verdict, VerdictState
 from exporter.model.text import Language, Text
 
 
 class VerdictDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether something should get work."""
 
-    state: str
+    state: VerdictState
     reason: str = ""
     detail: str = ""
+
+
+class ErrorDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was not answered: with 400, 404 and 503."""
+
+    error: str
+    known: tuple[str, ...] = ()  # the names that exist, where one was not found
 
 
 class EvidenceDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,8 +46,8 @@ class FindingDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One problem; ``causes`` explain it."""
 
     id: str
-    severity: str
-    subject_kind: str
+    severity: Severity
+    subject_kind: SubjectKind
     subject: str
     label: str
     summary: str
@@ -147,7 +154,7 @@ class GatewayDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about the node at one instant."""
 
-    api: str
+    api: Literal["v1"]
     version: str
     time: float  # Unix time of the snapshot
     verdict: VerdictDocument
@@ -162,7 +169,7 @@ class NodeDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class FindingsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The findings alone."""
 
-    api: str
+    api: Literal["v1"]
     time: float
     findings: tuple[FindingDocument, ...]
 
@@ -170,14 +177,14 @@ class FindingsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class VerdictsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The verdicts alone."""
 
-    api: str
+    api: Literal["v1"]
     time: float
     node: VerdictDocument
     replicas: dict[str, VerdictDocument]
     gpus: dict[str, VerdictDocument]
 
 
-DOCUMENTS = (NodeDocument, FindingsDocument, VerdictsDocument)
+DOCUMENTS = (NodeDocument, FindingsDocument, VerdictsDocument, VerdictDocument, ErrorDocument)
 
 
 def schema() -> dict[str, Any]:
@@ -187,7 +194,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Shardwatch API v1",
-        "oneOf": list(schemas),
+        "anyOf": list(schemas),  # the node's document has all fields of the findings' as well
         "$defs": dict(sorted(components.items())),
         "documents": names,
     }
@@ -238,7 +245,7 @@ def verdicts(snapshot: Snapshot) -> VerdictsDocument:
 
 def verdict(found: Verdict) -> VerdictDocument:
     """Return one verdict."""
-    return VerdictDocument(state=found.state.value, reason=found.reason, detail=found.detail)
+    return VerdictDocument(state=found.state, reason=found.reason, detail=found.detail)
 
 
 def finding(found: Finding, language: Language) -> FindingDocument:
@@ -246,8 +253,8 @@ def finding(found: Finding, language: Language) -> FindingDocument:
     steps = tuple(step.in_(language) for step in found.steps)
     return FindingDocument(
         id=found.id,
-        severity=found.severity.value,
-        subject_kind=found.subject.kind.value,
+        severity=found.severity,
+        subject_kind=found.subject.kind,
         subject=found.subject.name,
         label=found.subject.label,
         summary=found.summary.in_(language),
@@ -277,7 +284,9 @@ def _gpu(snapshot: Snapshot, card: CardState) -> GpuDocument:
         gpu=card.labels.gpu,
         uuid=facts.uuid,
         up=card.status.up,
-        verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
+        verdict=verdict(known)
+        if known is not None
+        else VerdictDocument(state=VerdictState.UNKNOWN, reason="starting"),
         reason=card.status.reason,
         name=facts.name,
         pci_bus_id=facts.pci_bus_id,
@@ -313,7 +322,9 @@ def _replica(snapshot: Snapshot, replica: ReplicaState) -> ReplicaDocument:
         engine=replica.labels.engine,
         model=replica.labels.model,
         up=replica.status.up,
-        verdict=verdict(known) if known is not None else VerdictDocument(state="unknown", reason="starting"),
+        verdict=verdict(known)
+        if known is not None
+        else VerdictDocument(state=VerdictState.UNKNOWN, reason="starting"),
         version=reading.version if reading is not None else "",
         reason=replica.status.reason,
         progress=None if replica.frozen is None else not replica.frozen,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -16,6 +16,7 @@ from exporter.render import api
 PREFIX = "/api/v1/"
 JSON = "application/json; charset=utf-8"
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
+MAX_FIELDS = 8  # of the query
 HEADER = "X-Shardwatch-Verdict"
 _BAD = frozenset({VerdictState.DRAIN, VerdictState.EJECT})
 _ENCODER = msgspec.json.Encoder()
@@ -49,7 +50,10 @@ class Api:
         return self._document(request, snapshot, path)
 
     def _document(self, request: Request, snapshot: Snapshot, path: str) -> Response:
-        words = parse_qs(request.query, keep_blank_values=True, max_num_fields=8) if request.query else {}
+        try:
+            words = parse_qs(request.query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except ValueError:
+            return _problem(400, f"more than {MAX_FIELDS} fields in the query")
         language = words.get("lang", ["en"])[-1]
         if language not in {known.value for known in Language}:
             return _problem(400, "lang is en or zh")
@@ -98,5 +102,6 @@ def _verdict_response(verdict: Verdict) -> Response:
     )
 
 
-def _problem(status: int, sentence: str, **more: object) -> Response:
-    return Response(status=status, content_type=JSON, body=_ENCODER.encode({"error": sentence, **more}))
+def _problem(status: int, sentence: str, known: Iterable[str] = ()) -> Response:
+    document = api.ErrorDocument(error=sentence, known=tuple(known))
+    return Response(status=status, content_type=JSON, body=_ENCODER.encode(document))

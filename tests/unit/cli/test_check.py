@@ -6,16 +6,17 @@ import pytest
 
 from exporter.cli import check
 from exporter.cli.main import main
+from exporter.model.finding import Severity, SubjectKind
 from exporter.model.text import Language
 from exporter.render import api
 
 CAUSE = api.FindingDocument(
-    id="GpuLost", severity="critical", subject_kind="gpu", subject="GPU-6", label="GPU 6", summary="GPU 6 掉卡",
+    id="GpuLost", severity=Severity.CRITICAL, subject_kind=SubjectKind.GPU, subject="GPU-6", label="GPU 6", summary="GPU 6 掉卡",
     action="", runbook="GpuLost",
     evidence=(api.EvidenceDocument(name="xid", value="79（GPU 已从总线掉落）", label="XID"),),
 )  # fmt: skip
 FINDING = api.FindingDocument(
-    id="EngineFrozen", severity="critical", subject_kind="replica", subject="chat-b", label="chat-b",
+    id="EngineFrozen", severity=Severity.CRITICAL, subject_kind=SubjectKind.REPLICA, subject="chat-b", label="chat-b",
     summary="chat-b 没有进展", action="", runbook="EngineFrozen", steps=("摘除 chat-b。", "重启节点。"), causes=(CAUSE,),
     evidence=(api.EvidenceDocument(name="requests_running", value=24.0, label="运行中"),),
 )  # fmt: skip
@@ -40,7 +41,7 @@ def test_chinese_lines_have_no_english_word_of_ours():
 
 def test_a_single_step_stands_on_its_line():
     finding = api.FindingDocument(
-        id="GpuHot", severity="info", subject_kind="gpu", subject="", label="", summary="hot", action="",
+        id="GpuHot", severity=Severity.INFO, subject_kind=SubjectKind.GPU, subject="", label="", summary="hot", action="",
         runbook="GpuHot", steps=("Check the fan.",),
     )  # fmt: skip
     assert lines(finding, Language.ENGLISH) == ["INFO hot", "do: Check the fan.", "runbook: GpuHot"]

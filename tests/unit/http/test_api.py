@@ -78,7 +78,7 @@ def test_no_published_field_of_v1_is_missing_or_has_become_another():
     fields = {
         f"{name}.{field} {json.dumps(kind, sort_keys=True)}"
         for name, document in schema()["$defs"].items()
-        for field, kind in document["properties"].items()
+        for field, kind in document.get("properties", {}).items()
     }
     published = (pathlib.Path(__file__).parents[2] / "golden" / "published_api_v1.txt").read_text().splitlines()
     assert sorted(fields) == published
@@ -126,3 +126,37 @@ def test_when_the_monitor_is_blind_documents_fail_and_nobody_is_ejected(ask):
     assert [ask(path)[0] for path in ("node", "findings", "verdicts")] == [503] * 3
     status, document, _ = ask(f"verdicts/replica/{quote(MALICIOUS)}")
     assert (status, document["state"]) == (200, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("node", "", 200),
+        ("node", "lang=zh", 200),
+        ("findings", "", 200),
+        ("verdicts", "", 200),
+        ("verdicts/node", "", 503),
+        ("verdicts/replica/b", "", 200),
+        ("verdicts/replica/nobody", "", 404),
+        ("verdicts/rank/0", "", 404),
+        ("elsewhere", "", 404),
+        ("node", "lang=fr", 400),
+        ("node", "&".join(f"a{number}=1" for number in range(50)), 400),
+    ],
+)
+def test_every_answer_fits_the_whole_served_schema_as_one_of_its_documents(ask, path, query, status):
+    answered, document, _ = ask(path, query)
+    assert answered == status
+    jsonschema.validate(document, ask("schema")[1])
+
+
+def test_states_severities_and_subject_kinds_are_closed_in_the_schema(ask):
+    node = {"$ref": "#/$defs/NodeDocument", "$defs": ask("schema")[1]["$defs"]}
+    for change in (
+        {"api": "v2"},
+        {"verdict": {"state": "maybe"}},
+        {"findings": [{**ask("node")[1]["findings"][0], "severity": "fatal"}]},
+        {"findings": [{**ask("node")[1]["findings"][0], "subject_kind": "rack"}]},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**ask("node")[1], **change}, node)
