@@ -104,16 +104,22 @@ def _ask(url: str, language: Language, timeout: float) -> Answer:
     from exporter.http.client.target import Target  # noqa: PLC0415
 
     base = url if "://" in url else f"http://{url}"
+    url = _without_userinfo(url)
     try:
         client = SessionClient(Target(url=f"{base.rstrip('/')}/api/v1/node?lang={language.value}", timeout=timeout))
         with contextlib.closing(client):
             return Answer(url, msgspec.json.decode(client.fetch().body, type=api.NodeDocument))
     except SourceError as error:
         return Answer(url, None, str(error))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # a finding may have causes without end
         return Answer(url, None, f"is no Shardwatch of this version: {error}")
     except (ShardwatchError, ValueError) as error:
         return Answer(url, None, str(error))
+
+
+def _without_userinfo(url: str) -> str:
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _own_look(language: Language) -> Answer:
@@ -148,13 +154,13 @@ def _node_lines(answer: Answer, code: int, language: Language, paint: Callable[[
     word = paint(code, _WORDS[code].in_(language))
     node = answer.document
     if node is None:
-        yield f"{word}  {answer.url}  {clean(answer.problem)}"
+        yield f"{word}  {clean(answer.url)}  {clean(answer.problem)}"
         return
     models = sorted({clean(gpu.name) for gpu in node.gpus if gpu.name})
     up = sum(gpu.up for gpu in node.gpus)
     age = max(0.0, time.time() - node.time)
     parts = [
-        answer.url,
+        clean(answer.url),
         f"{up}/{len(node.gpus)} GPUs" + (f" {models[0]}" if len(models) == 1 else ""),
         *([f"driver {clean(node.driver['driver_version'])}"] if node.driver.get("driver_version") else []),
         Text(f"{len(node.replicas)} replicas", f"{len(node.replicas)} 个副本").in_(language),
@@ -181,7 +187,7 @@ def _finding_lines(
     else:
         yield f"{inner}{heading}:"
         yield from (f"{inner}  {number}. {clean(step)}" for number, step in enumerate(finding.steps, 1))
-    yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {finding.runbook}"
+    yield f"{inner}{Text('runbook', '运行手册').in_(language)}: {clean(finding.runbook)}"
 
 
 def _cause_lines(finding: api.FindingDocument, language: Language, indent: str) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from exporter.cli import check
 from exporter.cli.main import main
+from exporter.http.client.client import SessionClient
 from exporter.model.finding import Severity, SubjectKind
 from exporter.model.text import Language
 from exporter.render import api
@@ -77,3 +80,46 @@ def test_help_succeeds(capsys):
 )
 def test_the_worst_node_decides_and_unknown_counts_less_than_critical(codes, fail_on, worst):
     assert check._worst(codes, fail_on) == worst
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """Let every node answer with the body that is set."""
+    body = {}
+    monkeypatch.setattr(SessionClient, "fetch", lambda _: SimpleNamespace(body=body[""]))
+    return lambda text: body.update({"": text})
+
+
+HEAD = b'{"api":"v1","version":"1","time":1,"verdict":{"state":"serve"},"findings":['
+FIELDS = b'{"id":"a","severity":"info","subject_kind":"gpu","subject":"","label":"","summary":"","action":"","runbook":"","causes":['
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + FIELDS * 900 + b"]}" * 900 + b"]}",
+        HEAD.replace(b'"v1"', b'"v2"') + b"]}",
+        HEAD + FIELDS.replace(b'"info"', b'"fatal"') + b"]}]}",
+    ],
+    ids=["deep", "other version", "unknown severity"],
+)
+def test_a_document_that_is_not_understood_is_one_unknown_line(node, text, capsys):
+    node(text)
+    assert main(["check", "http://h:1"]) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("UNKNOWN  http://h:1  is no Shardwatch of this version")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_password_in_an_address_is_not_printed(options, node, capsys):
+    node(b"{}")
+    main(["check", *options, "http://user:s3c@ret@h:1", "user:s3c@h:1"])
+    printed = "".join(capsys.readouterr())
+    assert "h:1" in printed
+    assert "s3c" not in printed
+
+
+def test_no_word_of_a_node_or_an_address_reaches_the_terminal_as_a_control_character(node, capsys):
+    node(HEAD + FIELDS.replace(b'"runbook":""', b'"runbook":"\\u001b[2J"') + b"]}]}")
+    main(["check", "http://h:1/\x1b[2J"])
+    assert "\x1b" not in "".join(capsys.readouterr())
