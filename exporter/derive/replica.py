@@ -21,6 +21,7 @@ from exporter.model import (
 from exporter.model.outcome import CLIENT_OUTCOMES, RequestOutcome
 
 LIFETIME = "lifetime"
+POLL_JITTER = 0.5  # seconds: a poll that comes that much early does not leave the answer to the next one
 
 _ERROR, _REJECTED = RequestOutcome.ERROR.value, RequestOutcome.REJECTED.value
 _NOT_SERVED = CLIENT_OUTCOMES | {_REJECTED}
@@ -167,7 +168,7 @@ def is_frozen(reading: EngineReading, totals: ReplicaTotals | None, now: float) 
         after, moved_at = reading.stalled_after, inf if totals is None else totals.moved_at
     if totals is None or now - totals.at >= after:
         return None
-    if totals.at - moved_at >= after:
+    if totals.at - moved_at >= after - POLL_JITTER:
         return True
     # Until the first movement, "frozen" and "not observed for long enough" look the same.
     return None if totals.moved_at <= totals.first_at else False

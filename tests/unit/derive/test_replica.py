@@ -332,6 +332,12 @@ def test_work_without_movement_is_frozen_after_twenty_seconds():
     assert frozen_after(stuck) is True
 
 
+def test_a_poll_that_comes_a_little_early_does_not_delay_the_verdict_to_the_next():
+    stuck = [page(at, {RUNNING: 3, GEN: 50}) for at in (0, 5, 10, 15, 19.9)]
+    assert frozen_after(stuck) is True
+    assert frozen_after([*stuck[:4], page(19, {RUNNING: 3, GEN: 50})]) is None
+
+
 def test_moving_or_idle_engines_are_not_frozen():
     assert frozen_after([page(at, {RUNNING: 3, GEN: 50 + at}) for at in (0, 5)]) is False
     assert frozen_after([page(at, {RUNNING: 0, GEN: 50}) for at in (0, 60)]) is False
