@@ -8,6 +8,7 @@ from exporter.model import CardState, ReplicaState, Signal, Snapshot
 from exporter.model.finding import Verdict, Verdicts, VerdictState
 from exporter.model.xid_catalog import Class, describe
 
+NO_PROGRESS = "no_progress"  # the reason of a replica that has requests and does nothing
 _SERVE = Verdict(VerdictState.SERVE)
 # What a failed poll proves: nobody listens.  A timeout proves nothing, since a saturated engine answers late.
 _CERTAINLY_DOWN = frozenset({"refused"})
@@ -47,7 +48,7 @@ def _replica(view: View, replica: ReplicaState, gpus: dict[str, Verdict]) -> Ver
     if not replica.status.up:
         return _unread(replica)
     if replica.frozen:
-        return Verdict(VerdictState.EJECT, "no_progress", f"{replica.name} has requests and makes no progress")
+        return Verdict(VerdictState.EJECT, NO_PROGRESS, f"{replica.name} has requests and makes no progress")
     expires = replica.certificate_expires
     if expires is not None and expires - view.snapshot.unix_time < limit.CERTIFICATE_DRAIN_SECONDS:
         return Verdict(VerdictState.DRAIN, "certificate", f"the certificate of {replica.name} ends within an hour")

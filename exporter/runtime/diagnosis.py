@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from exporter.derive.delta import levels
 from exporter.diagnosis.diagnose import arrange, find
 from exporter.diagnosis.history import DiagnosisHistory
-from exporter.diagnosis.verdicts import verdicts
+from exporter.diagnosis.verdicts import NO_PROGRESS, verdicts
 from exporter.model import Quantity, ReplicaState, Snapshot
 from exporter.model.finding import Finding, Verdict, Verdicts, VerdictState
 
@@ -43,7 +43,7 @@ LINGER = {
     "ReplicaSlowerThanSiblings": 180.0,
     "ReplicasUneven": 120.0,
 }
-# Seconds that a verdict must hold until it is shown.  "No progress" has been judged over 20 s already.
+# Seconds that a verdict must hold until it is shown.
 VERDICT_HOLD = {VerdictState.SERVE: 10.0, VerdictState.DRAIN: 5.0, VerdictState.EJECT: 5.0, VerdictState.UNKNOWN: 0.0}
 
 
@@ -144,4 +144,6 @@ def _time_to(entry: _Pending) -> float:
     """Return how long the wanted verdict must hold: from unknown nothing is taken back by serving."""
     if entry.wanted.state is VerdictState.SERVE and entry.shown.state is VerdictState.UNKNOWN:
         return 0.0
+    if entry.wanted.reason == NO_PROGRESS and entry.shown.state is not VerdictState.UNKNOWN:
+        return 0.0  # it has been judged over 20 s already; with engines polled each 5 s, 5 s more would exceed 30
     return VERDICT_HOLD[entry.wanted.state]
