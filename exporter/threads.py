@@ -30,7 +30,7 @@ class Thread(threading.Thread):
             raise ThreadLimitError(str(error)) from error
 
     def run(self) -> None:
-        """Name the thread for the kernel, and run its target."""
+        """Set the thread's name in the kernel, and run its target."""
         if sys.version_info < (3, 14):  # from there on Python does so
             name_thread(self.name)
         super().run()

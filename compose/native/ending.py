@@ -29,7 +29,7 @@ def heed(message: str) -> None:
 
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
-    """Hold the signals back until the end of the block.
+    """Block the signals until the end of the block.
 
     A handler that raises between a fork and the note that there is a child would leave that child behind.
     """

@@ -125,7 +125,7 @@ def _text(value: object) -> str:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps what was sent."""
+    """Stores the requests that were sent."""
 
     daemon_threads = True
     allow_reuse_address = True

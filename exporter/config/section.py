@@ -87,7 +87,7 @@ def key(
 
 
 class _RecordMeta(StructMeta):
-    """Makes a struct of a class whose fields are keys: the default of a key becomes the field's."""
+    """Builds a struct from a class whose fields are keys: the default of a key becomes the field's."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         keys = {field: value for field, value in namespace.items() if isinstance(value, Key)}

@@ -142,7 +142,7 @@ class _Work(Struct):
 
 
 class PcieLinkTracker:
-    """Judges PCIe links from reading to reading; forgets cards that are no longer listed."""
+    """Evaluates PCIe links from reading to reading; drops cards that are no longer listed."""
 
     def __init__(self) -> None:
         self._work: dict[str, _Work] = {}

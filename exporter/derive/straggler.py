@@ -98,7 +98,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 def judge(group: Sequence[GpuEvidence]) -> Judgement:
-    """Judge the GPUs that work in lockstep; at least two of them, in any order."""
+    """Evaluate the GPUs that work in lockstep; at least two of them, in any order."""
     if len(group) < 2:
         return Judgement()
     measured = [gpu for gpu in group if gpu.busy is not None and (gpu.dram, _tensor_cycles(gpu)) != (None, None)]

@@ -379,7 +379,7 @@ def _used(card: CardState) -> float | None:
 
 
 def _memory(view: View, replica: str) -> Iterator[Finding]:
-    """Judge memory inside one group: shards are equal, so more on one GPU is another process or a leak."""
+    """Evaluate memory inside one group: shards are equal, so more on one GPU is another process or a leak."""
     gpus = [card for card in view.gpus_of(replica) if _used(card) is not None]
     for card in gpus:
         total, used = signal(card, Signal.MEMORY_TOTAL), _used(card)

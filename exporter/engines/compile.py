@@ -226,7 +226,7 @@ def _of_ranks(engine: Engine, by_name: _ByName, selector: SeriesSelector, compil
 
 
 def _wanted(engine: Engine, row: EngineField, samples: Iterable[Sample]) -> list[Sample]:
-    """Keep what the field asks for, and of ranks in lockstep the first."""
+    """Select what the field asks for, and of ranks in lockstep the first."""
     kept = [sample for sample in samples if row.where is None or row.where(sample.labels)]
     if not engine.leader_labels:
         return kept

@@ -17,7 +17,7 @@ _NAMES = {engine.kind: engine.wanted_names() for engine in ENGINES}
 
 
 def recognise(body: bytes) -> Engine | None:
-    """Name the engine whose series stand on a page, None when no known engine's do.
+    """Return the engine whose series are on a page, None if no known engine's are.
 
     Looks at samples whose name some table knows: a HELP text, a label value that mentions an engine, or a router's
     figures about its backends do not count.

@@ -72,23 +72,23 @@ class Expr:
         return binary("/", number(other), self)
 
     def __gt__(self, other: Expr | float) -> Expr:
-        """Keep what is greater."""
+        """Return ``>``: the series with a greater value."""
         return binary(">", self, other)
 
     def __ge__(self, other: Expr | float) -> Expr:
-        """Keep what is at least as great."""
+        """Return ``>=``: the series with a value at least as great."""
         return binary(">=", self, other)
 
     def __lt__(self, other: Expr | float) -> Expr:
-        """Keep what is less."""
+        """Return ``<``: the series with a smaller value."""
         return binary("<", self, other)
 
     def __le__(self, other: Expr | float) -> Expr:
-        """Keep what is at most as great."""
+        """Return ``<=``: the series with a value at most as great."""
         return binary("<=", self, other)
 
     def __and__(self, other: Expr) -> Expr:
-        """Keep what has a partner with the same labels."""
+        """Return ``and``: the series that the other side has, too."""
         return binary("and", self, other)
 
     def __or__(self, other: Expr) -> Expr:
@@ -96,11 +96,11 @@ class Expr:
         return binary("or", self, other)
 
     def equals(self, other: Expr | float) -> Expr:
-        """Keep what is equal."""
+        """Return ``==``: the series with that value."""
         return binary("==", self, other)
 
     def differs(self, other: Expr | float) -> Expr:
-        """Keep what is not equal."""
+        """Return ``!=``: the series with another value."""
         return binary("!=", self, other)
 
 

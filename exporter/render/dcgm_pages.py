@@ -28,7 +28,7 @@ def hostname() -> str:
 
 
 class DcgmPageStore:
-    """Holds the newest snapshot.  ``publish`` and ``page`` may run in different threads."""
+    """Stores the newest snapshot.  ``publish`` and ``page`` may run in different threads."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, hostname: Callable[[], str] = hostname

@@ -41,7 +41,7 @@ class _RenderedSnapshot(Struct):
 
 
 class PageStore:
-    """Holds the newest snapshot and its rendered formats.  ``publish`` and ``page`` may run in different threads."""
+    """Stores the newest snapshot and its rendered formats.  ``publish`` and ``page`` may run in different threads."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PageStore:
             self._renderers = renderers
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest, rendered in the formats that are about to be asked for."""
+        """Publish ``snapshot``, rendered in the formats that are about to be asked for."""
         now, before = self._clock(), self._newest
         newest = _RenderedSnapshot(snapshot, now)
         lifetime = now - before.at if before is not None else 0.0

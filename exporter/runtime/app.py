@@ -182,7 +182,7 @@ class App:
             self.cards.stop(1.0)
 
     def release_cards(self, *, released: bool) -> None:
-        """Hold no driver file open while ``released``, so that MIG can be switched or the driver replaced."""
+        """Close all driver files while ``released``, so that MIG can be switched or the driver replaced."""
         if self.cards is not None:
             self.cards.release(released=released)
 

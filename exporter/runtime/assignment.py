@@ -166,7 +166,7 @@ class AssignmentWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end; it may be stuck in a read, so this does not wait."""
+        """Signal the thread to end; it may be stuck in a read, so this does not wait."""
         self._stopping = True
         self._wake.set()
 

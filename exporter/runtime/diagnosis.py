@@ -66,7 +66,7 @@ class _Pending(Struct):
 
 
 class Diagnosis:
-    """Judges each snapshot in turn; owned by the thread that publishes."""
+    """Evaluates each snapshot in turn; owned by the thread that publishes."""
 
     def __init__(self) -> None:
         self._history = DiagnosisHistory()

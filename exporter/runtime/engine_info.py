@@ -47,7 +47,7 @@ class _Request:
 
 
 class EngineInfoReader:
-    """Asks one engine seldom.  Owned by the thread that polls the engine."""
+    """Requests an engine's version and model.  Owned by the thread that polls the engine."""
 
     def __init__(self, fetcher: Fetcher, source: str, clock: Callable[[], float]) -> None:
         """``fetcher`` must not make a poll wait for an exchange with another path."""
@@ -59,12 +59,12 @@ class EngineInfoReader:
         self._request: _Request | None = None
 
     def reset(self) -> None:
-        """Forget what was answered, and what a request under way will answer: another process may answer now."""
+        """Discard what was answered, and what a request under way will answer: another process may answer now."""
         self.info, self._request = EngineInfo(), None
         self.expire()
 
     def expire(self) -> None:
-        """Ask again at the next ``refresh``; what is known stands until then."""
+        """Request again at the next ``refresh``; what is known stands until then."""
         self._due = float("-inf")
 
     def refresh(self, server_info: ServerInfo) -> None:

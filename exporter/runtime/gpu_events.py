@@ -157,7 +157,7 @@ class GpuEvents:
             self._watch.start()
 
     def stop(self) -> None:
-        """Ask the thread to end."""
+        """Signal the thread to end."""
         if self._watch is not None:
             self._watch.poll_loop.stop()
 
@@ -265,7 +265,7 @@ class GpuEvents:
             return self._sxids.counts()
 
     def _source(self) -> str:
-        """Name what is or was listened to; a source that fails for a while does not rename the series."""
+        """Return the name of the source read last; a source that fails for a while does not rename the series."""
         watch = self._watch
         if watch is not None and watch.poll_loop.status.up:
             self._listened.add(KERNEL_LOG)

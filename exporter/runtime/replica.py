@@ -190,7 +190,7 @@ class ReplicaHandler:
         return replace(reading, version=info.version or reading.version, model=reading.model or info.model)
 
     def _with_new_info(self, reading: EngineReading) -> EngineReading:
-        """Ask an engine that restarted for the model that its metrics do not name: it may serve another one now."""
+        """Request the model of a restarted engine whose metrics do not name it: it may be another one now."""
         self.engine_info.expire()
         server_info = self._server_info(reading)
         if server_info is None or not server_info.model_keys:

@@ -57,7 +57,7 @@ def compiler():
 
 
 def program():
-    """Give a TypeScript program in which every panel of every dashboard is a typed constant."""
+    """Return a TypeScript program in which every panel of every dashboard is a typed constant."""
     time_series = ["import type * as schema from '@grafana/schema';"]
     for place, (kind, path) in enumerate(MODULES.items()):
         name = f"@grafana/schema/dist/esm/raw/composable/{path}_types.gen"

@@ -13,7 +13,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def answered(promtool, tmp_path, expr, series, *, minute):
-    """Ask at a minute; give [(labels, value)], as promtool's complaint about an impossible expectation tells it."""
+    """Evaluate at a minute; return [(labels, value)], as promtool's complaint about an impossible expectation tells it."""
     asked = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": [{"labels": '{im="possible"}', "value": 1}]}]
     given = [{"series": name, "values": values} for name, values in series.items()]
     test = {"interval": f"{EVERY}s", "input_series": given, "promql_expr_test": asked}

@@ -43,7 +43,7 @@ def _text(uid, language):
 
 
 def panels(data):
-    """Give every panel of a dashboard's file, those inside of collapsed rows included, headings not."""
+    """Return every panel of a dashboard's file, those inside of collapsed rows included, headings not."""
     for top in data["panels"]:
         if top["type"] == "row":
             yield from top["panels"]
@@ -61,7 +61,7 @@ def queries(uid, language="en"):
 
 
 def marks(uid, language="en"):
-    """Give the name and the query of everything that a dashboard marks over its curves."""
+    """Return the name and the query of everything that a dashboard marks over its curves."""
     return {
         annotation["name"]: annotation["target"]["expr"]
         for annotation in dashboard(uid, language)["annotations"]["list"]
@@ -69,7 +69,7 @@ def marks(uid, language="en"):
 
 
 def filled(expr, **variables):
-    """Put macros and variables in; a variable that is not given means everything."""
+    """Substitute macros and variables; a variable that is not given means everything."""
     values = {"job": ".+", "instance": ".+", "model": ".*", "replica": ".*", "gpu": ".*"} | MACROS | variables
     for name, value in sorted(values.items(), key=lambda item: -len(item[0])):
         expr = expr.replace(f"${name}", value)

@@ -20,7 +20,7 @@ class AuxiliaryCallMonitor:
         self._count_hangs = self._topology_hangs = False
 
     def reset(self) -> None:
-        """Forget the calls: the worker is gone, and they with it."""
+        """Discard the calls: they ended with the worker."""
         self._count_hangs = self._topology_hangs = False
 
     def any_hung(self) -> bool:

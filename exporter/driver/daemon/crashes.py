@@ -56,7 +56,7 @@ class Crashes:
         self._uuids: dict[int, str] = {}  # by index, since the driver was last initialised
 
     def on_initialising(self) -> None:
-        """Forget where GPUs stand: after an initialisation it may be anywhere."""
+        """Clear the addresses of GPUs: after an initialisation they may differ."""
         self._uuids = {}
 
     def on_found(self, facts: CardFacts) -> None:

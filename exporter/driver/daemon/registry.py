@@ -116,7 +116,7 @@ class CardRegistry:
         self._pending = set(self._slots)
 
     def on_driver_down(self) -> None:
-        """Forget all slots: no thread reads GPUs now, as the worker has ended or initialises."""
+        """Remove all slots: no thread reads GPUs now, as the worker has ended or initialises."""
         self._slots = {}
         self._pending = set()
         for gpu in self._gpus.values():

@@ -298,7 +298,7 @@ class CardSource:
         self._begin_down(now)
 
     def _cool_down_profiling(self, now: float) -> None:
-        """Keep a GPU that hangs in GPM from blocking it for its neighbours again at once."""
+        """Stop GPM calls for a GPU that hangs in one, which would block those of other GPUs again at once."""
         for uuid, since in self._profiling.items():
             if now - since > self._freshness.deadline:
                 seconds = self._supervisor.gpm_cooldown.begin(uuid, now)

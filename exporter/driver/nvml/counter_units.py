@@ -90,7 +90,7 @@ _NO_AGREEMENT: Mapping[str, Any] = {"agreement": None, "agreement_seconds": 0.0,
 
 
 def _complete_interval(interval: UnitEvidence, unit: float | None) -> UnitEvidence:
-    """Judge a complete interval, and act on what has been found often enough."""
+    """Evaluate a complete interval, and act on what has been found often enough."""
     agreement = _agreement(interval, unit)
     again = agreement is interval.agreement
     after = replace(

@@ -65,7 +65,7 @@ class _Holder(Struct, frozen=True):
 
 
 class GpmLock:
-    """Lets one GPU at a time call the driver's GPM functions, and keeps the buffers that are not in use.
+    """Serialises calls of the driver's GPM functions, and keeps the buffers that are not in use.
 
     A call that never returns holds the lock for ever: the others then have none of these figures, and after the first
     time without waiting.  Hence ``backed_off``: GPUs (uuid → monotonic seconds) that have hung here in an earlier

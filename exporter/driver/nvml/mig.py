@@ -122,7 +122,7 @@ class MigInstances:
             self.refused = answer
 
     def _identify(self, calls: DeviceCalls, number: int) -> str:
-        """Ask an instance who it is; return its UUID, "" where it does not tell."""
+        """Return the UUID of an instance, "" where the driver does not report it."""
         self._asking = calls
         try:
             answer = calls.call("nvmlDeviceGetUUID")

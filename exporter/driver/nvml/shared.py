@@ -29,7 +29,7 @@ class SharedState(Struct, frozen=True):
         self.gpm_lock.free_buffers(driver)
 
     def reset_units(self) -> None:
-        """Forget what the counters have shown: another driver may count otherwise."""
+        """Clear what was learnt from counters: another driver may count otherwise."""
         self.units.clear()
         self.evidence.clear()
 

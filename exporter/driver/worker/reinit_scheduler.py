@@ -29,7 +29,7 @@ class ReinitScheduler:
         self._not_before = now
 
     def request(self) -> None:
-        """Ask for it, from any thread."""
+        """Request it, from any thread."""
         self._requested.set()
 
     def due(self, now: float, unavailable: Collection[bool | None]) -> bool:

@@ -214,7 +214,7 @@ class Worker:
                 thread.start()
 
     def _set_driver_version(self, version: str) -> None:
-        """Keep what counters have shown for as long as the driver is the same; an unknown one may be another."""
+        """Preserve what was learnt from counters while the driver is the same; an unknown one may be another."""
         if not version or version != self._driver_version:
             self._shared.reset_units()
         self._driver_version = version

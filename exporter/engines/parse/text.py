@@ -120,7 +120,7 @@ class PageReader:
         return values
 
     def _forget_stale(self) -> None:
-        """Keep only the series of the newest page; raise PageError ``series_too_large`` if they are too large."""
+        """Drop series but those of the newest page; raise PageError ``series_too_large`` if they are too large."""
         texts = [self._texts[slot] for slot in self._seen]
         kept_bytes = sum([len(text) + _SLOT_BYTES for text in texts])
         if kept_bytes > MAX_CACHE_BYTES:
@@ -190,7 +190,7 @@ class PageReader:
         return _IGNORED
 
     def _series_too_large(self) -> PageError:
-        """Forget every series, and return the refusal; what counts new series stays, or size would switch it off."""
+        """Drop every series, and return the refusal; the count of new series stays, or size would reset it."""
         self._reset()
         limit = f"{MAX_CACHE_BYTES >> 20} MiB"
         return PageError("series_too_large", f"the names and labels of the page's series take more than {limit}")

@@ -16,7 +16,7 @@ _SERVER = ("server",)
 
 
 def _up(labels: Mapping[str, str]) -> bool:
-    """Keep the series of the one state that takes new requests; up to 2.3 there was no state, but a number."""
+    """Select the series of the one state that takes new requests; up to 2.3 there was no state, but a number."""
     return labels.get("state", "UP") == "UP"
 
 

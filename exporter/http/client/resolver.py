@@ -76,7 +76,7 @@ class Resolver:
         return lookup.addresses if lookup is not None and lookup.done.is_set() else ()
 
     def forget(self, host: str) -> None:
-        """Forget the addresses, to look them up the next time; a look-up under way goes on and will be used."""
+        """Clear the addresses, for the next request to resolve anew; a look-up under way will be used."""
         with self._lock:
             lookup = self._lookups.get(host)
             if lookup is not None and lookup.done.is_set():

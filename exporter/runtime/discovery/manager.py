@@ -215,7 +215,7 @@ class DiscoveryManager:
             loop.start()
 
     def stop(self) -> None:
-        """Ask the threads to end; one may be stuck in a read, so this does not wait."""
+        """Signal the threads to end; one may be stuck in a read, so this does not wait."""
         with self._lock:
             loops, self._loops = self._loops, {}
         for loop in loops.values():

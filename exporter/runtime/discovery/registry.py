@@ -99,7 +99,7 @@ class TargetRegistry:
         return moved or left < budget
 
     def remove(self, provider: str) -> None:
-        """Forget a provider that is no longer configured."""
+        """Remove a provider that is no longer configured."""
         self._entries.pop(provider, None)
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
@@ -189,7 +189,7 @@ class TargetRegistry:
         (self._at_limit.add if limit_reached else self._at_limit.discard)(provider)
 
     def _evict(self, known: dict[TargetKey, _Entry], name: str, key: TargetKey, listed: set[TargetKey]) -> None:
-        """Forget at once who had the name and is listed no more: it has moved, as pods do."""
+        """Remove at once the engine that had the name and is no longer listed: it has moved, as pods do."""
         for other, entry in list(known.items()):
             if name and entry.engine.name == name and other != key and other not in listed:
                 del known[other]

@@ -197,7 +197,7 @@ class PollLoop:
         self._wake.set()
 
     def stop(self) -> None:
-        """Ask the thread to end; it does so within one exchange."""
+        """Signal the thread to end; it does so within one exchange."""
         self._stopping = True
         self._wake.set()
 

@@ -52,7 +52,7 @@ class PollerManager:
         self._settings = settings
 
     def stop(self) -> None:
-        """Ask every poller to end, without waiting: one may be stuck in an exchange."""
+        """Signal every poller to end, without waiting: one may be stuck in an exchange."""
         for poller in self.replicas.values():
             poller.stop()
         for gateway in self.gateways.values():

@@ -161,7 +161,7 @@ class TargetPoller(Generic[ConfigT, ReadingT, StateT]):
         self.poll_loop.start(first, self.poll, lambda: self._fetcher.close(), crashed=self._crashed)  # noqa: PLW0108
 
     def stop(self) -> None:
-        """Ask the thread to end; it does so within one exchange, and closes its connection."""
+        """Signal the thread to end; it does so within one exchange, and closes its connection."""
         self.poll_loop.stop()
 
     def join(self, timeout: float) -> None:

@@ -30,7 +30,7 @@ class HttpList:
         self._shown = target.url.partition("?")[0]
 
     def refresh(self) -> None:
-        """Ask for the list."""
+        """Request the list."""
         try:
             text = self._endpoint.fetch().body.decode("utf-8-sig")
             engines, self.ignored = targets_of(parse_list(text, ".json"))
@@ -51,7 +51,7 @@ class HttpList:
 
 
 class HttpSd:
-    """Asks for every list that the settings name."""
+    """Requests every list that the settings name."""
 
     name = "http_sd"
 
@@ -59,7 +59,7 @@ class HttpSd:
         self._lists = [HttpList(target) for target in targets]
 
     def refresh(self) -> DiscoveryResult:
-        """Ask for the lists, one after the other; an engine on several counts as on the first."""
+        """Request the lists, one after the other; an engine on several counts as on the first."""
         by_url: dict[str, DiscoveredEngine] = {}
         for target_list in self._lists:
             target_list.refresh()

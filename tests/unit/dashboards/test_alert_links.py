@@ -45,7 +45,7 @@ def families(names):
 
 
 def asked(panel):
-    """Give what the panel that is linked to asks for."""
+    """Return what the panel that is linked to asks for."""
     for query in queries(panel.dashboard.value):
         if query.number == panel.number:
             for selector, _ in selectors(query.expr):

@@ -77,7 +77,7 @@ def filled(name, uid, start=0, step=STEP):
 
 
 def marked(promtool, tmp_path, expr, series, minutes):
-    """Ask at these minutes; give {minute: [(labels, value)]}, as promtool's complaints tell it."""
+    """Evaluate at these minutes; return {minute: [(labels, value)]}, as promtool's complaints tell it."""
     asked = [
         {"expr": expr, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{impossible='x'}", "value": minute}]}
         for minute in minutes

@@ -80,7 +80,7 @@ def exposed():
 
 
 def everything(uid):
-    """Give each query of a dashboard, those of its marks included, with its selectors."""
+    """Return each query of a dashboard, those of its marks included, with its selectors."""
     for expr in [*(query.expr for query in queries(uid)), *marks(uid).values()]:
         promql_parser.parse(filled(expr))
         yield expr, [selector for selector, _ in selectors(expr)]

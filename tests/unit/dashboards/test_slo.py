@@ -67,7 +67,7 @@ def test_an_engine_without_a_bucket_at_the_target_is_not_counted_as_late(promtoo
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
-    """Make the dashboards as a user does who has thresholds; give the folder."""
+    """Generate the dashboards as a user does who has thresholds; return the folder."""
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "mine.yaml").write_text(CLASSES)
     command = [sys.executable, "-m", "dashboards", "--thresholds", "mine.yaml", "--output", "dashboards"]
