@@ -16,6 +16,7 @@ from alerts.rule import Alert, Component
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.catalog.spec import Unit
+from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model.finding import Severity
 from exporter.model.text import Text
 from exporter.promql import (
@@ -52,7 +53,7 @@ def _demand() -> Expr:
     return sum_by(over_time("min", select(RUNNING.known), "3m"), *_GROUP) > 0
 
 
-_CAUSE = words.by_label("cause", words.CAUSES)
+_CAUSE = words.by_label("cause", {cause.value: name for cause, name in CAUSE_NAMES.items()})
 
 
 def _straggler() -> Alert:

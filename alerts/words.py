@@ -1,4 +1,4 @@
-"""Label values that messages show as words: recommended actions, causes of stragglers, verdicts, meanings of XIDs.
+"""Label values that messages show as words: recommended actions, verdicts, meanings of XIDs.
 
 Prometheus' templates choose the word; a value that is not listed is shown as it is.
 """
@@ -33,17 +33,6 @@ ACTIONS: Mapping[str, Text] = {
     "decode_nvlink_sub_code": Text("decode the NVLink sub-code in the kernel log", "解析内核日志中的 NVLink 子代码"),
     "none_published": Text("none published; inspect", "厂商未公布；请人工检查"),
     "look_up": Text("look up the XID", "查询该 XID"),
-}
-CAUSES: Mapping[str, Text] = {
-    Cause.THERMAL.value: Text("thermal throttling", "过热降频"),
-    Cause.POWER_BRAKE.value: Text("power brake", "外部功率制动"),
-    Cause.POWER_CAP.value: Text("lower power limit", "功率上限偏低"),
-    Cause.CLOCK_LOCK.value: Text("locked clocks", "时钟被锁定"),
-    Cause.OTHER_TENANT.value: Text("shared with another tenant", "被其他租户占用"),
-    Cause.PCIE.value: Text("degraded PCIe link", "PCIe 链路降级"),
-    Cause.NVLINK.value: Text("NVLinks down", "NVLink 断开"),
-    Cause.MEMORY_PRESSURE.value: Text("memory nearly full", "显存将满"),
-    Cause.UNKNOWN.value: Text("unknown cause", "原因未知"),
 }
 CAUSE_ACTIONS: Mapping[str, Text] = {
     Cause.THERMAL.value: Text(

@@ -6,22 +6,11 @@ from dashboards.panels import ValueMapping
 from dashboards.panels.panel import Colour
 from dashboards.variables import selected
 from exporter.catalog import metrics as m
+from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model.straggler import Cause
-from exporter.model.text import Text
 from exporter.promql import Expr
 
-_WORDS = {
-    Cause.POWER_BRAKE: Text("power brake", "功率制动"),
-    Cause.THERMAL: Text("thermal", "过热"),
-    Cause.POWER_CAP: Text("power cap", "功率上限"),
-    Cause.CLOCK_LOCK: Text("clock locked", "频率被锁"),
-    Cause.OTHER_TENANT: Text("other tenant", "其他租户"),
-    Cause.PCIE: Text("PCIe", "PCIe"),
-    Cause.NVLINK: Text("NVLink", "NVLink"),
-    Cause.MEMORY_PRESSURE: Text("memory pressure", "显存压力"),
-    Cause.UNKNOWN: Text("unknown cause", "原因不明"),
-}
-CAUSES = tuple(ValueMapping(place, _WORDS[cause], Colour.CRITICAL) for place, cause in enumerate(Cause, 1))
+CAUSES = tuple(ValueMapping(place, CAUSE_NAMES[cause], Colour.CRITICAL) for place, cause in enumerate(Cause, 1))
 
 
 def cause() -> Expr:

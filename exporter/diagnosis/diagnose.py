@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from exporter.diagnosis import gpus, replica_changes, replicas
+from exporter.diagnosis import gpu_health, gpu_load, replica_changes, replicas
 from exporter.diagnosis.history import ReplicaPast
 from exporter.diagnosis.view import View
 from exporter.model import EMPTY, Snapshot
@@ -63,8 +63,14 @@ _ORDER = (
 def find(snapshot: Snapshot, past: Mapping[str, ReplicaPast] = EMPTY) -> tuple[Finding, ...]:
     """Return every finding that this snapshot and the replicas' past support, in no order."""
     view = View(snapshot)
-    changes = replica_changes.findings(view, past)
-    return (*replicas.findings(view), *changes, *gpus.findings(view), *gpus.node_findings(view), *_daemon(snapshot))
+    return (
+        *replicas.findings(view),
+        *replica_changes.findings(view, past),
+        *gpu_health.findings(view),
+        *gpu_load.findings(view),
+        *gpu_health.node_findings(view),
+        *_daemon(snapshot),
+    )
 
 
 def arrange(found: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -50,6 +50,10 @@ class View:
         """Return a GPU as a subject."""
         return Subject(SubjectKind.GPU, card.facts.uuid, f"GPU {card.labels.gpu}")
 
+    def owner(self, card: CardState) -> str:
+        """Return the replica that a GPU is assigned to, the first of several, "" for none."""
+        return next(iter(self.replicas_of.get(card.facts.uuid, ())), "")
+
     def gateway_shares(self, replica: str) -> list[GatewayShare]:
         """Return what the gateways send to a replica; without shares that are probes or chance."""
         found = []
@@ -89,6 +93,11 @@ def longest_window(replica: ReplicaState) -> WindowFigures | None:
 def signal(card: CardState, name: Signal) -> float | None:
     """Return a fresh value of a GPU, None when there is none."""
     return card.reading.signals.get(name) if card.reading is not None else None
+
+
+def location(card: CardState) -> tuple[Evidence, ...]:
+    """Return the PCI address of a GPU as evidence, nothing where it is not known."""
+    return (Evidence("pci_bus_id", card.facts.pci_bus_id),) if card.facts.pci_bus_id else ()
 
 
 def requests(replica: ReplicaState, quantity: Quantity) -> float | None:

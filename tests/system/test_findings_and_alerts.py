@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.diagnosis.gpus import CAUSES
+from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.model import Cause
 from tests.support.fault_days import JOB, fault_days, findings
 from tests.support.tools import tool
@@ -46,7 +46,7 @@ def lived(tmp_path_factory):
 def says_the_same(finding, name, labels):
     if finding.id not in {name, *GRAVER.get(name, ())}:
         return False
-    if "cause" in labels and finding.cause != CAUSES[Cause(labels["cause"])].en:
+    if "cause" in labels and finding.cause != CAUSE_NAMES[Cause(labels["cause"])].en:
         return False
     if "gpu" in labels:
         return finding.subject == f"GPU {labels['gpu']}"
