@@ -49,10 +49,27 @@ class Answer(Struct, frozen=True):
     problem: str = ""
 
 
+class Access(Struct, frozen=True, kw_only=True):
+    """What the daemons are verified against, and as whom they are asked."""
+
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    username: str | None
+    password_file: str | None
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong and return 0 (well), 1 (warning), 2 (critical) or 3 (unknown)."""
     language = Language(arguments.lang)
-    answers = _ask_all(arguments.urls or [DEFAULT], language, arguments.timeout)
+    access = Access(
+        ca_file=arguments.ca_file,
+        cert_file=arguments.cert_file,
+        key_file=arguments.key_file,
+        username=arguments.user,
+        password_file=arguments.password_file,
+    )
+    answers = _ask_all(arguments.urls or [DEFAULT], language, arguments.timeout, access)
     if not arguments.urls and answers[0].document is None:
         answers = [_own_look(language)]
     codes = [_code(answer) for answer in answers]
@@ -94,19 +111,30 @@ def _code(answer: Answer) -> int:
 # ---------------------------------------------------------------------- asking
 
 
-def _ask_all(urls: Sequence[str], language: Language, timeout: float) -> list[Answer]:
+def _ask_all(urls: Sequence[str], language: Language, timeout: float, access: Access) -> list[Answer]:
     with ThreadPoolExecutor(min(_AT_ONCE, len(urls)), thread_name_prefix="check") as pool:
-        return list(pool.map(lambda url: _ask(url, language, timeout), urls))
+        return list(pool.map(lambda url: _ask(url, language, timeout, access), urls))
 
 
-def _ask(url: str, language: Language, timeout: float) -> Answer:
+def _ask(url: str, language: Language, timeout: float, access: Access) -> Answer:
     from exporter.http.client.client import SessionClient  # noqa: PLC0415 - the own look needs none of it
     from exporter.http.client.target import Target  # noqa: PLC0415
 
     base = url if "://" in url else f"http://{url}"
     url = _without_userinfo(url)
     try:
-        client = SessionClient(Target(url=f"{base.rstrip('/')}/api/v1/node?lang={language.value}", timeout=timeout))
+        location = f"{base.rstrip('/')}/api/v1/node?lang={language.value}"
+        client = SessionClient(
+            Target(
+                url=location,
+                timeout=timeout,
+                ca_file=access.ca_file,
+                cert_file=access.cert_file,
+                key_file=access.key_file,
+                username=access.username,
+                password_file=access.password_file,
+            )
+        )
         with contextlib.closing(client):
             return Answer(url, msgspec.json.decode(client.fetch().body, type=api.NodeDocument))
     except SourceError as error:

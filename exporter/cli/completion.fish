@@ -51,7 +51,7 @@ function _shtab_shardwatch_using
 end
 
 set -g _shtab_shardwatch_commands run demo once check check-config config completion alerts dashboards
-set -g _shtab_shardwatch_opts_with_value --base-url --config --fail-on --fault-at --fault-until --lang --language --listen --node --output --receivers --runbook-url --scenario --seed --thresholds --timeout --traces
+set -g _shtab_shardwatch_opts_with_value --base-url --ca-file --cert-file --config --fail-on --fault-at --fault-until --key-file --lang --language --listen --node --output --password-file --receivers --runbook-url --scenario --seed --thresholds --timeout --traces --user
 
 complete -c shardwatch -e
 complete -c shardwatch -f
@@ -80,6 +80,11 @@ complete -c shardwatch -n '_shtab_shardwatch_using check' -l json -d 'print JSON
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l language -l lang -xka "en zh" -d 'language (default en)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l timeout -x -d 'for each node (default 5)'
 complete -c shardwatch -n '_shtab_shardwatch_using check' -l fail-on -xka "warning critical" -d 'lowest severity that fails (default warning)'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l ca-file -xka "(__fish_complete_path (commandline -ct))" -d 'certificate authorities that https:// URLs are verified against'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l cert-file -xka "(__fish_complete_path (commandline -ct))" -d 'client certificate'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l key-file -xka "(__fish_complete_path (commandline -ct))" -d 'key of the client certificate'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l user -x -d 'user name; needs --password-file'
+complete -c shardwatch -n '_shtab_shardwatch_using check' -l password-file -xka "(__fish_complete_path (commandline -ct))" -d 'file that holds the user'"'"'s password'
 complete -c shardwatch -n '_shtab_shardwatch_using; and test $_shtab_shardwatch_npos -eq 0' -a check-config -d 'print every problem of a configuration with its path and line'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config' -s h -l help -d 'show this help message and exit'
 complete -c shardwatch -n '_shtab_shardwatch_using check-config; and test $_shtab_shardwatch_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'YAML configuration'

@@ -17,7 +17,7 @@ from exporter.cli.exit_codes import OK
 from exporter.cli.import_path import check_import_path
 from exporter.cli.setup import log_to_stderr, read_settings
 from exporter.config.settings import Settings
-from exporter.errors import ListenError, OutputError
+from exporter.errors import ListenError, OutputError, SettingsError
 from exporter.logs import log_event
 from exporter.runtime.app import App
 from exporter.runtime.memory import raise_descriptor_limit, tune_memory
@@ -73,7 +73,7 @@ def serve(
     app.start()
     try:
         host, port = app.listen()
-    except ListenError:
+    except (ListenError, SettingsError):
         app.stop()
         raise
     log_event(logger, logging.INFO, "listening", address=f"{host}:{port}", version=__version__)

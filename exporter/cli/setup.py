@@ -14,8 +14,15 @@ from exporter.logs import formatter
 
 
 def read_settings(path: str | None, listen: str | None = None) -> Settings:
-    """Read the configuration, or the environment alone; ``listen`` overrides the address.  Raises SettingsError."""
+    """Read the configuration, or the environment alone; ``listen`` overrides the address.  Raises SettingsError.
+
+    The web configuration that it names is read as well, and only to refuse a bad one.
+    """
     found = settings.load(path, os.environ) if path is not None else settings.default(os.environ)
+    if found.web_config_file is not None:
+        from exporter.http.server.web_config import read_access  # noqa: PLC0415 - most nodes have none
+
+        read_access(found.web_config_file)
     return found if listen is None else replace(found, listen=settings.parse_listen(listen))
 
 

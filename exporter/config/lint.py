@@ -48,6 +48,11 @@ def config_lint(settings: Settings) -> list[str]:
             f"and panels of the shipped {_dashboards(dashboards)} that read {LONGEST} stay empty; remove what is "
             f"longer than {LONGEST} if you use them"
         )
+    if settings.web_config_file is None and settings.listen.host in ("", "0.0.0.0", "::"):
+        hints.append(
+            "listen: everybody who reaches this host can read the endpoint; set web_config_file for TLS and users, "
+            "or listen on one address"
+        )
     hints += _plain_tokens(settings)
     return hints + [_sparse(window, slow) for window in settings.windows if (slow := _slow(settings, window))]
 

@@ -247,11 +247,13 @@ class Settings(Record):
         fields.boolean(), "Serve POST /-/reload, which reads this file again as SIGHUP does.", default=False
     )
     web_config_file: str | None = key(
-        fields.unsupported(
-            "is not supported in this version, which serves plain HTTP; remove it, and put a TLS proxy in front"
-        ),
+        fields.file(),
+        "TLS, client certificates, users and headers of the endpoint, in the format of Prometheus' exporter-toolkit; "
+        "see docs/security.md.",
         default=None,
-        hidden=True,
+        default_text="none: plain HTTP, without authentication",
+        example="/etc/shardwatch/web.yml",
+        aliases=("web_config",),
     )
     log: LogSettings = key(
         section(LogSettings), "Log on standard error.", default=LogSettings(), aliases=("logging", "logs")

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -34,6 +35,9 @@ from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources import process_metrics
+
+if TYPE_CHECKING:
+    from exporter.http.server.web_config import WebConfigFile
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,7 @@ class App:
             clock=self._clock,
         )
         self.listener: HttpServer | None = None
+        self.web_config: WebConfigFile | None = None
         self.agent_check: AgentCheckServer | None = None
 
     def _make_cards(self, driver: Driver) -> CardSource | None:
@@ -135,8 +140,18 @@ class App:
     # ------------------------------------------------------------------ life
 
     def listen(self) -> tuple[str, int]:
-        """Bind and serve; return the address.  Raise ListenError when it cannot be bound."""
+        """Bind and serve; return the address.
+
+        Raise ListenError when it cannot be bound, and SettingsError when the web configuration is bad.
+        """
         address = self.settings.listen
+        access = None
+        if self.settings.web_config_file is not None:
+            from exporter.http.server.web_config import WebConfigFile  # noqa: PLC0415 - most nodes have none
+
+            self.web_config = WebConfigFile(self.settings.web_config_file)
+            self.web_config.start()
+            access = self.web_config.current
         handler = routes(
             self.pages,
             self.publisher,
@@ -145,7 +160,7 @@ class App:
             dcgm=self.dcgm,
             api=Api(lambda: self.publisher.snapshot, self._clock),
         )
-        self.listener = HttpServer(address.host, address.port, handler)
+        self.listener = HttpServer(address.host, address.port, handler, access=access)
         if agent := self.settings.agent_check:
             self.agent_check = AgentCheckServer(agent.host, agent.port, lambda: self.publisher.snapshot, self._clock)
             self.agent_check.start()
@@ -169,6 +184,8 @@ class App:
         """Stop everything within two seconds; a thread that hangs is left behind, and the process ends anyway."""
         if self.listener is not None:
             self.listener.stop(0.5)
+        if self.web_config is not None:
+            self.web_config.stop()
         if self.agent_check is not None:
             self.agent_check.stop()
         self.assignments.stop()
@@ -254,6 +271,8 @@ class App:
             return Outcome(False, "refused, another reload is under way; ask again when it has ended")
         try:
             settings = self._reread() if self._reread is not None else self.settings
+            if self.web_config is not None:
+                self.web_config.refresh()
             return Outcome(True, self._replace(settings))
         except SettingsError as error:
             problems = "; ".join(map(str, error.problems))

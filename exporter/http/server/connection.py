@@ -30,10 +30,11 @@ from exporter.http.server.request import (
 class DeferredResponse:
     """A response that another thread makes, because that may take a while; the event loop goes on meanwhile."""
 
-    __slots__ = ("_callback", "response")
+    __slots__ = ("_callback", "response", "resume")
 
     def __init__(self) -> None:
         self.response: Response | None = None
+        self.resume: Callable[[], Response | DeferredResponse] | None = None
         self._callback: Callable[[], None] | None = None
 
     def set_response(self, response: Response) -> None:
@@ -42,10 +43,16 @@ class DeferredResponse:
         if self._callback is not None:
             self._callback()
 
+    def set_resume(self, resume: Callable[[], Response | DeferredResponse]) -> None:
+        """Have the event loop call ``resume`` for the response.  Once, from any thread."""
+        self.resume = resume
+        if self._callback is not None:
+            self._callback()
+
     def add_done_callback(self, call: Callable[[], None]) -> None:
         """Call ``call`` when the response is set, at once if it is already; at times twice."""
         self._callback = call
-        if self.response is not None:
+        if self.response is not None or self.resume is not None:
             call()
 
 
@@ -86,8 +93,8 @@ class ServerConnection:
     """The state of one client.  Takes over ``sock``; times are those of the clock that ``advance`` is given."""
 
     __slots__ = (
-        "_deferred", "_drained", "_handler", "_inbox", "_keep", "_limits", "_omit_body", "_out",
-        "deadline", "interest", "phase", "responses_sent", "sock", "waiting_since",
+        "_buffered", "_deferred", "_drained", "_handler", "_inbox", "_keep", "_limits", "_omit_body", "_out",
+        "access", "deadline", "headers", "interest", "last", "phase", "responses_sent", "sock", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, handler: RequestHandler, limits: ServerLimits, now: float) -> None:
@@ -97,6 +104,10 @@ class ServerConnection:
         self.waiting_since = now
         self.deadline = now + limits.header_seconds
         self.responses_sent = 0
+        self.access: object = None  # the rules under which it was accepted
+        self.headers: tuple[tuple[str, str], ...] = ()  # of every response
+        self.last = False  # the next response ends the connection
+        self._buffered = False  # the inbox may hold the next request already
         self._handler = handler
         self._limits = limits
         self._inbox = bytearray()
@@ -120,8 +131,8 @@ class ServerConnection:
                 self._drain()
             elif self.phase is Phase.WAITING:
                 self._read(now)
-            elif self._deferred is not None and self._deferred.response is not None:
-                self._respond(self._deferred.response, now)
+            elif self._deferred is not None:
+                self._finish_deferred(self._deferred, now)
         except (BlockingIOError, InterruptedError):
             return
 
@@ -161,10 +172,14 @@ class ServerConnection:
 
     def _send_error(self, response: Response) -> None:
         with contextlib.suppress(OSError):
-            self.sock.send(format_head(response, keep=False) + response.body)
+            self.sock.send(format_head(response, keep=False, headers=self.headers) + response.body)
+
+    def _pending(self) -> bool:
+        """Return whether bytes have been received that neither the inbox nor the kernel has."""
+        return False
 
     def _read(self, now: float) -> None:
-        if self.interest == EVENT_READ:  # otherwise the inbox may hold the next request already
+        if not self._buffered:
             data = self.sock.recv(self._limits.header_bytes + self._limits.body_bytes - len(self._inbox))
             if not data:
                 self.close()
@@ -173,6 +188,7 @@ class ServerConnection:
                 self.waiting_since = now
                 self.deadline = now + self._limits.header_seconds
             self._inbox += data
+        self._buffered = False
         self.interest = EVENT_READ
         try:
             parsed = self._parse()
@@ -182,13 +198,23 @@ class ServerConnection:
             return
         if parsed is not None:
             del self._inbox[: parsed.size]
-            self._keep = parsed.keep
+            self._keep = parsed.keep and not self.last
             self._omit_body = parsed.request.method == "HEAD"
-            response = self._handler(parsed.request)
-            if isinstance(response, DeferredResponse):
-                self._defer(response, now)
-            else:
-                self._respond(response, now)
+            self._dispatch(self._handler(parsed.request), now)
+        elif self._pending():
+            self.interest = EVENT_WRITE  # the socket is not readable, and writable at once
+
+    def _dispatch(self, response: Response | DeferredResponse, now: float) -> None:
+        if isinstance(response, DeferredResponse):
+            self._defer(response, now)
+        else:
+            self._respond(response, now)
+
+    def _finish_deferred(self, deferred: DeferredResponse, now: float) -> None:
+        if deferred.response is not None:
+            self._respond(deferred.response, now)
+        elif deferred.resume is not None:
+            self._dispatch(deferred.resume(), now)
 
     def _parse(self) -> ParsedRequest | None:
         return parse_request(
@@ -207,7 +233,7 @@ class ServerConnection:
         self.phase, self._deferred = Phase.WRITING, None
         self.deadline = now + self._limits.write_seconds
         self.interest = EVENT_WRITE
-        self._out.append(memoryview(format_head(response, keep=self._keep)))
+        self._out.append(memoryview(format_head(response, keep=self._keep, headers=self.headers)))
         if not self._omit_body:
             self._out.append(memoryview(response.body))
         self._write(now)
@@ -231,7 +257,8 @@ class ServerConnection:
         self.waiting_since = now
         self.deadline = now + (self._limits.header_seconds if self._inbox else self._limits.idle_seconds)
         # A pipelined request is served after those of the other connections: a socket is writable at once.
-        self.interest = EVENT_WRITE if self._inbox else EVENT_READ
+        self._buffered = bool(self._inbox)
+        self.interest = EVENT_WRITE if self._inbox or self._pending() else EVENT_READ
 
     def _linger(self, now: float) -> None:
         """Stop writing but read on: bytes left unread would make close() send a reset, which loses the response."""

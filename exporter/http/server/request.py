@@ -88,8 +88,8 @@ def text_response(status: int, message: str, *headers: tuple[str, str]) -> Respo
     return Response(status=status, content_type="text/plain; charset=utf-8", body=body, headers=headers)
 
 
-def format_head(response: Response, *, keep: bool) -> bytes:
-    """Return what goes before the body; ``keep``: the connection stays open after it."""
+def format_head(response: Response, *, keep: bool, headers: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """Return what goes before the body; ``keep``: the connection stays open after it; ``headers``: further ones."""
     lines = [
         f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Other')}",
         f"Date: {_date(int(time.time()))}",
@@ -98,7 +98,7 @@ def format_head(response: Response, *, keep: bool) -> bytes:
         "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
     ]
-    lines += [f"{name}: {value}" for name, value in response.headers]
+    lines += [f"{name}: {value}" for name, value in (*response.headers, *headers)]
     if not keep:
         lines.append("Connection: close")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -46,7 +46,7 @@ def of_the_longest_window_only(series):
 
 
 def told(text, *, series="common"):
-    return config_lint(parse(f"{text}\nseries: {series}\n", "test.yaml", {}))
+    return config_lint(parse(f"{text}\nlisten: 127.0.0.1:9853\nseries: {series}\n", "test.yaml", {}))
 
 
 def panels(of):
@@ -92,7 +92,15 @@ def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same
 
 
 def test_the_default_windows_need_no_advice():
-    assert config_lint(Settings()) == [] == told("windows: [300s, 30s, 60s]")
+    assert [] == told("windows: [5m, 30s, 1m]") == told("")
+
+
+def test_listening_on_all_addresses_without_access_control_is_hinted_at(tmp_path):
+    (hint,) = config_lint(Settings())
+    assert hint.startswith("listen: ") and "web_config_file" in hint
+    web = tmp_path / "web.yml"
+    web.touch()
+    assert config_lint(parse(f"web_config_file: {web}\n", "test.yaml", {})) == []
 
 
 def test_a_window_that_is_missing_is_named_with_what_it_silences():
@@ -148,14 +156,16 @@ def test_figures_over_a_window_shorter_than_an_interval_never_come_and_two_inter
 
 def test_check_config_says_it_and_the_configuration_stays_good(tmp_path, capsys):
     path = tmp_path / "c.yaml"
-    path.write_text("windows: [1m, 15m]\n")
+    path.write_text("listen: 127.0.0.1:9853\nwindows: [1m, 15m]\n")
     assert main(["check-config", str(path)]) == 0
     good, hint = capsys.readouterr().out.splitlines()
     assert good.startswith(f"{path}: valid;") and hint.startswith(f"{path}: hint: windows: without 5m ")
 
 
 def test_the_daemon_says_it_at_its_start_and_a_reload_says_only_what_is_new(caplog):
-    alone = "gpu: {enabled: false}\ndiscovery: {processes: false}\nkernel_log: {enabled: false}\n"
+    alone = (
+        "listen: 127.0.0.1:0\ngpu: {enabled: false}\ndiscovery: {processes: false}\nkernel_log: {enabled: false}\n"
+    )
     texts = ["windows: [1m]", "windows: [1m]\nquantiles: [0.5]", "windows: [10s]", "windows: nonsense", ""]
     later = iter(texts[1:])
     app = App(parse(alone + texts[0], "test", {}), reread=lambda: parse(alone + next(later), "test", {}))
