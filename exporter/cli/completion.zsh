@@ -51,11 +51,11 @@ _shtab_shardwatch_check_options=(
   {--language,--lang}"[language (default en)]:lang:(en zh)"
   "--timeout[for each node (default 5)]:SECONDS:"
   "--fail-on[lowest severity that fails (default warning)]:fail_on:(warning critical)"
-  "--ca-file[certificate authorities that https\:\/\/ URLs are verified against]:FILE:_files"
-  "--cert-file[client certificate]:FILE:_files"
-  "--key-file[key of the client certificate]:FILE:_files"
-  "--user[user name\; needs --password-file]:NAME:"
-  "--password-file[file that holds the user\'s password]:FILE:_files"
+  "--ca-file[authorities of https\:\/\/ URLs (default\: the system\'s)]:FILE:_files"
+  "--cert-file[client certificate (default none)]:FILE:_files"
+  "--key-file[key of the client certificate (default none)]:FILE:_files"
+  "--user[user name\; needs --password-file (default none)]:NAME:"
+  "--password-file[file that holds the user\'s password (default none)]:FILE:_files"
   "(*)::HOST\:PORT or URL of a daemon (default\: this node):"
 )
 

@@ -142,11 +142,11 @@ def _diagnose(command: argparse.ArgumentParser) -> None:
         default="warning",
         help="lowest severity that fails (default %(default)s)",
     )
-    add("--ca-file", metavar="FILE", help="certificate authorities that https:// URLs are verified against")
-    add("--cert-file", metavar="FILE", help="client certificate")
-    add("--key-file", metavar="FILE", help="key of the client certificate")
-    add("--user", metavar="NAME", help="user name; needs --password-file")
-    add("--password-file", metavar="FILE", help="file that holds the user's password")
+    add("--ca-file", metavar="FILE", help="authorities of https:// URLs (default: the system's)")
+    add("--cert-file", metavar="FILE", help="client certificate (default none)")
+    add("--key-file", metavar="FILE", help="key of the client certificate (default none)")
+    add("--user", metavar="NAME", help="user name; needs --password-file (default none)")
+    add("--password-file", metavar="FILE", help="file that holds the user's password (default none)")
 
 
 def _check(command: argparse.ArgumentParser) -> None:

@@ -124,7 +124,9 @@ DIAGNOSE = CommandHelp(
         ("shardwatch check", "this node"),
         ("shardwatch check node1:9853 node2:9853", "two nodes"),
         ("shardwatch check --json --fail-on critical", "for programs; only critical findings fail"),
+        ("shardwatch check --ca-file ca.pem https://node1:9853", "over TLS"),
     ),
+    files=(("FILE", "PEM certificates and keys, and a password in plain text; each is only read"),),
     environment=(("NO_COLOR", "no colours, also on a terminal"),),
     exit_codes=(
         ("0", "healthy"),

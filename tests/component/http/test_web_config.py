@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -12,6 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
+from urllib.request import urlopen
 
 import bcrypt
 import pytest
@@ -19,12 +21,13 @@ import pytest
 from exporter.errors import SettingsError
 from exporter.http.server import basic_auth
 from exporter.http.server.basic_auth import MAX_WAITING_OF_PEER, Authenticator
-from exporter.http.server.listener import DeferredResponse, HttpServer, Request, ServerLimits
+from exporter.http.server.listener import DeferredResponse, HttpServer, Request, Response, ServerLimits
 from exporter.http.server.web_config import WebConfigFile, read_access
 from tests.component.http.test_endpoint_tls import CONFIGURATION, Keys
 from tests.support.raw_http import PAGE, page, serving, to_the_end
 from tests.support.waiting import until
 
+PROMETHEUS = shutil.which("prometheus")
 NODE_EXPORTER = shutil.which("prometheus-node-exporter")
 HASH = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 USERS = f"basic_auth_users:\n  prometheus: {HASH}\n"
@@ -53,6 +56,10 @@ def mutual(keys, more=""):
         keys,
         more=f"  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: {keys.path('ca.pem')}\n{more}",
     )
+
+
+def up(request):
+    return Response(status=200, content_type="text/plain", body=b"a 1\n")
 
 
 @contextlib.contextmanager
@@ -111,7 +118,7 @@ def test_a_slow_reader_gets_a_large_page_whole_over_tls(keys, tmp_path):
     large = bytes(range(256)) * 40_000
 
     def handler(request):
-        return page(request).__class__(status=200, content_type="text/plain", body=large)
+        return Response(status=200, content_type="text/plain", body=large)
 
     with protected(tls(keys), tmp_path, handler) as server:
         assert fetch(server, client_context(keys)).body == large
@@ -370,6 +377,44 @@ def test_a_key_that_does_not_belong_to_the_certificate_is_refused_with_its_line(
         SettingsError, match=r"line 2: tls_server_config.cert_file: cannot be used: key values mismatch"
     ):
         read_access(str(path))
+
+
+def test_prometheus_scrapes_over_mutual_tls_with_a_user(keys, tmp_path):
+    if PROMETHEUS is None:
+        pytest.skip("prometheus is not installed")
+    tmp_path.joinpath("password").write_text("right")
+    with protected(mutual(keys) + USERS, tmp_path, handler=up) as server, socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        reserved.close()
+        job = {
+            "job_name": "x",
+            "scrape_interval": "1s",
+            "scheme": "https",
+            "tls_config": {
+                "ca_file": keys.path("ca.pem"),
+                "cert_file": keys.path("client.pem"),
+                "key_file": keys.path("client.key"),
+            },
+            "basic_auth": {"username": "prometheus", "password_file": str(tmp_path / "password")},
+            "static_configs": [{"targets": [f"127.0.0.1:{server.address[1]}"]}],
+        }
+        tmp_path.joinpath("prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
+        arguments = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+        command = [PROMETHEUS, *arguments, f"--web.listen-address={address}"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+
+                def value():
+                    with contextlib.suppress(OSError), urlopen(f"http://{address}/api/v1/query?query=up") as response:
+                        results = json.load(response)["data"]["result"]
+                        return results[0]["value"][1] if results else None
+                    return None
+
+                until(lambda: value() == "1", 60)
+            finally:
+                process.kill()
+        assert server.errors == 0
 
 
 CASES = {

@@ -97,7 +97,7 @@ def test_a_mistake_in_the_file_is_reported_though_a_variable_hides_it():
         ("WINDOWS", "1m,", "expected a number with a unit"),
         ("WINDOWS", "1m,60s", "repeats an earlier entry"),
         ("QUANTILES", "0.5,high", "above 0 and below 1"),
-        ("WEB_CONFIG_FILE", "/nonexistent", "not supported in this version"),
+        ("WEB_CONFIG_FILE", "/nonexistent", "cannot be opened"),
         ("CONFIG", "/etc/shardwatch.yaml", "--config FILE"),
         ("COSTS_CURRENCY", "dollar", "three capital letters"),
         ("COSTS_GPU_HOUR", "1", "unknown variable"),

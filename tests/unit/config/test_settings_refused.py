@@ -162,13 +162,13 @@ TABLE = {
         engine("tls:\n  ca_file: /nonexistent/ca.pem", url="https://h"),
         [(4, "engines[0].tls.ca_file", "cannot be opened")],
     ),
-    "a key of a later version beside another mistake": (
+    "unreadable web configuration beside another mistake": (
         "series: all\nweb_config_file: /nonexistent",
-        [(1, "series", "common, full"), (2, "web_config_file", "put a TLS proxy in front")],
+        [(1, "series", "common, full"), (2, "web_config_file", "cannot be opened")],
     ),
-    "a key of a later version without a value": (
+    "web configuration without a name": (
         "web_config_file:",
-        [(1, "web_config_file", "not supported in this version")],
+        [(1, "web_config_file", "has no value; expected a file name")],
     ),
     "user with a colon": (
         engine("basic_auth: {username: 'a:b', password_file: /nonexistent}"),
