@@ -49,7 +49,7 @@ class Answer(Struct, frozen=True):
     problem: str = ""
 
 
-class Access(Struct, frozen=True, kw_only=True):
+class DaemonCredentials(Struct, frozen=True, kw_only=True):
     """What the daemons are verified against, and as whom they are asked."""
 
     ca_file: str | None
@@ -62,14 +62,14 @@ class Access(Struct, frozen=True, kw_only=True):
 def run(arguments: argparse.Namespace) -> int:
     """Print what is wrong and return 0 (well), 1 (warning), 2 (critical) or 3 (unknown)."""
     language = Language(arguments.lang)
-    access = Access(
+    credentials = DaemonCredentials(
         ca_file=arguments.ca_file,
         cert_file=arguments.cert_file,
         key_file=arguments.key_file,
         username=arguments.user,
         password_file=arguments.password_file,
     )
-    answers = _ask_all(arguments.urls or [DEFAULT], language, arguments.timeout, access)
+    answers = _ask_all(arguments.urls or [DEFAULT], language, arguments.timeout, credentials)
     if not arguments.urls and answers[0].document is None:
         answers = [_own_look(language)]
     codes = [_code(answer) for answer in answers]
@@ -111,12 +111,12 @@ def _code(answer: Answer) -> int:
 # ---------------------------------------------------------------------- asking
 
 
-def _ask_all(urls: Sequence[str], language: Language, timeout: float, access: Access) -> list[Answer]:
+def _ask_all(urls: Sequence[str], language: Language, timeout: float, credentials: DaemonCredentials) -> list[Answer]:
     with ThreadPoolExecutor(min(_AT_ONCE, len(urls)), thread_name_prefix="check") as pool:
-        return list(pool.map(lambda url: _ask(url, language, timeout, access), urls))
+        return list(pool.map(lambda url: _ask(url, language, timeout, credentials), urls))
 
 
-def _ask(url: str, language: Language, timeout: float, access: Access) -> Answer:
+def _ask(url: str, language: Language, timeout: float, credentials: DaemonCredentials) -> Answer:
     from exporter.http.client.client import SessionClient  # noqa: PLC0415 - the own look needs none of it
     from exporter.http.client.target import Target  # noqa: PLC0415
 
@@ -128,11 +128,11 @@ def _ask(url: str, language: Language, timeout: float, access: Access) -> Answer
             Target(
                 url=location,
                 timeout=timeout,
-                ca_file=access.ca_file,
-                cert_file=access.cert_file,
-                key_file=access.key_file,
-                username=access.username,
-                password_file=access.password_file,
+                ca_file=credentials.ca_file,
+                cert_file=credentials.cert_file,
+                key_file=credentials.key_file,
+                username=credentials.username,
+                password_file=credentials.password_file,
             )
         )
         with contextlib.closing(client):

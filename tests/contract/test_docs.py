@@ -20,6 +20,7 @@ import yaml
 
 from exporter.catalog import CATALOG
 from exporter.cli.parser import COMMANDS, parser
+from exporter.config import web
 from exporter.config.settings import parse
 from tests.support.stack_files import ENV_FILES
 
@@ -41,6 +42,7 @@ ELSEWHERE = {
     "shardwatch check": f"{CHECK}::test_without_a_daemon_the_node_is_read",
     "shardwatch check node1:9853 node2:9853": f"{CHECK}::test_many_nodes_have_a_line_each_and_one_that_is_away_is_unknown",
     "shardwatch check --json --fail-on critical": f"{CHECK}::test_a_fault_is_an_exit_code_and_json",
+    "shardwatch check --ca-file ca.pem --user prometheus --password-file password https://node1:9853": "component/http/test_web_config.py::test_check_asks_a_protected_daemon",
     "shardwatch run": f"{END_TO_END}::test_without_driver_and_engines_it_runs_and_says_so",
     "shardwatch run --config shardwatch.yaml": f"{END_TO_END}::test_sighup_adopts_a_good_configuration_and_refuses_a_bad_one_whole",
     "pipx install .": "system/test_release.py::test_the_wheel_says_its_version",
@@ -294,10 +296,14 @@ def test_a_query_of_the_documentation_parses_and_names_metrics_that_exist(page, 
 
 
 @pytest.mark.parametrize(("page", "block"), fences("yaml"))
-def test_a_configuration_of_the_documentation_is_accepted(page, block):
+def test_a_configuration_of_the_documentation_is_accepted(page, block, tmp_path):
     document = yaml.safe_load(block)
     assert document
-    if not {"scrape_configs", "readinessProbe"} & document.keys():
+    if tls := document.get("tls_server_config"):
+        for name in (value for key, value in tls.items() if key.endswith("_file")):
+            (tmp_path / name).write_text("PEM")
+        web.parse(block, "web.yml", base=str(tmp_path))
+    elif not {"scrape_configs", "readinessProbe"} & document.keys():
         parse(block, "shardwatch.yaml", {})
 
 

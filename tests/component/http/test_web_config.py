@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import bcrypt
 import pytest
 
+from exporter.cli.main import main
 from exporter.errors import SettingsError
 from exporter.http.server import basic_auth
 from exporter.http.server.basic_auth import MAX_WAITING_OF_PEER, Authenticator
@@ -377,6 +378,18 @@ def test_a_key_that_does_not_belong_to_the_certificate_is_refused_with_its_line(
         SettingsError, match=r"line 2: tls_server_config.cert_file: cannot be used: key values mismatch"
     ):
         read_access(str(path))
+
+
+def test_check_asks_a_protected_daemon(keys, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(keys.path("ca.pem"), "ca.pem")
+    tmp_path.joinpath("password").write_text("right\n")
+    with protected(tls(keys) + USERS, tmp_path) as server:
+        url = f"https://127.0.0.1:{server.address[1]}"
+        assert main(["check", "--ca-file", "ca.pem", url]) == 3
+        assert "status 401" in capsys.readouterr().out
+        main(["check", "--ca-file", "ca.pem", "--user", "prometheus", "--password-file", "password", url])
+        assert "is no Shardwatch of this version" in capsys.readouterr().out  # the page of this test is none
 
 
 def test_prometheus_scrapes_over_mutual_tls_with_a_user(keys, tmp_path):
