@@ -277,16 +277,19 @@ def test_a_taken_port_is_exit_code_one_and_one_line_that_names_it():
 @pytest.mark.parametrize(
     "command", [("run", "--config"), ("check-config",), ("once", "--config")], ids=lambda c: c[0]
 )
-def test_tls_that_this_version_cannot_serve_is_refused_and_not_ignored(command, tmp_path):
+def test_a_web_configuration_that_cannot_be_used_is_refused_with_its_line(command, tmp_path):
     web = tmp_path / "web.yaml"
     web.write_text("tls_server_config: {}\n")
     config = tmp_path / "c.yaml"
-    config.write_text(f"series: all\nweb_config_file: {web}\n")
+    config.write_text(f"web_config_file: {web}\n")
     result = run(*command, str(config))
     assert result.returncode == 2
-    head, series, key = result.stderr.splitlines()
-    assert head == f"shardwatch: {config}: 2 problems"
-    assert series.startswith("  line 1: series: ") and key.startswith("  line 2: web_config_file: ")
+    head, *problems = result.stderr.splitlines()
+    assert head == f"shardwatch: {web}: 2 problems"
+    assert [problem.split(": ")[1] for problem in problems] == [
+        "tls_server_config.cert_file",
+        "tls_server_config.key_file",
+    ]
 
 
 def test_checking_a_configuration_does_not_load_the_daemon():

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,10 +21,14 @@ from exporter.config.files import read_text
 from exporter.config.parsers import Invalid
 from exporter.config.reader import find
 from exporter.errors import Problem, SettingsError
-from exporter.http.server.tls import server_context
 from exporter.logs import log_event, log_exception
 from exporter.model import EMPTY
 from exporter.threads import Thread
+
+if TYPE_CHECKING:
+    import ssl
+
+    from exporter.config.web import TlsServerSettings
 
 INTERVAL = 1.0  # seconds between two looks at the files
 
@@ -52,7 +56,7 @@ def read_access(path: str) -> Access:
     settings = web.parse(text, path, base=os.path.dirname(os.path.abspath(path)))
     tls = settings.tls_server_config
     try:
-        context = None if tls is None else server_context(tls, path)
+        context = None if tls is None else _context(tls, path)
     except SettingsError as error:
         raise _with_lines(error, text) from None
     named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
@@ -65,6 +69,12 @@ def read_access(path: str) -> Access:
         headers=tuple((name, value) for name, value in headers.items() if value and name != "X-Content-Type-Options"),
         files=(path, *(name for name in named if name is not None)),
     )
+
+
+def _context(tls: TlsServerSettings, origin: str) -> ssl.SSLContext:
+    from exporter.http.server.tls_context import server_context  # noqa: PLC0415 - ssl takes 10 ms to import
+
+    return server_context(tls, origin)
 
 
 def _with_lines(error: SettingsError, text: str) -> SettingsError:
