@@ -85,6 +85,17 @@ class DiscoverySettings(Record):
         "File in which Ray lists its metrics endpoints. It need not exist yet.",
         default=RAY_FILE,
     )
+    ray_users: tuple[str, ...] = key(
+        ListOf(
+            item=fields.text("a user name or id"),
+            what="users",
+            max_items=MAX_PATTERNS,
+            distinct={"": str},
+        ),
+        "Users that run Ray. ray_file is read only if it belongs to one of them, to root or to the daemon's user.",
+        default=(),
+        example="[ray]",
+    )
     ray_url: str | None = key(
         fields.url("the URL of Ray's dashboard, such as http://head:8265", parsers.ray_list),
         "Ray's dashboard, which is asked for that list instead of reading ray_file.",

@@ -190,7 +190,9 @@ class DiscoveryManager:
         configs: dict[str, object] = {}
         if settings.ray:
             configs["ray"] = (
-                (settings.ray_url, settings.ray_bearer_token_file) if settings.ray_url else settings.ray_file
+                (settings.ray_url, settings.ray_bearer_token_file)
+                if settings.ray_url
+                else (settings.ray_file, settings.ray_users)
             )
         if settings.file_sd:
             configs["file_sd"] = settings.file_sd
@@ -284,7 +286,7 @@ def _ray(settings: DiscoverySettings) -> tuple[DiscoveryProvider, float]:
     from exporter.sources.discovery.ray import Ray  # noqa: PLC0415
 
     if settings.ray_url is None:
-        return Ray(settings.ray_file), FILES_PERIOD
+        return Ray(settings.ray_file, users=settings.ray_users), FILES_PERIOD
     token = settings.ray_bearer_token_file
     asked = Target(url=settings.ray_url, timeout=TIMEOUT, bearer_token_file=token, accept=JSON)
     return Ray(HttpList(asked)), LISTS_PERIOD

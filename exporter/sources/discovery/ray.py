@@ -7,7 +7,8 @@ so only the agents at an address of this machine are taken.  The file stands on 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+import pwd
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from exporter.sources.discovery.http_sd import HttpList
 from exporter.sources.discovery.provider import DiscoveredEngine, DiscoveryResult
 from exporter.sources.discovery.target_file import TargetFile
 from exporter.sources.own_host import local_addresses
-from exporter.sources.processes import procfs
 
 _NO_AGENTS = frozenset({44217, 44227})  # the autoscaler's port and the dashboard's: pages without request metrics
 
@@ -26,9 +26,15 @@ class Ray:
 
     name = "ray"
 
-    def __init__(self, place: str | HttpList, *, addresses: Callable[[], frozenset[str]] = local_addresses) -> None:
-        """``place``: the file's name, or the dashboard's list."""
-        self._list = TargetFile(place, _raylet_owners) if isinstance(place, str) else place
+    def __init__(
+        self,
+        place: str | HttpList,
+        *,
+        users: Collection[str] = (),
+        addresses: Callable[[], frozenset[str]] = local_addresses,
+    ) -> None:
+        """``place``: the file's name, or the dashboard's list.  ``users``: names or ids that may own the file."""
+        self._list = TargetFile(place, lambda: map(_uid, users)) if isinstance(place, str) else place
         self._addresses = addresses
 
     def refresh(self) -> DiscoveryResult:
@@ -52,10 +58,12 @@ def _is_agent(engine: DiscoveredEngine) -> bool:
     return parts.port not in _NO_AGENTS and (parts.path, parts.query) == ("/metrics", "")
 
 
-def _raylet_owners() -> set[int]:
-    """Return the users that run Ray on this host."""
-    stats = ((pid, procfs.stat("/proc", pid)) for pid in procfs.pids("/proc"))
-    return {procfs.owner("/proc", pid) for pid, known in stats if known is not None and known.title == "raylet"}
+def _uid(user: str) -> int:
+    """Return a user's id; -1, which owns no file, for a name that is not known here."""
+    try:
+        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return -1
 
 
 def _is_on_this_host(engine: DiscoveredEngine, own: frozenset[str]) -> bool:

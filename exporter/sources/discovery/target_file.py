@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from exporter.config.document import Node, read_root
@@ -27,8 +27,8 @@ _Stamp = tuple[int, int, int, int, int]
 class TargetFile:
     """The engines of one file; ``refresh`` brings ``engines``, ``problem`` and ``ignored`` up to date."""
 
-    def __init__(self, path: str, owners: Callable[[], Collection[int]] | None = None) -> None:
-        """``owners``: uids that may own a file in a directory that is not root's alone; None: any."""
+    def __init__(self, path: str, owners: Callable[[], Iterable[int]] | None = None) -> None:
+        """``owners``: uids that may own the file, beside root and the daemon's user; None: anybody may."""
         self.path = path
         self._owners = owners
         self.engines: tuple[DiscoveredEngine, ...] = ()
@@ -55,12 +55,17 @@ class TargetFile:
             self._stamp = bad.stamp or self._stamp
             self._note(bad.reason, str(bad))
 
-    def _check_owner(self, status: os.stat_result) -> None:
-        trusted = {_ROOT, os.geteuid()}
-        if self._owners is None or status.st_uid in trusted or _is_protected(self.path, trusted):
+    def _check_owner(self, descriptor: int, status: os.stat_result) -> None:
+        """Raise Unusable unless only trusted users can have written the open file and placed it there."""
+        if self._owners is None:
             return
-        if status.st_uid not in self._owners():
-            raise Unusable("untrusted", f"belongs to user {status.st_uid}, in a directory that others may write to")
+        trusted = {_ROOT, os.geteuid(), *self._owners()}
+        if status.st_uid not in trusted:
+            raise Unusable("untrusted", f"belongs to user {status.st_uid}, who is not trusted with it")
+        # Where others may write to a directory above it, as to those that Ray makes, they may link any file there.
+        is_linked = status.st_nlink > 1 or os.readlink(f"/proc/self/fd/{descriptor}") != os.path.abspath(self.path)
+        if is_linked and not _is_protected(self.path, trusted):
+            raise Unusable("untrusted", "is a link, below a directory that others may write to")
 
     def _note(self, reason: str, message: str) -> None:
         text = f"{self.path}: {message}"
@@ -74,7 +79,7 @@ def _is_protected(path: str, trusted: Collection[int]) -> bool:
         directory, sticky = os.path.dirname(start), 0
         while True:
             status = os.stat(directory)
-            writable = status.st_mode & stat.S_IWOTH and not status.st_mode & sticky
+            writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & sticky
             if writable or status.st_uid not in trusted:
                 return False
             if directory == os.path.dirname(directory):
@@ -97,7 +102,7 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _read(path: str, status: os.stat_result, check: Callable[[os.stat_result], None]) -> tuple[_Stamp, str]:
+def _read(path: str, status: os.stat_result, check: Callable[[int, os.stat_result], None]) -> tuple[_Stamp, str]:
     """Read a whole regular file; a pipe without a writer, or a device, would hold us up for ever."""
     if not stat.S_ISREG(status.st_mode):
         raise Unusable("not_regular", "is not a regular file", _stamp(status))
@@ -107,7 +112,7 @@ def _read(path: str, status: os.stat_result, check: Callable[[os.stat_result], N
         os.close(descriptor)
         raise Unusable("not_regular", "is not a regular file")
     with open(descriptor, "rb") as opened:
-        check(status)
+        check(descriptor, status)
         # The stamp is of before the reading: what is written meanwhile makes the next refresh read again.
         content = opened.read(MAX_BYTES + 1) if status.st_size <= MAX_BYTES else b""
     if max(status.st_size, len(content)) > MAX_BYTES:

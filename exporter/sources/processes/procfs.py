@@ -6,6 +6,7 @@ not finding one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel
 
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _COMMAND_BYTES = 4096
 _ENVIRONMENT_BYTES = 1 << 17
 _FILE_BYTES = 1 << 20
@@ -100,6 +102,20 @@ def cgroup(root: str, pid: int) -> str:
 def namespace(root: str, owner: int | str, kind: str) -> str:
     """Read which namespace a process is in, as the kernel writes it (``net:[4026531840]``); "" when hidden."""
     return link(f"{root}/{owner}/ns/{kind}")
+
+
+def user_namespace(root: str, owner: int | str, kind: str) -> int:
+    """Return the inode of the user namespace that owns a process's namespace, 0 when it is hidden.
+
+    The kernel records it when a namespace is created, so no process can claim another one.
+    """
+    try:
+        with open(f"{root}/{owner}/ns/{kind}", "rb") as namespace_file:
+            descriptor = fcntl.ioctl(namespace_file, _NS_GET_USERNS)
+    except (OSError, ValueError):
+        return 0
+    with open(descriptor, "rb") as owner_file:
+        return os.fstat(owner_file.fileno()).st_ino
 
 
 def bracketed(text: str, prefix: str) -> int:

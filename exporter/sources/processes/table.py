@@ -105,10 +105,11 @@ class ProcessReader:
             if space:
                 spaces.setdefault(space, pid)
         for space, owner in spaces.items():
-            self.sockets[space] = procfs.listening(self.root, owner)
-            self.addresses[space] = procfs.addresses(self.root, owner)
+            sockets, addresses = procfs.listening(self.root, owner), procfs.addresses(self.root, owner)
+            if self.netns(owner) == space:  # else it changed its namespace meanwhile: these are another's
+                self.sockets[space], self.addresses[space] = sockets, addresses
         name = procfs.hostname(self.root)
-        self.addresses[self.home] |= {name} - {""}
+        self.addresses[self.home] = self.addresses.get(self.home, frozenset()) | ({name} - {""})
 
     def load_descriptors(self, pid: int, inodes: Collection[int]) -> None:
         """Record which of the sockets ``inodes`` the process holds."""
@@ -170,23 +171,27 @@ class ProcessReader:
     def reachable(self, process: Process, address: str) -> str | None:
         """Return the host under which the daemon reaches a socket that a process has bound to ``address``.
 
-        Anybody may enter a network namespace of their own and bind any address there, which in the daemon's namespace
-        is another's: a metadata service, say.  So another namespace counts only for what a container runtime that
-        root runs has started, and never an address of this host, or a link-local one.
+        Anybody may enter a network namespace of their own and have any address there, which in the daemon's is
+        another's: a metadata service, say.  Without privileges that takes a user namespace of their own, and the
+        kernel keeps which user namespace owns a network namespace.  So another one counts only where that is the
+        daemon's, as with those that a container runtime of root creates, and there only an address that it has
+        (anybody may bind others, with ``IP_FREEBIND``), never one of this host, or a link-local one.
         """
         space = process.netns
         if space == self.home:
             return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-        if not process.cgroup or "/user.slice/" in f"{process.cgroup}/":
-            return None
         host = self._address_in(space, address)
-        is_own = host in self.addresses.get(self.home, ())
-        return None if host is None or is_own or host.startswith(("169.254.", "fe80:")) else host
+        if host is None or host in self.addresses.get(self.home, ()) or host.startswith(("169.254.", "fe80:")):
+            return None
+        owner = procfs.user_namespace(self.root, process.pid, "net")
+        is_of_runtime = owner != 0 and owner == procfs.user_namespace(self.root, "self", "net")
+        return host if is_of_runtime and self.netns(process.pid) == space else None
 
     def _address_in(self, space: int, address: str) -> str | None:
+        own = self.addresses.get(space, frozenset())
         if address not in _ANY:
-            return None if procfs.is_loopback(address) else address
-        numeric = sorted(host for host in self.addresses.get(space, ()) if host[:1].isdigit() and ":" not in host)
+            return address if address in own else None
+        numeric = sorted(host for host in own if host[:1].isdigit() and ":" not in host)
         return numeric[0] if numeric else None
 
     def process(self, pid: int) -> Process | None:

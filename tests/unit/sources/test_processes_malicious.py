@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -186,30 +186,53 @@ def test_random_files_never_raise(
     assert listening_engines(root=str(root)) == ()
 
 
-CONTAINER = "docker-" + "a" * 64 + ".scope"
+CONTAINER = "0::/system.slice/docker-" + "a" * 64 + ".scope"
 
 
 @pytest.mark.parametrize(
-    "cgroup, address",
+    ("bound", "assigned", "unprivileged"),
     [
-        ("0::/user.slice/user-1000.slice/session-1.scope", "172.17.0.2"),
-        (f"0::/user.slice/user-1000.slice/user@1000.service/{CONTAINER}", "172.17.0.2"),
-        (f"0::/system.slice/{CONTAINER}", "169.254.169.254"),
-        (f"0::/system.slice/{CONTAINER}", "192.0.2.1"),
-        (f"0::/system.slice/{CONTAINER}", "127.0.0.1"),
+        ("172.17.0.2", "172.17.0.2", {77}),
+        ("172.17.0.2", "172.17.0.9", ()),  # bound with IP_FREEBIND
+        ("169.254.169.254", "169.254.169.254", ()),
+        ("192.0.2.1", "192.0.2.1", ()),
+        ("127.0.0.1", "172.17.0.2", ()),
     ],
 )
 def test_a_network_namespace_of_its_own_names_no_address_to_request(
-    node: FakeProc, cgroup: str, address: str
+    node: FakeProc, bound: str, assigned: str, unprivileged: Collection[int]
 ) -> None:
-    """Anybody may bind any address in a namespace of their own; here it is another's, or the metadata service."""
+    """Anybody may bind any address in a namespace of their own; here it is another's, or the metadata service.
+
+    The name of the control group proves nothing: a container may create network namespaces, too.
+    """
     node.add(90, 1, ["init"])
     node.address(HOST_NET, "192.0.2.1")
-    node.add(100, 1, ["vllm", "serve", "m"], net=77, cgroup=cgroup, listens=[(address, 8000)])
-    assert listening_engines(root=str(node.root)) == ()
-    node.add(101, 1, ["vllm", "serve", "m"], net=78, cgroup=f"0::/system.slice/{CONTAINER}", listens=[("0.0.0.0", 1)])
+    node.add(100, 1, ["vllm", "serve", "m"], net=77, cgroup=CONTAINER, listens=[(bound, 8000)])
+    node.address(77, assigned)
+    assert listening_engines(root=str(node.root), unprivileged=unprivileged) == ()
+    node.add(101, 1, ["vllm", "serve", "m"], net=78, cgroup=CONTAINER, listens=[("0.0.0.0", 1)])
     node.address(78, "172.17.0.3")
-    assert [engine.host for engine in listening_engines(root=str(node.root))] == ["172.17.0.3"]
+    engines = listening_engines(root=str(node.root), unprivileged=unprivileged)
+    assert [engine.host for engine in engines] == ["172.17.0.3"]
+
+
+def test_a_process_that_leaves_its_network_namespace_meanwhile_lends_it_no_address(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(100, 1, ["vllm", "serve", "m"], net=77, cgroup=CONTAINER, listens=[("172.17.0.2", 8000)])
+    node.address(77, "172.17.0.2")
+    assert [engine.host for engine in listening_engines(root=str(node.root))] == ["172.17.0.2"]
+    real = procfs.listening
+
+    def listening(root: str, owner: int | str) -> tuple[procfs.Socket, ...]:
+        if owner == 100:
+            (node.root / "100" / "ns" / "net").unlink()
+            os.symlink("net:[79]", node.root / "100" / "ns" / "net")
+        return real(root, owner)
+
+    monkeypatch.setattr(procfs, "listening", listening)
+    assert listening_engines(root=str(node.root)) == ()
 
 
 def owned(monkeypatch: pytest.MonkeyPatch, owners: dict[int, int]) -> None:

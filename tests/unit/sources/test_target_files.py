@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import threading
 import time
 import tracemalloc
@@ -280,30 +281,38 @@ def test_rays_file_makes_the_daemon_request_no_other_path(tmp_path):
     assert urls(Ray(str(tmp_path / "ray.json")).refresh()) == ["http://127.0.0.1:20001/metrics"]
 
 
-def test_in_a_directory_that_anybody_may_write_to_rays_file_belongs_to_somebody_trusted(tmp_path, monkeypatch):
+def test_rays_file_belongs_to_root_the_daemons_user_or_a_configured_one(tmp_path, monkeypatch):
+    """A process called raylet says nothing: anybody may have one."""
     write(tmp_path / "ray.json", [group("127.0.0.1:20001")])
-    monkeypatch.setattr("os.geteuid", lambda: os.stat(tmp_path / "ray.json").st_uid + 1)
+    owner = os.stat(tmp_path / "ray.json").st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     monkeypatch.setattr(target_file, "_ROOT", -1)
-    owners = set()
-    file = target_file.TargetFile(str(tmp_path / "ray.json"), lambda: owners)
-    tmp_path.chmod(0o1777)
-    file.refresh()
-    assert (file.engines, file.problem.reason) == ((), "untrusted")
-    owners.add(os.stat(tmp_path / "ray.json").st_uid)
-    file.refresh()
-    assert len(file.engines) == 1
-    owners.clear()
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    file = target_file.TargetFile(str(tmp_path / "ray.json"), lambda: owners)
-    file.refresh()
-    assert (file.engines, file.problem.reason) == ((), "untrusted"), "it is the user's own directory"
+    result = Ray(str(tmp_path / "ray.json"), users=["no-such-user", str(owner + 2)]).refresh()
+    assert (result.engines, result.problem.reason) == ((), "untrusted")
+    name = pwd.getpwuid(owner).pw_name
+    for users in ([str(owner)], ["no-such-user", name]):
+        assert len(Ray(str(tmp_path / "ray.json"), users=users).refresh().engines) == 1
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize(("mode", "reason"), [(0o1777, "untrusted"), (0o775, "untrusted"), (0o755, None)])
+def test_where_others_may_write_a_link_is_not_rays_file(tmp_path, monkeypatch, link, mode, reason):
+    """Ray opens its own directories to everybody, who may then link another trusted file there."""
+    monkeypatch.setattr(target_file, "_is_protected", lambda *_: not mode & 0o022)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray").chmod(mode)
+    write(tmp_path / "list.json", [group("127.0.0.1:20001")])
+    link(tmp_path / "list.json", tmp_path / "ray" / "list.json")
+    problem = Ray(str(tmp_path / "ray" / "list.json")).refresh().problem
+    assert (problem and problem.reason) == reason
+    write(tmp_path / "ray" / "list.json", [group("127.0.0.1:20001")])
+    assert Ray(str(tmp_path / "ray" / "list.json")).refresh().problem is None
 
 
 @pytest.mark.parametrize(
     ("modes", "owner", "protected"),
     [
-        ((0o755, 0o755), 0, True), ((0o1777, 0o755), 0, True), ((0o777, 0o755), 0, False),
+        ((0o755, 0o755), 0, True), ((0o1777, 0o755), 0, True), ((0o777, 0o755), 0, False), ((0o775, 0o755), 0, False),
         ((0o755, 0o1777), 0, False), ((0o755, 0o755), 1000, False),
     ],
 )  # fmt: skip
