@@ -1,7 +1,7 @@
-"""``shardwatch alerts``: write the rule files and the Alertmanager configuration, or check them against the code.
+"""``shardwatch alerts``: write the rule files and the Alertmanager configuration, or compare them with the files in use.
 
-Exit codes: 0 written or equal, 1 a file differs (with ``--check``) or cannot be written, 2 invalid usage, or a rejected
-thresholds or receivers file.
+Exit codes: 0 written or equal, 1 a file differs (with ``--check`` or ``--diff``) or cannot be written, 2 invalid usage,
+or a rejected thresholds or receivers file, or (with ``--diff``) a file that cannot be compared.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from alerts import alertmanager
+from alerts import alertmanager, differences
 from alerts.alertmanager.plan import NotificationPlan
 from alerts.registry import groups
-from alerts.render import files
+from alerts.render import RESOURCE, RULES, files
 from alerts.tuning import Tuning, load
 from exporter.config.output_files import write_text
 from exporter.errors import SettingsError, ShardwatchError
@@ -75,9 +75,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
     except SettingsError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
-    languages = [Language(arguments.language)] if arguments.language else list(Language)
     try:
-        wanted = generated(tuning, languages, plan)
+        wanted = generated(tuning, _languages(arguments), plan)
+        if arguments.diff:
+            return _report(wanted, arguments.output)
     except ShardwatchError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -92,6 +93,37 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m alerts", outp
         for hint in _link_hints(tuning):
             print(f"{prog}: {hint}", file=sys.stderr)
     return OK
+
+
+def _languages(arguments: argparse.Namespace) -> list[Language]:
+    """Return the language that was asked for; without one all, or with ``--diff`` those that are in use."""
+    if arguments.language:
+        return [Language(arguments.language)]
+    used = [language for language in Language if arguments.diff and (arguments.output / language.value).is_dir()]
+    return used or list(Language)
+
+
+def _report(wanted: Mapping[Path, str], output: Path) -> int:
+    """Print what writing the files would change; return 1 if anything does."""
+    changes: dict[str, list[str]] = {}
+    for path, text in wanted.items():
+        old = differences.read(output / path)
+        if path.name == RESOURCE and (output / path.with_name(RULES)).is_file():
+            continue  # holds the same rules
+        if old is None:
+            changes[str(output / path)] = ["+ new file"]
+        elif path.name in {RULES, RESOURCE}:
+            changes[str(output / path)] = differences.rules(old, text, str(output / path))
+        elif path.name == alertmanager.CONFIGURATION:
+            changes[str(output / path)] = differences.alertmanager(old, text, str(output / path))
+        elif old != text:
+            changes[str(output / path)] = ["~ content"]
+    for path, how in differing(wanted, output):
+        if path not in wanted:
+            changes[str(output / path)] = [f"- {how}"]
+    for line in differences.lines_about(changes):
+        print(line)
+    return FAILED if any(changes.values()) else OK
 
 
 def _write(wanted: Mapping[Path, str], output: Path) -> None:
@@ -129,6 +161,11 @@ def parser(prog: str, output: Path | None) -> argparse.ArgumentParser:
     where = "where to write (default: %(default)s)" if output else "where to write"
     parser.add_argument("--output", type=Path, default=output, required=output is None, metavar="DIR", help=where)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
+    parser.add_argument(
+        "--diff",
+        action="store_true",
+        help="write nothing; print what would change about the files that are there, and exit with 1 if anything would",
+    )
     parser.add_argument(
         "--language",
         choices=[language.value for language in Language],

@@ -1,8 +1,8 @@
 """Write the Grafana dashboards and their provisioning: ``shardwatch dashboards --output DIR [--check]``.
 
-The same code gives the same files, byte for byte; ``--check`` writes nothing and fails where they differ. Exit codes: 0
-written or equal, 1 different, invalid or not writable, 2 invalid usage, a rejected thresholds file, or the extra
-``dashboards`` is needed and not installed.  The command of the installed program does not need it for the default
+The same code gives the same files, byte for byte; ``--check`` writes nothing and fails where they differ; ``--diff``
+prints what would change. Exit codes: 0 written or equal, 1 different, invalid or not writable, 2 invalid usage, a
+rejected thresholds file, a file that cannot be compared, or the extra ``dashboards`` is needed and not installed.  The command of the installed program does not need it for the default
 dashboards, which are part of the package.
 """
 
@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from alerts.differences import UnreadableFileError, lines_about
 from alerts.tuning import load
-from dashboards import active_tuning
+from dashboards import active_tuning, differences
 from dashboards.errors import DashboardError
 from dashboards.trace_links import JAEGER_URL, with_jaeger_url
 from exporter.config.output_files import write_text
@@ -82,6 +83,11 @@ def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--output", metavar="DIR", default=output, required=output is None, help=where)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
     parser.add_argument(
+        "--diff",
+        action="store_true",
+        help="write nothing; print what would change about the files that are there, and exit with 1 if anything would",
+    )
+    parser.add_argument(
         "--language",
         choices=[language.value for language in Language],
         action="append",
@@ -102,7 +108,7 @@ def parser(prog: str, output: str | None) -> argparse.ArgumentParser:
 
 
 def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, str], dict[str, str]]) -> int:
-    languages = [Language(code) for code in arguments.language or [language.value for language in Language]]
+    languages = _languages(arguments)
     try:
         wanted = {
             os.path.join(language.value, path): text
@@ -122,6 +128,8 @@ def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, s
     stale = _stale_files(folders, {os.path.join(arguments.output, path) for path in wanted})
     if arguments.check:
         return _compare(arguments.output, wanted, stale, prog)
+    if arguments.diff:
+        return _report(arguments.output, wanted, stale, prog)
     try:
         for path in stale:
             os.remove(path)
@@ -132,6 +140,30 @@ def _build(arguments: argparse.Namespace, prog: str, make: Callable[[Language, s
         return 1
     print(f"{len(wanted)} files in {arguments.output}")
     return 0
+
+
+def _languages(arguments: argparse.Namespace) -> list[Language]:
+    """Return the languages that were asked for; without one all, or with ``--diff`` those that are in use."""
+    if arguments.language:
+        return [Language(code) for code in arguments.language]
+    directories = {language: os.path.join(arguments.output, language.value) for language in Language}
+    used = [language for language, path in directories.items() if arguments.diff and os.path.isdir(path)]
+    return used or list(Language)
+
+
+def _report(folder: str, wanted: dict[str, str], stale: Sequence[str], prog: str) -> int:
+    """Print what writing the files would change; return 1 if anything does, 2 if a file cannot be compared."""
+    try:
+        changes = {
+            place: differences.of_file(place, text)
+            for place, text in ((os.path.join(folder, path), text) for path, text in wanted.items())
+        }
+    except UnreadableFileError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    for line in lines_about(changes | {path: ["- belongs to no dashboard"] for path in stale}):
+        print(line)
+    return 1 if stale or any(changes.values()) else 0
 
 
 def _stale_files(folders: Sequence[str], wanted: set[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alerts.alertmanager.files import files
+from alerts.alertmanager.files import CONFIGURATION, files
 from alerts.alertmanager.reader import DEFAULT, load
 
-__all__ = ["DEFAULT", "files", "load"]
+__all__ = ["CONFIGURATION", "DEFAULT", "files", "load"]

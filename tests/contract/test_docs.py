@@ -73,7 +73,10 @@ QUICK = {
     ".venv/bin/python -m tests.bench.node --seconds 30": {"30": "1"},
     ".venv/bin/python -m tests.bench.parse": {"tests.bench.parse": "tests.bench.parse CAPTURE"},
 }
-EXIT_CODES = {"shardwatch once": {0, 1}}  # 1 where there is neither a GPU nor an engine
+EXIT_CODES = {
+    "shardwatch once": {0, 1},  # 1 where there is neither a GPU nor an engine
+    **dict.fromkeys((f"shardwatch {what} --output DIR --diff" for what in ("alerts", "dashboards")), {1}),  # all new
+}
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
