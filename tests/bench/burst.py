@@ -26,13 +26,13 @@ import json, sys, threading, time
 from tests.bench.load import get
 port, found = int(sys.argv[1]), []
 barrier = threading.Barrier({SCRAPES})
-def one():
+def scrape():
     barrier.wait()
     try:
         found.append(get(port, packed=True, timeout=30)[:2])
     except OSError as error:
         found.append((30.0, type(error).__name__))
-threads = [threading.Thread(target=one) for _ in range({SCRAPES})]
+threads = [threading.Thread(target=scrape) for _ in range({SCRAPES})]
 begun = time.perf_counter()
 [t.start() for t in threads]
 [t.join() for t in threads]

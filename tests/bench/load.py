@@ -197,5 +197,5 @@ def _cpu_while(scrapers: list[Scraper], pid: int, seconds: float) -> tuple[float
 
 
 def hogs(*, stress: bool) -> contextlib.AbstractContextManager[None]:
-    """Put two busy processes on every core, where asked."""
+    """Start two busy processes on every core where requested."""
     return busy_processes(2 * (os.cpu_count() or 1)) if stress else contextlib.nullcontext()

@@ -127,7 +127,7 @@ def test_ports_are_on_loopback(name):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
 
 
-def test_no_two_services_want_the_same_port():
+def test_no_two_services_use_the_same_port():
     ports = [port.rsplit(":", 1)[0] for service in SERVICES.values() for port in service.get("ports", ())]
     assert len(set(ports)) == len(ports) > 6
 
@@ -137,7 +137,7 @@ def test_no_port_is_fixed_so_that_an_occupied_one_can_be_avoided():
     assert len(re.findall(r'"127\.0\.0\.1:\$\{[A-Z_]+_PORT:-\d+\}:\d+"', text)) == text.count('"127.0.0.1:$')
 
 
-def test_there_is_no_password_and_nobody_to_have_one():
+def test_there_is_no_password_and_no_account():
     text = (COMPOSE / "compose.yaml").read_text()
     assert not re.search(r"(PASSWORD|SECRET_KEY|TOKEN)\s*[:=]\s*(?!/)\S", text)
     grafana = SERVICES["grafana"]["environment"]
@@ -211,7 +211,7 @@ def test_alerts_about_the_watchers_find_what_they_read(name):
     assert jobs["alertmanager"]["static_configs"] == alertmanager["static_configs"]
 
 
-def test_the_fleet_writes_to_the_store_that_its_boards_ask():
+def test_the_fleet_writes_to_the_store_that_its_dashboards_query():
     (write,) = yaml.safe_load((COMPOSE / "prometheus/fleet.yaml").read_text())["remote_write"]
     (source,) = yaml.safe_load((COMPOSE / "grafana/fleet.yaml").read_text())["datasources"]
     assert write["url"] == source["url"] + "/api/v1/write" == "http://victoria-metrics:8428/api/v1/write"
@@ -254,7 +254,7 @@ def test_the_daemon_takes_each_configuration(path):
     assert parsed.discovery.processes or parsed.engines
 
 
-def test_engines_and_the_daemon_agree_on_cards_ports_and_names():
+def test_engines_and_the_daemon_agree_on_gpus_ports_and_names():
     engines = {engine.name: engine for engine in settings.load(str(COMPOSE / "node/engines.yaml"), {}).engines}
     assert set(engines) == set(ENGINES)
     for name, engine in engines.items():

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from tests.support.promtool import found, promtool_says
+from tests.support.promtool import check_rows, promtool_says
 from tests.support.virtual_node import VirtualNode
 
 RULES = pathlib.Path(__file__).parents[1] / "support" / "rules" / "consistency.test.yml"
@@ -41,22 +41,22 @@ def test_simulated_nodes_that_differ_are_found(promtool, tmp_path, drift):
     assert len(first) == len(second) == 3  # the driver, and two replicas
     series = [*first, *second, *third]
     model = "llama-3.3-70b-instruct"
-    code, output = found(promtool, tmp_path, series, DRIVER, {f'{{model="{model}"}}': 2})
+    code, output = check_rows(promtool, tmp_path, series, DRIVER, {f'{{model="{model}"}}': 2})
     assert code == 0, output
-    code, output = found(promtool, tmp_path, series, ENGINE, {f'{{engine="vllm",model="{model}"}}': 2})
+    code, output = check_rows(promtool, tmp_path, series, ENGINE, {f'{{engine="vllm",model="{model}"}}': 2})
     assert code == 0, output
 
 
 def test_simulated_nodes_that_are_equal_are_not(promtool, tmp_path, drift):
     first, _, third = drift
     for expression in (DRIVER, ENGINE):
-        code, output = found(promtool, tmp_path, [*first, *third], expression, {})
+        code, output = check_rows(promtool, tmp_path, [*first, *third], expression, {})
         assert code == 0, output
 
 
 def test_the_question_can_be_answered_wrongly(promtool, tmp_path, drift):
     """The comparison is real: expecting nothing of differing nodes fails."""
     first, second, _ = drift
-    code, output = found(promtool, tmp_path, [*first, *second], DRIVER, {})
+    code, output = check_rows(promtool, tmp_path, [*first, *second], DRIVER, {})
     assert code != 0
     assert "llama-3.3-70b-instruct" in output

@@ -47,11 +47,11 @@ ELSEWHERE = {
     "shardwatch run --config shardwatch.yaml": f"{END_TO_END}::test_sighup_adopts_a_good_configuration_and_refuses_a_bad_one_whole",
     "pipx install .": "system/test_release.py::test_the_wheel_says_its_version",
     "make dist": "system/test_release.py::test_the_same_tree_gives_the_same_bytes",
-    "make demo": f"{END_TO_END}::test_the_demo_joins_cards_and_replicas_and_its_page_is_clean",
+    "make demo": f"{END_TO_END}::test_the_demo_joins_gpus_and_replicas_and_its_page_is_clean",
     "amtool check-config alertmanager.yaml": f"{ALERTMANAGER}::test_what_needs_no_newer_one_loads_in_the_oldest_alertmanager",
     "amtool config routes test --config.file=alertmanager.yaml severity=critical alertname=GpuLost component=gpu": f"{ALERTMANAGER}::test_amtool_itself_finds_the_receivers_of_every_severity",
-    ".venv/bin/shardwatch demo --scenario hang --fault-at 20": f"{END_TO_END}::test_a_card_lost_in_the_demo_costs_its_own_series_only",
-    ".venv/bin/python -m tests.bench.real_card --output report --load": "system/test_real_card.py::test_work_that_the_card_does_not_show_is_a_difference",
+    ".venv/bin/shardwatch demo --scenario hang --fault-at 20": f"{END_TO_END}::test_a_gpu_lost_in_the_demo_costs_its_own_series_only",
+    ".venv/bin/python -m tests.bench.real_card --output report --load": "system/test_real_card.py::test_work_that_the_gpu_does_not_show_is_a_difference",
     ".venv/bin/python -m compose.fleet serve --nodes 1000 http://127.0.0.1:9853/metrics": "system/test_ending.py::test_a_served_fleet_ends_with_every_signal",
 }
 # Commands for which a live system, another program or an hour is needed, and why.

@@ -165,11 +165,11 @@ def page_of_cards(scenario: str) -> str:
 
 
 @pytest.mark.parametrize("scenario", ["healthy", "pcie", "heat"])
-def test_simulated_cards_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden):
+def test_simulated_gpus_read_through_the_real_reader_give_the_same_page_as_ever(scenario, golden):
     golden(f"cards-{scenario}.prom", page_of_cards(scenario))
 
 
-def test_a_replica_and_a_card_that_are_down_give_the_same_page_as_ever(golden):
+def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
     """Health that a well node never shows: reasons, failures, restarts, what was left out."""
     down = SourceStatus(source="engine:b", up=False, reason="timeout", hung=True, failures={"timeout": 3}, skipped=2)
     sick = CardReading(

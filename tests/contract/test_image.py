@@ -37,7 +37,7 @@ def test_hadolint_finds_nothing():
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_the_base_is_a_whole_version_and_nobody_is_root():
+def test_the_base_is_a_whole_version_and_no_service_runs_as_root():
     steps = list(instructions())
     assert ("ARG", "PYTHON_IMAGE=python:3.13.9-slim-bookworm") in steps
     assert [rest.split()[0] for instruction, rest in steps if instruction == "FROM"] == ["${PYTHON_IMAGE}"] * 2
@@ -85,7 +85,7 @@ def test_every_package_is_pinned_with_hashes_and_comes_from_nowhere_in_particula
         assert re.match(r"[a-z0-9-]+==[0-9][0-9.a-z]* +--hash=sha256:[0-9a-f]{64}", requirement), requirement
 
 
-def test_the_lock_holds_what_the_daemon_asks_for():
+def test_the_lock_holds_what_the_daemon_requests():
     required = [
         requirement for requirement in importlib.metadata.requires("shardwatch") if "extra ==" not in requirement
     ]

@@ -34,13 +34,13 @@ def load(path):
     return yaml.safe_load(path.read_text())
 
 
-def found(folder, kind):
+def manifest_of(folder, kind):
     (manifest,) = [made for made in stack_files.rendered(KUBERNETES / folder) if made["kind"] == kind]
     return manifest
 
 
 def container(folder, kind):
-    (container_spec,) = found(folder, kind)["spec"]["template"]["spec"]["containers"]
+    (container_spec,) = manifest_of(folder, kind)["spec"]["template"]["spec"]["containers"]
     return container_spec
 
 
@@ -81,7 +81,7 @@ def test_a_misspelt_key_does_not_fit(kind):
 
 
 def test_a_misspelt_key_of_kubernetes_does_not_fit():
-    manifest = found("base", "DaemonSet")
+    manifest = manifest_of("base", "DaemonSet")
     manifest["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes_validate.ValidationError, match="hostPid"):
         validated(manifest)
@@ -135,7 +135,7 @@ def test_only_the_overlay_for_the_kernels_log_is_privileged():
 
 
 def test_it_may_list_pods_and_nothing_else():
-    (rule,) = found("base", "ClusterRole")["rules"]
+    (rule,) = manifest_of("base", "ClusterRole")["rules"]
     assert rule == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 
 
@@ -150,8 +150,8 @@ def test_probes_ask_the_paths_that_are_made_for_it():
     assert container_spec["ports"] == [{"name": "metrics", "containerPort": 9853}]
 
 
-def test_it_goes_where_cards_are_and_stays_when_the_node_is_in_trouble():
-    spec = found("base", "DaemonSet")["spec"]["template"]["spec"]
+def test_it_goes_where_gpus_are_and_stays_when_the_node_is_in_trouble():
+    spec = manifest_of("base", "DaemonSet")["spec"]["template"]["spec"]
     assert spec["hostPID"] is True
     assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
@@ -160,14 +160,14 @@ def test_it_goes_where_cards_are_and_stays_when_the_node_is_in_trouble():
 
 def test_the_mounted_configuration_is_the_one_that_is_read():
     assert container("base", "DaemonSet")["args"] == ["run", "--config", "/etc/shardwatch/shardwatch.yaml"]
-    assert set(found("base", "ConfigMap")["data"]) == {"shardwatch.yaml"}
+    assert set(manifest_of("base", "ConfigMap")["data"]) == {"shardwatch.yaml"}
 
 
 # ---------------------------------------------------------------------- Prometheus Operator
 
 
 def test_the_monitor_finds_the_service_under_the_job_that_alerts_ask_for():
-    monitor, service = (found("overlays/prometheus-operator", kind) for kind in ("ServiceMonitor", "Service"))
+    monitor, service = (manifest_of("overlays/prometheus-operator", kind) for kind in ("ServiceMonitor", "Service"))
     labels = service["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert labels[monitor["spec"]["jobLabel"]] == Tuning().job
@@ -175,7 +175,7 @@ def test_the_monitor_finds_the_service_under_the_job_that_alerts_ask_for():
 
 
 def test_the_overlay_brings_all_alerts_and_boards():
-    rules = found("overlays/prometheus-operator", "PrometheusRule")["spec"]
+    rules = manifest_of("overlays/prometheus-operator", "PrometheusRule")["spec"]
     assert rules == load(stack_files.ROOT / "alerts/generated/en/prometheusrule.yaml")["spec"]
     made = stack_files.rendered(KUBERNETES / "overlays/prometheus-operator")
     brought = [manifest for manifest in made if manifest["metadata"].get("labels", {}).get("grafana_dashboard")]
@@ -203,7 +203,7 @@ def test_generated_folders_can_be_listed_in_an_overlay(language):
 
 
 def test_a_roll_out_never_takes_capacity_away():
-    spec = found("examples/vllm", "Deployment")["spec"]
+    spec = manifest_of("examples/vllm", "Deployment")["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert "replicas" not in spec
 
@@ -212,20 +212,20 @@ def test_a_start_may_last_as_long_as_fetching_weights_and_the_roll_out_waits_lon
     probe = container("examples/vllm", "Deployment")["startupProbe"]
     patience = probe["periodSeconds"] * probe["failureThreshold"]
     assert patience >= 1800
-    assert found("examples/vllm", "Deployment")["spec"]["progressDeadlineSeconds"] > patience
+    assert manifest_of("examples/vllm", "Deployment")["spec"]["progressDeadlineSeconds"] > patience
 
 
 def test_a_stop_waits_longer_than_the_drain():
-    spec = found("examples/vllm", "Deployment")["spec"]["template"]["spec"]
+    spec = manifest_of("examples/vllm", "Deployment")["spec"]["template"]["spec"]
     patience = float(re.search(r'"DRAIN_PATIENCE", "(\d+)"', (EXAMPLE / "drain.py").read_text())[1])
     assert spec["terminationGracePeriodSeconds"] >= patience + 30
     container_spec = spec["containers"][0]
     assert container_spec["lifecycle"]["preStop"]["exec"]["command"] == ["python3", "/drain/drain.py"]
     assert {"name": "drain", "mountPath": "/drain", "readOnly": True} in container_spec["volumeMounts"]
-    assert set(found("examples/vllm", "ConfigMap")["data"]) == {"drain.py"}
+    assert set(manifest_of("examples/vllm", "ConfigMap")["data"]) == {"drain.py"}
 
 
-def test_cards_are_as_many_as_the_engine_splits_over():
+def test_gpus_are_as_many_as_the_engine_splits_over():
     container_spec = container("examples/vllm", "Deployment")
     (split,) = (arg for arg in container_spec["args"] if arg.startswith("--tensor-parallel-size="))
     assert {container_spec["resources"][kind]["nvidia.com/gpu"] for kind in ("requests", "limits")} == {
@@ -234,13 +234,13 @@ def test_cards_are_as_many_as_the_engine_splits_over():
 
 
 def test_a_drain_of_a_node_takes_one_replica_at_a_time():
-    budget, deployment = (found("examples/vllm", kind) for kind in ("PodDisruptionBudget", "Deployment"))
+    budget, deployment = (manifest_of("examples/vllm", kind) for kind in ("PodDisruptionBudget", "Deployment"))
     assert budget["spec"]["maxUnavailable"] == 1
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
 
 
 def test_the_daemon_finds_the_pod_by_its_annotations():
-    annotations = found("examples/vllm", "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    annotations = manifest_of("examples/vllm", "Deployment")["spec"]["template"]["metadata"]["annotations"]
     port = container("examples/vllm", "Deployment")["ports"][0]["containerPort"]
     assert annotations == {"prometheus.io/scrape": "true", "prometheus.io/port": str(port)}
 
@@ -284,7 +284,7 @@ def test_what_scales_engines_exists(query):
         assert labels - FROM_THE_SCRAPE <= set(metrics[name].all_labels)
 
 
-def test_both_autoscalers_ask_the_same():
+def test_both_autoscalers_query_the_same():
     keda, adapter = list(_queries())[:2], list(_queries())[2:]
     assert [query.replace('model="chat"', "") for query in keda] == [
         query.replace('model!=""', "") for query in adapter

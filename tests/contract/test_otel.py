@@ -100,7 +100,7 @@ def test_jaeger_keeps_a_bounded_number_of_traces_in_the_storage_that_is_asked():
     assert FILES["jaeger"]["exporters"]["jaeger_storage_exporter"]["trace_storage"] == name
 
 
-def test_every_part_listens_where_the_next_one_asks():
+def test_every_part_listens_where_the_next_one_connects():
     assert FILES["traces"]["exporters"]["otlp/jaeger"]["endpoint"] == "jaeger:4317"
     assert FILES["jaeger"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].endswith(":4317")
     assert FILES["traces"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].endswith(":4317")
@@ -110,7 +110,7 @@ def test_every_part_listens_where_the_next_one_asks():
     assert SERVICES["jaeger"]["ports"][0].endswith(":" + ui.rpartition(":")[2])
 
 
-def test_the_service_gives_every_variable_that_the_configuration_asks_for():
+def test_the_service_gives_every_variable_that_the_configuration_requests():
     asked = set(re.findall(r"\$\{env:(\w+)\}", (OTEL / "metrics.yaml").read_text()))
     assert asked == set(SERVICES["otel-metrics"]["environment"])
     assert "--web.enable-otlp-receiver" in SERVICES["prometheus"]["command"]
@@ -185,7 +185,7 @@ def test_what_is_kept_of_a_scrape_is_what_is_renamed():
     assert drop["regex"] == "gpu_ecc_errors_total;aggregate"
 
 
-def test_the_card_that_does_not_answer_is_counted_as_failed_and_not_as_well():
+def test_the_gpu_that_does_not_answer_is_counted_as_failed_and_not_as_well():
     states = [
         transform["operations"][0]["new_value"] for transform in RENAMES if transform["new_name"] == "hw.status"
     ]

@@ -57,6 +57,6 @@ def test_what_it_needs_nothing_of_is_closed_to_it():
     assert closed <= set(UNIT.read_text().splitlines())
 
 
-def test_the_watchdog_has_somebody_who_feeds_it():
+def test_the_watchdog_has_a_receiver():
     lines = UNIT.read_text().splitlines()
     assert {"Type=notify", "WatchdogSec=60s", "Restart=on-failure", "DynamicUser=yes"} <= set(lines)

@@ -41,8 +41,8 @@ class Asked:
 
 
 @contextlib.contextmanager
-def asked(folder, targets, *, dead):
-    """Live nodes ({job: (scenario, set of series)}); give a Prometheus over them, and one when ``dead`` is."""
+def prometheus_over(folder, targets, *, dead):
+    """Record live nodes ({job: (scenario, set of series)}); return a Prometheus over them, and one when ``dead`` is."""
     command = [sys.executable, "-m", "tests.support.dashboard_days", str(folder)]
     shares = [list(targets.items())[place::2] for place in range(2)]
     running = [

@@ -31,10 +31,10 @@ def beside_a_healthy_one(change, turns=3, **more):
     for _ in range(turns):
         harness.turn()
     page = harness.checked()
-    assert page.one("llm_up", replica="good") == 1.0
-    assert page.one("llm_generation_tokens_total", replica="good") == 1000.0 * turns
-    assert page.one("llm_generation_token_rate", replica="good") == pytest.approx(1000.0)
-    assert page.one("shardwatch_dropped_series") == 0.0
+    assert page.value("llm_up", replica="good") == 1.0
+    assert page.value("llm_generation_tokens_total", replica="good") == 1000.0 * turns
+    assert page.value("llm_generation_token_rate", replica="good") == pytest.approx(1000.0)
+    assert page.value("shardwatch_dropped_series") == 0.0
     return page
 
 

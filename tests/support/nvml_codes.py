@@ -137,7 +137,7 @@ class Trial:
                 self.say(f"{signal.value} is {signal_value} instead of {value}", *about)
 
     def codes(self, function: str, code: int) -> None:
-        """Let one call fail on cards 1 and 2, first of a card that is being read, then of one that is opened."""
+        """Fail one call on GPUs 1 and 2, first of a GPU that is read, then of one that is opened."""
         about = (function, code)
         known = {number: self.reader(number) for number in range(3)}
         for reader in known.values():
@@ -193,7 +193,7 @@ class Trial:
     # ------------------------------------------------------------------ the rest
 
     def driver_codes(self, function: str, code: int) -> None:
-        """Let a call that is about no card fail: nothing but the driver's own end may come of it."""
+        """Fail a call that concerns no GPU; only the driver's own end may follow."""
         self.plan(f"on * {function} code {code}")
         try:
             card_count(self.driver)
@@ -211,7 +211,7 @@ class Trial:
         self.plan()
 
     def event_codes(self, function: str, code: int) -> None:
-        """Let a call about events fail: the thread lives on and says so, or nothing is wrong for it."""
+        """Fail a call about events; the thread goes on and reports it, or is not affected."""
         sent: list[protocol.Message] = []
         handle = self.driver.nvmlDeviceGetHandleByIndex(1)
         card = SimpleNamespace(available=lambda: AvailableGpu(CARDS[1], handle))
@@ -231,7 +231,7 @@ class Trial:
         self.plan()
 
     def numbers(self, function: str, number: str) -> None:
-        """Let one call answer with a number that cannot be, or nearly."""
+        """Answer one call with a number that is impossible, or nearly."""
         about = (function, number)
         self.plan(
             *[f"value {uuid} {function} {number}" for uuid in (CARDS[1], PART)], f"field {CARDS[1]} * u {number}"

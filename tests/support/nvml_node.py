@@ -229,7 +229,7 @@ class Node:
         fresh.write_text(text)
         fresh.replace(self.control)
 
-    def asked(self):
+    def call_counts(self):
         """Return how often each question was put, over all workers: ``number:function`` or ``number:field:id``."""
         record = struct.Struct("56sQ")
         call_counts = {}
@@ -357,7 +357,7 @@ class Node:
         )
 
     def stop(self):
-        """Ask it to end: exit code and seconds it took."""
+        """Stop the daemon; return its exit code and the seconds it took."""
         begun = time.monotonic()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

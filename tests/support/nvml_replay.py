@@ -40,7 +40,7 @@ class Handle:
 
 
 class Recorded:
-    """Hand it to whatever takes a driver's module."""
+    """Return it in place of a driver's module."""
 
     NVMLError = NVMLError
     c_nvmlGpmMetricsGet_t = c_nvmlGpmMetricsGet_t  # noqa: N815

@@ -37,7 +37,7 @@ class Figures:
             value for (sample_name, have), value in self.rows.items() if sample_name == name and wanted <= set(have)
         ]
 
-    def one(self, name: str, **labels: str) -> float:
+    def value(self, name: str, **labels: str) -> float:
         values = self.all(name, **labels)
         assert len(values) == 1, f"{name} {labels}: {values}"
         return values[0]

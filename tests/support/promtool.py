@@ -11,8 +11,8 @@ def promtool_says(promtool, path):
     return result.returncode, result.stdout + result.stderr
 
 
-def found(promtool, tmp_path, series, expression, expected):
-    """Ask promtool whether the expression gives exactly the expected rows (labels → value)."""
+def check_rows(promtool, tmp_path, series, expression, expected):
+    """Check with promtool whether the expression gives exactly the expected rows (labels → value)."""
     question = {
         "expr": expression,
         "eval_time": "5m",

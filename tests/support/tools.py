@@ -53,7 +53,7 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[path
 
 @contextlib.contextmanager
 def without_root() -> Iterator[None]:
-    """Let this process read only what everybody may read; for root, whom no file mode stops."""
+    """Restrict this process to files that everybody may read; file modes do not stop root."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

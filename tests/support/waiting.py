@@ -28,10 +28,10 @@ def wait_until(condition: Callable[[], object], seconds: float = CEILING) -> boo
 def until(condition: Callable[[], object], seconds: float = CEILING) -> None:
     """Wait for the condition; where it does not come to hold, fail and say what its parts were last."""
     if not wait_until(condition, seconds):
-        raise AssertionError(f"not so within {seconds:g} s: {seen(condition)}")
+        raise AssertionError(f"not so within {seconds:g} s: {describe(condition)}")
 
 
-def seen(condition: Callable[[], object]) -> str:
+def describe(condition: Callable[[], object]) -> str:
     """Return a lambda's text and the value of each operand in it, or what the condition returns."""
     try:
         tree = ast.parse(_source(condition), mode="eval").body

@@ -7,7 +7,7 @@ import os
 import time
 
 from exporter.driver.daemon.source import CardSource
-from tests.support.waiting import CEILING, seen
+from tests.support.waiting import CEILING, describe
 
 INTERVAL, DEADLINE = 0.1, 0.6
 
@@ -66,7 +66,7 @@ class Node:
             self.most = max(self.most, len([pid for pid in self.pids if alive(pid)]))
             if condition():
                 return True
-            assert time.monotonic() < end, f"not so within {patience:g} s: {seen(condition)}; {self.view()}"
+            assert time.monotonic() < end, f"not so within {patience:g} s: {describe(condition)}; {self.view()}"
             time.sleep(0.01)
 
 

@@ -55,7 +55,7 @@ class Field:
     address: str
     history: list  # (monotonic time, all alerts that Alertmanager knew)
 
-    def told(self, alert, path, job, status="firing", seconds=PATIENCE, **labels):
+    def wait_for_alert(self, alert, path, job, status="firing", seconds=PATIENCE, **labels):
         """Wait for a message about such an alert; gives (time, message, alert)."""
 
         def find(posts):
@@ -79,7 +79,7 @@ class Field:
 
     def over(self, alert, path, job, **labels):
         """Wait for the all-clear."""
-        return self.told(alert, path, job, status="resolved", **labels)
+        return self.wait_for_alert(alert, path, job, status="resolved", **labels)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_lost_gpu_is_one_page_that_its_frozen_replica_does_not_repeat(field, tell):
     fault = field.started + LOST_AT
-    notified_at, message, lost = field.told("GpuLost", "/pager", "hang", gpu="6")
+    notified_at, message, lost = field.wait_for_alert("GpuLost", "/pager", "hang", gpu="6")
     tell("lost GPU (8 s of link trouble before it is gone) to page", notified_at - fault)
     assert lost["labels"]["severity"] == "critical"
     assert lost["labels"]["replica"] == "chat-b"
@@ -222,13 +222,13 @@ def posted(field, tmp_path_factory):
 )
 def test_what_each_fault_of_the_field_fires_becomes_a_ticket(field, posted, job, alert, labels):
     assert alert in posted(job)
-    _, _, alert_sent = field.told(alert, "/tickets", job, **labels)
+    _, _, alert_sent = field.wait_for_alert(alert, "/tickets", job, **labels)
     assert alert_sent["labels"]["severity"] == "warning"
 
 
 def test_nodes_whose_versions_differ_are_one_message_for_the_service(field, posted):
     posted("drift")
-    _, message, drivers = field.told("DriverVersionsDiffer", "/tickets", "drift")
+    _, message, drivers = field.wait_for_alert("DriverVersionsDiffer", "/tickets", "drift")
     assert len(message["alerts"]) == 1
     assert message["groupLabels"] == {
         "alertname": "DriverVersionsDiffer",
@@ -247,7 +247,7 @@ def test_nodes_whose_versions_differ_are_one_message_for_the_service(field, post
 )
 def test_the_cause_silences_its_effect(field, posted, job, cause, effect):
     assert {cause, effect} <= posted(job)
-    field.told(cause, "/tickets", job)
+    field.wait_for_alert(cause, "/tickets", job)
     until(lambda: _known(field, effect, job))
     assert all(alert["status"]["inhibitedBy"] for alert in _known(field, effect, job))
     assert not _told_of(field, effect, job=job)

@@ -12,7 +12,7 @@ from dashboards.definitions import DASHBOARDS, problems
 from dashboards.no_data_text import Requires
 from dashboards.panels.panel import Cell, PanelKind
 from tests.support import servers
-from tests.support.dashboard_days import asked
+from tests.support.dashboard_days import prometheus_over
 from tests.support.dashboard_queries import filled
 from tests.support.tools import tool
 from tests.support.virtual_node import UNIX_START
@@ -82,7 +82,7 @@ def answers():
         tool(name)
     result = Answers()
     targets = {job: (scenario, series) for job, (scenario, series, _) in JOBS.items()}
-    with servers.scratch() as folder, asked(folder, targets, dead="idle") as (alive, dead):
+    with servers.scratch() as folder, prometheus_over(folder, targets, dead="idle") as (alive, dead):
         for job in JOBS:
             result.of[job] = {key: ask(alive, panel, query, job) for key, panel, query in every_series()}
             notes = {note.name.en: str(note.expr) for dashboard in DASHBOARDS for note in dashboard.annotations}

@@ -92,7 +92,7 @@ def prometheus(tmp_path_factory):
 
 
 @pytest.mark.parametrize("dashboard", contract.DASHBOARDS)
-def test_every_query_of_a_known_dashboard_gives_a_row_a_card(prometheus, dashboard):
+def test_every_query_of_a_known_dashboard_gives_a_row_a_gpu(prometheus, dashboard):
     for selector in contract.DASHBOARDS[dashboard]:
         rows = prometheus.wait_for(selector, 8)
         assert {row["metric"]["job"] for row in rows} == {"dcgm-exporter"}

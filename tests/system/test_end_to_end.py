@@ -122,7 +122,7 @@ def test_the_threads_of_the_demo_are_those_that_the_documentation_draws(start):
     assert not_running <= {"discovery:NAME", "kernel_log", "agent-check", "reload", "nvml-release", "nvml-init"}
 
 
-def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool):
+def test_the_demo_joins_gpus_and_replicas_and_its_page_is_clean(start, promtool):
     daemon = start("demo", "--listen", "127.0.0.1:0")
     page = daemon.wait_for(whole)
     assert count(page, "llm_up") == 2
@@ -150,7 +150,7 @@ def test_the_demo_joins_cards_and_replicas_and_its_page_is_clean(start, promtool
     assert "event=stopped signal=SIGTERM" in log.splitlines()[-1]
 
 
-def test_a_card_lost_in_the_demo_costs_its_own_series_only(start):
+def test_a_gpu_lost_in_the_demo_costs_its_own_series_only(start):
     daemon = start("demo", "--scenario", "hang", "--fault-at", "4", "--listen", "127.0.0.1:0")
     # Not one card that is down while the others are not listed yet, as in the first pages.
     lost = re.compile(r'^shardwatch_source_down_info\{source="gpu:([^"]+)",reason="lost"\} 1.0$', re.MULTILINE)
@@ -317,7 +317,7 @@ def test_version_and_help_answer_without_loading_the_daemon():
     assert not loaded & {"yaml", "urllib3", "requests", "pynvml", "prometheus_client", "exporter.runtime.app"}
 
 
-def test_the_demo_names_the_card_that_the_others_wait_for_and_why(start):
+def test_the_demo_names_the_gpu_that_the_others_wait_for_and_why(start):
     daemon = start("demo", "--scenario", "brake", "--fault-at", "3", "--listen", "127.0.0.1:0")
     page = daemon.wait_for(lambda page: "\ngpu_straggler{" in page, seconds=60)
     (row,) = re.findall(r"^gpu_straggler\{(.+)\} 1.0$", page, re.MULTILINE)

@@ -34,7 +34,7 @@ STAMP = "shardwatch_source_last_success_timestamp_seconds"
 # ---------------------------------------------------------------------- E43, E44: hung engines
 
 
-def test_e43_e44_one_hung_engine_disturbs_nobody_and_sixteen_leave_a_good_page(tmp_path):
+def test_e43_e44_one_hung_engine_disturbs_no_other_and_sixteen_leave_a_good_page(tmp_path):
     names = [f"e{number:02}" for number in range(16)]
     with MaliciousServer() as server, programs() as start:
         pace = "interval: 500ms, timeout: 400ms"
@@ -52,7 +52,7 @@ def test_e43_e44_one_hung_engine_disturbs_nobody_and_sixteen_leave_a_good_page(t
         assert pages_read[-1].reason("e07") == "timeout"
         for name in names:
             if name != "e07":
-                tokens = [page.one("llm_generation_tokens_total", replica=name) for page in pages_read]
+                tokens = [page.value("llm_generation_tokens_total", replica=name) for page in pages_read]
                 assert len(set(tokens)) >= 4
                 assert pages_read[-1].all("shardwatch_source_failures_total", source=f"engine:{name}") == []
 
@@ -97,7 +97,7 @@ def page_of(app: App) -> Figures | None:
     return Figures(body.decode()) if body is not None else None
 
 
-def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(no_cards_app, monkeypatch):
+def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_other_engine(no_cards_app, monkeypatch):
     release = threading.Event()
     answers = ["127.0.0.3", "127.0.0.1"]
 
@@ -134,7 +134,7 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
                 resolving = [t.name for t in threading.enumerate() if t.name.startswith("resolve-hangs")]
                 assert resolving == ["resolve-hangs.example"]
             page = page_of(app)
-            assert page.at - page.one(STAMP, source="engine:well") < 1.0 + SLACK
+            assert page.at - page.value(STAMP, source="engine:well") < 1.0 + SLACK
             spent = {status.source: status.duration for status in app.publisher.snapshot.sources}
             assert 0.4 <= spent["engine:hangs"] < 0.4 + SLACK
             assert {name: page.reason(name) for name in wanted} == wanted
@@ -145,7 +145,7 @@ def test_e39_names_that_hang_fail_or_move_cost_one_thread_each_and_no_neighbour(
 # ---------------------------------------------------------------------- E41: TLS
 
 
-def test_e41_each_bad_certificate_has_its_reason_and_the_good_one_tells_when_it_ends(tmp_path):
+def test_e41_each_bad_certificate_has_its_reason_and_the_good_one_its_expiry(tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command makes the certificates and is not installed")
     from tests.component.http.test_endpoint_tls import CONFIGURATION, EXPIRES, Keys, Raw, server_context
@@ -179,8 +179,8 @@ def test_e41_each_bad_certificate_has_its_reason_and_the_good_one_tells_when_it_
             configure(tmp_path, engines, more=dict.fromkeys(wanted, tls), extra="gpu: {enabled: false}\n")
         )
         page = program.wait_for(lambda page: {name: page.reason(name) for name in wanted} == wanted)
-        assert page.one("llm_certificate_expiry_timestamp_seconds", replica="good") == EXPIRES
-        assert page.one("llm_up", replica="good") == 1.0
+        assert page.value("llm_certificate_expiry_timestamp_seconds", replica="good") == EXPIRES
+        assert page.value("llm_up", replica="good") == 1.0
         assert [name for name, server in servers.items() if server.requests] == ["good"]
         assert all(b"HTTP" not in head for _, head in plain.requests)  # never downgraded
 
@@ -214,7 +214,7 @@ def test_e46_a_found_engine_never_shares_the_name_of_a_configured_one(no_cards_a
         assert urls == {first.url("living")}
 
 
-def test_a_refused_port_is_asked_again_within_five_seconds_however_long_it_was_closed(tmp_path):
+def test_a_refused_port_is_tried_again_within_five_seconds_however_long_it_was_closed(tmp_path):
     port = refused_port()
     with programs() as start:
         config = configure(

@@ -119,7 +119,7 @@ def up(page: Figures) -> set[str]:
 def failures(page: Figures, name: str) -> dict[str, float]:
     """By reason."""
     of_one = {"name": "shardwatch_source_failures_total", "source": f"engine:{name}"}
-    return {reason: page.one(**of_one, reason=reason) for reason in page.labels(**of_one, label="reason")}
+    return {reason: page.value(**of_one, reason=reason) for reason in page.labels(**of_one, label="reason")}
 
 
 def but_late(page: Figures, name: str) -> dict[str, float]:
@@ -226,25 +226,25 @@ def test_a_fault_withdraws_the_replica_with_its_reason_and_heals(fault_storm, ro
     late = fault_storm.late
     assert len(late) > 5
     for page in late:
-        assert page.one("llm_up", replica=name) == 0.0
+        assert page.value("llm_up", replica=name) == 0.0
         assert page.families_of(name) <= HEALTH
-        assert page.one(STAMP, source=f"engine:{name}") <= fault_storm.turned_at + 1.0
+        assert page.value(STAMP, source=f"engine:{name}") <= fault_storm.turned_at + 1.0
     reasons = {page.reason(name) for page in late}
     # The large ones may have to wait for one another, and then it is their deadline that ends them.
     assert reasons <= {reason_of(fault), "timeout"}
     assert reason_of(fault) in reasons
     failures = late[-1].all("shardwatch_source_failures_total", source=f"engine:{name}", reason=reason_of(fault))
     assert failures and failures[0] >= 1.0
-    assert fault_storm.before.one("llm_up", replica=name) == fault_storm.after.one("llm_up", replica=name) == 1.0
-    assert fault_storm.after.one(STAMP, source=f"engine:{name}") > late[-1].one(STAMP, source=f"engine:{name}")
+    assert fault_storm.before.value("llm_up", replica=name) == fault_storm.after.value("llm_up", replica=name) == 1.0
+    assert fault_storm.after.value(STAMP, source=f"engine:{name}") > late[-1].value(STAMP, source=f"engine:{name}")
 
 
 @pytest.mark.parametrize("odd", ODD_PAGES, ids=[f"{row}-{odd}" for odd, (row, _, _) in ODD_PAGES.items()])
 def test_an_odd_page_is_used_as_far_as_it_goes_and_the_rest_is_counted(fault_storm, odd):
     name, reason = name_of(odd), ODD_PAGES[odd][2]
     late = fault_storm.late
-    assert all(page.one("llm_up", replica=name) == 1.0 for page in late)
-    tokens = [page.one("llm_generation_tokens_total", replica=name) for page in late]
+    assert all(page.value("llm_up", replica=name) == 1.0 for page in late)
+    tokens = [page.value("llm_generation_tokens_total", replica=name) for page in late]
     assert tokens == sorted(tokens) and len(set(tokens)) >= 3
     counted = late[-1].labels("shardwatch_source_oddities_total", "reason", source=f"engine:{name}")
     assert counted == ({reason} if reason else set())
@@ -253,11 +253,11 @@ def test_an_odd_page_is_used_as_far_as_it_goes_and_the_rest_is_counted(fault_sto
 
 def test_e2_a_black_hole_never_comes_up_and_ends_at_its_deadline(fault_storm):
     for page in [fault_storm.before, *fault_storm.during, fault_storm.after]:
-        assert page.one("llm_up", replica="hole") == 0.0
+        assert page.value("llm_up", replica="hole") == 0.0
         assert page.reason("hole") == "timeout"
         assert page.all(STAMP, source="engine:hole") == []
     attempts = [
-        page.one("shardwatch_source_failures_total", source="engine:hole", reason="timeout")
+        page.value("shardwatch_source_failures_total", source="engine:hole", reason="timeout")
         for page in fault_storm.during
     ]
     assert attempts[-1] > attempts[0]  # none of them waits for ever
@@ -268,19 +268,19 @@ def test_all_that_turned_hostile_is_down_after_one_interval_and_one_deadline(fau
     assert all(not up(page) & MALICIOUS for page in fault_storm.late)
 
 
-def test_healthy_engines_and_cards_go_on_beside_all_hostile_ones(fault_storm):
+def test_healthy_engines_and_gpus_go_on_beside_all_hostile_ones(fault_storm):
     sources = [f"engine:{name}" for name in [*HEALTHY, "closing"]]
     for page in fault_storm.during:
         for source in sources:
-            assert page.at - page.one(STAMP, source=source) < 1.0 + SLACK, source
+            assert page.at - page.value(STAMP, source=source) < 1.0 + SLACK, source
         assert page.all("gpu_up") == [1.0, 1.0]
         assert max(page.all("gpu_data_age_seconds")) < 1.0 + SLACK
         assert len(page.all("gpu_power_watts")) == 2
     for name in HEALTHY:
-        tokens = [page.one("llm_generation_tokens_total", replica=name) for page in fault_storm.during]
+        tokens = [page.value("llm_generation_tokens_total", replica=name) for page in fault_storm.during]
         assert tokens == sorted(tokens)
         assert len(set(tokens)) >= 6
-        read = [page.one(STAMP, source=f"engine:{name}") for page in fault_storm.during]
+        read = [page.value(STAMP, source=f"engine:{name}") for page in fault_storm.during]
         assert (tokens[-1] - tokens[0]) / (read[-1] - read[0]) == pytest.approx(
             1000.0, abs=1000.0 * TIMEOUT / (read[-1] - read[0])
         )
@@ -293,7 +293,7 @@ def test_the_page_is_valid_at_every_moment_of_the_fault_storm(fault_storm, promt
     for page, openmetrics in zip(fault_storm.during[::8], fault_storm.openmetrics, strict=False):
         strictly(page.text, openmetrics)
     promtool_is_content(promtool, fault_storm.during[-1].text)
-    assert all(page.one("shardwatch_dropped_series") == 0.0 for page in fault_storm.during)
+    assert all(page.value("shardwatch_dropped_series") == 0.0 for page in fault_storm.during)
     assert fault_storm.slowest < 2.0 + SLACK
 
 
@@ -330,7 +330,7 @@ def test_e40_proxies_and_netrc_of_the_environment_are_not_used(fault_storm):
 def test_e42_a_token_that_vanished_is_credentials_and_a_rotated_one_is_used(fault_storm):
     late = fault_storm.late
     assert {page.reason("token") for page in late} == {"credentials"}
-    assert fault_storm.after.one("llm_up", replica="token") == 1.0
+    assert fault_storm.after.value("llm_up", replica="token") == 1.0
     sent = re.findall(rb"Authorization: Bearer (\S+)", b"".join(head for _, head in fault_storm.heads))
     assert set(sent) == {b"first", b"second-longer"}
     assert sent == sorted(sent)
@@ -343,9 +343,9 @@ def test_e45_an_engine_that_closes_after_each_answer_fails_never(fault_storm):
     for fault in CLOSING:
         name = name_of(fault)
         for page in [fault_storm.before, *fault_storm.during, fault_storm.after]:
-            assert page.one("llm_up", replica=name) == 1.0 or page.reason(name) == "timeout"
+            assert page.value("llm_up", replica=name) == 1.0 or page.reason(name) == "timeout"
             assert but_late(page, name) == {}
-        assert fault_storm.after.one("llm_up", replica=name) == 1.0
+        assert fault_storm.after.value("llm_up", replica=name) == 1.0
 
 
 def test_p1_sigterm_amid_the_fault_storm_ends_it_with_zero_within_two_seconds(fault_storm):

@@ -24,7 +24,7 @@ def test_e22_a_page_cut_in_mid_line_loses_its_last_lines_and_says_so():
 def test_e22_a_missing_last_newline_and_crlf_are_accepted(change):
     page = beside_a_healthy_one(change)
     assert tokens(page) == [3000.0]
-    assert page.one("llm_time_to_first_token_seconds_count", replica="bad") == 30.0
+    assert page.value("llm_time_to_first_token_seconds_count", replica="bad") == 30.0
     assert page.all("shardwatch_source_oddities_total") == []
 
 
@@ -54,7 +54,7 @@ def test_e24_invalid_utf8_is_skipped_and_a_nul_never_reaches_our_page():
     assert odd(page, "unreadable") == 3.0
     assert page.all("llm_requests_swapped", replica="bad") == []
     assert "\x00" not in page.text
-    assert page.one("llm_requests_running", replica="bad", rank="\ufffd") == 7.0
+    assert page.value("llm_requests_running", replica="bad", rank="\ufffd") == 7.0
     assert tokens(page) and page.text.encode("utf-8")
 
 
@@ -67,13 +67,13 @@ def test_e25_numbers_that_cannot_be_are_absent_and_counted(number):
         return page
 
     page = beside_a_healthy_one(change)
-    assert page.one("llm_up", replica="bad") == 1.0
+    assert page.value("llm_up", replica="bad") == 1.0
     assert tokens(page) == []
     assert page.all("llm_requests_running", replica="bad") == []
     assert page.all("llm_kv_cache_usage_ratio", replica="bad") == []
     assert page.all("llm_generation_token_rate", replica="bad") == []
     assert odd(page, "bad_number") >= 3.0
-    assert page.one("llm_prompt_tokens_total", replica="bad") == 15000.0
+    assert page.value("llm_prompt_tokens_total", replica="bad") == 15000.0
 
 
 @pytest.mark.parametrize("again", [b"3000", b"999999"])
@@ -107,7 +107,7 @@ def test_e28_types_that_contradict_and_families_in_pieces_change_nothing():
     good = {key: value for key, value in page.rows.items() if dict(key[1]).get("replica") == "good"}
     for (name, labels), value in good.items():
         if name not in HEALTH:
-            assert page.one(name, **{**dict(labels), "replica": "bad"}) == value
+            assert page.value(name, **{**dict(labels), "replica": "bad"}) == value
 
 
 def test_e29_buckets_that_fall_are_raised_and_without_inf_there_is_no_histogram():
@@ -132,7 +132,7 @@ def test_e29_buckets_that_fall_are_raised_and_without_inf_there_is_no_histogram(
 def test_e30_time_stamps_are_ignored_and_we_set_none(stamp):
     page = beside_a_healthy_one(lambda page: page.replace(b"\n", stamp + b"\n"))
     assert tokens(page) == [3000.0]
-    assert page.one("llm_generation_token_rate", replica="bad") == pytest.approx(1000.0)
+    assert page.value("llm_generation_token_rate", replica="bad") == pytest.approx(1000.0)
     assert all(len(line.rpartition("}")[2].split()) == 1 for line in page.text.splitlines() if "} " in line)
 
 
@@ -175,7 +175,7 @@ def test_e34_openmetrics_with_exemplars_is_read_for_its_values():
 
     page = beside_a_healthy_one(change)
     assert tokens(page) == [3000.0]
-    assert page.one("llm_time_to_first_token_seconds_count", replica="bad") == 30.0
+    assert page.value("llm_time_to_first_token_seconds_count", replica="bad") == 30.0
     assert "trace_id" not in page.text
     assert page.all("shardwatch_source_oddities_total") == []
 
@@ -202,6 +202,6 @@ def test_e20_what_is_no_metrics_page_is_known_by_its_content(content, kind):
     assert page.reason("bad") == "not_metrics"
     assert page.families_of("bad") <= HEALTH
     stamp = "shardwatch_source_last_success_timestamp_seconds"
-    assert page.one(stamp, source="engine:bad") == before.one(stamp, source="engine:bad")
-    assert page.one(stamp, source="engine:good") > before.one(stamp, source="engine:good")
-    assert page.one("llm_up", replica="good") == 1.0
+    assert page.value(stamp, source="engine:bad") == before.value(stamp, source="engine:bad")
+    assert page.value(stamp, source="engine:good") > before.value(stamp, source="engine:good")
+    assert page.value("llm_up", replica="good") == 1.0

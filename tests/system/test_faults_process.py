@@ -104,7 +104,7 @@ def test_p1_sigterm_ends_every_state_with_zero_and_leaves_no_worker(start, serve
         assert pages["driver call never returns"].all("gpu_up") in ([0.0, 0.0], [])
         assert sorted(pages["card lost"].all("gpu_up")) == [0.0, 1.0]
         assert pages["engines hang"].reason("hung") == "timeout"
-        assert pages["bad reload"].one("shardwatch_config_last_reload_successful") == 0.0
+        assert pages["bad reload"].value("shardwatch_config_last_reload_successful") == 0.0
         assert "event=reload_refused" in running["bad reload"].text()
         workers = {state: program.children() for state, program in running.items()}
         with ThreadPoolExecutor(len(running)) as pool:
@@ -173,7 +173,7 @@ def test_p7_a_daemon_that_was_suspended_shows_a_gap_and_no_spike_and_no_burst(st
     assert max(after - before for before, after in zip(asked, asked[1:], strict=False)) > 4.0  # the gap
     assert len([moment for moment in asked if woken <= moment < woken + 1.0]) <= 4  # ten were missed
     assert rates and all(700.0 < rate < 1300.0 for rate in rates), rates
-    assert page.one("shardwatch_source_polls_skipped_total", source="engine:a") >= 8.0
+    assert page.value("shardwatch_source_polls_skipped_total", source="engine:a") >= 8.0
     assert page.all("gpu_up") == [1.0, 1.0]
     assert "reason=hung" not in program.text()
 
@@ -199,7 +199,7 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
             hog.kill()
             hog.wait()
     for name, _ in engines:
-        assert len({page.one(STAMP, source=f"engine:{name}") for page in page_read}) >= 3
+        assert len({page.value(STAMP, source=f"engine:{name}") for page in page_read}) >= 3
     assert program.get("/-/healthy")[0] == 200
 
 
@@ -207,7 +207,7 @@ def test_p8_beside_two_busy_processes_a_core_it_still_polls_and_serves(start, se
 
 
 @pytest.mark.slow
-def test_p11_standard_error_that_nobody_reads_stops_nothing(start, tmp_path):
+def test_p11_standard_error_without_a_reader_stops_nothing(start, tmp_path):
     names = [f"e{number}" for number in range(40)]
     with MaliciousServer() as server:
         config = configure(tmp_path, [(name, server.url(f"living/{name}")) for name in names])
@@ -217,7 +217,7 @@ def test_p11_standard_error_that_nobody_reads_stops_nothing(start, tmp_path):
     cards(tmp_path, at={"GPU-a": {"*": {"error": 15}}})
     page = program.wait_for(lambda page: not any(page.all("llm_up")) and sorted(page.all("gpu_up")) == [0.0, 1.0])
     assert {page.reason(name) for name in names} == {"refused"}, "polled, and not merely overdue"
-    assert page.one("shardwatch_log_lines_dropped_total") == 0.0, "some hundred lines have room"
+    assert page.value("shardwatch_log_lines_dropped_total") == 0.0, "some hundred lines have room"
     assert program.get("/-/healthy")[0] == program.get("/-/ready")[0] == 200, "one GPU answers"
     code, seconds = program.end()
     assert code == 0 and seconds < STOP
@@ -275,14 +275,14 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
             inject()
             until(
                 lambda loop=loop: (
-                    (page_read := page()) and page_read.one("shardwatch_loop_restarts_total", loop=loop) >= 1.0
+                    (page_read := page()) and page_read.value("shardwatch_loop_restarts_total", loop=loop) >= 1.0
                 )
             )
         after = None
         until(lambda: (page_read := whole()) and page_read.at > time.time() - 1 and page_read)
         after = whole()
         assert after
-        stamps = [page_read.one(STAMP, source="engine:a") for page_read in (before, after)]
+        stamps = [page_read.value(STAMP, source="engine:a") for page_read in (before, after)]
         assert stamps[1] > stamps[0]
         assert app.publisher.healthy().ok
     finally:
@@ -297,7 +297,7 @@ def test_p14_an_exception_in_any_loop_is_survived_and_counted(server, tmp_path, 
 
 
 @pytest.mark.slow
-def test_p15_liveness_is_200_and_readiness_tells_the_truth_while_everything_hangs(start, server, tmp_path):
+def test_p15_liveness_is_200_and_readiness_is_correct_while_everything_hangs(start, server, tmp_path):
     engines = [("hung", server.url("turned/hung/silent")), ("gone", server.url("turned/gone/no_answer"))]
     program = start(configure(tmp_path, engines, extra="gpu: {deadline: 500ms}\n"), cards(tmp_path))
     program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0] and page.all("gpu_up") == [1.0, 1.0])
@@ -320,7 +320,7 @@ def test_p15_liveness_is_200_and_readiness_tells_the_truth_while_everything_hang
         assert page.families_of("hung") <= HEALTH
         time.sleep(0.2)
     strictly(page.text, program.get(accept=OPENMETRICS)[1])
-    assert page.one("llm_data_age_seconds", replica="hung") > 1.0
+    assert page.value("llm_data_age_seconds", replica="hung") > 1.0
     cards(tmp_path)
     server.state["turned"] = 0
     program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0] and page.all("gpu_up") == [1.0, 1.0], 45)

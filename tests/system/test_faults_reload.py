@@ -87,15 +87,15 @@ def test_p4_a_bad_configuration_on_sighup_leaves_everything_as_it_was(start, ser
     for text in ("engines: [", "nonsense: 1\n", "engines:\n  - {url: 'http://x:1', timeout: 99s}\n", "\x00"):
         config.write_text(text)
         program.process.send_signal(signal.SIGHUP)
-        page = program.wait_for(lambda page: page.one("shardwatch_config_last_reload_successful") == 0.0)
+        page = program.wait_for(lambda page: page.value("shardwatch_config_last_reload_successful") == 0.0)
         assert page.rows.keys() >= {key for key in before.rows if key[0].startswith(("gpu_", "llm_up"))}
-        assert page.one(loaded) == before.one(loaded)
+        assert page.value(loaded) == before.value(loaded)
     tokens = max(before.all("llm_generation_tokens_total"))
     program.wait_for(lambda page: max(page.all("llm_generation_tokens_total"), default=0.0) > tokens)
     configure(tmp_path, engines[:1])
     program.process.send_signal(signal.SIGHUP)
-    page = program.wait_for(lambda page: page.one("shardwatch_config_last_reload_successful") == 1.0)
-    assert page.one(loaded) > before.one(loaded)
+    page = program.wait_for(lambda page: page.value("shardwatch_config_last_reload_successful") == 1.0)
+    assert page.value(loaded) > before.value(loaded)
     program.wait_for(lambda page: page.labels("llm_up", "replica") == {"a"})
 
 

@@ -34,8 +34,8 @@ for number in range(polls):
     harness.turn(publish=number % 10 == 0)
     if number in (polls // 5, polls - 1):
         page = harness.page()
-        print(resident_of(os.getpid()), len(page.rows), page.one("llm_up", replica="bad"),
-              page.reason("bad") or "-", page.one("llm_generation_tokens_total", replica="good"))
+        print(resident_of(os.getpid()), len(page.rows), page.value("llm_up", replica="bad"),
+              page.reason("bad") or "-", page.value("llm_generation_tokens_total", replica="good"))
 """
 
 
@@ -79,13 +79,13 @@ def test_e35_a_flapping_engine_fills_windows_with_its_good_pages_only():
     for _ in range(20):
         harness.turn()
         page = harness.page()
-        ups.append(page.one("llm_up", replica="bad"))
+        ups.append(page.value("llm_up", replica="bad"))
         rates += page.all("llm_generation_token_rate", replica="bad")
         if not ups[-1]:
             assert page.families_of("bad") <= HEALTH
     assert ups == [1.0, 0.0] * 10
     assert rates == [pytest.approx(1000.0)] * 9
-    assert harness.checked().one("shardwatch_source_failures_total", source="engine:bad", reason="refused") == 10.0
+    assert harness.checked().value("shardwatch_source_failures_total", source="engine:bad", reason="refused") == 10.0
 
 
 def test_e36_an_engine_that_restarts_never_shows_a_negative_or_doubled_rate():
@@ -104,7 +104,7 @@ def test_e36_an_engine_that_restarts_never_shows_a_negative_or_doubled_rate():
     assert len(rates) == 39
     assert all(0.0 <= rate <= 2000.0 for rate in rates)
     assert rates[-1] == pytest.approx(1000.0, rel=0.2)
-    assert harness.checked().one("llm_restarts_total", replica="bad") == 5.0
+    assert harness.checked().value("llm_restarts_total", replica="bad") == 5.0
 
 
 def test_e37_bucket_edges_that_change_start_the_window_of_their_stage_anew():
@@ -112,7 +112,9 @@ def test_e37_bucket_edges_that_change_start_the_window_of_their_stage_anew():
     harness = Harness({"bad": engine})
     for _ in range(10):
         harness.turn()
-    observed = harness.page().one("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m")
+    observed = harness.page().value(
+        "llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m"
+    )
     assert observed == 90.0
     engine.settings = {"edges": (0.5, 5.0)}
     engine.seconds = 0
@@ -124,7 +126,7 @@ def test_e37_bucket_edges_that_change_start_the_window_of_their_stage_anew():
     for _ in range(5):
         harness.turn()
     page = harness.checked()
-    assert page.one("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m") == 50.0
+    assert page.value("llm_latency_observations", replica="bad", stage="time_to_first_token", window="1m") == 50.0
     quantiles = page.all("llm_latency_quantile_seconds", replica="bad", stage="time_to_first_token")
     assert quantiles and all(0.0 <= number <= 5.0 for number in quantiles)
 
@@ -134,7 +136,7 @@ def test_e38_what_an_upgrade_renames_away_is_absent_and_not_zero():
     harness = Harness({"bad": engine, "good": Engine()})
     for _ in range(5):
         harness.turn()
-    assert harness.page().one("llm_kv_cache_hit_ratio", replica="bad") == pytest.approx(0.6)
+    assert harness.page().value("llm_kv_cache_hit_ratio", replica="bad") == pytest.approx(0.6)
     engine.change = lambda page: page.replace(b"prefix_cache", b"apc").replace(b'engine="0",', b"")
     harness.turn()
     page = harness.checked()
@@ -148,7 +150,7 @@ def test_e38_what_an_upgrade_renames_away_is_absent_and_not_zero():
     page = harness.checked()
     assert page.reason("bad") == "no_engine_metrics"
     assert page.families_of("bad") <= HEALTH
-    assert page.one("llm_up", replica="bad") == 0.0
+    assert page.value("llm_up", replica="bad") == 0.0
 
 
 # ---------------------------------------------------------------------- P6: clocks
@@ -178,8 +180,8 @@ def test_p6_a_wall_clock_that_jumps_moves_time_stamps_only():
         assert differing <= allowed
         if second >= 5:
             assert "shardwatch_source_last_success_timestamp_seconds" in differing
-    assert jumping.page().one("llm_generation_token_rate", replica="a") == pytest.approx(1000.0)
-    assert jumping.page().one("llm_data_age_seconds", replica="a") == 0.0
+    assert jumping.page().value("llm_generation_token_rate", replica="a") == pytest.approx(1000.0)
+    assert jumping.page().value("llm_data_age_seconds", replica="a") == 0.0
 
 
 # ---------------------------------------------------------------------- P14: a loop that is dead
@@ -189,7 +191,7 @@ def test_p14_figures_of_a_loop_that_has_died_are_withdrawn():
     """Nothing is under way and nothing comes any more; an old reading must not be shown as if it were new."""
     harness = Harness({"dead": Engine(), "good": Engine()})
     harness.turn()
-    assert harness.page().one("llm_up", replica="dead") == 1.0
+    assert harness.page().value("llm_up", replica="dead") == 1.0
     dead, good = harness.app.pollers.replicas.values()
     dead.poll = lambda: None
     for _ in range(20):
@@ -197,8 +199,8 @@ def test_p14_figures_of_a_loop_that_has_died_are_withdrawn():
     page = harness.checked()
     assert page.reason("dead") == "hung"
     assert page.families_of("dead") <= HEALTH
-    assert page.one("llm_data_age_seconds", replica="dead") == 20.0
-    assert page.one("llm_up", replica="good") == 1.0
+    assert page.value("llm_data_age_seconds", replica="dead") == 20.0
+    assert page.value("llm_up", replica="good") == 1.0
 
 
 # ---------------------------------------------------------------------- P12: the log

@@ -51,7 +51,7 @@ def recorded():
 # ---------------------------------------------------------------------- the simulation
 
 
-def test_two_nodes_share_no_series_of_a_card_or_a_replica():
+def test_two_nodes_share_no_series_of_a_gpu_or_a_replica():
     marked = template(CARDS + REPLICA)
     pages = [set(series(marked.page(node))) for node in (0, 1, 2, 999, MOST_NODES - 1)]
     assert [len(page) for page in pages] == [len(series(CARDS + REPLICA))] * 5
@@ -80,7 +80,7 @@ def test_a_replica_has_one_name_wherever_a_node_shows_it():
 
 
 @pytest.mark.parametrize("node", [-1, MOST_NODES])
-def test_a_node_that_cannot_be_told_apart_is_refused(node):
+def test_a_node_that_cannot_be_distinguished_is_refused(node):
     with pytest.raises(ValueError, match=r"is not in 0 to 999999"):
         template(CARDS).page(node)
 
@@ -120,7 +120,7 @@ def scraped(port, path, accept="gzip"):
     return answer.status, gzip.decompress(body) if packed else body
 
 
-def test_a_thousand_nodes_of_eight_cards_answer_from_one_process(daemon):
+def test_a_thousand_nodes_of_eight_gpus_answer_from_one_process(daemon):
     with Nodes(Originals([daemon["url"]]), 1000) as nodes, concurrent.futures.ThreadPoolExecutor(8) as scrapers:
         paths = [f"/node/{n}/metrics" for n in range(1000)]
         answers = list(scrapers.map(lambda path: scraped(nodes.port, path), paths))
@@ -270,7 +270,7 @@ def until(claim, seconds=40):
 
 
 @pytest.mark.slow
-def test_the_global_tier_counts_the_cards_of_every_region(regional, tmp_path):
+def test_the_global_tier_counts_the_gpus_of_every_region(regional, tmp_path):
     lower, store = regional
     top = tmp_path / "global"
     top.mkdir()
@@ -321,7 +321,7 @@ def twice_as_many_cards(page):
 
 
 @pytest.mark.slow
-def test_what_the_rules_record_does_not_grow_with_the_cards_of_a_node(promtool, tmp_path):
+def test_what_the_rules_record_does_not_grow_with_the_gpus_of_a_node(promtool, tmp_path):
     page = CARDS + "".join(line + "\n" for line in ENGINE.splitlines() if line.startswith("llm_")).encode()
     large = twice_as_many_cards(page)
     assert len(set(series(large))) > 1.5 * len(set(series(page)))
@@ -353,7 +353,7 @@ def test_a_region_of_five_hundred_nodes_with_eight_replicas_stays_within_the_rul
     assert min(limits.values()) >= 500 * 8
 
 
-def test_no_recorded_name_has_a_cards_label():
+def test_no_recorded_name_has_a_gpus_label():
     """Levels are the labels of a recorded series: a level with the card in it would grow with the cards."""
     assert not [name for name in recorded() if re.match(r"\w*(gpu|uuid|card)\w*:", name)]
 

@@ -28,7 +28,7 @@ def made(uid="shardwatch-node", language="en", *, chosen=None, width=1600, unfol
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("uid", UIDS)
-def test_every_query_of_a_dashboard_is_asked_once_and_nothing_is_left_to_fill_in(uid, language):
+def test_every_query_of_a_dashboard_runs_once_and_nothing_is_left_to_fill_in(uid, language):
     asked = [(request.panel, request.ref) for request in made(uid, language).requests]
     written = [
         (panel["id"], target["refId"])
@@ -39,7 +39,7 @@ def test_every_query_of_a_dashboard_is_asked_once_and_nothing_is_left_to_fill_in
     assert not [request.expr for request in made(uid, language).requests if re.search(r"\$(?!\d)", request.expr)]
 
 
-def test_a_collapsed_row_is_not_asked_for_unless_it_is_unfolded():
+def test_a_collapsed_row_is_not_queried_unless_it_is_unfolded():
     folded, unfolded = made(unfold=False), made(unfold=True)
     assert len(folded.requests) < len(unfolded.requests)
     assert folded.height < unfolded.height
@@ -107,7 +107,7 @@ def test_marks_that_wait_to_be_switched_on_are_not_asked_for():
     assert "Engine restarts" not in asked["shardwatch-fleet"] and "XID events" in asked["shardwatch-fleet"]
 
 
-def test_the_page_is_told_which_marks_are_times_by_themselves():
+def test_the_page_knows_which_marks_are_times_by_themselves():
     class Silent:
         def ask(self, _request):
             return {"result": []}
@@ -160,7 +160,7 @@ def test_daemons_that_shall_be_dead_end_before_the_recording_does(monkeypatch, t
     assert len(messages) == 1 and recording.load(str(tmp_path)) is not None
 
 
-def test_a_status_history_asks_for_no_more_points_than_grafana_draws():
+def test_a_status_history_requests_no_more_points_than_grafana_draws():
     for uid in UIDS:
         asked = made(uid)
         histories = {item["id"]: item["gridPos"]["w"] for item in asked.panels if item["type"] == "status-history"}
@@ -169,7 +169,7 @@ def test_a_status_history_asks_for_no_more_points_than_grafana_draws():
                 assert WINDOW.seconds / request.step <= 1280 / 24 * histories[request.panel] / 2, request.expr
 
 
-def test_a_query_that_prometheus_refuses_is_told_with_its_panel():
+def test_a_query_that_prometheus_refuses_is_reported_with_its_panel():
     asked = made()
     given = {"data": {str(asked.requests[0].panel): {"A": {"error": "parse error"}}}}
     problems_found = ask.problems(asked, given)

@@ -169,7 +169,7 @@ def runs(lab):
         yield lambda name: futures[name].result()
 
 
-def test_a_card_that_nvidia_smi_tells_alike_is_a_success(runs):
+def test_a_gpu_that_agrees_with_nvidia_smi_is_a_success(runs):
     run = runs("agrees")
     assert run.code == 0, run.said + run.read("report.md")
     assert "Everything that was compared agrees" in run.read("report.md")
@@ -183,7 +183,7 @@ def test_a_card_that_nvidia_smi_tells_alike_is_a_success(runs):
     assert run.section("Work, against nvidia-smi dmon").count("agrees") == 8
 
 
-def test_one_figure_that_nvidia_smi_tells_otherwise_is_named_with_its_tolerance(runs):
+def test_one_figure_that_differs_from_nvidia_smi_is_named_with_its_tolerance(runs):
     run = runs("differs")
     assert run.code == 1
     report = run.read("report.md")
@@ -226,7 +226,7 @@ def test_load_without_torch_and_cupy_is_said_and_no_failure(runs):
     assert run.code == 0 and "No work was put on the cards" in run.read("report.md")
 
 
-def test_work_that_the_card_does_not_show_is_a_difference(runs):
+def test_work_that_the_gpu_does_not_show_is_a_difference(runs):
     run = runs("divided")
     assert run.code == 1
     assert "card 1 multiplied matrices, and gpu_sm_active_ratio was 0.020 at most" in run.said
@@ -234,7 +234,7 @@ def test_work_that_the_card_does_not_show_is_a_difference(runs):
     assert "Not compared with nvidia-smi: nvidia-smi is not installed" in run.read("report.md")
 
 
-def test_an_instance_of_a_divided_card_is_measured_and_named(runs):
+def test_an_instance_of_a_mig_enabled_gpu_is_measured_and_named(runs):
     run = runs("divided")
     asked = {(call["card"], call["call"]) for call in run.calls()["calls"]}
     assert {("0:0", "nvmlDeviceGetMemoryInfo"), ("0", "nvmlGpmMigSampleGet"), ("0:gi1", "nvmlGpmMetricsGet")} <= asked
@@ -243,7 +243,7 @@ def test_an_instance_of_a_divided_card_is_measured_and_named(runs):
     assert 'gpu="0:0"' in run.read("page.prom")
 
 
-def test_a_lost_card_is_a_difference_and_its_neighbour_is_measured_all_the_same(runs):
+def test_a_lost_gpu_is_a_difference_and_the_others_are_measured(runs):
     run = runs("lost")
     assert run.code == 1
     assert "card 1 is gone: lost: the driver answered 15" in run.said and "gpu_up of card 1 is 0" in run.said
@@ -253,7 +253,7 @@ def test_a_lost_card_is_a_difference_and_its_neighbour_is_measured_all_the_same(
 
 
 @pytest.mark.parametrize("name", ["agrees", "divided"])
-def test_nothing_that_is_written_names_cards_processes_host_or_person(runs, name):
+def test_nothing_that_is_written_names_gpus_processes_host_or_person(runs, name):
     run = runs(name)
     assert sorted(path.name for path in run.folder.iterdir()) == sorted([*PAGES, "calls.json", "report.md"])
     host = socket.gethostname()
@@ -277,7 +277,7 @@ def test_nothing_that_is_written_names_cards_processes_host_or_person(runs, name
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_captured_page_parses_and_shows_both_cards(runs, page):
+def test_every_captured_page_parses_and_shows_both_gpus(runs, page):
     families = list(text_string_to_metric_families(runs("agrees").read(page)))
     shown = {sample.labels.get("gpu") for family in families for sample in family.samples}
     assert {"0", "1"} <= shown
@@ -330,7 +330,7 @@ def test_what_was_written_down_replays_through_the_daemons_reading_to_the_same_p
     assert not different and len(captured) > 150
 
 
-def test_each_capture_of_a_real_card_gives_the_same_page_as_ever(golden):
+def test_each_capture_of_a_real_gpu_gives_the_same_page_as_ever(golden):
     captures = {path.parent.name: path for path in (ROOT / "tests/captures/nvml").glob("*/calls.json")}
     for name, path in captures.items():
         golden(f"nvml/{name}.prom", nvml_replay.page(json.loads(path.read_text())))
@@ -344,7 +344,7 @@ def test_without_a_driver_it_says_what_to_do_and_writes_nothing(lab):
     assert not run.folder.exists()
 
 
-def test_no_card_is_told_from_no_driver_but_ends_alike(lab):
+def test_no_gpu_is_distinguished_from_no_driver_and_ends_alike(lab):
     run = lab.run("empty", plan=["value * nvmlDeviceGetCount_v2 0"])
     assert run.code == 2 and "counts no card" in run.said
 

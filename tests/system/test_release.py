@@ -124,7 +124,7 @@ def test_the_generators_are_commands_of_the_installed_program(clean, tmp_path):
         assert typed(clean, "shardwatch", *command, cwd=tmp_path).returncode == 0
 
 
-def test_one_cycle_works_from_the_wheel_on_a_node_without_cards(clean, tmp_path):
+def test_one_cycle_works_from_the_wheel_on_a_node_without_gpus(clean, tmp_path):
     config = tmp_path / "shardwatch.yaml"
     config.write_text("engines:\n- {name: gone, url: 'http://127.0.0.1:1/metrics'}\n")
     said = typed(clean, "shardwatch", "once", "--config", str(config), cwd=tmp_path)

@@ -110,7 +110,7 @@ def children(pid):
     ("number", "message"),
     [(signal.SIGHUP, "event=reloaded"), (signal.SIGUSR1, ""), (signal.SIGUSR2, "")],
 )
-def test_a_signal_that_asks_for_something_is_kept_until_the_daemon_can_do_it(number, message, tmp_path):
+def test_a_signal_that_requests_something_is_kept_until_the_daemon_can_do_it(number, message, tmp_path):
     for moment in ("exporter.cli.main", "exporter.config.settings", "exporter.runtime.app"):
         with signalled(moment, number, tmp_path) as process:
             until_listening(process)

@@ -88,7 +88,7 @@ def test_any_number_of_servers_may_choose_their_port():
     assert list(ports.problems({"--demo-port": 0, "--receiver-port": 0})) == []
 
 
-def test_the_port_that_is_proposed_is_free_and_nobody_elses(taken):
+def test_the_proposed_port_is_free_and_unassigned(taken):
     proposed = ports.another(taken, [taken, taken + 10000])
     assert proposed not in {taken, taken + 10000}
     with socket.create_server(("127.0.0.1", proposed)):
@@ -119,7 +119,7 @@ def test_what_is_generated_is_accepted():
         assert problems(StackSettings(language=language)) == []
 
 
-def test_nobody_outside_is_told_of_a_simulated_fault(tmp_path):
+def test_a_simulated_fault_notifies_no_external_receiver(tmp_path):
     written = tmp_path / "alertmanager.yaml"
     written.write_text(
         "route: {receiver: a}\ntemplates: [x.tmpl]\n"
@@ -169,7 +169,7 @@ def test_a_refused_configuration_ends_what_already_runs(tmp_path, monkeypatch):
     assert children() == set()
 
 
-def test_prometheus_is_told_to_watch_itself_where_its_port_is_known(tmp_path):
+def test_prometheus_scrapes_itself_where_its_port_is_known(tmp_path):
     def scraped(**given):
         config = configuration.prometheus(rules=tmp_path, daemon="127.0.0.1:1", alertmanager="127.0.0.1:2", **given)
         return {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
@@ -237,7 +237,7 @@ def test_the_command_says_where_everything_is_and_ends_it_all(number, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_ends_the_stack_and_is_named(tmp_path):
+def test_a_server_that_exits_ends_the_stack_and_is_named(tmp_path):
     all_programs()
     with launched(*ANY_PORTS, "--data", str(tmp_path)) as process:
         output = "".join(process.stdout.readline() for _ in range(6))

@@ -84,7 +84,7 @@ def test_without_the_nvidia_runtime_nothing_is_fetched(image):
     assert run.returncode == 2 and "nvidia-ctk runtime configure" in run.stderr and run.stdout == ""
 
 
-def test_a_driver_that_shows_no_card_is_said(image):
+def test_a_driver_that_shows_no_gpu_is_said(image):
     _program(image / "nvidia-smi", "exit 9")
     run = enter(image, "engine")
     assert run.returncode == 2 and "device_ids" in run.stderr

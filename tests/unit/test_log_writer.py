@@ -123,7 +123,7 @@ def test_an_error_that_cannot_be_written_is_a_lost_line_and_nothing_else(tmp_pat
         assert writer.flush(1.0)
 
 
-def test_a_pipe_that_somebody_else_made_nonblocking_loses_nothing(pipe, writer):
+def test_a_pipe_made_nonblocking_by_another_process_loses_nothing(pipe, writer):
     os.set_blocking(pipe.writing_end, False)
     for number in range(20):
         assert writer.write(f"{number:03d} " + "x" * 1000)

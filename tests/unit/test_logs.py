@@ -89,7 +89,7 @@ def test_what_a_library_logs_is_a_message_without_an_event():
     assert parsed(line)["msg"] == "retrying 3 times" and "event" not in parsed(line)
 
 
-def test_states_are_told_with_their_source_and_reason(caplog):
+def test_states_are_logged_with_their_source_and_reason(caplog):
     caplog.set_level(logging.INFO)
     log_down(logger, "engine:a", "refused", "nobody listens", gpu=0)
     log_up(logger, "engine:a")

@@ -29,7 +29,7 @@ def test_the_kernel_knows_the_name_of_a_thread_as_far_as_it_keeps_names():
         thread.join(10)
 
 
-def test_a_limit_of_threads_is_told_from_a_mistake_of_ours(monkeypatch):
+def test_a_limit_of_threads_is_distinguished_from_a_defect(monkeypatch):
     def out_of_threads(*_, **__):
         raise RuntimeError("can't start new thread")
 

@@ -34,7 +34,7 @@ WHAT_TO_DO = {
 
 
 def main() -> int:
-    """Do it all; gives the exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.real_card",
         description=__doc__,

@@ -20,7 +20,7 @@ _FABRIC = {"Not Started": 1.0, "In Progress": 2.0, "Completed": 3.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure.  ``fields``: names of nvidia-smi, of which the first that has a value counts; ``read`` scheduler its text into our unit.
+    """One figure.  ``fields``: names of nvidia-smi, of which the first that has a value counts; ``read`` converts its text into our unit.
 
     ``tolerance`` is in our unit, ``share`` of the value comes on top.  ``all_run``: anything seen since the start
     will do, as asking wakes a card that sleeps.

@@ -19,8 +19,8 @@ _PATHS = 15.0  # seconds until the paths between all cards are known
 Raws = dict[str, dict[int, counters.Raw]]
 
 
-def word(agrees: bool | None) -> str:
-    """Return it in a table."""
+def agreement_text(agrees: bool | None) -> str:
+    """Return the result in words."""
     return {True: "agrees", False: "**differs**", None: "neither has it, or withheld"}[agrees]
 
 
@@ -47,7 +47,7 @@ class Comparison:
         self._units(before, counters.look(driver), theirs, reading)
 
     def _rounds(self) -> tuple[Answers, list[Verdict]]:
-        """Ask several times; a figure that agreed once agrees."""
+        """Compare several times; a figure that agreed once agrees."""
         kept: dict[tuple[str, str], Verdict] = {}
         theirs: Answers = {}
         for turn in range(ROUNDS):
@@ -82,7 +82,14 @@ class Comparison:
             if verdict.agrees is False
         ]
         rows = [
-            (verdict.card, verdict.title, verdict.ours, verdict.theirs, verdict.tolerance, word(verdict.agrees))
+            (
+                verdict.card,
+                verdict.title,
+                verdict.ours,
+                verdict.theirs,
+                verdict.tolerance,
+                agreement_text(verdict.agrees),
+            )
             for verdict in verdicts
         ]
         compared = sum(verdict.agrees is not None for verdict in verdicts)
@@ -108,7 +115,7 @@ class Comparison:
         rows = []
         for gpu, other in sorted(ours.keys() | pairs.keys()):
             ours_shown, there = ours.get((gpu, other), "absent"), pairs.get((gpu, other), "absent")
-            rows.append((f"{gpu} and {other}", ours_shown, there, word(ours_shown == there)))
+            rows.append((f"{gpu} and {other}", ours_shown, there, agreement_text(ours_shown == there)))
             if ours_shown != there:
                 self.report.differences.append(
                     f"the path between cards {gpu} and {other} is {ours_shown} here, {there} in nvidia-smi topo -m"
@@ -141,7 +148,7 @@ class Comparison:
                 if shown:
                     agrees = min(shown) - _WORK_TOLERANCE <= value <= max(shown) + _WORK_TOLERANCE
                     ours_shown = f"{min(shown):.3f} to {max(shown):.3f}"
-                    rows.append((card, metric, ours_shown, f"{value:.3f}", word(agrees)))
+                    rows.append((card, metric, ours_shown, f"{value:.3f}", agreement_text(agrees)))
                     if not agrees:
                         self.report.differences.append(
                             f"card {card}: {metric} is {ours_shown} here, {value:.3f} in {tool} (tolerance: {_WORK_TOLERANCE})"

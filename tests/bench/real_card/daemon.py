@@ -107,7 +107,7 @@ class Daemon:
         return self._log.read_text(errors="replace")
 
     def get(self, path: str) -> tuple[int, str]:
-        """Ask for a path: status and text."""
+        """Return status and text of a path."""
         if not self._port:
             match = _LISTENING.search(self.log())
             if match is None:
@@ -134,7 +134,7 @@ class Daemon:
             raise DaemonError(f"/metrics cannot be parsed: {error}") from error
 
     def until(self, condition: Callable[[Page], bool], what: str, seconds: float = START) -> Page:
-        """Look until ``condition`` holds.  Raises DaemonError, with its log, where it does not."""
+        """Read pages until ``condition`` holds.  Raises DaemonError, with its log, where it does not."""
         end, why = time.monotonic() + seconds, "it does not listen"
         while time.monotonic() < end and self._process.poll() is None:
             try:
@@ -160,7 +160,7 @@ class Daemon:
         return self.until(read_since, "cards are not read again", 30.0)
 
     def use(self, series: str) -> Page:
-        """Have it read its configuration again with a smaller set of series, and give the page after that."""
+        """Reload the daemon with a smaller set of series and return the page after that."""
         before = len(self.page().samples)
         self._settle(series)
         self._process.send_signal(signal.SIGHUP)

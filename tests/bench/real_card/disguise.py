@@ -61,7 +61,7 @@ class Disguise:
         return self._pids.setdefault(pid, _FIRST_PID + len(self._pids))
 
     def tree(self, document: Any) -> Any:
-        """Do the same for what will be JSON."""
+        """Return the same for a value that becomes JSON."""
         if isinstance(document, str):
             return self.text(document)
         if isinstance(document, list | tuple):

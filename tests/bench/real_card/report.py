@@ -154,7 +154,7 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
         else:
             plain[call.name, tuple(map(str, call.arguments))] = codes(call)
 
-    def said(reader: SignalReader) -> str:
+    def last_code(reader: SignalReader) -> str:
         if reader.field is not None:
             number, scope = reader.field
             codes_seen = {
@@ -172,6 +172,6 @@ def why_missing(recorder: Recorder, card: str, reading: CardReading) -> list[tup
 
     def answers(signal: Signal) -> str:
         asked = [probed(call) for call in recorder.about(card) if call.name in _PROBES.get(signal, ())]
-        return "; ".join([*(said(reader) for reader in _TABLES.get(signal, ())), *dict.fromkeys(asked)])
+        return "; ".join([*(last_code(reader) for reader in _TABLES.get(signal, ())), *dict.fromkeys(asked)])
 
     return [(card, signal.value, why.value, answers(signal)) for signal, why in reading.missing.items()]

@@ -53,7 +53,7 @@ class Run:
         self._driver = library.load_driver("pynvml")
 
     def all(self) -> int:
-        """Do everything in turn."""
+        """Run every step in turn."""
         guarded, recorder = Recorder(self._driver), Recorder(self._driver)
         for driver in (guarded, recorder):
             watch(driver, self._give_up)
@@ -138,7 +138,7 @@ class Run:
 
     @contextmanager
     def _working(self) -> Iterator[tuple[float, str]]:
-        """Put work on the cards, if asked for: when it began, and by what ("" for none)."""
+        """Start work on the GPUs where requested; return when it began, and by what ("" for none)."""
         if not self._load:
             yield time.monotonic(), ""
             return
@@ -160,7 +160,7 @@ class Run:
             child.communicate()
 
     def _pages(self, daemon: Daemon, count: int) -> list[Page]:
-        """Look once a second; what a healthy node must not show is a difference, once."""
+        """Read a page each second; report once what a healthy node must not show."""
         first, pages = daemon.cost(), []
         end = time.monotonic() + self._seconds
         while not pages or time.monotonic() < end:

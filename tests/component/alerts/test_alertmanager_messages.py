@@ -221,7 +221,7 @@ def test_every_text_of_every_channel_renders_to_something(tmp_path):
 
 
 @pytest.mark.slow
-def test_slack_is_told_with_links_and_who_mutes_warnings_in_maintenance_still_gets_pages(tmp_path):
+def test_slack_messages_have_links_and_pages_are_sent_while_maintenance_mutes_warnings(tmp_path):
     with servers.webhook() as inbox:
         (tmp_path / "slack").write_text(inbox.url)
         text = yaml.safe_dump(

@@ -67,7 +67,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("scenario", EXPECTED)
-def test_the_first_finding_names_who_is_hurt_and_the_cause_stands_under_it(lived, scenario):
+def test_the_first_finding_names_the_affected_replica_and_its_cause_is_nested(lived, scenario):
     first = lived(scenario).findings[0]
     assert (first.id, first.subject.label, [cause.id for cause in first.causes][:1]) == (
         EXPECTED[scenario][0],

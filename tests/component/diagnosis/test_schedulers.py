@@ -56,7 +56,7 @@ def test_slurm_drains_a_node_on_a_critical_finding_with_the_finding_as_reason(ru
         (3, "shardwatch: GPU 6 is lost"),
     ],
 )
-def test_slurm_leaves_a_node_that_is_drained_already_or_by_somebody_else_or_not_known(run, code, reason):
+def test_slurm_leaves_a_node_that_is_drained_already_or_by_another_user_or_not_known(run, code, reason):
     assert run("slurm-health-check", code, reason)[1] == []
 
 

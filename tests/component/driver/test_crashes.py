@@ -32,7 +32,7 @@ def crashes(uuid="", index=0):
     return known
 
 
-def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_of_the_binding():
+def test_a_real_fault_handler_names_the_gpus_thread_and_the_outermost_function_of_the_binding():
     script = textwrap.dedent("""
         import os
         from types import SimpleNamespace
@@ -57,12 +57,12 @@ def test_a_real_fault_handler_names_the_cards_thread_and_the_outermost_function_
     "crash_trace",
     ["", "Killed", words(), words("call", "ask"), "\0" * 70000],
 )
-def test_without_a_function_nobody_is_blamed(crash_trace):
+def test_without_a_function_no_gpu_is_blamed(crash_trace):
     known = crashes("GPU-a")
     assert known.on_death(crash_trace, 100.0) == "" and known.remaining(100.0) == {}
 
 
-def test_the_card_of_the_thread_is_not_asked_that_for_a_while_and_longer_each_time():
+def test_that_call_to_the_gpu_of_the_thread_backs_off_longer_each_time():
     known = crashes("GPU-a")
     assert known.on_death(words("nvmlDeviceGetTemperatureV", "call", "ask"), 100.0) == "nvmlDeviceGetTemperatureV"
     assert known.remaining(100.0) == {"GPU-a/nvmlDeviceGetTemperatureV": FIRST}
@@ -83,7 +83,7 @@ def test_profiling_is_left_out_as_a_whole():
     assert is_disabled("nvmlGpmSampleGet", disabled) and not is_disabled("nvmlDeviceGetName", disabled)
 
 
-def test_a_card_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
+def test_a_gpu_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
     known = crashes("GPU-a")
     for number in range(MAX_CALLS + 1):
         known.on_death(words(f"nvmlCall{number}"), 100.0)
@@ -93,14 +93,14 @@ def test_a_card_that_crashes_in_more_and_more_calls_is_left_alone_as_a_whole():
     assert other.remaining(100.0).keys() == {"GPU-b/nvmlCall0"}
 
 
-def test_a_card_without_a_name_is_blamed_by_its_place_and_another_thread_for_all_cards():
+def test_a_gpu_without_a_name_is_blamed_by_its_index_and_another_thread_for_all_gpus():
     known = crashes(index=3)
     known.on_death(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
     known.on_death(words("nvmlEventSetWait_v2", card=None), 100.0)
     assert known.remaining(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex", "/nvmlEventSetWait_v2"}
 
 
-def test_a_card_that_is_opened_again_is_blamed_by_its_place_too():
+def test_a_gpu_that_is_opened_again_is_blamed_by_its_index_too():
     known = crashes("GPU-a", index=3)
     known.on_death(words("nvmlDeviceGetHandleByIndex", card=3), 100.0)
     assert known.remaining(100.0).keys() == {"#3/nvmlDeviceGetHandleByIndex"}
@@ -113,14 +113,14 @@ def test_what_a_worker_cannot_be_without_is_never_left_out():
     assert known.remaining(100.0) == {}
 
 
-def test_after_an_initialisation_any_card_may_stand_at_an_index():
+def test_after_an_initialisation_any_gpu_may_stand_at_an_index():
     known = crashes("GPU-a")
     known.on_initialising()
     known.on_death(words("nvmlX"), 100.0)
     assert known.remaining(100.0).keys() == {"#0/nvmlX"}
 
 
-def test_what_is_left_out_is_not_asked_until_its_time_is_over():
+def test_what_is_left_out_is_not_read_until_its_time_is_over():
     driver = FakeDriver({})
     calls = DeviceCalls(driver, "GPU-a", {"nvmlDeviceGetPowerUsage": 1e12, "nvmlDeviceGetSerial": 1.0})
     assert calls.call("nvmlDeviceGetPowerUsage") is Missing.CRASHED and driver.counts["nvmlDeviceGetPowerUsage"] == 0
@@ -138,7 +138,7 @@ def test_where_one_way_to_a_number_crashes_another_is_taken():
     assert driver.counts["nvmlDeviceGetTemperatureV"] == driver.counts["nvmlDeviceGetFieldValues"] == 0
 
 
-def test_a_card_is_not_opened_where_that_crashes_and_nothing_is_asked_of_one_left_alone():
+def test_a_gpu_is_not_opened_where_that_crashes_and_nothing_is_asked_of_one_left_alone():
     driver = FakeDriver({})
     for disabled in (
         {"#1": {"nvmlDeviceGetHandleByIndex": 1e12}},

@@ -47,7 +47,7 @@ def test_every_named_code_was_put_on_every_call_and_every_other_on_some(tried):
             "nvmlDeviceGetP2PStatus", "nvmlEventSetWait_v2", "nvmlDeviceGetSamples", "nvmlGpmMetricsGet"} <= functions  # fmt: skip
 
 
-def test_no_code_costs_a_neighbour_or_more_than_its_signals_and_each_absence_says_why(tried):
+def test_no_code_affects_another_gpu_or_more_than_its_signals_and_each_absence_has_a_reason(tried):
     assert tried["wrongs"] == 0, "\n".join(tried["wrong"])
 
 

@@ -61,7 +61,7 @@ def listening(node):
     """Wait until the events of every card are waited for."""
     every = {f"{number}:nvmlDeviceRegisterEvents" for number in range(node.count)}
     return node.until(
-        lambda page: page.up(*range(node.count)) and source_is_up(page) and every <= node.asked().keys()
+        lambda page: page.up(*range(node.count)) and source_is_up(page) and every <= node.call_counts().keys()
     )
 
 
@@ -70,7 +70,7 @@ def kernel(log, number, xid, text="x"):
         file.write(f"1795172400.5 node kernel: NVRM: Xid (PCI:0000:0{number}:00): {xid}, {text}\n")
 
 
-def test_an_event_is_on_the_page_once_whoever_tells_it(start, log):
+def test_an_event_is_on_the_page_once_whichever_source_reports_it(start, log):
     node = start(log=log)
     page = listening(node)
     node.spared = {0, 1, 2, 3}
@@ -111,7 +111,7 @@ def test_d24_a_burst_is_counted_whole_and_codes_without_end_share_one_name(start
     node.until(lambda page: count(page, 0, 79) == 2)
 
 
-def test_a_wait_that_fails_for_ever_costs_no_card_and_heals(start):
+def test_a_wait_that_fails_for_ever_costs_no_gpu_and_heals(start):
     node = start(f"on * {WAIT} code 999")
     page = node.until(lambda page: page.up(0, 1, 2, 3) and page.failures("unknown", "nvml_events") >= 2)
     node.spared = {0, 1, 2, 3}
@@ -122,7 +122,7 @@ def test_a_wait_that_fails_for_ever_costs_no_card_and_heals(start):
     assert page.why("nvml_events") is None
 
 
-def test_a_wait_that_never_returns_costs_no_card_and_no_stop(start, log):
+def test_a_wait_that_never_returns_costs_no_gpu_and_no_stop(start, log):
     node = start(f"on * {WAIT} block", log=log)
     page = node.until(lambda page: page.up(0, 1, 2, 3) and page.why("nvml_events") == "hung")
     node.spared = {0, 1, 2, 3}
@@ -148,7 +148,7 @@ def test_a_driver_without_events_says_so_and_the_log_is_read_alone(start, tmp_pa
     assert node.log().count("source=nvml_events state=down reason=unsupported") == 1
 
 
-def test_a_card_that_is_lost_while_its_event_arrives_keeps_its_series(start):
+def test_a_gpu_that_is_lost_while_its_event_arrives_keeps_its_series(start):
     node = start()
     listening(node)
     node.spared = {0, 2, 3}
@@ -184,7 +184,7 @@ PART = "MIG-aaaaaaaa-0000-0000-0000-000000000005"
 DIVIDED = (f"value {uuid(1)} nvmlDeviceGetMigMode 1", f"mig {uuid(1)} 2 9 0 1g.18gb {PART}")
 
 
-def test_what_befalls_an_instance_stands_under_the_instance_whoever_tells_it(start, log):
+def test_an_event_of_an_instance_is_under_the_instance_whichever_source_reports_it(start, log):
     node = start(*DIVIDED, log=log)
     listening(node)
     node.until(lambda page: page.get("gpu_up", uuid=PART) == 1)
@@ -228,15 +228,15 @@ def test_neither_a_new_worker_nor_a_reload_costs_a_count(start, tmp_path):
     assert count(page, 1, 48) == 1
 
 
-def test_events_follow_a_card_through_a_new_initialisation_and_another_index(start):
+def test_events_follow_a_gpu_through_a_new_initialisation_and_another_index(start):
     node = start()
     listening(node)
     node.plan(f"event 1 {uuid(3)} {XID} 79")
     node.until(lambda page: count(page, 3, 79) == 1)
-    registered = node.asked()["3:nvmlDeviceRegisterEvents"]
+    registered = node.call_counts()["3:nvmlDeviceRegisterEvents"]
     node.plan(order=[3, 2, 0])  # another number of cards is noticed and initialised anew
     node.until(lambda page: page.up(0, 2, 3) and page.all("gpu_up", uuid=uuid(3), gpu="0"))
-    page = node.until(lambda _: node.asked()["3:nvmlDeviceRegisterEvents"] > registered)
+    page = node.until(lambda _: node.call_counts()["3:nvmlDeviceRegisterEvents"] > registered)
     (event,) = page.all("gpu_xid_events_total", uuid=uuid(3), xid="79")
     assert (event.labels["gpu"], event.value) == ("0", 1)
     node.plan(f"event 1 {uuid(3)} {XID} 79", order=[3, 2, 0])

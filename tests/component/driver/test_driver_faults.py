@@ -188,7 +188,7 @@ def unidentified(harness):
     return node
 
 
-def test_cards_that_are_lost_or_hang_from_the_start_are_seen(result_of):
+def test_gpus_that_are_lost_or_hang_from_the_start_are_seen(result_of):
     result_of(unidentified)
 
 
@@ -248,7 +248,7 @@ def driver_replaced(harness):
     return node
 
 
-def test_a_driver_upgrade_withdraws_the_cards_and_a_new_worker_loads_the_new_library(result_of):
+def test_a_driver_upgrade_withdraws_the_gpus_and_a_new_worker_loads_the_new_library(result_of):
     result_of(driver_replaced)
 
 
@@ -305,18 +305,18 @@ def lost_and_reset(harness):
     node.plan(f"on {uuid(1)} * code 15")
     back = node.until(lambda page: page.up(2))
     assert back.why(1) == "lost" and back.why(2) is None
-    asked = node.asked()
+    asked = node.call_counts()
     return SimpleNamespace(node=node, rise=rise, initialisations=asked[INIT])
 
 
-def test_a_lost_card_is_withdrawn_and_its_neighbours_advance(result_of):
+def test_a_lost_gpu_is_withdrawn_and_the_others_advance(result_of):
     result = result_of(lost_and_reset)
     assert all(joules > 0 for joules in result.rise.values()), result.rise
     assert 2 <= result.initialisations <= 4
     assert len(re.findall(r"source=gpu:\S+ state=down reason=lost gpu=1", result.node.log())) == 1
 
 
-def test_a_card_that_was_reset_comes_back_without_the_lost_one(result_of):
+def test_a_gpu_that_was_reset_comes_back_without_the_lost_one(result_of):
     assert re.search(r"source=gpu:\S+ state=up gpu=2", result_of(lost_and_reset).node.log())
 
 
@@ -346,10 +346,10 @@ def signals_in_trouble(harness):
     pages = node.during(7.0)
     node.plan(f"since {time.monotonic() - 1}")
     node.during(3 * INTERVAL)
-    return SimpleNamespace(node=node, healthy=healthy, pages=pages, asked=node.asked(), after=node.page())
+    return SimpleNamespace(node=node, healthy=healthy, pages=pages, asked=node.call_counts(), after=node.page())
 
 
-def test_what_a_card_does_not_support_is_absent_and_asked_once(result_of):
+def test_what_a_gpu_does_not_support_is_absent_and_asked_once(result_of):
     result = result_of(signals_in_trouble)
     assert result.healthy.missing(1)["temperature_memory"] == "unsupported"
     assert "temperature_memory" not in result.healthy.missing(0)
@@ -427,7 +427,7 @@ def one_card_hangs(harness):
     return SimpleNamespace(node=node, rise=rise, aged=aged)
 
 
-def test_a_card_that_hangs_stops_no_neighbour_and_later_costs_one_worker(result_of):
+def test_a_gpu_that_hangs_stops_no_other_and_later_costs_one_worker(result_of):
     result = result_of(one_card_hangs)
     assert all(joules > 0 for joules in result.rise.values()), result.rise
     assert result.aged > FRESH
@@ -465,7 +465,7 @@ ESSENTIAL = (
 )
 
 
-def test_a_card_of_slow_calls_stays_up_with_what_matters_and_its_polls_are_skipped(result_of):
+def test_a_gpu_of_slow_calls_stays_up_with_what_matters_and_its_polls_are_skipped(result_of):
     result = result_of(slow_card)
     for page in result.pages:
         for name, labels in ESSENTIAL:
@@ -505,7 +505,7 @@ def all_cards_hang(harness):
     return SimpleNamespace(code=code, seconds=seconds, free=port_is_free(node.port))
 
 
-def test_when_all_cards_hang_the_worker_is_replaced_and_never_two_live(result_of):
+def test_when_all_gpus_hang_the_worker_is_replaced_and_two_workers_never_overlap(result_of):
     result_of(all_cards_hang)
 
 
@@ -657,7 +657,7 @@ def test_a_call_that_crashes_is_left_out_and_all_else_comes_back(result_of):
     assert "event=call_crashed source=gpu:" + uuid(1) + " function=nvmlDeviceGetPerformanceState" in result.log
 
 
-def test_a_card_whose_opening_crashes_is_left_alone_and_so_is_a_wait_for_events_that_does(result_of):
+def test_a_gpu_whose_opening_crashes_is_left_alone_and_so_is_a_wait_for_events_that_does(result_of):
     result = result_of(one_call_crashes)
     assert (result.opened, result.deaf.failures("crashed"), result.page.failures("crashed")) == (2, 3, 3), result.log
     assert result.page.why(2) == "crashed" and result.page.up(0, 1, 3)
@@ -722,10 +722,10 @@ def cards_come_and_go(harness):
     places = {n: index(page, n) for n in range(4)}
     assert page.card("gpu_energy_joules_total", 0) > joules
     assert node.most_workers == 1
-    return SimpleNamespace(gone=absent, places=places, initialisations=node.asked()[INIT])
+    return SimpleNamespace(gone=absent, places=places, initialisations=node.call_counts()[INIT])
 
 
-def test_cards_that_leave_return_and_move_keep_their_uuid(result_of):
+def test_gpus_that_leave_return_and_move_keep_their_uuid(result_of):
     result = result_of(cards_come_and_go)
     assert result.gone == set()
     assert result.places == {2: "0", 3: "1", 0: "2", 1: "3"}

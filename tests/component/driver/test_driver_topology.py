@@ -83,14 +83,14 @@ def test_paths_access_and_far_ends_are_read_through_the_real_binding(harness):
     assert {s.labels["p2p"] for s in page.all("gpu_peer_path_info")} == {LINKED}
     assert page.card("gpu_nvlink_remote_links", 0, remote="switch") == 18
     assert page.card("gpu_nvlink_links_down", 0) == 0 and problems(page, 0) == set()
-    asked = node.asked()
+    asked = node.call_counts()
     assert asked[f"0:{ANCESTOR}"] == 4 and asked[f"0:{ACCESS}"] == 20, "once, not each cycle"
     assert f"0:{PLACE}" not in asked, "a switch needs no address"
     assert not page.all("gpu_c2c_links") + page.all("gpu_c2c_errors_total") and "c2c_errors" not in page.missing(0)
     assert not page.all("gpu_nvlink_bit_error_ratio")
 
 
-def test_cards_whose_fabric_never_started_talk_over_pcie(harness):
+def test_gpus_whose_fabric_never_started_use_pcie(harness):
     node = harness(
         cards=5, plan=["value * p2p2 5", "value * nvmlDeviceGetGpuFabricInfoV 1", "value * fabric_health 1"]
     )

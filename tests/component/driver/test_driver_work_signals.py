@@ -78,13 +78,13 @@ def open_files(pid):
 def healthy(start_node):
     node = start_node("healthy")
     page = node.until(works(0, 1, 2, 3))
-    before = node.asked()
+    before = node.call_counts()
     node.during(2.0)
-    after = node.asked()
+    after = node.call_counts()
     rise = {name: after[f"0:{name}"] - before[f"0:{name}"] for name in (TAKE, EVALUATE, "nvmlDeviceGetSamples")}
     node.plan(f"on * {TAKE} sleep 20", f"on * {EVALUATE} sleep 5")  # long enough to meet
     node.during(2.0)
-    return SimpleNamespace(page=page, asked=node.asked(), rise=rise)
+    return SimpleNamespace(page=page, asked=node.call_counts(), rise=rise)
 
 
 def test_work_is_shown_in_base_units_under_its_own_names(result_of):
@@ -112,7 +112,7 @@ def test_a_cycle_costs_one_sample_and_one_evaluation(result_of):
     assert cycles > 4 and abs(rise[TAKE] - cycles) <= 2 and abs(rise[EVALUATE] - cycles) <= 2, rise
 
 
-def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_card(result_of):
+def test_no_two_profiling_calls_overlap_and_buffers_are_two_for_each_gpu(result_of):
     asked = result_of(healthy).asked
     assert asked.get("gpm_overlap", 0) == 0
     assert asked[ALLOCATE] == 8
@@ -130,11 +130,11 @@ def troubled(start_node):
     page = node.until(works(0, 3, 5))
     node.spared = set(range(6))
     page = node.during(2.0)[-1]
-    asked = node.asked()
+    asked = node.call_counts()
     return SimpleNamespace(page=page, asked=asked)
 
 
-def test_an_older_card_or_driver_has_no_work_signals_and_says_so_once(result_of):
+def test_an_older_gpu_or_driver_has_no_work_signals_and_says_so_once(result_of):
     result = result_of(troubled)
     for number in (1, 4):
         assert why(result.page, number) == {"unsupported"}
@@ -156,7 +156,7 @@ def test_nan_and_what_cannot_be_are_dropped_with_a_reason_and_the_rest_stays(res
     assert page.card("gpu_sm_active_ratio", 5) == 1.0  # a little more than all is rounding
 
 
-def test_a_metric_that_the_card_lacks_is_asked_once_and_costs_no_other(result_of):
+def test_a_metric_that_the_gpu_lacks_is_read_once_and_costs_no_other(result_of):
     result = result_of(troubled)
     assert result.page.missing(3)["tensor_active"] == "unsupported"
     assert result.page.card("gpu_sm_active_ratio", 3) == pytest.approx(0.02)
@@ -180,7 +180,9 @@ def codes(start_node):
     denied = node.until(lambda page: page.missing(1).get("sm_active") in {"no_permission", "unsupported"})
     node.plan()
     page = node.until(works(0, 3))
-    return SimpleNamespace(page=page, denied=denied, same=node.worker() == pid, log=node.log(), asked=node.asked())
+    return SimpleNamespace(
+        page=page, denied=denied, same=node.worker() == pid, log=node.log(), asked=node.call_counts()
+    )
 
 
 def test_no_return_code_of_a_profiling_call_costs_more_than_the_work_signals(result_of):
@@ -222,7 +224,7 @@ def hangs(start_node):
     again = node.until(lambda page: page.up(1) and works(0, 2, 3)(page))
     node.spared = {0, 1, 2, 3}
     resting = node.during(3 * DEADLINE)
-    overlap = node.asked().get("gpm_overlap", 0)
+    overlap = node.call_counts().get("gpm_overlap", 0)
     return SimpleNamespace(
         page=page,
         later=later,
@@ -234,7 +236,7 @@ def hangs(start_node):
     )
 
 
-def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_work_signals(result_of):
+def test_a_profiling_call_that_hangs_costs_its_gpu_and_the_others_only_their_work_signals(result_of):
     result = result_of(hangs)
     assert result.page.why(1) == "hung" and result.page.card("gpu_power_watts", 1) is None
     for number in (0, 2, 3):
@@ -244,7 +246,7 @@ def test_a_profiling_call_that_hangs_costs_its_card_and_the_others_only_their_wo
     assert result.overlap == 0 and result.workers == 1
 
 
-def test_a_new_worker_lets_profiling_of_the_card_rest_that_hung_in_it_and_all_else_comes_back(result_of):
+def test_a_new_worker_lets_profiling_of_the_gpu_rest_that_hung_in_it_and_all_else_comes_back(result_of):
     result = result_of(hangs)
     for page in (result.again, *result.resting):
         assert works(0, 2, 3)(page) and why(page, 1) == {"busy"} and page.card("gpu_power_watts", 1) == 301
@@ -262,7 +264,7 @@ def crashes(start_node):
     return SimpleNamespace(first=first, pages=node.during(3 * DEADLINE), log=node.log(), workers=node.most_workers)
 
 
-def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_cards_work_signals(result_of):
+def test_a_profiling_call_that_crashes_costs_one_worker_and_then_only_that_gpus_work_signals(result_of):
     result = result_of(crashes)
     for page in (result.first, *result.pages):
         assert page.failures("crashed") == 1 and works(0, 2, 3)(page) and why(page, 1) == {"crashed"}
@@ -276,10 +278,10 @@ def initialised_again(start_node):
     node = start_node("again")
     node.until(works(0, 1, 2, 3))
     node.plan(order=[0, 1, 2])
-    node.until(lambda page: node.asked().get("nvmlShutdown") == 1 and works(0, 1, 2)(page))
+    node.until(lambda page: node.call_counts().get("nvmlShutdown") == 1 and works(0, 1, 2)(page))
     node.plan(order=[3, 2, 1, 0])
-    node.until(lambda page: node.asked()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page))
-    return SimpleNamespace(page=node.page(), asked=node.asked())
+    node.until(lambda page: node.call_counts()["nvmlShutdown"] > 1 and works(0, 1, 2, 3)(page))
+    return SimpleNamespace(page=node.page(), asked=node.call_counts())
 
 
 def test_buffers_are_given_back_before_the_driver_is_shut_down(result_of):
@@ -298,7 +300,7 @@ def ended(start_node):
         node.plan(*plan)
         node.until(lambda page, p=plan: not p or page.hung(1) == 1)
         code, seconds = node.stop()
-        results.append(SimpleNamespace(code=code, seconds=seconds, asked=node.asked()))
+        results.append(SimpleNamespace(code=code, seconds=seconds, asked=node.call_counts()))
     return results
 
 
@@ -312,7 +314,7 @@ def test_everything_is_given_back_at_the_end(result_of):
     assert held(result_of(ended)[0].asked) == [0, 0, 0]
 
 
-def test_buffers_are_given_back_at_the_end_unless_a_card_hangs_which_holds_nobody_up(result_of):
+def test_buffers_are_freed_at_the_end_unless_a_gpu_hangs_which_blocks_nothing(result_of):
     well, hanging = result_of(ended)
     assert well.code == hanging.code == 0 and max(well.seconds, hanging.seconds) < 5
     assert well.asked[ALLOCATE] == well.asked[FREE] == 4 == hanging.asked[ALLOCATE]
@@ -350,7 +352,7 @@ def divided(start_node):
     return SimpleNamespace(whole=whole, fewer=fewer, again=again, lost=lost, joined=joined, log=node.log())
 
 
-def test_instances_are_cards_of_their_own_with_profile_and_parent(result_of):
+def test_instances_are_gpus_of_their_own_with_profile_and_parent(result_of):
     page = result_of(divided).whole
     (facts,) = page.all("gpu_mig_info", uuid=PARTS[1])
     assert facts.labels == {
@@ -366,7 +368,7 @@ def test_instances_are_cards_of_their_own_with_profile_and_parent(result_of):
     assert info.labels["name"] == "Fake H200 MIG 2g.35gb"
 
 
-def test_what_a_divided_card_cannot_say_of_itself_is_absent_with_the_reason(result_of):
+def test_what_a_mig_enabled_gpu_does_not_report_is_absent_with_the_reason(result_of):
     page = result_of(divided).whole
     assert why(page, 0) == {"mig"} == {page.missing(0)[name] for name in ("utilization", "processes")}
     assert page.card("gpu_power_watts", 0) == 300 and page.card("gpu_memory_used_bytes", 0) == 30e9
@@ -387,7 +389,7 @@ def test_instances_come_and_go_with_holes_in_the_list(result_of):
     assert result.log.count(f"event=mig_instance_removed source=gpu:{PARTS[0]} gpu=0:0") == 1
 
 
-def test_instances_share_the_fate_of_their_card_and_vanish_when_it_is_whole_again(result_of):
+def test_instances_share_the_fate_of_their_gpu_and_vanish_when_it_is_whole_again(result_of):
     result = result_of(divided)
     assert of(result.lost, "gpu_up", 0) == 0 and result.lost.why(f"gpu:{PARTS[0]}") == "lost"
     assert of(result.lost, "gpu_sm_active_ratio", 0) is None
@@ -408,7 +410,7 @@ def denied(start_node):
     return SimpleNamespace(page=page, back=back, log=node.log())
 
 
-def test_a_divided_card_whose_instances_may_not_be_opened_says_so(result_of):
+def test_a_mig_enabled_gpu_whose_instances_may_not_be_opened_is_reported_as_such(result_of):
     result = result_of(denied)
     assert result.page.up(0, 1) and not result.page.all("gpu_mig_info")
     assert "instances" not in result.page.missing(1) and result.log.count("instances:no_permission") == 1
@@ -429,7 +431,7 @@ def released(start_node):
     closed_after = time.monotonic() - asked_at
     page = node.until(lambda page: page.why() == "released" and not page.names_of(0))
     pages = node.during(3.0)
-    alive, asked = node.workers(), node.asked()
+    alive, asked = node.workers(), node.call_counts()
     node.plan(f"value {uuid(0)} {MODE} 1", part(0, 0, 9))  # what it was released for
     os.kill(node.pid, signal.SIGUSR2)
     back = node.until(lambda page: page.up(0, 1) and of(page, "gpu_up", 0) == 1)
@@ -439,7 +441,7 @@ def released(start_node):
     )  # fmt: skip
 
 
-def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_again(result_of):
+def test_it_releases_the_gpus_within_two_seconds_and_acquires_them_again(result_of):
     result = result_of(released)
     assert result.mapped and result.closed_after < 2.0 and result.alive == []
     assert {page.why() for page in result.pages} == {"released"} == {page.why(0) for page in result.pages}
@@ -448,7 +450,7 @@ def test_asked_to_it_lets_go_of_the_cards_within_two_seconds_and_takes_them_up_a
     assert result.log.count("source=driver state=down reason=released") == 1
 
 
-def test_what_the_driver_lent_is_given_back_when_the_cards_are_let_go_of(result_of):
+def test_what_the_driver_allocated_is_freed_when_the_gpus_are_released(result_of):
     assert held(result_of(released).asked) == [0, 0, 0]
 
 
@@ -468,12 +470,12 @@ def released_hanging(start_node):
         seconds = time.monotonic() - asked_at
         page = node.until(lambda page: page.why() == "released")
         results.append(
-            SimpleNamespace(seconds=seconds, hung=page.hung(), held=held(node.asked()), alive=node.workers())
+            SimpleNamespace(seconds=seconds, hung=page.hung(), held=held(node.call_counts()), alive=node.workers())
         )
     return results
 
 
-def test_a_call_that_hangs_does_not_keep_the_cards_when_they_are_to_be_let_go_of(result_of):
+def test_a_call_that_hangs_does_not_keep_the_gpus_from_being_released(result_of):
     card, wait = result_of(released_hanging)
     assert card.seconds < 2.0 > wait.seconds and card.alive == wait.alive == []
     assert card.hung == wait.hung == 0
@@ -547,7 +549,7 @@ def moved(start_node):
     node.until(lambda page: page.why(1) == "reset_required")
     node.plan("live 1", order=[1, 0, 2, 3])
     page = node.until(lambda page: page.up(0, 1, 2, 3) and page.get("gpu_up", gpu="0", uuid=uuid(1)) == 1)
-    return SimpleNamespace(page=page, initialisations=node.asked()["nvmlInitWithFlags"])
+    return SimpleNamespace(page=page, initialisations=node.call_counts()["nvmlInitWithFlags"])
 
 
 def test_indices_that_move_without_an_initialisation_lead_to_one(result_of):
@@ -568,7 +570,7 @@ def counting(start_node):
     return SimpleNamespace(page=page, back=back, log=node.log())
 
 
-def test_a_driver_that_never_finishes_counting_its_cards_is_said_to_hang_while_they_are_read(result_of):
+def test_a_driver_that_never_finishes_counting_its_gpus_is_said_to_hang_while_they_are_read(result_of):
     result = result_of(counting)
     assert result.page.why() is None and result.page.failures("count_hung") == 1 == result.back.failures("count_hung")
     assert result.log.count("event=device_count_hung") == result.log.count("event=device_count_recovered") == 1
@@ -602,7 +604,7 @@ def unified(start_node):
     return node.during(1.5)[-1]
 
 
-def test_a_virtual_card_or_one_without_memory_of_its_own_shows_what_it_has(result_of):
+def test_a_virtual_gpu_or_one_without_memory_of_its_own_shows_what_it_has(result_of):
     page = result_of(unified)
     missing = page.missing(0)
     for name in ("memory_total", "memory_used", "power", "energy", "temperature_gpu", "ecc_corrected_volatile"):

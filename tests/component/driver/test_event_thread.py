@@ -95,7 +95,7 @@ class Harness:
         self.thread.start()
         return self
 
-    def heard(self):
+    def xid_counts(self):
         counts = {}
         for message in list(self.sent):
             if isinstance(message, protocol.XidSeen):
@@ -103,7 +103,7 @@ class Harness:
                 counts[key] = counts.get(key, 0) + message.times
         return counts
 
-    def said(self):
+    def event_states(self):
         return [
             (message.reason, message.cards)
             for message in self.sent
@@ -123,18 +123,18 @@ def harness(monkeypatch):
     assert harness.thread.join(10.0)
 
 
-def test_every_card_that_answers_is_registered_and_its_events_are_told(harness):
+def test_every_gpu_that_answers_is_registered_and_its_events_are_reported(harness):
     harness.start()
-    until(lambda: harness.said() == [("", 2)])
+    until(lambda: harness.event_states() == [("", 2)])
     harness.driver.queue += [("ha", 0x8, 79), ("hb", 0x8, 13), ("ha", 0x8, 79), ("ha", 0x10, 5), ("who", 0x8, 62)]
-    until(lambda: harness.heard() == {("GPU-a", 79): 2, ("GPU-b", 13): 1, ("", 62): 1})
-    assert harness.said() == [("", 2)], "quiet waits are no news"
+    until(lambda: harness.xid_counts() == {("GPU-a", 79): 2, ("GPU-b", 13): 1, ("", 62): 1})
+    assert harness.event_states() == [("", 2)], "quiet waits are no news"
 
 
 def test_a_burst_is_a_few_messages_and_none_is_lost(harness):
     harness.driver.queue += [("ha", 0x8, 13)] * 1500
     harness.start()
-    until(lambda: harness.heard() == {("GPU-a", 13): 1500})
+    until(lambda: harness.xid_counts() == {("GPU-a", 13): 1500})
     assert sum(isinstance(message, protocol.XidSeen) for message in harness.sent) <= 4
 
 
@@ -154,7 +154,7 @@ class OldBinding(ctypes.Structure):
     _fields_ = Binding._fields_[:3]
 
 
-def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(harness):
+def test_events_of_the_binding_are_reported_as_those_of_a_fake_are(harness):
     memory = ctypes.create_string_buffer(16)
     handle = ctypes.cast(ctypes.addressof(memory), ctypes.POINTER(ctypes.c_char))
     harness.cards[0].answer = AvailableGpu("GPU-a", handle)
@@ -166,36 +166,39 @@ def test_events_of_the_binding_are_told_as_those_of_a_stand_in_are(harness):
         Binding(None, 0x8, 62, none, none),
     ]
     harness.start()
-    until(lambda: sum(harness.heard().values()) == 3)
+    until(lambda: sum(harness.xid_counts().values()) == 3)
     events = {
         (m.uuid, m.xid, m.gpu_instance, m.compute_instance) for m in harness.sent if isinstance(m, protocol.XidSeen)
     }
     assert events == {("GPU-a", 94, 7, None), ("GPU-a", 13, None, None), ("", 62, None, None)}
 
 
-def test_a_storm_of_many_codes_is_told_more_seldom_the_more_there_are_and_whole(harness, monkeypatch):
+def test_a_storm_of_many_codes_is_logged_less_often_the_more_there_are_and_in_full(harness, monkeypatch):
     monkeypatch.setattr(event_thread, "SEND_EVERY", 1e6)
     harness.start()
-    until(lambda: harness.said() == [("", 2)])
+    until(lambda: harness.event_states() == [("", 2)])
     harness.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: harness.heard() == {("GPU-a", 79): 1})  # the first is told at once
+    until(lambda: harness.xid_counts() == {("GPU-a", 79): 1})  # the first is told at once
     harness.driver.queue += [("ha", 0x8, code) for code in range(100)] * 20
     until(lambda: not harness.driver.queue)
     waits = harness.driver.waits
     until(lambda: harness.driver.waits > waits + 1)
-    assert harness.heard() == {("GPU-a", 79): 1}
+    assert harness.xid_counts() == {("GPU-a", 79): 1}
     harness.thread.pause()  # whatever ends the wait, what was heard is told
     until(lambda: not harness.thread.busy)
-    assert sum(harness.heard().values()) == 2001 and sum(isinstance(m, protocol.XidSeen) for m in harness.sent) == 101
+    assert (
+        sum(harness.xid_counts().values()) == 2001
+        and sum(isinstance(m, protocol.XidSeen) for m in harness.sent) == 101
+    )
     harness.thread.resume()
 
 
-def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(harness):
+def test_the_instance_that_an_event_names_is_reported_and_outside_mig_there_is_none(harness):
     harness.start()
     outside, absurd = 0xFFFFFFFF, "7"
     harness.driver.queue += [("ha", 0x8, 94, 7, 0), ("ha", 0x8, 94, 7, outside), ("ha", 0x8, 94, outside, outside)]
     harness.driver.queue += [("ha", 0x8, 94), ("ha", 0x8, 94, absurd, -1)]
-    until(lambda: sum(harness.heard().values()) == 5)
+    until(lambda: sum(harness.xid_counts().values()) == 5)
     counts = {}
     for message in harness.sent:
         if isinstance(message, protocol.XidSeen):
@@ -208,25 +211,25 @@ def test_the_instance_that_an_event_names_is_told_and_outside_mig_there_is_none(
 def test_a_code_beyond_all_bounds_is_cut_to_what_the_protocol_takes(harness):
     harness.driver.queue.append(("ha", 0x8, 2**60))
     harness.start()
-    until(lambda: harness.heard() == {("GPU-a", protocol.MAX_XID): 1})
+    until(lambda: harness.xid_counts() == {("GPU-a", protocol.MAX_XID): 1})
     for message in harness.sent:
         assert protocol.decode(protocol.encode(message)[4:]) == message
 
 
-def test_a_card_that_comes_later_is_registered_and_a_lost_one_is_still_named(harness):
+def test_a_gpu_that_comes_later_is_registered_and_a_lost_one_is_still_named(harness):
     late = harness.cards[1]
     late.answer = None
     harness.start()
-    until(lambda: harness.said() == [("", 1)])
+    until(lambda: harness.event_states() == [("", 1)])
     late.answer = AvailableGpu("GPU-b", "hb")
-    until(lambda: harness.said()[-1] == ("", 2))
+    until(lambda: harness.event_states()[-1] == ("", 2))
     harness.cards[0].answer = None
     harness.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: harness.heard() == {("GPU-a", 79): 1})
+    until(lambda: harness.xid_counts() == {("GPU-a", 79): 1})
     assert harness.driver.sets == 1
 
 
-def test_a_card_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_is_lost(harness):
+def test_a_gpu_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_is_lost(harness):
     class Handle:  # equal, and not the same
         def __eq__(self, other):
             return isinstance(other, Handle)
@@ -237,7 +240,7 @@ def test_a_card_that_was_opened_anew_is_registered_anew_and_nothing_that_waits_i
     first, second = Handle(), Handle()
     harness.cards[0].answer = AvailableGpu("GPU-a", first)
     harness.start()
-    until(lambda: harness.said() == [("", 2)])
+    until(lambda: harness.event_states() == [("", 2)])
     harness.cards[0].answer = AvailableGpu("GPU-a", second)
     until(lambda: any(handle is second for handle in harness.driver.registered))
     assert len(harness.driver.registered) == 2 and harness.driver.sets == 1
@@ -252,67 +255,67 @@ def test_a_driver_without_events_says_so_once(harness, way):
     else:
         harness.driver.fail["nvmlDeviceRegisterEvents"] = 3 if way == "not supported" else 13
     harness.start()
-    until(lambda: harness.said() == [("unsupported", 0)])
+    until(lambda: harness.event_states() == [("unsupported", 0)])
     if way == "no type":
         harness.thread._wakeup.set()  # of no GPU a second question would be put for a second
     checks = harness.cards[0].checks
     until(lambda: harness.cards[0].checks > checks)
-    assert harness.said() == [("unsupported", 0)] and harness.driver.waits == 0
+    assert harness.event_states() == [("unsupported", 0)] and harness.driver.waits == 0
 
 
-def test_a_card_without_events_costs_its_neighbour_nothing(harness):
+def test_a_gpu_without_events_affects_no_other(harness):
     harness.driver.fail_card["ha"] = 3
     harness.start()
-    until(lambda: harness.said() == [("", 1)])
+    until(lambda: harness.event_states() == [("", 1)])
     harness.driver.queue.append(("hb", 0x8, 79))
-    until(lambda: harness.heard() == {("GPU-b", 79): 1})
+    until(lambda: harness.xid_counts() == {("GPU-b", 79): 1})
 
 
-def test_a_card_that_cannot_be_registered_now_is_tried_again(harness):
+def test_a_gpu_that_cannot_be_registered_now_is_tried_again(harness):
     harness.driver.fail_card["ha"] = 999
     harness.start()
-    until(lambda: harness.said() == [("", 1)])
+    until(lambda: harness.event_states() == [("", 1)])
     harness.driver.fail_card.clear()
-    until(lambda: harness.said()[-1] == ("", 2))
+    until(lambda: harness.event_states()[-1] == ("", 2))
 
 
 @pytest.mark.parametrize(
     "code, reason", [(999, "unknown"), (15, "lost"), (4, "no_permission"), (17, "operating_system")]
 )
-def test_a_wait_that_fails_for_ever_is_told_and_tried_ever_less_often(harness, code, reason):
+def test_a_wait_that_fails_for_ever_is_logged_and_retried_ever_less_often(harness, code, reason):
     harness.driver.fail["nvmlEventSetWait_v2"] = code
     harness.start()
-    until(lambda: harness.said().count((reason, 0)) >= 3)
-    assert set(harness.said()) == {(reason, 0)} and harness.driver.sets <= 1
+    until(lambda: harness.event_states().count((reason, 0)) >= 3)
+    assert set(harness.event_states()) == {(reason, 0)} and harness.driver.sets <= 1
     harness.driver.fail.clear()
     harness.driver.queue.append(("ha", 0x8, 79))
-    until(lambda: harness.said()[-1] == ("", 2) and harness.heard() == {("GPU-a", 79): 1})
+    until(lambda: harness.event_states()[-1] == ("", 2) and harness.xid_counts() == {("GPU-a", 79): 1})
 
 
-def test_no_permission_for_any_card_is_told(harness):
+def test_no_permission_for_any_gpu_is_reported(harness):
     harness.driver.fail["nvmlDeviceRegisterEvents"] = 4
     harness.start()
-    until(lambda: ("no_permission", 0) in harness.said())
+    until(lambda: ("no_permission", 0) in harness.event_states())
     assert not harness.thread.join(0.0)
 
 
-def test_a_wait_that_never_returns_is_told_once_and_up_again_when_it_does(harness, monkeypatch):
+def test_a_wait_that_never_returns_is_logged_once_and_up_again_when_it_does(harness, monkeypatch):
     monkeypatch.setattr(event_thread, "HUNG", 0.1)
     harness.driver.blocked = True
     harness.start()
     until(lambda: harness.thread.call_seconds(time.monotonic()) > 0.1)
     for _ in range(3):
         harness.thread.check_hang(time.monotonic())
-    assert harness.said() == [("hung", 0)]
+    assert harness.event_states() == [("hung", 0)]
     harness.driver.blocked = False
     harness.driver.block.set()
-    until(lambda: harness.said()[-1] == ("", 2))
+    until(lambda: harness.event_states()[-1] == ("", 2))
     assert harness.thread.call_seconds(time.monotonic()) < 5.0
 
 
 def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(harness):
     harness.start()
-    until(lambda: harness.said() == [("", 2)])
+    until(lambda: harness.event_states() == [("", 2)])
     harness.thread.pause()
     until(lambda: not harness.thread.busy)
     assert harness.driver.sets == 0
@@ -322,13 +325,13 @@ def test_while_paused_it_holds_nothing_of_the_driver_and_then_goes_on(harness):
     assert harness.driver.waits == waits
     harness.thread.resume()
     harness.driver.queue.append(("hb", 0x8, 79))
-    until(lambda: harness.heard() == {("GPU-b", 79): 1})
+    until(lambda: harness.xid_counts() == {("GPU-b", 79): 1})
     assert harness.thread.busy
 
 
 def test_a_thread_that_is_resumed_while_it_frees_its_event_set_does_not_count_as_idle(harness):
     harness.start()
-    until(lambda: harness.said() == [("", 2)])
+    until(lambda: harness.event_states() == [("", 2)])
     free = harness.driver._nvmlEventSetFree
 
     def free_and_resume(event_set):

@@ -54,12 +54,12 @@ def card(monkeypatch):
     assert thread.join(10.0)
 
 
-def test_a_card_that_answers_quickly_is_asked_the_slow_questions_when_they_are_due(card, monkeypatch):
+def test_a_gpu_that_answers_quickly_gets_the_slow_calls_when_they_are_due(card, monkeypatch):
     monkeypatch.setattr(gpu_thread, "SLOW_READ", 1e6)
     assert [card() for _ in range(3)] == [True, True, True]
 
 
-def test_a_card_that_is_slow_to_answer_is_asked_them_more_seldom_and_read_all_the_same(card, monkeypatch):
+def test_a_gpu_that_is_slow_to_answer_gets_them_less_often_and_is_read(card, monkeypatch):
     monkeypatch.setattr(gpu_thread, "SLOW_READ", -1.0)
     assert [card() for _ in range(3)] == [True, False, False]
 
@@ -104,7 +104,7 @@ def failing(*names, code=999):
     return {"calls": {f"nvmlDeviceGet{name}": {"error": code} for name in names}}
 
 
-def test_facts_that_failed_while_the_card_was_opened_are_asked_for_again_soon(opened, monkeypatch):
+def test_facts_that_failed_while_the_gpu_was_opened_are_asked_for_again_soon(opened, monkeypatch):
     monkeypatch.setattr(gpu_thread, "FACTS_SOON", -1.0)
     read = opened(failing(*FACTS))
     assert read(failing(*FACTS)) == [("", "", "", "")]
@@ -115,7 +115,7 @@ def test_facts_that_failed_while_the_card_was_opened_are_asked_for_again_soon(op
     assert (handles, read.driver.counts["nvmlDeviceGetName"]) == (1, asked)  # ten minutes have not passed
 
 
-def test_facts_that_a_card_does_not_have_are_not_asked_for_again_soon(opened, monkeypatch):
+def test_facts_that_a_gpu_does_not_have_are_not_asked_for_again_soon(opened, monkeypatch):
     monkeypatch.setattr(gpu_thread, "FACTS_SOON", -1.0)
     read = opened(failing("Serial", code=3))
     assert read({}) == [(*WHOLE[:2], "", WHOLE[3])]
@@ -123,7 +123,7 @@ def test_facts_that_a_card_does_not_have_are_not_asked_for_again_soon(opened, mo
 
 
 @pytest.mark.parametrize("name", [*FACTS, "UUID", "MemoryAffinity"])
-def test_a_fact_that_fails_at_a_later_look_neither_vanishes_nor_starts_the_card_anew(opened, monkeypatch, name):
+def test_a_fact_that_fails_at_a_later_look_neither_vanishes_nor_starts_the_gpu_anew(opened, monkeypatch, name):
     read = opened({})
     assert read({}) == [WHOLE]
     monkeypatch.setattr(gpu_thread, "FACTS_EVERY", -1.0)

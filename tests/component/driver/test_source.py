@@ -49,7 +49,7 @@ def start_node(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_cards_are_read_and_announced(start_node):
+def test_gpus_are_read_and_announced(start_node):
     node = start_node()
     first = node.view()
     assert (first.status.up, first.status.reason, first.cards, first.driver) == (False, "starting", (), None)
@@ -96,7 +96,7 @@ def test_a_mismatch_withdraws_replaces_the_worker_and_heals(start_node):
     assert node.view().status.failures["mismatch"] >= 1
 
 
-def test_a_lost_card_does_not_stop_its_neighbours(start_node):
+def test_a_lost_gpu_does_not_stop_the_others(start_node):
     node = start_node({"at": {"GPU-b": LOST}, "cards": ["GPU-a", "GPU-b", "GPU-c"]})
     assert node.until(lambda: node.up("GPU-a", "GPU-c"))
     node.plan({"cards": ["GPU-a", "GPU-b", "GPU-c"]})
@@ -110,7 +110,7 @@ def test_a_lost_card_does_not_stop_its_neighbours(start_node):
     assert len(node.pids) == 1
 
 
-def test_a_card_that_needs_a_reset_says_so_and_recovers(start_node):
+def test_a_gpu_that_needs_a_reset_says_so_and_recovers(start_node):
     node = start_node()
     assert node.until(node.up)
     node.plan({"at": {"GPU-a": RESET}})
@@ -129,7 +129,7 @@ def test_one_failing_call_in_many_costs_a_field_once(start_node):
     assert node.view().status.up
 
 
-def test_a_card_that_sleeps_for_ever_hangs_alone(start_node):
+def test_a_gpu_that_blocks_for_ever_hangs_alone(start_node):
     node = start_node()
     assert node.until(node.up)
     pid = node.pid
@@ -144,7 +144,7 @@ def test_a_card_that_sleeps_for_ever_hangs_alone(start_node):
     assert node.until(node.up)
 
 
-def test_a_card_that_goes_on_hanging_gets_a_new_worker(start_node, monkeypatch):
+def test_a_gpu_that_goes_on_hanging_gets_a_new_worker(start_node, monkeypatch):
     monkeypatch.setattr(restarts, "HANG_FIRST", 0.5)
     node = start_node()
     assert node.until(node.up)
@@ -158,7 +158,7 @@ def test_a_card_that_goes_on_hanging_gets_a_new_worker(start_node, monkeypatch):
     assert node.until(node.up)
 
 
-def test_when_all_cards_hang_the_worker_is_replaced_and_never_two_are_alive(start_node, monkeypatch):
+def test_when_all_gpus_hang_the_worker_is_replaced_and_two_never_run_at_once(start_node, monkeypatch):
     monkeypatch.setattr(restarts, "HANG_FIRST", 1e6)  # the patience for single cards is not what acts here
     node = start_node()
     assert node.until(node.up)
@@ -216,7 +216,7 @@ def test_a_worker_that_is_killed_or_stopped_is_replaced(start_node, number):
     assert node.most == 1
 
 
-def test_a_worker_at_its_memory_cap_is_recycled_without_the_cards_going_down(start_node):
+def test_a_worker_at_its_memory_cap_is_recycled_without_the_gpus_going_down(start_node):
     node = start_node(
         {"at": {"GPU-a": {"nvmlDeviceGetTemperatureV": {"leak": 20 * 2**20}}}}, interval=0.2, deadline=5.0
     )
@@ -270,7 +270,7 @@ def reinitialise(node, cards):
     node.plan({"cards": cards})
 
 
-def test_cards_that_move_or_leave_keep_their_uuid(start_node):
+def test_gpus_that_move_or_leave_keep_their_uuid(start_node):
     node = start_node({"cards": ["GPU-a", "GPU-b", "GPU-c"]})
     assert node.until(lambda: node.up("GPU-a", "GPU-b", "GPU-c"))
     reinitialise(node, ["GPU-c", "GPU-a"])
@@ -354,7 +354,7 @@ def test_a_mistake_in_the_supervisor_is_survived(start_node, monkeypatch, caplog
     assert node.until(lambda: node.pid not in {None, pid} and node.up())
 
 
-def test_an_owner_that_raises_does_not_stop_the_cards(tmp_path, start_node, caplog):
+def test_an_owner_that_raises_does_not_stop_the_gpus(tmp_path, start_node, caplog):
     node = start_node()
     node.source._on_update = lambda: 1 / 0
     assert node.until(node.up)
@@ -391,7 +391,7 @@ class Clocked:
         return card.status.up
 
 
-def test_a_shorter_interval_takes_no_card_down_until_it_has_had_the_time_to_answer():
+def test_a_shorter_interval_takes_no_gpu_down_until_it_has_had_the_time_to_answer():
     clocked, asked = Clocked(interval=20.0, deadline=1.0), []
     clocked.answer(0.0)
     clocked.now = 15.0
@@ -405,7 +405,7 @@ def test_a_shorter_interval_takes_no_card_down_until_it_has_had_the_time_to_answ
 
 
 @pytest.mark.parametrize(("interval", "second"), [(20.0, SECOND_READ), (0.1, 0.1)])
-def test_cards_are_asked_a_second_time_soon_for_what_is_measured_between_two_reads(interval, second):
+def test_gpus_are_read_a_second_time_soon_for_what_is_measured_between_two_reads(interval, second):
     clocked, asked = Clocked(interval=interval, deadline=1.0), []
     worker = SimpleNamespace(closed=False, send=asked.append)
     clocked.source._watch(worker, second - 0.01, suspended=False)
@@ -415,7 +415,7 @@ def test_cards_are_asked_a_second_time_soon_for_what_is_measured_between_two_rea
     assert clocked.source._next_read == second + interval
 
 
-def test_figures_of_cards_that_were_let_go_of_are_withdrawn_on_time_not_at_the_next_look():
+def test_figures_of_released_gpus_are_withdrawn_on_time_not_at_the_next_read():
     clocked = Clocked(interval=1.0, deadline=0.2)
     clocked.answer(0.0)
     clocked.source.release(released=True)
@@ -458,7 +458,7 @@ def test_stop_works_before_start_and_twice(tmp_path):
     assert not other._thread.is_alive()
 
 
-def test_a_daemon_that_stood_still_does_not_blame_the_worker(start_node):
+def test_a_daemon_that_stood_still_does_not_restart_the_worker(start_node):
     node = start_node()
     assert node.until(node.up)
     source = node.source

@@ -119,7 +119,7 @@ def test_the_slowdown_is_about_what_the_clock_says():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["healthy", "mixed", "pcie", "drift", "engines"])
-def test_a_node_whose_gpus_are_well_accuses_none_and_says_that_it_judged(scenario):
+def test_healthy_gpus_have_no_straggler_and_are_evaluated(scenario):
     for judge in Harness(scenario).run(100):
         assert set().union(*judge.accused()) == set(), judge.gpm
         for replica in find(scenario).replicas:

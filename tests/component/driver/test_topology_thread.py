@@ -82,7 +82,7 @@ def start(monkeypatch):
     until(lambda: not any(running.name == "topology" for running in threading.enumerate()))
 
 
-def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
+def test_it_waits_for_first_answers_and_asks_only_about_gpus_that_stand(start):
     late = Gpu("b", unavailable=None)
     driver, gpus = Driver(), [Gpu("a"), late, Gpu("c", unavailable=True)]
     _, sent = start(driver, gpus)
@@ -100,14 +100,14 @@ def test_it_waits_for_first_answers_and_asks_only_about_cards_that_stand(start):
     assert len(sent) == 1, "once is enough"
 
 
-def test_a_card_that_hangs_from_the_start_is_not_waited_for_longer_than_that(start, monkeypatch):
+def test_a_gpu_that_hangs_from_the_start_is_not_waited_for_longer_than_that(start, monkeypatch):
     monkeypatch.setattr(topology_thread, "FIRST_ANSWERS", 0.1)
     _, sent = start(Driver(), [Gpu("a"), Gpu("b"), Gpu("c", unavailable=None)])
     until(lambda: sent)
     assert set(sent[0].cards) == {"a", "b"}
 
 
-def test_a_card_that_comes_back_is_asked_about_at_once(start):
+def test_a_gpu_that_comes_back_is_read_at_once(start):
     away = Gpu("c", unavailable=True)
     _, sent = start(Driver(), [Gpu("a"), Gpu("b"), away])
     until(lambda: sent)
@@ -182,7 +182,7 @@ def test_a_new_initialisation_waits_for_a_question_but_not_for_ever(monkeypatch,
     assert failures == given_up and thread.paused == 0
 
 
-def test_what_is_known_of_a_card_outlives_the_worker_and_passes_without_it():
+def test_what_is_known_of_a_gpu_outlives_the_worker_and_passes_without_it():
     registry, links = CardRegistry(), {0: LinkEnd(kind="switch")}
     facts = CardFacts(index=0, uuid="GPU-a")
     registry.on_initialised(1)
@@ -213,7 +213,7 @@ class Blocking(Driver):
 
 
 @pytest.mark.parametrize("stuck", [["a"], ["a", "b"], ["a", "b", "c", "d"]])
-def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_of_threads(start, monkeypatch, stuck):
+def test_gpus_whose_questions_block_cost_their_own_answers_in_a_bounded_number_of_threads(start, monkeypatch, stuck):
     monkeypatch.setattr(topology_thread, "HANGS", 0.05)
     driver = Blocking(*stuck)
     gpus = [Gpu(uuid) for uuid in "abcdef"]
@@ -233,7 +233,7 @@ def test_cards_whose_questions_block_cost_their_own_answers_in_a_bounded_number_
     assert len(sent) == count and not any(running.name == "topology-pass" for running in threading.enumerate())
 
 
-def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_pass(start, monkeypatch):
+def test_a_gpu_that_comes_back_during_the_pass_without_it_is_read_after_that_pass(start, monkeypatch):
     monkeypatch.setattr(topology_thread, "HANGS", 0.5)
     gates, entered = {uuid: threading.Event() for uuid in "abc"}, set()
 
@@ -253,7 +253,7 @@ def test_a_card_that_comes_back_during_the_pass_without_it_is_asked_after_that_p
     assert sent[-1].cards["a"].peers.keys() == {"b", "c"}
 
 
-def test_a_pair_that_was_not_asked_about_this_time_keeps_what_is_known_of_it():
+def test_a_pair_that_was_not_read_this_time_keeps_what_is_known_of_it():
     registry, far, near = CardRegistry(), Peer(pci_path="SYS"), Peer(pci_path="PIX")
     registry.on_initialised(3)
     for index, uuid in enumerate("abc"):

@@ -105,7 +105,7 @@ def start_client(tmp_path):
         client.process._child.wait()
 
 
-def test_it_says_hello_and_reads_each_card_once_unasked(start_client):
+def test_it_says_hello_and_reads_each_gpu_once_unasked(start_client):
     client = start_client()
     assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
     assert client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
@@ -118,7 +118,7 @@ def test_it_says_hello_and_reads_each_card_once_unasked(start_client):
     assert abs(answers["GPU-a"].reading.at - time.monotonic()) < CEILING
 
 
-def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_on(start_client):
+def test_a_gpu_that_blocks_for_ever_is_not_read_again_and_the_others_go_on(start_client):
     client = start_client()
     client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-a")
     client.wait(lambda m: isinstance(m, protocol.CardRead) and m.uuid == "GPU-b")
@@ -135,7 +135,7 @@ def test_a_card_that_sleeps_for_ever_is_not_asked_again_and_its_neighbour_goes_o
     assert [m.cycle for m in client.of(protocol.CardRead) if m.uuid == "GPU-b"] == [0, 1, 4]
 
 
-def test_a_lost_card_does_not_stop_its_neighbours_and_comes_back(start_client):
+def test_a_lost_gpu_does_not_stop_the_others_and_comes_back(start_client):
     client = start_client({"at": {"GPU-b": {"nvmlDeviceGetTemperatureV": {"error": 15}}}})
     failed = client.wait(lambda m: isinstance(m, protocol.CardFailed))
     assert (failed.uuid, failed.reason, failed.index) == ("GPU-b", "lost", 1)
@@ -198,7 +198,7 @@ def test_a_driver_that_prints_corrupts_nothing(start_client):
     assert not client.process.closed
 
 
-def test_it_ends_when_the_pipe_closes_even_while_all_cards_hang(start_client):
+def test_it_ends_when_the_pipe_closes_even_while_all_gpus_hang(start_client):
     client = start_client({"calls": {"*": {"block": True}}})
     client.wait(lambda m: isinstance(m, protocol.Initialised))
     client.process.close()
@@ -316,7 +316,7 @@ def test_the_import_path_for_the_child_has_no_relative_entries(monkeypatch):
     assert os.path.isdir(os.path.join(path[0], "exporter", "sources"))
 
 
-def test_facts_are_read_again_after_a_while_and_a_change_starts_the_card_anew(monkeypatch):
+def test_facts_are_read_again_after_a_while_and_a_change_starts_the_gpu_anew(monkeypatch):
     sent = []
     driver = FakeDriver({})
     outlet = SimpleNamespace(send=sent.append)
@@ -366,7 +366,7 @@ def test_a_changed_number_of_gpus_leads_to_an_initialisation(monkeypatch):
     driver_worker._release()
 
 
-def test_a_card_that_is_gone_makes_initialisations_rarer_and_rarer():
+def test_a_gpu_that_is_gone_makes_initialisations_rarer_and_rarer():
     scheduler = ReinitScheduler(0.0)
     times, now = [], 0.0
     while now < 1300:
@@ -396,7 +396,7 @@ def test_a_driver_that_is_uninitialised_for_ever_is_not_initialised_all_the_time
     assert 8 <= count <= 20
 
 
-def test_a_card_in_a_call_postpones_the_initialisation():
+def test_a_gpu_in_a_call_postpones_the_initialisation():
     scheduler = ReinitScheduler(0.0)
     scheduler.request()
     assert scheduler.due(1.0, [])
@@ -409,7 +409,7 @@ def test_resident_memory_is_read_from_the_kernel():
     assert 2**20 < worker.resident_bytes() < 2**34
 
 
-def test_a_new_initialisation_does_not_make_the_others_wait_for_a_card_that_hangs(monkeypatch):
+def test_a_new_initialisation_does_not_make_the_others_wait_for_a_gpu_that_hangs(monkeypatch):
     driver_worker = worker.Worker(WorkerOptions(module="tests.support.fake_nvml"), writer=None)
     driver_worker._accepting = True
     hanging = SimpleNamespace(busy=True, call_seconds=lambda now: 10.0)

@@ -206,7 +206,7 @@ windows: [10s]
 """
 
 
-def test_the_daemon_polls_the_gateways_of_its_configuration_and_forgets_them_on_reload(haproxy, backends, tmp_path):
+def test_the_daemon_polls_the_gateways_of_its_configuration_and_removes_them_on_reload(haproxy, backends, tmp_path):
     door, url = haproxy
     path = tmp_path / "shardwatch.yaml"
     path.write_text(CONFIGURATION.format(replica=backends["b"].address, url=url))

@@ -154,7 +154,7 @@ def test_e45_a_kept_connection_that_died_is_replaced_without_an_error(server: Ma
             assert endpoint.fetch().body == PAGE
 
 
-def test_e45_a_fresh_connection_that_dies_is_not_tried_again(server: MaliciousServer) -> None:
+def test_e45_a_fresh_connection_that_closes_is_not_retried(server: MaliciousServer) -> None:
     assert failure(server.url("no_answer")).reason == "closed"
     assert len(server.heads("no_answer")) == 1
 

@@ -70,7 +70,7 @@ def test_e39_a_resolver_that_hangs_keeps_the_deadline_and_one_thread(server: Mal
         each.close()
 
 
-def test_e39_an_unknown_name_is_asked_again_the_next_time(server: MaliciousServer) -> None:
+def test_e39_an_unknown_name_is_tried_again_the_next_time(server: MaliciousServer) -> None:
     asked = []
 
     def unknown_then_known(host: str) -> list[Address]:
@@ -150,7 +150,7 @@ def test_an_address_that_is_a_minute_old_is_looked_up_before_a_new_connection(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "engine.localhost"])
-def test_an_address_or_localhost_asks_nobody(server: MaliciousServer, host: str) -> None:
+def test_an_address_or_localhost_needs_no_query(server: MaliciousServer, host: str) -> None:
     def never(_host: str) -> list[Address]:
         raise AssertionError
 

@@ -325,7 +325,7 @@ def test_e42_a_rotated_client_certificate_is_used_at_the_next_poll(keys: Keys, t
             assert endpoint.fetch().body == PAGE
 
 
-def test_a_server_that_wants_a_client_certificate_gives_no_page_without(keys: Keys) -> None:
+def test_a_server_that_requires_a_client_certificate_gives_no_page_without(keys: Keys) -> None:
     with MaliciousServer(tls=mutual(keys)) as server:
         problem = failure(server.url("good"), ca_file=keys.path("ca.pem"))
         assert problem.reason in ("tls", "closed", "reset")  # with TLS 1.3 the refusal comes after the handshake

@@ -231,7 +231,7 @@ def test_a_loop_that_fails_starts_again_and_says_so(caplog):
 # -- starting and stopping
 
 
-def test_it_is_alive_from_start_to_stop():
+def test_it_is_healthy_from_start_to_stop():
     listener = HttpServer("127.0.0.1", 0, page)
     assert not listener.alive
     listener.start()
@@ -318,7 +318,7 @@ def test_stopping_waits_for_no_hung_handler_and_frees_the_port():
 # -- answers that another thread makes
 
 
-def test_who_waits_for_an_answer_of_another_threads_holds_up_nobody_and_gets_it():
+def test_a_thread_that_waits_for_another_threads_answer_blocks_none_and_gets_it():
     given: list[DeferredResponse] = []
 
     def later(request: Request) -> Response | DeferredResponse:
@@ -457,7 +457,7 @@ def test_the_ipv6_wildcard_listens_on_ipv4_too():
         listener.stop()
 
 
-def test_a_machine_without_ipv6_is_told_so(monkeypatch):
+def test_a_machine_without_ipv6_gets_that_message(monkeypatch):
     def refuse(*_):
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 

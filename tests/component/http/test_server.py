@@ -176,7 +176,7 @@ def test_the_content_types_are_those_that_prometheus_knows():
     assert OPENMETRICS == "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def test_caches_are_told_what_the_page_depends_on(handler):
+def test_caches_get_what_the_page_depends_on(handler):
     for headers in ({}, {"accept_encoding": "gzip"}, {"accept": PROMETHEUS_3_5}):
         assert ("Vary", "Accept, Accept-Encoding") in get(handler, "/metrics", **headers).headers
 
@@ -233,7 +233,7 @@ def test_a_query_changes_nothing_and_head_is_answered_like_get(handler, path):
         ("/-/reload", "HEAD", "POST"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_one(path, method, allow):
+def test_a_wrong_method_gets_the_allowed_one(path, method, allow):
     reloads = []
     handler = routes(FakePages(), FakeHealth(), reload=lambda: reloads.append(1) or Outcome(True, ""))
     answer = get(handler, path, method=method)
@@ -253,7 +253,7 @@ def test_without_a_page_the_answer_is_503_and_a_reason_never_an_old_page():
     assert "Content-Encoding" not in dict(answer.headers)
 
 
-def test_liveness_and_readiness_are_told_apart_with_a_sentence_each():
+def test_liveness_and_readiness_differ_and_have_a_sentence_each():
     health = FakeHealth(verdict=Outcome(True, "poll loop running"), data=Outcome(False, "no cycle has finished yet"))
     handler = routes(FakePages(), health, reload=None)
     alive, ready = get(handler, "/-/healthy"), get(handler, "/-/ready")
@@ -272,7 +272,7 @@ def test_reload_is_off_unless_the_configuration_allows_it(handler):
 
 
 @pytest.mark.parametrize(("good", "status"), [(True, 200), (False, 500)])
-def test_reload_tells_how_it_went(good, status):
+def test_reload_reports_its_result(good, status):
     reloads = []
     handler = routes(
         FakePages(), FakeHealth(), reload=lambda: Outcome(reloads.append(1) or good, "engines[2].url: no scheme")

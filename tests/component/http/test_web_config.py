@@ -326,7 +326,7 @@ def test_addresses_take_turns_and_each_has_few_places():
     assert [peer for peer, _ in answered].index("b") <= 2
 
 
-def test_a_verified_pair_is_forgotten_with_its_hash():
+def test_a_verified_pair_is_removed_with_its_hash():
     check = SlowCheck()
     check.release.set()
     authenticator = Authenticator(check)

@@ -179,7 +179,7 @@ def read(loaded: object, index: int):
     return facts, reader.read(slow=True)
 
 
-def test_the_real_collector_reads_every_signal_that_such_a_card_has() -> None:
+def test_the_real_collector_reads_every_signal_that_such_a_gpu_has() -> None:
     with driver(**aged(30.0, scenario="healthy", pids={"chat-a": (41,), "chat-b": (42,)})) as loaded:
         versions, count = initialise(loaded)
         loaded.nvmlShutdown()
@@ -212,7 +212,7 @@ def test_the_real_collector_reads_every_signal_that_such_a_card_has() -> None:
     assert reading.policy_seconds == dict.fromkeys(POLICIES, 0.0)
 
 
-def test_a_card_without_links_says_so() -> None:
+def test_a_gpu_without_links_says_so() -> None:
     with driver(**aged(20.0, scenario="pcie")) as loaded:
         facts, reading = read(loaded, 3)
     assert facts.name == "NVIDIA H100 PCIe"
@@ -221,7 +221,7 @@ def test_a_card_without_links_says_so() -> None:
     assert reading.signals["pcie_transmit"] > 1e9
 
 
-def test_a_lost_card_answers_15_and_its_neighbours_go_on() -> None:
+def test_a_lost_gpu_answers_15_and_the_others_go_on() -> None:
     with driver(**aged(60.0, scenario="hang", fault_at=10.0)) as loaded:
         for call in (loaded.nvmlDeviceGetPowerUsage, loaded.nvmlDeviceGetHandleByIndex, loaded.nvmlDeviceGetUUID):
             with pytest.raises(nvml.NVMLError) as caught:
@@ -241,7 +241,7 @@ def test_a_driver_that_is_not_initialised_says_so() -> None:
         nvml.nvmlShutdown()
 
 
-def test_an_old_driver_does_not_know_the_accumulated_reasons_of_a_new_one() -> None:
+def test_an_old_driver_lacks_the_accumulated_reasons_of_a_new_one() -> None:
     def codes(node_: int) -> list[int]:
         with driver(scenario="drift", node=node_) as loaded:
             return [
@@ -307,7 +307,7 @@ def test_a_node_serves_its_engines_and_leaves_nothing_behind() -> None:
     running.stop()
 
 
-def test_engines_and_cards_live_in_the_same_world() -> None:
+def test_engines_and_gpus_live_in_the_same_world() -> None:
     with SimulatedNode("healthy", seed=9) as running:
         url, tokens = running.engine_urls[1][1], [0.0]
 

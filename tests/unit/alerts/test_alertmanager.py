@@ -97,11 +97,11 @@ def test_amtool_itself_finds_the_receivers_of_every_severity(tmp_path):
     )
 
 
-def test_without_somebody_for_the_watchdog_it_reaches_nobody(tmp_path):
+def test_without_a_receiver_the_watchdog_is_not_sent(tmp_path):
     assert routed(tmp_path, MINIMAL, severity="none", alertname="Watchdog") == "nobody"
 
 
-def test_the_watchdog_comes_at_least_every_minute_and_tells_of_no_recovery():
+def test_the_watchdog_is_sent_at_least_every_minute_and_never_resolved():
     tree = yaml.safe_load(made(FULL)[0])
     route = tree["route"]["routes"][0]
     # Alertmanager repeats at the first look after ``repeat``: the distance is the smallest such multiple.
@@ -114,7 +114,7 @@ def test_the_watchdog_comes_at_least_every_minute_and_tells_of_no_recovery():
     assert [route["matchers"] for route in others] == [[f'severity="{severity.value}"'] for severity in NOTIFIED]
 
 
-def test_hours_hold_for_teams_too_because_alertmanager_hands_them_to_nobody():
+def test_hours_hold_for_teams_too():
     tree = yaml.safe_load(made(FULL)[0])
     by_severity = {route["matchers"][0]: route for route in tree["route"]["routes"][1:]}
     warning = by_severity['severity="warning"']
@@ -128,7 +128,7 @@ def test_hours_hold_for_teams_too_because_alertmanager_hands_them_to_nobody():
     )
 
 
-def test_all_clears_come_unless_a_channel_does_not_want_them():
+def test_resolved_notifications_are_sent_unless_a_channel_disables_them():
     tree = yaml.safe_load(made(ROBOTS)[0])
     app = next(receiver for receiver in tree["receivers"] if receiver["name"] == "app")
     assert app["wechat_configs"][0]["send_resolved"] is True
@@ -267,7 +267,7 @@ def test_a_bad_file_is_refused_with_the_place_and_the_cure(change, path, words):
     assert "s3cret" not in str(refused.value)
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(SettingsError) as refused:
         reader.read("receivers: {a: [{slack: {token: x}}]}\nroutes: {critical: b}\ntimes: {location: 7}")
     assert len(refused.value.problems) >= 4

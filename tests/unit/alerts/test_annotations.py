@@ -126,7 +126,7 @@ def plain(text, labels):
     def part(match):
         value = labels.get(match[1], "")
         shown, _, otherwise = re.sub(
-            r"\{\{ if .*?\{\{ end \}\}", lambda choice: word(choice[0], value), match[2]
+            r"\{\{ if .*?\{\{ end \}\}", lambda choice: chosen_word(choice[0], value), match[2]
         ).partition("{{ else }}")
         return shown.replace("{{ . }}", value) if value else otherwise
 
@@ -138,7 +138,7 @@ def plain(text, labels):
     return text
 
 
-def word(choice, value):
+def chosen_word(choice, value):
     match = re.search(rf'if eq \. "{value}" \}}\}}(.*?)\{{\{{ e', choice)
     return match[1] if match else value
 

@@ -65,7 +65,7 @@ def test_an_alert_that_could_not_work_is_refused_while_it_is_built(changed, why)
         good(**changed)
 
 
-def test_a_recording_that_lies_about_its_level_is_refused():
+def test_a_recording_with_a_false_level_is_refused():
     tokens = sum_by(rate(select(m.LLM_GENERATION_TOKENS_TOTAL), "5m"), "job", "model")
     assert Recording(level=("job", "model"), noun="llm_tokens", operations="rate5m", expr=tokens).name == (
         "job_model:llm_tokens:rate5m"

@@ -28,7 +28,7 @@ EVERY = [*ALERTS, *RECORDINGS]
 
 
 @pytest.mark.parametrize("rule", EVERY, ids=lambda rule: "-".join(getattr(rule, "identity", (rule.name,))))
-def test_every_selector_of_every_rule_names_what_somebody_exposes(rule):
+def test_every_selector_of_every_rule_names_an_exposed_metric(rule):
     recorded = {recording.name: recording.known.labels for recording in RECORDINGS}
     for node in selectors(promql_parser.parse(str(rule.expr))):
         labels = recorded.get(node.name) or alert_cases.declared(node.name)
@@ -149,7 +149,7 @@ def test_nothing_newer_than_the_oldest_prometheus_is_used():
             assert function not in str(rule.expr), rule.name
 
 
-def test_increase_is_not_trusted_with_first_samples():
+def test_increase_is_not_used_for_first_samples():
     """Events whose series begin with their first event are judged by level or time: increase() never sees a first sample."""
     for alert in ALERTS:
         if alert.name.startswith(("GpuXid", "GpuNvswitch")) or alert.name == "GpuEccUncorrectable":

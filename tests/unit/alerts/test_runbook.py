@@ -59,7 +59,7 @@ def test_every_alert_has_a_heading_and_every_heading_an_alert(language):
 
 
 @both
-def test_every_heading_says_what_it_means_whom_it_hurts_how_to_check_what_to_do_and_when_it_is_wrong(language):
+def test_every_heading_has_meaning_impact_diagnosis_mitigation_and_false_positives(language):
     for name in ALERTS:
         body = sections(language)[name]
         for line in LINES[language]:
@@ -125,7 +125,7 @@ def test_no_recorded_figure_is_asked_for_a_label_that_it_lacks(language):
 
 
 @both
-def test_no_step_asks_for_what_does_not_exist(language):
+def test_no_step_requests_what_does_not_exist(language):
     """Neither NCCL nor PyTorch knows NCCL_TIMEOUT, and an instance need not be an address."""
     stages = set(re.findall(r'stage="([^"]+)"', text(language)))
     assert stages

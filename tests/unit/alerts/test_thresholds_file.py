@@ -155,7 +155,7 @@ def test_a_bad_thresholds_file_is_refused_with_the_place_and_the_reason(text, pa
     )
 
 
-def test_every_problem_of_a_file_is_told_at_once():
+def test_every_problem_of_a_file_is_reported_at_once():
     with pytest.raises(SettingsError) as refused:
         read("thresholds: {temperature: {warning: 1 s}, nope: {}, gpu_data_age: {for: 1s}}\njob: 'a b'\nx: 1")
     assert len(refused.value.problems) == 5
@@ -168,7 +168,7 @@ def test_hostile_yaml_is_refused():
         read("- " * 60 + "a")
 
 
-def test_default_classes_promise_only_what_can_be_counted():
+def test_default_classes_have_slos_only_for_what_can_be_counted():
     assert [model_class.name for model_class in CLASSES if model_class.models] == ["standard"]
     assert vector(1).labels == frozenset()
     names = {metric.name for metric in CATALOG}

@@ -36,11 +36,11 @@ def test_links_are_counted_only_where_the_state_of_each_was_read():
     assert len(rows(metrics.GPU_NVLINK_UP, replace(whole, reading=partly))) == 2
 
 
-def test_a_card_that_remaps_rows_does_not_miss_retired_pages():
+def test_a_gpu_that_remaps_rows_does_not_miss_retired_pages():
     assert rows(metrics.GPU_SIGNAL_MISSING_INFO, without(Missing.UNSUPPORTED, row_remap_pending=0.0)) == []
 
 
-def test_a_card_with_neither_and_one_that_fails_to_say_miss_them():
+def test_a_gpu_with_neither_and_one_that_fails_to_say_miss_them():
     for gpu, why in (
         (without(Missing.UNSUPPORTED), "unsupported"),
         (without(Missing.ERROR, row_remap_pending=0.0), "error"),
@@ -48,7 +48,7 @@ def test_a_card_with_neither_and_one_that_fails_to_say_miss_them():
         assert rows(metrics.GPU_SIGNAL_MISSING_INFO, gpu) == [("0", "GPU-0000", OLD.value, why)]
 
 
-def test_cards_are_sources_where_no_row_of_their_own_says_it():
+def test_gpus_are_sources_where_no_row_of_their_own_says_it():
     lost = card(up=False)
     assert rows(metrics.SHARDWATCH_SOURCE_UP, lost) == []
     assert rows(metrics.SHARDWATCH_SOURCE_HUNG, lost) == [("gpu:GPU-0000",)]

@@ -23,11 +23,11 @@ def part(index: int):
     )
 
 
-def seen(code, at=1.0, **where):
+def xid_report(code, at=1.0, **where):
     return XidReport(xid=code, source=NVML if "uuid" in where else KERNEL_LOG, at=at, unix_time=1.7e9 + at, **where)
 
 
-def book(*cards, reports=()):
+def counters(*cards, reports=()):
     made = XidCounters(FATAL, RESETTING)
     made.update_gpus(cards)
     for report in reports:
@@ -48,13 +48,13 @@ def rows(made, *, full):
     return counts
 
 
-def test_what_asks_for_a_reset_is_what_the_catalogue_says():
+def test_what_needs_a_reset_is_what_the_catalogue_says():
     assert {code for code, xid in CATALOGUE.items() if xid.kind.value in {"reset_card", "reset_node"}} == RESETTING
     assert FATAL < RESETTING
 
 
-def test_the_full_set_shows_every_code_that_asks_for_a_reset_from_the_start():
-    made = book(whole(0), whole(1))
+def test_the_full_set_shows_every_code_that_needs_a_reset_from_the_start():
+    made = counters(whole(0), whole(1))
     zeros = {str(code): 0.0 for code in RESETTING}
     assert rows(made, full=True) == {"GPU-0": zeros, "GPU-1": zeros}
     few = {str(code): 0.0 for code in FATAL}
@@ -62,7 +62,7 @@ def test_the_full_set_shows_every_code_that_asks_for_a_reset_from_the_start():
 
 
 def test_a_code_that_came_stands_for_its_zero():
-    made = book(whole(0), whole(1), reports=[seen(62, uuid="GPU-0"), seen(13, uuid="GPU-0")])
+    made = counters(whole(0), whole(1), reports=[xid_report(62, uuid="GPU-0"), xid_report(13, uuid="GPU-0")])
     counts = rows(made, full=True)
     assert (counts["GPU-0"]["62"], counts["GPU-0"]["13"], counts["GPU-1"]["62"]) == (1.0, 1.0, 0.0)
     assert len(counts["GPU-0"]) == len(RESETTING) + 1
@@ -70,18 +70,18 @@ def test_a_code_that_came_stands_for_its_zero():
     assert rows(made, full=False)["GPU-0"].keys() == {*map(str, FATAL), "62", "13"}
 
 
-def test_instances_and_places_without_a_card_have_no_zeros():
-    strange = seen(46, pci="0000:0e:00")
-    made = book(whole(0), part(0), reports=[seen(46, uuid="MIG-0"), strange])
+def test_instances_and_places_without_a_gpu_have_no_zeros():
+    strange = xid_report(46, pci="0000:0e:00")
+    made = counters(whole(0), part(0), reports=[xid_report(46, uuid="MIG-0"), strange])
     counts = rows(made, full=True)
     assert counts["MIG-0"] == {"46": 1.0}
     assert counts["unknown-0000:0e:00"] == {"46": 1.0}
     assert len(counts["GPU-0"]) == len(RESETTING)
 
 
-def test_a_card_with_many_codes_counts_a_reset_under_its_own_name_where_the_page_showed_it_as_0():
-    reports = [seen(code, uuid="GPU-0") for code in range(200, 300)]
-    made = book(whole(0), reports=[*reports, seen(46, uuid="GPU-0")])
+def test_a_gpu_with_many_codes_counts_a_reset_under_its_own_name_where_the_page_showed_it_as_0():
+    reports = [xid_report(code, uuid="GPU-0") for code in range(200, 300)]
+    made = counters(whole(0), reports=[*reports, xid_report(46, uuid="GPU-0")])
     counts = rows(made, full=True)["GPU-0"]
     assert counts["46"] == 1.0
     assert counts["other"] == 100 - (MAX_CODES - len(FATAL))

@@ -45,7 +45,7 @@ def of_the_longest_window_only(series):
     return shown["5m"] - shown["1m"]
 
 
-def told(text, *, series="common"):
+def warnings(text, *, series="common"):
     return config_lint(parse(f"{text}\nlisten: 127.0.0.1:9853\nseries: {series}\n", "test.yaml", {}))
 
 
@@ -92,7 +92,7 @@ def test_the_readers_of_the_longest_window_only_are_dashboards_and_name_the_same
 
 
 def test_the_default_windows_need_no_advice():
-    assert [] == told("windows: [5m, 30s, 1m]") == told("")
+    assert [] == warnings("windows: [5m, 30s, 1m]") == warnings("")
 
 
 def test_listening_on_all_addresses_without_access_control_is_hinted_at(tmp_path):
@@ -104,15 +104,15 @@ def test_listening_on_all_addresses_without_access_control_is_hinted_at(tmp_path
 
 
 def test_a_window_that_is_missing_is_named_with_what_it_silences():
-    (only,) = told("windows: [1m]")
+    (only,) = warnings("windows: [1m]")
     assert only.startswith("windows: without 5m ") and "GatewayUneven and HighErrorRatio" in only
-    assert [hint.split()[2] for hint in told("windows: [10s]")] == ["1m", "5m"]
-    assert "alert" not in told("windows: [5m]")[0]
+    assert [hint.split()[2] for hint in warnings("windows: [10s]")] == ["1m", "5m"]
+    assert "alert" not in warnings("windows: [5m]")[0]
 
 
 @pytest.mark.parametrize(("series", "what"), [("common", "cost of a token"), ("full", "tokens per joule")])
 def test_a_window_longer_than_what_the_dashboards_read_is_named(series, what):
-    (hint,) = told("windows: [1m, 5m, 1h]", series=series)
+    (hint,) = warnings("windows: [1m, 5m, 1h]", series=series)
     assert hint.startswith("windows: with 1h ") and what in hint
 
 
@@ -129,7 +129,7 @@ SLOW_ENGINE = "engines: [{name: a, url: 'http://x/', interval: 30s}, {name: b, u
     ],
 )
 def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(windows, names):
-    hints = told(f"{SLOW_ENGINE}windows: {windows}")
+    hints = warnings(f"{SLOW_ENGINE}windows: {windows}")
     assert [hint.split()[1] for hint in hints] == names
     assert all("engine a " in hint and "30s" in hint and "engine b" not in hint for hint in hints)
 
@@ -137,10 +137,10 @@ def test_a_window_in_which_an_engine_is_hardly_polled_is_named_with_the_engine(w
 def test_many_slow_sources_are_one_hint_for_each_window_and_gateways_are_among_them():
     engines = ", ".join(f"{{name: e{n}, url: 'http://x:{n + 1}/', interval: 10m}}" for n in range(20))
     gateways = "gateways: [{name: edge, url: 'http://z/', interval: 31s}]"
-    first, second = told(f"engines: [{engines}]\n{gateways}\nwindows: [1m, 5m]")
+    first, second = warnings(f"engines: [{engines}]\n{gateways}\nwindows: [1m, 5m]")
     assert "engine e0 " in first and "20 more" in first and len(first) < 400
     assert "engine e0 " in second and "19 more" in second
-    (hint,) = told(gateways)
+    (hint,) = warnings(gateways)
     assert hint.startswith("windows: 1m ") and "gateway edge " in hint
 
 

@@ -30,12 +30,12 @@ classes:
 """
 
 
-def one(reader, **more):
+def only_key(reader, **more):
     return Section(keys={"it": Key(reader=reader, **more)}, build=lambda values: values.get("it"))
 
 
 def read(text, reader, **more):
-    return loader.parse(one(reader, **more), text, "mine.yaml")
+    return loader.parse(only_key(reader, **more), text, "mine.yaml")
 
 
 def problems(text, reader, **more):
@@ -99,7 +99,7 @@ def test_a_table_bounds_its_entries_and_shows_only_harmless_names():
     ]
 
 
-def test_a_required_key_that_is_missing_is_named_and_given_to_nobody():
+def test_a_required_key_that_is_missing_is_named_and_not_passed_on():
     assert problems("", fields.boolean(), required=True) == [("it", "is missing; it is required", 1)]
     section = Section(keys={"it": Key(reader=fields.boolean(), required=True)}, build=dict)
     outer = Section(keys={"inner": Key(reader=section)}, build=lambda values: values["inner"]["it"] is INVALID)

@@ -252,7 +252,7 @@ def test_windows_and_quantiles_ascend_and_carry_canonical_labels():
     assert read.quantiles == (0.5, 0.9)
 
 
-def test_two_engines_may_share_a_card():
+def test_two_engines_may_share_a_gpu():
     both = parse("engines: [{url: 'http://a', gpus: [3]}, {url: 'http://b', gpus: [3, GPU-1b2c]}]").engines
     assert [engine.gpus for engine in both] == [(3,), (3, "GPU-1b2c")]
 

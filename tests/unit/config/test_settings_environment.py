@@ -118,7 +118,7 @@ def test_bad_variables_are_reported_together_with_a_bad_file():
     assert {path for _, path, _ in problems} == {"", "$SHARDWATCH_LISTEN", "$SHARDWATCH_FOO"}
 
 
-def test_service_links_of_a_cluster_are_nobodys_mistake():
+def test_service_links_of_a_cluster_are_no_error():
     links = {
         "SHARDWATCH_SERVICE_HOST": "10.0.0.1",
         "SHARDWATCH_SERVICE_PORT": "9853",

@@ -33,7 +33,7 @@ def test_a_request_carries_a_token_or_a_password_not_both(tmp_path):
     assert [(line, path) for line, path, _ in refused(engine(lines))] == [(4, "engines[0].basic_auth")]
 
 
-def test_a_secret_file_must_hold_something_and_not_be_everybodys(tmp_path, caplog):
+def test_a_secret_file_must_not_be_empty_or_world_readable(tmp_path, caplog):
     secret = tmp_path / "token"
     secret.touch(0o600)
     assert "is empty" in refused(engine(f"bearer_token_file: {secret}"))[0][2]
@@ -56,7 +56,7 @@ def test_a_file_without_the_right_to_read_it_is_refused(tmp_path):
         assert "Permission denied" in refused(engine(f"bearer_token_file: {tmp_path}/t"))[0][2]
 
 
-def test_a_pipe_nobody_writes_to_holds_nothing_up(tmp_path):
+def test_a_pipe_without_a_writer_blocks_nothing(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in refused(engine(f"bearer_token_file: {tmp_path}/pipe"))[0][2]
     with pytest.raises(SettingsError, match="not a regular file"):

@@ -44,7 +44,7 @@ def families(names):
     return {name for name in reached if ":" not in name}
 
 
-def asked(panel):
+def metrics_of(panel):
     """Return what the panel that is linked to asks for."""
     for query in queries(panel.dashboard.value):
         if query.number == panel.number:
@@ -57,14 +57,14 @@ def test_the_figure_of_an_alert_stands_in_the_panel_that_it_links_to(name):
     alert = ALERTS[name]
     if alert.panel is None or alert.name in SHOWN_OTHERWISE:
         return
-    shown = families(asked(alert.panel))
+    shown = families(metrics_of(alert.panel))
     assert shown & families(alert.expr.sources), f"{alert.panel}: {sorted(shown)}"
 
 
 def test_no_exception_is_left_over():
     needed = {
         alert.name for alert in ALERTS.values()
-        if alert.panel is not None and not families(asked(alert.panel)) & families(alert.expr.sources)
+        if alert.panel is not None and not families(metrics_of(alert.panel)) & families(alert.expr.sources)
     }  # fmt: skip
     assert needed == set(SHOWN_OTHERWISE)
     assert all(len(why) > 20 for why in SHOWN_OTHERWISE.values())

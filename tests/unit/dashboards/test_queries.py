@@ -87,7 +87,7 @@ def everything(uid):
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_every_query_asks_for_what_is_exposed(uid):
+def test_every_query_requests_what_is_exposed(uid):
     known = exposed()
     for expr, labels_by_name in everything(uid):
         for selector in labels_by_name:

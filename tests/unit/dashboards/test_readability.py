@@ -18,7 +18,7 @@ def test_no_two_panels_of_a_dashboard_have_one_title(uid):
     assert len(set(titles)) == len(titles)
 
 
-def test_a_status_history_asks_for_few_points_since_grafana_refuses_to_draw_many():
+def test_a_status_history_requests_few_points_since_grafana_refuses_to_draw_many():
     assert {item["maxDataPoints"] for item in every("status-history")} == {100}
 
 

@@ -106,7 +106,7 @@ def test_a_users_thresholds_reach_colours_slos_and_queries(tuned, language, memo
     assert colours(dashboard("shardwatch-node", language), memory) != [0.91, 0.93]
 
 
-def test_a_latency_that_nobody_was_promised_has_no_panel(tuned):
+def test_a_latency_without_an_slo_has_no_panel(tuned):
     titles = {panel["title"] for panel in panels(made(tuned, "shardwatch-fleet"))}
     assert "TTFT SLO attainment" in titles and "ITL SLO attainment" not in titles
     kept = next(

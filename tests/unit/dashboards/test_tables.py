@@ -68,7 +68,7 @@ def trending(*others):
     return small(Row(title=T("One", "一"), panels=(made,))).render(Language.ENGLISH)["panels"][1]
 
 
-def test_a_trend_asks_for_the_chosen_time_and_is_joined_to_the_figures_of_now():
+def test_a_trend_requests_the_chosen_time_and_is_joined_to_the_figures_of_now():
     shown = trending(column(lambda: selected(m.GPU_UP), T("State", "状态")))
     now, over_time = shown["targets"]
     assert (now["instant"], now["format"]) == (True, "table")

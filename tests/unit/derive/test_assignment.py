@@ -24,7 +24,7 @@ def node(tmp_path: Path) -> FakeProc:
 # Configuration.
 
 
-def test_configured_cards_are_taken_by_index_or_uuid_without_looking_at_processes() -> None:
+def test_configured_gpus_are_taken_by_index_or_uuid_without_looking_at_processes() -> None:
     cards = [card(0), card(1), card(2, read=False)]
     result = assign_gpus(
         cards, [endpoint("a", 1, gpus=(0, "gpu-2")), endpoint("b", 2, host="far.example", gpus=("1",))], None
@@ -33,20 +33,20 @@ def test_configured_cards_are_taken_by_index_or_uuid_without_looking_at_processe
     assert result.unassigned == {}
 
 
-def test_a_configured_card_that_is_not_there_is_said_and_the_others_stay() -> None:
+def test_a_configured_gpu_that_is_not_there_is_said_and_the_others_stay() -> None:
     result = assign_gpus([card(0)], [endpoint("a", 1, gpus=(0, 7))], None)
     assert rows(result) == [("GPU-0", "a", "")]
     assert result.unassigned == {"a": "unknown_gpu"}
 
 
-def test_no_cards_means_no_driver_whatever_is_configured() -> None:
+def test_no_gpus_means_no_driver_whatever_is_configured() -> None:
     assert assign_gpus([], [endpoint("a", 1, gpus=(0,)), endpoint("b", 2)], None).unassigned == {
         "a": "no_driver",
         "b": "no_driver",
     }
 
 
-def test_configured_cards_get_the_rank_that_their_processes_show(node: FakeProc) -> None:
+def test_configured_gpus_get_the_rank_that_their_processes_show(node: FakeProc) -> None:
     node.add(100, 1, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
     node.add(101, 100, ["VLLM::EngineCore_DP3"])
     assert rows(assign(node, [card(0, 101), card(1)], endpoint("a", 8000, gpus=(0, 1)))) == [
@@ -58,14 +58,14 @@ def test_configured_cards_get_the_rank_that_their_processes_show(node: FakeProc)
 # Process trees.
 
 
-def test_a_tensor_parallel_server_owns_the_cards_of_its_workers(node: FakeProc) -> None:
+def test_a_tensor_parallel_server_owns_the_gpus_of_its_workers(node: FakeProc) -> None:
     pids = vllm(node, 100, 1, 8000, workers=4)
     result = assign(node, [card(index, pid) for index, pid in enumerate(pids)] + [card(4)], endpoint("a", 8000))
     assert rows(result) == [(f"GPU-{index}", "a", "") for index in range(4)]
     assert result.unassigned == {}
 
 
-def test_a_server_that_uses_the_card_itself_owns_it(node: FakeProc) -> None:
+def test_a_server_that_uses_the_gpu_itself_owns_it(node: FakeProc) -> None:
     node.add(100, 1, ["python3", "serve.py"], listens=[("127.0.0.1", 8000)])
     assert rows(assign(node, [card(0, 100)], endpoint("a", 8000, host="localhost"))) == [("GPU-0", "a", "")]
 
@@ -143,7 +143,7 @@ def test_a_title_cut_by_the_kernel_gives_no_rank(node: FakeProc) -> None:
     ]
 
 
-def test_a_card_with_a_ranked_and_an_unranked_process_shows_the_rank_once(node: FakeProc) -> None:
+def test_a_gpu_with_a_ranked_and_an_unranked_process_shows_the_rank_once(node: FakeProc) -> None:
     node.add(100, 1, ["vllm", "serve", "m"], listens=[("127.0.0.1", 8000)])
     node.add(101, 100, ["VLLM::EngineCore_DP1"])
     assert rows(assign(node, [card(0, 100, 101)], endpoint("a", 8000))) == [("GPU-0", "a", "1")]
@@ -265,7 +265,7 @@ def test_the_nearer_listener_wins(node: FakeProc) -> None:
     assert result.unassigned == {"outer": "no_processes"}
 
 
-def test_a_card_used_by_two_replicas_has_two_rows(node: FakeProc) -> None:
+def test_a_gpu_used_by_two_replicas_has_two_rows(node: FakeProc) -> None:
     first, second = vllm(node, 100, 1, 8000, 1), vllm(node, 200, 1, 8001, 1)
     result = assign(node, [card(0, *first, *second)], endpoint("a", 8000), endpoint("b", 8001))
     assert rows(result) == [("GPU-0", "a", ""), ("GPU-0", "b", "")]
@@ -347,7 +347,7 @@ child.wait(10)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_two_real_servers_own_the_cards_of_their_real_children() -> None:
+def test_two_real_servers_own_the_gpus_of_their_real_children() -> None:
     command = [sys.executable, "-c", SERVER]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first,

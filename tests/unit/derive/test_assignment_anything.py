@@ -75,7 +75,7 @@ ENDPOINTS = st.lists(
     endpoints=ENDPOINTS,
     table=st.none() | TABLES,
 )
-def test_whatever_is_read_every_row_names_a_known_card_and_replica(
+def test_whatever_is_read_every_row_names_a_known_gpu_and_replica(
     cards: list[CardState], endpoints: list[Endpoint], table: ProcessTable | None
 ) -> None:
     result = assign_gpus(cards, endpoints, table)

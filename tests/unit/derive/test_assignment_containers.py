@@ -89,7 +89,7 @@ def test_published_ports_are_followed_into_their_containers(node: FakeProc) -> N
     assert rows(result) == [("GPU-0", "b", ""), ("GPU-1", "a", "")]
 
 
-def test_a_published_port_of_another_container_is_not_given_to_the_one_with_cards(node: FakeProc) -> None:
+def test_a_published_port_of_another_container_is_not_given_to_the_one_with_gpus(node: FakeProc) -> None:
     pids = docker(node, 300, A, 77, "172.17.0.2")
     proxy(node, 250, 9001, "172.17.0.99")
     assert assign(node, [card(0, *pids)], endpoint("a", 9001)).unassigned == {"a": "no_processes"}
@@ -120,7 +120,7 @@ def test_two_replicas_do_not_share_out_one_container(node: FakeProc) -> None:
     assert rows(assign(node, [card(0, *pids)], endpoint("a", 9001), endpoint("b", 9002))) == []
 
 
-def test_a_container_without_an_engine_is_nobodys_replica(node: FakeProc) -> None:
+def test_a_container_without_an_engine_is_no_replica(node: FakeProc) -> None:
     group = f"0::/docker/{A}"
     node.add(300, 1, ["containerd-shim"], title="containerd-shim")
     node.add(301, 300, ["torchrun", "train.py"], cgroup=group, net=77, listens=[("0.0.0.0", 29500)])

@@ -71,7 +71,7 @@ def test_a_new_process_counts_whole_even_if_every_counter_overtook_its_old_value
     assert totals.restarts == 1
 
 
-def test_a_start_time_that_is_missing_once_is_remembered():
+def test_a_start_time_that_is_missing_once_is_kept():
     totals = run(tokens(0, 5, process_start=10.0), tokens(1, 6), tokens(2, 7, process_start=10.0)).totals
     assert totals.quantities[GEN] == 2
     assert run(tokens(0, 5, process_start=10.0), tokens(1, 6), tokens(2, 7, process_start=11.0)).totals.restarts == 1
@@ -175,7 +175,7 @@ def test_a_counter_that_vanished_and_came_back_lower_was_reset():
     assert totals.restarts == 1
 
 
-def test_a_new_process_forgets_what_the_old_one_counted():
+def test_a_new_process_starts_without_the_counts_of_the_old_one():
     totals = run(
         tokens(0, 100, process_start=1.0), page(1, process_start=2.0), tokens(2, 130, process_start=2.0)
     ).totals

@@ -57,7 +57,7 @@ def test_names_that_are_others_on_every_page_do_not_pile_up(what):
     assert getattr(progress.totals, what)["stop"] == 49
 
 
-def test_a_rank_is_remembered_for_as_long_as_a_window_reaches_back():
+def test_a_rank_is_kept_for_as_long_as_a_window_reaches_back():
     both = tokens(0, 100, 1000)
     pages = [tokens(at, 100) for at in (1, RETENTION)]
     assert set(run(both, *pages).raw.ranks) == {"0", "1"}
@@ -66,7 +66,7 @@ def test_a_rank_is_remembered_for_as_long_as_a_window_reaches_back():
     assert progress.totals.rank_generation.keys() == {"0"}
 
 
-def test_a_replica_remembers_ranks_for_its_longest_window():
+def test_a_replica_keeps_ranks_for_its_longest_window():
     def body(*numbers):
         rows = [
             f'vllm:generation_tokens_total{{engine="{rank}",model_name="m"}} {n}' for rank, n in enumerate(numbers)
@@ -80,18 +80,18 @@ def test_a_replica_remembers_ranks_for_its_longest_window():
     assert state.windows["1h"].generation_token_rate == pytest.approx(50 / (10 * RETENTION))
 
 
-def test_time_without_any_page_makes_nobody_forgotten():
+def test_time_without_any_page_expires_no_rank():
     progress = run(tokens(0, 100, 1000), tokens(10 * RETENTION, 100), tokens(10 * RETENTION + 1, 100, 1007))
     assert progress.totals.quantities[GEN] == 7
 
 
-def test_what_a_forgotten_rank_counts_while_it_is_away_is_not_guessed():
+def test_what_a_removed_rank_counts_while_it_is_away_is_not_estimated():
     pages = [tokens(0, 100, 1e9), tokens(1, 100), tokens(RETENTION + 1, 100), tokens(RETENTION + 2, 100, 1e9 + 50)]
     assert run(*pages).totals.quantities[GEN] == 0
     assert run(*pages, tokens(RETENTION + 3, 100, 1e9 + 53)).totals.quantities[GEN] == 3
 
 
-def test_a_forgotten_rank_that_comes_back_alone_is_no_other_engine():
+def test_a_removed_rank_that_comes_back_alone_is_no_other_engine():
     pages = [
         tokens(0, 100, 1e9),
         tokens(1, 100),
@@ -160,7 +160,7 @@ def test_a_restart_that_shows_rank_by_rank_is_one():
     assert (totals.finished, totals.responses) == ({"finished": 3}, {"2xx": 3})
 
 
-def test_answers_count_whole_after_a_restart_that_only_the_ranks_told():
+def test_answers_count_whole_after_a_restart_that_only_the_ranks_reported():
     before = tokens(0, 1000, responses={"2xx": 5.0, "5xx": 30.0})
     after = tokens(2, 500, responses={"2xx": 100.0, "5xx": 40.0})
     totals = run(before, tokens(1, 0), after).totals
@@ -200,7 +200,7 @@ def sums(*pages):
     return totals
 
 
-def test_a_sum_does_not_fall_while_a_rank_is_missing_nor_once_it_is_forgotten():
+def test_a_sum_does_not_fall_while_a_rank_is_missing_nor_once_it_is_removed():
     pages = [
         tokens(0, 100, 200),
         tokens(1, 101),
@@ -239,7 +239,7 @@ def test_outcomes_of_a_missing_rank_stay_in_their_sums():
     assert departed_totals(run(both, first_rank), first_rank).finished == {"stop": 7.0, "error": 2.0}
 
 
-def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_forgotten():
+def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_removed():
     def two(at, *by_rank):
         ranks = {str(rank): {GEN: 1.0} for rank, _ in enumerate(by_rank)}
         return page(at, ranks, histograms={TTFT: {str(rank): totals for rank, totals in enumerate(by_rank)}})
@@ -253,7 +253,7 @@ def test_buckets_of_a_missing_rank_stay_in_their_sums_even_when_it_is_forgotten(
     assert sum_over_ranks(departed_totals(run(*pages, last), last).histograms[TTFT]).counts == (11, 22, 33, 48)
 
 
-def test_forgotten_ranks_take_no_bounds_from_what_is_shown():
+def test_removed_ranks_take_no_bounds_from_what_is_shown():
     narrow, wide = histogram(5, 6, bounds=(0.5,)), histogram(1, 2, 3, 4)
 
     def ranks(at, **found):
@@ -263,7 +263,7 @@ def test_forgotten_ranks_take_no_bounds_from_what_is_shown():
     assert sum_over_ranks(departed_totals(run(*pages), pages[-1]).histograms[TTFT]) == wide
 
 
-def test_while_everybody_is_there_nothing_is_carried_or_copied():
+def test_while_all_ranks_are_present_nothing_is_carried_or_copied():
     pages = [named(at, ["0", "1"], 5.0 + at) for at in range(3)]
     departed = departed_totals(run(*pages), pages[-1])
     assert (departed.quantities, departed.finished) == ({}, {})

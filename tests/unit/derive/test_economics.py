@@ -85,7 +85,7 @@ def test_without_tokens_they_have_no_price():
     assert books.book([card(0)], serving()).cost_per_million == {}
 
 
-def test_a_replica_with_a_card_of_no_price_has_no_cost_and_says_which_cards_have_one():
+def test_a_replica_with_a_gpu_of_no_price_has_no_cost_and_says_which_gpus_have_one():
     books = Books(*own("a", 0, 1), costs=DOLLARS)
     other = replace(card(1), facts=replace(card(1).facts, name="another"))
     economy = books.book([card(0), other], serving(rate=100.0))
@@ -98,19 +98,19 @@ def test_nothing_is_priced_without_a_configuration():
     assert (economy.currency, economy.prices, economy.cost_per_million, economy.idle_cost) == ("", {}, {}, {})
 
 
-def test_a_lost_card_is_paid_for_all_the_same():
+def test_a_lost_gpu_is_paid_for_all_the_same():
     books = Books(*own("a", 0, 1), costs=DOLLARS)
     economy = books.book([card(0), card(1, up=False)], serving(rate=100.0))
     assert economy.cost_per_million == {("a", "1m"): pytest.approx(5.0 / 3600 / 100 * 1e6)}
 
 
-def test_a_shared_card_is_split_evenly_and_nobody_pays_twice():
+def test_a_shared_gpu_is_split_evenly_and_its_cost_counts_once():
     assignments = own("a", 0, 1, rank="0") + own("a", 0, rank="1") + own("b", 1)
     assert economics.gpu_shares(assignments) == {"a": {"GPU-0000": 1.0, "GPU-0001": 0.5}, "b": {"GPU-0001": 0.5}}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.sampled_from(("", "0", "1")))))
-def test_the_portions_of_every_owned_card_add_up_to_the_card(triples):
+def test_the_portions_of_every_owned_gpu_add_up_to_the_gpu(triples):
     economy = economics.gpu_shares([own(name, index, rank=rank)[0] for name, index, rank in triples])
     sums = {}
     for portion in economy.values():
@@ -128,7 +128,7 @@ def test_joules_per_token_are_energy_over_tokens_of_the_same_time():
     assert economy.tokens_per_joule["a", "1m"] == pytest.approx(1 / 8.0)
 
 
-def test_energy_is_taken_at_the_instants_of_the_tokens_and_not_at_those_of_the_cards():
+def test_energy_is_taken_at_the_instants_of_the_tokens_and_not_at_those_of_the_gpus():
     """Power and rate rise together: whoever takes energy a second later than tokens gets another quotient."""
     books = Books(*own("a", 0))
     for second in range(31):
@@ -170,7 +170,7 @@ def test_a_counter_that_jumps_begins_the_account_anew():
     assert economy.joules_per_token["a", "5m"] == pytest.approx(2.0, rel=1e-6)
 
 
-def test_a_card_whose_energy_is_not_read_now_takes_its_replicas_figures_along():
+def test_a_gpu_whose_energy_is_not_read_now_takes_its_replicas_figures_along():
     books = Books(*own("a", 0, 1))
     assert books.run(30, watts=(100.0, 100.0)).joules_per_token
     serves = serving(generated=(1030.4, 1520.0))
@@ -188,7 +188,7 @@ def test_a_replica_that_does_not_answer_shows_no_old_figures():
     assert (economy.joules_per_token, economy.tokens_per_joule) == ({}, {})
 
 
-def test_other_cards_begin_a_new_account():
+def test_other_gpus_begin_a_new_account():
     books = Books(*own("a", 0))
     books.run(30, watts=(100.0, 900.0))
     books.assignments = tuple(own("a", 1))
@@ -224,7 +224,7 @@ def test_new_windows_begin_with_what_the_old_accounts_kept():
     assert before.joules_per_token["a", "1m"] == pytest.approx(economy.joules_per_token["a", "2m"], rel=0.01)
 
 
-def test_a_card_that_is_gone_for_good_is_forgotten():
+def test_a_gpu_that_is_gone_for_good_is_removed():
     books = Books(*own("a", 0))
     books.book([card(0, energy=1.0, utilization=0.0)], serving(generated=(1000.0, 1.0)))
     books.book([], serving(generated=(1001.0, 1.0)))
@@ -263,26 +263,26 @@ def idle_after(seconds, books, before, after, **signals):
     return books.book([card(0, at=1000.0 + seconds, **signals)], *after)
 
 
-def test_a_card_is_idle_while_nothing_runs_on_its_replica_whatever_its_utilisation():
+def test_a_gpu_is_idle_while_nothing_runs_on_its_replica_whatever_its_utilisation():
     books = Books(*own("a", 0), costs=DOLLARS)
     economy = idle_after(36.0, books, [serving(running=3.0)], [serving(running=0.0)], utilization=1.0)
     assert economy.idle_seconds == {"GPU-0000": 36.0}
     assert economy.idle_cost == {"GPU-0000": pytest.approx(0.025)}
 
 
-def test_a_card_is_not_idle_while_requests_run_though_no_kernel_does():
+def test_a_gpu_is_not_idle_while_requests_run_though_no_kernel_does():
     economy = idle_after(36.0, Books(*own("a", 0)), [serving(running=0.0)], [serving(running=1.0)], utilization=0.0)
     assert economy.idle_seconds == {"GPU-0000": 0.0}
 
 
-def test_the_rank_of_a_card_decides_where_it_is_known():
+def test_the_rank_of_a_gpu_decides_where_it_is_known():
     ranks = {"0": 5.0, "1": 0.0}
     for rank, idle in (("0", 0.0), ("1", 10.0), ("", 0.0), ("7", 0.0)):
         economy = idle_after(10.0, Books(*own("a", 0, rank=rank)), [], [serving(**ranks)], utilization=0.0)
         assert economy.idle_seconds == {"GPU-0000": idle}, rank
 
 
-def test_a_card_of_nobody_is_idle_while_its_utilisation_is_zero():
+def test_an_unassigned_gpu_is_idle_while_its_utilisation_is_zero():
     assert idle_after(10.0, Books(), [], [], utilization=0.0).idle_seconds == {"GPU-0000": 10.0}
     assert idle_after(10.0, Books(), [], [], utilization=0.01).idle_seconds == {"GPU-0000": 0.0}
     assert idle_after(10.0, Books(), [], []).idle_seconds == {}
@@ -294,14 +294,14 @@ def test_a_replica_that_does_not_answer_leaves_the_judgement_to_the_utilisation(
     assert idle_after(10.0, Books(*own("a", 0)), silent, silent, utilization=0.5).idle_seconds == {"GPU-0000": 0.0}
 
 
-def test_a_shared_card_whose_other_user_is_silent_is_judged_by_its_utilisation():
+def test_a_shared_gpu_whose_other_user_is_silent_is_judged_by_its_utilisation():
     for utilization, idle in ((0.5, 0.0), (0.0, 10.0)):
         books = Books(*own("a", 0), *own("b", 0))
         users = [serving("a", running=0.0), replica("b", up=False)]
         assert idle_after(10.0, books, users, users, utilization=utilization).idle_seconds == {"GPU-0000": idle}
 
 
-def test_a_shared_card_is_idle_when_all_who_use_it_are():
+def test_a_shared_gpu_is_idle_when_all_who_use_it_are():
     books = Books(*own("a", 0), *own("b", 0))
     economy = idle_after(10.0, books, [], [serving("a", running=0.0), serving("b", running=2.0)], utilization=0.0)
     assert economy.idle_seconds == {"GPU-0000": 0.0}
@@ -310,7 +310,7 @@ def test_a_shared_card_is_idle_when_all_who_use_it_are():
     assert economy.idle_seconds == {"GPU-0000": 10.0}
 
 
-def test_time_in_which_a_card_was_not_seen_is_not_idle():
+def test_time_in_which_a_gpu_was_not_seen_is_not_idle():
     books = Books()
     books.book([card(0, at=1000.0, utilization=0.0)])
     assert books.book([card(0, up=False)]).idle_seconds == {}
@@ -338,7 +338,7 @@ def test_another_price_changes_the_cost_from_now_on_and_another_currency_begins_
 # ── A simulated node ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_simulated_node_spends_what_its_cards_drew_on_the_tokens_that_its_engine_made():
+def test_a_simulated_node_spends_what_its_gpus_drew_on_the_tokens_that_its_engine_made():
     costs = CostSettings(currency="USD", gpu_hour={H100.name: 2.5})
     node = VirtualNode("mixed", seed=1, costs=costs)
     node.live_until(65.0)
@@ -367,7 +367,7 @@ def test_a_replica_without_clients_idles_all_the_time():
     assert snapshot.economics.joules_per_token == {}
 
 
-def test_the_daemon_prices_cards_by_its_configuration_and_keeps_accounts_over_its_windows():
+def test_the_daemon_prices_gpus_by_its_configuration_and_keeps_accounts_over_its_windows():
     text = "gpu: {enabled: false}\nwindows: [2m]\ncosts: {currency: EUR, gpu_hour: {card: 3.5}}"
     economy, assignments = App(parse(text, "test", {})).publisher._economy, tuple(own("a", 0))
     for second in range(0, 20, 5):

@@ -63,7 +63,7 @@ def test_a_group_is_measured_with_the_population_standard_deviation():
     assert spread.max_to_mean == pytest.approx(0.98 / 0.7025)
 
 
-def test_a_card_deviates_from_the_median_of_its_group():
+def test_a_gpu_deviates_from_the_median_of_its_group():
     row = by_group(used(0.5, 0.5, 0.5, 0.25), owns("a", 0, 1, 2, 3))["a"]
     assert row.deviations[USE] == {"GPU-0": 0.0, "GPU-1": 0.0, "GPU-2": 0.0, "GPU-3": -0.5}
     assert by_group(used(0.2, 0.4), owns("a", 0, 1))["a"].deviations[USE]["GPU-0"] == pytest.approx(-1 / 3)
@@ -80,7 +80,7 @@ def test_all_zero_has_no_ratio_to_the_mean():
     assert (spread.stddev, spread.coefficient_of_variation, spread.max_to_mean) == (0.0, None, None)
 
 
-def test_two_models_and_two_idle_cards_are_balanced_when_each_group_is():
+def test_two_models_and_two_idle_gpus_are_balanced_when_each_group_is():
     rows = by_group(used(0.9, 0.9, 0.9, 0.9, 0.3, 0.3, 0.0, 0.0), owns("big", 0, 1, 2, 3) + owns("small", 4, 5))
     node = rows[""].spreads[USE]
     assert rows[""].scope == "node"
@@ -97,36 +97,36 @@ def test_the_node_pools_the_deviations_inside_its_groups():
     assert rows[""].deviations == {}
 
 
-def test_without_any_ownership_all_cards_are_one_group():
+def test_without_any_ownership_all_gpus_are_one_group():
     (node,) = group_imbalances(used(0.2, 0.6), [])
     assert (node.scope, node.group) == ("node", "")
     assert node.spreads[USE].stddev == pytest.approx(0.2)
     assert node.deviations[USE] == pytest.approx({"GPU-0": -0.5, "GPU-1": 0.5})
 
 
-def test_owners_of_unknown_cards_are_no_ownership():
+def test_owners_of_unknown_gpus_are_no_ownership():
     (node,) = group_imbalances(used(0.2, 0.6), owns("ghost", 7, 8))
     assert node.spreads[USE].stddev == pytest.approx(0.2)
 
 
-def test_cards_of_no_group_are_left_out_once_a_group_is_known():
+def test_gpus_of_no_group_are_left_out_once_a_group_is_known():
     rows = by_group(used(0.5, 0.5, 0.0), owns("a", 0, 1))
     assert rows[""].spreads[USE].stddev == 0.0
 
 
-def test_a_card_of_two_replicas_counts_in_both():
+def test_a_gpu_of_two_replicas_counts_in_both():
     rows = by_group(used(0.2, 0.4, 0.8), owns("a", 0, 1) + owns("b", 1, 2))
     assert rows["a"].spreads[USE].stddev == pytest.approx(0.1)
     assert rows["b"].spreads[USE].stddev == pytest.approx(0.2)
     assert rows[""].spreads[USE].stddev == pytest.approx(sqrt((2 * 0.1**2 + 2 * 0.2**2) / 4))
 
 
-def test_two_ranks_of_one_replica_on_a_card_count_it_once():
+def test_two_ranks_of_one_replica_on_a_gpu_count_it_once():
     once = group_imbalances(used(0.2, 0.8), owns("a", 0, 1))
     assert group_imbalances(used(0.2, 0.8), owns("a", 0, 1, rank="0") + owns("a", 0, rank="1")) == once
 
 
-def test_a_lost_card_leaves_its_group_to_the_others():
+def test_a_lost_gpu_leaves_its_group_to_the_others():
     rows = by_group([*used(0.5, 0.5), lost(2)], owns("a", 0, 1, 2))
     assert rows["a"].deviations[USE].keys() == {"GPU-0", "GPU-1"}
     assert group_imbalances([*used(0.5), lost(1)], owns("a", 0, 1)) == ()
@@ -139,13 +139,13 @@ def test_empty_and_single_give_nothing():
     assert group_imbalances(used(0.5), owns("a", 0)) == ()
 
 
-def test_one_card_replicas_have_no_row_but_a_balanced_node():
+def test_one_gpu_replicas_have_no_row_but_a_balanced_node():
     (node,) = group_imbalances(used(0.1, 0.9), owns("a", 0) + owns("b", 1))
     assert node.scope == "node"
     assert node.spreads[USE].stddev == 0.0
 
 
-def test_a_signal_that_one_card_lacks_is_compared_among_the_rest():
+def test_a_signal_that_one_gpu_lacks_is_compared_among_the_rest():
     cards = [card(0, utilization=0.5, power=300.0), card(1, utilization=0.7, power=500.0), card(2, utilization=0.9)]
     row = by_group(cards, owns("a", 0, 1, 2))["a"]
     assert row.spreads[POWER].stddev == 100.0
@@ -167,7 +167,7 @@ ratios = st.lists(st.floats(0, 1), min_size=2, max_size=16)
 
 
 @given(st.data())
-def test_the_order_of_cards_and_owners_does_not_matter(data):
+def test_the_order_of_gpus_and_owners_does_not_matter(data):
     cards = [
         card(
             index, {signal: data.draw(st.floats(0, 1e12)) for signal in data.draw(st.sets(st.sampled_from(SIGNALS)))}
@@ -189,7 +189,7 @@ def test_a_ratio_never_deviates_by_more_than_one_half(values):
 
 
 @given(st.floats(0, 1e12), st.integers(2, 16))
-def test_equal_cards_are_exactly_balanced(value, count):
+def test_equal_gpus_are_exactly_balanced(value, count):
     row = group_imbalances(used(*[value] * count), owns("a", *range(count)))[0]
     spread = row.spreads[USE]
     assert (spread.stddev, spread.spread) == (0.0, 0.0)

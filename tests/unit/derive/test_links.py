@@ -74,7 +74,7 @@ def test_a_link_below_its_best_for_all_that_time_is_degraded(fault):
     assert judged(*[link(at, **fault) for at in range(0, 40, 5)])[-1] is True
 
 
-def test_an_idle_card_lowers_its_link_and_is_not_judged():
+def test_an_idle_gpu_lowers_its_link_and_is_not_judged():
     assert judged(*[link(at, busy=0.10, generation=1) for at in range(0, 400, 5)]) == [None] * 80
     assert judged(*[link(at, busy=0.0 if at == 30 else 1.0, generation=1) for at in range(0, 60, 5)])[-1] is None
 
@@ -84,12 +84,12 @@ def test_one_moment_at_its_best_acquits_the_link_for_half_a_minute():
     assert verdicts[6:10] == [False] * 4 and verdicts[10] is True
 
 
-def test_work_is_told_by_sm_activity_where_there_is_any():
+def test_work_is_measured_by_sm_activity_where_there_is_any():
     assert judged(*[link(at, busy=1.0, sm_active=0.05, generation=1) for at in range(0, 60, 5)])[-1] is None
     assert judged(*[link(at, busy=0.0, sm_active=0.5, generation=1) for at in range(0, 60, 5)])[-1] is True
 
 
-def test_a_card_that_was_away_or_a_link_that_cannot_be_compared_is_not_judged():
+def test_a_gpu_that_was_away_or_a_link_that_cannot_be_compared_is_not_judged():
     away = [link(at, read=at != 25) for at in range(0, 50, 5)]
     assert judged(*away)[-1] is None
     unknown = [card(at=at, utilization=1, pcie_link_generation=3) for at in range(0, 60, 5)]
@@ -98,7 +98,7 @@ def test_a_card_that_was_away_or_a_link_that_cannot_be_compared_is_not_judged():
     assert judged(*width)[-1] is True
 
 
-def test_cards_that_are_gone_are_forgotten():
+def test_gpus_that_are_gone_are_removed():
     watch = PcieLinkTracker()
     watch.judge([link(0.0)])
     watch.judge([])
@@ -128,12 +128,12 @@ def test_links_that_were_up_and_are_not_are_down():
     assert nvlinks_down([card(0, up=(16, 2)), card(1, up=18)]) == {"GPU-0": 2, "GPU-1": 0}
 
 
-def test_links_that_were_down_before_the_daemon_are_found_beside_most_cards_of_the_name():
+def test_links_that_were_down_before_the_daemon_are_found_beside_most_gpus_of_the_name():
     cards = [card(i, up=18) for i in range(3)] + [card(3, up=15), card(4, up=(17, 1))]
     assert nvlinks_down(cards) == {"GPU-0": 0, "GPU-1": 0, "GPU-2": 0, "GPU-3": 3, "GPU-4": 1}
 
 
-def test_a_card_without_any_link_is_at_fault_only_where_the_others_lead_to_a_switch():
+def test_a_gpu_without_any_link_is_at_fault_only_where_the_others_lead_to_a_switch():
     bridged = [card(i, up=12) for i in range(3)]
     assert "GPU-3" not in nvlinks_down([*bridged, card(3)])
     wired = [replace(gpu, topology=SWITCHED) for gpu in bridged]
@@ -148,7 +148,7 @@ def test_no_majority_no_expectation():
     assert set(nvlinks_down(others).values()) == {0}
 
 
-def test_cards_that_cannot_be_judged_are_left_out():
+def test_gpus_that_cannot_be_judged_are_left_out():
     cards = [card(i, up=18) for i in range(3)]
     unread = card(4, missing={Signal.NVLINK_STATE: Missing.ERROR})
     assert set(nvlinks_down([*cards, card(3, read=False), unread, card(5, up=(10, 8), mig=True)])) == {
@@ -166,7 +166,7 @@ def test_a_link_that_was_not_read_this_time_is_not_down():
     assert watch.update(partly, ()).links["GPU-3"].nvlinks_down == 1, "one down, one not read"
 
 
-def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_seen_down_still_count():
+def test_a_link_that_was_never_read_makes_no_straggler_and_links_seen_down_still_count():
     partly = {Signal.NVLINK_STATE: Missing.ERROR}
     others = [card(i, up=18) for i in range(3)]
     assert nvlinks_down([*others, card(3, up=17, missing=partly)])["GPU-3"] == 0
@@ -179,7 +179,7 @@ def test_a_card_of_which_a_link_was_never_read_is_held_against_nobody_and_those_
     assert watch.update(missed, ()).links["GPU-3"].nvlinks_down == 3, "it is known how many it has"
 
 
-def test_instances_of_a_divided_card_have_no_links_of_their_own():
+def test_instances_of_a_mig_enabled_gpu_have_no_links_of_their_own():
     cards = [card(i, up=18, topology=SWITCHED) for i in range(3)]
     part = card(3)
     cut = MigInstance(number=0, parent="GPU-9", gpu_instance=1, compute_instance=0)
@@ -189,7 +189,7 @@ def test_instances_of_a_divided_card_have_no_links_of_their_own():
 
 @examples(100)
 @given(st.lists(st.tuples(st.integers(0, 18), st.integers(0, 18), st.booleans(), st.booleans()), max_size=8))
-def test_never_fewer_are_down_than_are_seen_down_and_never_more_than_a_card_could_have(cards):
+def test_never_fewer_are_down_than_are_seen_down_and_never_more_than_a_gpu_could_have(cards):
     made = [
         card(i, up=(active, down), read=read, topology=SWITCHED if switched else None)
         for i, (active, down, read, switched) in enumerate(cards)

@@ -420,7 +420,7 @@ def test_ranks_are_compared_by_maximum_over_mean():
     assert imbalance == pytest.approx({"requests_running": 1.5, "kv_cache_usage": 1.5, "generation_token_rate": 1.5})
 
 
-def test_a_single_rank_is_compared_with_nobody():
+def test_a_single_rank_is_not_compared():
     assert rank_imbalance(page(0, {RUNNING: 6}), WindowFigures(seconds=60.0, rank_token_rates={"0": 5.0})) == {}
     assert rank_imbalance(page(0, ranks={"0": {RUNNING: 6}, "1": {RUNNING: nan}}), None) == {}
 

@@ -93,23 +93,23 @@ CAUSES = [
 @pytest.mark.parametrize("make", [member, blind])
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize(("cause", "shown"), CAUSES)
-def test_a_card_held_at_a_lower_clock_is_accused_with_what_holds_it(cause, shown, size, make):
+def test_a_gpu_held_at_a_lower_clock_is_a_straggler_with_its_cause(cause, shown, size, make):
     judgement = judge(group(slow(0, make=make, **shown), size=size, make=make))
     assert causes(judgement) == {FIRST: cause}
     assert judgement.suspects[FIRST].slowdown == (pytest.approx(1.2) if make is member else None)
 
 
-def test_a_card_that_more_than_one_event_holds_back_is_accused_of_the_first():
+def test_of_several_clock_events_the_first_is_the_cause():
     everything = event("sw_thermal_slowdown", "sw_power_cap")
     assert causes(judge(group(slow(0, events=everything)))) == {FIRST: Cause.THERMAL}
 
 
-def test_a_slow_card_whose_clock_is_as_high_as_the_others_is_not_slow_because_of_an_event():
+def test_a_slow_gpu_whose_clock_is_as_high_as_the_others_is_not_slow_because_of_an_event():
     judgement = judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA, events=event("sw_power_cap"))))
     assert causes(judgement) == {FIRST: Cause.UNKNOWN}
 
 
-def test_a_card_that_is_slow_for_no_visible_reason_must_be_very_slow_and_not_one_of_two():
+def test_a_gpu_that_is_slow_for_no_visible_reason_must_be_very_slow_and_not_one_of_two():
     assert causes(judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA)))) == {FIRST: Cause.UNKNOWN}
     assert judge(group(slow(0, ratio=1.15, clock=1.98 * GIGA))) == Judgement(judged=True)
     assert judge(group(slow(0, ratio=1.3, clock=1.98 * GIGA), size=2)) == Judgement(judged=True)
@@ -131,7 +131,7 @@ def test_a_narrow_pcie_link_without_traffic_costs_nothing():
     assert judge(group(member(0, pcie_capacity=63 * GIGA / 4))) == Judgement(judged=True)
 
 
-def test_a_group_whose_cards_all_talk_over_narrow_pcie_has_no_straggler():
+def test_a_group_whose_gpus_all_use_narrow_pcie_has_no_straggler():
     alike = {"nvlinks": 0, "pcie_capacity": 8 * GIGA, "pcie_rate": 6 * GIGA}
     assert judge([member(index, **alike) for index in range(8)]) == Judgement(judged=True)
 
@@ -140,7 +140,7 @@ def test_a_group_whose_cards_all_talk_over_narrow_pcie_has_no_straggler():
 @pytest.mark.parametrize(
     ("cause", "at_limit"), [(Cause.POWER_CAP, {"power_ratio": 0.99}), (Cause.THERMAL, {"margin": 1.0})]
 )
-def test_a_card_at_its_limit_is_not_said_to_be_set_lower_when_no_look_has_caught_the_event(cause, at_limit, make):
+def test_a_gpu_at_its_limit_has_no_clock_lock_when_no_read_has_seen_the_event(cause, at_limit, make):
     assert causes(judge(group(slow(0, make=make, **at_limit), make=make))) == {FIRST: cause}
     idle = slow(0, make=make, **at_limit, events=event("gpu_idle"))
     assert cause not in causes(judge(group(idle, make=make))).values()
@@ -170,7 +170,7 @@ def test_nvlinks_that_are_down_cost_nothing_where_next_to_nothing_is_sent(active
     assert judge(group(member(0, nvlinks=active), make=lambda index: member(index, nvlink_rate=1e8))).suspects == {}
 
 
-def test_nvlinks_that_are_down_or_recover_alike_everywhere_delay_nobody():
+def test_nvlinks_that_are_down_or_recover_alike_everywhere_make_no_straggler():
     assert judge([member(index, nvlinks=9, **BUSY_NVLINK) for index in range(4)]) == Judgement(judged=True)
     assert judge([member(index, nvlink_recovery_rate=40.0) for index in range(4)]) == Judgement(judged=True)
 
@@ -220,7 +220,7 @@ def test_full_memory_is_the_cause_of_a_measured_slowdown_that_nothing_else_expla
 
 @pytest.mark.parametrize("users", [{"processes": frozenset({100, 999})}, {"replicas": 2}])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_a_card_that_works_for_somebody_else_too_is_accused_of_that(users, size):
+def test_a_gpu_shared_with_another_tenant_has_that_cause(users, size):
     busy = {"busy": 0.95, "dram": 0.7, "tensor": 0.3, "memory_activity": 0.8, "events": event("sw_power_cap")}
     assert causes(judge(group(member(0, **busy, **users), size=size))) == {FIRST: Cause.OTHER_TENANT}
     without = blind(0, memory_activity=0.8, **users)
@@ -243,7 +243,7 @@ def test_a_visitor_that_computes_and_hardly_reads_memory_is_found_too(work, user
 
 
 @pytest.mark.parametrize("work", COMPUTING)
-def test_more_work_of_any_kind_is_no_visitor_where_nobody_else_is_on_the_card(work):
+def test_more_work_of_any_kind_is_no_other_tenant_where_the_gpu_has_one_process(work):
     assert Cause.OTHER_TENANT not in causes(judge(group(member(0, **work)))).values()
 
 
@@ -260,13 +260,13 @@ def test_in_a_pair_busy_processors_alone_must_say_much(busy, expected):
     assert causes(judge(group(visited, size=2))) == expected
 
 
-def test_a_visitor_does_not_hide_another_card_that_is_slow():
+def test_another_tenant_does_not_hide_another_gpu_that_is_slow():
     visited = member(0, busy=0.98, dram=0.52, processes=frozenset({100, 999}))
     hot = slow(1, events=event("sw_thermal_slowdown"))
     assert causes(judge(group(visited, hot, size=8))) == {FIRST: Cause.OTHER_TENANT, "GPU-0001": Cause.THERMAL}
 
 
-def test_a_helper_process_on_a_card_that_waits_longer_or_does_other_work_is_no_tenant():
+def test_a_helper_process_on_a_gpu_that_waits_longer_or_does_other_work_is_no_tenant():
     helped = {"processes": frozenset({100, 999})}
     waits = {"dram": 0.15, "tensor": 0.05}
     spinning = member(0, resident=0.98, busy=0.31, **waits, **helped)
@@ -283,7 +283,7 @@ def test_work_that_scatters_among_the_others_is_no_proof_of_a_visitor(kind):
     assert Cause.OTHER_TENANT not in causes(judge([first, *others])).values()
 
 
-def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant():
+def test_a_process_that_does_nothing_or_holds_contexts_on_all_gpus_is_no_tenant():
     assert judge(group(member(0, processes=frozenset({100, 999})))) == Judgement(judged=True)
     workers = frozenset({100, 101, 102, 103})  # every worker has opened a context on the first GPU
     assert judge(group(member(0, dram=0.58, busy=0.8, processes=workers))) == Judgement(judged=True)
@@ -292,7 +292,7 @@ def test_a_process_that_does_nothing_or_holds_contexts_on_all_cards_is_no_tenant
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_visitor_is_found_where_one_process_drives_all_cards_of_the_group(size):
+def test_another_tenant_is_found_where_one_process_drives_all_gpus_of_the_group(size):
     visited = member(0, processes=frozenset({100, 999}), dram=0.7, busy=0.95)
     driven = [member(index, processes=frozenset({100})) for index in range(1, size)]
     assert causes(judge([visited, *driven])) == {FIRST: Cause.OTHER_TENANT}
@@ -302,7 +302,7 @@ def test_a_visitor_is_found_where_one_process_drives_all_cards_of_the_group(size
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_waiters_at_full_utilisation_are_not_accused_and_do_not_hide_who_is(size):
+def test_waiting_gpus_at_full_utilisation_are_no_stragglers_and_hide_none(size):
     waiting = [member(index, busy=0.55) for index in range(1, size)]
     assert causes(judge([slow(0, ratio=1.0, events=event("sw_thermal_slowdown")), *waiting])) == {
         FIRST: Cause.THERMAL
@@ -316,7 +316,7 @@ def test_utilisation_alone_changes_nothing():
         assert judge([member(0, resident=resident), *[member(i, resident=0.7) for i in (1, 2, 3)]]).suspects == {}
 
 
-def test_a_card_that_spins_longer_in_the_same_collective_is_not_slow():
+def test_a_gpu_that_spins_longer_in_the_same_collective_is_not_slow():
     """Cards over PCIe: 98 % utilisation on the first, half of that on the others, and all of it waiting."""
     spinning = member(0, resident=0.98, busy=0.31, dram=0.15, tensor=0.05)
     assert judge([spinning, *[member(i, resident=0.5, busy=0.24, dram=0.15, tensor=0.05) for i in (1, 2, 3)]]) == (
@@ -335,13 +335,13 @@ def test_an_idle_group_is_not_judged(make):
 
 @pytest.mark.parametrize("make", [member, blind])
 @pytest.mark.parametrize("reason", ["sw_power_cap", "sw_thermal_slowdown", "hw_power_brake_slowdown"])
-def test_cards_that_are_all_held_alike_have_no_straggler(reason, make):
+def test_gpus_that_are_all_held_alike_have_no_straggler(reason, make):
     held = [make(i, clock=(1.5 + 0.01 * i) * GIGA, events=event(reason), power_ratio=1.0) for i in range(8)]
     assert judge(held) == Judgement(judged=True)
 
 
 @pytest.mark.parametrize("make", [member, blind])
-def test_a_busy_card_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(make):
+def test_a_busy_gpu_at_its_power_limit_is_no_straggler_as_long_as_it_keeps_up(make):
     capped = make(0, events=event("sw_power_cap"), power_ratio=1.0, clock=1.93 * GIGA)
     assert judge(group(capped, make=make)) == Judgement(judged=True)
 
@@ -362,7 +362,7 @@ def test_without_work_measured_a_pair_takes_an_event_on_one_gpu_only_or_a_far_lo
     assert causes(judge(pair)) == expected
 
 
-def test_without_work_measured_clocks_that_scatter_protect_a_card_that_is_only_a_little_lower():
+def test_without_work_measured_clocks_that_scatter_protect_a_gpu_that_is_only_a_little_lower():
     held = {"events": event("sw_power_cap"), "power_ratio": 1.0}
     scattered = [blind(i, clock=clock * GIGA, **held) for i, clock in enumerate((1.80, 1.74, 1.66, 1.60))]
     assert judge([blind(9, clock=1.52 * GIGA, **held), *scattered]) == Judgement(judged=True)
@@ -378,13 +378,13 @@ def test_a_group_of_which_only_half_is_measured_is_judged_by_clocks():
     assert judge([held, member(1), member(2), blind(3)]).suspects[FIRST].slowdown == pytest.approx(1.2)
 
 
-def test_without_work_measured_a_clock_that_is_a_little_lower_or_idle_accuses_nobody():
+def test_without_work_measured_a_clock_that_is_a_little_lower_or_idle_makes_no_straggler():
     hot = event("sw_thermal_slowdown")
     assert judge(group(blind(0, clock=1.87 * GIGA, events=hot), make=blind)) == Judgement(judged=True)
     assert judge(group(blind(0, clock=0.345 * GIGA, events=event("gpu_idle")), make=blind)) == Judgement(judged=True)
 
 
-def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_cards():
+def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_gpus():
     """98 % utilisation on the first GPU, 48 % on the last, and the first is hot from all that."""
     shares = (0.98, 0.9, 0.83, 0.76, 0.69, 0.62, 0.55, 0.48)
     skewed = [member(i, busy=0.8 * s, dram=0.6 * s, tensor=0.2 * s, resident=s) for i, s in enumerate(shares)]
@@ -395,17 +395,17 @@ def test_work_that_is_spread_unevenly_is_the_schedulers_and_not_a_cards():
     assert judge(unmeasured).suspects == {}
 
 
-def test_one_card_that_does_more_of_the_same_work_is_out_of_step_and_not_slow():
+def test_one_gpu_that_does_more_of_the_same_work_is_out_of_step_and_not_slow():
     hot_expert = member(0, busy=0.95, dram=0.68, tensor=0.27)
     assert judge(group(hot_expert)) == Judgement(judged=True)
 
 
-def test_two_cards_that_do_different_work_are_not_judged():
+def test_two_gpus_that_do_different_work_are_not_judged():
     busier = slow(0, ratio=1.3, events=event("sw_thermal_slowdown"), dram=0.65)
     assert judge(group(busier, size=2)) == Judgement()
 
 
-def test_a_card_alone_is_never_judged():
+def test_a_gpu_alone_is_never_judged():
     assert judge([slow(0, events=event("sw_thermal_slowdown"))]) == Judgement()
     assert judge([]) == Judgement()
 
@@ -413,7 +413,7 @@ def test_a_card_alone_is_never_judged():
 # ── More than one, and less than all ────────────────────────────────────────────────────────────────────────────
 
 
-def test_of_two_slow_cards_the_slower_one_is_waited_for_and_equals_both():
+def test_of_two_slow_gpus_the_slower_one_is_waited_for_and_equals_both():
     hot = event("sw_thermal_slowdown")
     slower = [slow(0, ratio=1.3, events=hot), slow(1, ratio=1.15, events=hot)]
     assert causes(judge(group(*slower, size=8))) == {FIRST: Cause.THERMAL}
@@ -421,7 +421,7 @@ def test_of_two_slow_cards_the_slower_one_is_waited_for_and_equals_both():
     assert causes(judge(group(*braked, size=8))) == dict.fromkeys((FIRST, "GPU-0001"), Cause.POWER_BRAKE)
 
 
-def test_scatter_among_the_others_protects_a_card_that_is_only_a_little_worse():
+def test_scatter_among_the_others_protects_a_gpu_that_is_only_a_little_worse():
     scattered = [member(i, busy=0.70 * (1 + 0.05 * i)) for i in range(7)]
     assert judge([slow(9, ratio=1.32, events=event("sw_thermal_slowdown")), *scattered]).suspects == {}
 
@@ -429,13 +429,13 @@ def test_scatter_among_the_others_protects_a_card_that_is_only_a_little_worse():
 @pytest.mark.parametrize(
     "lost", ["dram", "tensor", "resident", "margin", "memory_free", "pcie_capacity", "processes"]
 )
-def test_a_signal_that_nobody_has_is_not_needed(lost):
+def test_a_signal_that_no_gpu_has_is_not_needed(lost):
     gpus = group(slow(0, events=event("sw_thermal_slowdown")))
     judgement = judge([replace(evidence, **{lost: None}) for evidence in gpus])
     assert causes(judgement) == {FIRST: Cause.THERMAL}
 
 
-def test_a_card_whose_work_was_not_read_is_left_out_of_the_comparison():
+def test_a_gpu_whose_work_was_not_read_is_left_out_of_the_comparison():
     gpus = group(slow(0, events=event("sw_thermal_slowdown")))
     assert causes(judge([*gpus, blind(9)])) == {FIRST: Cause.THERMAL}
 
@@ -486,7 +486,7 @@ def test_whatever_was_read_the_judgement_is_finite_and_does_not_depend_on_the_or
 
 
 @given(st.floats(0.3, 1.15), st.floats(0.3, 1.9), st.integers(3, 8))
-def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdown(busy, dram, size):
+def test_more_or_less_load_on_all_gpus_changes_neither_the_gpu_nor_the_slowdown(busy, dram, size):
     gpus = group(slow(0, events=event("sw_thermal_slowdown")), size=size)
     scaled = [replace(evidence, busy=evidence.busy * busy, dram=evidence.dram * dram) for evidence in gpus]
     judgement = judge(scaled)
@@ -495,7 +495,7 @@ def test_more_or_less_load_on_all_cards_changes_neither_the_card_nor_the_slowdow
 
 
 @given(st.lists(st.floats(0.98, 1.02), min_size=2, max_size=8), st.data())
-def test_cards_that_scatter_by_little_are_never_accused(noise, data):
+def test_gpus_that_differ_little_are_never_stragglers(noise, data):
     events = st.sampled_from(sorted(CALM)).map(event)
     gpus = [
         member(i, busy=0.7 * n, dram=0.5 * n, clock=1.9 * GIGA * n, events=data.draw(events))

@@ -71,7 +71,7 @@ def test_registers_of_an_error_and_everything_else_are_no_error_of_their_own(lin
     assert read(line) is None
 
 
-def test_a_process_can_neither_hide_an_error_of_its_card_nor_forge_one_of_a_switch():
+def test_a_process_can_neither_hide_an_error_of_its_gpu_nor_forge_one_of_a_switch():
     message = read(f"NVRM: Xid (PCI:0000:65:00): 79, pid=1, name={LINE}, GPU has fallen off the bus.")
     assert isinstance(message, XidMessage) and (message.pci, message.xid) == ("0000:65:00", 79)
 
@@ -187,7 +187,7 @@ def page(events):
     return {(metric.name, *labels): value for metric in SXIDS for labels, value in metric.read(snapshot)}
 
 
-def test_an_error_of_a_switch_is_on_the_page_and_no_card_has_it(events, follow):
+def test_an_error_of_a_switch_is_on_the_page_and_no_gpu_has_it(events, follow):
     assert page(events) == {}
     follow(
         LINE, HEAD + "12028, Severity 0 Engine instance 32 Sub-engine instance 00", HEAD + "12028, Data {0x1, 0x2}"

@@ -76,7 +76,7 @@ REFUSED = {"nvlink": "not_supported", "read": "ok"}
 # ---------------------------------------------------------------- words
 
 
-def test_cards_behind_a_switch_are_joined_by_the_links_of_the_card_with_fewer():
+def test_gpus_behind_a_switch_are_joined_by_the_links_of_the_gpu_with_fewer():
     links = dict.fromkeys(range(18), SWITCH)
     cards = [
         card(0, up=range(18), links=links, peers={1: ("SYS", OK)}),
@@ -85,7 +85,7 @@ def test_cards_behind_a_switch_are_joined_by_the_links_of_the_card_with_fewer():
     assert words(cards) == {("0", "1"): "NV17", ("1", "0"): "NV17"}
 
 
-def test_cards_that_are_wired_directly_count_the_links_between_them_only():
+def test_gpus_that_are_wired_directly_count_the_links_between_them_only():
     to = {index: LinkEnd(kind="gpu", pci_bus_id=bus(index).lower()) for index in range(3)}
     cards = [
         card(0, up=range(6), links={0: to[1], 1: to[1], 2: to[1], 3: to[1], 4: to[2], 5: to[2]}),
@@ -97,7 +97,7 @@ def test_cards_that_are_wired_directly_count_the_links_between_them_only():
     assert paths["1", "2"] == paths["2", "1"] == "PHB"
 
 
-def test_of_two_wired_cards_the_one_with_fewer_links_counts_unless_it_shows_none():
+def test_of_two_wired_gpus_the_one_with_fewer_links_counts_unless_it_shows_none():
     to = {index: LinkEnd(kind="gpu", pci_bus_id=bus(index)) for index in range(2)}
     four, two = card(0, up=range(4), links=dict.fromkeys(range(4), to[1])), dict.fromkeys(range(2), to[0])
     assert words([four, card(1, up=range(2), links=two)]) == {("0", "1"): "NV2", ("1", "0"): "NV2"}
@@ -144,7 +144,7 @@ def test_a_path_that_might_be_nvlink_is_absent_rather_than_pcie():
     assert words([never, card(1)])["0", "1"] == "SYS"
 
 
-def test_a_card_that_is_not_read_or_not_known_has_no_paths():
+def test_a_gpu_that_is_not_read_or_not_known_has_no_paths():
     peers = {0: ("PIX", {}), 1: ("PIX", {}), 2: ("PIX", {})}
     cards = [card(0, peers=peers), card(1, peers=peers, read=False), card(2, peers=peers)]
     assert words(cards) == {("0", "2"): "PIX", ("2", "0"): "PIX"}
@@ -187,12 +187,12 @@ def test_a_group_over_nvlink_is_not_over_pcie_though_it_crosses_sockets():
     assert (group_path.worst, group_path.over_pcie, group_path.cross_sockets) == ("NV18", False, False)
 
 
-def test_one_pair_without_nvlink_makes_the_group_talk_over_pcie():
+def test_one_pair_without_nvlink_makes_the_group_use_pcie():
     group_path = group(switched(range(8), refuse=[5]), together(*range(8)))
     assert (group_path.worst, group_path.over_pcie) == ("SYS", True)
 
 
-def test_one_card_or_cards_of_different_ranks_are_no_group():
+def test_one_gpu_or_gpus_of_different_ranks_are_no_group():
     cards = switched(range(4))
     paths = peer_paths(cards)
     assert group_paths(cards, together(0), paths) == ()
@@ -215,7 +215,7 @@ def test_an_unknown_pair_leaves_the_answer_open_unless_another_pair_settles_it()
     assert group(joined, together(0, 1, 2)).over_pcie is None
 
 
-def test_sockets_are_told_by_numa_nodes_where_the_driver_names_no_path():
+def test_sockets_are_known_by_numa_nodes_where_the_driver_reports_no_path():
     assert group([card(0, numa=0), card(1, numa=1)], together(0, 1)).cross_sockets is True
     assert group([card(0, numa=1), card(1, numa=1)], together(0, 1)).cross_sockets is False
     assert group([card(0, numa=1), card(1)], together(0, 1)).cross_sockets is None
@@ -305,7 +305,7 @@ def test_the_way_back_has_a_row_only_where_it_differs():
     ]
 
 
-def test_order_of_cards_does_not_matter():
+def test_order_of_gpus_does_not_matter():
     cards = switched(range(3), refuse=[1])
     expected = words(cards)
     assert all(words(order) == expected for order in permutations(cards))

@@ -58,7 +58,7 @@ def test_the_three_terms_are_those_of_a_nested_analysis_of_variance():
     assert coefficient == pytest.approx((total / 6) ** 0.5 / 5)
 
 
-def test_a_replica_of_four_cards_weighs_twice_as_much_as_one_of_two():
+def test_a_replica_of_four_gpus_weighs_twice_as_much_as_one_of_two():
     _, shares = variance_breakdown([[[1.0, 1.0, 1.0, 2.0]], [[4.0, 5.0]]])
     mean = 14 / 6
     between = 4 * (1.25 - mean) ** 2 + 2 * (4.5 - mean) ** 2
@@ -78,26 +78,26 @@ def test_ranks_that_differ_alike_in_every_replica_are_the_schedulers_doing():
     assert row.coefficient_of_variation == pytest.approx(0.5)
 
 
-def test_cards_whose_rank_is_not_known_are_one_rank():
+def test_gpus_whose_rank_is_not_known_are_one_rank():
     assignments = own("a", 0, 1) + own("a", 2, 3, rank="1")
     shares = rows(used(0.2, 0.4, 0.8, 0.8), [replica("a")], assignments)["m", "utilization"].shares
     assert shares == pytest.approx({RANK: 0.25 / 0.27, CARD: 0.02 / 0.27})
 
 
-def test_a_card_of_several_replicas_is_left_out():
+def test_a_gpu_of_several_replicas_is_left_out():
     assignments = own("a", 0, 1) + own("b", 1, 2)
     shares = rows(used(0.2, 0.9, 0.4), [replica("a"), replica("b")], assignments)["m", "utilization"].shares
     assert shares == pytest.approx({REPLICA: 1.0})
 
 
-def test_a_card_of_several_ranks_is_in_a_rank_of_its_own():
+def test_a_gpu_of_several_ranks_is_in_a_rank_of_its_own():
     assignments = own("a", 0, rank="0") + own("a", 1, rank="1") + own("a", 2, 3, rank="0") + own("a", 2, 3, rank="1")
     shares = rows(used(0.2, 0.4, 0.7, 0.9), [replica("a")], assignments)["m", "utilization"].shares
     assert shares.keys() == {RANK, CARD}
     assert shares[CARD] == pytest.approx(0.02 / 0.29)
 
 
-def test_models_are_kept_apart_and_a_model_that_is_not_known_is_compared_with_nobody():
+def test_models_are_kept_apart_and_an_unknown_model_is_not_compared():
     replicas = [replica("a", model="big"), replica("b", model="small"), replica("c", model="")]
     result = rows(used(0.9, 0.9, 0.1, 0.1, 0.5, 0.7), replicas, own("a", 0, 1) + own("b", 2, 3) + own("c", 4, 5))
     assert {model for model, _ in result} == {"big", "small"}
@@ -105,7 +105,7 @@ def test_models_are_kept_apart_and_a_model_that_is_not_known_is_compared_with_no
     assert all(row.coefficient_of_variation == 0.0 and not row.shares for row in result.values())
 
 
-def test_a_lost_card_and_a_number_that_is_none_are_left_to_the_others():
+def test_a_lost_gpu_and_a_number_that_is_none_are_left_to_the_others():
     cards = [*used(0.9, 0.5, float("nan")), card(3, up=False)]
     row = rows(cards, [replica("a")], own("a", 0, 1, 2, 3))["m", "utilization"]
     assert row.coefficient_of_variation == pytest.approx(0.2 / 0.7)
@@ -113,13 +113,13 @@ def test_a_lost_card_and_a_number_that_is_none_are_left_to_the_others():
     assert variance_breakdowns([], [], own("ghost", 0)) == ()
 
 
-def test_request_load_has_no_layer_of_cards():
+def test_request_load_has_no_layer_of_gpus():
     result = rows([], [busy("a", 8.0, 4.0), busy("b", 0.0, 0.0)], [])["m", "requests_running"]
     assert result.shares == pytest.approx({REPLICA: 36 / 44, RANK: 8 / 44})
     assert rows([], [busy("a", 8.0), busy("b", 2.0)], [])["m", "requests_running"].shares == {REPLICA: 1.0}
 
 
-def test_a_replica_that_does_not_answer_has_no_request_load_but_keeps_its_cards():
+def test_a_replica_that_does_not_answer_has_no_request_load_but_keeps_its_gpus():
     silent = replace(busy("b", 5.0), reading=None)
     result = rows(used(0.9, 0.1), [busy("a", 8.0), silent], own("a", 0) + own("b", 1))
     assert ("m", "requests_running") not in result
@@ -182,7 +182,7 @@ def test_terms_and_coefficient_are_those_of_exact_arithmetic(values):
 
 
 @given(st.data())
-def test_the_order_of_replicas_ranks_and_cards_does_not_matter(data):
+def test_the_order_of_replicas_ranks_and_gpus_does_not_matter(data):
     values = data.draw(nested)
     shuffled = [
         [data.draw(st.permutations(rank)) for rank in data.draw(st.permutations(team))]
@@ -218,13 +218,13 @@ def test_a_single_rank_has_no_share_between_ranks(teams):
 
 
 @given(st.lists(st.lists(numbers, max_size=4), max_size=4))
-def test_a_single_card_has_no_share_between_cards(teams):
+def test_a_single_gpu_has_no_share_between_gpus(teams):
     breakdown = variance_breakdown([[[value] for value in ranks] for ranks in teams])
     assert breakdown is None or CARD not in breakdown[1]
 
 
 @given(st.floats(0, 1e300), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
-def test_equal_cards_have_no_shares(value, replicas, ranks, cards):
+def test_equal_gpus_have_no_shares(value, replicas, ranks, cards):
     breakdown = variance_breakdown([[[value] * cards] * ranks] * replicas)
     if replicas * ranks * cards > 1:
         assert breakdown == ((0.0 if value else None), {})
@@ -239,7 +239,7 @@ def test_the_largest_numbers_there_are_overflow_nothing():
 
 
 @given(st.data())
-def test_the_order_of_cards_replicas_and_owners_does_not_matter(data):
+def test_the_order_of_gpus_replicas_and_owners_does_not_matter(data):
     cards = [
         card(index, **{s.value: data.draw(numbers) for s in data.draw(st.sets(st.sampled_from(SIGNALS)))})
         for index in range(data.draw(st.integers(0, 5)))
@@ -294,27 +294,27 @@ def lived(name):
 
 
 @pytest.mark.parametrize("signal", LOAD)
-def test_the_skew_of_the_field_lies_between_ranks(signal):
+def test_the_skew_of_the_field_is_imbalance_between_ranks(signal):
     row = lived("skew")[signal]
     assert row.shares == {RANK: 1.0}
     assert row.coefficient_of_variation > 0.1
 
 
 @pytest.mark.parametrize("signal", LOAD)
-def test_a_gateway_that_sends_one_replica_everything_lies_between_replicas(signal):
+def test_a_gateway_that_sends_one_replica_everything_is_imbalance_between_replicas(signal):
     row = lived("gateway")[signal]
     assert row.shares[REPLICA] > 0.7 > 0.3 > row.shares[RANK]
     assert row.coefficient_of_variation > 0.2
 
 
 @pytest.mark.parametrize("signal", LOAD)
-def test_a_scheduler_that_prefers_the_first_rank_of_each_of_two_replicas_lies_between_ranks(signal):
+def test_a_scheduler_that_prefers_the_first_rank_of_each_of_two_replicas_is_imbalance_between_ranks(signal):
     row = lived("scheduler")[signal]
     assert row.shares[RANK] > 0.7 > 0.3 > row.shares[REPLICA]
     assert isclose(sum(row.shares.values()), 1.0)
 
 
-def test_unequal_cards_of_one_group_lie_between_cards():
+def test_unequal_gpus_of_one_group_are_imbalance_between_gpus():
     row = lived("group")["utilization"]
     assert row.shares == {CARD: 1.0}
     assert row.coefficient_of_variation > 0.2

@@ -59,7 +59,7 @@ def test_fatal_codes_are_there_from_the_start_and_others_when_they_come(book):
 @pytest.mark.parametrize(
     "first, second", [(nvml(), log(at=100.0 + MERGE_WINDOW)), (log(), nvml(at=100.0 + MERGE_WINDOW))]
 )
-def test_one_event_that_both_sources_tell_counts_once(book, first, second):
+def test_one_event_that_both_sources_report_counts_once(book, first, second):
     assert (book.add(first), book.add(second)) == (1, 0)
     assert count(book) == 1
 
@@ -101,7 +101,7 @@ def test_the_lines_that_follow_an_event_of_the_driver_add_nothing_to_it(book, li
     assert count(book) == 1
 
 
-def test_a_burst_that_began_before_the_card_was_known_goes_on_on_the_card():
+def test_a_burst_that_began_before_the_gpu_was_known_goes_on_on_the_gpu():
     book = XidCounters({79})
     book.add(log(at=100.0))
     book.add(log(at=104.0))
@@ -110,7 +110,7 @@ def test_a_burst_that_began_before_the_card_was_known_goes_on_on_the_card():
     assert count(book) == 2
 
 
-def test_other_codes_and_other_cards_are_other_events(book):
+def test_other_codes_and_other_gpus_are_other_events(book):
     book.add(nvml())
     assert book.add(log(xid=74)) == 1
     assert book.add(log(pci="0000:66:00")) == 1
@@ -125,7 +125,7 @@ def test_other_codes_and_other_cards_are_other_events(book):
         [nvml(), log(source=BUS, at=101.0), log(at=101.1), log(source=BUS, at=105.0)],
     ],
 )
-def test_the_sentence_that_a_card_is_gone_counts_only_where_no_number_tells_it(book, reports):
+def test_the_message_that_a_gpu_is_lost_counts_only_without_an_xid_of_it(book, reports):
     for report in reports:
         book.add(report)
     assert count(book) == 1
@@ -152,7 +152,7 @@ def test_an_index_that_changes_takes_the_counter_along(book):
     assert rows(book)["5", "GPU-a", "79"] == 1 and rows(book)["0", "GPU-b", "79"] == 0
 
 
-def test_a_card_that_left_keeps_its_events_and_loses_its_zeros(book):
+def test_a_gpu_that_left_keeps_its_events_and_loses_its_zeros(book):
     book.add(nvml())
     book.update_gpus([])
     assert rows(book) == {("0", "GPU-a", "74"): 0, ("0", "GPU-a", "79"): 1}
@@ -160,7 +160,7 @@ def test_a_card_that_left_keeps_its_events_and_loses_its_zeros(book):
     assert rows(book)["0", "GPU-a", "79"] == 1 and ("1", "GPU-b", "79") in rows(book)
 
 
-def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
+def test_events_at_a_place_without_a_gpu_move_to_the_gpu_when_it_is_known():
     book = XidCounters({79})
     book.add(log())
     book.add(log(xid=13))
@@ -170,7 +170,7 @@ def test_events_at_a_place_without_a_card_move_to_the_card_when_it_is_known():
     assert book.add(nvml(at=101.0)) == 0, "the event was told already"
 
 
-def test_the_kernel_log_may_name_a_card_that_the_driver_does_not_list():
+def test_the_kernel_log_may_name_a_gpu_that_the_driver_does_not_list():
     book = XidCounters({79})
     book.add(log())
     book.set_uuid(PCI, "GPU-from-the-log")
@@ -184,12 +184,12 @@ def test_the_kernel_log_may_name_a_card_that_the_driver_does_not_list():
     assert rows(book)["3", "GPU-from-the-log", "79"] == 2, "the driver's word goes before the log's"
 
 
-def test_a_report_about_nobody_is_kept_as_unknown(book):
+def test_a_report_without_a_gpu_is_kept_as_unknown(book):
     assert book.add(nvml(uuid="")) == 1
     assert rows(book)["", "unknown", "79"] == 1
 
 
-def test_instances_and_strangers_are_no_cards_of_their_own():
+def test_instances_and_unidentified_gpus_are_no_gpus_of_their_own():
     book = XidCounters({79})
     book.update_gpus([state(0, "MIG-1"), state(1, "unknown-1", "")])
     assert rows(book) == {}
@@ -206,7 +206,7 @@ def test_codes_beyond_the_bound_are_counted_together_and_fatal_ones_keep_their_n
     assert [xid_count.xid for xid_count in book.counts("s") if xid_count.labels[2] == "other"] == [None]
 
 
-def test_places_that_nobody_knows_are_bounded_and_counted(book):
+def test_unknown_pci_addresses_are_bounded_and_counted(book):
     for number in range(100):
         book.add(log(pci=f"0001:{number:02x}:00"))
     strangers = {uuid for _, uuid, _ in rows(book) if uuid.startswith("unknown")}
@@ -214,7 +214,7 @@ def test_places_that_nobody_knows_are_bounded_and_counted(book):
     assert book.add(nvml()) == 1, "known cards have their room"
 
 
-def test_the_same_cards_again_are_no_news():
+def test_the_same_gpus_again_notify_no_change():
     book = XidCounters({79})
     cards = [state()]
     assert (book.update_gpus(cards), book.update_gpus(cards), book.update_gpus([state(1)])) == (True, False, True)
@@ -226,7 +226,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_within_one_window_the_source_that_tells_more_decides(events):
+def test_within_one_window_the_source_that_reports_more_decides(events):
     """Reports in any order within the window: of n by one source and m by the other, max(n, m) count."""
     book = XidCounters({79})
     book.update_gpus([state()])
@@ -245,7 +245,7 @@ def test_within_one_window_the_source_that_tells_more_decides(events):
 
 
 @given(EVENTS, st.integers(1, 50))
-def test_counters_never_fall_and_never_exceed_what_was_told(events, stretch):
+def test_counters_never_fall_and_never_exceed_what_was_reported(events, stretch):
     book = XidCounters({79})
     book.update_gpus([state()])
     before = total = 0

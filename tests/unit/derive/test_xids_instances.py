@@ -69,7 +69,7 @@ def test_the_log_line_about_it_names_instance_and_place(book):
     assert book.identify(nvml(befell=(7, 0))) == ("0:0", "MIG-0", PCI)
 
 
-def test_ids_of_instances_of_another_card_are_other_instances(book):
+def test_ids_of_instances_of_another_gpu_are_other_instances(book):
     book.update_gpus([WHOLE_CARD, part(0, 7), part(0, 7, uuid="MIG-other", parent="GPU-b")])
     book.add(nvml(befell=(7, 0)))
     assert rows(book) == {("0:0", "MIG-0", "94"): 1}

@@ -63,7 +63,7 @@ def test_an_engine_that_cannot_be_read_is_unknown(reason):
     ]
 
 
-def test_a_refused_connection_ejects_since_nobody_listens():
+def test_a_refused_connection_ejects():
     down = down_for("refused")
     assert states((0, WELL), (1, down), (1 + HOLD, down)) == [
         VerdictState.SERVE,

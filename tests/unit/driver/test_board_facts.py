@@ -56,7 +56,7 @@ def test_a_pending_retirement_is_a_field_or_a_call():
         (licences(), 0.0),
     ],
 )
-def test_a_card_is_licensed_when_its_vgpu_is(answer, licensed):
+def test_a_gpu_is_licensed_when_its_vgpu_is(answer, licensed):
     assert read(calls(GridLicensableFeatures=answer)).signals[Signal.VGPU_LICENSED] == licensed
 
 
@@ -69,7 +69,7 @@ def test_a_card_is_licensed_when_its_vgpu_is(answer, licensed):
         ({"return": SimpleNamespace(gridLicensableFeatures=None)}, Missing.INVALID),
     ],
 )
-def test_a_driver_that_does_not_say_whether_a_card_is_licensed_is_not_answered_for(answer, why):
+def test_a_driver_that_does_not_say_whether_a_gpu_is_licensed_is_not_answered_for(answer, why):
     reading = read(calls(GridLicensableFeatures=answer))
     assert reading.missing[Signal.VGPU_LICENSED] is why
     assert Signal.VGPU_LICENSED not in reading.signals
@@ -102,7 +102,7 @@ def test_a_policy_that_cannot_be_is_left_out(raw):
     assert policies(dict.fromkeys(("75", "77", "78", "79"), raw), {"sw_power_cap": 1e-9}) == {}
 
 
-def test_policies_that_a_card_does_not_count_are_no_missing_signal():
+def test_policies_that_a_gpu_does_not_count_are_no_missing_signal():
     reader = make_reader(FakeDriver({"fields": {str(field): {"code": 3} for field, _ in POLICIES.values()}}))
     reading = reader.read(slow=True)
     assert reading.policy_seconds == {}

@@ -48,7 +48,7 @@ def vital():
     return {("vital", number) for number in range(8)}
 
 
-def test_a_card_that_answers_at_once_is_asked_everything_that_is_due_each_time():
+def test_a_gpu_that_answers_at_once_gets_every_due_call_each_time():
     card = Card()
     assert [len(card.cycle()) for _ in range(3)] == [54, 54, 54]
     assert len(card.cycle(tiers=())) == 18  # links and the slow tier are asked when their time has come
@@ -56,7 +56,7 @@ def test_a_card_that_answers_at_once_is_asked_everything_that_is_due_each_time()
     assert not card.missing()
 
 
-def test_a_card_of_a_tenth_of_a_second_a_call_is_asked_the_essential_each_time_and_the_rest_in_turn():
+def test_a_gpu_of_a_tenth_of_a_second_a_call_gets_the_essential_calls_each_time_and_the_rest_in_turn():
     card = Card()
     card.cycle()
     card.cost = 0.1
@@ -66,7 +66,7 @@ def test_a_card_of_a_tenth_of_a_second_a_call_is_asked_the_essential_each_time_a
         assert not card.missing(), number
 
 
-def test_within_a_budget_that_is_too_small_for_the_essential_nothing_starves_and_nothing_is_stale():
+def test_within_a_budget_that_is_too_small_for_the_essential_every_call_runs_and_nothing_is_stale():
     card = Card()
     card.cycle()
     card.cost = 0.3
@@ -78,7 +78,7 @@ def test_within_a_budget_that_is_too_small_for_the_essential_nothing_starves_and
     assert len(asked) == 54 and gaps > 0
 
 
-def test_the_cycle_in_which_a_card_becomes_slow_ends_soon_after_its_budget_too():
+def test_the_cycle_in_which_a_gpu_becomes_slow_ends_soon_after_its_budget_too():
     card = Card()
     card.cycle()
     card.cost = 0.1
@@ -86,7 +86,7 @@ def test_the_cycle_in_which_a_card_becomes_slow_ends_soon_after_its_budget_too()
     assert card.durations[-1] < BUDGET + 2 * card.cost and vital() <= set(asked)
 
 
-def test_a_card_that_has_become_fast_again_is_asked_everything_within_a_few_cycles():
+def test_a_gpu_that_has_become_fast_again_gets_every_call_within_a_few_cycles():
     card = Card()
     card.cost = 0.1
     for _ in range(20):
@@ -144,7 +144,7 @@ def slow_reader(seconds):
     return driver, reader, whole
 
 
-def test_a_reader_of_a_slow_card_keeps_to_its_budget_and_catches_up():
+def test_a_reader_of_a_slow_gpu_keeps_to_its_budget_and_catches_up():
     driver, reader, whole = slow_reader(0.02)
     for number in range(12):
         reading = reader.read(slow=number == 0, budget=0.3)
@@ -159,7 +159,7 @@ def test_a_reader_of_a_slow_card_keeps_to_its_budget_and_catches_up():
     assert driver.counts.total() - before > 30
 
 
-def test_what_a_slow_card_was_not_asked_in_time_is_absent_as_slow():
+def test_what_was_not_read_in_time_of_a_slow_gpu_is_absent_as_slow():
     driver, reader, whole = slow_reader(0.02)
     reader.read(slow=False, budget=0.0, clock=lambda: 1e9)
     reading = reader.read(slow=True, budget=0.0, clock=lambda: 1e9 + 1000.0)
@@ -168,7 +168,7 @@ def test_what_a_slow_card_was_not_asked_in_time_is_absent_as_slow():
     assert not lost & reading.signals.keys() and Signal.POWER in whole.signals
 
 
-def test_a_card_that_is_slow_from_the_start_is_asked_everything_in_little_more_time_than_it_takes():
+def test_a_gpu_that_is_slow_from_the_start_gets_every_call_in_little_more_time_than_they_take():
     card = Card()
     card.cost = 0.1
     cycles = [set(card.cycle(tiers=(LINKS, SLOW_TIER) if number == 0 else ())) for number in range(22)]
@@ -176,7 +176,7 @@ def test_a_card_that_is_slow_from_the_start_is_asked_everything_in_little_more_t
     assert len(set.union(*cycles)) == 54
 
 
-def test_the_cycle_after_a_card_became_slow_asks_the_essential_whatever_comes_before_it():
+def test_the_cycle_after_a_gpu_became_slow_asks_the_essential_whatever_comes_before_it():
     card = Card()
     order = dict(reversed(TIERS.items()))
     for cost in (0.0, 0.0, 0.1, 0.1):

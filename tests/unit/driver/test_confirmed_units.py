@@ -92,7 +92,7 @@ def test_a_worker_says_once_what_it_has_found_out_and_again_when_that_changes(in
     assert inside.sent[1:] == [protocol.CounterUnits(driver_version=VERSION, units={})]
 
 
-def test_what_some_card_speaks_against_is_not_handed_on():
+def test_counter_units_that_one_gpu_disproves_are_not_used():
     units = {CAP: NANOSECONDS, "sync_boost": MICROSECONDS}
     evidence = {"GPU-a": {CAP: UnitEvidence(runs_idle=True)}, "GPU-b": {CAP: UnitEvidence(unit=NANOSECONDS)}}
     assert SharedState(units=units).confirmed_units() == units

@@ -12,7 +12,7 @@ from exporter.model import Missing
 START = 4_000_000_000
 
 
-def told(rates, *, max_rate=None, measured=False, gap=1.0, error=1.0):
+def unwrapped(rates, *, max_rate=None, measured=False, gap=1.0, error=1.0):
     """Return what is shown, and what is true, at each look but the first; ``rates``: bytes per second between looks."""
     true, at, now, results = START, 100.0, unwrap(None, 100.0, START % RANGE, max_rate=max_rate), []
     for rate in rates:
@@ -25,18 +25,18 @@ def told(rates, *, max_rate=None, measured=False, gap=1.0, error=1.0):
 
 @given(st.lists(st.floats(0.0, 63e9), min_size=1, max_size=40), st.floats(0.97, 1.03))
 def test_with_a_rate_measured_otherwise_every_lap_is_counted(rates, error):
-    assert all(total == true for total, true in told(rates, max_rate=63e9, measured=True, error=error))
+    assert all(total == true for total, true in unwrapped(rates, max_rate=63e9, measured=True, error=error))
 
 
 @given(st.lists(st.floats(0.0, 2e9), min_size=1, max_size=40))
 def test_a_link_too_slow_for_a_second_lap_needs_no_other_measure(rates):
-    assert all(total == true for total, true in told(rates, max_rate=2e9))
-    assert all(total == true for total, true in told([rate * 10 for rate in rates], max_rate=20e9, gap=0.1))
+    assert all(total == true for total, true in unwrapped(rates, max_rate=2e9))
+    assert all(total == true for total, true in unwrapped([rate * 10 for rate in rates], max_rate=20e9, gap=0.1))
 
 
 @pytest.mark.parametrize("max_rate", [None, 4.2e9, 31.5e9])
 def test_without_either_there_is_no_total(max_rate):
-    assert {total for total, _ in told([6e9] * 20, max_rate=max_rate)} == {Missing.UNVERIFIED}
+    assert {total for total, _ in unwrapped([6e9] * 20, max_rate=max_rate)} == {Missing.UNVERIFIED}
 
 
 def test_it_goes_on_where_the_laps_can_be_counted_again():
@@ -63,7 +63,9 @@ def test_where_two_measures_contradict_each_other_nothing_is_shown_until_they_ag
     assert (back.total, back.why) == (2e9 + 1e6, Missing.UNVERIFIED)
     well = unwrap(back, 102.0, 1e6 + 5.0, max_rate=63e9, reference_rate=1e6)
     assert (well.total, well.why) == (2e9 + 2e6, None)
-    assert {total for total, _ in told([6e9] * 20, max_rate=63e9, measured=True, error=0.0)} == {Missing.UNVERIFIED}
+    assert {total for total, _ in unwrapped([6e9] * 20, max_rate=63e9, measured=True, error=0.0)} == {
+        Missing.UNVERIFIED
+    }
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_without_a_known_unit_nothing_is_held_against_a_counter_that_rests():
     assert not slow.disproved and slow.value(None) is None
 
 
-def test_a_counter_that_was_taken_for_something_else_is_believed_again_once_it_behaves():
+def test_a_rejected_counter_is_used_again_once_its_values_are_plausible():
     def on(evidence, share, seconds, *, active):
         steps = list(running([1.0] * seconds, NANOSECONDS, 0.0, share=share, active=active))
         return watched([(evidence.at + at - 99.0, evidence.raw + raw, bit) for at, raw, bit in steps], evidence)

@@ -13,7 +13,7 @@ from tests.support.fake_nvml import FakeDriver, NVMLError, sample
 from tests.support.nvml_reading import calls, error, make_reader, missing, read, refuse
 
 
-def test_a_healthy_card_gives_every_signal_in_base_units():
+def test_a_healthy_gpu_gives_every_signal_in_base_units():
     reading = read({})
     assert set(reading.signals) == set(Signal) - {
         Signal.CLOCK_EVENTS, Signal.CLOCK_EVENT_TIME, Signal.NVLINK_STATE, Signal.NVLINK_ERRORS, *WORK,
@@ -39,7 +39,7 @@ def test_a_healthy_card_gives_every_signal_in_base_units():
     assert [(process.pid, process.memory) for process in reading.processes] == [(100, 2**30)]
 
 
-def test_facts_name_the_card_and_survive_a_driver_that_refuses_them():
+def test_facts_name_the_gpu_and_survive_a_driver_that_refuses_them():
     _, facts = library.open_card(FakeDriver({}), 1)
     assert (facts.index, facts.uuid, facts.name, facts.numa_node, facts.mig) == (1, "GPU-b", "Fake GPU", 1, False)
     plan = calls(
@@ -86,7 +86,7 @@ def test_a_failed_initialisation_says_why(code, reason):
     assert caught.value.reason == reason
 
 
-def test_an_absurd_number_of_cards_is_refused():
+def test_an_absurd_number_of_gpus_is_refused():
     with pytest.raises(DriverUnavailable, match="at most"):
         library.initialise(FakeDriver({"calls": {"nvmlDeviceGetCount": {"return": 2**32 - 1}}}))
 
@@ -146,7 +146,7 @@ def test_garbage_samples_fall_back_to_the_rate_call(answer):
 # ---- MIG
 
 
-def test_a_divided_card_says_mig_instead_of_utilisation():
+def test_a_mig_enabled_gpu_reports_mig_instead_of_utilisation():
     driver = FakeDriver(
         {
             **calls(MigMode={"return": [1, 1]}, RemappedRows=error(3)),
@@ -166,7 +166,7 @@ def test_a_divided_card_says_mig_instead_of_utilisation():
 
 
 @pytest.mark.parametrize("code,reason", [(15, "lost"), (16, "reset_required"), (28, "lost")])
-def test_a_card_that_is_gone_stops_being_asked_at_once(code, reason):
+def test_a_gpu_that_is_gone_stops_being_read_at_once(code, reason):
     driver = FakeDriver({"at": {"GPU-a": {"nvmlDeviceGetTemperatureV": error(code)}}})
     with pytest.raises(DeviceUnavailable) as caught:
         make_reader(driver).read(slow=False)
@@ -175,7 +175,7 @@ def test_a_card_that_is_gone_stops_being_asked_at_once(code, reason):
 
 
 @pytest.mark.parametrize("code,reason", [(15, "lost"), (16, "reset_required")])
-def test_a_single_field_can_say_that_the_card_is_gone(code, reason):
+def test_a_single_field_can_say_that_the_gpu_is_gone(code, reason):
     with pytest.raises(DeviceUnavailable) as caught:
         read({"fields": {"185": {"code": code}}})
     assert caught.value.reason == reason
@@ -184,7 +184,7 @@ def test_a_single_field_can_say_that_the_card_is_gone(code, reason):
 @pytest.mark.parametrize(
     "code,reason", [(999, "unknown"), (10, "timeout"), (4, "no_permission"), (17, "operating_system"), (20, "error")]
 )
-def test_a_card_that_answers_nothing_is_gone(code, reason):
+def test_a_gpu_that_answers_nothing_is_gone(code, reason):
     driver = FakeDriver({})
     reader = make_reader(driver)
     reader.read(slow=False)
@@ -195,13 +195,13 @@ def test_a_card_that_answers_nothing_is_gone(code, reason):
 
 
 @pytest.mark.parametrize("code,reason", [(1, "uninitialized"), (18, "mismatch"), (9, "driver")])
-def test_errors_of_the_driver_are_not_blamed_on_the_card(code, reason):
+def test_errors_of_the_driver_are_not_blamed_on_the_gpu(code, reason):
     with pytest.raises(DriverUnavailable) as caught:
         read(calls(TemperatureV=error(code)))
     assert caught.value.reason == reason
 
 
-def test_a_card_without_a_handle_or_uuid_is_gone():
+def test_a_gpu_without_a_handle_or_uuid_is_gone():
     with pytest.raises(DeviceUnavailable) as caught:
         library.open_card(FakeDriver({"calls": {"nvmlDeviceGetHandleByIndex": error(15)}}), 0)
     assert caught.value.reason == "lost"
@@ -211,7 +211,7 @@ def test_a_card_without_a_handle_or_uuid_is_gone():
         library.open_card(FakeDriver({"calls": {"nvmlDeviceGetHandleByIndex": error(1)}}), 0)
 
 
-def test_counting_again_tells_a_passing_failure_from_the_end():
+def test_counting_again_distinguishes_a_passing_failure_from_the_end():
     assert library.card_count(FakeDriver({})) == 2
     assert library.card_count(FakeDriver({"calls": {"nvmlDeviceGetCount": error(999)}})) is None
     for number in (2**32 - 1, 65, -1):  # what cannot be is no reason to initialise anew

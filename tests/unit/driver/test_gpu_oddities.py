@@ -75,7 +75,7 @@ def test_errors_on_links_say_when_they_were_read():
     assert all(reading.nvlink_errors["replay"] == 10 for reading in readings)
 
 
-def test_a_card_without_nvlink_has_no_link_signals():
+def test_a_gpu_without_nvlink_has_no_link_signals():
     reading = read({"fields": {"91": 0, "138": {"code": 3}, "139": {"code": 3}}})
     assert reading.nvlink_up == {}
     for signal in (Signal.NVLINK_STATE, Signal.NVLINK_ERRORS, Signal.NVLINK_TRANSMIT):
@@ -180,7 +180,7 @@ def test_byte_counters_of_32_bits_go_on_through_their_wraps_and_wider_ones_are_s
         assert reading.missing.get(Signal.PCIE_TRANSMIT) is (Missing.STARTING if sent is None else None)
 
 
-def test_a_narrow_byte_counter_is_followed_by_the_rate_that_the_card_measures_itself():
+def test_a_narrow_byte_counter_is_followed_by_the_rate_that_the_gpu_measures_itself():
     driver = FakeDriver({})
     reader = make_reader(driver)
     reader._work = SimpleNamespace(read=lambda _: GpmRead(values={}, traffic={("pcie", "transmit"): 6.2e9}))

@@ -64,7 +64,7 @@ def test_an_instance_that_is_not_listed_any_more_is_removed_and_not_lost():
     assert set(shown(registry)) == {"GPU-a", "MIG-b"} and shown(registry)["MIG-b"].status.up
 
 
-def test_the_instances_of_another_card_are_left_alone():
+def test_the_instances_of_another_gpu_are_left_alone():
     registry = registry_of(instance_facts(0, "MIG-a"))
     registry.on_instances(
         protocol.InstancesRead(
@@ -76,7 +76,7 @@ def test_the_instances_of_another_card_are_left_alone():
     assert set(shown(registry)) == {"GPU-a", "MIG-a"}
 
 
-def test_an_instance_hangs_and_is_lost_with_its_card():
+def test_an_instance_hangs_and_is_lost_with_its_gpu():
     registry = registry_of(instance_facts(0, "MIG-a"))
     registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 2.5}), 103.0)
     registry.check_hangs(103.0, 2.0)
@@ -92,7 +92,7 @@ def test_a_gpu_on_which_mig_was_disabled_has_no_instances():
     assert set(shown(registry)) == {"GPU-a"}
 
 
-def test_a_gpu_that_does_not_tell_its_uuid_now_is_known_by_its_index_in_spite_of_instances():
+def test_a_gpu_that_does_not_report_its_uuid_now_is_known_by_its_index_in_spite_of_instances():
     registry = registry_of(instance_facts(0, "MIG-a"))
     registry.on_initialised(1)
     registry.on_failed(protocol.CardFailed(index=0, uuid="", cycle=0, reason="lost"), 101.0)
@@ -169,7 +169,7 @@ def test_a_mig_enabled_gpu_without_permission_for_its_instances_has_none():
     assert Signal.INSTANCES not in reader.read(slow=True).missing
 
 
-def test_an_instance_that_must_not_be_asked_who_it_is_is_said_to_be_refused_and_its_neighbour_is_read():
+def test_an_instance_without_permission_is_reported_as_refused_and_the_others_are_read():
     reader = make_reader(MigDriver({"at": {"MIG-one": {"nvmlDeviceGetUUID": {"error": 4}}}}))
     assert [instance.facts.uuid for instance in reader.instances.read(refresh=True)] == ["MIG-two"]
     assert reader.read(slow=True).missing[Signal.INSTANCES] is Missing.NO_PERMISSION
@@ -220,7 +220,7 @@ def test_the_simulated_mig_enabled_gpu_has_a_busy_half_and_an_idle_one(simulated
         library.open_card(driver, 8)  # instances have no index of their own
 
 
-def test_a_simulated_instance_sits_where_its_card_does(simulated):
+def test_a_simulated_instance_is_where_its_gpu_is(simulated):
     driver = simulated[0]
     card = driver.nvmlDeviceGetHandleByIndex(7)
     parts = [driver.nvmlDeviceGetMigDeviceHandleByIndex(card, place) for place in range(2)]

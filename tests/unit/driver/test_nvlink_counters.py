@@ -15,40 +15,40 @@ from tests.support.nvml_reading import make_reader, refuse
 ERROR, UNSUPPORTED, SLOW = Missing.ERROR, Missing.UNSUPPORTED, Missing.SLOW
 
 
-def told(*readings):
+def totals(*readings):
     sums = NvLinkCounters()
     return [sums.total(161, values) for values in readings]
 
 
 def test_a_sum_is_that_of_the_links_that_are_fitted():
-    assert told([3.0, 4.0, UNSUPPORTED], [5.0, 4.0, UNSUPPORTED]) == [7.0, 9.0]
+    assert totals([3.0, 4.0, UNSUPPORTED], [5.0, 4.0, UNSUPPORTED]) == [7.0, 9.0]
 
 
 @pytest.mark.parametrize("why", [ERROR, UNSUPPORTED, Missing.INVALID])
 def test_a_link_that_stops_answering_keeps_its_part_and_goes_on_from_there(why):
-    assert told([10.0, 100.0], [11.0, why], [12.0, why], [13.0, 130.0]) == [110.0, 111.0, 112.0, 143.0]
+    assert totals([10.0, 100.0], [11.0, why], [12.0, why], [13.0, 130.0]) == [110.0, 111.0, 112.0, 143.0]
 
 
 def test_a_number_that_cannot_be_counts_as_no_answer():
-    assert told([10.0, 100.0], [10.0, float(2**64 - 1)]) == [110.0, 110.0]
+    assert totals([10.0, 100.0], [10.0, float(2**64 - 1)]) == [110.0, 110.0]
 
 
 def test_a_link_that_counts_anew_adds_what_it_has_counted_since():
-    assert told([10.0, 100.0], [10.0, 0.0], [10.0, 7.0]) == [110.0, 110.0, 117.0]
+    assert totals([10.0, 100.0], [10.0, 0.0], [10.0, 7.0]) == [110.0, 110.0, 117.0]
 
 
 def test_there_is_no_sum_before_every_link_that_may_answer_has():
-    assert told([10.0, ERROR], [11.0, ERROR], [12.0, 100.0], [12.0, ERROR]) == [ERROR, ERROR, 112.0, 112.0]
+    assert totals([10.0, ERROR], [11.0, ERROR], [12.0, 100.0], [12.0, ERROR]) == [ERROR, ERROR, 112.0, 112.0]
 
 
 def test_there_is_no_sum_while_no_link_answers():
-    assert told([10.0, 1.0], [SLOW, SLOW], [ERROR, UNSUPPORTED], [UNSUPPORTED, UNSUPPORTED], [10.0, 2.0]) == [
+    assert totals([10.0, 1.0], [SLOW, SLOW], [ERROR, UNSUPPORTED], [UNSUPPORTED, UNSUPPORTED], [10.0, 2.0]) == [
         11.0, SLOW, ERROR, UNSUPPORTED, 12.0,
     ]  # fmt: skip
 
 
 def test_what_a_link_counted_before_it_was_seen_is_no_news():
-    assert told([10.0, UNSUPPORTED], [10.0, 5000.0], [10.0, 5003.0]) == [10.0, 10.0, 13.0]
+    assert totals([10.0, UNSUPPORTED], [10.0, 5000.0], [10.0, 5003.0]) == [10.0, 10.0, 13.0]
 
 
 def linked(numbers):

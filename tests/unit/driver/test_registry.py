@@ -71,7 +71,7 @@ def test_however_long_a_reading_took_it_grows_old(registry, duration, until):
     assert card(registry, now=until).status.up and not card(registry, now=until + 0.1).status.up
 
 
-def test_a_card_that_hangs_is_withdrawn_and_its_neighbour_is_not(registry):
+def test_a_gpu_that_hangs_is_withdrawn_and_the_others_are_not(registry):
     registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 1.0}), 101.0)
     assert registry.check_hangs(102.0, 2.0).hung == 0
     verdict = registry.check_hangs(102.1, 2.0)
@@ -92,7 +92,7 @@ def test_a_late_answer_ends_the_hang(registry):
     assert registry.check_hangs(102.0, 2.0).settled
 
 
-def test_a_card_slow_in_many_calls_does_not_hang(registry):
+def test_a_gpu_slow_in_many_calls_does_not_hang(registry):
     for cycle in range(2, 10):
         registry.on_heartbeat(protocol.Heartbeat(cycle=cycle, busy={0: 0.1}), 100.0 + cycle)
         assert registry.check_hangs(100.0 + cycle, 2.0).hung == 0
@@ -100,7 +100,7 @@ def test_a_card_slow_in_many_calls_does_not_hang(registry):
     assert card(registry, now=109.0).status.skipped == 8
 
 
-def test_the_moment_a_card_begins_to_hang_is_known_beforehand(registry):
+def test_the_moment_a_gpu_begins_to_hang_is_known_beforehand(registry):
     assert registry.next_hang(100.0, 2.0) is None
     registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 1.0, 1: 0.5}), 101.0)
     assert registry.next_hang(101.25, 2.0) == 0.75
@@ -108,7 +108,7 @@ def test_the_moment_a_card_begins_to_hang_is_known_beforehand(registry):
     assert registry.next_hang(103.0, 2.0) is None
 
 
-def test_a_card_of_a_new_worker_is_starting_not_slow(registry):
+def test_a_gpu_of_a_new_worker_is_starting_not_slow(registry):
     registry.on_initialised(2)
     assert card(registry, now=110.0).status.reason == "starting"
     registry.on_read(answer(110.0), 5010.0)
@@ -116,14 +116,14 @@ def test_a_card_of_a_new_worker_is_starting_not_slow(registry):
     assert card(registry, "GPU-b", now=114.0).status.reason == "starting"
 
 
-def test_the_first_handle_of_a_card_may_take_long(registry):
+def test_the_first_handle_of_a_gpu_may_take_long(registry):
     registry.on_initialised(1)
     registry.on_heartbeat(protocol.Heartbeat(cycle=1, busy={0: 10.0}), 200.0)
     assert registry.check_hangs(200.0, 2.0).hung == 0
     assert registry.check_hangs(200.0 + OPEN_DEADLINE, 2.0).hung == 1
 
 
-def test_a_hang_lasts_until_the_card_answers_not_until_the_worker_is_replaced(registry):
+def test_a_hang_lasts_until_the_gpu_answers_not_until_the_worker_is_replaced(registry):
     registry.on_heartbeat(protocol.Heartbeat(cycle=2, busy={0: 5.0}), 101.0)
     registry.check_hangs(101.0, 2.0)
     registry.on_driver_down()
@@ -134,7 +134,7 @@ def test_a_hang_lasts_until_the_card_answers_not_until_the_worker_is_replaced(re
     assert card(registry, now=102.0).status.reason == "hung"
 
 
-def test_a_lost_card_stays_visible_and_comes_back_under_its_uuid(registry):
+def test_a_lost_gpu_stays_visible_and_comes_back_under_its_uuid(registry):
     registry.on_failed(failure("reset_required"), 101.0)
     registry.on_failed(failure("reset_required"), 102.0)
     state = card(registry, now=102.0)
@@ -161,7 +161,7 @@ def test_a_gpu_that_failed_before_it_was_not_counted_any_more_is_lost_unless_it_
     assert card(registry, now=103.0).status.failures == failures, "counted once"
 
 
-def test_a_card_that_is_no_longer_counted_is_lost_and_a_moved_one_is_not(registry):
+def test_a_gpu_that_is_no_longer_counted_is_lost_and_a_moved_one_is_not(registry):
     registry.on_initialised(1)
     registry.on_found(facts(0, "GPU-b"), 101.0)
     registry.check_hangs(101.0, 2.0)
@@ -173,7 +173,7 @@ def test_a_card_that_is_no_longer_counted_is_lost_and_a_moved_one_is_not(registr
     assert (moved.status.up, moved.labels) == (True, ("0", "GPU-b"))
 
 
-def test_an_index_without_a_uuid_is_the_absent_card_that_stood_there(registry):
+def test_an_index_without_a_uuid_is_the_absent_gpu_that_stood_there(registry):
     registry.on_initialised(2)
     registry.on_found(facts(0), 101.0)
     registry.on_read(answer(101.0), 5001.0)
@@ -182,7 +182,7 @@ def test_an_index_without_a_uuid_is_the_absent_card_that_stood_there(registry):
     assert card(registry, "GPU-b", now=101.0).status.reason == "reset_required"
 
 
-def test_a_lost_card_is_forgotten_after_a_day(registry):
+def test_a_lost_gpu_is_removed_after_a_day(registry):
     registry.on_initialised(1)
     registry.on_found(facts(0, "GPU-b"), 101.0)
     for now in (101.0, 100.0 + EXPIRE_AFTER, 102.0 + EXPIRE_AFTER):
@@ -197,7 +197,7 @@ def kept(registry, now):
 
 
 @pytest.mark.parametrize("workers", [True, False])
-def test_a_card_that_hangs_for_days_is_not_forgotten(registry, workers):
+def test_a_gpu_that_hangs_for_days_is_not_forgotten(registry, workers):
     for hour in range(1, 60):
         now = 100.0 + 3600.0 * hour
         if workers and hour % 6 == 0:  # a new worker for its sake, in which it hangs again
@@ -211,7 +211,7 @@ def test_a_card_that_hangs_for_days_is_not_forgotten(registry, workers):
         assert card(registry, "GPU-b", now=now).status.reason == "hung"
 
 
-def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(registry):
+def test_a_gpu_whose_handle_hangs_for_days_is_not_forgotten(registry):
     registry.on_initialised(2)
     registry.on_found(facts(0), 100.0)
     for now in (200.0, 200.0 + EXPIRE_AFTER, 900.0 + EXPIRE_AFTER):
@@ -221,7 +221,7 @@ def test_a_card_whose_handle_hangs_for_days_is_not_forgotten(registry):
         assert kept(registry, now)[:2] == ["GPU-a", "GPU-b"]
 
 
-def test_cards_that_were_let_go_of_for_days_are_all_there_at_the_first_look_and_after(registry):
+def test_gpus_that_were_released_for_days_are_all_present_at_the_first_read_and_after(registry):
     now = 200.0 + EXPIRE_AFTER
     registry.on_driver_down()
     registry.on_initialised(2)
@@ -253,7 +253,7 @@ def test_a_kind_of_arithmetic_is_shown_from_its_first_use_on(registry):
     assert list(rows) == [(("0", "GPU-a", "fp32"), 0.0)]
 
 
-def test_signals_that_failed_are_counted_and_those_a_card_lacks_are_not(registry):
+def test_signals_that_failed_are_counted_and_those_a_gpu_lacks_are_not(registry):
     missing = {Signal.POWER: Missing.ERROR, Signal.ENERGY: Missing.INVALID, Signal.FAN_SPEED: Missing.UNSUPPORTED}
     registry.on_read(answer(101.0, missing=missing), 5001.0)
     assert card(registry, now=101.0).status.failures == {"signal_error": 1, "signal_invalid": 1}
@@ -297,7 +297,7 @@ def test_each_state_is_logged_on_entering_and_on_leaving(registry, caplog):
     ]
 
 
-def test_signals_that_a_card_lacks_are_logged_once(registry, caplog):
+def test_signals_that_a_gpu_lacks_are_logged_once(registry, caplog):
     caplog.set_level(logging.INFO)
     missing = {
         Signal.FAN_SPEED: Missing.UNSUPPORTED,

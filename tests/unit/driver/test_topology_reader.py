@@ -94,7 +94,7 @@ def test_each_refusal_costs_its_own_answer_and_only_passing_ones_are_asked_again
     assert topologies["GPU-a"].links == {} and topologies["GPU-a"].peers["GPU-b"].pci_path == "NODE"
 
 
-def test_a_card_that_is_lost_on_the_way_costs_its_pairs_only():
+def test_a_gpu_that_is_lost_on_the_way_costs_its_pairs_only():
     topologies, complete = read(Joined(**{f"{ANCESTOR}:b": 15}))
     assert not complete and topologies["GPU-a"].peers["GPU-b"].pci_path == "NODE" and topologies["GPU-b"].peers == {}
     topologies, complete = read(Joined(**{"nvmlDeviceGetFieldValues:a": 15}))
@@ -107,7 +107,7 @@ def test_a_driver_that_is_over_ends_the_pass(code):
         read(Joined(**{ACCESS: code}))
 
 
-def test_a_refused_pair_of_linked_cards_is_asked_again_because_the_fabric_may_be_starting():
+def test_a_refused_pair_of_linked_gpus_is_tried_again_because_the_fabric_may_be_starting():
     driver = Joined()
     answer = driver.answer
     driver.answer = lambda name, handle, *args: 5 if name == ACCESS else answer(name, handle, *args)
@@ -127,7 +127,7 @@ def test_answers_that_mean_nothing_are_left_out(garbage):
     assert {end.kind for end in topologies["GPU-a"].links.values()} <= {"unknown"}
 
 
-def test_a_pass_is_left_when_somebody_else_needs_the_driver():
+def test_a_pass_ends_when_another_caller_needs_the_driver():
     driver, scheduler = Joined(), iter([True, True, True])
     with pytest.raises(Interrupted):
         TopologyReader(driver, lambda: next(scheduler, False)).read(HANDLES)
@@ -193,7 +193,7 @@ def simulated(scenario):
     return TopologyReader(driver).read({facts.uuid: calls.handle for calls, facts in opened})
 
 
-def test_simulated_cards_are_joined_as_their_kind_is():
+def test_simulated_gpus_are_joined_as_their_kind_is():
     joined = simulated("healthy")
     assert len(joined) == 8 and all(
         topology.links == dict.fromkeys(range(18), SWITCH) for topology in joined.values()

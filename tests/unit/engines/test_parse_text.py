@@ -216,7 +216,7 @@ def test_new_series_on_every_page_do_not_fill_memory(series):
     assert refused >= 36 or series.startswith(b"other"), "series that are not read cost next to nothing"
 
 
-def test_series_text_beyond_the_cache_refuses_the_page_and_forgets_it():
+def test_series_text_beyond_the_cache_rejects_the_page_and_drops_it():
     reader = PageReader(lambda name: True)
     padding = b"a" * 2_200
     for _ in range(3):

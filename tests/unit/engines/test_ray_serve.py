@@ -73,7 +73,7 @@ def test_a_page_with_two_apps_names_no_model():
     assert not interpret(SERVE).several_models
 
 
-def test_the_first_app_lends_its_name_neither_to_a_second_nor_to_both():
+def test_the_first_app_gives_its_name_neither_to_a_second_nor_to_both():
     clock = Clock()
     watcher = make_poller([SERVE, TWO_APPS, TWO_APPS, SERVE], clock)
     shown = []

@@ -169,7 +169,7 @@ def test_a_gauge_that_lags_behind_finished_work_is_not_called_frozen_at_once():
     assert polled(poller, clock, 8, step=5.0).frozen is True
 
 
-def test_a_server_without_metrics_switched_on_is_told_which_option_it_needs():
+def test_a_server_without_metrics_is_reported_with_the_option_it_needs():
     with pytest.raises(PageError, match="--enable-metrics"):
         interpret(b"up 1\n", SGLANG)
 

@@ -38,7 +38,7 @@ def test_a_rank_that_claims_work_is_taken_for_gone_sooner_than_an_idle_one(figur
     assert withdrawn(figures, min_count) == ({"still"}, {TOKENS: 100.0}), "its counters stay"
 
 
-def test_where_nothing_moves_nobody_is_gone():
+def test_where_nothing_moves_no_rank_is_missing():
     assert withdrawn({RUNNING: 2.0}, 10 * WITHOUT_WORK, others=False) == (frozenset(), {RUNNING: 2.0})
 
 

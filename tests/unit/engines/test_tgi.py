@@ -150,7 +150,7 @@ def test_a_server_that_takes_the_place_of_another_without_a_gap_is_asked_before_
     assert polled(poller, clock).labels[2] == "org/qwen"
 
 
-def test_a_server_that_does_not_tell_its_model_is_read_all_the_same_and_not_asked_at_every_poll():
+def test_a_server_that_does_not_report_its_model_is_read_and_not_queried_at_every_poll():
     clock, server = Clock(), Server()
     state = polled(make_poller(server, clock), clock, 5)
     assert state.status.up

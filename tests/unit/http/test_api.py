@@ -121,7 +121,7 @@ def test_an_unchanged_snapshot_is_not_sent_again(ask):
     assert ask("node", "lang=zh", **{"if-none-match": etag})[0] == 200
 
 
-def test_when_the_monitor_is_blind_documents_fail_and_nobody_is_ejected(ask):
+def test_when_the_monitor_fails_documents_fail_and_no_replica_is_ejected(ask):
     ask.clock.tick(TOO_OLD + 0.1)
     assert [ask(path)[0] for path in ("node", "findings", "verdicts")] == [503] * 3
     status, document, _ = ask(f"verdicts/replica/{quote(MALICIOUS)}")

@@ -54,7 +54,7 @@ def test_every_answer_says_its_length_its_date_and_that_it_must_not_be_stored():
         b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     ],
 )
-def test_the_connection_ends_when_the_client_wants_it_or_speaks_http_1_0(raw):
+def test_the_connection_ends_when_the_client_requests_it_or_speaks_http_1_0(raw):
     with serving() as listener:
         status, headers, body = ask(listener, raw)
         assert (status, headers["connection"], body) == (200, "close", PAGE)
@@ -210,7 +210,7 @@ def test_nothing_behind_a_refused_request_is_taken_for_a_request():
     assert results == []
 
 
-def test_a_request_line_of_1_mib_costs_no_memory_and_is_told_why():
+def test_a_request_line_of_1_mib_costs_no_memory_and_gets_a_reason():
     raw = b"GET /" + b"a" * (1 << 20)
     with serving() as listener, connect(listener) as sock:
         tracemalloc.start()

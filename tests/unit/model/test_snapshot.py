@@ -41,7 +41,7 @@ def test_a_snapshot_is_made_of_frozen_records_and_plain_values():
     assert odd == []
 
 
-def test_no_record_keeps_a_buffer_that_somebody_still_writes_to():
+def test_no_record_keeps_a_buffer_that_is_still_written_to():
     node = VirtualNode("healthy", seed=1)
     assert not [
         path for path, value in parts(node.live_until(30.0), "snapshot") if isinstance(value, (list, array.array))

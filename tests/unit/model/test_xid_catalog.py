@@ -55,5 +55,5 @@ def test_the_codes_shown_from_the_start_are_few_and_cost_more_than_the_process()
 
 
 @pytest.mark.parametrize("code", [0, 1, 173, 65_535])
-def test_a_code_that_nobody_catalogued_says_so(code):
+def test_a_code_outside_the_catalogue_is_reported_as_such(code):
     assert (describe(code).kind, describe(code).action) == (Class.UNKNOWN, "look_up")

@@ -131,7 +131,7 @@ def test_values_are_quoted():
     assert [matcher.value for matcher in parsed.matchers.matchers] == [value]
 
 
-def test_a_family_somebody_else_declares_is_checked_the_same_way():
+def test_a_family_declared_elsewhere_is_checked_the_same_way():
     known = ExternalMetric(name="x_total", labels=TARGET | {"a"}, kind=MetricKind.COUNTER)
     assert str(increase(select(known, a="1"), "1h")) == 'increase(x_total{a="1"}[1h])'
     with pytest.raises(QueryError, match="no label 'b'"):

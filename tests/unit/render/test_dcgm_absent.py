@@ -44,13 +44,13 @@ def test_most_signals_have_a_row_that_needs_nothing_else(dialect):
     assert sum(bool(shown(dialect, {signal: value})) for signal, value in PLAUSIBLE.items()) > 40
 
 
-def test_a_lost_card_takes_only_its_own_series_away():
+def test_a_lost_gpu_takes_only_its_own_series_away():
     shot = replace(FULL, cards=(replace(FULL.cards[0], reading=None), FULL.cards[1]))
     assert samples(page("", shot), "0") == {}
     assert samples(page("", shot), "1") == samples(page(), "1")
 
 
-def test_a_lost_card_that_reported_an_error_still_shows_which():
+def test_a_lost_gpu_that_reported_an_error_still_shows_which():
     lost = (replace(FULL.cards[1], reading=None), replace(FULL.cards[0], reading=None))
     shown = samples(page("fields=all", replace(FULL, cards=lost)), "1")
     assert shown.keys() == {full("XID_ERRORS"), "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_XID_ERRORS_COUNT"}
@@ -130,7 +130,7 @@ def test_two_compute_instances_of_one_gpu_instance_are_one_series():
     assert text.count("DCGM_FI_DEV_FB_USED{") == 2
 
 
-def test_an_instance_of_an_unknown_card_is_left_out():
+def test_an_instance_of_an_unknown_gpu_is_left_out():
     assert page("", snapshot(cards=(instance(0, memory_used=1.0),))) == ""
 
 

@@ -28,7 +28,7 @@ from tests.system.test_end_to_end import Daemon
 # -- the question
 
 
-def test_nothing_asked_is_the_legacy_dialect_with_its_default_rows():
+def test_no_query_is_the_legacy_style_with_its_default_rows():
     assert parse_query("") == parse_query("dialect=legacy&hostname=default&fields=default")
     assert parse_query("dialect=4%2E9") == parse_query("dialect=4.9")
 
@@ -97,7 +97,7 @@ def test_there_is_no_page_before_the_first_snapshot_nor_when_the_newest_is_too_o
     assert pages.page(parse_query(""), gzip=False) is None
 
 
-def test_rates_appear_at_the_second_snapshot_after_the_first_question_and_end_when_nobody_asks_any_more():
+def test_rates_appear_at_the_second_snapshot_after_the_first_request_and_end_without_requests():
     clock = Clock()
     pages = store(clock)
     wanted = parse_query("dialect=4.9")
@@ -129,7 +129,7 @@ def test_a_node_without_requests_for_dcgms_names_does_not_load_their_tables():
     )
 
 
-def test_the_host_is_called_what_its_pod_is_told(monkeypatch):
+def test_the_host_has_the_name_that_its_pod_is_given(monkeypatch):
     monkeypatch.setenv("NODE_NAME", "gpu-worker-7")
     assert hostname() == "gpu-worker-7"
     monkeypatch.setenv("NODE_NAME", "")

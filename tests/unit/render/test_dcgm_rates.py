@@ -14,7 +14,7 @@ from tests.support.dcgm_contract import full
 from tests.support.records import replace
 
 
-def test_a_card_has_no_rate_before_its_second_reading():
+def test_a_gpu_has_no_rate_before_its_second_reading():
     tracker = RateTracker()
     assert tracker.update([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}
     assert tracker.update([moved(0.0, pcie_transmit=5.0)]) == {"GPU-0000": {}}, "the same reading again"
@@ -31,7 +31,7 @@ def test_a_steady_flow_has_its_own_rate_however_often_it_is_read(gaps, flow):
     assert rates["GPU-0000"][Signal.NVLINK_RECEIVE] == pytest.approx(flow, rel=1e-6, abs=1e-6)
 
 
-def test_a_rate_forgets_what_is_longer_ago_than_half_a_minute():
+def test_a_rate_covers_the_last_half_minute_only():
     tracker, sent = RateTracker(), 0.0
     for second in range(200):
         sent += 1000.0 if second < 100 else 0.0
@@ -55,7 +55,7 @@ def test_a_gap_longer_than_a_minute_is_no_rate():
     assert tracker.update([moved(MAX_GAP + 1.0, pcie_transmit=1e6)]) == {"GPU-0000": {}}
 
 
-def test_a_counter_that_comes_later_waits_for_its_own_second_reading_and_a_card_that_goes_is_forgotten():
+def test_a_counter_that_comes_later_waits_for_its_own_second_reading_and_a_gpu_that_goes_is_removed():
     tracker = RateTracker()
     tracker.update([moved(0.0, pcie_transmit=0.0)])
     assert set(tracker.update([moved(1.0, pcie_transmit=1.0, nvlink_transmit=9.0)])["GPU-0000"]) == {
@@ -66,7 +66,7 @@ def test_a_counter_that_comes_later_waits_for_its_own_second_reading_and_a_card_
     assert len(COUNTERS) == 4
 
 
-def test_what_the_card_measures_itself_goes_before_its_counters():
+def test_what_the_gpu_measures_itself_goes_before_its_counters():
     gpu = full_card(0)
     measured = replace(gpu.reading, traffic={("pcie", "transmit"): 77.0, ("nvlink", "receive"): 88.0})
     rows = samples(page("fields=all", replace(FULL, cards=(replace(gpu, reading=measured),))))

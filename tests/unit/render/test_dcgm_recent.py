@@ -66,7 +66,7 @@ def test_the_window_holds_what_came_in_it(steps):
 
 
 @pytest.mark.parametrize("query", ["fields=all", "dialect=4.9&fields=all"])
-def test_a_card_without_events_shows_0_without_a_code_and_one_with_some_each_code(query):
+def test_a_gpu_without_events_shows_0_without_a_code_and_one_with_some_each_code(query):
     family = families(page(query))["DCGM_EXP_XID_ERRORS_COUNT"]
     assert family.type == "gauge"
     shown = {(sample.labels["gpu"], sample.labels.get("xid")): sample.value for sample in family.samples}
@@ -74,12 +74,12 @@ def test_a_card_without_events_shows_0_without_a_code_and_one_with_some_each_cod
     assert {sample.labels["window_size_in_ms"] for sample in family.samples} == {"300000"}
 
 
-def test_a_card_that_nobody_listens_to_has_no_window():
+def test_a_gpu_without_a_subscription_has_no_window():
     shot = snapshot(cards=(full_card(0),))
     assert "DCGM_EXP_XID_ERRORS_COUNT" not in samples(page("fields=all", shot, recent={}))
 
 
-def test_the_window_is_followed_while_somebody_asks():
+def test_the_window_is_kept_while_it_is_requested():
     clock = Clock()
     pages = DcgmPageStore(clock=clock, hostname=lambda: "node-1")
     wanted = parse_query("fields=all")

@@ -83,7 +83,7 @@ def test_types_and_help_are_what_the_catalogue_says():
             assert families[row.family].documentation == row.help
 
 
-def test_a_card_that_is_lost_says_so_and_nothing_else():
+def test_a_gpu_that_is_lost_says_so_and_nothing_else():
     values = {key: value for key, value in samples(render(), parse_text).items() if ("uuid", "GPU-0001") in key[1]}
     assert {name for name, _ in values} == {"gpu_info", "gpu_up", "gpu_data_age_seconds"}
     assert [value for (name, _), value in values.items() if name == "gpu_up"] == [0.0]
@@ -158,7 +158,7 @@ def test_the_same_snapshot_renders_to_the_same_bytes():
     assert renderer.render(SNAPSHOT).body == renderer.render(SNAPSHOT).body == render(openmetrics=True).encode()
 
 
-def test_kept_texts_of_labels_that_come_and_go_are_forgotten():
+def test_kept_texts_of_labels_that_come_and_go_are_removed():
     renderer = ExpositionRenderer(openmetrics=False)
     for number in range(1_300):
         renderer.render(snapshot(replicas=(busy_replica(model=f"m{number}"),)))

@@ -68,11 +68,11 @@ def noticed(*steps):
         looks.assignments.stop()
 
 
-def test_a_process_that_sits_on_one_more_card_is_looked_up_at_once():
+def test_a_process_on_one_more_gpu_is_looked_up_at_once():
     assert noticed([card(0, 7)], [card(0, 7), card(1, 7)]) == [True, True]
 
 
-def test_another_process_on_the_same_card_is_looked_up_at_once():
+def test_another_process_on_the_same_gpu_is_looked_up_at_once():
     assert noticed([card(0, 7)], [card(0, 8)]) == [True, True]
 
 
@@ -223,7 +223,7 @@ KNOWN = [owned_cards.card(1), owned_cards.card(1, known=False, missing=Missing.M
 
 
 @pytest.mark.parametrize("silent", SILENT)
-def test_a_card_that_does_not_say_who_sits_on_it_stays_with_its_replica_while_the_process_lives(held, silent):
+def test_a_gpu_that_does_not_report_processes_stays_with_its_replica_while_the_process_runs(held, silent):
     first, second = held.pids
     other = owned_cards.card(0, first)
     for _ in range(3):
@@ -238,16 +238,16 @@ def test_a_card_that_does_not_say_who_sits_on_it_stays_with_its_replica_while_th
 
 
 @pytest.mark.parametrize("known", KNOWN)
-def test_a_card_that_says_that_nobody_sits_on_it_leaves_its_replica_at_once(held, known):
+def test_a_gpu_that_reports_no_process_leaves_its_replica_at_once(held, known):
     assert held.sees(owned_cards.card(0, held.pids[0]), known) == ["GPU-0"]
     assert held.sees(owned_cards.card(0, held.pids[0]), SILENT[0]) == ["GPU-0"]
 
 
-def test_a_card_that_is_gone_from_the_page_is_nobodys(held):
+def test_a_gpu_that_is_missing_from_the_page_is_unassigned(held):
     assert held.sees(owned_cards.card(0, held.pids[0])) == ["GPU-0"]
 
 
-def test_a_card_that_falls_silent_is_no_reason_to_look_again():
+def test_a_gpu_that_falls_silent_is_no_reason_to_look_again():
     looks = Looks()
     looks.assignments.start()
     try:

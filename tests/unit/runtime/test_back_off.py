@@ -42,7 +42,7 @@ def sources() -> list[str]:
 
 
 @pytest.mark.parametrize("reason", CHEAP)
-def test_a_source_that_fails_cheaply_is_asked_again_within_five_seconds(reason: str) -> None:
+def test_a_source_that_fails_cheaply_is_read_again_within_five_seconds(reason: str) -> None:
     for source in sources():
         for interval in (0.2, 1.0, 3.0):
             poll_loop = polling(source, interval)
@@ -52,7 +52,7 @@ def test_a_source_that_fails_cheaply_is_asked_again_within_five_seconds(reason: 
 
 
 @pytest.mark.parametrize("reason", DEAR)
-def test_a_source_that_is_dear_to_ask_is_asked_twice_a_minute_in_the_end(reason: str) -> None:
+def test_an_expensive_source_is_read_twice_a_minute_in_the_end(reason: str) -> None:
     for source in sources():
         poll_loop = polling(source)
         assert 27.0 <= failed(poll_loop, reason, 100) <= 33.0
@@ -63,7 +63,7 @@ def test_an_engine_that_was_too_slow_is_seen_again_ten_seconds_after_it_has_caug
         assert 9.0 <= failed(polling(source), "timeout", 100) <= 11.0
 
 
-def test_the_first_failures_postpone_nothing_and_a_success_forgets_them() -> None:
+def test_the_first_failures_postpone_nothing_and_a_success_resets_them() -> None:
     poll_loop = polling()
     assert [failed(poll_loop, "dns") for _ in range(4)] == [0.0] * 4
     delays = [failed(poll_loop, "dns") for _ in range(6)]

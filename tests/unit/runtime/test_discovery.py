@@ -40,7 +40,7 @@ def names(registry, engines=()):
 # ---------------------------------------------------------------------- the registry
 
 
-def test_a_process_at_another_address_with_the_same_port_takes_nobodys_place(registry):
+def test_a_process_at_another_address_with_the_same_port_replaces_none(registry):
     """A forged command line on 127.0.0.1 must not replace the engine that has the port on another address."""
     engine = at("10.0.0.9:8000", user=1000)
     registry.update("processes", [engine], ())
@@ -177,7 +177,7 @@ def test_one_that_is_listed_no_more_stays_a_minute_and_one_that_flickers_stays(r
     assert names(registry) == ["b:1"]
 
 
-def test_a_place_that_is_not_heard_of_keeps_its_engines(registry, clock):
+def test_a_provider_without_an_answer_keeps_its_engines(registry, clock):
     registry.update("file_sd", [at("a:1")], ())
     clock.now += 10 * TARGET_TTL
     registry.update("ray", [], ())
@@ -186,7 +186,9 @@ def test_a_place_that_is_not_heard_of_keeps_its_engines(registry, clock):
     assert names(registry) == []
 
 
-def test_a_list_gone_mad_makes_few_changes_at_a_look_and_never_more_engines_than_the_bound(registry, clock, caplog):
+def test_an_unstable_list_makes_few_changes_per_refresh_and_never_more_engines_than_the_bound(
+    registry, clock, caplog
+):
     registry.update("file_sd", [at(f"a{n}:1") for n in range(500)], ())
     assert len(names(registry)) == MAX_DISCOVERED
     assert sum("event=target_limit_reached" in line for line in caplog.messages) == 1
@@ -213,7 +215,7 @@ def test_a_pod_that_moved_takes_its_name_along_at_once(registry, clock):
     }  # fmt: skip
 
 
-def test_a_changed_name_or_kind_is_adopted_and_the_neighbour_is_not_touched(registry):
+def test_a_changed_name_or_kind_is_adopted_and_other_targets_are_not_touched(registry):
     registry.update("file_sd", [at("a:1", "x"), at("b:1", "y")], ())
     before = registry.engines(())
     assert registry.update("file_sd", [at("a:1", "z", kind="tgi"), at("b:1", "y")], ())

@@ -54,7 +54,7 @@ def write(path, *targets, **labels):
     os.replace(path.parent / "new", path)
 
 
-def found(discovery):
+def engine_names(discovery):
     return [engine.name for engine in discovery.engines()]
 
 
@@ -67,14 +67,14 @@ def test_a_bad_file_is_a_source_that_is_down_counted_once_and_said_once(watch, t
     write(path, "127.0.0.1:1")
     caplog.set_level(logging.INFO)
     discovery = watch(f", file_sd: ['{path}']")
-    until(lambda: found(discovery) == ["127.0.0.1:1"] and status(discovery, "file_sd").up)
+    until(lambda: engine_names(discovery) == ["127.0.0.1:1"] and status(discovery, "file_sd").up)
     path.write_text('[{"targets"')
     until(lambda: status(discovery, "file_sd").reason == "malformed")
     time.sleep(0.5)
     assert status(discovery, "file_sd").failures == {"malformed": 1}
-    assert found(discovery) == ["127.0.0.1:1"]
+    assert engine_names(discovery) == ["127.0.0.1:1"]
     write(path, "127.0.0.1:2")
-    until(lambda: status(discovery, "file_sd").up and "127.0.0.1:2" in found(discovery))
+    until(lambda: status(discovery, "file_sd").up and "127.0.0.1:2" in engine_names(discovery))
     states = [line.split()[1:4] for line in caplog.messages if "state=" in line]
     down = ["source=discovery:file_sd", "state=down", "reason=malformed"]
     assert states == [["source=discovery:file_sd", "state=up"], down, ["source=discovery:file_sd", "state=up"]]
@@ -94,17 +94,17 @@ def test_places_are_adopted_and_left_and_those_that_stay_go_on(watch, tmp_path):
     write(tmp_path / "a.json", "127.0.0.1:1")
     write(tmp_path / "ray.json", "127.0.0.1:2", "127.0.0.1:44217")
     discovery = watch(f", file_sd: ['{tmp_path}/a.json'], ray_file: '{tmp_path}/ray.json'")
-    until(lambda: found(discovery) == ["127.0.0.1:1", "127.0.0.1:2"])
+    until(lambda: engine_names(discovery) == ["127.0.0.1:1", "127.0.0.1:2"])
     assert discovery.loop_restarts == {"discovery": 0}
     thread = discovery._loops["ray"].poll_loop._thread
     old_loop = discovery._loops["file_sd"].poll_loop
     discovery.configure(DiscoverySettings(processes=False, ray=True, ray_file=f"{tmp_path}/ray.json"))
-    assert found(discovery) == ["127.0.0.1:2"]
+    assert engine_names(discovery) == ["127.0.0.1:2"]
     assert discovery._loops["ray"].poll_loop._thread is thread
     old_loop.join(5)
     assert [status.source for status in discovery.statuses] == ["discovery:ray"]
     discovery.configure(DiscoverySettings(processes=False))
-    assert (found(discovery), discovery.statuses, discovery.loop_restarts) == ([], [], {})
+    assert (engine_names(discovery), discovery.statuses, discovery.loop_restarts) == ([], [], {})
     thread.join(5)
     assert not thread.is_alive()
 
@@ -127,7 +127,7 @@ def test_a_place_whose_disk_hangs_is_down_and_keeps_its_engines(watch, tmp_path,
         assert hanging.wait(5)
         clock.now += 30
         assert (status(discovery, "file_sd").hung, status(discovery, "file_sd").reason) == (True, "hung")
-        assert found(discovery) == ["127.0.0.1:1"]
+        assert engine_names(discovery) == ["127.0.0.1:1"]
     finally:
         go_on.set()
 
@@ -150,7 +150,7 @@ def test_a_watcher_that_was_replaced_while_it_looked_says_nothing_any_more(watch
     discovery.configure(DiscoverySettings(processes=False))
     go_on.set()
     polling.join(5)
-    assert found(discovery) == []
+    assert engine_names(discovery) == []
 
 
 def test_a_bug_in_a_place_is_survived_and_shown(watch, tmp_path, monkeypatch):
@@ -190,13 +190,13 @@ def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch
             f", kubernetes: {{enabled: true, interval: 1s, url: '{url}', bearer_token_file: '{tmp_path}/token'}}",
             environ={"NODE_NAME": "n1"},
         )
-        until(lambda: found(discovery) == ["chat-0", "chat-1"])
+        until(lambda: engine_names(discovery) == ["chat-0", "chat-1"])
         assert status(discovery, "kubernetes").up
         body[0] = b"nonsense"
         until(lambda: status(discovery, "kubernetes").reason == "malformed")
-        assert found(discovery) == ["chat-0", "chat-1"]
+        assert engine_names(discovery) == ["chat-0", "chat-1"]
         body[0] = json.dumps({"kind": "PodList", "items": [*good, pod("chat-2", server.port, "/living/2")]}).encode()
-        until(lambda: found(discovery) == ["chat-0", "chat-1", "chat-2"])
+        until(lambda: engine_names(discovery) == ["chat-0", "chat-1", "chat-2"])
         assert len(server.heads("no-such")) == 1
         assert all(b"Authorization" not in head for head in server.heads("living"))
 
@@ -204,7 +204,7 @@ def test_pods_come_and_go_with_the_api_servers_list_and_only_engines_count(watch
 # ---------------------------------------------------------------------- the app and the daemon
 
 
-def test_a_vanished_engine_is_polled_no_more_and_its_neighbour_goes_on(tmp_path):
+def test_a_vanished_engine_is_polled_no_more_and_the_others_go_on(tmp_path):
     clock = Clock()
     app = App(parse("gpu: {enabled: false}", "test", {}), clock=clock)
     try:
@@ -251,7 +251,7 @@ def test_a_server_that_may_show_nothing_becomes_a_replica_once_its_page_is_seen_
     }  # fmt: skip
 
 
-def test_dynamos_frontend_is_ignored_where_its_workers_tell_of_the_same_requests(monkeypatch):
+def test_dynamos_frontend_is_ignored_where_its_workers_report_the_same_requests(monkeypatch):
     clock, shown = Clock(), {"http://127.0.0.1:8000/metrics"}
     monkeypatch.setattr(manager, "probe_engine", lambda url, **_: url in shown)
     discovery = DiscoveryManager(configured=tuple, on_change=lambda: None, clock=clock)
@@ -321,7 +321,7 @@ def test_the_daemon_follows_a_rewritten_list_within_seconds_and_a_half_written_o
         program = start(tmp_path / "c.yaml")
         page = program.wait_for(lambda page: page.all("llm_up") == [1.0, 1.0])
         assert page.labels("llm_up", "replica") == {"mine", "a"}
-        assert page.one("shardwatch_source_up", source="discovery:file_sd") == 1.0
+        assert page.value("shardwatch_source_up", source="discovery:file_sd") == 1.0
         assert page.labels("shardwatch_source_down_info", "reason", source="discovery:ray") == {"missing"}
         assert page.all("shardwatch_loop_restarts_total", loop="discovery") == [0.0]
 
@@ -340,7 +340,7 @@ def test_the_daemon_follows_a_rewritten_list_within_seconds_and_a_half_written_o
             ),
             10,
         )
-        assert page.one("shardwatch_source_failures_total", source="discovery:file_sd", reason="malformed") == 1.0
+        assert page.value("shardwatch_source_failures_total", source="discovery:file_sd", reason="malformed") == 1.0
         assert page.all("llm_up", replica="a") == [1.0]
         listing(targets, *rows)
         page = program.wait_for(
@@ -367,5 +367,5 @@ def test_a_single_page_shows_the_engines_of_a_list(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=bare_environment())
     assert done.returncode == 0, done.stderr
     page = Figures(done.stdout)
-    assert page.one("llm_up", replica="a") == 1.0
-    assert page.one("shardwatch_source_up", source="discovery:file_sd") == 1.0
+    assert page.value("llm_up", replica="a") == 1.0
+    assert page.value("shardwatch_source_up", source="discovery:file_sd") == 1.0

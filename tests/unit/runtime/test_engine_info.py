@@ -57,7 +57,7 @@ def seconds_of(action) -> float:
     return time.monotonic() - began
 
 
-def test_an_engine_that_does_not_tell_its_version_delays_no_poll(slow):
+def test_an_engine_that_does_not_report_its_version_delays_no_poll(slow):
     clock, engine = Clock(), slow(VLLM)
     poller = make_poller(engine, clock, timeout=5.0)
     assert seconds_of(poller.poll) < 2.0
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_tell_its_version_delays_no_poll(slow):
     assert poller.state.reading.version == "9.9.9"
 
 
-def test_a_poll_waits_for_a_model_that_only_the_engine_can_tell_as_long_as_a_poll_may_take(slow):
+def test_a_poll_waits_for_a_model_that_only_the_engine_knows_as_long_as_a_poll_may_take(slow):
     clock, engine = Clock(), slow(TGI)
     poller = make_poller(engine, clock, timeout=0.2)
     assert 0.1 < seconds_of(poller.poll) < 2.0

@@ -165,7 +165,7 @@ def test_a_flapping_gateway_is_logged_three_times_and_then_once_a_minute(caplog)
     assert all("source=gateway:edge" in line for line in lines)
 
 
-def test_a_gateway_that_does_not_answer_is_asked_less_often():
+def test_a_gateway_that_does_not_answer_is_polled_less_often():
     poller = gateway_poller(
         GatewayConfig(name="g", kind="auto", interval=1.0, windows=()), Counting(EndpointError("timeout", "late"))
     )

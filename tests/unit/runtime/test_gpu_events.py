@@ -29,7 +29,7 @@ UP = protocol.EventSubscription(cards=1)
 DOWN = protocol.EventSubscription(cards=0, reason=DRIVER_DOWN)
 
 
-def seen(xid=79, times=1, at=1000.0, uuid=UUID):
+def xid_seen(xid=79, times=1, at=1000.0, uuid=UUID):
     return protocol.XidSeen(uuid=uuid, xid=xid, times=times, at=at)
 
 
@@ -80,7 +80,7 @@ def labels(events):
 def test_an_event_of_the_driver_is_counted_and_notified(events, changes):
     events.on_driver_event(UP)
     changes.clear()
-    events.on_driver_event(seen())
+    events.on_driver_event(xid_seen())
     assert changes
     (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
     assert (xid_count.labels, xid_count.count, xid_count.last_unix_time) == (
@@ -125,24 +125,24 @@ def test_one_event_in_both_sources_counts_once(events, tmp_path):
     events.view(CARDS)
     path.write_text(line() + "NVRM: GPU 0000:65:00.0: GPU has fallen off the bus.\n")
     look(events)
-    events.on_driver_event(seen(at=1001.0))
+    events.on_driver_event(xid_seen(at=1001.0))
     assert count(events) == 1
 
 
 def test_a_worker_that_is_replaced_costs_no_count(events):
     events.on_driver_event(UP)
-    events.on_driver_event(seen())
+    events.on_driver_event(xid_seen())
     events.on_driver_event(DOWN)
     assert count(events) == 1
     events.on_driver_event(UP)
-    events.on_driver_event(seen(at=1030.0))
+    events.on_driver_event(xid_seen(at=1030.0))
     assert count(events) == 2
 
 
-def test_an_event_on_a_card_that_is_lost_keeps_its_labels(events):
+def test_an_event_on_a_gpu_that_is_lost_keeps_its_labels(events):
     events.on_driver_event(UP)
     events.view(CARDS)
-    events.on_driver_event(seen())
+    events.on_driver_event(xid_seen())
     matching = [xid_count for xid_count in events.view([]) if xid_count.last_unix_time is not None]
     assert [xid_count.labels[:3] for xid_count in matching] == [("0", UUID, "79")]
 
@@ -216,7 +216,7 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     caplog.set_level(logging.INFO)
     events.view(CARDS)
     for _ in range(1000):
-        events.on_driver_event(seen(xid=94, at=clock.now, times=10))
+        events.on_driver_event(xid_seen(xid=94, at=clock.now, times=10))
     (text,) = caplog.messages
     for part in (
         "xid=94",
@@ -230,9 +230,9 @@ def test_an_event_is_logged_with_its_meaning_and_a_storm_in_one_line_a_minute(ev
     ):
         assert part in text
     clock.tick(61.0)
-    events.on_driver_event(seen(xid=94, at=clock.now))
+    events.on_driver_event(xid_seen(xid=94, at=clock.now))
     assert "suppressed=9990" in caplog.messages[1] and caplog.records[1].levelname == "WARNING"
-    events.on_driver_event(seen(xid=63, at=clock.now))
+    events.on_driver_event(xid_seen(xid=63, at=clock.now))
     assert caplog.records[2].levelname == "INFO"
 
 
@@ -240,11 +240,11 @@ def test_a_flood_of_ever_other_codes_fills_no_log(events, clock, caplog):
     caplog.set_level(logging.INFO)
     events.view(CARDS)
     for code in range(100, 100 + 3 * MAX_LOGGED):
-        events.on_driver_event(seen(xid=code, at=clock.now))
+        events.on_driver_event(xid_seen(xid=code, at=clock.now))
     assert len(caplog.messages) == MAX_LOGGED + 1
     clock.tick(61.0)
-    events.on_driver_event(seen(xid=99, at=clock.now))
-    events.on_driver_event(seen(xid=100, at=clock.now))
+    events.on_driver_event(xid_seen(xid=99, at=clock.now))
+    events.on_driver_event(xid_seen(xid=100, at=clock.now))
     assert len(caplog.messages) == MAX_LOGGED + 3, "what was said long ago makes room"
 
 
@@ -336,7 +336,7 @@ def test_nothing_new_costs_no_new_rows(events):
 
 def test_a_time_in_the_future_is_taken_as_now(events, clock):
     events.on_driver_event(UP)
-    events.on_driver_event(seen(at=1e12))
+    events.on_driver_event(xid_seen(at=1e12))
     (xid_count,) = [xid_count for xid_count in events.view(CARDS) if xid_count.last_unix_time is not None]
     assert xid_count.last_unix_time == 1.7e9 + clock.now
 
@@ -388,5 +388,5 @@ def test_until_the_driver_has_said_anything_its_events_are_starting(events):
     assert (events.statuses[0].up, events.statuses[0].reason) == (True, "")
 
 
-def test_without_cards_to_watch_there_is_no_source_of_events():
+def test_without_gpus_to_watch_there_is_no_source_of_events():
     assert GpuEvents(driver=False).statuses == []

@@ -14,7 +14,7 @@ from exporter.sources.discovery.kubernetes import _engine, _pods
 from exporter.sources.discovery.provider import engine_at
 from tests.support.builders import Clock, replica, snapshot
 from tests.support.engine_pages import make_poller, page
-from tests.support.promtool import found
+from tests.support.promtool import check_rows
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 IMAGE = "vllm/vllm-openai:v0.11.0"
@@ -141,5 +141,5 @@ def test_nodes_of_one_service_that_run_different_bytes_under_one_tag_are_found(p
     rows = {'{engine="vllm", model="m"}': 2}
     for digests, expected in (((DIGEST, other, DIGEST), rows), ((DIGEST, DIGEST, DIGEST), {})):
         series = [on(f"node-{place}", digest) for place, digest in enumerate(digests)]
-        code, output = found(promtool, tmp_path, series, differ, expected)
+        code, output = check_rows(promtool, tmp_path, series, differ, expected)
         assert code == 0, output

@@ -63,7 +63,7 @@ def publisher(cards=None, replicas=(), clock=None, **more):
     return made, published
 
 
-def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
+def test_a_snapshot_joins_gpus_replicas_owners_and_every_sources_health():
     cards = Cards(card(0, utilization=0.9), card(1, utilization=0.5))
     assignment = Assignment(
         gpus=tuple(GpuAssignment(uuid=f"GPU-000{i}", replica="a") for i in range(2)), unassigned={"b": "no_processes"}
@@ -84,7 +84,7 @@ def test_a_snapshot_joins_cards_replicas_owners_and_every_sources_health():
     assert snapshot.driver.driver_version == "580"
 
 
-def test_without_cards_the_replicas_are_still_shown():
+def test_without_gpus_the_replicas_are_still_shown():
     made, published = publisher(None, [Source(replica("a"))])
     made.publish_once()
     assert [replica_state.name for replica_state in published[0].replicas] == ["a"]
@@ -133,7 +133,7 @@ def test_a_snapshot_that_is_old_is_not_ready():
     assert made.ready().ok is False
 
 
-def test_health_means_that_the_loop_turns_whatever_cards_and_engines_do():
+def test_health_means_that_the_loop_turns_whatever_gpus_and_engines_do():
     made, _ = publisher(Cards(card(0, up=False)), [Source(replica("a", up=False))], clock=time.monotonic)
     assert made.healthy().ok is False
     made.start()

@@ -172,12 +172,12 @@ def in_use(app, log):
         "processes": app.assignments._on_engines is not None,
         "costs": notifications,
         "series": len(app.pages._renderers[False]._families),
-        "reload_endpoint": asked(app, "POST", "/-/reload")[0],
+        "reload_endpoint": response(app, "POST", "/-/reload")[0],
         "log": log[-1],
     }
 
 
-def asked(app, method, path):
+def response(app, method, path):
     connection = http.client.HTTPConnection(*app.listener.address, timeout=5)
     with contextlib.closing(connection):
         connection.request(method, path)
@@ -256,12 +256,12 @@ def test_a_reload_that_changes_nothing_says_so(tmp_path):
 
 def test_the_endpoint_is_closed_by_the_very_reload_that_takes_its_key_away(tmp_path):
     with daemon("reload_endpoint: true", ["series: full"], tmp_path) as (app, _):
-        assert asked(app, "POST", "/-/reload") == (200, "the new configuration is in use")
-        assert asked(app, "POST", "/-/reload")[0] == 403
+        assert response(app, "POST", "/-/reload") == (200, "the new configuration is in use")
+        assert response(app, "POST", "/-/reload")[0] == 403
     with daemon("series: full", ["reload_endpoint: true"], tmp_path) as (app, _):
-        assert asked(app, "POST", "/-/reload")[0] == 403
+        assert response(app, "POST", "/-/reload")[0] == 403
         assert app.reload().ok
-        assert asked(app, "POST", "/-/reload")[0] == 200
+        assert response(app, "POST", "/-/reload")[0] == 200
 
 
 def test_a_configuration_on_a_disk_that_hangs_holds_up_neither_scrapes_nor_another_reload_nor_the_end(tmp_path):
@@ -276,10 +276,10 @@ def test_a_configuration_on_a_disk_that_hangs_holds_up_neither_scrapes_nor_anoth
 
         app._reread = hanging
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(asked, app, "POST", "/-/reload")
+            first = pool.submit(response, app, "POST", "/-/reload")
             assert entered.wait(10)
-            assert asked(app, "GET", "/-/healthy")[0] in (200, 503)
-            assert asked(app, "POST", "/-/reload") == (
+            assert response(app, "GET", "/-/healthy")[0] in (200, 503)
+            assert response(app, "POST", "/-/reload") == (
                 500, "refused, another reload is under way; ask again when it has ended"
             )  # fmt: skip
             assert not first.done()
@@ -362,7 +362,7 @@ def engine():
 
 
 @pytest.mark.parametrize(("old", "new"), FIGURES, ids=[old.partition(":")[0] for old, _ in FIGURES])
-def test_a_reload_that_asks_other_figures_leaves_every_engine_on_every_page_and_its_windows_filled(
+def test_a_reload_that_requests_other_figures_leaves_every_engine_on_every_page_and_its_windows_filled(
     engine, tmp_path, old, new
 ):
     def text(change):
@@ -443,6 +443,6 @@ def test_the_running_daemon_takes_the_log_s_level_and_format_from_a_reload(tmp_p
         assert json.loads(line)["event"] == "reloaded"
         config.write_text(f"{alone}log: {{format: json, level: error}}\nseries: full\n")
         program.process.send_signal(signal.SIGHUP)
-        program.wait_for(lambda page: page.one("shardwatch_config_last_reload_successful") == 1.0)
+        program.wait_for(lambda page: page.value("shardwatch_config_last_reload_successful") == 1.0)
         program.end()  # the log is written by then
         assert program.text().count("reloaded") == 1

@@ -202,7 +202,7 @@ STRANGER = (
         ("auto", b"process_cpu_seconds_total 5\n", "nothing but figures of a process", "kind"),
     ],
 )
-def test_a_page_of_a_stranger_is_reported_with_what_it_has_and_what_would_be_understood(
+def test_an_unknown_page_is_reported_with_what_it_has_and_what_would_be_understood(
     kind, body, warning, not_said, caplog
 ):
     make_poller([body], kind=kind).poll()
@@ -350,7 +350,7 @@ def test_the_loop_survives_a_bug_counts_it_and_goes_on():
     assert engine.closed
 
 
-def test_a_failing_engine_is_asked_less_and_less_often():
+def test_a_failing_engine_is_polled_less_and_less_often():
     refused, timeout = Counting(EndpointError("refused", "")), Counting(EndpointError("timeout", ""))
     ones = [replica_poller(plan(interval=0.02), engine) for engine in (refused, timeout)]
     for poller in ones:

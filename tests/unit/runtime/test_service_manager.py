@@ -58,7 +58,7 @@ def test_the_watchdog_is_fed_four_times_as_often_as_it_bites_and_no_oftener(mana
     assert signs == 3
 
 
-def test_the_watchdog_is_silent_when_nobody_asked(manager_socket):
+def test_the_watchdog_is_off_unless_configured(manager_socket):
     path, listener = manager_socket
     ServiceManager({"NOTIFY_SOCKET": path}).alive()
     listener.setblocking(False)
@@ -103,7 +103,7 @@ def test_a_manager_that_is_gone_is_said_once_and_stops_nothing(tmp_path, caplog)
 
 
 @pytest.mark.slow
-def test_the_daemon_tells_its_whole_life(manager_socket, tmp_path):
+def test_the_daemon_logs_its_start_its_states_and_its_end(manager_socket, tmp_path):
     path, listener = manager_socket
     config = tmp_path / "shardwatch.yaml"
     config.write_text("listen: 127.0.0.1:0\ngpu: {enabled: false}\ndiscovery: {processes: false}\n")

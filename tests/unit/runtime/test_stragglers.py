@@ -108,7 +108,7 @@ def test_links_that_were_not_read_are_neither_active_nor_down():
     assert (evidence.nvlinks, evidence.nvlinks_down) == (1, 1)
 
 
-def test_an_event_that_held_the_card_for_a_part_of_the_cycle_counts_though_the_look_has_missed_it():
+def test_an_event_that_held_the_gpu_for_a_part_of_the_cycle_counts_though_the_look_has_missed_it():
     bits = {"sw_power_cap": False, "sw_thermal_slowdown": True, "hw_slowdown": False}
     first = reading(1000.0, clock_events=bits, clock_event_seconds={"sw_power_cap": 5.0, "sw_thermal_slowdown": 9.0})
     for rise, active in ((0.3, True), (0.05, False)):
@@ -288,7 +288,7 @@ def test_links_that_recover_again_and_again_make_a_verdict_although_they_are_rea
         {"nvlink_up": dict.fromkeys(range(17), True), "missing": {Signal.NVLINK_STATE: Missing.INVALID}},
     ],
 )
-def test_links_whose_state_was_not_read_accuse_nobody(shown):
+def test_links_whose_state_was_not_read_make_no_straggler(shown):
     node = Node()
     for second in range(30):
         node.at += 1.0
@@ -322,13 +322,13 @@ class Unmeasured:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_without_work_measured_cards_that_are_capped_alike_and_wander_have_no_straggler(size, seed):
+def test_without_work_measured_gpus_that_are_capped_alike_and_wander_have_no_straggler(size, seed):
     assert Unmeasured(size, seed=seed).accused(200) == {}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_without_work_measured_a_card_that_stays_a_fifth_below_the_others_is_found_all_the_same(size, seed):
+def test_without_work_measured_a_gpu_that_stays_a_fifth_below_the_others_is_found_all_the_same(size, seed):
     accused = Unmeasured(size, lower=(1,), seed=seed).accused(200)
     assert set(accused) == {"GPU-0001"} and accused["GPU-0001"] > 150
 
@@ -341,7 +341,7 @@ def test_a_long_gap_in_the_readings_starts_anew():
     assert node.accused(HOT, ENTER - 1) == VERDICT
 
 
-def test_cards_that_are_read_rarely_by_choice_are_judged_all_the_same():
+def test_gpus_that_are_read_rarely_by_choice_are_judged_all_the_same():
     assert Node().accused(HOT, ENTER + 1, step=60.0) == VERDICT
 
 
@@ -352,7 +352,7 @@ def test_a_straggler_that_is_lost_is_named_no_more_and_comes_back_with_evidence(
     assert node.accused(HOT, ENTER) == VERDICT
 
 
-def test_a_neighbour_that_is_lost_changes_nothing_and_all_lost_say_nothing():
+def test_another_lost_gpu_changes_nothing_and_all_lost_give_no_value():
     node = Node()
     node.turn(HOT, 20)
     assert node.accused(HOT, 3, down=(0,)) == VERDICT
@@ -368,7 +368,7 @@ def test_other_members_are_another_group():
     assert node.accused(HOT, ENTER) == VERDICT
 
 
-def test_cards_of_ranks_of_their_own_are_not_compared():
+def test_gpus_of_ranks_of_their_own_are_not_compared():
     verdict = Node(rank=str).turn(HOT, 20)
     assert (verdict.found, verdict.judged) == ((), {})
 

@@ -78,7 +78,7 @@ def test_another_seed_or_node_is_another_world() -> None:
     )
 
 
-def test_a_world_never_goes_back_and_asks_for_no_more_than_its_budget() -> None:
+def test_a_world_never_goes_back_and_requests_no_more_than_its_budget() -> None:
     world = World("healthy").advance_to(10.0)
     before = numbers(world)
     world.advance_to(3.0)
@@ -97,7 +97,7 @@ def test_every_request_is_somewhere(name: str) -> None:
     assert sum(rank.metrics.arrived for rank in ranks(world)) > 100
 
 
-def test_an_idle_node_has_no_requests_and_cool_cards() -> None:
+def test_an_idle_node_has_no_requests_and_cool_gpus() -> None:
     world = World("idle", seed=3).advance_to(120.0)
     assert [rank.metrics.arrived for rank in ranks(world)] == [0, 0]
     assert max(mean_utilization(world)) == 0
@@ -211,7 +211,7 @@ def test_throttle_time_is_the_time_that_its_reason_was_shown() -> None:
     assert 0.0 < world.gpus[2].thermal_seconds <= world.now
 
 
-def test_a_card_at_its_power_limit_slows_down_and_says_so() -> None:
+def test_a_gpu_at_its_power_limit_slows_down_and_says_so() -> None:
     card = SimulatedGpu(replace(H100, power_limit=400.0), 0, "x")
     for step in range(40):
         card.advance(step * STEP, STEP, Load(utilization=1.0, prefill=1.0))
@@ -249,7 +249,7 @@ def test_a_healthy_node_is_calm() -> None:
         assert card.nvlink_sent > 100 * GIB
 
 
-def test_mixed_leaves_two_cards_idle() -> None:
+def test_mixed_leaves_two_gpus_idle() -> None:
     world = lived("mixed", 120.0)
     utilization = mean_utilization(world)
     assert all(percent > 60.0 for percent in utilization[:6])
@@ -259,7 +259,7 @@ def test_mixed_leaves_two_cards_idle() -> None:
     assert {replica.spec.model.name for replica in world.replicas} == {"llama-3.3-70b-instruct", "qwen2.5-coder-32b"}
 
 
-def test_pcie_shows_the_utilisation_of_the_field_and_is_slower_than_four_linked_cards() -> None:
+def test_pcie_shows_the_utilisation_of_the_field_and_is_slower_than_four_linked_gpus() -> None:
     world = lived("pcie", 180.0)
     for got, wanted in zip(mean_utilization(world), (98, 65, 60, 58, 55, 52, 48, 45), strict=True):
         assert got == pytest.approx(wanted, abs=2.5)
@@ -270,7 +270,7 @@ def test_pcie_shows_the_utilisation_of_the_field_and_is_slower_than_four_linked_
     assert eight.sum / eight.count > 1.5 * four.sum / four.count
 
 
-def test_skew_falls_from_the_first_card_to_the_last_and_the_queues_say_why() -> None:
+def test_skew_falls_from_the_first_gpu_to_the_last_and_the_queues_say_why() -> None:
     world = lived("skew", 120.0)
     utilization = mean_utilization(world)
     for got, wanted in zip(utilization, (98, 91, 84, 77, 69, 62, 55, 48), strict=True):
@@ -282,7 +282,7 @@ def test_skew_falls_from_the_first_card_to_the_last_and_the_queues_say_why() -> 
     assert waiting[4:] == [0, 0, 0, 0]
 
 
-def test_oom_fills_one_card_that_is_not_the_first_and_requests_fail() -> None:
+def test_oom_fills_one_gpu_that_is_not_the_first_and_requests_fail() -> None:
     world = World("oom", seed=1).advance_to(10.0)
     shares = [(card.memory_used + card.product.reserved) / card.product.memory for card in world.gpus]
     assert shares == [pytest.approx(0.87, abs=0.015)] * 8
@@ -296,7 +296,7 @@ def test_oom_fills_one_card_that_is_not_the_first_and_requests_fail() -> None:
     assert failing.finished["error"] / failing.total_finished > 0.03
 
 
-def test_hang_loses_a_card_freezes_its_replica_and_leaves_the_other_alone() -> None:
+def test_hang_loses_a_gpu_freezes_its_replica_and_leaves_the_other_alone() -> None:
     world = World("hang", seed=1, fault_at=20.0)
     world.advance_to(19.0)
     assert not any(card.lost for card in world.gpus)
@@ -321,7 +321,7 @@ def test_hang_loses_a_card_freezes_its_replica_and_leaves_the_other_alone() -> N
     assert world.gpus[4].power < 0.8 * world.gpus[0].power
 
 
-def test_a_card_that_comes_back_restarts_its_replica_with_empty_counters() -> None:
+def test_a_gpu_that_comes_back_restarts_its_replica_with_empty_counters() -> None:
     world = World("hang", seed=1, fault_at=10.0, fault_until=60.0).advance_to(59.5)
     replica = world.replicas[1]
     before = replica.ranks[0].metrics.generation_tokens

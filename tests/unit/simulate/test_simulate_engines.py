@@ -30,7 +30,7 @@ def world():
 
 
 @pytest.mark.parametrize("spec", SCENARIO.replicas, ids=lambda spec: spec.engine)
-def test_a_simulated_page_is_recognised_and_reads_without_oddities(spec, world):
+def test_a_simulated_page_is_recognised_and_reads_without_warnings(spec, world):
     body = page(world, world.replica(spec.name))
     assert recognise(body).kind == spec.engine
     reading = interpret(body)
@@ -65,7 +65,7 @@ def test_counters_of_every_page_only_rise():
 
 
 @pytest.mark.parametrize(("engine", "path"), [("tgi", "/info"), ("sglang", "/get_server_info")])
-def test_a_simulated_server_tells_its_version_where_the_real_one_does(engine, path):
+def test_a_simulated_server_reports_its_version_where_the_real_one_does(engine, path):
     spec = next(spec for spec in SCENARIO.replicas if spec.engine == engine)
     site = EngineServer(engine, spec.name, NodeSpec(scenario="engines", speed=0.0))
     assert json.loads(site.respond(path)[1])["version"]

@@ -37,7 +37,7 @@ def listener(driver, cards=range(8)):
     return events
 
 
-def heard(driver, events):
+def events_of(driver, events):
     found = []
     with pytest.raises(NVMLError, match="10"):  # the time is over
         while True:
@@ -47,41 +47,41 @@ def heard(driver, events):
     return found
 
 
-def test_a_card_that_is_lost_says_first_that_its_link_failed_and_then_that_it_is_gone(driver, clock):
+def test_a_gpu_that_is_lost_says_first_that_its_link_failed_and_then_that_it_is_gone(driver, clock):
     node = driver("hang", fault_at=4.0)
     events = listener(node)
     clock.now = 3.0
-    assert heard(node, events) == []
+    assert events_of(node, events) == []
     clock.now = 6.0
-    assert heard(node, events) == [(6, 74)]
+    assert events_of(node, events) == [(6, 74)]
     clock.now = 30.0
-    assert heard(node, events) == [(6, 79)]
+    assert events_of(node, events) == [(6, 79)]
     clock.now = 60.0
-    assert heard(node, events) == []
+    assert events_of(node, events) == []
 
 
-def test_each_listener_hears_what_befalls_its_cards_from_its_beginning_on(driver, clock):
+def test_each_subscription_receives_the_events_of_its_gpus_from_its_start_on(driver, clock):
     node = driver("hang", fault_at=4.0)
     early, others = listener(node), listener(node, [0, 1])
     clock.now = 6.0
     node.nvmlSystemGetDriverVersion()
     late = listener(node)
     clock.now = 30.0
-    assert heard(node, late) == [(6, 79)] and heard(node, others) == []
-    assert heard(node, early) == [(6, 74), (6, 79)]
+    assert events_of(node, late) == [(6, 79)] and events_of(node, others) == []
+    assert events_of(node, early) == [(6, 74), (6, 79)]
     node.nvmlEventSetFree(early)
-    assert heard(node, early) == []
+    assert events_of(node, early) == []
 
 
 @pytest.mark.parametrize("scenario", ["healthy", "heat", "oom", "pcie"])
-def test_what_is_no_error_of_a_card_has_no_xid(driver, clock, scenario):
+def test_what_is_no_error_of_a_gpu_has_no_xid(driver, clock, scenario):
     node = driver(scenario, fault_at=2.0)
     events = listener(node)
     clock.now = 60.0
-    assert heard(node, events) == []
+    assert events_of(node, events) == []
 
 
-def test_a_lost_card_cannot_be_registered_and_other_types_of_events_are_not_had(driver, clock):
+def test_a_lost_gpu_cannot_be_registered_and_other_types_of_events_are_not_had(driver, clock):
     node = driver("hang", fault_at=0.0)
     clock.now = 20.0
     events = node.nvmlEventSetCreate()
@@ -91,13 +91,13 @@ def test_a_lost_card_cannot_be_registered_and_other_types_of_events_are_not_had(
         node.nvmlDeviceRegisterEvents(0, XID | 0x1, events)
 
 
-def test_a_card_without_nvlink_has_no_failed_link():
+def test_a_gpu_without_nvlink_has_no_failed_link():
     world = World(replace(find("hang"), product=H100_PCIE), fault_at=1.0)
     world.advance_to(30.0)
     assert world.xids == [(6, 79)]
 
 
-def test_a_card_that_comes_back_and_is_lost_again_says_so_again():
+def test_a_gpu_that_comes_back_and_is_lost_again_says_so_again():
     world = World("hang", fault_at=1.0, fault_until=15.0)
     world.advance_to(30.0)
     assert world.xids == [(6, 74), (6, 79)] and not world.gpus[6].lost

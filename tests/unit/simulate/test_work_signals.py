@@ -63,7 +63,7 @@ def test_after_a_long_gap_the_window_starts_anew(node):
     assert isinstance(one.read(node[1]).values[Signal.SM_ACTIVE], float)
 
 
-def test_while_another_card_is_inside_for_ever_a_card_waits_once_and_not_long(node):
+def test_while_another_gpu_is_inside_for_ever_a_gpu_waits_once_and_not_long(node):
     one, (_, clock, lock) = counters(node), node
     one.read(clock)
     clock.tick(2.0)
@@ -93,7 +93,7 @@ def test_it_is_known_who_is_inside_and_for_how_long():
     assert lock.holder(time.monotonic()) == {}
 
 
-def test_a_card_that_rests_is_not_asked_until_its_rest_is_over(node):
+def test_a_gpu_in_cooldown_is_not_read_until_the_cooldown_is_over(node):
     driver, clock, lock = node
     calls, _ = open_card(driver, 0)
     one, other = GpmCounters(driver, calls, lock, uuid="GPU-a"), counters(node, 1)
@@ -183,7 +183,7 @@ def work(scenario, begin, end, metrics=(SM, OCCUPANCY, TENSOR, DRAM), **more):
     return found
 
 
-def test_cards_that_wait_in_a_frozen_collective_are_resident_and_do_no_work():
+def test_gpus_that_wait_in_a_frozen_collective_are_resident_and_do_no_work():
     found = work("hang", 60.0, 70.0)
     for utilization, active, occupancy, tensor, memory in (found[4], found[5], found[7]):
         assert utilization > 0.97
@@ -191,14 +191,14 @@ def test_cards_that_wait_in_a_frozen_collective_are_resident_and_do_no_work():
     assert found[0][1] > 40
 
 
-def test_a_throttled_card_works_more_of_its_time_than_those_that_wait_for_it():
+def test_a_throttled_gpu_works_more_of_its_time_than_those_that_wait_for_it():
     found = work("heat", 200.0, 220.0)
     slow, waiting = found[2], [found[index] for index in (0, 1, 3)]
     assert all(slow[1] > other[1] + 3 for other in waiting)  # processors
     assert all(slow[4] == pytest.approx(other[4], rel=0.05) for other in waiting)  # the same bytes in the same time
 
 
-def test_cards_that_talk_over_pcie_are_resident_and_mostly_wait():
+def test_gpus_that_communicate_over_pcie_are_resident_and_mostly_wait():
     found = work("pcie", 60.0, 80.0)
     assert found[0][0] > 0.95 and found[0][1] < 40
     tensor = [row[3] for row in found]
@@ -211,7 +211,7 @@ def test_uneven_ranks_do_uneven_work():
     assert found[0][1] > 1.5 * found[7][1]
 
 
-def test_a_card_without_nvlink_has_no_nvlink_traffic():
+def test_a_gpu_without_nvlink_has_no_nvlink_traffic():
     (metric,) = {row[1] for row in work("pcie", 10.0, 12.0, metrics=(NVLINK_SENT,))}
     assert metric is None
     assert all(row[1] > 0 for row in work("healthy", 10.0, 12.0, metrics=(NVLINK_SENT,)))

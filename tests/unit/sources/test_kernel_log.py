@@ -88,7 +88,7 @@ def test_an_xid_is_found_in_every_shape(line, pci, xid):
         ],
     ],
 )
-def test_a_card_that_is_said_to_be_gone_is_an_inferred_79(lines):
+def test_a_gpu_that_is_said_to_be_gone_is_an_inferred_79(lines):
     (message,) = read(*lines)
     assert isinstance(message, XidMessage) and (message.pci, message.xid, message.inferred) == (
         "0000:29:00",
@@ -113,7 +113,7 @@ def test_the_instance_that_an_error_befell_is_read(inside, instance):
     assert (message.xid, message.instance) == (94, instance)
 
 
-def test_a_sentence_that_breaks_off_names_no_card_for_ever():
+def test_a_sentence_that_breaks_off_names_no_gpu_for_ever():
     message = read(
         "NVRM: The NVIDIA GPU 0000:29:00.0",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
@@ -123,7 +123,7 @@ def test_a_sentence_that_breaks_off_names_no_card_for_ever():
     assert message == []
 
 
-def test_the_line_that_names_a_card_is_read():
+def test_the_line_that_names_a_gpu_is_read():
     assert read(f"NVRM: GPU at PCI:0000:65:00: {UUID}") == [GpuNameMessage(pci="0000:65:00", uuid=UUID)]
 
 
@@ -460,7 +460,7 @@ def test_without_permission_it_says_what_would_help(path, clock, monkeypatch):
     assert caught.value.reason == "no_permission"
 
 
-def test_without_a_path_the_device_comes_first_and_its_refusal_is_what_is_told(tmp_path, clock, monkeypatch):
+def test_without_a_path_the_device_comes_first_and_its_refusal_is_reported(tmp_path, clock, monkeypatch):
     first, second = tmp_path / "kmsg", tmp_path / "kern.log"
     monkeypatch.setattr(log, "DEVICE", str(first))
     monkeypatch.setattr(log, "TEXT", str(second))

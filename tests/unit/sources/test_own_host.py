@@ -85,7 +85,7 @@ def test_a_name_is_this_machine_s_once_it_is_known_to_lead_nowhere_else(is_local
     assert not is_local("chat.example"), "a name of several machines is not this one's"
 
 
-def test_names_are_remembered_for_a_while_and_not_without_bound(is_local, known):
+def test_names_are_cached_for_a_while_and_not_without_bound(is_local, known):
     for number in range(600):
         known[f"n{number}"] = [address("10.0.0.9")]
         assert is_local(f"n{number}")
@@ -93,7 +93,7 @@ def test_names_are_remembered_for_a_while_and_not_without_bound(is_local, known)
     assert not is_local("n0") and is_local("n599")
 
 
-def test_the_shared_resolver_says_what_it_knows_and_asks_nobody():
+def test_the_shared_resolver_answers_from_its_cache_without_a_query():
     asked = []
 
     def look_up(host):

@@ -59,7 +59,7 @@ def test_a_gpu_process_brings_its_ancestors_and_the_holder_of_the_port(node: Fak
     assert table.problems == {}
 
 
-def test_only_the_ports_asked_for_are_told_of_the_host(node: FakeProc) -> None:
+def test_only_the_requested_ports_of_the_host_are_returned(node: FakeProc) -> None:
     bare_metal(node)
     node.add(200, 1, ["sshd"], listens=[("0.0.0.0", 22)])
     assert [listener.port for listener in read_processes([111], [8000], root=str(node.root)).listeners] == [8000]
@@ -76,7 +76,7 @@ def test_unrelated_descriptors_are_not_read_when_an_ancestor_listens(
     assert set(read_pids) == {100, 110}
 
 
-def test_a_wider_search_leaves_the_neighbours_below_a_shell_alone(
+def test_a_wider_search_leaves_other_processes_below_a_shell_alone(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add(50, 1, ["-bash"], title="bash")
@@ -107,7 +107,7 @@ def test_a_sibling_that_listens_is_found_below_the_launcher(node: FakeProc) -> N
     assert [(listener.address, listener.pids) for listener in table.listeners] == [("::", frozenset({101}))]
 
 
-def test_a_container_tells_all_its_engine_ports_and_its_address(node: FakeProc) -> None:
+def test_a_container_has_all_its_engine_ports_and_its_address(node: FakeProc) -> None:
     group = f"0::/system.slice/docker-{ID}.scope"
     node.add(400, 1, ["/usr/bin/containerd-shim-runc-v2", "-id", ID], title="containerd-shim")
     node.add(401, 400, ["vllm", "serve"], cgroup=group, net=77, listens=[("0.0.0.0", 8000)])
@@ -328,7 +328,7 @@ def test_each_kind_of_server_is_looked_for_where_it_shows_its_metrics(
     assert engines == ([expected] if expected else [])
 
 
-def test_what_dynamo_is_told_by_its_environment_alone_is_read_from_there_and_nothing_else_is(node: FakeProc) -> None:
+def test_what_dynamo_has_from_its_environment_alone_is_read_from_there_and_nothing_else_is(node: FakeProc) -> None:
     node.add(
         100, 1, ["python3", "-m", "dynamo.vllm", "--model", "m"], listens=[("0.0.0.0", 8081), ("0.0.0.0", 41000)]
     )
@@ -402,7 +402,7 @@ def test_a_real_sibling_that_listens_is_found_too() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs two users")
-def test_a_reader_without_rights_counts_no_permission_and_names_nobody() -> None:
+def test_a_reader_without_rights_counts_no_permission_and_names_no_process() -> None:
     look = f"""
 import ctypes, os, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})

@@ -41,7 +41,7 @@ def test_hostile_text_is_cut_and_made_harmless(node: FakeProc) -> None:
     assert process.title.startswith("a) S 7 (")
 
 
-def test_a_process_in_the_driver_is_not_asked_for_its_command_line(
+def test_the_command_line_of_a_process_in_the_driver_is_not_read(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add(100, 1, ["vllm", "serve"], state="D")
@@ -56,7 +56,7 @@ def test_a_pid_that_is_over_is_left_out_and_counted(node: FakeProc) -> None:
     assert 4242 not in table.processes
 
 
-def test_pids_of_another_namespace_are_told_apart_from_those_that_are_over(node: FakeProc) -> None:
+def test_pids_of_another_namespace_are_distinguished_from_those_that_ended(node: FakeProc) -> None:
     assert read_processes([4242], [8000], root=str(node.root)).problems == {"pid_namespace": 1}
     (node.root / "900" / "ns").mkdir(exist_ok=True)
     os.symlink(procfs.INITIAL_PID_NAMESPACE, node.root / "900" / "ns" / "pid")
@@ -65,7 +65,7 @@ def test_pids_of_another_namespace_are_told_apart_from_those_that_are_over(node:
     assert read_processes([4242], [8000], root=str(node.root)).problems == {"no_permission": 1}
 
 
-def test_descriptors_of_somebody_else_are_counted_and_cost_only_their_own_sockets(
+def test_foreign_descriptors_are_counted_and_cost_only_their_own_sockets(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare_metal(node)
