@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from msgspec import Struct, field
 
@@ -90,7 +91,7 @@ class CompiledHistogram(Struct):
 class CompiledEngine(Struct):
     """Positions in a page's numbers, compiled once per layout."""
 
-    layout: Layout
+    layout: ReferenceType[Layout]  # its texts are the reader's to keep
     model: str = ""
     several_models: bool = False
     version: str = ""
@@ -118,7 +119,7 @@ class CompiledEngine(Struct):
 
 def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> CompiledEngine:
     """Find every field of the table on the page; raise PageError when no series of this engine is there."""
-    compiled = CompiledEngine(layout)
+    compiled = CompiledEngine(ref(layout))
     by_name = _of_ranks(engine, _own_series(engine, layout, selector, compiled), selector, compiled)
     for row in engine.fields:
         if isinstance(row.target, Stage):

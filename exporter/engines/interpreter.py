@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import accumulate
+from weakref import ref
 
 from exporter.engines.compile import CompiledEngine, CompiledHistogram, CompiledNumber, RankWord, compile_layout
 from exporter.engines.engine import Engine, Reduce
@@ -29,7 +30,7 @@ class EngineInterpreter:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._compiled = CompiledEngine(Layout(()))
+        self._compiled = CompiledEngine(ref(Layout(())))
         self._bounds: dict[Stage, frozenset[tuple[float, ...]]] = {}  # of all ranks
         self._bounds_changed: dict[Stage, float] = {}
         self._unstable: dict[Stage, float] = {}  # when the bounds last changed
@@ -43,7 +44,7 @@ class EngineInterpreter:
 
     def read(self, page: Values, at: float) -> EngineReading:
         """Interpret one page read at ``at``; raise PageError when no series of this engine is on it."""
-        if page.layout is not self._compiled.layout:
+        if page.layout is not self._compiled.layout():
             self._compile(page.layout, at)
         if self._compiled.candidates and self._selector.should_reselect(self._compiled.candidates, page.numbers, at):
             self._compile(page.layout, at)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from msgspec import Struct, field
 
@@ -44,7 +45,7 @@ class LoadKey(NamedTuple):
 class CompiledGateway(Struct):
     """Positions in a page's numbers, compiled once per layout."""
 
-    layout: Layout
+    layout: ReferenceType[Layout]  # its texts are the reader's to keep
     positions: dict[LoadKey, list[int]] = {}
     less: dict[LoadKey, float] = {}
     up: tuple[float, ...] = (1.0,)  # numbers of a backend that takes requests
@@ -59,7 +60,7 @@ class CompiledGateway(Struct):
 
 def compile_layout(gateway: Gateway, layout: Layout) -> CompiledGateway:
     """Find every field of the table on the page."""
-    compiled = CompiledGateway(layout)
+    compiled = CompiledGateway(ref(layout))
     by_name: dict[str, list[tuple[int, Series]]] = {}
     for position, series in enumerate(layout.series()):
         by_name.setdefault(series.name, []).append((position, series))

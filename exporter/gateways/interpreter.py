@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from weakref import ref
 
 from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.text import PageReader
@@ -22,7 +23,7 @@ class GatewayInterpreter:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._reader = PageReader(gateway.wanted_names().__contains__)
-        self._compiled = CompiledGateway(Layout(()))
+        self._compiled = CompiledGateway(ref(Layout(())))
 
     def still_matches(self, body: bytes) -> bool:
         """Return whether a page is still of this kind; a port may change hands."""
@@ -32,7 +33,7 @@ class GatewayInterpreter:
         """Interpret one page read at ``at``; raise PageError when nothing on it is of this kind of gateway."""
         body = self.gateway.to_exposition(body)
         page = self._reader.read(body)
-        if page.layout is not self._compiled.layout:
+        if page.layout is not self._compiled.layout():
             self._compiled = compile_layout(self.gateway, page.layout)
         compiled, numbers = self._compiled, page.numbers
         # A router that has sent nothing yet has no series of any backend, and is no error for it.

@@ -22,6 +22,7 @@ from tests.bench.machine import cpu_seconds, memory_mib, tree
 from tests.bench.node import LAUNCH, configuration, driver_options
 from tests.support import malicious_pages
 from tests.support.malicious_server import FAULTS, MaliciousServer
+from tests.support.waiting import until
 
 
 def peak(pid: int, port: int, seconds: float) -> tuple[float, float]:
@@ -48,6 +49,13 @@ def churning(peer, padding: int = 0) -> None:
     rows.append('vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2000')
     rows.append('vllm:num_requests_running{engine="0",model_name="m"} 1')
     peer.reply(("\n".join(rows) + "\n").encode())
+
+
+def answers(port: int) -> bool:
+    try:
+        return get(port)[1] == 200
+    except OSError:
+        return False
 
 
 def launch(path: str) -> subprocess.Popen[bytes]:
@@ -89,7 +97,7 @@ def main() -> None:
                     file.flush()
                     daemon = launch(file.name)
                     try:
-                        time.sleep(3)
+                        until(lambda port=port: answers(port), 30)
                         before = cpu_seconds(tree(daemon.pid))
                         peaks[case], p99 = peak(daemon.pid, port, arguments.seconds)
                         cpu = (cpu_seconds(tree(daemon.pid)) - before) / arguments.seconds

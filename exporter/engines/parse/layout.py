@@ -10,7 +10,7 @@ from exporter.engines.parse.line import Series, series_and_end
 from exporter.model import EMPTY
 
 
-class Layout(Struct, frozen=True, eq=False):
+class Layout(Struct, frozen=True, eq=False, weakref=True):
     """The wanted series of a page in page order.  Two are equal only if they are the same object: see ``text``."""
 
     texts: tuple[bytes, ...]  # name and labels as on the page, every one of them readable

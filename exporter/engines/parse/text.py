@@ -6,6 +6,9 @@ float.  Lines never seen before are parsed properly, once.  The cache needs no o
 wanted lines come in the same order as last time (they do), the very same ``Layout`` object is returned again, and
 whoever compiled something for it may keep using it.
 
+A large page whose series are mostly new is remembered only when they come a second time; until then 8 bytes a series
+are kept, so that label values which change on every page take no memory.
+
 When they even stand at the same lines as last time, the page is read by ``incremental``.  What that could miss, a
 wanted series that appears where an unwanted one vanished, is found by the full reading every ``FULL_READING_EVERY``
 pages.
@@ -16,6 +19,7 @@ skipped and counted, a repeated series keeps its first value, timestamps and exe
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 
@@ -33,6 +37,8 @@ MAX_LINE_BYTES = 16 * 1024
 MAX_CACHE_BYTES = 2 * 1024 * 1024  # of series text per replica; a page that has more is refused
 MAX_UNREADABLE = 1_000  # more than this is not a metrics page
 
+REMEMBERED_AT_ONCE = 128 * 1024  # bytes of new series text, as counted for MAX_CACHE_BYTES
+
 FULL_READING_EVERY = 32  # pages
 _MAX_STALE = 500  # series that the newest page lacks and the cache keeps
 _SNIFFED_LINES = 1_000  # lines that tell a metrics page from anything else
@@ -48,6 +54,7 @@ class PageReader:
         """``churn``: what was counted of this replica so far; None: nothing."""
         self._wanted = wanted
         self._churn = churn or SeriesChurn()
+        self._hashes = array("q")  # of the series of the newest page that was not remembered
         self._reset()
 
     def _reset(self) -> None:
@@ -106,18 +113,30 @@ class PageReader:
                 add_slot(slot)
                 add_text(value)
                 add_line((index, key))
+        new = self._new([key for _, key in wanted])
         try:
-            self._churn.check(self._learned, lines, len(seen))
+            self._churn.check(new, lines, len(seen))
         except PageError:
             self._reset()
             raise
         complete = not lines[-1] or lines[-1].startswith(b"#") or text_and_value(lines[-1]) is not None
         values = self._values(seen, texts, complete=complete, warnings=warnings)
         plain = not lines[-1] and not warnings and not timestamped
+        if self._learned_bytes > REMEMBERED_AT_ONCE and 2 * new > len(seen):
+            self._reset()
+            return values
         self._delta_reader = DeltaReader(lines, wanted, values.numbers) if plain and wanted else None
         if self._cached_bytes > MAX_CACHE_BYTES or len(self._texts) > len(self._seen) + _MAX_STALE:
             self._forget_stale()
         return values
+
+    def _new(self, keys: list[bytes]) -> int:
+        """Return how many series of the page that was read are new, also where the page before was not remembered."""
+        if self._learned_bytes <= REMEMBERED_AT_ONCE:
+            self._hashes = array("q")
+            return self._learned
+        known, self._hashes = self._hashes, array("q", map(hash, keys))
+        return min(self._learned, len(set(self._hashes).difference(known)))
 
     def _forget_stale(self) -> None:
         """Drop series but those of the newest page; raise PageError ``series_too_large`` if they are too large."""

@@ -22,7 +22,7 @@ from exporter.http.client.body_buffer import collect
 from exporter.http.client.credentials import authorization
 from exporter.http.client.deadline import Deadline
 from exporter.http.client.resolver import Resolver, default_resolver
-from exporter.http.client.target import LARGE, Limits, Target
+from exporter.http.client.target import SMALL, Limits, Target
 from exporter.http.client.url import Origin
 
 __all__ = ["FetchResult", "HttpClient", "Limits", "SessionClient", "Target"]
@@ -162,7 +162,9 @@ class HttpClient:
                 raise EndpointError("redirect", "redirected a second time")
         if response.status != HTTPStatus.OK:
             raise _status_error(response.status)
-        body = collect(iter(lambda: response.read(LARGE), b""), self._limits.body_bytes, connection.deadline)
+        pieces = iter(lambda: response.read(SMALL), b"")
+        announced = getattr(response, "announced", 0)  # urllib3's answers do not have it
+        body = collect(pieces, self._limits.body_bytes, connection.deadline, announced)
         if not body:
             raise EndpointError("empty", "the page is empty")
         return body

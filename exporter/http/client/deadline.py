@@ -14,6 +14,10 @@ class Deadline:
         self.seconds = seconds
         self._until = time.monotonic() + seconds
 
+    def shorten(self, seconds: float) -> None:
+        """Let the rest take no more than ``seconds`` from now."""
+        self._until = min(self._until, time.monotonic() + seconds)
+
     def remaining(self) -> float:
         """Return the seconds left, always more than zero; raise TimeoutError when there are none."""
         left = self._until - time.monotonic()

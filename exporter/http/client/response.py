@@ -19,7 +19,7 @@ from msgspec import Struct
 from exporter.errors import EndpointError
 from exporter.http import wire
 from exporter.http.client.sockets import DeadlineSocket, has_trailing_data
-from exporter.http.client.target import LARGE, Limits
+from exporter.http.client.target import SMALL, Limits
 
 _STATUS = re.compile(rb"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t].*)?", re.DOTALL)
 _MAX_INTERIM = 8  # answers; a server has use for one or two: 100 and 103
@@ -48,12 +48,13 @@ class StrictResponse(http.client.HTTPResponse):
         super().__init__(sock, method=method)
         self._sock, self._limits, self._method = sock, limits, method
         self._content: Iterator[bytes] = iter(())
+        self._fields: dict[str, list[str]] = {}
 
     def begin(self) -> None:
         """Read the head, past interim ones (1xx)."""
         assert self.fp is not None
         head = _read_head(self.fp, self._limits)
-        fields = head.fields
+        fields = self._fields = head.fields
         self.status = self.code = head.status
         self.reason, self.version = "", 11
         self.will_close = not _keeps_connection(head)
@@ -67,6 +68,11 @@ class StrictResponse(http.client.HTTPResponse):
             self._close()
         else:
             self._content = _read_content(self._sock, self.fp, fields, self._limits)
+
+    @property
+    def announced(self) -> int:
+        """How many bytes of body will be sent, 0 where the head does not say."""
+        return _length(self._fields, self._limits) or 0
 
     def read(self, amt: int | None = None) -> bytes:
         """Return all of the content, or its next piece where ``amt`` is given, whatever its size; b"" at the end."""
@@ -205,11 +211,11 @@ def _length(fields: wire.Fields, limits: Limits) -> int | None:
 
 
 def _read_exactly(stream: BinaryIO, length: int) -> Iterator[bytes]:
-    left = length
+    left, size = length, SMALL if length <= SMALL else _PIECE  # the usual page in one piece
     while left:
-        piece = stream.read(min(left, LARGE))  # the usual page in one piece
+        piece = stream.read(min(left, size))
         left -= len(piece)
-        if left and len(piece) < LARGE:
+        if left and len(piece) < size:
             raise EndpointError("content_length", f"closed {left} bytes short of the announced {length}")
         yield piece
 

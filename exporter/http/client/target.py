@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from exporter.http.client.url import redact_url
 
+SMALL = 256 * 1024  # bytes of body; pages of one engine have 60 to 200 kB
 LARGE = 1024 * 1024  # bytes of body; no page of a real engine is known to be larger
 
 

@@ -122,7 +122,7 @@ def test_many_hostile_pages_at_once_take_little_more_than_one(server: MaliciousS
 
 
 def test_the_turn_of_a_large_page_ends_with_its_deadline(server: MaliciousServer) -> None:
-    holder = HttpClient(Target(url=server.url("drip_after_large"), timeout=2 * D))
+    holder = HttpClient(Target(url=server.url("drip_after_large"), timeout=4 * D))
     waiter = HttpClient(Target(url=server.url("good_large"), timeout=D))
     with closing(holder), closing(waiter), ThreadPoolExecutor(2) as pool:
         held = pool.submit(holder.fetch)
@@ -133,6 +133,17 @@ def test_the_turn_of_a_large_page_ends_with_its_deadline(server: MaliciousServer
         assert "not done within" in str(held.exception(10))
         assert waiter.fetch("/good").body == PAGE
     assert fetch(server.url("good_large")).body == LARGE_PAGE
+
+
+def test_a_large_page_holds_its_turn_until_it_is_dropped(server: MaliciousServer) -> None:
+    with closing(HttpClient(Target(url=server.url("good_large"), timeout=D))) as endpoint:
+        page = endpoint.fetch()
+        with pytest.raises(EndpointError, match="another large page"):
+            endpoint.fetch()
+        assert endpoint.fetch("/good").body == PAGE
+        assert page.body == LARGE_PAGE
+        del page
+        assert endpoint.fetch().body == LARGE_PAGE
 
 
 def test_e15_descriptors_and_threads_are_given_back_after_failures(server: MaliciousServer) -> None:

@@ -17,6 +17,7 @@ from exporter.engines.parse.text import (
     MAX_CACHE_BYTES,
     MAX_LINES,
     MAX_UNREADABLE,
+    REMEMBERED_AT_ONCE,
     PageReader,
 )
 from exporter.errors import PageError
@@ -266,6 +267,31 @@ def test_after_the_churn_the_next_page_without_new_series_is_read():
         page = b"".join(b'a{page="x%d",i="%d"} 2\n' % (needed, i) for i in range(1_000))
         assert reader.read(page).numbers == reader.read(page).numbers == [2.0] * 1_000
     assert len(reader._slots) == 1_000, "what was on earlier pages is forgotten"
+
+
+def large_page(name, numbers, value):
+    return b"".join(b'a{page="%s",i="%d"} %d\n' % (name, i, value) for i in numbers)
+
+
+def test_a_large_page_whose_series_are_mostly_new_is_remembered_when_they_come_again():
+    reader = PageReader(lambda name: True)
+    many = range(REMEMBERED_AT_ONCE // 100)
+    for name in (b"x", b"y"):
+        assert sum(reader.read(large_page(name, many, 3)).numbers) == 3 * len(many)
+        assert not reader._slots
+        assert reader.read_known(large_page(name, many, 4)) is None
+    assert sum(reader.read(large_page(b"y", many, 4)).numbers) == 4 * len(many)
+    assert len(reader._slots) == len(many)
+    assert sum(reader.read_known(large_page(b"y", many, 5)).numbers) == 5 * len(many)
+
+
+def test_a_large_page_that_grows_from_poll_to_poll_is_no_churn_and_is_remembered():
+    reader = PageReader(lambda name: True)
+    many = REMEMBERED_AT_ONCE // 100
+    for page in range(100):
+        values = reader.read(large_page(b"x", range(many + 5 * page), page))
+        assert values.numbers == [page] * (many + 5 * page)
+    assert len(reader._slots) == many + 5 * 99
 
 
 def test_other_models_in_turn_and_a_word_now_and_then_are_no_churn():
