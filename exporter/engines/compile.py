@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ref
 
-from msgspec import Struct, field
-
+from exporter.engines.compiled import CompiledEngine, CompiledHistogram, CompiledNumber, Extract, RankWord
 from exporter.engines.engine import (
-    RELAY_PREFIX,
     RELAYED_FROZEN_AFTER,
     Engine,
     EngineField,
     Factor,
     Family,
-    Reduce,
     clean,
     status_class,
 )
 from exporter.engines.parse.layout import Layout
 from exporter.engines.parse.line import Series
-from exporter.engines.select import MAX_RANKS, Candidates, SeriesSelector, candidates
+from exporter.engines.select import MAX_RANKS, SeriesSelector, candidates
 from exporter.errors import PageError
 from exporter.model import EMPTY, Detail, Quantity, Stage
 
@@ -36,7 +33,6 @@ MAX_SERIES = 4_000  # of one field that are added up: a relay keeps the counters
 MAX_OTHER_MODELS = 16  # that are reported as missing
 MODEL, ONE_MODEL = "model:", "one_model_per_page"
 
-_Extract = Callable[[list[float]], tuple[float, ...]]  # out of a page's numbers
 _HistogramKey = frozenset[tuple[str, str]]  # the labels of one histogram, without le
 
 
@@ -53,68 +49,6 @@ class Sample(NamedTuple):
 
 
 _ByName = Mapping[str, list[Sample]]
-
-
-class RankWord(NamedTuple):
-    """A rank, and an outcome, a status, or the engine's word for the end of a request."""
-
-    rank: str
-    word: str
-
-
-class CompiledNumber(Struct):
-    """One quantity of one rank: the positions to reduce, or a number that labels gave."""
-
-    quantity: Quantity
-    rank: str
-    positions: tuple[int, ...]
-    scale: float
-    reduce: Reduce
-    ratio: bool
-    fixed: float | None = None
-    equal: float | None = None  # count the series of this value instead
-    factors: tuple[int, ...] = ()  # as many as positions: where to find what each is multiplied by
-
-
-class CompiledHistogram(Struct):
-    """One histogram of one rank; ``extract`` returns its cumulative counts, summed where series share the rank."""
-
-    stage: Stage
-    rank: str
-    bounds: tuple[float, ...]
-    extract: _Extract
-    total: int | None  # position of the sum
-    more_totals: tuple[int, ...]
-    scale: float
-
-
-class CompiledEngine(Struct):
-    """Positions in a page's numbers, compiled once per layout."""
-
-    layout: ReferenceType[Layout]  # its texts are the reader's to keep
-    model: str = ""
-    several_models: bool = False
-    version: str = ""
-    name_style: str = ""
-    missing: Mapping[str, str] = EMPTY  # of this page, beside what the engine never gives
-    numbers: list[CompiledNumber] = []
-    finished: dict[RankWord, tuple[int, ...]] = {}  # by outcome
-    reasons: dict[RankWord, tuple[int, ...]] = {}  # by the engine's own word
-    responses: dict[str, tuple[int, ...]] = {}  # status class → …
-    details: dict[Detail, dict[RankWord, tuple[int, ...]]] = {}
-    buckets: list[CompiledHistogram] = []
-    activity: dict[str, tuple[int, ...]] = {}  # rank → …
-    frozen_after: float | None = None
-    process_start: int | None = None
-    created: dict[str, tuple[int, ...]] = {}  # rank → …
-    hits_from_first: bool = False  # as in a reading
-    candidates: Candidates = EMPTY  # to watch, because not all can be shown
-    parse_warnings: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def relayed(self) -> bool:
-        """Whether the page is another program's, which gathers the series of several servers."""
-        return self.name_style.startswith(RELAY_PREFIX)
 
 
 def compile_layout(engine: Engine, layout: Layout, selector: SeriesSelector) -> CompiledEngine:
@@ -415,7 +349,7 @@ def _key(labels: Mapping[str, str]) -> _HistogramKey:
     return frozenset((name, value) for name, value in labels.items() if name != "le")
 
 
-def _summed(extracts: Sequence[_Extract]) -> _Extract:
+def _summed(extracts: Sequence[Extract]) -> Extract:
     return lambda numbers: tuple(map(sum, zip(*[extract(numbers) for extract in extracts], strict=True)))
 
 

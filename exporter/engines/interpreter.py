@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from weakref import ref
 
-from exporter.engines.compile import CompiledEngine, CompiledHistogram, CompiledNumber, RankWord, compile_layout
+from exporter.engines.compile import compile_layout
+from exporter.engines.compiled import CompiledEngine, CompiledHistogram, CompiledNumber, RankWord
 from exporter.engines.engine import Engine, Reduce
 from exporter.engines.parse.layout import Layout, Values
 from exporter.engines.select import SeriesSelector

@@ -11,7 +11,7 @@ the driver lacks.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,6 +77,11 @@ def _refuse(handle: Any, *_: Any) -> Any:
     raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
 
 
+def _answer(read: Callable[[SimulatedGpu], Any]) -> Callable[[Any], Any]:
+    """Return an NVML function of one handle."""
+    return lambda handle: read(_gpu(handle))
+
+
 def nvmlInit() -> None:
     """Initialise; calls may nest."""
     _driver().init_count += 1
@@ -124,19 +129,9 @@ def nvmlDeviceGetUUID(handle: Any) -> str:
     return f"{what}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def nvmlDeviceGetName(handle: Any) -> str:
-    """Return the product name."""
-    return _gpu(handle).product.name
-
-
-def nvmlDeviceGetSerial(handle: Any) -> str:
-    """Return a serial number of 13 digits."""
-    return f"165{int(_gpu(handle).identity, 16) % 10**10:010d}"
-
-
-def nvmlDeviceGetVbiosVersion(handle: Any) -> str:
-    """Return the firmware's version."""
-    return "96.00.A5.00.01" if _gpu(handle).product.nvlinks else "96.00.68.00.04"
+nvmlDeviceGetName = _answer(lambda gpu: gpu.product.name)
+nvmlDeviceGetSerial = _answer(lambda gpu: f"165{int(gpu.identity, 16) % 10**10:010d}")  # 13 digits
+nvmlDeviceGetVbiosVersion = _answer(lambda gpu: "96.00.A5.00.01" if gpu.product.nvlinks else "96.00.68.00.04")
 
 
 def nvmlDeviceGetPciInfo(handle: Any) -> SimpleNamespace:
@@ -197,12 +192,7 @@ def nvmlDeviceGetSamples(handle: Any, kind: int, last: int) -> tuple[int, list[S
     ]
 
 
-def nvmlDeviceGetEncoderUtilization(handle: Any) -> list[int]:
-    """Return (percent, sampling period in µs)."""
-    _gpu(handle)
-    return [0, 167_000]
-
-
+nvmlDeviceGetEncoderUtilization = _answer(lambda _: [0, 167_000])  # percent, sampling period in µs
 nvmlDeviceGetDecoderUtilization = nvmlDeviceGetEncoderUtilization
 
 
@@ -225,11 +215,7 @@ def nvmlDeviceGetTemperature(handle: Any, sensor: int) -> int:
 
 
 nvmlDeviceGetTemperatureV = nvmlDeviceGetTemperature
-
-
-def nvmlDeviceGetMarginTemperature(handle: Any) -> int:
-    """Return the degrees left to the slowdown limit."""
-    return round(SLOWDOWN_CELSIUS - _gpu(handle).temperature)
+nvmlDeviceGetMarginTemperature = _answer(lambda gpu: round(SLOWDOWN_CELSIUS - gpu.temperature))  # °C
 
 
 def nvmlDeviceGetTemperatureThreshold(handle: Any, kind: int) -> int:
@@ -241,19 +227,9 @@ def nvmlDeviceGetTemperatureThreshold(handle: Any, kind: int) -> int:
     return int(limits[kind])
 
 
-def nvmlDeviceGetPowerUsage(handle: Any) -> int:
-    """Return mW."""
-    return round(_gpu(handle).power * 1000)
-
-
-def nvmlDeviceGetEnforcedPowerLimit(handle: Any) -> int:
-    """Return mW."""
-    return round(_gpu(handle).power_limit * 1000)
-
-
-def nvmlDeviceGetTotalEnergyConsumption(handle: Any) -> int:
-    """Return mJ since the driver was loaded or the GPU was reset."""
-    return int(_gpu(handle).energy * 1000)
+nvmlDeviceGetPowerUsage = _answer(lambda gpu: round(gpu.power * 1000))  # mW
+nvmlDeviceGetEnforcedPowerLimit = _answer(lambda gpu: round(gpu.power_limit * 1000))  # mW
+nvmlDeviceGetTotalEnergyConsumption = _answer(lambda gpu: int(gpu.energy * 1000))  # mJ
 
 
 def nvmlDeviceGetClockInfo(handle: Any, domain: int) -> int:
@@ -268,46 +244,14 @@ def nvmlDeviceGetMaxClockInfo(handle: Any, domain: int) -> int:
     return (kind.sm_clock, kind.sm_clock, kind.memory_clock, int(kind.sm_clock * 0.89))[domain]
 
 
-def nvmlDeviceGetCurrentClocksEventReasons(handle: Any) -> int:
-    """Return the bits of the clock event reasons."""
-    return _gpu(handle).reasons
-
-
+nvmlDeviceGetCurrentClocksEventReasons = _answer(lambda gpu: gpu.reasons)  # bits
 nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
-
-
-def nvmlDeviceGetPerformanceState(handle: Any) -> int:
-    """Return 0: data centre GPUs idle in P0."""
-    _gpu(handle)
-    return 0
-
-
-def nvmlDeviceGetCurrPcieLinkGeneration(handle: Any) -> int:
-    """Return the generation now; an idle GPU trains down to save power."""
-    return 5 if _gpu(handle).utilization > 0.0 else 1
-
-
-def nvmlDeviceGetMaxPcieLinkGeneration(handle: Any) -> int:
-    """Return the highest generation."""
-    _gpu(handle)
-    return 5
-
-
-def nvmlDeviceGetCurrPcieLinkWidth(handle: Any) -> int:
-    """Return the lanes now."""
-    return _gpu(handle).degradation.pcie_lanes
-
-
-def nvmlDeviceGetMaxPcieLinkWidth(handle: Any) -> int:
-    """Return the lanes of GPU and slot."""
-    _gpu(handle)
-    return LANES
-
-
-def nvmlDeviceGetPcieReplayCounter(handle: Any) -> int:
-    """Return 0."""
-    _gpu(handle)
-    return 0
+nvmlDeviceGetPerformanceState = _answer(lambda _: 0)  # data centre GPUs idle in P0
+nvmlDeviceGetCurrPcieLinkGeneration = _answer(lambda gpu: 5 if gpu.utilization > 0.0 else 1)  # saves power
+nvmlDeviceGetMaxPcieLinkGeneration = _answer(lambda _: 5)
+nvmlDeviceGetCurrPcieLinkWidth = _answer(lambda gpu: gpu.degradation.pcie_lanes)  # lanes
+nvmlDeviceGetMaxPcieLinkWidth = _answer(lambda _: LANES)
+nvmlDeviceGetPcieReplayCounter = _answer(lambda _: 0)
 
 
 def nvmlDeviceGetNvLinkState(handle: Any, link: int) -> int:
@@ -324,9 +268,9 @@ def nvmlDeviceGetTotalEccErrors(handle: Any, error: int, scope: int) -> int:
     return ecc_errors(gpu) if (error, scope) == (0, 1) else 0
 
 
-def nvmlDeviceGetRemappedRows(handle: Any) -> tuple[int, int, int, int]:
-    """Return (correctable, uncorrectable, pending, failed)."""
-    return remapped_rows(_gpu(handle)), 0, 0, 0
+nvmlDeviceGetRemappedRows = _answer(
+    lambda gpu: (remapped_rows(gpu), 0, 0, 0)
+)  # correctable, uncorrectable, pending, failed
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle: Any) -> list[SimpleNamespace]:

@@ -32,8 +32,8 @@ from exporter.model import CardReading, CardState, Cause, GpuAssignment, GpuLabe
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.simulate.degradation import step_slowdown
 from exporter.simulate.gpu import POWER_CAP, SW_THERMAL
+from exporter.simulate.products import H100, H100_PCIE, LLAMA_70B, LLAMA_70B_EIGHT, QWEN_32B
 from exporter.simulate.records import Fault, GpuProduct, ReplicaSpec, Scenario, Traffic
-from exporter.simulate.scenarios import H100, H100_PCIE, LLAMA_70B, LLAMA_70B_EIGHT, QWEN_32B
 from exporter.simulate.world import LINK_TROUBLE, World
 from tests.support.builders import Clock
 from tests.support.records import replace

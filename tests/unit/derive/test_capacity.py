@@ -10,8 +10,8 @@ from exporter.derive.capacity import MIN_FINISHED, KvCacheUsage, headroom, mean_
 from exporter.derive.delta import FINISHED, ReplicaTotals
 from exporter.model import EngineReading, KvTokens, Quantity, Window, WindowFigures
 from exporter.runtime.replica import ReplicaConfig, replica_poller
+from exporter.simulate.products import H100, LLAMA_8B
 from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
-from exporter.simulate.scenarios import H100, LLAMA_8B
 from exporter.sources.replay import Replay
 from tests.support.builders import Clock
 from tests.support.records import replace

@@ -11,8 +11,8 @@ from exporter.derive import economics
 from exporter.model import EngineReading, GpuAssignment, Quantity, TokenCount, Window, WindowFigures
 from exporter.runtime.app import App
 from exporter.runtime.costs import CostTracker
+from exporter.simulate.products import H100, LLAMA_8B
 from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
-from exporter.simulate.scenarios import H100, LLAMA_8B
 from tests.support.builders import card, replica
 from tests.support.records import replace
 from tests.support.virtual_node import WINDOWS, VirtualNode

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from exporter.derive.imbalance import SIGNALS
 from exporter.derive.variance import CARD, RANK, REPLICA, variance_breakdown, variance_breakdowns
 from exporter.model import EngineReading, GpuAssignment, Quantity, WindowFigures
+from exporter.simulate.products import H100, LLAMA_8B
 from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
-from exporter.simulate.scenarios import H100, LLAMA_8B, find
+from exporter.simulate.scenarios import find
 from tests.support.builders import card, replica
 from tests.support.records import replace
 from tests.support.virtual_node import VirtualNode

@@ -8,9 +8,10 @@ import pytest
 
 from exporter.simulate.gpu import POWER_CAP, SW_THERMAL, SimulatedGpu
 from exporter.simulate.load import Load
+from exporter.simulate.products import GIB, H100, LLAMA_8B
 from exporter.simulate.rank_metrics import HistogramState, RankMetrics, length_bounds
 from exporter.simulate.records import ReplicaSpec, Scenario, Traffic
-from exporter.simulate.scenarios import GIB, H100, LLAMA_8B, SCENARIOS, find
+from exporter.simulate.scenarios import SCENARIOS, find
 from exporter.simulate.world import STEP, World
 from tests.support.records import replace
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from exporter.simulate.driver import NVMLError
-from exporter.simulate.scenarios import H100_PCIE, find
+from exporter.simulate.products import H100_PCIE
+from exporter.simulate.scenarios import find
 from exporter.simulate.world import World
 from tests.support.builders import Clock
 from tests.support.records import replace
