@@ -211,6 +211,12 @@ _AGES: tuple[Panel, ...] = (
         rows=("instance", "replica", "reason"), requires=TROUBLE, width=6, height=8, drill_down=(TO_REPLICA,), panel_id=ids.SELF_UNASSIGNED,
     ),
     table(
+        Text("Discovery limits reached", "自动发现达到的上限"),
+        Text("Engines may be missing. Empty is healthy.", "可能有引擎未被发现。为空即正常。"),
+        column(lambda: selected(m.SHARDWATCH_DISCOVERY_LIMIT_REACHED_INFO), Text("Seen", "已见"), cell=Cell.COLOUR, threshold=ANY_WARNING),
+        rows=("instance", "limit"), requires=TROUBLE, width=6, height=8,
+    ),
+    table(
         Text("TLS certificates of the engines", "引擎的 TLS 证书"),
         Text("Remaining time; after that clients and Shardwatch are rejected. Absent over plain HTTP.",
           "证书剩余时间；到期后客户端与 Shardwatch 都会被拒绝。明文 HTTP 时无此项。"),

@@ -22,6 +22,7 @@ LABELS: dict[str, Text] = {
     "rank": Text("Rank", "Rank"),
     "signal": Text("Signal", "信号"),
     "reason": Text("Reason", "原因"),
+    "limit": Text("Limit", "上限"),
     "source": Text("Source", "数据源"),
     "gateway": Text("Gateway", "网关"),
     "pool": Text("Pool", "后端池"),

@@ -205,6 +205,7 @@ SHARDWATCH_CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = _row(
     "shardwatch_config_last_reload_success_timestamp_seconds"
 )
 SHARDWATCH_REPLICA_UNASSIGNED_INFO = _row("shardwatch_replica_unassigned_info")
+SHARDWATCH_DISCOVERY_LIMIT_REACHED_INFO = _row("shardwatch_discovery_limit_reached_info")
 SHARDWATCH_LOOP_RESTARTS_TOTAL = _row("shardwatch_loop_restarts_total")
 SHARDWATCH_DROPPED_SERIES = _row("shardwatch_dropped_series")
 SHARDWATCH_LOG_LINES_DROPPED_TOTAL = _row("shardwatch_log_lines_dropped_total")

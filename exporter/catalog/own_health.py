@@ -55,6 +55,11 @@ def _unassigned(snapshot: Snapshot) -> Iterator[Sample]:
         yield (replica, reason), 1.0
 
 
+def _discovery_limits(snapshot: Snapshot) -> Iterator[Sample]:
+    for limit in sorted(snapshot.daemon.discovery_limits):
+        yield (limit,), 1.0
+
+
 def _build(_: Snapshot) -> Iterator[Sample]:
     yield (__version__, platform.python_version()), 1.0
 
@@ -174,6 +179,15 @@ SELF = (
         labels=("replica", "reason"),
         help="A replica without an assigned GPU, and why.",
         read=_unassigned,
+    ),
+    Metric(
+        subject=DAEMON,
+        noun="discovery_limit_reached",
+        kind=MetricKind.INFO,
+        labels=("limit",),
+        help="A limit that discovery reached, so engines may be missing: targets (32 engines are polled), processes "
+        "(4,096 are read), descriptors (65,536 are read) or sockets (16,384 listening ones).",
+        read=_discovery_limits,
     ),
     Metric(
         subject=DAEMON,

@@ -120,6 +120,19 @@ def _daemon(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             actions=(Text("Run shardwatch check-config FILE.", "运行 shardwatch check-config FILE。"),),
         )
+    if snapshot.daemon.discovery_limits:
+        limits = ", ".join(sorted(snapshot.daemon.discovery_limits))
+        yield Finding(
+            id="DiscoveryLimitReached",
+            severity=Severity.INFO,
+            subject=node,
+            summary=Text(
+                f"Discovery reached a limit ({limits}); engines may be missing",
+                f"自动发现达到上限（{limits}）；可能有引擎未被发现",
+            ),
+            evidence=(Evidence("limits", limits),),
+            actions=(Text("List the engines under engines.", "将引擎列入 engines 配置。"),),
+        )
     for status in snapshot.sources:
         kind, _, _ = status.source.partition(":")
         if (

@@ -90,6 +90,7 @@ class DaemonState(Struct, frozen=True, kw_only=True):
     dropped_series: int = 0  # beyond the hard cap, or not finite
     dropped_log_lines: int = 0  # because standard error was not read in time
     parse_warnings: Mapping[SourceReason, int] = EMPTY  # skipped lines
+    discovery_limits: frozenset[str] = frozenset()  # reached: targets, processes, descriptors, sockets
     unassigned: Mapping[str, str] = EMPTY  # replica → why no GPU was found
 
 

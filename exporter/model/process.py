@@ -64,14 +64,16 @@ class ProcessTable(Struct, frozen=True, kw_only=True):
     """The processes of interest at one instant.
 
     ``problems`` counts what could not be read: no_permission, vanished, pid_namespace (the GPU pids belong to
-    another pid namespace), truncated.  ``home`` is the daemon's network namespace, ``outer`` that of pid 1;
-    ``addresses`` are those of each namespace, without loopback.  ``reader`` is the daemon's pid.
+    another pid namespace).  ``limits`` were reached: processes, descriptors, sockets.  ``home`` is the daemon's
+    network namespace, ``outer`` that of pid 1; ``addresses`` are those of each namespace, without loopback.
+    ``reader`` is the daemon's pid.
     """
 
     processes: Mapping[int, Process]
     listeners: tuple[ListeningSocket, ...] = ()
     problems: Mapping[str, int] = EMPTY
     home: int = 0
+    limits: frozenset[str] = frozenset()
     outer: int = 0
     addresses: Mapping[int, frozenset[str]] = EMPTY
     reader: int = 0
@@ -80,7 +82,7 @@ class ProcessTable(Struct, frozen=True, kw_only=True):
 class ListeningEngine(Struct, frozen=True, kw_only=True):
     """An engine's server that was found on this node, and where the daemon reaches its metrics endpoint.
 
-    ``probe``: its page must be seen before it counts as an engine.  ``user``: the process's uid, -1 if it is gone.
+    ``probe``: its page must be seen before it counts as an engine.  ``owner``: its container, else its uid.
     ``uses_gpu``: the process, or one that it started, holds a GPU.
     """
 
@@ -92,5 +94,5 @@ class ListeningEngine(Struct, frozen=True, kw_only=True):
     path: str = "/metrics"
     tls: bool = False
     probe: bool = False
-    user: int = -1
+    owner: str = ""
     uses_gpu: bool = False

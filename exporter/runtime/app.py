@@ -133,6 +133,7 @@ class App:
             loop_restarts=self._loop_restarts,
             dropped_series=lambda: self.pages.dropped,
             dropped_log_lines=lambda: stderr_writer.dropped,
+            discovery_limits=lambda: self.discovery.limits | self.assignments.limits,
             clock=self._clock,
             unix_now=self._unix_now,
         )

@@ -24,7 +24,7 @@ from exporter.http.client.resolver import default_resolver
 from exporter.logs import log_event, log_exception
 from exporter.model import EMPTY, CardState, SourceStatus
 from exporter.model.process import ListeningEngine, ProcessTable
-from exporter.runtime.poll.state_logger import StateLogger
+from exporter.runtime.poll.state_logger import LOG_PERIOD_SECONDS, StateLogger
 from exporter.sources.processes.classifier import ServerClassifier
 from exporter.sources.processes.listening import listening_engines
 from exporter.sources.processes.table import read_processes
@@ -61,6 +61,9 @@ class AssignmentWatcher:
         self._on_change = on_change
         self._clock = clock
         self._assignment = Assignment()
+        self.limits: frozenset[str] = frozenset()  # that the last scans reached: processes, descriptors, sockets
+        self._scan_limits: frozenset[str] = frozenset()
+        self._limits_logged_at = float("-inf")
         self._scan_began: float | None = None  # of the scan of /proc under way
         self._state_logger = StateLogger(logger, SOURCE, clock)
         self._processes: GpuProcesses = EMPTY  # written by ``on_cards`` alone, which another thread calls
@@ -101,14 +104,17 @@ class AssignmentWatcher:
 
     def refresh(self) -> None:
         """Replace ``assignment``, and hand over the engines that run on this node."""
+        self._scan_limits = frozenset()
         if self._on_engines is not None:
             with self._scan():
-                engines = listening_engines(classifier=_CLASSIFIER, gpu_pids=_pids(self._processes))
-            self._on_engines(engines)  # which may wait for pages that do not answer
+                scan = listening_engines(classifier=_CLASSIFIER, gpu_pids=_pids(self._processes))
+            self._scan_limits = scan.limits
+            self._on_engines(scan.engines)  # which may wait for pages that do not answer
         cards, endpoints = self._cards(), self._resolved(self._endpoints())
         processes = gpu_processes(cards, self._processes, self._missing_pids)
         # For configured replicas as well: their GPUs are known, the ranks on them are not.
         table = self._read_table(processes, endpoints) if endpoints else None
+        self._on_limits(self._scan_limits | table.limits if table is not None else self._scan_limits)
         assignment = assign_gpus(cards, endpoints, table, processes)
         self.has_refreshed = True
         if assignment != self._assignment:
@@ -119,6 +125,15 @@ class AssignmentWatcher:
             unassigned = ",".join(f"{name}:{reason}" for name, reason in assignment.unassigned.items()) or "none"
             log_event(logger, level, "assignment_changed", assigned=len(assignment.gpus), unassigned=unassigned)
             self._on_change()
+
+    def _on_limits(self, limits: frozenset[str]) -> None:
+        if limits - self.limits and self._clock() - self._limits_logged_at >= LOG_PERIOD_SECONDS:
+            self._limits_logged_at = self._clock()
+            msg = "engines may not be found or assigned: the process table is larger than what is read of it"
+            log_event(
+                logger, logging.WARNING, "scan_limit_reached", msg, source=SOURCE, limits=",".join(sorted(limits))
+            )
+        self.limits = limits
 
     @contextmanager
     def _scan(self) -> Iterator[None]:

@@ -88,6 +88,7 @@ class Publisher:
         loop_restarts: Callable[[], Mapping[str, int]] = dict,
         dropped_series: Callable[[], int] = lambda: 0,
         dropped_log_lines: Callable[[], int] = lambda: 0,
+        discovery_limits: Callable[[], frozenset[str]] = frozenset,
         clock: Callable[[], float] = time.monotonic,
         unix_now: Callable[[], float] = time.time,
     ) -> None:
@@ -108,6 +109,7 @@ class Publisher:
         self._publish, self._judge, self._on_cards = publish, judge, on_cards
         self._loop_restarts = loop_restarts
         self._dropped_series, self._dropped_log_lines = dropped_series, dropped_log_lines
+        self._discovery_limits = discovery_limits
         self._links = TopologyTracker()
         self._clock, self._unix_now = clock, unix_now
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -179,6 +181,7 @@ class Publisher:
                 for status, warnings in zip(polled, parse_warnings, strict=True)
                 for reason, count in warnings.items()
             },
+            discovery_limits=self._discovery_limits(),
             unassigned=assignment.unassigned,
         )
 

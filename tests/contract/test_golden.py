@@ -258,6 +258,7 @@ def test_a_replica_and_a_gpu_that_are_down_give_the_same_page_as_ever(golden):
             config_reload_unix_time=1.6e9,
             loop_restarts={"publisher": 1},
             dropped_series=7,
+            discovery_limits=frozenset({"targets", "processes"}),
         ),
     )
     golden("down.prom", rendered(Diagnosis().judge(snapshot)))

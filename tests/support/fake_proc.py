@@ -25,7 +25,6 @@ class FakeProc:
         self.root = root
         self.inode = 1000
         self.tables: dict[int, list[tuple[str, int, int]]] = {}
-        self.members: dict[int, list[Path]] = {}
         self.addresses: dict[int, list[str]] = {HOST_NET: [HOST_ADDRESS, "172.17.0.1"]}
         self.add(1, 0, ["/sbin/init"], title="systemd", started=1)
         self.add(900, 1, ["shardwatch", "run"], title="shardwatch")
@@ -49,7 +48,7 @@ class FakeProc:
         home = self.root / str(pid)
         (home / "fd").mkdir(parents=True)
         (home / "ns").mkdir()
-        (home / "net").mkdir()
+        os.symlink(self._namespace(net), home / "net")
         raw = command if isinstance(command, bytes) else b"\0".join(argument.encode() for argument in command) + b"\0"
         (home / "cmdline").write_bytes(raw)
         first = "" if isinstance(command, bytes) else (command[0] if command else "")
@@ -68,7 +67,6 @@ class FakeProc:
             self.tables.setdefault(net, []).append((address, port, self.inode))
         for number, inode in enumerate((*made, *shares), start=3):
             os.symlink(f"socket:[{inode}]", home / "fd" / str(number))
-        self.members.setdefault(net, []).append(home / "net")
         self._write(net)
         return made
 
@@ -90,9 +88,14 @@ class FakeProc:
             trie += f"     |-- {address}\n        /32 host LOCAL\n     |-- {address}9\n        /32 link BROADCAST\n"
         texts["fib_trie"] = trie
         texts["if_inet6"] = "00000000000000000000000000000001 01 80 10 80       lo\n"
-        for folder in self.members[net]:
-            for name, text in texts.items():
-                (folder / name).write_text(text)
+        for name, text in texts.items():
+            (self._namespace(net) / name).write_text(text)
+
+    def _namespace(self, net: int) -> Path:
+        """Return the directory of a network namespace's files, which its processes share."""
+        folder = self.root / f"namespace-{net}"
+        folder.mkdir(exist_ok=True)
+        return folder
 
 
 def bare_metal(node: FakeProc) -> None:

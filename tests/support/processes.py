@@ -32,5 +32,5 @@ def listening_engines(*, unprivileged=(), **options):
     with contextlib.ExitStack() as stack:
         if "root" in options:
             stack.enter_context(mock.patch.object(procfs, "user_namespace", user_namespace))
-        engines = listening.listening_engines(classifier=CLASSIFIER, **options)
-    return tuple(sorted((replace(engine, user=-1) for engine in engines), key=lambda engine: engine.port))
+        engines = listening.listening_engines(classifier=CLASSIFIER, **options).engines
+    return tuple(sorted((replace(engine, owner="") for engine in engines), key=lambda engine: engine.port))

@@ -56,7 +56,7 @@ class ProbeFilter:
     def confirmed(self, engines: Sequence[DiscoveredEngine]) -> list[DiscoveredEngine]:
         """Return the engines that are certain; at most MAX_PROBES pages are requested.
 
-        Those of processes that hold a GPU come first, then the users in turns, the longest due first: whoever lists
+        Those of processes that hold a GPU come first, then the owners in turns, the longest due first: whoever lists
         other ports at every refresh delays nobody else.
         """
         tentative = {engine.url: engine for engine in engines if engine.tentative}
@@ -70,7 +70,7 @@ class ProbeFilter:
         due = sorted(
             (url for url in urls - self._confirmed if self._due[url] <= now), key=lambda url: (self._due[url], url)
         )
-        due = in_turns(due, lambda url: tentative[url].user)
+        due = in_turns(due, lambda url: tentative[url].owner)
         due.sort(key=lambda url: not tentative[url].uses_gpu)
         for url in due[:MAX_PROBES]:
             verdict = self._probe(url)
@@ -185,6 +185,11 @@ class DiscoveryManager:
         loops = list(self._loops.values())
         return {"discovery": sum(loop.poll_loop.loop_restarts for loop in loops)} if loops else {}
 
+    @property
+    def limits(self) -> frozenset[str]:
+        """Return which limits are reached: ``targets`` or none."""
+        return frozenset({"targets"} if self._registry.limit_reached else ())
+
     def configure(self, settings: DiscoverySettings) -> None:
         """Refresh the providers of these settings from now on; one that stays as it was goes on."""
         configs: dict[str, object] = {}
@@ -298,6 +303,6 @@ def _discovered(candidate: ListeningEngine) -> DiscoveredEngine:
         url=f"{'https' if candidate.tls else 'http'}://{host}:{candidate.port}{candidate.path}",
         tentative=candidate.probe,
         unverified=candidate.tls,
-        user=candidate.user,
+        owner=candidate.owner,
         uses_gpu=candidate.uses_gpu,
     )

@@ -101,15 +101,23 @@ class TargetRegistry:
     def remove(self, provider: str) -> None:
         """Remove a provider that is no longer configured."""
         self._entries.pop(provider, None)
+        self._at_limit.discard(provider)
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether a provider's last list had engines for which there was no room."""
+        return bool(self._at_limit)
 
     def engines(self, configured: Sequence[EngineSettings]) -> tuple[EngineSettings, ...]:
         """Return what to poll beside the configured engines; none is one of them, and all names differ."""
         self._rekey()
         keys, ports = self._keys(configured)
         names = {engine.name for engine in configured}
-        chosen = []
+        chosen: list[EngineSettings] = []
         for provider in _PROVIDERS:
             for key, entry in self._entries.get(provider, {}).items():
+                if len(chosen) == MAX_DISCOVERED:  # names that moved may have made two targets of one
+                    return tuple(chosen)
                 # A process says where it listens, not under which path; who names the port means it.
                 if key in keys or (provider == PROCESSES and _is_polled(key, ports)):
                     continue
@@ -164,21 +172,33 @@ class TargetRegistry:
         return keys, set[tuple[str, int]]().union(*[self._ports(engine.url) for engine in engines])
 
     def _has_capacity(self, key: TargetKey, engine: DiscoveredEngine) -> bool:
-        """Return whether there is room; processes without a GPU, and of whoever has most, make room for others."""
-        everywhere = {key for known in self._entries.values() for key in known}
-        if key in everywhere or len(everywhere) < MAX_DISCOVERED:
+        """Return whether there is room for an engine, after making some where fairness asks for it.
+
+        Engines that users of the node add themselves make room: those without a GPU for those with one, and the
+        newest of the owner who has most for an owner who would still have fewer.
+        """
+        listings = Counter(key for known in self._entries.values() for key in known)
+        if key in listings or len(listings) < MAX_DISCOVERED:
             return True
-        processes = self._entries.get(PROCESSES, {})
-        places = Counter(entry.discovered.user for entry in processes.values() if not entry.discovered.uses_gpu)
-        user, most = places.most_common(1)[0] if places else (-1, 0)
-        own = 0 if engine.uses_gpu or engine.user == -1 else places[engine.user] + 1
-        if most <= own:
-            return False
-        newest = [
-            key for key, entry in processes.items() if entry.discovered.user == user and not entry.discovered.uses_gpu
-        ][-1]
-        del processes[newest]
-        return True
+        removable = [
+            (known, other, entry.discovered)
+            for known in self._entries.values()
+            for other, entry in known.items()
+            if entry.discovered.owner and listings[other] == 1
+        ]
+        for uses_gpu in (False, True) if engine.owner and engine.uses_gpu else (False,):
+            places = Counter(found.owner for _, _, found in removable if found.uses_gpu == uses_gpu)
+            owner, count = places.most_common(1)[0] if places else ("", 0)
+            is_peer = engine.owner and engine.uses_gpu == uses_gpu
+            if count > (places[engine.owner] + 1 if is_peer else 0):
+                known, other = [
+                    (known, other)
+                    for known, other, found in removable
+                    if (found.owner, found.uses_gpu) == (owner, uses_gpu)
+                ][-1]
+                del known[other]
+                return True
+        return False
 
     def _log_limit(self, provider: str, *, limit_reached: bool) -> None:
         if limit_reached and provider not in self._at_limit:

@@ -28,6 +28,7 @@ _KEPT = frozenset(
         "items",
         "metadata",
         "name",
+        "namespace",
         "annotations",
         "spec",
         "nodeName",
@@ -150,7 +151,8 @@ def _engine(pod: Mapping[str, object]) -> DiscoveredEngine | None:
         "replica": _at(pod, "metadata", "name"),
         "image": _image(pod, port),
     }
-    return engine_at(f"{host}:{port}", labels, tentative=True)
+    owner = f"namespace {_at(pod, 'metadata', 'namespace')}"
+    return engine_at(f"{host}:{port}", labels, tentative=True, owner=owner)
 
 
 def _image(pod: Mapping[str, object], port: str) -> str:

@@ -24,7 +24,7 @@ class DiscoveredEngine(Struct, frozen=True, kw_only=True):
     ``tentative``: that it is an engine is a guess, so its page is read before it becomes a replica.
     ``unverified``: its certificate is not verified.  Only for a server on this very node, whose certificate names
     other hosts than the address it is reached by; nothing secret is sent there, and over http less would be known.
-    ``user`` and ``uses_gpu``: whose process it is, and whether it holds a GPU, where it was found as a process.
+    ``owner`` and ``uses_gpu``: whose it is, and whether it holds a GPU, where users of the node add engines.
     """
 
     url: str
@@ -33,7 +33,7 @@ class DiscoveredEngine(Struct, frozen=True, kw_only=True):
     image: str = ""  # of its container, where the place knows it
     tentative: bool = False
     unverified: bool = False
-    user: int = -1
+    owner: str = ""
     uses_gpu: bool = False
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class DiscoveryProvider(Protocol):
 
 
 def engine_at(
-    address: object, labels: Mapping[object, object], *, tentative: bool = False
+    address: object, labels: Mapping[object, object], *, tentative: bool = False, owner: str = ""
 ) -> DiscoveredEngine | None:
     """Return an engine of ``HOST:PORT`` and its labels as Prometheus means them; None when it cannot be asked.
 
@@ -87,6 +87,7 @@ def engine_at(
         kind=_word(labels, "engine") or _word(labels, "kind"),
         image=_image(labels),
         tentative=tentative,
+        owner=owner,
     )
 
 

@@ -1,13 +1,15 @@
 """Finds the engine servers of this node by command line, and where each shows its metrics.
 
-A command line is a claim.  What bounds the reading and the list is shared between users in turns, those of GPUs
-first, so that nobody's fakes crowd out another's engines.
+A command line is a claim.  What bounds the reading and the list is shared between owners (containers, users) in
+turns, those of GPUs first, so that nobody's fakes crowd out another's engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from exporter.model.process import ListeningEngine, Process
 from exporter.model.server import ServerProcess
@@ -17,12 +19,12 @@ from exporter.sources.processes.table import ProcessReader, in_turns
 
 
 class _EngineServer(NamedTuple):
-    """A process that is an engine's server, by what declaration; ``user``: its uid."""
+    """A process that is an engine's server, by what declaration, and whose it is."""
 
     process: Process
     kind: str
     declared: ServerProcess
-    user: int
+    owner: str
     uses_gpu: bool
 
     @property
@@ -31,17 +33,23 @@ class _EngineServer(NamedTuple):
         return bool(self.process.flag(*self.declared.endpoint.port_flags))
 
 
+class EngineScan(Struct, frozen=True, kw_only=True):
+    """The engine servers that were found, and which limits were reached: ``processes, descriptors, sockets``."""
+
+    engines: tuple[ListeningEngine, ...]
+    limits: frozenset[str] = frozenset()
+
+
 def listening_engines(
     *,
     classifier: ServerClassifier,
     gpu_pids: Collection[int] = (),
     root: str = "/proc",
     limit: int = 4096,
-) -> tuple[ListeningEngine, ...]:
-    """Return the engine servers, one per address: first those above ``gpu_pids``, then the users in turns."""
+) -> EngineScan:
+    """Return the engine servers, one per address: first those above ``gpu_pids``, then the owners in turns."""
     reader = ProcessReader(classifier, root, limit)
-    for pid in gpu_pids:
-        reader.load_chain(pid)
+    reader.load_chains(gpu_pids)
     above_gpus = frozenset(reader.processes)
     servers = []
     for pid in (*above_gpus, *reader.all_pids()):
@@ -54,7 +62,7 @@ def listening_engines(
     inodes = {row.inode for held in reader.sockets.values() for row in held}
     # Several API servers hold one socket; the one whose command line names the port speaks for them.
     ordered = sorted(by_pid.values(), key=lambda server: (not server.names_port, server.process.pid))
-    ordered = in_turns(ordered, lambda server: server.user)
+    ordered = in_turns(ordered, lambda server: server.owner)
     ordered.sort(key=lambda server: not server.uses_gpu)
     for server in ordered:
         reader.load_descriptors(server.process.pid, inodes)
@@ -73,9 +81,9 @@ def listening_engines(
                 path=endpoint.path,
                 tls=process.has_flag(*endpoint.tls_flags),
                 probe=endpoint.probe,
-                user=server.user,
+                owner=server.owner,
                 uses_gpu=server.uses_gpu,
             )
             # By host too: another engine may have the same port on another address.
             chosen.setdefault((process.netns, host, row.port), engine)
-    return tuple(chosen.values())
+    return EngineScan(engines=tuple(chosen.values()), limits=frozenset(reader.limits))

@@ -22,7 +22,9 @@ _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _COMMAND_BYTES = 4096
 _ENVIRONMENT_BYTES = 1 << 17
 _FILE_BYTES = 1 << 20
-_ENTRIES = 65_536
+_TABLE_BYTES = 4 << 20
+MAX_PIDS = 65_536
+MAX_SOCKETS = 16_384  # listening ones of one namespace; 150 bytes each
 _LISTEN = "0A"
 _OTHERS_IN_A_ROW = 512  # the kernel prints listening sockets first; beyond this many others there are no more
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -53,7 +55,7 @@ def pids(root: str) -> Iterator[int]:
         names = os.listdir(root)
     except OSError:
         return
-    for name in islice(names, _ENTRIES):
+    for name in islice(names, MAX_PIDS):
         if name.isascii() and name.isdecimal() and len(name) < 10:
             yield int(name)
 
@@ -134,12 +136,18 @@ def link(path: str) -> str:
         return ""
 
 
-def owner(root: str, pid: int) -> int:
-    """Return the uid of a process; -1 when it is gone."""
+def owner(root: str, pid: int) -> str:
+    """Return whose a process is: its container, or outside of containers the uid that started it; "-1" if it is gone.
+
+    What a user runs in containers of their own, and so names themselves, is that user's.
+    """
+    container = cgroup(root, pid)
+    if container and "/user.slice/" not in container:
+        return container
     try:
-        return os.stat(f"{root}/{pid}").st_uid
+        return str(os.stat(f"{root}/{pid}").st_uid)
     except OSError:
-        return -1
+        return "-1"
 
 
 def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
@@ -156,9 +164,9 @@ def descriptors(root: str, pid: int, limit: int) -> Iterator[str]:
 
 
 def listening(root: str, owner: int | str) -> tuple[Socket, ...]:
-    """Read the listening TCP sockets of a process's network namespace."""
+    """Read the listening TCP sockets of a process's network namespace, at most MAX_SOCKETS each of IPv4 and IPv6."""
     base = f"{root}/{owner}/net"
-    return (*_sockets(f"{base}/tcp"), *_sockets(f"{base}/tcp6"))
+    return tuple(socket for name in ("tcp", "tcp6") for socket in islice(_sockets(f"{base}/{name}"), MAX_SOCKETS))
 
 
 def addresses(root: str, owner: int | str) -> frozenset[str]:
@@ -237,7 +245,7 @@ def _lines(path: str) -> Iterator[str]:
     """Read a file line by line, so that stopping early also stops the kernel from printing the rest."""
     try:
         with open(path, "rb", buffering=16_384) as stream:
-            left = _FILE_BYTES
+            left = _TABLE_BYTES
             while left > 0 and (line := stream.readline(4096)):
                 left -= len(line)
                 yield line.decode("ascii", "replace")

@@ -53,6 +53,7 @@ class ProcessReader:
         self.limit = limit
         self.links = _LINKS
         self.problems: Counter[str] = Counter()
+        self.limits: set[str] = set()  # that were reached: processes, descriptors, sockets
         self.processes: dict[int, Process] = {}
         self.sockets: dict[int, tuple[procfs.Socket, ...]] = {}
         self.addresses: dict[int, frozenset[str]] = {}
@@ -66,10 +67,9 @@ class ProcessReader:
 
     def table(self, pids: Collection[int], ports: frozenset[int]) -> ProcessTable:
         """Read the GPU processes, then look for the listeners."""
-        for pid in pids:
-            self.load_chain(pid)
+        self.load_chains(pids)
         users = [self.processes[pid] for pid in pids if pid in self.processes]
-        if len(users) < len(pids) and not self.problems["truncated"]:
+        if len(users) < len(pids) and "processes" not in self.limits:
             self.problems[self._why_missing(any_found=bool(users))] += len(pids) - len(users)
         self.problems["no_permission"] += sum(user.netns == 0 for user in users)
         self.load_sockets(users)
@@ -81,8 +81,18 @@ class ProcessReader:
             home=self.home,
             outer=self.outer,
             addresses=self.addresses,
+            limits=frozenset(self.limits),
             reader=int(own) if own.isascii() and own.isdecimal() and len(own) < 10 else 0,
         )
+
+    def load_chains(self, pids: Iterable[int]) -> None:
+        """Read processes and their ancestors, the owners in turns."""
+        for pid in self.by_owner(pids):
+            self.load_chain(pid)
+
+    def by_owner(self, pids: Iterable[int]) -> list[int]:
+        """Return the processes, their owners in turns: whoever has many must not hide another's."""
+        return in_turns(sorted(pids), lambda pid: procfs.owner(self.root, pid))
 
     def load_chain(self, pid: int) -> None:
         """Read a process and its ancestors; a chain that is too deep, or turns back on itself, just ends."""
@@ -90,7 +100,7 @@ class ProcessReader:
             if pid <= 0 or pid in self.processes:
                 return
             if len(self.processes) >= self.limit:
-                self.problems["truncated"] += 1
+                self.limits.add("processes")
                 return
             process = self.process(pid)
             if process is None:
@@ -106,6 +116,8 @@ class ProcessReader:
                 spaces.setdefault(space, pid)
         for space, owner in spaces.items():
             sockets, addresses = procfs.listening(self.root, owner), procfs.addresses(self.root, owner)
+            if any(sum((":" in row.address) is v6 for row in sockets) >= procfs.MAX_SOCKETS for v6 in (False, True)):
+                self.limits.add("sockets")
             if self.netns(owner) == space:  # else it changed its namespace meanwhile: these are another's
                 self.sockets[space], self.addresses[space] = sockets, addresses
         name = procfs.hostname(self.root)
@@ -116,25 +128,30 @@ class ProcessReader:
         if pid in self.searched:
             return
         self.searched.add(pid)
+        limit = min(_DESCRIPTORS, self.links)
+        read, is_listening = 0, False
         try:
-            for target in procfs.descriptors(self.root, pid, min(_DESCRIPTORS, self.links)):
-                self.links -= 1
+            for target in procfs.descriptors(self.root, pid, limit):
+                read += 1
                 inode = procfs.bracketed(target, "socket:")
                 if inode in inodes:
                     self.holders[inode].add(pid)
+                    is_listening = True
         except PermissionError:
             self.problems["no_permission"] += 1
-        if self.links <= 0:
-            self.problems["truncated"] += 1
+        self.links -= read
+        if read >= limit and not is_listening:
+            self.limits.add("descriptors")
 
     def all_pids(self) -> Iterator[int]:
         """Yield the pids of all processes but the kernel's own, at most ``limit``."""
         second = self.stat(2)  # inside of a container it is an ordinary process
         kernel = 2 if second is not None and second.title == "kthreadd" else 0
         pids = list(procfs.pids(self.root))
+        if len(pids) >= procfs.MAX_PIDS:
+            self.limits.add("processes")
         if len(pids) > self.limit:
-            # One user's thousands of processes, which cost nothing while they sleep, must not hide another's.
-            pids = in_turns(pids, lambda pid: procfs.owner(self.root, pid))
+            pids = self.by_owner(pids)  # thousands of processes cost nothing while they sleep
         left = self.limit
         for pid in pids:
             stat = self.stat(pid)
@@ -142,7 +159,7 @@ class ProcessReader:
                 continue
             left -= 1
             if left < 0:
-                self.problems["truncated"] += 1
+                self.limits.add("processes")
                 return
             yield pid
 
@@ -261,7 +278,7 @@ class ProcessReader:
         wanted = {row.inode for _, row in rows if row.port in ports}
         everywhere = ports <= {row.port for _, row in rows}
         pids = {user.pid for user in users}
-        for step in (self._ancestors(pids), sorted(pids), self._relatives(users)):
+        for step in (self._ancestors(pids), self.by_owner(pids), self._relatives(users)):
             if everywhere and wanted <= self.holders.keys():
                 break
             for pid in step:

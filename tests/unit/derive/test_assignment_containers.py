@@ -68,7 +68,7 @@ def test_a_url_that_leads_elsewhere_is_remote_even_on_a_port_in_use_here(node: F
 def docker(node: FakeProc, base: int, ident: str, net: int, address: str, inside: int = 8000) -> list[int]:
     group = f"0::/system.slice/docker-{ident}.scope"
     node.add(base, 1, ["/usr/bin/containerd-shim-runc-v2", "-id", ident], title="containerd-shim")
-    node.address(net, address) if net in node.members else node.addresses.__setitem__(net, [address])
+    node.address(net, address)
     return vllm(node, base + 1, base, inside, workers=1, cgroup=group, net=net)
 
 

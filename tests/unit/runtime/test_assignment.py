@@ -18,6 +18,7 @@ from exporter.model import CardFacts, CardProcess, CardReading, CardState, GpuLa
 from exporter.model.process import ProcessTable
 from exporter.runtime import assignment as placement_module
 from exporter.runtime.assignment import HUNG_AFTER, AssignmentWatcher
+from exporter.sources.processes.listening import EngineScan
 from tests.support import owned_cards
 from tests.support.fake_proc import FakeProc
 from tests.support.owned_cards import vllm
@@ -158,7 +159,7 @@ def test_engines_that_do_not_answer_and_names_that_do_not_resolve_are_not_a_proc
         raise EndpointError("dns", "no answer")
 
     monkeypatch.setattr(placement_module.default_resolver, "addresses", slow)
-    monkeypatch.setattr(placement_module, "listening_engines", lambda **_: ())
+    monkeypatch.setattr(placement_module, "listening_engines", lambda **_: EngineScan(engines=()))
 
     def probe(_):
         with contextlib.suppress(EndpointError):
@@ -258,3 +259,22 @@ def test_a_gpu_that_falls_silent_is_no_reason_to_look_again():
         assert not looks.happened.wait(0.3)
     finally:
         looks.assignments.stop()
+
+
+def test_limits_that_a_scan_reaches_are_logged_once_and_reported_until_it_does_not(monkeypatch, caplog):
+    scans = iter([{"processes"}, {"processes", "sockets"}, set()])
+    monkeypatch.setattr(
+        placement_module,
+        "listening_engines",
+        lambda **_: EngineScan(engines=(), limits=frozenset(next(scans))),
+    )
+    watcher = AssignmentWatcher(cards=tuple, endpoints=tuple, on_engines=lambda _: None, clock=lambda: 0.0)
+    watcher.refresh()
+    assert watcher.limits == {"processes"}
+    watcher.refresh()
+    assert watcher.limits == {"processes", "sockets"}
+    watcher.refresh()
+    assert watcher.limits == frozenset()
+    lines = [record.getMessage() for record in caplog.records if "scan_limit_reached" in record.getMessage()]
+    assert len(lines) == 1
+    assert "limits=processes" in lines[0]

@@ -42,9 +42,9 @@ def names(registry, engines=()):
 
 def test_a_process_at_another_address_with_the_same_port_replaces_none(registry):
     """A forged command line on 127.0.0.1 must not replace the engine that has the port on another address."""
-    engine = at("10.0.0.9:8000", user=1000)
+    engine = at("10.0.0.9:8000", owner="1000")
     registry.update("processes", [engine], ())
-    registry.update("processes", [at("127.0.0.1:8000", user=1001), engine], ())
+    registry.update("processes", [at("127.0.0.1:8000", owner="1001"), engine], ())
     assert [engine.url for engine in registry.engines(())] == [
         "http://10.0.0.9:8000/metrics", "http://127.0.0.1:8000/metrics",
     ]  # fmt: skip
@@ -52,8 +52,8 @@ def test_a_process_at_another_address_with_the_same_port_replaces_none(registry)
 
 
 def test_an_engine_at_one_loopback_address_does_not_hide_that_at_the_other(registry):
-    own = DiscoveredEngine(url="http://127.0.0.1:8000/metrics", user=0)
-    other = DiscoveredEngine(url="http://[::1]:8000/metrics", user=1000)
+    own = DiscoveredEngine(url="http://127.0.0.1:8000/metrics", owner="0")
+    other = DiscoveredEngine(url="http://[::1]:8000/metrics", owner="1000")
     registry.update("processes", [other, own], ())
     assert sorted(names(registry)) == ["127.0.0.1:8000", "[::1]:8000"]
     assert names(registry, [configured(own.url, "mine")]) == []
@@ -70,15 +70,47 @@ def test_whoever_was_first_at_an_address_keeps_it_while_it_lives(registry, clock
 
 
 def test_fakes_of_one_user_leave_room_for_other_users_engines(registry):
-    fakes = [at(f"127.0.0.1:{9000 + n}", user=1001) for n in range(40)]
+    fakes = [at(f"127.0.0.1:{9000 + n}", owner="1001") for n in range(40)]
     registry.update("processes", fakes, ())
     assert len(registry.engines(())) == MAX_DISCOVERED
-    engines = [at("127.0.0.1:8000", user=1000), at("127.0.0.1:8001", user=1001, uses_gpu=True)]
+    engines = [at("127.0.0.1:8000", owner="1000"), at("127.0.0.1:8001", owner="1001", uses_gpu=True)]
     registry.update("processes", [*fakes, *engines], ())
     assert {"127.0.0.1:8000", "127.0.0.1:8001"} <= set(names(registry))
     assert len(registry.engines(())) == MAX_DISCOVERED
     registry.update("processes", [*fakes, *engines], ())
     assert {"127.0.0.1:8000", "127.0.0.1:8001"} <= set(names(registry))
+
+
+def test_an_owner_with_fakes_above_one_gpu_leaves_room_for_another_owners_gpu(registry):
+    fakes = [at(f"127.0.0.1:{9000 + n}", owner="1001", uses_gpu=True) for n in range(MAX_DISCOVERED)]
+    registry.update("processes", fakes, ())
+    registry.update("processes", [*fakes, at("127.0.0.1:8000", owner="1000", uses_gpu=True)], ())
+    assert "127.0.0.1:8000" in names(registry)
+    registry.update("processes", [*fakes, at("127.0.0.1:8001", owner="1000")], ())
+    assert "127.0.0.1:8001" not in names(registry), "without a GPU it makes nobody's place who has one"
+
+
+def test_no_two_lists_together_exceed_the_limit(registry):
+    """An engine that makes room frees no place while another list has it, too."""
+    processes = [at(f"127.0.0.1:{9000 + n}", owner="1001") for n in range(MAX_DISCOVERED)]
+    registry.update("processes", processes, ())
+    registry.update("ray", [at(f"127.0.0.1:{9000 + n}") for n in range(MAX_DISCOVERED)], ())
+    on_gpus = [at(f"127.0.0.1:{8000 + n}", owner="1000", uses_gpu=True) for n in range(MAX_CHANGES)]
+    registry.update("processes", [*processes, *on_gpus], ())
+    assert len(registry.engines(())) == MAX_DISCOVERED
+    assert registry.limit_reached
+    registry.remove("processes")
+    assert not registry.limit_reached
+
+
+def test_pods_of_one_namespace_leave_room_for_those_of_another(registry):
+    pods = [at(f"10.1.0.{n}:8000", owner="namespace a") for n in range(MAX_DISCOVERED)]
+    registry.update("kubernetes", pods, ())
+    registry.update("kubernetes", [*pods, at("10.1.1.1:8000", owner="namespace b")], ())
+    assert "10.1.1.1:8000" in names(registry)
+    registry.update("file_sd", [at(f"10.2.0.{n}:8000") for n in range(MAX_DISCOVERED)], ())
+    registry.update("kubernetes", [*pods, at("10.1.1.2:8000", owner="namespace c")], ())
+    assert all(name.startswith("10.2.") for name in names(registry)), "lists of the operator come first"
 
 
 def test_an_engine_listed_anywhere_under_any_name_of_its_place_is_one_replica(registry):
@@ -275,13 +307,13 @@ def test_fakes_with_new_ports_at_every_refresh_delay_no_other_users_probe(clock)
     """Neither an engine of another user, nor one of the same user that was listed before them."""
     probed = []
     probe_filter = ProbeFilter(clock, probed.append)
-    own = DiscoveredEngine(url="http://z:1/metrics", tentative=True, user=0)
-    same = DiscoveredEngine(url="http://z:2/metrics", tentative=True, user=1000)
-    on_gpu = DiscoveredEngine(url="http://z:3/metrics", tentative=True, user=1000, uses_gpu=True)
+    own = DiscoveredEngine(url="http://z:1/metrics", tentative=True, owner="0")
+    same = DiscoveredEngine(url="http://z:2/metrics", tentative=True, owner="1000")
+    on_gpu = DiscoveredEngine(url="http://z:3/metrics", tentative=True, owner="1000", uses_gpu=True)
     for refresh in range(3):
         clock.now += 2.0
         fakes = [
-            DiscoveredEngine(url=f"http://a:{100 * refresh + i}/metrics", tentative=True, user=1000)
+            DiscoveredEngine(url=f"http://a:{100 * refresh + i}/metrics", tentative=True, owner="1000")
             for i in range(40)
         ]
         probe_filter.confirmed([*fakes, same, own, on_gpu] if refresh == 0 else [*fakes, same, own])

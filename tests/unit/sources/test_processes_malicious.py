@@ -87,7 +87,7 @@ def test_the_number_of_processes_is_bounded(node: FakeProc) -> None:
         node.add(pid, pid - 1 if pid > 100 else 1, ["x"])
     table = read_processes([139], [8000], root=str(node.root), limit=5)
     assert len(table.processes) == 5
-    assert table.problems["truncated"] >= 1
+    assert table.limits == {"processes"}
 
 
 def test_the_number_of_descriptors_is_bounded(node: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_the_number_of_descriptors_is_bounded(node: FakeProc, monkeypatch: pytes
         return real(path)
 
     monkeypatch.setattr(procfs, "link", link)
-    assert read_processes([100], [8000], root=str(node.root)).problems["truncated"] >= 1
+    assert read_processes([100], [8000], root=str(node.root)).limits == {"descriptors"}
     assert read <= 20
 
 
@@ -235,15 +235,15 @@ def test_a_process_that_leaves_its_network_namespace_meanwhile_lends_it_no_addre
     assert listening_engines(root=str(node.root)) == ()
 
 
-def owned(monkeypatch: pytest.MonkeyPatch, owners: dict[int, int]) -> None:
-    monkeypatch.setattr(procfs, "owner", lambda _, pid: owners.get(pid, 1000))
+def owned(monkeypatch: pytest.MonkeyPatch, owners: dict[int, str]) -> None:
+    monkeypatch.setattr(procfs, "owner", lambda _, pid: owners.get(pid, "1000"))
 
 
 def test_another_users_fakes_with_many_descriptors_do_not_hide_an_engine(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table, "_LINKS", 100)
-    owned(monkeypatch, {300: 0})
+    owned(monkeypatch, {300: "0"})
     for pid in range(100, 110):
         node.add(pid, 1, ["vllm", "serve", "fake"], shares=range(10_000, 10_040))
     node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
@@ -253,7 +253,7 @@ def test_another_users_fakes_with_many_descriptors_do_not_hide_an_engine(
 def test_another_users_sleeping_processes_do_not_hide_an_engine(
     node: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owned(monkeypatch, {300: 0})
+    owned(monkeypatch, {300: "0"})
     for pid in range(100, 150):
         node.add(pid, 1, ["sleep", "1"])
     node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
@@ -264,5 +264,45 @@ def test_an_engine_above_a_gpus_process_comes_first(node: FakeProc) -> None:
     node.add(100, 1, ["vllm", "serve", "fake"], listens=[("127.0.0.1", 7000)])
     node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
     node.add(310, 300, ["VLLM::EngineCore"])
-    engines = listening.listening_engines(classifier=CLASSIFIER, gpu_pids=[310], root=str(node.root))
+    engines = listening.listening_engines(classifier=CLASSIFIER, gpu_pids=[310], root=str(node.root)).engines
     assert [(engine.pid, engine.uses_gpu) for engine in engines] == [(300, True), (100, False)]
+
+
+def test_containers_are_told_apart_although_all_run_as_root(node: FakeProc) -> None:
+    other = "0::/system.slice/docker-" + "b" * 64 + ".scope"
+    rootless = f"0::/user.slice/user-1000.slice/user@1000.service/docker-{'c' * 64}.scope"
+    for pid, group in ((100, CONTAINER), (101, CONTAINER), (102, other), (103, rootless), (104, "0::/init.scope")):
+        node.add(pid, 1, ["sleep"], cgroup=group)
+    owners = [procfs.owner(str(node.root), pid) for pid in range(100, 105)]
+    assert owners[0] == owners[1] != owners[2]
+    assert owners[3] == owners[4] == str(os.getuid()), "a user may give any name to the groups that are theirs"
+    assert procfs.owner(str(node.root), 9999) == "-1"
+
+
+def test_a_containers_sleeping_processes_do_not_hide_another_containers_engine(node: FakeProc) -> None:
+    for pid in range(100, 150):
+        node.add(pid, 1, ["sleep", "1"], cgroup="0::/system.slice/docker-" + "b" * 64 + ".scope")
+    node.add(300, 1, ["vllm", "serve", "true"], cgroup=CONTAINER, listens=[("127.0.0.1", 8000)])
+    scan = listening.listening_engines(classifier=CLASSIFIER, root=str(node.root), limit=20)
+    assert [engine.pid for engine in scan.engines] == [300]
+    assert scan.limits == {"processes"}
+
+
+def test_chains_above_one_owners_gpu_processes_do_not_hide_anothers(
+    node: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned(monkeypatch, {300: "0", 310: "0"})
+    for pid in range(100, 140):
+        node.add(pid, pid - 1 if pid % 10 else 1, ["vllm", "serve", "fake"])
+    node.add(300, 1, ["vllm", "serve", "true"], listens=[("127.0.0.1", 8000)])
+    node.add(310, 300, ["VLLM::EngineCore"])
+    gpu_pids = [109, 119, 129, 139, 310]
+    table = read_processes(gpu_pids, [8000], root=str(node.root), limit=20)
+    assert {300, 310} <= table.processes.keys()
+    assert table.limits == {"processes"}
+
+
+def test_more_listening_sockets_than_are_read_are_reported(node: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "MAX_SOCKETS", 20)
+    node.add(100, 1, ["nc"], listens=[("127.0.0.1", port) for port in range(1000, 1021)])
+    assert read_processes([100], [8000], root=str(node.root)).limits == {"sockets"}
