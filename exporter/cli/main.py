@@ -41,20 +41,21 @@ def _as_plugin(words: Sequence[str]) -> int:
 
 
 def _guarded(words: Sequence[str], failed: int = FAILED, bad_usage: int = BAD_USAGE) -> int:
+    program = f"shardwatch {words[0]}" if words and words[0] in COMMANDS else "shardwatch"
     try:
         return _main(words)
     except SettingsError as error:
-        print(f"shardwatch: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return bad_usage
     except ThreadLimitError:
         hint = "raise the limit of processes (ulimit -u, TasksMax, the pids limit of the container)"
-        print(f"shardwatch: no more threads can be started; {hint}", file=sys.stderr)
+        print(f"{program}: no more threads can be started; {hint}", file=sys.stderr)
         return failed
     except ShardwatchError as error:
-        print(f"shardwatch: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return failed
     except KeyboardInterrupt:
-        print("shardwatch: interrupted", file=sys.stderr)
+        print(f"{program}: interrupted", file=sys.stderr)
         return failed
 
 

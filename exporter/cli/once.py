@@ -34,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
         app.stop()
     logging.shutdown()
     if page is None:
-        print("shardwatch: the metrics could not be rendered; the log above says why", file=sys.stderr)
+        print("shardwatch once: the metrics could not be rendered; the log above says why", file=sys.stderr)
         return FAILED
     streams.write(page)
     if missing:
-        print(f"shardwatch: {missing}", file=sys.stderr)
+        print(f"shardwatch once: {missing}", file=sys.stderr)
     return FAILED if missing else OK
 
 

@@ -47,7 +47,11 @@ class SnapshotCollector(Collector):
     def _fill(self, family: Family, metric: Metric, snapshot: Snapshot) -> None:
         names = metric.all_labels
         if metric.read_histogram is not None:
-            for values, histogram in metric.read_histogram(snapshot):
+            rows = list(metric.read_histogram(snapshot))
+            histograms = dict(rows)
+            self.dropped += sum(len(histogram.counts) + 2 for _, histogram in rows)
+            for values, histogram in histograms.items():
+                self.dropped -= len(histogram.counts) + 2
                 labels = dict(zip(names, values, strict=True))
                 edges = [*map(float, histogram.bounds), float("inf")]
                 for edge, count in zip(edges, histogram.counts, strict=True):

@@ -285,7 +285,7 @@ def test_a_web_configuration_that_cannot_be_used_is_refused_with_its_line(comman
     result = run(*command, str(config))
     assert result.returncode == 2
     head, *problems = result.stderr.splitlines()
-    assert head == f"shardwatch: {web}: 2 problems"
+    assert head == f"shardwatch {command[0]}: {web}: 2 problems"
     assert [problem.split(": ")[1] for problem in problems] == [
         "tls_server_config.cert_file",
         "tls_server_config.key_file",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -68,6 +69,6 @@ def test_what_cannot_be_written_is_one_line_and_exit_code_one(command, where, co
     done = shell(line, PYTHONUNBUFFERED="")
     assert done.returncode == 1, done
     lines = done.stderr.decode().splitlines()
-    (error_line,) = [row for row in lines if row.startswith("shardwatch: ")]
+    (error_line,) = [row for row in lines if re.match(r"shardwatch( [a-z-]+)?: ", row)]
     assert "standard output" in error_line
     assert not [row for row in lines if "Traceback" in row or "Exception" in row], lines

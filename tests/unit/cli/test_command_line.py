@@ -291,7 +291,9 @@ def test_a_configuration_that_is_not_there_is_not_looked_for_beside_itself(comma
     monkeypatch.chdir(tmp_path)
     assert main.main([*command.split(), "missing.yaml"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("shardwatch: missing.yaml: 1 problem\n  cannot be opened: No such file")
+    assert error.startswith(
+        f"shardwatch {command.split()[0]}: missing.yaml: 1 problem\n  cannot be opened: No such file"
+    )
     assert "folder of the configuration" not in error
     assert main.main([*command.split(), ""]) == 2
     assert "unset" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def test_without_a_gpu_and_without_an_engine_it_fails_and_says_what_to_do(config
     assert main.main(["once", "--config", str(config)]) == 1
     out, err = capfd.readouterr()
     assert "shardwatch_build_info" in out
-    assert "shardwatch: no GPU driver (library), and no engine was found" in err.splitlines()[-1]
+    assert "shardwatch once: no GPU driver (library), and no engine was found" in err.splitlines()[-1]
     assert "gpu: {enabled: false}" in err.splitlines()[-1]
     (down,) = [line for line in err.splitlines() if "source=driver state=down" in line]
     assert "reason=library" in down and 'hint="set gpu: {enabled: false} on a node without GPUs"' in down
@@ -33,7 +33,7 @@ def test_without_a_gpu_and_without_an_engine_it_fails_and_says_what_to_do(config
 def test_where_gpus_are_off_only_the_engines_are_missed(config, capfd):
     assert main.main(["once", "--config", str(config)]) == 1
     last_line = capfd.readouterr().err.splitlines()[-1]
-    assert last_line.startswith("shardwatch: no engine was found") and "GPU" not in last_line
+    assert last_line.startswith("shardwatch once: no engine was found") and "GPU" not in last_line
 
 
 def test_an_engine_that_is_down_is_on_the_page_and_no_failure_of_the_command(config, capfd):

@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.catalog.spec import SeriesSet
+from exporter.catalog.spec import MetricKind, SeriesSet
+from exporter.model import Histogram
 from exporter.render.exposition import ExpositionRenderer
 from exporter.render.registry import SnapshotCollector
 from tests.unit.render.test_exposition import SNAPSHOT, metric
@@ -41,3 +42,16 @@ def test_equal_label_sets_and_values_that_are_not_finite_are_counted_at_each_col
         (family,) = collector.collect()
         assert {sample.labels["n"]: sample.value for sample in family.samples} == {"a": 2.0, "b": 3.0}
         assert collector.dropped == 2
+
+
+def test_equal_label_sets_of_histograms_are_shown_once_and_counted():
+    histogram = Histogram(bounds=(1.0,), counts=(1.0, 1.0), sum=1.0)
+    row = metric(
+        kind=MetricKind.HISTOGRAM,
+        read=None,
+        read_histogram=lambda _: [(("0", "u"), histogram), (("0", "u"), histogram)],
+    )
+    collector = SnapshotCollector(lambda: SNAPSHOT, catalog=(row,))
+    for _ in range(2):
+        (family,) = collector.collect()
+        assert len(family.samples) == collector.dropped == 4
