@@ -1,0 +1,319 @@
+"""A page as HTML.  Everything that comes from outside goes through ``_text``, the only place that escapes.
+
+No style attribute and no inline script: the Content-Security-Policy allows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from math import isnan
+from urllib.parse import quote
+
+from exporter.model.text import Language
+from exporter.web import values
+from exporter.web.history import POINTS, History
+from exporter.web.model import Cell, Curve, Happening, Level, Page, Problem, Row, Table
+from exporter.web.texts import Words, words
+
+HEIGHT = 40  # of a curve's coordinates
+SIGNS = {
+    Level.GOOD: "●",
+    Level.INFO: "◆",
+    Level.UNKNOWN: "?",
+    Level.WARNING: "▲",
+    Level.CRITICAL: "■",
+}
+_ABBREVIATED: Mapping[str, Callable[[float], str]] = {
+    "utilization": values.percent,
+    "sm_active": values.percent,
+    "memory": values.percent,
+    "hit_ratio": values.percent,
+    "kv": values.percent,
+    "temperature": lambda value: values.unit(value, "°C"),
+    "power": lambda value: values.unit(value, "W"),
+    "clock": lambda value: values.unit(value, "MHz", 1e-6),
+    "ttft": values.seconds,
+    "itl": values.seconds,
+}
+_HEADINGS = {"utilization": "work", "sm_active": "work"}
+
+
+def _text(text: str) -> str:
+    """Return text for an element's content or a quoted attribute's value."""
+    return escape(text, quote=True)
+
+
+class HtmlWriter:
+    """Writes pages; keeps the curves of the newest points, because most pages show the same."""
+
+    def __init__(self, history: History, *, links: Iterable[str] = ()) -> None:
+        """``links``: paths of the other endpoints."""
+        self._history = history
+        self._links = tuple(links)
+        self._curves: dict[tuple[Curve, str], str] = {}
+        self._curves_of = -1
+
+    def write(self, page: Page, *, curves: bool = True) -> str:
+        """Return the document; without ``curves`` their places are empty, for the script keeps what it has."""
+        if self._curves_of != self._history.slot:
+            self._curves_of, self._curves = self._history.slot, {}
+        say = words(Language(page.language))
+        body = "".join(self._body(page, say, curves=curves))
+        gravest = page.problems[0].level if page.problems else page.summary.level
+        sign = f"{SIGNS.get(gravest, '')} {len(page.problems) or ''}".strip()
+        title = f"{sign} {say('title').format(node=page.node)}".strip()
+        other = "en" if page.language == "zh" else "zh"
+        return (
+            f'<!DOCTYPE html>\n<html lang="{page.language}" data-version="{_text(page.version)}">\n<head>\n'
+            '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta name="color-scheme" content="light dark">\n<meta name="robots" content="noindex">\n'
+            f"<title>{_text(title)}</title>\n"
+            '<link rel="stylesheet" href="/web/page.css">\n<link rel="icon" href="/web/icon.svg">\n'
+            f'<link rel="alternate" hreflang="{other}" href="/?lang={other}">\n'
+            '<script type="module" src="/web/page.js"></script>\n'
+            '<noscript><meta http-equiv="refresh" content="5"></noscript>\n'
+            f"</head>\n<body>\n{body}</body>\n</html>\n"
+        )
+
+    def _body(self, page: Page, say: Words, *, curves: bool) -> Iterable[str]:
+        yield f'<a class="skip" href="#main">{_text(say("skip"))}</a>\n'
+        yield _header(page, say)
+        lost = say("lost").replace("{time}", page.time or "–")
+        old = ""
+        if page.unix_time is not None and page.age > values.TOO_OLD:
+            old = _text(say("old").format(age=values.age(page.age, say), time=page.time))
+        yield f'<p id="old" class="alert" role="alert"{"" if old else " hidden"}>{old}</p>\n'
+        yield (
+            f'<p id="lost" class="alert" role="alert" hidden data-own data-text="{_text(lost)}"'
+            f' data-short="{_text(say("lost_short"))}"></p>\n'
+        )
+        yield _navigation(page, say)
+        yield f'<main id="main" tabindex="-1"{" class=old" if old else ""}>\n'
+        yield _findings(page, say)
+        yield '<div class="grid">\n'
+        for table in page.tables:
+            yield self._table(table, say, curves=curves)
+        if page.unix_time is not None:
+            yield _events(page.events, say)
+        yield "</div>\n</main>\n"
+        links = "".join(f'<a href="{path}">{path}</a> ' for path in self._links)
+        yield f"<footer>{_text(say('more'))}: {links}</footer>\n"
+
+    # ------------------------------------------------------------------ tables
+
+    def _table(self, table: Table, say: Words, *, curves: bool) -> str:
+        heads = "".join(
+            f'<th scope="col"{" class=n" if column.numeric else ""}{_title(column.title)}>{_text(column.heading)}</th>'
+            for column in table.columns
+        )
+        rows = "".join(self._row(table, row, say, curves=curves) for row in table.rows)
+        note = f"<small>{_text(table.note)}</small>" if table.note else ""
+        if table.id == "gpus" and len(table.rows) > 1:
+            note += f'<label><input type="checkbox" id="only" autocomplete="off"> {_text(say("only_problems"))}</label>'
+        return (
+            f'<section id="{table.id}" data-key="{table.id}" aria-labelledby="h-{table.id}">'
+            f'<h2 id="h-{table.id}">{_text(table.heading)}</h2>{note}\n'
+            f'<div class="scroll" role="region" tabindex="0" aria-labelledby="h-{table.id}">'
+            f'<table{" class=matrix" if table.matrix else ""}><thead><tr>{heads}</tr></thead>\n'
+            f"<tbody>\n{rows}</tbody></table></div></section>\n"
+        )
+
+    def _row(self, table: Table, row: Row, say: Words, *, curves: bool) -> str:
+        cells = []
+        for number, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+            inner = self._cell(cell, say, curves=curves)
+            names = "n " * column.numeric + cell.level.value
+            classes = f' class="{names.strip()}"' if names else ""
+            if number == 0:
+                cells.append(f'<th scope="row"{classes}{_title(cell.title)}>{inner}</th>')
+            elif table.matrix:
+                cells.append(f'<td class="p-{_text(cell.text[:2])}">{inner}</td>')
+            else:
+                label = _text(column.heading)
+                cells.append(f'<td{classes} data-label="{label}"{_title(cell.title)}>{inner}</td>')
+        level = f' data-level="{row.level.value}"' if row.level.value else ""
+        return f'<tr data-key="{_text(row.key)}"{level}>{"".join(cells)}</tr>\n'
+
+    def _cell(self, cell: Cell, say: Words, *, curves: bool) -> str:
+        detail = f"<small><bdi>{_text(cell.detail)}</bdi></small>" if cell.detail else ""
+        inner = f'<span class="v">{_sign(cell.level, say)}<bdi>{_text(cell.text)}</bdi></span>{detail}'
+        if cell.bar is not None:
+            width = min(100.0, max(0.0, 100 * cell.bar))
+            inner += (
+                '<svg class="bar" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+                f'<rect class="track" width="100" height="4"/><rect width="{width:.0f}" height="4"/></svg>'
+            )
+        if cell.curve is not None:
+            inner = f'<span class="t">{inner}</span><span class="c" data-keep>'
+            inner += f"{self._curve(cell.curve, say) if curves else ''}</span>"
+        return inner
+
+    # ------------------------------------------------------------------ curves
+
+    def _curve(self, curve: Curve, say: Words) -> str:
+        key = (curve, say("title"))
+        known = self._curves.get(key)
+        if known is None:
+            known = self._curves[key] = self._draw(curve, say)
+        return known
+
+    def _draw(self, curve: Curve, say: Words) -> str:
+        series = [self._history.curve(curve.kind, curve.name, name) for name in curve.series]
+        present = [value for points in series for value in points if not isnan(value)]
+        if not present:
+            return ""
+        top = max([curve.top or 0.0, *present]) or 1.0
+        name = curve.series[0]
+        shown = _ABBREVIATED.get(name, values.count)
+        own = [value for value in series[0] if not isnan(value)] or present
+        title = say("curve").format(
+            series=say(_HEADINGS.get(name, name)), low=shown(min(own)), high=shown(max(own))
+        )
+        paths = ""
+        for number, points in reversed(list(enumerate(series))):
+            line = path(points, top)
+            paths += f'<path class="area" d="{area(points, top)}"/>' if number == 0 else ""
+            paths += f'<path class="s{number}" d="{line}"/>'
+        return (
+            f'<svg viewBox="0 0 {POINTS} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+            f"<title>{_text(title)}</title>{paths}</svg>"
+        )
+
+
+def path(points: Sequence[float], top: float) -> str:
+    """Return the ``d`` of a line with a gap where no point is; flat stretches are two points."""
+    return "".join(f"M{' '.join(stretch)}" for stretch in _stretches(points, top))
+
+
+def area(points: Sequence[float], top: float) -> str:
+    """Return the ``d`` of the area under the line."""
+    closed = []
+    for stretch in _stretches(points, top):
+        first, last = stretch[0].partition(" ")[0], stretch[-1].partition(" ")[0]
+        closed.append(f"M{first} {HEIGHT} {' '.join(stretch)} {last} {HEIGHT}Z")
+    return "".join(closed)
+
+
+def _stretches(points: Sequence[float], top: float) -> list[list[str]]:
+    scale = (HEIGHT - 4) / top
+    heights = [-1 if isnan(point) else HEIGHT - 2 - round(point * scale) for point in points]
+    stretches: list[list[str]] = []
+    before = -1
+    for x, height in enumerate(heights):
+        if height >= 0:
+            if before < 0:
+                stretches.append([])
+            following = heights[x + 1] if x + 1 < len(heights) else -1
+            if not (before == height == following):
+                stretches[-1].append(f"{x} {height}")
+        before = height
+    return stretches
+
+
+# ---------------------------------------------------------------------- the other sections
+
+
+def _header(page: Page, say: Words) -> str:
+    other = "en" if page.language == "zh" else "zh"
+    verdict = f'<span class="badge {page.verdict.level.value}">{_sign(page.verdict.level, say)}'
+    verdict += f"{_text(say('verdict'))}: {_text(page.verdict.text)}</span>"
+    data = say("no_data")
+    if page.unix_time is not None:
+        data = say("data_of").format(time=page.time, age=values.age(page.age, say))
+    template = _text(say("data_of").replace("{time}", page.time))
+    at = "" if page.unix_time is None else f"{page.unix_time:.3f}"
+    facts = "".join(f"<li>{_text(fact)}</li>" for fact in page.facts)
+    return (
+        f'<header><img src="/web/icon.svg" alt="" width="28" height="28"><h1><bdi>{_text(page.node)}</bdi></h1>'
+        f'<ul class="facts">{facts}<li>Shardwatch {_text(page.version)}</li></ul>'
+        f'<p class="status">{verdict} '
+        f'<span id="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
+        f' data-units="{_units(say)}">{_text(data)}</span> '
+        f'<a href="/?lang={other}" hreflang="{other}" lang="{other}">{_text(say("other_language"))}</a></p></header>\n'
+    )
+
+
+def _units(say: Words) -> str:
+    """Return the words of seconds, minutes and hours, for the script."""
+    return _text("|".join(say(name) for name in ("seconds", "minutes", "hours")))
+
+
+def _navigation(page: Page, say: Words) -> str:
+    items = [("findings", say("findings"), len(page.problems))]
+    items += [(table.id, table.heading, len(table.rows)) for table in page.tables]
+    if page.unix_time is not None:
+        items.append(("events", say("events"), len(page.events)))
+    links = "".join(
+        f'<li data-key="{name}"><a href="#{name}">{_text(heading)} <small>{number}</small></a></li>'
+        for name, heading, number in items
+    )
+    return f'<nav aria-label="{_text(say("sections"))}"><ul>{links}</ul></nav>\n'
+
+
+def _findings(page: Page, say: Words) -> str:
+    heading = f'<section id="findings" data-key="findings" aria-labelledby="h-findings"><h2 id="h-findings">{_text(say("findings"))}</h2>\n'
+    if not page.problems:
+        summary = page.summary
+        return f'{heading}<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p></section>\n'
+    return f"{heading}{''.join(_problem(problem, say) for problem in page.problems)}</section>\n"
+
+
+def _problem(problem: Problem, say: Words) -> str:
+    steps = "".join(f"<li><bdi>{_text(step)}</bdi></li>" for step in problem.steps)
+    causes = "".join(_cause(cause) for cause in problem.causes)
+    parts = []
+    if causes:
+        parts.append(f"<dt>{_text(say('cause'))}</dt><dd><ul class=\"causes\">{causes}</ul></dd>")
+    if problem.evidence:
+        parts.append(f"<dt>{_text(say('evidence'))}</dt><dd>{_evidence(problem)}</dd>")
+    if steps:
+        parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{"one" if len(problem.steps) == 1 else "many"}">{steps}</ol></dd>')
+    return (
+        f'<article class="finding {problem.level.value}" data-key="{_text(problem.key)}">'
+        f'<h3><span class="badge {problem.level.value}"><i aria-hidden="true">{SIGNS.get(problem.level, "")}</i>'
+        f"{_text(problem.word)}</span> <bdi>{_text(problem.summary)}</bdi></h3>"
+        f'<p class="since">{_text(problem.since)} <span>{_text(say("runbook"))}: {_text(problem.runbook)}</span></p>'
+        f"<dl>{''.join(parts)}</dl></article>\n"
+    )
+
+
+def _cause(cause: Problem) -> str:
+    inner = "".join(_cause(deeper) for deeper in cause.causes)
+    nested = f'<ul class="causes">{inner}</ul>' if inner else ""
+    since = f' <small class="since">{_text(cause.since)}</small>' if cause.since else ""
+    return f"<li><bdi>{_text(cause.summary)}</bdi>{since}{_evidence(cause)}{nested}</li>"
+
+
+def _evidence(problem: Problem) -> str:
+    items = "".join(
+        f"<li><bdi>{_text(name)}</bdi> <b><bdi>{_text(value)}</bdi></b></li>" for name, value in problem.evidence
+    )
+    return f'<ul class="evidence">{items}</ul>' if items else ""
+
+
+def _events(events: Sequence[Happening], say: Words) -> str:
+    heading = f'<section id="events" data-key="events" aria-labelledby="h-events"><h2 id="h-events">{_text(say("events"))}</h2>\n'
+    if not events:
+        return f'{heading}<p class="quiet">{_text(say("no_events"))}</p></section>\n'
+    items = "".join(
+        f'<li data-key="{_text(quote(event.key))}" class="{event.level.value}"><time>{_text(event.time)}</time>'
+        f" {_sign(event.level, say)}<bdi>{_text(event.text)}</bdi></li>\n"
+        for event in events
+    )
+    return f'{heading}<ol class="events scroll" tabindex="0" aria-labelledby="h-events">\n{items}</ol></section>\n'
+
+
+def _sign(level: Level, say: Words) -> str:
+    """Return the sign of a mark, and for readers of the screen its word where the value does not say it."""
+    if level is Level.NONE:
+        return ""
+    spoken = f'<span class="spoken">{_text(say(level.value))}: </span>' if level.value in _SPOKEN else ""
+    return f'<i aria-hidden="true">{SIGNS[level]}</i>{spoken}'
+
+
+_SPOKEN = frozenset({Level.WARNING.value, Level.CRITICAL.value})
+
+
+def _title(text: str) -> str:
+    return f' title="{_text(text)}"' if text else ""

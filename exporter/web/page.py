@@ -1,0 +1,100 @@
+"""Snapshot and history → page."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from exporter import __version__
+from exporter.diagnosis.evidence import label
+from exporter.model import Snapshot
+from exporter.model.finding import Finding, VerdictState
+from exporter.model.text import Language
+from exporter.web import values
+from exporter.web.history import Event
+from exporter.web.model import Cell, Happening, Level, Page, Problem
+from exporter.web.tables import Tables, severity_level, verdict_cell
+from exporter.web.texts import Words, words
+from exporter.web.values import MAX_SENTENCE, clean
+
+MAX_EVIDENCE = 12
+MAX_PROBLEMS = 100
+
+
+def build(
+    snapshot: Snapshot | None, events: tuple[Event, ...], language: Language, *, node: str, age: float
+) -> Page:
+    """Return the page of a snapshot that is ``age`` seconds old; ``node`` is the node's name."""
+    say = words(language)
+    empty = Page(
+        node=clean(node), version=__version__, language=language.value, facts=(), unix_time=None, time="", age=age,
+        verdict=Cell(say("unknown"), level=Level.UNKNOWN), problems=(), tables=(), events=(),
+        summary=Cell(say("starting"), level=Level.UNKNOWN),
+    )  # fmt: skip
+    if snapshot is None:
+        return empty
+    now = snapshot.unix_time
+    return Page(
+        node=empty.node,
+        version=empty.version,
+        language=empty.language,
+        facts=tuple(_facts(snapshot, say)),
+        verdict=verdict_cell(snapshot.verdicts.node, say),
+        unix_time=now,
+        time=time.strftime("%H:%M:%S UTC", time.gmtime(now)),
+        age=age,
+        problems=tuple(_problem(finding, language, say, now) for finding in snapshot.findings[:MAX_PROBLEMS]),
+        summary=_summary(snapshot, say),
+        tables=Tables(snapshot, language).all(),
+        events=tuple(
+            Happening(
+                key=f"{event.unix_time}-{event.text.en[:80]}",
+                time=values.clock(event.unix_time, now),
+                level=severity_level(event.severity),
+                text=clean(event.text.in_(language), MAX_SENTENCE),
+            )
+            for event in events
+        ),
+    )
+
+
+def _facts(snapshot: Snapshot, say: Words) -> list[str]:
+    models = Counter(card.facts.name for card in snapshot.cards if card.facts.name and card.facts.instance is None)
+    facts = [f"{number} × {clean(name)}" for name, number in models.most_common(4)]
+    driver = snapshot.driver
+    if driver is not None and driver.driver_version:
+        facts.append(say("driver").format(version=clean(driver.driver_version)))
+    if driver is not None and driver.cuda_version:
+        facts.append(f"CUDA {clean(driver.cuda_version)}")
+    return [*facts, say("replicas_count").format(count=len(snapshot.replicas))]
+
+
+def _problem(finding: Finding, language: Language, say: Words, now: float) -> Problem:
+    since = ""
+    if finding.since is not None:
+        lasted = values.age(max(0.0, now - finding.since), say)
+        since = say("since").format(time=values.clock(finding.since, now), age=lasted)
+    level = severity_level(finding.severity)
+    return Problem(
+        key=f"{finding.id}-{finding.subject.name}",
+        level=level,
+        word=say(level.value or Level.INFO.value),
+        summary=clean(finding.summary.in_(language), MAX_SENTENCE),
+        since=since,
+        evidence=tuple(
+            (clean(label(item.name).in_(language)), values.evidence(item, language))
+            for item in finding.evidence[:MAX_EVIDENCE]
+        ),
+        causes=tuple(_problem(cause, language, say, now) for cause in finding.causes),
+        steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),
+        runbook=finding.id,
+    )
+
+
+def _summary(snapshot: Snapshot, say: Words) -> Cell:
+    """Return the sentence of a node without findings; silence of a source is not health."""
+    if snapshot.verdicts.node.state is VerdictState.SERVE and all(status.up for status in snapshot.sources):
+        counts = {"gpus": snapshot.cards, "replicas": snapshot.replicas, "sources": snapshot.sources}
+        text = say("none_found").format(**{name: len(found) for name, found in counts.items()})
+        return Cell(text, level=Level.GOOD)
+    return Cell(say("none_found_partly"), level=Level.UNKNOWN)

@@ -1,0 +1,84 @@
+"""A page as plain text, for a terminal: ``curl HOST:9853/``."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+from exporter.model.text import Language
+from exporter.web import values
+from exporter.web.html import SIGNS
+from exporter.web.model import Level, Page, Problem, Table
+from exporter.web.texts import Words, words
+
+
+def write(page: Page) -> str:
+    """Return the page."""
+    return "\n".join(_lines(page, words(Language(page.language)))) + "\n"
+
+
+def _lines(page: Page, say: Words) -> Iterator[str]:
+    data = say("no_data")
+    if page.unix_time is not None:
+        data = say("data_of").format(time=page.time, age=values.age(page.age, say))
+    yield "  ".join([f"Shardwatch {page.version}", page.node, *page.facts, data])
+    if page.unix_time is not None and page.age > values.TOO_OLD:
+        yield say("old").format(age=values.age(page.age, say), time=page.time)
+    yield ""
+    if not page.problems:
+        yield page.summary.text
+    for problem in page.problems:
+        yield from _problem(problem, say)
+    for table in page.tables:
+        yield ""
+        yield from _table(table)
+    if page.events:
+        yield ""
+        yield say("events")
+        yield from (f"  {event.time}  {event.text}" for event in page.events)
+
+
+def _problem(problem: Problem, say: Words) -> Iterator[str]:
+    yield f"{problem.word} {problem.summary}" + (f"  {problem.since}" if problem.since else "")
+    yield from _causes(problem, say, "    ")
+    if problem.evidence:
+        yield f"    {say('evidence')}: {_evidence(problem)}"
+    if len(problem.steps) == 1:
+        yield f"    {say('do')}: {problem.steps[0]}"
+    elif problem.steps:
+        yield f"    {say('do')}:"
+        yield from (f"      {number}. {step}" for number, step in enumerate(problem.steps, 1))
+    yield f"    {say('runbook')}: {problem.runbook}"
+
+
+def _causes(problem: Problem, say: Words, indent: str) -> Iterator[str]:
+    for cause in problem.causes:
+        yield f"{indent}{say('cause')}: {cause.summary}"
+        if cause.evidence:
+            yield f"{indent}  {_evidence(cause)}"
+        yield from _causes(cause, say, indent + "  ")
+
+
+def _evidence(problem: Problem) -> str:
+    return "  ".join(f"{name} {value}" for name, value in problem.evidence)
+
+
+def _table(table: Table) -> Iterator[str]:
+    """Yield aligned columns; marks stand as a sign before the value."""
+    grid = [[column.heading for column in table.columns]]
+    for row in table.rows:
+        line = []
+        for cell in row.cells:
+            sign = f"{SIGNS[cell.level]} " if cell.level in (Level.WARNING, Level.CRITICAL) else ""
+            line.append(f"{sign}{cell.text} {cell.detail}".strip())
+        grid.append(line)
+    widths = [max(_width(line[number]) for line in grid) for number in range(len(table.columns))]
+    yield table.heading.upper() + (f"  {table.note}" if table.note else "")
+    for line in grid:
+        padded = (text + " " * (width - _width(text)) for text, width in zip(line, widths, strict=True))
+        yield "  " + "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; Chinese characters take two."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)

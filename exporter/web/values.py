@@ -1,0 +1,85 @@
+"""Numbers as people read them, and names that cannot do harm."""
+
+from __future__ import annotations
+
+import time
+
+from exporter.model.finding import Evidence
+from exporter.model.text import Language, Text
+from exporter.web.texts import Words
+
+ABSENT = "–"
+MAX_NAME = 64  # characters that are shown of a name
+MAX_SENTENCE = 400
+TOO_OLD = 15.0  # seconds; as for the metrics endpoint
+_GIB = 2**30
+
+
+def clean(text: str, length: int = MAX_NAME) -> str:
+    """Return at most ``length`` characters that neither move a cursor nor change the direction of the line."""
+    short = text if len(text) <= length else f"{text[: length - 1]}…"
+    return short if short.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in short)
+
+
+def percent(value: float | None) -> str:
+    """Return a ratio as a percentage, with a digit more where it is small."""
+    if value is None:
+        return ABSENT
+    return f"{value:.1%}" if 0 < value < 0.0995 else f"{value:.0%}"
+
+
+def count(value: float | None) -> str:
+    """Return a number without unit."""
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a latency."""
+    if value is None:
+        return ABSENT
+    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def gibibytes(value: float | None) -> str:
+    """Return bytes in GiB."""
+    return ABSENT if value is None else f"{value / _GIB:.1f} GiB"
+
+
+def unit(value: float | None, name: str, scale: float = 1.0) -> str:
+    """Return a whole number with its unit."""
+    return ABSENT if value is None else f"{value * scale:.0f} {name}"
+
+
+def age(value: float | None, words: Words) -> str:
+    """Return how long something takes or lasts, in its greatest unit."""
+    if value is None:
+        return ABSENT
+    for name, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if value >= 2 * size:
+            return words(name).format(count=int(value // size))
+    return words("seconds").format(count=int(value))
+
+
+def clock(unix_time: float, now: float) -> str:
+    """Return a time of day in UTC, with the date where it is not of the last day."""
+    return time.strftime("%H:%M:%S" if now - unix_time < 86_400 else "%Y-%m-%d %H:%M", time.gmtime(unix_time))
+
+
+def evidence(item: Evidence, language: Language) -> str:
+    """Return the value of a piece of evidence."""
+    value = item.value
+    if isinstance(value, Text):
+        return clean(value.in_(language))
+    if isinstance(value, str):
+        return clean(value)
+    if item.unit == "ratio":
+        return f"{value:.2f}" if value > 1 else percent(value)
+    if item.unit == "bytes":
+        return gibibytes(value)
+    if item.unit == "hertz":
+        return unit(value, "MHz", 1e-6)
+    if item.unit == "celsius":
+        return unit(value, "°C")
+    if item.unit == "watts":
+        return unit(value, "W")
+    return seconds(value) if item.unit == "seconds" else f"{value:g}"
