@@ -255,6 +255,11 @@ class Settings(Record):
         example="/etc/shardwatch/web.yml",
         aliases=("web_config",),
     )
+    web_page: bool = key(
+        fields.boolean(),
+        "Serve the node web page at / and keep ten minutes of curves for it; see docs/web-page.md.",
+        default=True,
+    )
     log: LogSettings = key(
         section(LogSettings), "Log on standard error.", default=LogSettings(), aliases=("logging", "logs")
     )

@@ -20,10 +20,11 @@ from exporter.http.server.agent_check import AgentCheckServer
 from exporter.http.server.api import Api
 from exporter.http.server.listener import HttpServer
 from exporter.http.server.routes import routes
+from exporter.http.server.web_page import WebPage
 from exporter.log_writer import stderr_writer
 from exporter.logs import log_event, log_exception
 from exporter.model import CardState, Economics, GpuAssignment, Outcome, ReplicaState, Snapshot
-from exporter.render.dcgm_pages import DcgmPageStore
+from exporter.render.dcgm_pages import DcgmPageStore, hostname
 from exporter.render.pages import PageStore
 from exporter.runtime.assignment import AssignmentWatcher
 from exporter.runtime.costs import CostTracker
@@ -35,6 +36,7 @@ from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
 from exporter.runtime.stragglers import StragglerTracker
 from exporter.sources import process_metrics
+from exporter.web.history import NodeHistory
 
 if TYPE_CHECKING:
     from exporter.http.server.web_config import WebConfigFile
@@ -81,6 +83,7 @@ class App:
             series=SeriesSet(settings.series), process_metrics=process_metrics.exposition, clock=clock
         )
         self.dcgm = DcgmPageStore(clock=clock)
+        self.history = NodeHistory() if settings.web_page else None
         self._simulated = driver is not None and driver.module != Driver().module
         self.events = GpuEvents(driver=settings.gpu.enabled, on_change=self._notify, clock=clock, unix_now=unix_now)
         self.pollers = PollerManager(settings, notify=self._notify, clock=clock, unix_now=unix_now)
@@ -160,6 +163,7 @@ class App:
             may_reload=lambda: self.settings.reload_endpoint,
             dcgm=self.dcgm,
             api=Api(lambda: self.publisher.snapshot, self._clock),
+            web=self._web_page(),
         )
         self.listener = HttpServer(address.host, address.port, handler, access=access)
         if agent := self.settings.agent_check:
@@ -167,6 +171,11 @@ class App:
             self.agent_check.start()
         self.listener.start()
         return self.listener.address
+
+    def _web_page(self) -> WebPage | None:
+        if self.history is None:
+            return None
+        return WebPage(lambda: self.publisher.snapshot, self.history, node=hostname, clock=self._clock)
 
     def start(self) -> None:
         """Start reading.  The driver's worker comes first, so that it inherits nothing of what follows."""
@@ -214,6 +223,8 @@ class App:
             process_metrics.load()
         self.pages.publish(snapshot)
         self.dcgm.publish(snapshot)
+        if self.history is not None:
+            self.history.update(snapshot)
         self._on_snapshot()
 
     def _economy(

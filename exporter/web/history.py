@@ -84,7 +84,7 @@ REPLICA_SERIES: Mapping[str, Callable[[ReplicaState, WindowFigures | None], floa
 _SERIES = {"gpu": tuple(GPU_SERIES), "replica": tuple(REPLICA_SERIES)}
 
 
-class History:
+class NodeHistory:
     """Follows successive snapshots.  ``update`` is called by one thread; any may read."""
 
     def __init__(self) -> None:

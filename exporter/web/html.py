@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from exporter.model.text import Language
 from exporter.web import values
-from exporter.web.history import POINTS, History
-from exporter.web.model import Cell, Curve, Happening, Level, Page, Problem, Row, Table
+from exporter.web.history import POINTS, NodeHistory
+from exporter.web.model import Curve, Level, NodePage, PageCell, PageRow, PageTable, ShownEvent, ShownFinding
 from exporter.web.texts import Words, words
 
 HEIGHT = 40  # of a curve's coordinates
@@ -36,6 +36,7 @@ _ABBREVIATED: Mapping[str, Callable[[float], str]] = {
     "ttft": values.seconds,
     "itl": values.seconds,
 }
+_WIDE = frozenset({"replicas", "gpus"})
 _HEADINGS = {"utilization": "work", "sm_active": "work"}
 
 
@@ -47,14 +48,14 @@ def _text(text: str) -> str:
 class HtmlWriter:
     """Writes pages; keeps the curves of the newest points, because most pages show the same."""
 
-    def __init__(self, history: History, *, links: Iterable[str] = ()) -> None:
+    def __init__(self, history: NodeHistory, *, links: Iterable[str] = ()) -> None:
         """``links``: paths of the other endpoints."""
         self._history = history
         self._links = tuple(links)
         self._curves: dict[tuple[Curve, str], str] = {}
         self._curves_of = -1
 
-    def write(self, page: Page, *, curves: bool = True) -> str:
+    def write(self, page: NodePage, *, curves: bool = True) -> str:
         """Return the document; without ``curves`` their places are empty, for the script keeps what it has."""
         if self._curves_of != self._history.slot:
             self._curves_of, self._curves = self._history.slot, {}
@@ -76,7 +77,7 @@ class HtmlWriter:
             f"</head>\n<body>\n{body}</body>\n</html>\n"
         )
 
-    def _body(self, page: Page, say: Words, *, curves: bool) -> Iterable[str]:
+    def _body(self, page: NodePage, say: Words, *, curves: bool) -> Iterable[str]:
         yield f'<a class="skip" href="#main">{_text(say("skip"))}</a>\n'
         yield _header(page, say)
         lost = say("lost").replace("{time}", page.time or "–")
@@ -91,9 +92,13 @@ class HtmlWriter:
         yield _navigation(page, say)
         yield f'<main id="main" tabindex="-1"{" class=old" if old else ""}>\n'
         yield _findings(page, say)
-        yield '<div class="grid">\n'
         for table in page.tables:
-            yield self._table(table, say, curves=curves)
+            if table.id in _WIDE:
+                yield self._table(table, say, curves=curves)
+        yield '<div class="columns" data-key="columns">\n'
+        for table in page.tables:
+            if table.id not in _WIDE:
+                yield self._table(table, say, curves=curves)
         if page.unix_time is not None:
             yield _events(page.events, say)
         yield "</div>\n</main>\n"
@@ -102,24 +107,25 @@ class HtmlWriter:
 
     # ------------------------------------------------------------------ tables
 
-    def _table(self, table: Table, say: Words, *, curves: bool) -> str:
+    def _table(self, table: PageTable, say: Words, *, curves: bool) -> str:
         heads = "".join(
-            f'<th scope="col"{" class=n" if column.numeric else ""}{_title(column.title)}>{_text(column.heading)}</th>'
+            f'<th scope="col"{" class=n" * column.numeric}{_title(column.title)}>{_text(column.heading)}</th>'
             for column in table.columns
         )
         rows = "".join(self._row(table, row, say, curves=curves) for row in table.rows)
         note = f"<small>{_text(table.note)}</small>" if table.note else ""
         if table.id == "gpus" and len(table.rows) > 1:
-            note += f'<label><input type="checkbox" id="only" autocomplete="off"> {_text(say("only_problems"))}</label>'
-        return (
-            f'<section id="{table.id}" data-key="{table.id}" aria-labelledby="h-{table.id}">'
-            f'<h2 id="h-{table.id}">{_text(table.heading)}</h2>{note}\n'
+            note += (
+                f'<label><input type="checkbox" id="only" autocomplete="off"> {_text(say("only_problems"))}</label>'
+            )
+        inner = (
             f'<div class="scroll" role="region" tabindex="0" aria-labelledby="h-{table.id}">'
-            f'<table{" class=matrix" if table.matrix else ""}><thead><tr>{heads}</tr></thead>\n'
-            f"<tbody>\n{rows}</tbody></table></div></section>\n"
+            f"<table{' class=matrix' if table.matrix else ''}><thead><tr>{heads}</tr></thead>\n"
+            f"<tbody>\n{rows}</tbody></table></div>"
         )
+        return _section(table.id, table.heading, inner, note)
 
-    def _row(self, table: Table, row: Row, say: Words, *, curves: bool) -> str:
+    def _row(self, table: PageTable, row: PageRow, say: Words, *, curves: bool) -> str:
         cells = []
         for number, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             inner = self._cell(cell, say, curves=curves)
@@ -130,12 +136,11 @@ class HtmlWriter:
             elif table.matrix:
                 cells.append(f'<td class="p-{_text(cell.text[:2])}">{inner}</td>')
             else:
-                label = _text(column.heading)
-                cells.append(f'<td{classes} data-label="{label}"{_title(cell.title)}>{inner}</td>')
+                cells.append(f"<td{classes}{_title(cell.title)}>{inner}</td>")
         level = f' data-level="{row.level.value}"' if row.level.value else ""
         return f'<tr data-key="{_text(row.key)}"{level}>{"".join(cells)}</tr>\n'
 
-    def _cell(self, cell: Cell, say: Words, *, curves: bool) -> str:
+    def _cell(self, cell: PageCell, say: Words, *, curves: bool) -> str:
         detail = f"<small><bdi>{_text(cell.detail)}</bdi></small>" if cell.detail else ""
         inner = f'<span class="v">{_sign(cell.level, say)}<bdi>{_text(cell.text)}</bdi></span>{detail}'
         if cell.bar is not None:
@@ -167,9 +172,7 @@ class HtmlWriter:
         name = curve.series[0]
         shown = _ABBREVIATED.get(name, values.count)
         own = [value for value in series[0] if not isnan(value)] or present
-        title = say("curve").format(
-            series=say(_HEADINGS.get(name, name)), low=shown(min(own)), high=shown(max(own))
-        )
+        title = say("curve").format(series=say(_HEADINGS.get(name, name)), low=shown(min(own)), high=shown(max(own)))
         paths = ""
         for number, points in reversed(list(enumerate(series))):
             line = path(points, top)
@@ -214,7 +217,7 @@ def _stretches(points: Sequence[float], top: float) -> list[list[str]]:
 # ---------------------------------------------------------------------- the other sections
 
 
-def _header(page: Page, say: Words) -> str:
+def _header(page: NodePage, say: Words) -> str:
     other = "en" if page.language == "zh" else "zh"
     verdict = f'<span class="badge {page.verdict.level.value}">{_sign(page.verdict.level, say)}'
     verdict += f"{_text(say('verdict'))}: {_text(page.verdict.text)}</span>"
@@ -230,7 +233,8 @@ def _header(page: Page, say: Words) -> str:
         f'<p class="status">{verdict} '
         f'<span id="age" data-own data-at="{at}" data-age="{page.age:.1f}" data-text="{template}"'
         f' data-units="{_units(say)}">{_text(data)}</span> '
-        f'<a href="/?lang={other}" hreflang="{other}" lang="{other}">{_text(say("other_language"))}</a></p></header>\n'
+        f'<a href="/?lang={other}" hreflang="{other}" lang="{other}">{_text(say("other_language"))}</a>'
+        "</p></header>\n"
     )
 
 
@@ -239,7 +243,7 @@ def _units(say: Words) -> str:
     return _text("|".join(say(name) for name in ("seconds", "minutes", "hours")))
 
 
-def _navigation(page: Page, say: Words) -> str:
+def _navigation(page: NodePage, say: Words) -> str:
     items = [("findings", say("findings"), len(page.problems))]
     items += [(table.id, table.heading, len(table.rows)) for table in page.tables]
     if page.unix_time is not None:
@@ -251,24 +255,31 @@ def _navigation(page: Page, say: Words) -> str:
     return f'<nav aria-label="{_text(say("sections"))}"><ul>{links}</ul></nav>\n'
 
 
-def _findings(page: Page, say: Words) -> str:
-    heading = f'<section id="findings" data-key="findings" aria-labelledby="h-findings"><h2 id="h-findings">{_text(say("findings"))}</h2>\n'
-    if not page.problems:
-        summary = page.summary
-        return f'{heading}<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p></section>\n'
-    return f"{heading}{''.join(_problem(problem, say) for problem in page.problems)}</section>\n"
+def _section(name: str, heading: str, inner: str, note: str = "") -> str:
+    return (
+        f'<section id="{name}" data-key="{name}" aria-labelledby="h-{name}">'
+        f'<h2 id="h-{name}">{_text(heading)}</h2>{note}\n{inner}</section>\n'
+    )
 
 
-def _problem(problem: Problem, say: Words) -> str:
+def _findings(page: NodePage, say: Words) -> str:
+    summary = page.summary
+    inner = "".join(_problem(problem, say) for problem in page.problems)
+    well = f'<p class="well {summary.level.value}">{_sign(summary.level, say)}{_text(summary.text)}</p>'
+    return _section("findings", say("findings"), inner or well)
+
+
+def _problem(problem: ShownFinding, say: Words) -> str:
     steps = "".join(f"<li><bdi>{_text(step)}</bdi></li>" for step in problem.steps)
     causes = "".join(_cause(cause) for cause in problem.causes)
     parts = []
     if causes:
-        parts.append(f"<dt>{_text(say('cause'))}</dt><dd><ul class=\"causes\">{causes}</ul></dd>")
+        parts.append(f'<dt>{_text(say("cause"))}</dt><dd><ul class="causes">{causes}</ul></dd>')
     if problem.evidence:
         parts.append(f"<dt>{_text(say('evidence'))}</dt><dd>{_evidence(problem)}</dd>")
     if steps:
-        parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{"one" if len(problem.steps) == 1 else "many"}">{steps}</ol></dd>')
+        kind = "one" if len(problem.steps) == 1 else "many"
+        parts.append(f'<dt>{_text(say("do"))}</dt><dd><ol class="{kind}">{steps}</ol></dd>')
     return (
         f'<article class="finding {problem.level.value}" data-key="{_text(problem.key)}">'
         f'<h3><span class="badge {problem.level.value}"><i aria-hidden="true">{SIGNS.get(problem.level, "")}</i>'
@@ -278,30 +289,30 @@ def _problem(problem: Problem, say: Words) -> str:
     )
 
 
-def _cause(cause: Problem) -> str:
+def _cause(cause: ShownFinding) -> str:
     inner = "".join(_cause(deeper) for deeper in cause.causes)
     nested = f'<ul class="causes">{inner}</ul>' if inner else ""
     since = f' <small class="since">{_text(cause.since)}</small>' if cause.since else ""
     return f"<li><bdi>{_text(cause.summary)}</bdi>{since}{_evidence(cause)}{nested}</li>"
 
 
-def _evidence(problem: Problem) -> str:
+def _evidence(problem: ShownFinding) -> str:
     items = "".join(
         f"<li><bdi>{_text(name)}</bdi> <b><bdi>{_text(value)}</bdi></b></li>" for name, value in problem.evidence
     )
     return f'<ul class="evidence">{items}</ul>' if items else ""
 
 
-def _events(events: Sequence[Happening], say: Words) -> str:
-    heading = f'<section id="events" data-key="events" aria-labelledby="h-events"><h2 id="h-events">{_text(say("events"))}</h2>\n'
+def _events(events: Sequence[ShownEvent], say: Words) -> str:
     if not events:
-        return f'{heading}<p class="quiet">{_text(say("no_events"))}</p></section>\n'
+        return _section("events", say("events"), f'<p class="quiet">{_text(say("no_events"))}</p>')
     items = "".join(
         f'<li data-key="{_text(quote(event.key))}" class="{event.level.value}"><time>{_text(event.time)}</time>'
         f" {_sign(event.level, say)}<bdi>{_text(event.text)}</bdi></li>\n"
         for event in events
     )
-    return f'{heading}<ol class="events scroll" tabindex="0" aria-labelledby="h-events">\n{items}</ol></section>\n'
+    scroll = f'<ol class="events scroll" tabindex="0" aria-labelledby="h-events">\n{items}</ol>'
+    return _section("events", say("events"), scroll)
 
 
 def _sign(level: Level, say: Words) -> str:

@@ -27,7 +27,7 @@ class Curve(Struct, frozen=True, kw_only=True):
     top: float | None = None
 
 
-class Cell(Struct, frozen=True):
+class PageCell(Struct, frozen=True):
     """One value: what is read first, what stands beside it in small, and what a pointer shows."""
 
     text: str = ""
@@ -38,7 +38,7 @@ class Cell(Struct, frozen=True):
     title: str = ""
 
 
-class Column(Struct, frozen=True, kw_only=True):
+class PageColumn(Struct, frozen=True, kw_only=True):
     """One column; ``title`` explains a heading that is an abbreviation."""
 
     heading: str
@@ -46,26 +46,26 @@ class Column(Struct, frozen=True, kw_only=True):
     numeric: bool = False
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class PageRow(Struct, frozen=True, kw_only=True):
     """One row.  ``key`` stays the same from one snapshot to the next."""
 
     key: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PageCell, ...]
     level: Level = Level.NONE
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class PageTable(Struct, frozen=True, kw_only=True):
     """One section.  The first cell of each row names it; ``note`` stands beside the heading."""
 
     id: str
     heading: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[PageColumn, ...]
+    rows: tuple[PageRow, ...]
     note: str = ""
     matrix: bool = False  # of short words: columns are as narrow as they can be
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class ShownFinding(Struct, frozen=True, kw_only=True):
     """One finding as it is shown."""
 
     key: str
@@ -74,12 +74,12 @@ class Problem(Struct, frozen=True, kw_only=True):
     summary: str
     since: str
     evidence: tuple[tuple[str, str], ...]
-    causes: tuple[Problem, ...]
+    causes: tuple[ShownFinding, ...]
     steps: tuple[str, ...]
     runbook: str
 
 
-class Happening(Struct, frozen=True, kw_only=True):
+class ShownEvent(Struct, frozen=True, kw_only=True):
     """One event as it is shown."""
 
     key: str
@@ -88,18 +88,18 @@ class Happening(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class NodePage(Struct, frozen=True, kw_only=True):
     """Everything that is shown of one snapshot in one language."""
 
     node: str
     version: str
     language: str
     facts: tuple[str, ...]  # of the node, in one line
-    verdict: Cell
+    verdict: PageCell
     unix_time: float | None  # of the snapshot; None: there is none yet
     time: str
     age: float  # seconds
-    problems: tuple[Problem, ...]
-    summary: Cell  # what stands in the place of findings where there are none
-    tables: tuple[Table, ...]
-    events: tuple[Happening, ...]
+    problems: tuple[ShownFinding, ...]
+    summary: PageCell  # what stands in the place of findings where there are none
+    tables: tuple[PageTable, ...]
+    events: tuple[ShownEvent, ...]

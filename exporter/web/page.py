@@ -12,7 +12,7 @@ from exporter.model.finding import Finding, VerdictState
 from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import Event
-from exporter.web.model import Cell, Happening, Level, Page, Problem
+from exporter.web.model import Level, NodePage, PageCell, ShownEvent, ShownFinding
 from exporter.web.tables import Tables, severity_level, verdict_cell
 from exporter.web.texts import Words, words
 from exporter.web.values import MAX_SENTENCE, clean
@@ -23,18 +23,18 @@ MAX_PROBLEMS = 100
 
 def build(
     snapshot: Snapshot | None, events: tuple[Event, ...], language: Language, *, node: str, age: float
-) -> Page:
+) -> NodePage:
     """Return the page of a snapshot that is ``age`` seconds old; ``node`` is the node's name."""
     say = words(language)
-    empty = Page(
+    empty = NodePage(
         node=clean(node), version=__version__, language=language.value, facts=(), unix_time=None, time="", age=age,
-        verdict=Cell(say("unknown"), level=Level.UNKNOWN), problems=(), tables=(), events=(),
-        summary=Cell(say("starting"), level=Level.UNKNOWN),
+        verdict=PageCell(say("unknown"), level=Level.UNKNOWN), problems=(), tables=(), events=(),
+        summary=PageCell(say("starting"), level=Level.UNKNOWN),
     )  # fmt: skip
     if snapshot is None:
         return empty
     now = snapshot.unix_time
-    return Page(
+    return NodePage(
         node=empty.node,
         version=empty.version,
         language=empty.language,
@@ -47,7 +47,7 @@ def build(
         summary=_summary(snapshot, say),
         tables=Tables(snapshot, language).all(),
         events=tuple(
-            Happening(
+            ShownEvent(
                 key=f"{event.unix_time}-{event.text.en[:80]}",
                 time=values.clock(event.unix_time, now),
                 level=severity_level(event.severity),
@@ -69,13 +69,13 @@ def _facts(snapshot: Snapshot, say: Words) -> list[str]:
     return [*facts, say("replicas_count").format(count=len(snapshot.replicas))]
 
 
-def _problem(finding: Finding, language: Language, say: Words, now: float) -> Problem:
+def _problem(finding: Finding, language: Language, say: Words, now: float) -> ShownFinding:
     since = ""
     if finding.since is not None:
         lasted = values.age(max(0.0, now - finding.since), say)
         since = say("since").format(time=values.clock(finding.since, now), age=lasted)
     level = severity_level(finding.severity)
-    return Problem(
+    return ShownFinding(
         key=f"{finding.id}-{finding.subject.name}",
         level=level,
         word=say(level.value or Level.INFO.value),
@@ -87,14 +87,14 @@ def _problem(finding: Finding, language: Language, say: Words, now: float) -> Pr
         ),
         causes=tuple(_problem(cause, language, say, now) for cause in finding.causes),
         steps=tuple(clean(step.in_(language), MAX_SENTENCE) for step in finding.steps),
-        runbook=finding.id,
+        runbook=clean(finding.id),
     )
 
 
-def _summary(snapshot: Snapshot, say: Words) -> Cell:
+def _summary(snapshot: Snapshot, say: Words) -> PageCell:
     """Return the sentence of a node without findings; silence of a source is not health."""
     if snapshot.verdicts.node.state is VerdictState.SERVE and all(status.up for status in snapshot.sources):
         counts = {"gpus": snapshot.cards, "replicas": snapshot.replicas, "sources": snapshot.sources}
         text = say("none_found").format(**{name: len(found) for name, found in counts.items()})
-        return Cell(text, level=Level.GOOD)
-    return Cell(say("none_found_partly"), level=Level.UNKNOWN)
+        return PageCell(text, level=Level.GOOD)
+    return PageCell(say("none_found_partly"), level=Level.UNKNOWN)

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.html import SIGNS
-from exporter.web.model import Level, Page, Problem, Table
+from exporter.web.model import Level, NodePage, PageTable, ShownFinding
 from exporter.web.texts import Words, words
 
 
-def write(page: Page) -> str:
+def write(page: NodePage) -> str:
     """Return the page."""
     return "\n".join(_lines(page, words(Language(page.language)))) + "\n"
 
 
-def _lines(page: Page, say: Words) -> Iterator[str]:
+def _lines(page: NodePage, say: Words) -> Iterator[str]:
     data = say("no_data")
     if page.unix_time is not None:
         data = say("data_of").format(time=page.time, age=values.age(page.age, say))
@@ -38,7 +38,7 @@ def _lines(page: Page, say: Words) -> Iterator[str]:
         yield from (f"  {event.time}  {event.text}" for event in page.events)
 
 
-def _problem(problem: Problem, say: Words) -> Iterator[str]:
+def _problem(problem: ShownFinding, say: Words) -> Iterator[str]:
     yield f"{problem.word} {problem.summary}" + (f"  {problem.since}" if problem.since else "")
     yield from _causes(problem, say, "    ")
     if problem.evidence:
@@ -51,7 +51,7 @@ def _problem(problem: Problem, say: Words) -> Iterator[str]:
     yield f"    {say('runbook')}: {problem.runbook}"
 
 
-def _causes(problem: Problem, say: Words, indent: str) -> Iterator[str]:
+def _causes(problem: ShownFinding, say: Words, indent: str) -> Iterator[str]:
     for cause in problem.causes:
         yield f"{indent}{say('cause')}: {cause.summary}"
         if cause.evidence:
@@ -59,11 +59,11 @@ def _causes(problem: Problem, say: Words, indent: str) -> Iterator[str]:
         yield from _causes(cause, say, indent + "  ")
 
 
-def _evidence(problem: Problem) -> str:
+def _evidence(problem: ShownFinding) -> str:
     return "  ".join(f"{name} {value}" for name, value in problem.evidence)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: PageTable) -> Iterator[str]:
     """Yield aligned columns; marks stand as a sign before the value."""
     grid = [[column.heading for column in table.columns]]
     for row in table.rows:

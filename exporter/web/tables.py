@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.gpus import CAUSES
+from exporter.diagnosis.cause_names import CAUSE_NAMES
 from exporter.diagnosis.view import View, requests
 from exporter.model import CardState, Quantity, ReplicaState, Signal, Snapshot, Stage
 from exporter.model.finding import Severity, Verdict, VerdictState
@@ -14,7 +14,7 @@ from exporter.model.node import ReplicaWindow
 from exporter.model.text import Language
 from exporter.web import values
 from exporter.web.history import P50, P99, flatten, gpu_label, kv_usage, latency, memory_ratio, shortest_window
-from exporter.web.model import Cell, Column, Curve, Level, Row, Table
+from exporter.web.model import Curve, Level, PageCell, PageColumn, PageRow, PageTable
 from exporter.web.texts import Words, words
 from exporter.web.values import ABSENT, clean
 
@@ -35,12 +35,14 @@ def severity_level(severity: Severity) -> Level:
     return _LEVELS.get(severity, Level.NONE)
 
 
-def verdict_cell(verdict: Verdict | None, say: Words) -> Cell:
+def verdict_cell(verdict: Verdict | None, say: Words) -> PageCell:
     """Return a verdict with its reason."""
     if verdict is None:
-        return Cell(say("unknown"), level=Level.UNKNOWN)
+        return PageCell(say("unknown"), level=Level.UNKNOWN)
     detail = "" if verdict.state is VerdictState.SERVE else verdict.reason.replace("_", " ")
-    return Cell(say(verdict.state.value), clean(detail), _VERDICTS[verdict.state], title=clean(verdict.detail, 200))
+    return PageCell(
+        say(verdict.state.value), clean(detail), _VERDICTS[verdict.state], title=clean(verdict.detail, 200)
+    )
 
 
 class Tables:
@@ -57,14 +59,14 @@ class Tables:
             if _ORDER.index(level) > _ORDER.index(self._marks.get(finding.subject.name, Level.NONE)):
                 self._marks[finding.subject.name] = level
 
-    def all(self) -> tuple[Table, ...]:
+    def all(self) -> tuple[PageTable, ...]:
         """Return those that have a row, in the order of the page."""
         found = (self.replicas(), self.ranks(), self.gpus(), self.topology(), self.gateways(), self.sources())
         return tuple(table for table in found if table.rows)
 
-    def _columns(self, *names: str, numeric: frozenset[str] = frozenset()) -> tuple[Column, ...]:
+    def _columns(self, *names: str, numeric: frozenset[str] = frozenset()) -> tuple[PageColumn, ...]:
         return tuple(
-            Column(heading=self._say(name), title=self._title(name), numeric=name in numeric) for name in names
+            PageColumn(heading=self._say(name), title=self._title(name), numeric=name in numeric) for name in names
         )
 
     def _title(self, name: str) -> str:
@@ -75,11 +77,11 @@ class Tables:
 
     # ------------------------------------------------------------------ replicas
 
-    def replicas(self) -> Table:
+    def replicas(self) -> PageTable:
         """Return one row for each replica."""
         names = ("running", "waiting", "ttft", "itl", "hit_ratio", "kv", "errors", "tokens", "cost")
         windows = [label for replica in self._snapshot.replicas for label in list(replica.windows)[:1]]
-        return Table(
+        return PageTable(
             id="replicas",
             heading=self._say("replicas"),
             note=self._say("last").format(window=windows[0]) if windows else "",
@@ -87,7 +89,7 @@ class Tables:
             rows=tuple(self._replica(replica) for replica in self._snapshot.replicas),
         )
 
-    def _replica(self, replica: ReplicaState) -> Row:
+    def _replica(self, replica: ReplicaState) -> PageRow:
         figures = shortest_window(replica) if replica.reading is not None else None
         version = replica.reading.version if replica.reading is not None else ""
         engine = " ".join(filter(None, (replica.labels.engine, version, "·", replica.labels.model)))
@@ -100,53 +102,53 @@ class Tables:
             return Curve(kind="replica", name=replica.name, series=series, top=top)
 
         cells = (
-            Cell(clean(replica.name), clean(engine), title=clean(f"{replica.name} · {engine}", 300)),
+            PageCell(clean(replica.name), clean(engine), title=clean(f"{replica.name} · {engine}", 300)),
             self._replica_verdict(replica),
-            Cell(values.count(requests(replica, Quantity.REQUESTS_RUNNING)), curve=curve("running")),
-            Cell(values.count(requests(replica, Quantity.REQUESTS_WAITING)), curve=curve("waiting")),
-            Cell(
+            PageCell(values.count(requests(replica, Quantity.REQUESTS_RUNNING)), curve=curve("running")),
+            PageCell(values.count(requests(replica, Quantity.REQUESTS_WAITING)), curve=curve("waiting")),
+            PageCell(
                 values.seconds(latency(figures, ttft, P99)),
                 f"p50 {values.seconds(latency(figures, ttft, P50))}",
                 curve=curve("ttft"),
             ),
-            Cell(
+            PageCell(
                 values.seconds(latency(figures, itl, P50)),
                 f"p99 {values.seconds(latency(figures, itl, P99))}",
                 curve=curve("itl"),
             ),
-            Cell(values.percent(hits), curve=curve("hit_ratio", top=1.0)),
-            Cell(values.percent(kv_usage(replica)), curve=curve("kv", top=1.0)),
-            Cell(values.percent(error_ratio), level=_error_level(error_ratio)),
-            Cell(values.count(tokens), curve=curve("tokens")),
+            PageCell(values.percent(hits), curve=curve("hit_ratio", top=1.0)),
+            PageCell(values.percent(kv_usage(replica)), curve=curve("kv", top=1.0)),
+            PageCell(values.percent(error_ratio), level=_error_level(error_ratio)),
+            PageCell(values.count(tokens), curve=curve("tokens")),
             self._cost(replica),
             self._replica_gpus(replica),
         )
-        return Row(key=f"replica-{replica.name}", cells=cells, level=self._marks.get(replica.name, Level.NONE))
+        return PageRow(key=f"replica-{replica.name}", cells=cells, level=self._marks.get(replica.name, Level.NONE))
 
-    def _replica_verdict(self, replica: ReplicaState) -> Cell:
+    def _replica_verdict(self, replica: ReplicaState) -> PageCell:
         cell = verdict_cell(self._snapshot.verdicts.replicas.get(replica.name), self._say)
         if replica.status.up or cell.detail:
             return cell
-        return Cell(cell.text, clean(replica.status.reason.replace("_", " ")), cell.level, title=cell.title)
+        return PageCell(cell.text, clean(replica.status.reason.replace("_", " ")), cell.level, title=cell.title)
 
-    def _cost(self, replica: ReplicaState) -> Cell:
+    def _cost(self, replica: ReplicaState) -> PageCell:
         economics = self._snapshot.economics
         window = ReplicaWindow(replica.name, next(iter(replica.windows), ""))
         price, joules = economics.cost_per_million.get(window), economics.joules_per_token.get(window)
         energy = ABSENT if joules is None else f"{joules:.2f} J"
         if price is None:
-            return Cell(energy)
-        return Cell(f"{price:.2f} {clean(economics.currency)}", energy)
+            return PageCell(energy)
+        return PageCell(f"{price:.2f} {clean(economics.currency)}", energy)
 
-    def _replica_gpus(self, replica: ReplicaState) -> Cell:
+    def _replica_gpus(self, replica: ReplicaState) -> PageCell:
         uuids = self._view.uuids_of.get(replica.name, ())
         labels = [self._labels[uuid] for uuid in uuids if uuid in self._labels]
         groups = self._snapshot.topology.groups
         path = next((group.worst for group in groups if group.replica == replica.name), "")
         why = self._snapshot.daemon.unassigned.get(replica.name, "")
-        return Cell(_ranges(labels) or ABSENT, clean(path or why.replace("_", " ")))
+        return PageCell(_ranges(labels) or ABSENT, clean(path or why.replace("_", " ")))
 
-    def ranks(self) -> Table:
+    def ranks(self) -> PageTable:
         """Return one row for each rank of the replicas that have several."""
         several = [
             replica
@@ -154,14 +156,14 @@ class Tables:
             if replica.reading is not None and len(replica.reading.ranks) > 1
         ]
         names = ("running", "waiting", "kv", "tokens")
-        return Table(
+        return PageTable(
             id="ranks",
             heading=self._say("ranks"),
             columns=self._columns("rank", "gpus", *names, numeric=frozenset(names)),
             rows=tuple(row for replica in several for row in self._ranks(replica)),
         )
 
-    def _ranks(self, replica: ReplicaState) -> Iterator[Row]:
+    def _ranks(self, replica: ReplicaState) -> Iterator[PageRow]:
         assert replica.reading is not None
         ranks = replica.reading.ranks
         figures = shortest_window(replica)
@@ -172,31 +174,31 @@ class Tables:
             running = numbers.get(Quantity.REQUESTS_RUNNING)
             uuids = [found.uuid for found in self._snapshot.assignments
                      if found.replica == replica.name and found.rank == name]  # fmt: skip
-            yield Row(
+            yield PageRow(
                 key=f"rank-{replica.name}-{name}",
                 cells=(
-                    Cell(clean(name), clean(replica.name)),
-                    Cell(_ranges([self._labels[uuid] for uuid in uuids if uuid in self._labels]) or ABSENT),
-                    Cell(values.count(running), bar=running / top if running is not None and top else None),
-                    Cell(values.count(numbers.get(Quantity.REQUESTS_WAITING))),
-                    Cell(values.percent(numbers.get(Quantity.KV_CACHE_USAGE))),
-                    Cell(values.count(rates.get(name))),
+                    PageCell(clean(name), clean(replica.name)),
+                    PageCell(_ranges([self._labels[uuid] for uuid in uuids if uuid in self._labels]) or ABSENT),
+                    PageCell(values.count(running), bar=running / top if running is not None and top else None),
+                    PageCell(values.count(numbers.get(Quantity.REQUESTS_WAITING))),
+                    PageCell(values.percent(numbers.get(Quantity.KV_CACHE_USAGE))),
+                    PageCell(values.count(rates.get(name))),
                 ),
             )
 
     # ------------------------------------------------------------------ GPUs
 
-    def gpus(self) -> Table:
+    def gpus(self) -> PageTable:
         """Return one row for each GPU."""
         names = ("work", "memory", "temperature", "power", "clock")
-        return Table(
+        return PageTable(
             id="gpus",
             heading=self._say("gpus"),
             columns=self._columns("gpu", "state", *names, "links", "xid", numeric=frozenset(names)),
             rows=tuple(self._gpu(card) for card in self._snapshot.cards),
         )
 
-    def _gpu(self, card: CardState) -> Row:
+    def _gpu(self, card: CardState) -> PageRow:
         uuid = card.facts.uuid
         cells = (
             self._gpu_name(card),
@@ -209,9 +211,9 @@ class Tables:
             self._links(card),
             self._xid(uuid),
         )
-        return Row(key=f"gpu-{uuid}", cells=cells, level=self._marks.get(uuid, Level.NONE))
+        return PageRow(key=f"gpu-{uuid}", cells=cells, level=self._marks.get(uuid, Level.NONE))
 
-    def _gpu_name(self, card: CardState) -> Cell:
+    def _gpu_name(self, card: CardState) -> PageCell:
         owners = [found for found in self._snapshot.assignments if found.uuid == card.facts.uuid]
         text = ", ".join(
             found.replica + (f" {self._say('rank_number').format(rank=found.rank)}" if found.rank else "")
@@ -219,28 +221,39 @@ class Tables:
         )
         facts = card.facts
         title = " · ".join(filter(None, (facts.name, facts.uuid, facts.pci_bus_id, facts.serial)))
-        return Cell(clean(card.labels.gpu), clean(text), title=clean(title, 300))
+        return PageCell(clean(card.labels.gpu), clean(text), title=clean(title, 300))
 
-    def _gpu_state(self, card: CardState) -> Cell:
+    def _gpu_state(self, card: CardState) -> PageCell:
         uuid = card.facts.uuid
         verdict = self._snapshot.verdicts.gpus.get(uuid)
         if card.reading is None:
             cell = verdict_cell(verdict, self._say)
             reason = card.status.reason.replace("_", " ") or self._say("not_known")
-            return Cell(clean(reason), cell.text, Level.CRITICAL if cell.level is Level.CRITICAL else Level.UNKNOWN)
+            return PageCell(
+                clean(reason), cell.text, Level.CRITICAL if cell.level is Level.CRITICAL else Level.UNKNOWN
+            )
         straggler = self._view.stragglers.get(uuid)
         if straggler is not None:
-            cause = CAUSES[straggler.cause].in_(self._language)
+            cause = CAUSE_NAMES[straggler.cause].in_(self._language)
             slower = f" {straggler.slowdown:.2f}×" if straggler.slowdown is not None else ""
-            return Cell(self._say("straggler"), f"{cause}{slower}", Level.WARNING)
+            return PageCell(self._say("straggler"), f"{cause}{slower}", Level.WARNING)
         if verdict is not None and verdict.state in (VerdictState.EJECT, VerdictState.DRAIN):
             return verdict_cell(verdict, self._say)
+        waits = self._waits_for(uuid)
+        if waits:
+            return PageCell(self._say("waits"), self._say("waits_for").format(gpu=waits), Level.INFO)
+        return PageCell(self._say("ok"), level=Level.GOOD)
+
+    def _waits_for(self, uuid: str) -> str:
+        """Return the GPU of the same replica that cannot work, or is a straggler; "" without one."""
         for replica in self._view.replicas_of.get(uuid, ()):
-            for other in self._view.uuids_of[replica]:
-                if other in self._view.stragglers:
-                    gpu = gpu_label(self._view.cards[other]) if other in self._view.cards else other
-                    return Cell(self._say("waits"), self._say("waits_for").format(gpu=gpu), Level.INFO)
-        return Cell(self._say("ok"), level=Level.GOOD)
+            for card in self._view.gpus_of(replica):
+                other = card.facts.uuid
+                verdict = self._snapshot.verdicts.gpus.get(other)
+                is_out = verdict is not None and verdict.state is VerdictState.EJECT
+                if other != uuid and (is_out or other in self._view.stragglers):
+                    return gpu_label(card)
+        return ""
 
     def _signals(self, card: CardState) -> Mapping[Signal, float]:
         return card.reading.signals if card.reading is not None else {}
@@ -248,7 +261,7 @@ class Tables:
     def _curve(self, card: CardState, *series: str, top: float | None = None) -> Curve:
         return Curve(kind="gpu", name=card.facts.uuid, series=series, top=top)
 
-    def _work(self, card: CardState) -> Cell:
+    def _work(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         sm, tensor = signals.get(Signal.SM_ACTIVE), signals.get(Signal.TENSOR_ACTIVE)
         parts = []
@@ -257,9 +270,9 @@ class Tables:
         if tensor is not None:
             parts.append(self._say("tensor").format(tensor=values.percent(tensor)))
         curve = self._curve(card, "sm_active", "utilization", top=1.0)
-        return Cell(values.percent(signals.get(Signal.UTILIZATION)), " ".join(parts), curve=curve)
+        return PageCell(values.percent(signals.get(Signal.UTILIZATION)), " ".join(parts), curve=curve)
 
-    def _memory(self, card: CardState) -> Cell:
+    def _memory(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         ratio = memory_ratio(signals)
         processes = card.reading.processes if card.reading is not None else None
@@ -267,7 +280,7 @@ class Tables:
             self._say("pid").format(pid=process.pid, bytes=values.gibibytes(process.memory))
             for process in (processes or ())[:8]
         )
-        return Cell(
+        return PageCell(
             values.percent(ratio),
             values.gibibytes(signals.get(Signal.MEMORY_USED)),
             Level.WARNING if ratio is not None and ratio >= limit.GPU_MEMORY_USED else Level.NONE,
@@ -275,36 +288,36 @@ class Tables:
             title=self._say("processes").format(processes=owners) if owners else "",
         )
 
-    def _temperature(self, card: CardState) -> Cell:
+    def _temperature(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         margin = signals.get(Signal.TEMPERATURE_MARGIN)
         hot = margin is not None and margin <= limit.TEMPERATURE_MARGIN_CELSIUS
-        return Cell(
+        return PageCell(
             values.unit(signals.get(Signal.TEMPERATURE_GPU), "°C"),
             "" if margin is None else self._say("margin").format(degrees=f"{margin:.0f}"),
             Level.WARNING if hot else Level.NONE,
             self._curve(card, "temperature", top=100.0),
         )
 
-    def _power(self, card: CardState) -> Cell:
+    def _power(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         power_limit = signals.get(Signal.POWER_LIMIT)
-        return Cell(
+        return PageCell(
             values.unit(signals.get(Signal.POWER), "W"),
-            "" if power_limit is None else self._say("of").format(total=values.unit(power_limit, "W")),
+            "" if power_limit is None else self._say("limit").format(total=values.unit(power_limit, "W")),
             curve=self._curve(card, "power", top=power_limit),
         )
 
-    def _clock(self, card: CardState) -> Cell:
+    def _clock(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         top = signals.get(Signal.CLOCK_MAX_SM)
         events = card.reading.clock_events if card.reading is not None else {}
         reasons = [reason for reason, active in events.items() if active and reason != "gpu_idle"]
         said = ", ".join(dict.fromkeys(self._reason(reason) for reason in reasons))
         level = Level.NONE if not reasons else Level.INFO if _MILD.issuperset(reasons) else Level.WARNING
-        full = "" if top is None else self._say("of").format(total=f"{top / 1e6:.0f}")
+        full = "" if top is None else self._say("limit").format(total=f"{top / 1e6:.0f}")
         text = values.unit(signals.get(Signal.CLOCK_SM), "MHz", 1e-6)
-        return Cell(text, said or full, level, self._curve(card, "clock", top=top))
+        return PageCell(text, said or full, level, self._curve(card, "clock", top=top))
 
     def _reason(self, reason: str) -> str:
         try:
@@ -312,7 +325,7 @@ class Tables:
         except KeyError:
             return clean(reason.replace("_", " "))
 
-    def _links(self, card: CardState) -> Cell:
+    def _links(self, card: CardState) -> PageCell:
         signals = self._signals(card)
         states = card.reading.nvlink_up if card.reading is not None else {}
         health = self._snapshot.topology.links.get(card.facts.uuid)
@@ -323,26 +336,26 @@ class Tables:
         nvlink = f"NVLink {sum(states.values())}/{total}" if total else ""
         degraded = health is not None and (health.pcie_degraded or bool(health.fabric_problems))
         problems = ", ".join(health.fabric_problems) if health is not None else ""
-        return Cell(
+        return PageCell(
             nvlink or pcie or ABSENT,
             pcie if nvlink else "",
             Level.WARNING if down or degraded else Level.NONE,
             title=clean(problems.replace("_", " "), 200),
         )
 
-    def _xid(self, uuid: str) -> Cell:
+    def _xid(self, uuid: str) -> PageCell:
         now = self._snapshot.unix_time
         last = max(self._view.xids.get(uuid, ()), key=lambda count: count.last_unix_time or 0.0, default=None)
         if last is None or last.last_unix_time is None:
-            return Cell("")
+            return PageCell("")
         recent = now - last.last_unix_time <= limit.XID_RECENT_SECONDS
-        return Cell(
+        return PageCell(
             f"{last.xid}", values.clock(last.last_unix_time, now), Level.WARNING if recent else Level.NONE
         )
 
     # ------------------------------------------------------------------ topology, gateways, sources
 
-    def topology(self) -> Table:
+    def topology(self) -> PageTable:
         """Return the path between any two GPUs; of many GPUs, how many pairs each path joins."""
         topology, say = self._snapshot.topology, self._say
         slowest = [
@@ -354,56 +367,59 @@ class Tables:
         members = [card.facts.uuid for card in self._snapshot.cards if card.facts.instance is None]
         if len(members) > MAX_MATRIX:
             found = Counter(path.path for path in topology.paths)
-            return Table(
+            return PageTable(
                 id="topology",
                 heading=say("topology"),
                 note=note,
                 columns=self._columns("path", "pairs", numeric=frozenset({"pairs"})),
                 rows=tuple(
-                    Row(key=f"path-{path}", cells=(Cell(clean(path)), Cell(values.count(pairs / 2))))
+                    PageRow(key=f"path-{path}", cells=(PageCell(clean(path)), PageCell(values.count(pairs / 2))))
                     for path, pairs in found.most_common(16)
                 ),
             )
         paths = {(path.uuid, path.peer): path.path for path in topology.paths}
         rows = tuple(
-            Row(
+            PageRow(
                 key=f"path-{uuid}",
                 cells=(
-                    Cell(clean(self._labels[uuid])),
-                    *(Cell("×" if uuid == peer else clean(paths.get((uuid, peer), ABSENT))) for peer in members),
+                    PageCell(clean(self._labels[uuid])),
+                    *(PageCell("×" if uuid == peer else clean(paths.get((uuid, peer), ABSENT))) for peer in members),
                 ),
             )
             for uuid in members
         )
-        return Table(
+        return PageTable(
             id="topology",
             heading=say("topology"),
             note=note,
             matrix=True,
-            columns=(Column(heading=say("gpu")), *(Column(heading=clean(self._labels[uuid])) for uuid in members)),
+            columns=(
+                PageColumn(heading=say("gpu")),
+                *(PageColumn(heading=clean(self._labels[uuid])) for uuid in members),
+            ),
             rows=rows if paths else (),
         )
 
-    def gateways(self) -> Table:
+    def gateways(self) -> PageTable:
         """Return one row for each backend of each gateway."""
         numeric = frozenset({"share", "active", "queued"})
-        return Table(
+        return PageTable(
             id="gateways",
             heading=self._say("gateways"),
             columns=self._columns("gateway", "backend", "state", "share", "active", "queued", numeric=numeric),
             rows=tuple(self._backends()),
         )
 
-    def _backends(self) -> Iterator[Row]:
+    def _backends(self) -> Iterator[PageRow]:
         say = self._say
         for gateway in self._snapshot.gateways:
             kind = clean(gateway.labels.kind)
-            name = Cell(clean(gateway.name), kind)
+            name = PageCell(clean(gateway.name), kind)
             if gateway.reading is None:
                 reason = clean(gateway.status.reason.replace("_", " "))
-                state = Cell(say("down"), reason, Level.UNKNOWN)
-                cells = (name, Cell(ABSENT), state, Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))
-                yield Row(key=f"gateway-{gateway.name}", cells=cells, level=Level.UNKNOWN)
+                state = PageCell(say("down"), reason, Level.UNKNOWN)
+                cells = (name, PageCell(ABSENT), state, PageCell(ABSENT), PageCell(ABSENT), PageCell(ABSENT))
+                yield PageRow(key=f"gateway-{gateway.name}", cells=cells, level=Level.UNKNOWN)
                 continue
             figures = next(iter(gateway.windows.values()), None)
             for backend, load in gateway.reading.backends.items():
@@ -412,25 +428,25 @@ class Tables:
                 share = figures.shares.get(backend) if figures is not None else None
                 ejected = verdict is not None and verdict.state is VerdictState.EJECT
                 sent = ejected and share is not None and share > limit.GATEWAY_SHARE
-                state = Cell(ABSENT) if load.up is None else Cell(say("up"), level=Level.GOOD)
+                state = PageCell(ABSENT) if load.up is None else PageCell(say("up"), level=Level.GOOD)
                 if load.up is False:
-                    state = Cell(say("down"), level=Level.WARNING)
+                    state = PageCell(say("down"), level=Level.WARNING)
                 if sent:
-                    state = Cell(state.text, say("sends_to_ejected"), Level.CRITICAL)
-                yield Row(
+                    state = PageCell(state.text, say("sends_to_ejected"), Level.CRITICAL)
+                yield PageRow(
                     key=f"backend-{gateway.name}-{backend.pool}-{backend.name}",
                     level=Level.CRITICAL if sent else Level.NONE,
                     cells=(
                         name,
-                        Cell(clean(replica or backend.name), clean(backend.pool)),
+                        PageCell(clean(replica or backend.name), clean(backend.pool)),
                         state,
-                        Cell(values.percent(share), bar=share),
-                        Cell(values.count(load.active)),
-                        Cell(values.count(load.queued)),
+                        PageCell(values.percent(share), bar=share),
+                        PageCell(values.count(load.active)),
+                        PageCell(values.count(load.queued)),
                     ),
                 )
 
-    def sources(self) -> Table:
+    def sources(self) -> PageTable:
         """Return one row for each source; the GPUs that answer share one."""
         say, sources = self._say, self._snapshot.sources
         gpus = [status for status in sources if status.source.startswith("gpu:")]
@@ -440,8 +456,12 @@ class Tables:
             ages = [self._snapshot.at - found.last_success for found in good if found.last_success is not None]
             text = say("gpus_count").format(up=len(good), count=len(gpus))
             level = Level.GOOD if len(good) == len(gpus) else Level.WARNING
-            cells = (Cell(say("gpus")), Cell(text, level=level), Cell(values.age(max(ages, default=None), say)))
-            rows.append(Row(key="source-gpus", cells=(*cells, Cell(ABSENT))))
+            cells = (
+                PageCell(say("gpus")),
+                PageCell(text, level=level),
+                PageCell(values.age(max(ages, default=None), say)),
+            )
+            rows.append(PageRow(key="source-gpus", cells=(*cells, PageCell(ABSENT))))
         for status in sources:
             if status in good:
                 continue
@@ -449,20 +469,22 @@ class Tables:
             age = None if status.last_success is None else max(0.0, self._snapshot.at - status.last_success)
             kind, _, name = status.source.partition(":")
             source = f"GPU {self._labels.get(name, name)}" if kind == "gpu" else status.source
-            state = Cell(say("up"), level=Level.GOOD) if status.up else Cell(say("down"), reason, Level.WARNING)
+            state = (
+                PageCell(say("up"), level=Level.GOOD) if status.up else PageCell(say("down"), reason, Level.WARNING)
+            )
             rows.append(
-                Row(
+                PageRow(
                     key=f"source-{status.source}",
                     cells=(
-                        Cell(clean(source)),
+                        PageCell(clean(source)),
                         state,
-                        Cell(values.age(age, say)),
-                        Cell(values.seconds(status.duration)),
+                        PageCell(values.age(age, say)),
+                        PageCell(values.seconds(status.duration)),
                     ),
                     level=Level.NONE if status.up else Level.WARNING,
                 )
             )
-        return Table(
+        return PageTable(
             id="sources",
             heading=say("sources"),
             columns=self._columns("source", "state", "age", "duration", numeric=frozenset({"age", "duration"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 
 from exporter.model.finding import Evidence
 from exporter.model.text import Language, Text
@@ -10,6 +11,7 @@ from exporter.web.texts import Words
 
 ABSENT = "–"
 MAX_NAME = 64  # characters that are shown of a name
+MAX_EVIDENCE = 160
 MAX_SENTENCE = 400
 TOO_OLD = 15.0  # seconds; as for the metrics endpoint
 _GIB = 2**30
@@ -67,19 +69,18 @@ def clock(unix_time: float, now: float) -> str:
 
 def evidence(item: Evidence, language: Language) -> str:
     """Return the value of a piece of evidence."""
-    value = item.value
-    if isinstance(value, Text):
-        return clean(value.in_(language))
+    value = item.value.in_(language) if isinstance(item.value, Text) else item.value
     if isinstance(value, str):
-        return clean(value)
-    if item.unit == "ratio":
-        return f"{value:.2f}" if value > 1 else percent(value)
-    if item.unit == "bytes":
-        return gibibytes(value)
-    if item.unit == "hertz":
-        return unit(value, "MHz", 1e-6)
-    if item.unit == "celsius":
-        return unit(value, "°C")
-    if item.unit == "watts":
-        return unit(value, "W")
-    return seconds(value) if item.unit == "seconds" else f"{value:g}"
+        return clean(value, MAX_EVIDENCE)
+    write = _UNITS.get(item.unit)
+    return f"{value:g}" if write is None else write(value)
+
+
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "ratio": lambda value: f"{value:.2f}" if value > 1 else percent(value),
+    "bytes": gibibytes,
+    "hertz": lambda value: unit(value, "MHz", 1e-6),
+    "celsius": lambda value: unit(value, "°C"),
+    "watts": lambda value: unit(value, "W"),
+    "seconds": seconds,
+}

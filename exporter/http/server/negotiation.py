@@ -1,10 +1,10 @@
-"""Content negotiation: format and coding of a page, from the Accept and Accept-Encoding headers (RFC 9110, 12.5)."""
+"""Content negotiation: format, coding and language of a page, from the Accept headers (RFC 9110, 12.5)."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -43,6 +43,24 @@ def negotiate(accept: str, accept_encoding: str) -> Representation:
     if len(accept) + len(accept_encoding) > _CACHED_LENGTH:
         return _negotiate(accept, accept_encoding)
     return _cached(accept, accept_encoding)
+
+
+def accepts_html(accept: str) -> bool:
+    """Return whether a client names HTML, as browsers do, and likes it as well as plain text.
+
+    One that accepts anything, as curl does, gets text.
+    """
+    qualities = {item.name: item.quality for item in reversed(_items(accept))}
+    html = max(qualities.get("text/html", 0.0), qualities.get("application/xhtml+xml", 0.0))
+    return html > 0 and html >= qualities.get("text/plain", 0.0)
+
+
+def preferred_language(accept_language: str, known: Collection[str]) -> str:
+    """Return the language of ``known`` that the client prefers, "" without one; regions (zh-CN) do not count."""
+    items = [
+        (item.quality, -place, item.name.partition("-")[0]) for place, item in enumerate(_items(accept_language))
+    ]
+    return max((found for found in items if found[2] in known and found[0] > 0), default=(0.0, 0, ""))[2]
 
 
 def _negotiate(accept: str, accept_encoding: str) -> Representation:

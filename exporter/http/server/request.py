@@ -56,8 +56,9 @@ class Request(Struct, frozen=True, kw_only=True):
 class Response(Struct, frozen=True, kw_only=True):
     """One response.  ``body`` is sent as it is and never copied, so that all clients share one page.
 
-    Content-Length, Date, Connection, ``Cache-Control: no-store`` and ``X-Content-Type-Options: nosniff`` are added to
-    every response; ``headers`` are the others, and must not hold text that came from a client.
+    Content-Length, Date, Connection, ``X-Content-Type-Options: nosniff`` and, unless ``headers`` has another,
+    ``Cache-Control: no-store`` are added to every response; ``headers`` are the others, and must not hold text that
+    came from a client.
     """
 
     status: int
@@ -95,9 +96,10 @@ def format_head(response: Response, *, keep: bool, headers: tuple[tuple[str, str
         f"Date: {_date(int(time.time()))}",
         f"Content-Type: {response.content_type}",
         f"Content-Length: {len(response.body)}",
-        "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
     ]
+    if not any(name == "Cache-Control" for name, _ in response.headers):
+        lines.append("Cache-Control: no-store")
     lines += [f"{name}: {value}" for name, value in (*response.headers, *headers)]
     if not keep:
         lines.append("Connection: close")

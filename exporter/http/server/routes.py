@@ -8,11 +8,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from exporter import __version__
 from exporter.http.server.api import PREFIX, Api
 from exporter.http.server.listener import DeferredResponse, Request, RequestHandler, Response
 from exporter.http.server.negotiation import negotiate
 from exporter.http.server.request import text_response
+from exporter.http.server.web_page import ASSETS, FILES, WebPage
 from exporter.model import Outcome
 from exporter.render.dcgm_pages import DcgmPageStore
 from exporter.threads import Thread
@@ -42,21 +42,12 @@ class Health(Protocol):
 
 Reload = Callable[[], Outcome]
 
-_API_PATHS = (
-    ("node", "the node as JSON; ?lang=zh for Chinese"),
-    ("findings", "what is wrong, as JSON"),
-    (
-        "verdicts",
-        "which replicas and GPUs should get work; also verdicts/node, verdicts/replica/NAME, verdicts/gpu/UUID",
-    ),
-    ("schema", "JSON Schema of these documents"),
-)
+_API_PATHS = ("node", "findings", "verdicts", "schema")
 
 
 class _Route(Struct, frozen=True, kw_only=True):
-    method: str  # GET includes HEAD
-    title: str
     handle: RequestHandler
+    method: str = "GET"  # includes HEAD
 
 
 def routes(
@@ -67,6 +58,7 @@ def routes(
     may_reload: Callable[[], bool] = lambda: True,
     dcgm: DcgmPageStore | None = None,
     api: Api | None = None,
+    web: WebPage | None = None,
 ) -> RequestHandler:
     """Return the handler of all paths.
 
@@ -74,38 +66,31 @@ def routes(
     reload may forbid the next one.
     """
     table = {
-        "/metrics": _Route(method="GET", title="metrics, for Prometheus", handle=lambda r: _metrics(r, pages)),
-        "/-/healthy": _Route(
-            method="GET", title="liveness: is the poll loop running?", handle=lambda _: _check(health.healthy())
-        ),
-        "/-/ready": _Route(
-            method="GET", title="readiness: is there fresh data?", handle=lambda _: _check(health.ready())
-        ),
+        "/metrics": _Route(handle=lambda r: _metrics(r, pages)),
+        "/-/healthy": _Route(handle=lambda _: _check(health.healthy())),
+        "/-/ready": _Route(handle=lambda _: _check(health.ready())),
         "/-/reload": _Route(
             method="POST",
-            title="reload the configuration",
             handle=lambda _: _reload(reload if may_reload() else None),
         ),
     }
     if dcgm is not None:
-        title = "GPU metrics under DCGM's names; ?dialect=legacy or ?dialect=4.9"
-        table["/metrics/dcgm"] = _Route(method="GET", title=title, handle=lambda r: _dcgm(r, dcgm))
+        table["/metrics/dcgm"] = _Route(handle=lambda r: _dcgm(r, dcgm))
     if api is not None:
-        for name, title in _API_PATHS:
-            table[f"{PREFIX}{name}"] = _Route(method="GET", title=title, handle=api.answer)
-    shown = dict(table)
-
-    def index(_: Request) -> Response:
-        return _index(shown, may_reload=reload is not None and may_reload())
-
-    table["/"] = _Route(method="GET", title="this page", handle=index)
+        for name in _API_PATHS:
+            table[f"{PREFIX}{name}"] = _Route(handle=api.answer)
+    if web is not None:
+        links = tuple(path for path, route in table.items() if route.method == "GET")
+        table["/"] = _Route(handle=lambda request: web.answer(request, links))
+        for name in FILES:
+            table[f"{ASSETS}{name}"] = _Route(handle=web.file)
     return functools.partial(_handle, table, api)
 
 
 def _handle(table: Mapping[str, _Route], api: Api | None, request: Request) -> Response | DeferredResponse:
     route = table.get(request.path)
     if route is None and api is not None and request.path.startswith(PREFIX):
-        route = _Route(method="GET", title="", handle=api.answer)
+        route = _Route(handle=api.answer)
     if route is None:
         return text_response(404, "not found; the paths are " + ", ".join(sorted(table)))
     allowed = ("GET", "HEAD") if route.method == "GET" else (route.method,)
@@ -170,17 +155,3 @@ def _reload(reload: Reload | None) -> Response | DeferredResponse:
 
     Thread(work, name="reload").start()
     return deferred
-
-
-def _index(table: Mapping[str, _Route], *, may_reload: bool) -> Response:
-    disabled = "" if may_reload else " (disabled; set reload_endpoint: true)"
-    items = "".join(
-        f'<li><a href="{path}">{path}</a>: {route.title}</li>\n' if route.method == "GET"
-        else f"<li>{route.method} {path}: {route.title}{disabled}</li>\n"
-        for path, route in table.items()
-    )  # fmt: skip
-    body = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>Shardwatch</title></head>\n'
-        f"<body>\n<h1>Shardwatch {__version__}</h1>\n<ul>\n{items}</ul>\n</body>\n</html>\n"
-    )
-    return Response(status=200, content_type="text/html; charset=utf-8", body=body.encode())

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from exporter import __version__
-from exporter.http.server.api import Api
 from exporter.http.server.listener import DeferredResponse, HttpServer, Request, RequestHandler, Response
 from exporter.http.server.routes import OPENMETRICS, TEXT, routes
 from exporter.model import Outcome
@@ -205,7 +203,7 @@ def test_no_scrape_timeout_is_ever_an_error(handler, value):
     [
         "/api/v1/snapshot", "/metrics/dcgm", "/metrics/", "//metrics", "/metrics/../metrics", "/./metrics", "/METRICS",
         "/%6detrics", "/metrics%00", "/metrics%20", "/metrics;a=b", "/metrics#", "/-/healthy/", "/-", "/-/quit",
-        "/favicon.ico", "/index.html", "/..%2f..%2fetc/passwd", "\\metrics", "",
+        "/", "/favicon.ico", "/index.html", "/web/page.js", "/..%2f..%2fetc/passwd", "\\metrics", "",
     ],
 )  # fmt: skip
 def test_there_is_nothing_off_the_known_paths(handler, path):
@@ -215,7 +213,7 @@ def test_there_is_nothing_off_the_known_paths(handler, path):
         assert b"/metrics" in answer.body, "it says what there is"
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready"])
+@pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready"])
 def test_a_query_changes_nothing_and_head_is_answered_like_get(handler, path):
     plain = get(handler, path)
     assert plain.status == 200
@@ -227,7 +225,6 @@ def test_a_query_changes_nothing_and_head_is_answered_like_get(handler, path):
     ("path", "method", "allow"),
     [
         ("/metrics", "POST", "GET, HEAD"),
-        ("/", "POST", "GET, HEAD"),
         ("/-/ready", "POST", "GET, HEAD"),
         ("/-/reload", "GET", "POST"),
         ("/-/reload", "HEAD", "POST"),
@@ -280,35 +277,6 @@ def test_reload_reports_its_result(good, status):
     answer = get(handler, "/-/reload", method="POST")
     assert (answer.status, answer.body) == (status, b"engines[2].url: no scheme\n")
     assert reloads == [1]
-
-
-def test_the_index_names_the_version_and_links_every_page(handler):
-    answer = get(handler, "/")
-    assert answer.content_type == "text/html; charset=utf-8"
-    text = answer.body.decode()
-    assert f"Shardwatch {__version__}" in text
-    for path in ("/metrics", "/-/healthy", "/-/ready"):
-        assert f'<a href="{path}">' in text
-    assert "POST /-/reload" in text
-    assert 'href="/-/reload"' not in text, "a link would send GET"
-    assert "POST /-/reload: reload the configuration (disabled; set reload_endpoint: true)" in text
-
-
-def test_the_index_names_the_api_and_says_whether_a_reload_is_allowed_now():
-    allowed = [False]
-    handler = routes(
-        FakePages(),
-        FakeHealth(),
-        reload=lambda: Outcome(True, ""),
-        may_reload=lambda: allowed[0],
-        api=Api(lambda: None, lambda: 0.0),
-    )
-    text = get(handler, "/").body.decode()
-    for name in ("node", "findings", "verdicts", "schema"):
-        assert f'<a href="/api/v1/{name}">' in text
-    assert "configuration (disabled" in text
-    allowed[0] = True
-    assert "configuration</li>" in get(handler, "/").body.decode()
 
 
 # -- once through everything

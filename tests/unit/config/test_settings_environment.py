@@ -13,6 +13,7 @@ from tests.support.settings_texts import CONFIGS, GOOD_BASE, parse, refused
 def test_the_variables_follow_from_the_record():
     assert set(variables(SECTION)) == {
         "SHARDWATCH_AGENT_CHECK",
+        "SHARDWATCH_WEB_PAGE",
         "SHARDWATCH_LISTEN",
         "SHARDWATCH_GPU_ENABLED",
         "SHARDWATCH_GPU_INTERVAL",

@@ -140,10 +140,11 @@ CHANGES: dict[str, tuple[str, str]] = {
     ),
     "series": ("series: common", "series: full"),
     "reload_endpoint": ("reload_endpoint: true", "reload_endpoint: false"),
+    "web_page": ("web_page: true", "web_page: false"),
     "log.level": ("log: {level: info}", "log: {level: debug}"),
     "log.format": ("log: {format: logfmt}", "log: {format: json}"),
 }
-WAITING = {"listen", "agent_check", "gpu.enabled"}
+WAITING = {"web_page", "listen", "agent_check", "gpu.enabled"}
 
 
 def keys(section=SECTION, path=""):

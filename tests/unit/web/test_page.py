@@ -1,0 +1,274 @@
+"""The page of a snapshot: every section, in HTML and as text, whatever the names are and whatever is not known."""
+
+from __future__ import annotations
+
+import string
+from html.parser import HTMLParser
+from math import nan
+
+import pytest
+
+from exporter.model import EngineReading, GpuAssignment, Quantity
+from exporter.model.finding import Evidence, Finding, Severity, Subject, SubjectKind, Verdict, Verdicts, VerdictState
+from exporter.model.text import Language, Text
+from exporter.web import plain, values
+from exporter.web.history import POINTS, NodeHistory
+from exporter.web.html import HEIGHT, HtmlWriter, area, path
+from exporter.web.page import build
+from exporter.web.texts import TEXTS, words
+from tests.support.builders import card, replica, snapshot
+from tests.support.records import replace
+from tests.support.web_node import lived
+
+MALICIOUS = "<script>alert(1)</script>\"'&\u202e\u2066\x1b[2J\x00"
+SECTIONS = ("findings", "replicas", "gpus", "topology", "gateways", "sources", "events")
+VOID = {"meta", "link", "img", "input", "rect", "path"}
+
+
+class Document(HTMLParser):
+    """Elements with their attributes, the text of each section, and whether every element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.sections, self.open, self._section = [], {}, [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self._section = dict(attrs)["id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.sections[self._section] = self.sections.get(self._section, "") + data + " "
+
+    def text(self, section):
+        return " ".join(self.sections[section].split())
+
+
+def page_of(shown, history=None, language=Language.ENGLISH, age=1.0):
+    return build(shown, (history or NodeHistory()).events, language, node="gpu-node-7", age=age)
+
+
+def html_of(shown, history=None, language=Language.ENGLISH, age=1.0, **options):
+    history = history or NodeHistory()
+    return HtmlWriter(history, links=("/metrics",)).write(page_of(shown, history, language, age), **options)
+
+
+@pytest.fixture(scope="module")
+def heat():
+    return lived("heat", 120, fault_at=5.0)
+
+
+@pytest.fixture(scope="module")
+def hang():
+    return lived("hang", 75, fault_at=5.0)
+
+
+def test_the_finding_stands_first_with_cause_evidence_and_what_to_do(heat):
+    document = Document(html_of(*heat))
+    assert not document.open
+    text = document.text("findings")
+    finding = heat[0].findings[0]
+    for part in (finding.summary.en, "WARNING", "Cause", "thermally throttled", "temperature", "°C",
+                 "What to do", "Check fan, airflow and inlet temperature."):  # fmt: skip
+        assert part in text, part
+    assert list(document.sections)[1] == "findings"
+
+
+def test_every_section_is_there_with_its_values(heat):
+    shown, history = heat
+    document = Document(html_of(shown, history))
+    for section in SECTIONS:
+        assert document.text(section), section
+    gpus = document.text("gpus")
+    for part in ("straggler", "thermal", "waits", "for GPU 2", "NVLink 18/18", "PCIe 5 ×16", "of 700 W", "SM"):
+        assert part in gpus, part
+    replicas = document.text("replicas")
+    for part in ("chat-a", "vllm", "serve", "USD", "NV18", "0–3", "p50", "p99"):
+        assert part in replicas, part
+    assert "NV18" in document.text("topology")
+    assert "edge haproxy chat-a llama-3.3-70b-instruct ● up" in document.text("gateways")
+    assert "8 of 8 GPUs" in document.text("sources")
+    assert "thermally throttled" in document.text("events")
+
+
+def test_a_lost_gpu_is_named_with_its_xid_and_has_no_values(hang):
+    shown, history = hang
+    (lost,) = [row for table in page_of(shown, history).tables if table.id == "gpus"
+               for row in table.rows if row.key == f"gpu-{shown.cards[6].facts.uuid}"]  # fmt: skip
+    assert [cell.text for cell in lost.cells] == ["6", "lost", *["–"] * 6, "79"]
+    text = Document(html_of(shown, history)).text("gateways")
+    assert "still sends to an ejected replica" in text
+
+
+def test_ranks_are_shown_where_there_are_several():
+    shown, history = lived("skew", 12)
+    document = Document(html_of(shown, history))
+    assert "ranks" in document.sections
+    assert "ranks" not in Document(html_of(*lived("healthy", 6))).sections
+
+
+def test_a_healthy_node_says_that_nothing_was_found():
+    shown, history = lived("healthy", 15)
+    assert "No findings: 8 GPUs, 2 replicas" in Document(html_of(shown, history)).text("findings")
+    silent = replace(shown, sources=(replace(shown.sources[0], up=False), *shown.sources[1:]))
+    assert "not everything answers" in Document(html_of(silent)).text("findings"), "silence is not health"
+
+
+def test_without_a_snapshot_the_page_says_that_the_daemon_starts():
+    document = Document(html_of(None))
+    assert "the daemon is starting" in document.text("findings")
+    assert "No snapshot yet" in plain.write(page_of(None))
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_old_data_is_said_to_be_old(heat, language):
+    shown, history = heat
+    document = Document(html_of(shown, history, language, age=61.0))
+    (alert,) = [attributes for _, attributes in document.elements if attributes.get("id") == "old"]
+    assert "hidden" not in alert
+    said = values.age(61.0, words(language))
+    assert said in plain.write(page_of(shown, history, language, age=61.0)).splitlines()[1]
+    assert "hidden" in [a for _, a in Document(html_of(shown, history)).elements if a.get("id") == "old"][0]
+
+
+def test_without_curves_their_places_are_empty_and_all_else_is_the_same(heat):
+    shown, history = heat
+    full, live = html_of(shown, history), html_of(shown, history, curves=False)
+    assert full.count("data-keep>") == live.count("data-keep></span>") > 50
+    assert Document(full).text("gpus").count("%") >= Document(live).text("gpus").count("%") > 0
+    assert len(live) < len(full) / 1.3
+
+
+def test_the_text_names_the_same_as_the_html(hang):
+    shown, history = hang
+    text = plain.write(page_of(shown, history))
+    for part in (
+        "CRITICAL",
+        shown.findings[0].summary.en,
+        "lost eject",
+        "XID 79",
+        "Take chat-b out of gateway edge.",
+    ):
+        assert part in text, part
+    assert "<" not in text
+    widths = {line.index("chat-b") for line in text.splitlines() if line.startswith("  edge haproxy  chat-")
+              if "chat-b" in line}  # fmt: skip
+    assert len(widths) == 1
+
+
+def test_the_columns_of_the_chinese_text_are_aligned(heat):
+    lines = plain.write(page_of(*heat, Language.CHINESE)).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.split() and line.split()[0] == "GPU")
+    heading, row = lines[start + 1], lines[start + 2]
+    assert plain._width(heading[: heading.index("状态")]) == plain._width(row[: row.index("等待")])
+
+
+# ---------------------------------------------------------------------- names that mean harm
+
+
+def malicious_snapshot(name):
+    finding = Finding(
+        id=name, severity=Severity.CRITICAL, subject=Subject(SubjectKind.REPLICA, name, name),
+        summary=Text(name, name), actions=(Text(name, name),), evidence=(Evidence(name, name),),
+    )  # fmt: skip
+    gpu = card(0, utilization=0.5)
+    gpu = replace(gpu, facts=replace(gpu.facts, name=name, pci_bus_id=name, serial=name),
+                  reading=replace(gpu.reading, clock_events={name: True}))  # fmt: skip
+    reading = EngineReading(
+        at=1.0, engine=name, model=name, version=name, ranks={name: {}, "1": {Quantity.REQUESTS_RUNNING: 1.0}}
+    )
+    return replace(
+        snapshot(cards=(gpu, card(1, up=False)), replicas=(replica(name, model=name, reading=reading),)),
+        assignments=(GpuAssignment(uuid=gpu.facts.uuid, replica=name, rank=name),),
+        findings=(replace(finding, causes=(finding,)),),
+        verdicts=Verdicts(replicas={name: Verdict(VerdictState.EJECT, name, name)}),
+        sources=(replace(gpu.status, source=f"engine:{name}", up=False, reason=name),),
+    )
+
+
+def test_a_name_that_is_a_script_is_text():
+    shown = malicious_snapshot(MALICIOUS)
+    history = NodeHistory()
+    history.update(replace(shown, findings=()))
+    history.update(replace(shown, at=1010.0))
+    document = Document(html_of(shown, history))
+    assert not document.open, "no name has opened or closed an element"
+    assert [a for tag, a in document.elements if tag == "script"] == [{"type": "module", "src": "/web/page.js"}]
+    assert not [a for _, a in document.elements if any(name.startswith("on") or name == "style" for name in a)]
+    assert "<script>alert(1)</script>" in document.text("replicas"), "it is shown as it is"
+    text = plain.write(page_of(shown, history))
+    for character in "\u202e\u2066\x1b\x00":
+        assert character not in text
+        assert character not in "".join(document.sections.values())
+
+
+def test_a_name_of_ten_kilobytes_is_cut_visibly():
+    shown = malicious_snapshot("x" * 10_000)
+    document = Document(html_of(shown))
+    for section in ("findings", "replicas", "gpus", "sources"):
+        assert len(max(document.sections[section].split(), key=len)) <= values.MAX_SENTENCE
+        assert "x…" in document.sections[section]
+    assert max(map(len, plain.write(page_of(shown)).splitlines())) < 2000
+
+
+# ---------------------------------------------------------------------- values and curves
+
+
+def test_what_is_not_known_is_absent_and_not_zero():
+    shown = snapshot(cards=(card(0, utilization=0.0),), replicas=(replica("a"), replica("b", up=False)))
+    tables = {table.id: table for table in page_of(shown).tables}
+    assert [cell.text for cell in tables["gpus"].rows[0].cells[2:7]] == ["0%", "–", "–", "–", "–"]
+    for row in tables["replicas"].rows:
+        assert {cell.text for cell in row.cells[2:]} == {"–"}
+    assert tables["replicas"].rows[1].cells[1].detail == "refused"
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (values.percent(0.994), "99%"), (values.percent(0.042), "4.2%"), (values.percent(None), "–"),
+        (values.seconds(0.0247), "24.7 ms"), (values.seconds(0.42), "420 ms"), (values.seconds(1.424), "1.42 s"),
+        (values.gibibytes(2**33), "8.0 GiB"), (values.unit(1.98e9, "MHz", 1e-6), "1980 MHz"),
+        (values.age(61.0, words(Language.ENGLISH)), "61 s"), (values.age(7300, words(Language.CHINESE)), "2 小时"),
+        (values.clock(1.7e9, 1.7e9 + 60), "22:13:20"), (values.clock(1.7e9, 1.8e9), "2023-11-14 22:13"),
+        (values.clean("a\u202eb\n"), "a\ufffdb\ufffd"), (values.clean("x" * 65), "x" * 63 + "…"),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_people_read_them(written, text):
+    assert written == text
+
+
+def test_a_line_has_a_gap_where_no_point_is_and_two_points_for_a_flat_stretch():
+    assert path([1.0, 1.0, 1.0, nan, 0.0, 0.5], 1.0) == "M0 2 2 2M4 38 5 20"
+    assert area([1.0, 1.0, nan], 1.0) == f"M0 {HEIGHT} 0 2 1 2 1 {HEIGHT}Z"
+    assert path([nan] * POINTS, 1.0) == path([], 1.0) == ""
+
+
+# ---------------------------------------------------------------------- languages
+
+
+def test_both_languages_have_the_same_templates():
+    for key, text in TEXTS.items():
+        fields = [{name for _, name, _, _ in string.Formatter().parse(one) if name} for one in (text.en, text.zh)]
+        assert text.en, key
+        assert text.zh, key
+        assert fields[0] == fields[1], key
+
+
+def test_the_chinese_page_is_chinese(hang):
+    shown, history = hang
+    document = Document(html_of(shown, history, Language.CHINESE))
+    assert shown.findings[0].summary.zh in document.text("findings")
+    for section, word in (("gpus", "显存"), ("replicas", "命中率"), ("gateways", "份额"), ("events", "掉卡")):
+        assert word in document.text(section)
+    assert 'lang="zh"' in html_of(shown, history, Language.CHINESE)
