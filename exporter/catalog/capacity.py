@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from exporter.catalog.spec import REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import REPLICA, Metric, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import KvTokens, Snapshot
 
 Value = Callable[[KvTokens], float | None]
@@ -30,15 +30,8 @@ def _seconds_to_full(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _metric(noun: str, unit: Unit, value: Value, help_: str, series: SeriesSet = SeriesSet.COMMON) -> Metric:
-    return Metric(
-        subject=REPLICA,
-        noun=noun,
-        kind=MetricKind.GAUGE,
-        unit=unit,
-        labels=("rank",),
-        help=f"{help_} The sum over the ranks, with an empty rank.",
-        series=series,
-        read=_total(value),
+    return REPLICA.gauge(
+        noun, _total(value), f"{help_} The sum over the ranks, with an empty rank.", "rank", unit=unit, series=series
     )
 
 
@@ -63,13 +56,11 @@ CAPACITY = (
         "Sequences of the recent mean length (prompt and answer of finished requests) that fit into the free tokens; "
         "underestimated where prefixes are shared. The engine's limit on running requests may be reached first.",
     ),
-    Metric(
-        subject=REPLICA,
-        noun="kv_cache_time_to_full",
-        kind=MetricKind.GAUGE,
-        unit=Unit.SECONDS,
-        help="Seconds until the KV cache of the first rank is full and requests begin to queue, at the growth rate "
+    REPLICA.gauge(
+        "kv_cache_time_to_full",
+        _seconds_to_full,
+        "Seconds until the KV cache of the first rank is full and requests begin to queue, at the growth rate "
         "of the shortest window; 0 when full, absent while it does not grow.",
-        read=_seconds_to_full,
+        unit=Unit.SECONDS,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import GPU, REPLICA, Metric, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Economics, ReplicaWindow, Snapshot
 
 ByWindow = Callable[[Economics], Mapping[ReplicaWindow, float]]
@@ -39,47 +39,41 @@ def _cards(value: ByCard, *, currency: bool = False) -> ReadSamples:
 
 def _cost_of(tokens: str, help_: str, value: ByWindow) -> Metric:
     """Declare the cost over other tokens than the generated ones."""
-    return Metric(
-        subject=REPLICA,
-        noun=f"cost_per_million_{tokens}_tokens",
-        kind=MetricKind.GAUGE,
-        labels=("window", "currency"),
-        help=help_,
+    return REPLICA.gauge(
+        f"cost_per_million_{tokens}_tokens",
+        _replicas(value, currency=True),
+        help_,
+        "window",
+        "currency",
         series=SeriesSet.FULL,
-        read=_replicas(value, currency=True),
     )
 
 
 ECONOMICS = (
-    Metric(
-        subject=REPLICA,
-        noun="energy_joules_per_generated_token",
-        kind=MetricKind.GAUGE,
-        labels=("window",),
-        help="Energy that the replica's GPUs drew over tokens generated in the same window, by the GPUs' own "
+    REPLICA.gauge(
+        "energy_joules_per_generated_token",
+        _replicas(lambda figures: figures.joules_per_token, longest=True),
+        "Energy that the replica's GPUs drew over tokens generated in the same window, by the GPUs' own "
         "counters, without the host. A GPU of several replicas is split evenly between them. The common set has the "
         "longest window.",
-        read=_replicas(lambda figures: figures.joules_per_token, longest=True),
+        "window",
         read_full=_replicas(lambda figures: figures.joules_per_token),
     ),
-    Metric(
-        subject=REPLICA,
-        noun="generation_tokens_per_joule",
-        kind=MetricKind.GAUGE,
-        labels=("window",),
-        help="Tokens generated over energy that the replica's GPUs drew, in the longest window; 0 while idle.",
+    REPLICA.gauge(
+        "generation_tokens_per_joule",
+        _replicas(lambda figures: figures.tokens_per_joule, longest=True),
+        "Tokens generated over energy that the replica's GPUs drew, in the longest window; 0 while idle.",
+        "window",
         series=SeriesSet.FULL,
-        read=_replicas(lambda figures: figures.tokens_per_joule, longest=True),
     ),
-    Metric(
-        subject=REPLICA,
-        noun="cost_per_million_generated_tokens",
-        kind=MetricKind.GAUGE,
-        labels=("window", "currency"),
-        help="Price of the replica's GPUs, busy or idle, for the time of a million generated tokens at the window's "
+    REPLICA.gauge(
+        "cost_per_million_generated_tokens",
+        _replicas(lambda figures: figures.cost_per_million, currency=True, longest=True),
+        "Price of the replica's GPUs, busy or idle, for the time of a million generated tokens at the window's "
         "rate; absent without tokens, and if a GPU has no price in costs.gpu_hour. A GPU of several replicas is "
         "split evenly between them. The common set has the longest window.",
-        read=_replicas(lambda figures: figures.cost_per_million, currency=True, longest=True),
+        "window",
+        "currency",
         read_full=_replicas(lambda figures: figures.cost_per_million, currency=True),
     ),
     _cost_of(
@@ -93,30 +87,24 @@ ECONOMICS = (
         "Price of the replica's GPUs for the time of a million prompt and generated tokens at the window's rate.",
         lambda figures: figures.cost_per_million_processed,
     ),
-    Metric(
-        subject=GPU,
-        noun="price_per_hour",
-        kind=MetricKind.GAUGE,
-        labels=("currency",),
-        help="Price of an hour of the GPU, from costs.gpu_hour in the configuration.",
-        read=_cards(lambda figures: figures.prices, currency=True),
+    GPU.gauge(
+        "price_per_hour",
+        _cards(lambda figures: figures.prices, currency=True),
+        "Price of an hour of the GPU, from costs.gpu_hour in the configuration.",
+        "currency",
     ),
-    Metric(
-        subject=GPU,
-        noun="idle",
-        kind=MetricKind.COUNTER,
-        unit=Unit.SECONDS,
-        help="Time in which nothing ran on the replica (or rank) that uses the GPU, or its utilisation was 0 while "
+    GPU.counter(
+        "idle",
+        _cards(lambda figures: figures.idle_seconds),
+        "Time in which nothing ran on the replica (or rank) that uses the GPU, or its utilisation was 0 while "
         "no replica was known to use it; evaluated at each reading since the daemon's start.",
-        read=_cards(lambda figures: figures.idle_seconds),
+        unit=Unit.SECONDS,
     ),
-    Metric(
-        subject=GPU,
-        noun="idle_cost",
-        kind=MetricKind.COUNTER,
-        labels=("currency",),
-        help="Price of the GPU's idle time, at the price configured at that time.",
+    GPU.counter(
+        "idle_cost",
+        _cards(lambda figures: figures.idle_cost, currency=True),
+        "Price of the GPU's idle time, at the price configured at that time.",
+        "currency",
         series=SeriesSet.FULL,
-        read=_cards(lambda figures: figures.idle_cost, currency=True),
     ),
 )

@@ -25,29 +25,11 @@ def _detail(noun: str, kind: MetricKind, detail: Detail, label: str, help_: str,
                         if value or not is_used_only:
                             yield (*replica.labels, rank, word), value
 
-    return Metric(
-        subject=REPLICA,
-        noun=noun,
-        kind=kind,
-        unit=unit,
-        labels=("rank", label),
-        help=help_,
-        series=SeriesSet.FULL,
-        read=read,
-    )
+    return REPLICA.metric(kind, noun, read, help_, "rank", label, unit=unit, series=SeriesSet.FULL)
 
 
 def _by_rank(noun: str, kind: MetricKind, read: ReadSamples, help_: str, unit: Unit = Unit.NONE) -> Metric:
-    return Metric(
-        subject=REPLICA,
-        noun=noun,
-        kind=kind,
-        unit=unit,
-        labels=("rank",),
-        help=help_,
-        series=SeriesSet.FULL,
-        read=read,
-    )
+    return REPLICA.metric(kind, noun, read, help_, "rank", unit=unit, series=SeriesSet.FULL)
 
 
 def _counter(noun: str, quantity: Quantity, help_: str) -> Metric:

@@ -113,16 +113,7 @@ def figure(
     series: SeriesSet = SeriesSet.COMMON,
 ) -> Metric:
     """Declare a figure of every window."""
-    return Metric(
-        subject=REPLICA,
-        noun=noun,
-        kind=MetricKind.GAUGE,
-        unit=unit,
-        labels=("window",),
-        help=help_,
-        series=series,
-        read=_windowed(value),
-    )
+    return REPLICA.gauge(noun, _windowed(value), help_, "window", unit=unit, series=series)
 
 
 KV_CACHE = (
@@ -136,36 +127,35 @@ KV_CACHE = (
 )
 
 LATENCY = (
-    Metric(
-        subject=REPLICA,
-        noun="latency_quantile",
-        kind=MetricKind.SUMMARY,
-        unit=Unit.SECONDS,
-        labels=("stage", "quantile", "window"),
-        help="Quantile of a latency during the window, equal to histogram_quantile over the same observations. "
+    REPLICA.metric(
+        MetricKind.SUMMARY,
+        "latency_quantile",
+        _quantiles(COMMON_STAGES, rare_everywhere=False),
+        "Quantile of a latency during the window, equal to histogram_quantile over the same observations. "
         "At most the last finite bucket bound, see llm_latency_above_top_bucket_ratio. The common set has three "
         "stages, and quantiles above 0.99 for the longest window only.",
-        read=_quantiles(COMMON_STAGES, rare_everywhere=False),
+        "stage",
+        "quantile",
+        "window",
+        unit=Unit.SECONDS,
         read_full=_quantiles(_STAGES, rare_everywhere=True),
     ),
-    Metric(
-        subject=REPLICA,
-        noun="latency_observations",
-        kind=MetricKind.GAUGE,
-        labels=("stage", "window"),
-        help="Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
+    REPLICA.gauge(
+        "latency_observations",
+        _observations(_STAGES),
+        "Observations behind the quantiles of the window; a p99 of 20 observations is their maximum.",
+        "stage",
+        "window",
         series=SeriesSet.FULL,
-        read=_observations(_STAGES),
     ),
-    Metric(
-        subject=REPLICA,
-        noun="latency_above_top_bucket",
-        kind=MetricKind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("stage", "window"),
-        help="Ratio of the window's observations beyond the last finite bucket bound, where quantiles are truncated. "
+    REPLICA.gauge(
+        "latency_above_top_bucket",
+        _above_top(COMMON_STAGES, _longest),
+        "Ratio of the window's observations beyond the last finite bucket bound, where quantiles are truncated. "
         "The common set has the longest window only.",
-        read=_above_top(COMMON_STAGES, _longest),
+        "stage",
+        "window",
+        unit=Unit.RATIO,
         read_full=_above_top(_STAGES, _windows),
     ),
 )
@@ -198,25 +188,21 @@ RATES = (
 )
 
 IMBALANCE = (
-    Metric(
-        subject=REPLICA,
-        noun="rank_imbalance_max_to_mean",
-        kind=MetricKind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("signal",),
-        help="Maximum over mean of a signal between the replica's data-parallel ranks: 1 is balanced. Caused by the "
+    REPLICA.gauge(
+        "rank_imbalance_max_to_mean",
+        _rank_imbalance,
+        "Maximum over mean of a signal between the replica's data-parallel ranks: 1 is balanced. Caused by the "
         "engine's scheduler.",
-        read=_rank_imbalance,
-    ),
-    Metric(
-        subject=MODEL,
-        noun="replica_imbalance_max_to_mean",
-        kind=MetricKind.GAUGE,
+        "signal",
         unit=Unit.RATIO,
-        labels=("signal",),
-        help="Maximum over mean of a signal between the replicas of one model on this node: 1 is balanced. Caused by "
+    ),
+    MODEL.gauge(
+        "replica_imbalance_max_to_mean",
+        _replica_imbalance,
+        "Maximum over mean of a signal between the replicas of one model on this node: 1 is balanced. Caused by "
         "the gateway.",
-        read=_replica_imbalance,
+        "signal",
+        unit=Unit.RATIO,
     ),
 )
 

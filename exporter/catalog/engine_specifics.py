@@ -52,50 +52,41 @@ def _duration(stage: Stage, noun: str, help_: str) -> Metric:
 
 
 ENGINE_SPECIFICS = (
-    Metric(
-        subject=REPLICA,
-        noun="engine_dialect",
-        kind=MetricKind.INFO,
-        labels=("dialect",),
-        help="Prefix of the engine's metric names, such as vllm:, ray_vllm_ or sglang_.",
+    REPLICA.info(
+        "engine_dialect",
+        _dialect,
+        "Prefix of the engine's metric names, such as vllm:, ray_vllm_ or sglang_.",
+        "dialect",
         series=SeriesSet.FULL,
-        read=_dialect,
     ),
-    Metric(
-        subject=REPLICA,
-        noun="signal_missing",
-        kind=MetricKind.INFO,
-        labels=("signal", "reason"),
-        help="What this kind of engine never reports, and why; these figures are absent by design. A signal "
+    REPLICA.info(
+        "signal_missing",
+        _missing,
+        "What this kind of engine never reports, and why; these figures are absent by design. A signal "
         "model:NAME is a second model on one page, of which one is read.",
-        read=_missing,
+        "signal",
+        "reason",
     ),
-    Metric(
-        subject=REPLICA,
-        noun="rank_stale",
-        kind=MetricKind.INFO,
-        labels=("rank",),
-        help="A rank on a Ray node whose figures do not change while others' do: its replica has ended or hangs. "
+    REPLICA.info(
+        "rank_stale",
+        _stale,
+        "A rank on a Ray node whose figures do not change while others' do: its replica has ended or hangs. "
         "Its load is not counted.",
-        read=_stale,
+        "rank",
     ),
-    Metric(
-        subject=REPLICA,
-        noun="proxies",
-        kind=MetricKind.GAUGE,
-        labels=("state",),
-        help="HTTP and gRPC proxies of Ray Serve in the whole cluster, as its controller sees them; starting and "
+    REPLICA.gauge(
+        "proxies",
+        _proxies,
+        "HTTP and gRPC proxies of Ray Serve in the whole cluster, as its controller sees them; starting and "
         "draining proxies are in neither state.",
-        read=_proxies,
+        "state",
     ),
-    Metric(
-        subject=REPLICA,
-        noun="aborted_requests",
-        kind=MetricKind.COUNTER,
-        labels=("rank",),
-        help="Requests cancelled before their end, in engines that count them; llm_requests_total includes them.",
+    REPLICA.counter(
+        "aborted_requests",
+        quantity_total(Quantity.REQUESTS_ABORTED),
+        "Requests cancelled before their end, in engines that count them; llm_requests_total includes them.",
+        "rank",
         series=SeriesSet.FULL,
-        read=quantity_total(Quantity.REQUESTS_ABORTED),
         read_full=quantity_by_rank(Quantity.REQUESTS_ABORTED),
     ),
     _duration(

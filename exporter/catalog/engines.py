@@ -130,30 +130,14 @@ def histogram_of(stage: Stage) -> ReadHistograms:
     return read
 
 
-def _metric(
-    noun: str,
-    kind: MetricKind,
-    read: ReadSamples,
-    help_: str,
-    *labels: str,
-    unit: Unit = Unit.NONE,
-    series: SeriesSet = SeriesSet.COMMON,
-) -> Metric:
-    return Metric(
-        subject=REPLICA, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
-    )
-
-
 def _rank_counter(noun: str, quantity: Quantity, help_: str, unit: Unit = Unit.NONE) -> Metric:
     """Declare a counter that only the full set exposes by rank."""
-    return Metric(
-        subject=REPLICA,
-        noun=noun,
-        kind=MetricKind.COUNTER,
+    return REPLICA.counter(
+        noun,
+        quantity_total(quantity),
+        f"{help_} The common set has the sum over the ranks, departed ones included, with an empty rank.",
+        "rank",
         unit=unit,
-        labels=("rank",),
-        help=f"{help_} The common set has the sum over the ranks, departed ones included, with an empty rank.",
-        read=quantity_total(quantity),
         read_full=quantity_by_rank(quantity),
     )
 
@@ -171,99 +155,71 @@ def _latency(stage: Stage, noun: str, help_: str) -> Metric:
 
 
 HEALTH = (
-    _metric("up", MetricKind.GAUGE, _replica(_up), "1 while the engine's metrics are read successfully, else 0."),
-    _metric(
+    REPLICA.gauge("up", _replica(_up), "1 while the engine's metrics are read successfully, else 0."),
+    REPLICA.gauge(
         "scrape_duration",
-        MetricKind.GAUGE,
         _replica(_duration),
         "Duration of the last scrape of the engine; slow responses under load are normal.",
         unit=Unit.SECONDS,
         series=SeriesSet.FULL,
     ),
-    _metric(
-        "data_age",
-        MetricKind.GAUGE,
-        _replica(_age),
-        "Age of the replica's newest reading.",
-        unit=Unit.SECONDS,
-    ),
-    _metric(
+    REPLICA.gauge("data_age", _replica(_age), "Age of the replica's newest reading.", unit=Unit.SECONDS),
+    REPLICA.gauge(
         "frozen",
-        MetricKind.GAUGE,
         _replica(_frozen),
         "1 while requests are running and no counter of the replica, or of a rank that runs some, has moved for as "
         "long as docs/engines.md says of the engine, or requests wait, none runs, and no counter has moved; absent "
         "while that is not known.",
     ),
-    _metric(
+    REPLICA.gauge(
         "stalled_requests",
-        MetricKind.GAUGE,
         _replica(_stalled),
         "Running and waiting requests of a replica that makes no progress (llm_frozen is 1), else 0. No counter and "
         "no histogram has these requests while they hang.",
     ),
-    _metric(
-        "restarts",
-        MetricKind.COUNTER,
-        _replica(_restarts),
-        "Restarts of the engine since the daemon's start.",
-        series=SeriesSet.FULL,
+    REPLICA.counter(
+        "restarts", _replica(_restarts), "Restarts of the engine since the daemon's start.", series=SeriesSet.FULL
     ),
-    _metric(
+    REPLICA.gauge(
         "certificate_expiry_timestamp",
-        MetricKind.GAUGE,
         _replica(_certificate),
         "Unix time at which the engine's TLS certificate expires; absent over plain HTTP.",
         unit=Unit.SECONDS,
     ),
-    _metric(
-        "engine", MetricKind.INFO, _engine_info, "The engine's version, empty if it does not report one.", "version"
-    ),
+    REPLICA.info("engine", _engine_info, "The engine's version, empty if it does not report one.", "version"),
 )
 
 LOAD = (
-    _metric(
-        "requests_running",
-        MetricKind.GAUGE,
-        quantity_by_rank(Quantity.REQUESTS_RUNNING),
-        "Requests in the running batch.",
-        "rank",
+    REPLICA.gauge(
+        "requests_running", quantity_by_rank(Quantity.REQUESTS_RUNNING), "Requests in the running batch.", "rank"
     ),
-    _metric(
-        "requests_waiting",
-        MetricKind.GAUGE,
-        quantity_by_rank(Quantity.REQUESTS_WAITING),
-        "Requests waiting to be scheduled.",
-        "rank",
+    REPLICA.gauge(
+        "requests_waiting", quantity_by_rank(Quantity.REQUESTS_WAITING), "Requests waiting to be scheduled.", "rank"
     ),
-    _metric(
+    REPLICA.gauge(
         "requests_swapped",
-        MetricKind.GAUGE,
         quantity_by_rank(Quantity.REQUESTS_SWAPPED),
         "Requests swapped out to host memory (old engines).",
         "rank",
         series=SeriesSet.FULL,
     ),
-    _metric(
+    REPLICA.counter(
         "requests",
-        MetricKind.COUNTER,
         _finished,
         "Requests by how they ended: success, error, rejected (load shed on purpose), invalid (the client's "
         "mistake), cancelled. Few engines count clients that go away; docs/outcomes.md has each engine's words.",
         "outcome",
     ),
-    _metric(
+    REPLICA.counter(
         "requests_by_reason",
-        MetricKind.COUNTER,
         _reasons,
         "The same requests by the engine's own word for their end, such as stop, length or max_num_queued_reqs.",
         "rank",
         "reason",
         series=SeriesSet.FULL,
     ),
-    _metric(
+    REPLICA.counter(
         "responses",
-        MetricKind.COUNTER,
         _responses,
         "HTTP responses of the inference paths by status class. A stream that fails after its headers stays 2xx.",
         "status",
@@ -280,22 +236,19 @@ LOAD = (
 )
 
 KV_CACHE = (
-    _metric(
+    REPLICA.gauge(
         "kv_cache_usage",
-        MetricKind.GAUGE,
         quantity_by_rank(Quantity.KV_CACHE_USAGE),
         "Ratio of the KV cache held by live requests; cached blocks that can be evicted count as free.",
         "rank",
         unit=Unit.RATIO,
     ),
-    Metric(
-        subject=REPLICA,
-        noun="kv_cache_capacity",
-        kind=MetricKind.GAUGE,
+    REPLICA.gauge(
+        "kv_cache_capacity",
+        quantity_total(Quantity.KV_CACHE_CAPACITY),
+        "Tokens that the KV cache can hold. The common set has the sum over the ranks, with an empty rank.",
+        "rank",
         unit=Unit.TOKENS,
-        labels=("rank",),
-        help="Tokens that the KV cache can hold. The common set has the sum over the ranks, with an empty rank.",
-        read=quantity_total(Quantity.KV_CACHE_CAPACITY),
         read_full=quantity_by_rank(Quantity.KV_CACHE_CAPACITY),
     ),
     _rank_counter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from exporter.catalog.spec import BACKEND, GATEWAY, POOL, Metric, MetricKind, MetricSubject, ReadSamples, Sample, Unit
+from exporter.catalog.spec import BACKEND, GATEWAY, POOL, ReadSamples, Sample, Unit
 from exporter.model import BackendLoad, GatewayState, Snapshot
 
 
@@ -70,100 +70,59 @@ def _replicas(snapshot: Snapshot) -> Iterator[Sample]:
             yield (*gateway.labels, *key, replica), 1.0
 
 
-def _metric(
-    subject: MetricSubject,
-    noun: str,
-    kind: MetricKind,
-    read: ReadSamples,
-    help_: str,
-    *labels: str,
-    unit: Unit = Unit.NONE,
-) -> Metric:
-    return Metric(subject=subject, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, read=read)
-
-
 HEALTH = (
-    _metric(
-        GATEWAY,
+    GATEWAY.gauge(
         "up",
-        MetricKind.GAUGE,
         _gateway(lambda _, g: float(g.reading is not None)),
         "1 while the gateway's metrics are read successfully, else 0.",
     ),
-    _metric(
-        GATEWAY,
-        "data_age",
-        MetricKind.GAUGE,
-        _gateway(_age),
-        "Age of the gateway's newest reading.",
-        unit=Unit.SECONDS,
-    ),
-    _metric(
-        GATEWAY,
+    GATEWAY.gauge("data_age", _gateway(_age), "Age of the gateway's newest reading.", unit=Unit.SECONDS),
+    GATEWAY.gauge(
         "scrape_duration",
-        MetricKind.GAUGE,
         _gateway(lambda _, g: g.status.duration),
         "Duration of the last scrape of the gateway.",
         unit=Unit.SECONDS,
     ),
-    _metric(
-        GATEWAY,
-        "restarts",
-        MetricKind.COUNTER,
-        _gateway(lambda _, g: float(g.restarts)),
-        "Restarts of the gateway since the daemon's start.",
+    GATEWAY.counter(
+        "restarts", _gateway(lambda _, g: float(g.restarts)), "Restarts of the gateway since the daemon's start."
     ),
 )
 
 BACKENDS = (
-    _metric(
-        BACKEND,
+    BACKEND.counter(
         "requests",
-        MetricKind.COUNTER,
         _of_backend(lambda load: load.requests),
         "Requests that the gateway sent to the backend; a retry counts again. Absent where the gateway does not "
         "count by backend: nginx without VTS, Envoy without per-endpoint statistics.",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.counter(
         "errors",
-        MetricKind.COUNTER,
         _of_backend(lambda load: load.errors),
         "Requests that failed at the backend: 5xx responses, and missing responses.",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.gauge(
         "requests_active",
-        MetricKind.GAUGE,
         _of_backend(lambda load: load.active),
         "Requests in progress at the backend, as the gateway sees them.",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.gauge(
         "requests_queued",
-        MetricKind.GAUGE,
         _of_backend(lambda load: load.queued),
         "Requests queued for this backend; with model-aware routers, inside its engine.",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.gauge(
         "backend_up",
-        MetricKind.GAUGE,
         _of_backend(_up),
         "1 while the gateway sends new requests to the backend; draining and maintenance are 0.",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.info(
         "backend_replica",
-        MetricKind.INFO,
         _replicas,
         "The replica behind the backend: the one polled at its address, else the one with its name.",
         "replica",
     ),
-    _metric(
-        BACKEND,
+    BACKEND.gauge(
         "request_share",
-        MetricKind.GAUGE,
         _shares,
         "Ratio of the pool's requests that were sent to the backend during the window; absent without requests.",
         "window",
@@ -172,44 +131,28 @@ BACKENDS = (
 )
 
 POOLS = (
-    _metric(
-        POOL,
+    POOL.gauge(
         "backend_imbalance_max_to_mean",
-        MetricKind.GAUGE,
         _imbalance,
         "Maximum over mean of the requests sent to the pool's backends during the window: 1 is balanced. Weights are "
         "not considered; backends that are down and were sent nothing are left out.",
         "window",
         unit=Unit.RATIO,
     ),
-    _metric(
-        POOL,
+    POOL.counter(
         "pool_requests",
-        MetricKind.COUNTER,
         _of_pool(lambda load: load.requests),
         "Requests of the whole pool, or of the whole gateway where the pool is empty. nginx includes the requests "
         "for its own status page.",
     ),
-    _metric(
-        POOL,
+    POOL.counter(
         "pool_errors",
-        MetricKind.COUNTER,
         _of_pool(lambda load: load.errors),
         "5xx responses of the whole pool, from a backend or from the gateway itself.",
     ),
-    _metric(
-        POOL,
-        "pool_requests_active",
-        MetricKind.GAUGE,
-        _of_pool(lambda load: load.active),
-        "Requests in progress in the whole pool.",
-    ),
-    _metric(
-        POOL,
-        "pool_requests_queued",
-        MetricKind.GAUGE,
-        _of_pool(lambda load: load.queued),
-        "Requests queued in the pool without a backend.",
+    POOL.gauge("pool_requests_active", _of_pool(lambda load: load.active), "Requests in progress in the whole pool."),
+    POOL.gauge(
+        "pool_requests_queued", _of_pool(lambda load: load.queued), "Requests queued in the pool without a backend."
     ),
 )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from exporter.catalog.spec import GPU, Labels, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import Labels, ReadSamples, Sample
 from exporter.model import CardReading, Signal, Snapshot
 
 Which = Mapping[tuple[str, ...], Signal]  # label values → signal
@@ -48,28 +48,3 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Labels, CardReading]]:
     for card in snapshot.cards:
         if card.reading is not None:
             yield card.labels, card.reading
-
-
-def gauge(
-    noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
-) -> Metric:
-    """Declare a gauge of GPUs; ``labels`` come after the GPU's."""
-    return Metric(
-        subject=GPU, noun=noun, kind=MetricKind.GAUGE, unit=unit, labels=labels, help=help_, series=series, read=read
-    )
-
-
-def counter(
-    noun: str, unit: Unit, read: ReadSamples, help_: str, *labels: str, series: SeriesSet = SeriesSet.COMMON
-) -> Metric:
-    """Declare a counter of GPUs; ``labels`` come after the GPU's."""
-    return Metric(
-        subject=GPU,
-        noun=noun,
-        kind=MetricKind.COUNTER,
-        unit=unit,
-        labels=labels,
-        help=help_,
-        series=series,
-        read=read,
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.gpu_reads import Which, counter, gauge, readings, signal, signals, words
-from exporter.catalog.spec import GPU, NODE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.gpu_reads import Which, readings, signal, signals, words
+from exporter.catalog.spec import GPU, NODE, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import CardReading, Missing, Signal, Snapshot
 
 
@@ -135,202 +135,201 @@ _RETIRED: Which = {("single_bit",): Signal.RETIRED_PAGES_SINGLE_BIT, ("double_bi
 _OF_RETIRING = frozenset({*_RETIRED.values(), Signal.RETIRED_PAGES_PENDING})
 
 IDENTITY = (
-    Metric(
-        subject=GPU,
-        noun="",
-        kind=MetricKind.INFO,
-        labels=("name", "pci_bus_id", "serial", "vbios_version", "numa_node"),
-        help="Facts about a GPU; join on uuid, because the index may change between boots.",
-        read=_info,
+    GPU.info(
+        "",
+        _info,
+        "Facts about a GPU; join on uuid, because the index may change between boots.",
+        "name",
+        "pci_bus_id",
+        "serial",
+        "vbios_version",
+        "numa_node",
     ),
-    Metric(
-        subject=NODE,
-        noun="driver",
-        kind=MetricKind.INFO,
-        labels=("driver_version", "nvml_version", "cuda_version"),
-        help="Versions of this node's GPU driver stack.",
-        read=_driver,
+    NODE.info(
+        "driver",
+        _driver,
+        "Versions of this node's GPU driver stack.",
+        "driver_version",
+        "nvml_version",
+        "cuda_version",
     ),
-    gauge("up", Unit.NONE, _up, "1 while the GPU answers, 0 while it is lost, hung or in error."),
-    gauge("data_age", Unit.SECONDS, _age, "Age of the GPU's newest reading."),
-    Metric(
-        subject=GPU,
-        noun="signal_missing",
-        kind=MetricKind.INFO,
-        labels=("signal", "reason"),
-        help="Why a signal of a GPU that answers is absent: no_permission, mig, error, invalid, starting, "
+    GPU.gauge("up", _up, "1 while the GPU answers, 0 while it is lost, hung or in error."),
+    GPU.gauge("data_age", _age, "Age of the GPU's newest reading.", unit=Unit.SECONDS),
+    GPU.info(
+        "signal_missing",
+        _missing(unsupported=False),
+        "Why a signal of a GPU that answers is absent: no_permission, mig, error, invalid, starting, "
         "unverified, busy (another call into the driver does not return), slow (skipped, because the GPU answers too "
         "slowly), crashed (skipped, because the driver crashed in the call), and in the full set also unsupported.",
-        read=_missing(unsupported=False),
+        "signal",
+        "reason",
         read_full=_missing(unsupported=True),
     ),
-    Metric(
-        subject=GPU,
-        noun="replica",
-        kind=MetricKind.INFO,
-        labels=("replica", "engine", "model", "rank"),
-        help="The replica that uses the GPU; rank is empty if it is not known.",
-        read=_replica,
+    GPU.info(
+        "replica",
+        _replica,
+        "The replica that uses the GPU; rank is empty if it is not known.",
+        "replica",
+        "engine",
+        "model",
+        "rank",
     ),
 )
 
 WORK = (
-    gauge(
+    GPU.gauge(
         "utilization",
-        Unit.RATIO,
         signal(Signal.UTILIZATION),
         "Ratio of time in which at least one kernel was resident, mean over the driver's samples since the previous "
         "cycle. It does not measure work: a rank that waits for the others shows 1.",
+        unit=Unit.RATIO,
     ),
-    gauge(
+    GPU.gauge(
         "memory_activity",
-        Unit.RATIO,
         signal(Signal.MEMORY_ACTIVITY),
         "Ratio of time in which device memory was read or written; not bandwidth. See gpu_dram_active_ratio.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "encoder_utilization",
-        Unit.RATIO,
         signal(Signal.ENCODER_UTILIZATION),
         "Ratio of time in which the video encoder was busy.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "decoder_utilization",
-        Unit.RATIO,
         signal(Signal.DECODER_UTILIZATION),
         "Ratio of time in which the video decoder was busy.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
-        "processes",
-        Unit.NONE,
-        signal(Signal.PROCESSES),
-        "Processes with a compute context on the GPU.",
-        series=SeriesSet.FULL,
+    GPU.gauge(
+        "processes", signal(Signal.PROCESSES), "Processes with a compute context on the GPU.", series=SeriesSet.FULL
     ),
 )
 
 MEMORY = (
-    gauge("memory_total", Unit.BYTES, signal(Signal.MEMORY_TOTAL), "Device memory of the GPU."),
-    gauge("memory_used", Unit.BYTES, signal(Signal.MEMORY_USED), "Device memory allocated, without reserved memory."),
-    gauge(
+    GPU.gauge("memory_total", signal(Signal.MEMORY_TOTAL), "Device memory of the GPU.", unit=Unit.BYTES),
+    GPU.gauge(
+        "memory_used",
+        signal(Signal.MEMORY_USED),
+        "Device memory allocated, without reserved memory.",
+        unit=Unit.BYTES,
+    ),
+    GPU.gauge(
         "memory_free",
-        Unit.BYTES,
         signal(Signal.MEMORY_FREE),
         "Device memory that can still be allocated.",
+        unit=Unit.BYTES,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "memory_reserved",
-        Unit.BYTES,
         signal(Signal.MEMORY_RESERVED),
         "Device memory reserved by driver and firmware.",
+        unit=Unit.BYTES,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "bar1_memory_total",
-        Unit.BYTES,
         signal(Signal.BAR1_TOTAL),
         "BAR1 address space, through which CPU and other devices access device memory over PCIe; smaller than the "
         "memory where the machine's firmware grants no more.",
+        unit=Unit.BYTES,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "bar1_memory_used",
-        Unit.BYTES,
         signal(Signal.BAR1_USED),
         "BAR1 address space that is mapped.",
+        unit=Unit.BYTES,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "bar1_memory_free",
-        Unit.BYTES,
         signal(Signal.BAR1_FREE),
         "BAR1 address space that is not mapped.",
+        unit=Unit.BYTES,
         series=SeriesSet.FULL,
     ),
 )
 
 HEAT_AND_POWER = (
-    gauge(
+    GPU.gauge(
         "temperature",
-        Unit.CELSIUS,
         signals(_TEMPERATURES),
         f"Temperature by sensor: {words(_TEMPERATURES)}.",
         "sensor",
+        unit=Unit.CELSIUS,
     ),
-    gauge(
+    GPU.gauge(
         "temperature_limit",
-        Unit.CELSIUS,
         signals(_TEMPERATURE_LIMITS),
         "Temperature at which the GPU slows down, shuts down, or leaves its rated range: "
         f"{words(_TEMPERATURE_LIMITS)}.",
         "limit",
+        unit=Unit.CELSIUS,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "temperature_margin",
-        Unit.CELSIUS,
         signal(Signal.TEMPERATURE_MARGIN),
         "Degrees until the GPU slows down; alert on this rather than on a fixed temperature.",
+        unit=Unit.CELSIUS,
     ),
-    gauge("power", Unit.WATTS, signal(Signal.POWER), "Power draw, averaged by the driver."),
-    gauge("power_limit", Unit.WATTS, signal(Signal.POWER_LIMIT), "Enforced power limit."),
-    counter(
-        "energy", Unit.JOULES, signal(Signal.ENERGY), "Energy drawn since the driver was loaded or the GPU was reset."
+    GPU.gauge("power", signal(Signal.POWER), "Power draw, averaged by the driver.", unit=Unit.WATTS),
+    GPU.gauge("power_limit", signal(Signal.POWER_LIMIT), "Enforced power limit.", unit=Unit.WATTS),
+    GPU.counter(
+        "energy",
+        signal(Signal.ENERGY),
+        "Energy drawn since the driver was loaded or the GPU was reset.",
+        unit=Unit.JOULES,
     ),
-    gauge(
+    GPU.gauge(
         "fan_speed",
-        Unit.RATIO,
         signal(Signal.FAN_SPEED),
         "Requested fan speed over its maximum, mean over the fans; absent on passively cooled GPUs.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
 )
 
 CLOCKS = (
-    Metric(
-        subject=GPU,
-        noun="clock",
-        kind=MetricKind.GAUGE,
+    GPU.gauge(
+        "clock",
+        signals({("sm",): Signal.CLOCK_SM}),
+        f"Current clock by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
+        "domain",
         unit=Unit.HERTZ,
-        labels=("domain",),
-        help=f"Current clock by domain: {words(_CLOCKS)}; domains other than sm are in the full set of series.",
-        read=signals({("sm",): Signal.CLOCK_SM}),
         read_full=signals(_CLOCKS),
     ),
-    gauge(
+    GPU.gauge(
         "clock_max",
-        Unit.HERTZ,
         signals(_CLOCK_LIMITS),
         "Maximum clock by domain.",
         "domain",
+        unit=Unit.HERTZ,
         series=SeriesSet.FULL,
     ),
-    Metric(
-        subject=GPU,
-        noun="clock_event_active",
-        kind=MetricKind.GAUGE,
-        labels=("reason",),
-        help=f"1 while the driver reduces the clocks for this reason: {', '.join(sorted(_HARMFUL))}. Idle "
+    GPU.gauge(
+        "clock_event_active",
+        _events,
+        f"1 while the driver reduces the clocks for this reason: {', '.join(sorted(_HARMFUL))}. Idle "
         "GPUs and clocks set on purpose are left out.",
-        read=_events,
+        "reason",
     ),
-    Metric(
-        subject=GPU,
-        noun="clock_event",
-        kind=MetricKind.COUNTER,
+    GPU.counter(
+        "clock_event",
+        _event_seconds(harmful_only=True),
+        "Time for which the driver reduced the clocks for this reason; harmless reasons are in the full set.",
+        "reason",
         unit=Unit.SECONDS,
-        labels=("reason",),
-        help="Time for which the driver reduced the clocks for this reason; harmless reasons are in the full set.",
-        read=_event_seconds(harmful_only=True),
         read_full=_event_seconds(harmful_only=False),
     ),
-    gauge(
+    GPU.gauge(
         "performance_state",
-        Unit.NONE,
         signal(Signal.PERFORMANCE_STATE),
         "P-state: 0 is full performance, 15 the lowest.",
         series=SeriesSet.FULL,
@@ -338,46 +337,40 @@ CLOCKS = (
 )
 
 HEALTH = (
-    Metric(
-        subject=GPU,
-        noun="ecc_errors",
-        kind=MetricKind.COUNTER,
-        labels=("error", "scope"),
-        help="ECC memory errors; volatile since the driver was loaded, aggregate over the GPU's lifetime (full set).",
-        read=signals(_ECC_VOLATILE),
+    GPU.counter(
+        "ecc_errors",
+        signals(_ECC_VOLATILE),
+        "ECC memory errors; volatile since the driver was loaded, aggregate over the GPU's lifetime (full set).",
+        "error",
+        "scope",
         read_full=signals({**_ECC_VOLATILE, **_ECC_AGGREGATE}),
     ),
-    counter(
+    GPU.counter(
         "remapped_rows",
-        Unit.NONE,
         signals(_REMAPPED),
         "Memory rows replaced by spare rows, by cause.",
         "cause",
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "row_remap_pending",
-        Unit.NONE,
         signal(Signal.ROW_REMAP_PENDING),
         "1 while a row waits for the next reset of the GPU to be replaced.",
     ),
-    gauge(
+    GPU.gauge(
         "row_remap_failed",
-        Unit.NONE,
         signal(Signal.ROW_REMAP_FAILED),
         "1 when a row could not be replaced: the GPU needs service.",
     ),
-    counter(
+    GPU.counter(
         "retired_pages",
-        Unit.NONE,
         signals(_RETIRED),
         "Memory pages retired (GPUs before Ampere), by cause.",
         "cause",
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "recovery_action",
-        Unit.NONE,
         _recovery,
         "1 for the action that the driver requests: none, gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
         "recover_imex_domain, bus_reset, system_reboot.",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.gpu_reads import gauge
-from exporter.catalog.spec import GROUP, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import GPU, GROUP, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Signal, Snapshot, Spread
 
 
@@ -35,48 +34,40 @@ def _deviation(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 IMBALANCE = (
-    Metric(
-        subject=GROUP,
-        noun="utilization_stddev",
-        kind=MetricKind.GAUGE,
-        unit=Unit.RATIO,
-        help="Population standard deviation of utilisation within the group; scope node pools the groups, each "
+    GROUP.gauge(
+        "utilization_stddev",
+        _spread("stddev", Signal.UTILIZATION),
+        "Population standard deviation of utilisation within the group; scope node pools the groups, each "
         "around its own mean. At most 0.5.",
-        read=_spread("stddev", Signal.UTILIZATION),
-    ),
-    Metric(
-        subject=GROUP,
-        noun="utilization_spread",
-        kind=MetricKind.GAUGE,
         unit=Unit.RATIO,
-        help="Maximum minus minimum utilisation within the group; scope node has the largest of all groups.",
-        read=_spread("spread", Signal.UTILIZATION),
     ),
-    Metric(
-        subject=GROUP,
-        noun="imbalance_coefficient_of_variation",
-        kind=MetricKind.GAUGE,
-        labels=("signal",),
-        help="Standard deviation over mean of a signal; scope node compares each GPU with its own group's mean.",
+    GROUP.gauge(
+        "utilization_spread",
+        _spread("spread", Signal.UTILIZATION),
+        "Maximum minus minimum utilisation within the group; scope node has the largest of all groups.",
+        unit=Unit.RATIO,
+    ),
+    GROUP.gauge(
+        "imbalance_coefficient_of_variation",
+        _spread("coefficient_of_variation"),
+        "Standard deviation over mean of a signal; scope node compares each GPU with its own group's mean.",
+        "signal",
         series=SeriesSet.FULL,
-        read=_spread("coefficient_of_variation"),
     ),
-    Metric(
-        subject=GROUP,
-        noun="imbalance_max_to_mean",
-        kind=MetricKind.GAUGE,
+    GROUP.gauge(
+        "imbalance_max_to_mean",
+        _spread("max_to_mean"),
+        "Maximum over mean of a signal within the group: 1 is balanced; scope node has the largest of them.",
+        "signal",
         unit=Unit.RATIO,
-        labels=("signal",),
-        help="Maximum over mean of a signal within the group: 1 is balanced; scope node has the largest of them.",
-        read=_spread("max_to_mean"),
     ),
-    gauge(
+    GPU.gauge(
         "group_deviation",
-        Unit.RATIO,
         _deviation,
         "Relative deviation of the GPU's signal from its group's median: -0.2 is a fifth below.",
         "group",
         "signal",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
 )

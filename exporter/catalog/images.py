@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import REPLICA, Metric, MetricKind, Sample
+from exporter.catalog.spec import REPLICA, Metric, Sample
 from exporter.model import Snapshot
 
 
@@ -16,13 +16,12 @@ def _images(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 IMAGES: tuple[Metric, ...] = (
-    Metric(
-        subject=REPLICA,
-        noun="image",
-        kind=MetricKind.INFO,
-        labels=("image", "digest"),
-        help="The container image of a replica, as reported by Kubernetes, a file_sd list or the configuration; "
+    REPLICA.info(
+        "image",
+        _images,
+        "The container image of a replica, as reported by Kubernetes, a file_sd list or the configuration; "
         "the digest is empty if only the name is known.",
-        read=_images,
+        "image",
+        "digest",
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.gpu_reads import counter, gauge, readings, signal
-from exporter.catalog.spec import GPU, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.gpu_reads import readings, signal
+from exporter.catalog.spec import GPU, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import LinkHealth, Signal, Snapshot
 
 
@@ -73,128 +73,97 @@ def _c2c_errors(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 LINKS = (
-    gauge(
+    GPU.gauge(
         "pcie_link_generation",
-        Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION),
         "Current PCIe generation of the link; an idle GPU lowers it, see gpu_pcie_link_degraded.",
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "pcie_link_generation_max",
-        Unit.NONE,
         signal(Signal.PCIE_LINK_GENERATION_MAX),
         "Maximum PCIe generation of GPU and slot.",
         series=SeriesSet.FULL,
     ),
-    gauge(
-        "pcie_link_width",
-        Unit.NONE,
-        signal(Signal.PCIE_LINK_WIDTH),
-        "Current PCIe lanes of the link.",
-        series=SeriesSet.FULL,
+    GPU.gauge(
+        "pcie_link_width", signal(Signal.PCIE_LINK_WIDTH), "Current PCIe lanes of the link.", series=SeriesSet.FULL
     ),
-    gauge(
+    GPU.gauge(
         "pcie_link_width_max",
-        Unit.NONE,
         signal(Signal.PCIE_LINK_WIDTH_MAX),
         "Maximum PCIe lanes of GPU and slot.",
         series=SeriesSet.FULL,
     ),
-    counter("pcie_transmit", Unit.BYTES, signal(Signal.PCIE_TRANSMIT), "Bytes sent by the GPU over PCIe."),
-    counter("pcie_receive", Unit.BYTES, signal(Signal.PCIE_RECEIVE), "Bytes received by the GPU over PCIe."),
-    gauge(
+    GPU.counter("pcie_transmit", signal(Signal.PCIE_TRANSMIT), "Bytes sent by the GPU over PCIe.", unit=Unit.BYTES),
+    GPU.counter("pcie_receive", signal(Signal.PCIE_RECEIVE), "Bytes received by the GPU over PCIe.", unit=Unit.BYTES),
+    GPU.gauge(
         "pcie_link_degraded",
-        Unit.NONE,
         _health("pcie_degraded"),
         "1 when generation or width of the PCIe link has been below its maximum for 30 s while the GPU was busy; "
         "absent unless the GPU was busy all the time, because an idle GPU lowers its link on purpose.",
     ),
-    counter(
-        "pcie_replays",
-        Unit.NONE,
-        signal(Signal.PCIE_REPLAYS),
-        "PCIe packets that were replayed.",
-        series=SeriesSet.FULL,
+    GPU.counter(
+        "pcie_replays", signal(Signal.PCIE_REPLAYS), "PCIe packets that were replayed.", series=SeriesSet.FULL
     ),
-    gauge("nvlink_up", Unit.NONE, _nvlink_up, "1 while this NVLink is active.", "link", series=SeriesSet.FULL),
-    gauge("nvlink_active_links", Unit.NONE, _nvlinks(active=True), "Active NVLinks of the GPU."),
-    gauge(
+    GPU.gauge("nvlink_up", _nvlink_up, "1 while this NVLink is active.", "link", series=SeriesSet.FULL),
+    GPU.gauge("nvlink_active_links", _nvlinks(active=True), "Active NVLinks of the GPU."),
+    GPU.gauge(
         "nvlink_links_down",
-        Unit.NONE,
         _health("nvlinks_down"),
         "Inactive NVLinks that were active before, or that most GPUs of the same name on this node have; "
         "absent on GPUs without NVLink and with MIG enabled.",
     ),
-    gauge(
+    GPU.gauge(
         "nvlink_remote_links",
-        Unit.NONE,
         _remotes,
         "NVLinks by their remote end: gpu, switch, npu, unknown.",
         "remote",
         series=SeriesSet.FULL,
     ),
-    gauge(
-        "nvlink_links",
-        Unit.NONE,
-        _nvlinks(active=False),
-        "NVLinks of the GPU, active or not.",
-        series=SeriesSet.FULL,
+    GPU.gauge("nvlink_links", _nvlinks(active=False), "NVLinks of the GPU, active or not.", series=SeriesSet.FULL),
+    GPU.counter("nvlink_transmit", signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks.", unit=Unit.BYTES),
+    GPU.counter("nvlink_receive", signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks.", unit=Unit.BYTES),
+    GPU.counter(
+        "nvlink_errors", _nvlink_errors, "NVLink errors over all links, by type.", "type", series=SeriesSet.FULL
     ),
-    counter("nvlink_transmit", Unit.BYTES, signal(Signal.NVLINK_TRANSMIT), "Bytes sent over all NVLinks."),
-    counter("nvlink_receive", Unit.BYTES, signal(Signal.NVLINK_RECEIVE), "Bytes received over all NVLinks."),
-    counter(
-        "nvlink_errors",
-        Unit.NONE,
-        _nvlink_errors,
-        "NVLink errors over all links, by type.",
-        "type",
-        series=SeriesSet.FULL,
-    ),
-    gauge(
+    GPU.gauge(
         "nvlink_bit_error",
-        Unit.RATIO,
         _bit_errors,
         "Bit error ratio of the GPU's worst NVLink (NVLink 5): raw, effective (after correction), and symbol "
         "(symbols after correction).",
         "type",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "fabric_state",
-        Unit.NONE,
         signal(Signal.FABRIC_STATE),
         "NVSwitch fabric: 1 not started, 2 in progress, 3 completed.",
         series=SeriesSet.FULL,
     ),
-    Metric(
-        subject=GPU,
-        noun="fabric_problem",
-        kind=MetricKind.INFO,
-        labels=("problem",),
-        help="Problem that limits the GPU's use of the NVSwitch fabric: not_started, in_progress, failed, "
+    GPU.info(
+        "fabric_problem",
+        _fabric_problems,
+        "Problem that limits the GPU's use of the NVSwitch fabric: not_started, in_progress, failed, "
         "degraded_bandwidth, route_recovery, route_unhealthy, access_timeout_recovery, no_partition_assigned, "
         "manager_disconnected, a problem of its configuration, or unhealthy or limited_capacity where the driver "
         "reports no details. Absent without problems.",
-        read=_fabric_problems,
+        "problem",
     ),
-    gauge(
+    GPU.gauge(
         "c2c_links",
-        Unit.NONE,
         signal(Signal.C2C_LINKS),
         "C2C links to a processor on the same module; absent on GPUs without.",
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "c2c_active_links",
-        Unit.NONE,
         signal(Signal.C2C_LINKS_ACTIVE),
         "Active C2C links to a processor on the same module.",
         series=SeriesSet.FULL,
     ),
-    counter(
+    GPU.counter(
         "c2c_errors",
-        Unit.NONE,
         _c2c_errors,
         "Errors of the worst C2C link to a processor on the same module, by type: crc, replay, "
         "replay_back_to_back; absent on GPUs without such links.",

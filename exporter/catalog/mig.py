@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import GPU, Metric, MetricKind, Sample
+from exporter.catalog.spec import GPU, Sample
 from exporter.model import Snapshot
 
 
@@ -17,12 +17,13 @@ def _instances(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 MIG = (
-    Metric(
-        subject=GPU,
-        noun="mig",
-        kind=MetricKind.INFO,
-        labels=("parent_uuid", "profile", "gpu_instance", "compute_instance"),
-        help="A MIG instance, which has all gpu_* series of its own; gpu is the parent's index and its position.",
-        read=_instances,
+    GPU.info(
+        "mig",
+        _instances,
+        "A MIG instance, which has all gpu_* series of its own; gpu is the parent's index and its position.",
+        "parent_uuid",
+        "profile",
+        "gpu_instance",
+        "compute_instance",
     ),
 )

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from exporter import __version__
-from exporter.catalog.spec import DAEMON, SOURCE, Metric, MetricKind, ReadSamples, Sample, SeriesSet, Unit
+from exporter.catalog.spec import DAEMON, SOURCE, Metric, ReadSamples, Sample, SeriesSet, Unit
 from exporter.model import Snapshot, SourceStatus
 
 
@@ -23,13 +23,11 @@ def _source(value: Callable[[SourceStatus], float | None], *, cards: bool = True
 
 
 def _health(noun: str, value: Callable[[SourceStatus], float | None], help_: str, unit: Unit = Unit.NONE) -> Metric:
-    return Metric(
-        subject=SOURCE,
-        noun=noun,
-        kind=MetricKind.GAUGE,
+    return SOURCE.gauge(
+        noun,
+        _source(value, cards=False),
+        f"{help_} Without GPUs (gpu:…): see gpu_up and gpu_data_age_seconds.",
         unit=unit,
-        help=f"{help_} Without GPUs (gpu:…): see gpu_up and gpu_data_age_seconds.",
-        read=_source(value, cards=False),
     )
 
 
@@ -86,32 +84,13 @@ def _dropped_log_lines(snapshot: Snapshot) -> Iterator[Sample]:
     yield (), float(snapshot.daemon.dropped_log_lines)
 
 
-def _metric(
-    noun: str,
-    kind: MetricKind,
-    read: ReadSamples,
-    help_: str,
-    *labels: str,
-    unit: Unit = Unit.NONE,
-    series: SeriesSet = SeriesSet.COMMON,
-) -> Metric:
-    return Metric(
-        subject=SOURCE, noun=noun, kind=kind, unit=unit, labels=labels, help=help_, series=series, read=read
-    )
-
-
 SOURCES = (
     _health("source_up", lambda s: float(s.up), "1 while the source is read successfully."),
-    _metric(
-        "source_down",
-        MetricKind.INFO,
-        _down,
-        "Why a source is down: refused, timeout, lost, hung, library and so on.",
-        "reason",
+    SOURCE.info(
+        "source_down", _down, "Why a source is down: refused, timeout, lost, hung, library and so on.", "reason"
     ),
-    _metric(
+    SOURCE.gauge(
         "source_poll_duration",
-        MetricKind.GAUGE,
         _source(lambda s: s.duration),
         "Duration of the last attempt to read the source.",
         unit=Unit.SECONDS,
@@ -123,25 +102,21 @@ SOURCES = (
         "Unix time of the last successful reading.",
         Unit.SECONDS,
     ),
-    _metric("source_failures", MetricKind.COUNTER, _failures, "Failed attempts to read the source.", "reason"),
-    _metric(
+    SOURCE.counter("source_failures", _failures, "Failed attempts to read the source.", "reason"),
+    SOURCE.counter(
         "source_polls_skipped",
-        MetricKind.COUNTER,
         _source(lambda s: float(s.skipped)),
         "Polls skipped because the previous one was still running.",
         series=SeriesSet.FULL,
     ),
-    Metric(
-        subject=SOURCE,
-        noun="source_hung",
-        kind=MetricKind.GAUGE,
-        help="1 while a call to the source does not return. GPUs (gpu:…) are in the full set only.",
-        read=_source(lambda s: float(s.hung), cards=False),
+    SOURCE.gauge(
+        "source_hung",
+        _source(lambda s: float(s.hung), cards=False),
+        "1 while a call to the source does not return. GPUs (gpu:…) are in the full set only.",
         read_full=_source(lambda s: float(s.hung)),
     ),
-    _metric(
+    SOURCE.counter(
         "source_oddities",
-        MetricKind.COUNTER,
         _skipped_lines,
         "Lines and numbers of the source's pages that were skipped, by reason: unreadable, duplicate, bad_number.",
         "reason",
@@ -149,67 +124,43 @@ SOURCES = (
 )
 
 SELF = (
-    Metric(
-        subject=DAEMON,
-        noun="build",
-        kind=MetricKind.INFO,
-        labels=("version", "python_version"),
-        help="The daemon's version.",
-        read=_build,
+    DAEMON.info("build", _build, "The daemon's version.", "version", "python_version"),
+    DAEMON.gauge(
+        "config_last_reload_successful",
+        _reload,
+        "1 unless the last reload of the configuration failed; the previous configuration stays in use.",
     ),
-    Metric(
-        subject=DAEMON,
-        noun="config_last_reload_successful",
-        kind=MetricKind.GAUGE,
-        help="1 unless the last reload of the configuration failed; the previous configuration stays in use.",
-        read=_reload,
-    ),
-    Metric(
-        subject=DAEMON,
-        noun="config_last_reload_success_timestamp",
-        kind=MetricKind.GAUGE,
+    DAEMON.gauge(
+        "config_last_reload_success_timestamp",
+        _reload_time,
+        "Unix time at which the configuration in use was loaded.",
         unit=Unit.SECONDS,
-        help="Unix time at which the configuration in use was loaded.",
-        read=_reload_time,
     ),
-    Metric(
-        subject=DAEMON,
-        noun="replica_unassigned",
-        kind=MetricKind.INFO,
-        labels=("replica", "reason"),
-        help="A replica without an assigned GPU, and why.",
-        read=_unassigned,
+    DAEMON.info(
+        "replica_unassigned", _unassigned, "A replica without an assigned GPU, and why.", "replica", "reason"
     ),
-    Metric(
-        subject=DAEMON,
-        noun="discovery_limit_reached",
-        kind=MetricKind.INFO,
-        labels=("limit",),
-        help="A limit that discovery reached, so engines may be missing: targets (32 engines are polled), processes "
+    DAEMON.info(
+        "discovery_limit_reached",
+        _discovery_limits,
+        "A limit that discovery reached, so engines may be missing: targets (32 engines are polled), processes "
         "(4,096 are read), descriptors (65,536 are read) or sockets (16,384 listening ones).",
-        read=_discovery_limits,
+        "limit",
     ),
-    Metric(
-        subject=DAEMON,
-        noun="loop_restarts",
-        kind=MetricKind.COUNTER,
-        labels=("loop",),
-        help="Unexpected errors that a loop of the daemon survived; please report them as bugs.",
-        read=_loops,
+    DAEMON.counter(
+        "loop_restarts",
+        _loops,
+        "Unexpected errors that a loop of the daemon survived; please report them as bugs.",
+        "loop",
     ),
-    Metric(
-        subject=DAEMON,
-        noun="dropped_series",
-        kind=MetricKind.GAUGE,
-        help="Series that were not exposed because of the hard cap, or because their values were not finite.",
-        read=_dropped,
+    DAEMON.gauge(
+        "dropped_series",
+        _dropped,
+        "Series that were not exposed because of the hard cap, or because their values were not finite.",
     ),
-    Metric(
-        subject=DAEMON,
-        noun="log_lines_dropped",
-        kind=MetricKind.COUNTER,
-        help="Log lines that were dropped because nobody read standard error in time.",
-        read=_dropped_log_lines,
+    DAEMON.counter(
+        "log_lines_dropped",
+        _dropped_log_lines,
+        "Log lines that were dropped because nobody read standard error in time.",
     ),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partialmethod
 
 from msgspec import Struct
 
@@ -59,6 +60,27 @@ class MetricSubject(Struct, frozen=True):
     prefix: str
     labels: Labels
     heading: str
+
+    def metric(
+        self,
+        kind: MetricKind,
+        noun: str,
+        read: ReadSamples,
+        help_: str,
+        *labels: str,
+        unit: Unit = Unit.NONE,
+        series: SeriesSet = SeriesSet.COMMON,
+        read_full: ReadSamples | None = None,
+    ) -> Metric:
+        """Declare a metric of this subject; see ``Metric``."""
+        return Metric(
+            subject=self, noun=noun, kind=kind, help=help_, unit=unit, labels=labels, series=series,
+            read=read, read_full=read_full,
+        )  # fmt: skip
+
+    gauge = partialmethod(metric, MetricKind.GAUGE)
+    counter = partialmethod(metric, MetricKind.COUNTER)
+    info = partialmethod(metric, MetricKind.INFO)
 
 
 GPU = MetricSubject("gpu", ("gpu", "uuid"), "GPUs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import GPU, GROUP, Metric, MetricKind, Sample, Unit
+from exporter.catalog.spec import GPU, GROUP, Sample, Unit
 from exporter.model import Snapshot, Straggler
 
 
@@ -32,33 +32,28 @@ def _judged(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 STRAGGLER = (
-    Metric(
-        subject=GPU,
-        noun="straggler",
-        kind=MetricKind.GAUGE,
-        labels=("replica", "cause"),
-        help="1 on the GPU that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
+    GPU.gauge(
+        "straggler",
+        _stragglers,
+        "1 on the GPU that the others of its group wait for, with the cause: power_brake, thermal, power_cap, "
         "clock_lock, other_tenant, pcie, nvlink, memory_pressure, unknown. Judged by work (SM, tensor and memory "
         "activity, clocks, links), not by utilisation, and only if it lasts. Absent without a straggler, and while "
         "gpu_straggler_judged is 0.",
-        read=_stragglers,
+        "replica",
+        "cause",
     ),
-    Metric(
-        subject=GPU,
-        noun="straggler_slowdown",
-        kind=MetricKind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("replica",),
-        help="Time of the straggler for the same work over the median of the other GPUs of its group; a lower "
+    GPU.gauge(
+        "straggler_slowdown",
+        _slowdowns,
+        "Time of the straggler for the same work over the median of the other GPUs of its group; a lower "
         "bound. Absent where it cannot be measured (GPUs without GPM, some causes).",
-        read=_slowdowns,
+        "replica",
+        unit=Unit.RATIO,
     ),
-    Metric(
-        subject=GROUP,
-        noun="straggler_judged",
-        kind=MetricKind.GAUGE,
-        help="1 while the GPUs of the replica can be compared, so that no gpu_straggler means no straggler; 0 while "
+    GROUP.gauge(
+        "straggler_judged",
+        _judged,
+        "1 while the GPUs of the replica can be compared, so that no gpu_straggler means no straggler; 0 while "
         "they idle, do not work in lockstep, or report too little. Absent for replicas without two GPUs in lockstep.",
-        read=_judged,
     ),
 )

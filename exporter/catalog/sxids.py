@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import NODE, Metric, MetricKind, Sample, Unit
+from exporter.catalog.spec import NODE, Sample, Unit
 from exporter.model import Snapshot
 
 _LABELS = ("pci_bus_id", "sxid", "severity")
@@ -25,24 +25,20 @@ def _last(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 SXIDS = (
-    Metric(
-        subject=NODE,
-        noun="nvswitch_sxid_events",
-        kind=MetricKind.COUNTER,
-        labels=_LABELS,
-        help="SXid errors of NVSwitches since the daemon's start, by the switch's PCI address; the daemon's log "
+    NODE.counter(
+        "nvswitch_sxid_events",
+        _counts,
+        "SXid errors of NVSwitches since the daemon's start, by the switch's PCI address; the daemon's log "
         "names the link. sxid other counts codes beyond 16 of a switch, pci_bus_id other switches beyond "
         f"16; {_ABOUT}",
-        read=_counts,
+        *_LABELS,
     ),
-    Metric(
-        subject=NODE,
-        noun="nvswitch_sxid_last_timestamp",
-        kind=MetricKind.GAUGE,
-        unit=Unit.SECONDS,
-        labels=_LABELS,
-        help="Unix time of the newest SXid error of the switch and code, also of one before the daemon's start "
+    NODE.gauge(
+        "nvswitch_sxid_last_timestamp",
+        _last,
+        "Unix time of the newest SXid error of the switch and code, also of one before the daemon's start "
         f"in the kernel log; {_ABOUT}",
-        read=_last,
+        *_LABELS,
+        unit=Unit.SECONDS,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, ReadSamples, Sample, SeriesSet
+from exporter.catalog.spec import GPU, REPLICA, ReadSamples, Sample, SeriesSet
 from exporter.model import GroupPaths, Snapshot
 
 
@@ -42,41 +42,35 @@ def _flag(attribute: str) -> ReadSamples:
 
 
 TOPOLOGY = (
-    Metric(
-        subject=GPU,
-        noun="peer_path",
-        kind=MetricKind.INFO,
-        labels=("peer", "path", "p2p"),
-        help="Current path from the GPU to another one (peer: its uuid), in the words of nvidia-smi topo -m: NV# "
+    GPU.info(
+        "peer_path",
+        _paths,
+        "Current path from the GPU to another one (peer: its uuid), in the words of nvidia-smi topo -m: NV# "
         "over that many NVLinks, PIX over one PCIe switch, PXB over several, PHB over a host bridge, NODE over "
         "several of one NUMA node, SYS between sockets. p2p: the capabilities that the driver grants (read, write, "
         "nvlink, atomics, pci), or why none. The reverse path is a series of its own only where it differs.",
+        "peer",
+        "path",
+        "p2p",
         series=SeriesSet.FULL,
-        read=_paths,
     ),
-    Metric(
-        subject=REPLICA,
-        noun="card_path",
-        kind=MetricKind.INFO,
-        labels=("path",),
-        help="Slowest path between two GPUs of the replica that work together (of one rank, where ranks are known), "
+    REPLICA.info(
+        "card_path",
+        _worst,
+        "Slowest path between two GPUs of the replica that work together (of one rank, where ranks are known), "
         "in the words of nvidia-smi topo -m. Absent with one GPU, and while a pair is not known.",
-        read=_worst,
+        "path",
     ),
-    Metric(
-        subject=REPLICA,
-        noun="cards_over_pcie",
-        kind=MetricKind.GAUGE,
-        help="1 if two GPUs of the replica that work together have no active NVLink between them and communicate "
+    REPLICA.gauge(
+        "cards_over_pcie",
+        _flag("over_pcie"),
+        "1 if two GPUs of the replica that work together have no active NVLink between them and communicate "
         "over PCIe, else 0.",
-        read=_flag("over_pcie"),
     ),
-    Metric(
-        subject=REPLICA,
-        noun="cards_cross_sockets",
-        kind=MetricKind.GAUGE,
-        help="1 if two GPUs of the replica that work together are attached to different sockets (NUMA nodes). With "
+    REPLICA.gauge(
+        "cards_cross_sockets",
+        _flag("cross_sockets"),
+        "1 if two GPUs of the replica that work together are attached to different sockets (NUMA nodes). With "
         "NVLink between them that costs little; over PCIe it is the slowest path.",
-        read=_flag("cross_sockets"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import MODEL, Metric, MetricKind, ReadSamples, Sample, Unit
+from exporter.catalog.spec import MODEL, ReadSamples, Sample, Unit
 from exporter.model import Quantity, Signal, Snapshot
 
 # The signals that everybody asks for first; the others are in the full set of series.
@@ -40,27 +40,24 @@ def _variation(*, full: bool) -> ReadSamples:
 
 
 VARIANCE = (
-    Metric(
-        subject=MODEL,
-        noun="imbalance_share",
-        kind=MetricKind.GAUGE,
-        unit=Unit.RATIO,
-        labels=("signal", "layer"),
-        help="Share of a signal's variance that arises at a layer: between replicas (caused by the gateway), between "
+    MODEL.gauge(
+        "imbalance_share",
+        _shares(full=False),
+        "Share of a signal's variance that arises at a layer: between replicas (caused by the gateway), between "
         "ranks of a replica (by the engine's scheduler), between GPUs of a rank (by hardware or workers). Shares of "
         "sums of squares, with sum 1; a layer with nothing to compare is absent. For the size of the imbalance see "
         "llm_imbalance_coefficient_of_variation.",
-        read=_shares(full=False),
+        "signal",
+        "layer",
+        unit=Unit.RATIO,
         read_full=_shares(full=True),
     ),
-    Metric(
-        subject=MODEL,
-        noun="imbalance_coefficient_of_variation",
-        kind=MetricKind.GAUGE,
-        labels=("signal",),
-        help="Standard deviation over mean of a signal between all GPUs of the model on this node (request load: "
+    MODEL.gauge(
+        "imbalance_coefficient_of_variation",
+        _variation(full=False),
+        "Standard deviation over mean of a signal between all GPUs of the model on this node (request load: "
         "between all ranks). Shares of a small one do not matter.",
-        read=_variation(full=False),
+        "signal",
         read_full=_variation(full=True),
     ),
 )

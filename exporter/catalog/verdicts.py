@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import GPU, REPLICA, Metric, MetricKind, Sample
+from exporter.catalog.spec import GPU, REPLICA, Sample
 from exporter.model import Snapshot
 
 
@@ -27,20 +27,6 @@ _STATES = (
     "word, empty for serve. The same as /api/v1/verdicts answers."
 )
 VERDICTS = (
-    Metric(
-        subject=REPLICA,
-        noun="verdict",
-        kind=MetricKind.GAUGE,
-        labels=("state", "reason"),
-        help=f"1 for the state in force: {_STATES}",
-        read=_replicas,
-    ),
-    Metric(
-        subject=GPU,
-        noun="verdict",
-        kind=MetricKind.GAUGE,
-        labels=("state", "reason"),
-        help=f"1 for the state in force: {_STATES}",
-        read=_gpus,
-    ),
+    REPLICA.gauge("verdict", _replicas, f"1 for the state in force: {_STATES}", "state", "reason"),
+    GPU.gauge("verdict", _gpus, f"1 for the state in force: {_STATES}", "state", "reason"),
 )

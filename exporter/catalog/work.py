@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.gpu_reads import gauge, readings, signal
-from exporter.catalog.spec import Sample, SeriesSet, Unit
+from exporter.catalog.gpu_reads import readings, signal
+from exporter.catalog.spec import GPU, Sample, SeriesSet, Unit
 from exporter.model import Signal, Snapshot
 
 
@@ -24,50 +24,49 @@ def _traffic(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 WORK = (
-    gauge(
+    GPU.gauge(
         "sm_active",
-        Unit.RATIO,
         signal(Signal.SM_ACTIVE),
         "Ratio of the GPU's SMs that were busy since the previous cycle; waiting in a collective keeps few busy.",
+        unit=Unit.RATIO,
     ),
-    gauge(
+    GPU.gauge(
         "sm_occupancy",
-        Unit.RATIO,
         signal(Signal.SM_OCCUPANCY),
         "Active warps since the previous cycle over the maximum of the GPU.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "tensor_active",
-        Unit.RATIO,
         signal(Signal.TENSOR_ACTIVE),
         "Ratio of time since the previous cycle in which the tensor cores were active.",
+        unit=Unit.RATIO,
     ),
-    gauge(
+    GPU.gauge(
         "dram_active",
-        Unit.RATIO,
         signal(Signal.DRAM_ACTIVE),
         "Memory bandwidth used since the previous cycle over the maximum.",
+        unit=Unit.RATIO,
     ),
-    gauge(
+    GPU.gauge(
         "graphics_active",
-        Unit.RATIO,
         signal(Signal.GRAPHICS_ACTIVE),
         "Ratio of time since the previous cycle in which the compute or graphics engine was active.",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "pipe_active",
-        Unit.RATIO,
         _pipes,
         "Ratio of time since the previous cycle in which this pipe (kind of arithmetic) was active; exposed "
         "from its first use on.",
         "pipe",
+        unit=Unit.RATIO,
         series=SeriesSet.FULL,
     ),
-    gauge(
+    GPU.gauge(
         "traffic_bytes_per_second",
-        Unit.NONE,
         _traffic,
         "Bytes per second since the previous cycle, from the GPU's own counters; link is pcie or nvlink.",
         "link",

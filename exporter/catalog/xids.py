@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.catalog.spec import GPU, Labels, Metric, MetricKind, Sample, Unit
+from exporter.catalog.spec import GPU, Labels, Sample, Unit
 from exporter.model import Snapshot
 from exporter.model.xid_catalog import RESETTING, describe
 
@@ -46,35 +46,34 @@ def _actions(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 XIDS = (
-    Metric(
-        subject=GPU,
-        noun="xid_events",
-        kind=MetricKind.COUNTER,
-        labels=("xid", "source"),
-        help="XID errors since the daemon's start, each counted once although two sources may report it. Codes that "
+    GPU.counter(
+        "xid_events",
+        _counts,
+        "XID errors since the daemon's start, each counted once although two sources may report it. Codes that "
         "make a GPU unusable are exposed from the start, in the full set all that require a reset of GPU or node; "
         "xid other counts codes beyond 32 of a GPU. A GPU that is known only by its PCI address has the uuid "
         f"unknown-ADDRESS. {_SOURCE}",
-        read=_counts,
+        "xid",
+        "source",
         read_full=_all_counts,
     ),
-    Metric(
-        subject=GPU,
-        noun="xid_last_timestamp",
-        kind=MetricKind.GAUGE,
-        unit=Unit.SECONDS,
-        labels=("xid", "source"),
-        help="Unix time of the newest XID error of the code, also of one before the daemon's start in the kernel "
+    GPU.gauge(
+        "xid_last_timestamp",
+        _last,
+        "Unix time of the newest XID error of the code, also of one before the daemon's start in the kernel "
         f"log; absent without any. {_SOURCE}",
-        read=_last,
+        "xid",
+        "source",
+        unit=Unit.SECONDS,
     ),
-    Metric(
-        subject=GPU,
-        noun="xid_action",
-        kind=MetricKind.INFO,
-        labels=("xid", "class", "action", "meaning"),
-        help="Action for an XID code that was reported: class application, reset_card, reset_node, inspect, "
+    GPU.info(
+        "xid_action",
+        _actions,
+        "Action for an XID code that was reported: class application, reset_card, reset_node, inspect, "
         "informational or unknown; the action of NVIDIA's XID catalogue; and the meaning.",
-        read=_actions,
+        "xid",
+        "class",
+        "action",
+        "meaning",
     ),
 )
