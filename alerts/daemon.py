@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from alerts import sources
 from alerts.panel_ids import SELF_DAEMON, SELF_MEMORY
+from alerts.recordings import NODE
 from alerts.rule import Alert, Component, Group
 from alerts.tuning import Tuning
 from exporter.catalog import metrics as m
 from exporter.model.finding import Severity
 from exporter.model.text import Text
-from exporter.promql import TARGET, UP, ExternalMetric, absent, changes, increase, select
+from exporter.promql import (
+    TARGET,
+    UP,
+    ExternalMetric,
+    absent,
+    and_on,
+    changes,
+    count_by,
+    increase,
+    over_time,
+    select,
+    unless,
+)  # fmt: skip
 
+# Every target that was a Shardwatch within a day, whatever the name of its job.
+_DAEMONS = over_time("last", select(m.SHARDWATCH_BUILD_INFO), "1d")
 _PROCESS_START = ExternalMetric(name="process_start_time_seconds", labels=TARGET)
 
 
@@ -37,7 +52,7 @@ def _down(tuning: Tuning) -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.EXPORTER,
-        expr=select(UP, job=tuning.job).equals(0),
+        expr=select(UP, job=tuning.job).equals(0) | and_on(select(UP).equals(0), _DAEMONS, on=NODE),
         for_="2m",
         panel=SELF_DAEMON,
         summary=Text(
@@ -62,20 +77,22 @@ def _absent(tuning: Tuning) -> Alert:
         severity=Severity.CRITICAL,
         symptom=True,
         component=Component.EXPORTER,
-        expr=absent(select(UP, job=tuning.job)),
+        # Where pods are scraped by their annotations, the job has another name.
+        expr=unless(absent(select(UP, job=tuning.job)), count_by(select(m.SHARDWATCH_BUILD_INFO)), on=()),
         for_="5m",
         panel=SELF_DAEMON,
         summary=Text(
-            "Prometheus has no Shardwatch target in job {{ $labels.job }}",
-            "Prometheus 的作业 {{ $labels.job }} 中没有任何 Shardwatch 目标",
+            "Prometheus has no Shardwatch target",
+            "Prometheus 中没有任何 Shardwatch 目标",
         ),
         description=Text(
-            "Service discovery lost all nodes, or the job has another name. No alert about GPUs or engines can fire.",
-            "服务发现丢失了全部节点，或作业改了名字。关于 GPU 与引擎的告警都无法触发。",
+            "There is no target in job {{ $labels.job }}, and no other job scrapes a Shardwatch: service discovery lost all "
+            "nodes. No alert about GPUs or engines can fire.",
+            "作业 {{ $labels.job }} 中没有目标，其他作业也没有抓取到 Shardwatch：服务发现丢失了全部节点。关于 GPU 与引擎的告警都无法触发。",
         ),
         action=Text(
-            "Check /targets of Prometheus; job in the thresholds file must equal the name of the scrape job.",
-            "检查 Prometheus 的 /targets；阈值文件中的 job 必须等于抓取作业名。",
+            "Check /targets of Prometheus and its service discovery; check whether the daemons run.",
+            "检查 Prometheus 的 /targets 与服务发现；检查守护进程是否在运行。",
         ),
     )
 
@@ -86,7 +103,7 @@ def _restarting(tuning: Tuning) -> Alert:
         name="ShardwatchRestarting",
         severity=Severity.WARNING,
         component=Component.EXPORTER,
-        expr=changes(select(_PROCESS_START, job=tuning.job), "30m") > limit.warning,
+        expr=and_on(changes(select(_PROCESS_START), "30m") > limit.warning, _DAEMONS, on=NODE),
         for_=limit.for_,
         panel=SELF_MEMORY,
         summary=Text(

@@ -29,14 +29,17 @@ _NOTIFY_FAILURES = ExternalMetric(
 _ALERTMANAGER_LOADED = ExternalMetric(name="alertmanager_config_last_reload_successful", labels=TARGET)
 
 
+WATCHDOG, MONITORING = GROUPS = ("shardwatch-watchdog", "shardwatch-monitoring")
+
+
 def groups(tuning: Tuning) -> tuple[Group, ...]:
     """Return the watchdog and the group about Prometheus and Alertmanager."""
     del tuning
     prometheus = (_rules_fail(), _rules_slow(), _not_sent(), _nobody_to_send_to(), _prometheus_not_loaded())
     alertmanager = (_notifications_failing(), _alertmanager_not_loaded())
     return (
-        Group(name="shardwatch-watchdog", rules=(_watchdog(),)),
-        Group(name="shardwatch-monitoring", rules=(*prometheus, *alertmanager)),
+        Group(name=WATCHDOG, rules=(_watchdog(),)),
+        Group(name=MONITORING, rules=(*prometheus, *alertmanager)),
     )
 
 

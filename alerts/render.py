@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from alerts import meta
 from alerts.panel_ids import PanelId
 from alerts.rule import Alert, Group, Recording
 from alerts.tuning import RuleTuning, Tuning
@@ -18,18 +19,14 @@ HEADER = """\
 # generate again.  Language of the texts: {language}.  Load one language only: the rules are the same in each.
 """
 RULES, RESOURCE, KUSTOMIZATION = "rules.yaml", "prometheusrule.yaml", "kustomization.yaml"
+MONITORING_RESOURCE = "prometheusrule-monitoring.yaml"  # what kube-prometheus-stack has, too
 _VARIABLES = ("job", "instance", "model", "replica", "gpu", "gateway")
 
 
 def files(groups: Iterable[Group], tuning: Tuning, language: Language) -> Mapping[str, str]:
     """Return the content of each generated file by its name."""
-    rendered = {"groups": [_group(group, tuning, language) for group in groups]}
-    resource = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "shardwatch", "labels": {"app.kubernetes.io/name": "shardwatch"}},
-        "spec": rendered,
-    }
+    rendered = [_group(group, tuning, language) for group in groups]
+    own = [group for group in rendered if group["name"] not in meta.GROUPS]
     header = HEADER.format(language={Language.ENGLISH: "English", Language.CHINESE: "Chinese"}[language])
     header += "".join(
         f"# {name}: {_changed(change)}; {change.reason}\n" for name, change in sorted(tuning.rules.items())
@@ -38,12 +35,23 @@ def files(groups: Iterable[Group], tuning: Tuning, language: Language) -> Mappin
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [RESOURCE],
+        "resources": [RESOURCE, MONITORING_RESOURCE],
     }
     return {
-        RULES: header + dump(rendered),
-        RESOURCE: header + dump(resource),
+        RULES: header + dump({"groups": rendered}),
+        RESOURCE: header + dump(_resource("shardwatch", own)),
+        MONITORING_RESOURCE: header
+        + dump(_resource("shardwatch-monitoring", [group for group in rendered if group not in own])),
         KUSTOMIZATION: header + dump(kustomization),
+    }
+
+
+def _resource(name: str, rendered: list[dict[str, Any]]) -> Mapping[str, Any]:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "shardwatch"}},
+        "spec": {"groups": rendered},
     }
 
 

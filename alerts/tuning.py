@@ -38,6 +38,7 @@ from exporter.config.reader import INVALID, Item, Json, ListOf, Report, Scalar, 
 from exporter.config.section import Key, Section, SectionResult
 from exporter.model.finding import Severity
 
+PROJECT_URL = "https://github.com/shardwatch/shardwatch"  # pyproject.toml has the same, which a test compares
 MAX_CLASSES = 20
 MAX_RULES = 200
 TUNABLE = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -65,7 +66,7 @@ class Tuning:
     rules: Mapping[str, RuleTuning] = field(default_factory=dict)
     job: str = "shardwatch"
     dashboards: str = "http://localhost:3000"
-    runbook: str = "alerts/runbook.md"
+    runbook: str = f"{PROJECT_URL}/blob/main/alerts/runbook.md"
 
 
 def load(path: str) -> Tuning:

@@ -14,6 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
+from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES
 from alerts.tuning import Tuning
 from exporter.catalog import CATALOG
 from tests.support import stack_files
@@ -174,6 +175,25 @@ def test_the_monitor_finds_the_service_under_the_job_that_alerts_ask_for():
     assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+def test_a_monitored_pod_is_not_scraped_by_its_annotations_as_well():
+    def annotations(folder):
+        return found(folder, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations("base")["prometheus.io/scrape"] == "true"
+    assert annotations("overlays/prometheus-operator")["prometheus.io/scrape"] == "false"
+
+
+def test_the_overlay_leaves_out_what_kube_prometheus_stack_has():
+    generated = stack_files.ROOT / "alerts/generated/en"
+    own, others = (load(generated / name)["spec"]["groups"] for name in (RESOURCE, MONITORING_RESOURCE))
+    brought = found("overlays/prometheus-operator", "PrometheusRule")["spec"]["groups"]
+    assert [group["name"] for group in others] == ["shardwatch-watchdog", "shardwatch-monitoring"]
+    assert brought == own
+    by_name = {group["name"]: group for group in (*own, *others)}
+    everything = load(generated / RULES)["groups"]
+    assert by_name == {group["name"]: group for group in everything}
+
+
 def test_the_overlay_brings_all_alerts_and_boards():
     rules = manifest_of("overlays/prometheus-operator", "PrometheusRule")["spec"]
     assert rules == load(stack_files.ROOT / "alerts/generated/en/prometheusrule.yaml")["spec"]
@@ -194,7 +214,7 @@ def test_nothing_is_too_big_for_the_annotation_that_a_client_side_apply_keeps(fo
 def test_generated_folders_can_be_listed_in_an_overlay(language):
     assert [
         manifest["kind"] for manifest in stack_files.rendered(stack_files.ROOT / "alerts/generated" / language)
-    ] == ["PrometheusRule"]
+    ] == ["PrometheusRule", "PrometheusRule"]
     folder = stack_files.ROOT / "dashboards/generated" / language / "kubernetes"
     assert {manifest["kind"] for manifest in stack_files.rendered(folder)} == {"ConfigMap"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import subprocess
 
@@ -79,6 +80,16 @@ def amtool(*arguments):
     done = subprocess.run([tool("amtool"), *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def rendered(place, text, data, language=Language.ENGLISH, kind="text"):
+    """Return what a template makes of a message."""
+    write(place, None, language)
+    (place / "data.json").write_text(json.dumps(data))
+    return amtool(
+        "template", "render", f"--template.glob={place}/*.tmpl", f"--template.text={text}", f"--template.type={kind}",
+        f"--template.data={place}/data.json",
+    )  # fmt: skip
 
 
 @functools.cache

@@ -7,9 +7,13 @@ All listen on free loopback ports and end with their context; ``make stack`` sta
 from __future__ import annotations
 
 import contextlib
+import email
+import email.message
+import email.policy
 import http.server
 import json
 import queue
+import socketserver
 import sys
 import tempfile
 import threading
@@ -116,6 +120,55 @@ def webhook():
         inbox.url = f"http://127.0.0.1:{server.server_address[1]}"
         try:
             yield inbox
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Mailbox:
+    """The messages that an SMTP server without encryption accepted."""
+
+    address: str = ""
+    messages: list[email.message.EmailMessage] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def smtp():
+    """Receive e-mail."""
+    mailbox = Mailbox()
+
+    class Handler(socketserver.StreamRequestHandler):
+        timeout = 10
+
+        def handle(self):
+            self._say("220 mailbox")
+            for line in self.rfile:
+                match line[:4].upper():
+                    case b"DATA":
+                        self._say("354 go on")
+                        lines = iter(self.rfile.readline, b".\r\n")
+                        body = b"".join(line.removeprefix(b".") for line in lines)  # a point of its own is doubled
+                        mailbox.messages.append(email.message_from_bytes(body, policy=email.policy.default))
+                        self._say("250 kept")
+                    case b"QUIT":
+                        return self._say("221 bye")
+                    case _:
+                        self._say("250 ok")
+            return None
+
+        def _say(self, text):
+            self.wfile.write(f"{text}\r\n".encode())
+
+    class Quick(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Quick(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        mailbox.address = f"127.0.0.1:{server.server_address[1]}"
+        try:
+            yield mailbox
         finally:
             server.shutdown()
             thread.join()

@@ -103,7 +103,11 @@ def _patch(objects, patch):
         if manifest["kind"] == wanted["kind"] and manifest["metadata"]["name"] == wanted["name"]
     ]
     assert len(hit) == 1, f"the patch's target {wanted} is met {len(hit)} times"
-    merged = _merge(hit[0], yaml.safe_load(patch["patch"]), "")
+    change = yaml.safe_load(patch["patch"])
+    if change.get("$patch") == "delete":
+        objects.remove(hit[0])
+        return
+    merged = _merge(hit[0], change, "")
     hit[0].clear()
     hit[0].update(merged)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 
@@ -15,17 +14,8 @@ from alerts.templates import with_longest_words
 from alerts.tuning import Tuning
 from exporter.model.text import Language
 from tests.support import servers
-from tests.support.alertmanager_texts import FULL, ROBOTS, amtool, made, message, version, write
+from tests.support.alertmanager_texts import FULL, ROBOTS, made, message, rendered, version, write
 from tests.support.tools import tool
-
-
-def rendered(place, text, data, language=Language.ENGLISH, kind="text"):
-    write(place, None, language)
-    (place / "data.json").write_text(json.dumps(data))
-    return amtool(
-        "template", "render", f"--template.glob={place}/*.tmpl", f"--template.text={text}", f"--template.type={kind}",
-        f"--template.data={place}/data.json",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["text", "markdown", "slack", "html", "short"])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from alerts.__main__ import BAD_INPUT, FAILED, GENERATED, OK, command, main
-from alerts.render import RESOURCE, RULES
+from alerts.render import MONITORING_RESOURCE, RESOURCE, RULES
 from exporter.model.text import Language
 
 ROOT = Path(__file__).parents[3]
@@ -68,10 +68,7 @@ def test_the_address_of_grafana_can_be_given_where_rules_are_made(tmp_path):
 def test_the_installed_command_says_which_links_do_not_work_elsewhere(tmp_path, capsys):
     assert command(["--output", str(tmp_path), "--language", "en"]) == OK
     hints = capsys.readouterr().err.splitlines()
-    assert [option for hint in hints for option in hint.split() if option.startswith("--")] == [
-        "--base-url",
-        "--runbook-url",
-    ]
+    assert [option for hint in hints for option in hint.split() if option.startswith("--")] == ["--base-url"]
     links = ["--base-url", "https://grafana.example.org", "--runbook-url", "https://wiki.example.org/runbook.md"]
     assert command(["--output", str(tmp_path), "--language", "en", *links]) == OK
     assert capsys.readouterr().err == ""
@@ -98,9 +95,13 @@ def test_generating_does_not_depend_on_the_process():
     assert len(outputs) == 1
 
 
-def test_the_kubernetes_resource_holds_the_same_rules():
+def test_the_kubernetes_resources_hold_the_same_rules():
     for language in Language:
-        rules = yaml.safe_load((GENERATED / language.value / RULES).read_text())
-        resource = yaml.safe_load((GENERATED / language.value / RESOURCE).read_text())
-        assert resource["spec"] == rules
-        assert (resource["apiVersion"], resource["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+        folder = GENERATED / language.value
+        rules, *resources = (
+            yaml.safe_load((folder / name).read_text()) for name in (RULES, RESOURCE, MONITORING_RESOURCE)
+        )
+        held = [group for resource in resources for group in resource["spec"]["groups"]]
+        assert sorted(held, key=str) == sorted(rules["groups"], key=str)
+        for resource in resources:
+            assert (resource["apiVersion"], resource["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")

@@ -12,13 +12,14 @@ import yaml
 from alerts.registry import full_series_metrics, groups
 from alerts.render import runbook_url
 from alerts.thresholds import DEFAULTS
-from alerts.tuning import Tuning, read
+from alerts.tuning import PROJECT_URL, Tuning, read
 from exporter.catalog import CATALOG
 from exporter.catalog.spec import MetricKind
 from exporter.model import Stage
 from exporter.model.text import Language
 
 ROOT = Path(__file__).parents[3]
+PUBLISHED = f"{PROJECT_URL}/blob/main"
 FOUND = groups(Tuning())
 ALERTS = {alert.name: alert for group in FOUND for alert in group.alerts()}
 RECORDED = {recording.name for group in FOUND for recording in group.recordings()}
@@ -67,13 +68,19 @@ def test_every_heading_has_meaning_impact_diagnosis_mitigation_and_false_positiv
         assert re.search(r"^- (Do:|Check and do:|处理：|检查与处理：)", body, re.MULTILINE), name
 
 
+def test_links_to_the_runbook_lead_to_the_project_without_configuration():
+    urls = re.search(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert urls[1] == PROJECT_URL
+    assert Tuning().runbook == f"{PUBLISHED}/alerts/runbook.md"
+
+
 @both
 def test_the_links_of_alerts_and_inside_the_runbook_lead_somewhere(language):
     anchors = {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text(language), flags=re.MULTILINE)}
     for target in re.findall(r"\]\(#([^)]+)\)", text(language)):
         assert target in anchors, target
     for alert in ALERTS.values():
-        path, _, target = runbook_url(alert, Tuning(), language).partition("#")
+        path, _, target = runbook_url(alert, Tuning(), language).removeprefix(f"{PUBLISHED}/").partition("#")
         assert (ROOT / path).is_file()
         assert target in anchors
 
