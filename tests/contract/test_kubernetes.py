@@ -177,7 +177,7 @@ def test_the_monitor_finds_the_service_under_the_job_that_alerts_ask_for():
 
 def test_a_monitored_pod_is_not_scraped_by_its_annotations_as_well():
     def annotations(folder):
-        return found(folder, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+        return manifest_of(folder, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
 
     assert annotations("base")["prometheus.io/scrape"] == "true"
     assert annotations("overlays/prometheus-operator")["prometheus.io/scrape"] == "false"
@@ -186,7 +186,7 @@ def test_a_monitored_pod_is_not_scraped_by_its_annotations_as_well():
 def test_the_overlay_leaves_out_what_kube_prometheus_stack_has():
     generated = stack_files.ROOT / "alerts/generated/en"
     own, others = (load(generated / name)["spec"]["groups"] for name in (RESOURCE, MONITORING_RESOURCE))
-    brought = found("overlays/prometheus-operator", "PrometheusRule")["spec"]["groups"]
+    brought = manifest_of("overlays/prometheus-operator", "PrometheusRule")["spec"]["groups"]
     assert [group["name"] for group in others] == ["shardwatch-watchdog", "shardwatch-monitoring"]
     assert brought == own
     by_name = {group["name"]: group for group in (*own, *others)}
