@@ -24,6 +24,7 @@ from exporter.model import (
     Spread,
     WindowFigures,
 )
+from exporter.model.median import median
 
 REPLICA = "replica"
 NODE = "node"
@@ -123,18 +124,10 @@ def _deviations(group: _Readings) -> Mapping[Signal, Mapping[str, float]]:
     for signal in SIGNALS:
         values = {uuid: signals[signal] for uuid, signals in group.items() if signal in signals}
         values = {uuid: value for uuid, value in values.items() if isfinite(value)}
-        middle = _median(values.values())
-        if middle is not None and middle > 0:
+        middle = median(values.values()) if len(values) > 1 else 0.0
+        if middle > 0:
             deviations[signal] = {uuid: (value - middle) / middle for uuid, value in values.items()}
     return deviations
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = sorted(values)
-    if len(known) < 2:
-        return None
-    upper = len(known) // 2
-    return known[upper] if len(known) % 2 else (known[upper - 1] + known[upper]) / 2
 
 
 # ── Ranks and replicas ──────────────────────────────────────────────────────────────────────────────────────────

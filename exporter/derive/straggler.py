@@ -57,7 +57,6 @@ from msgspec import Struct
 from exporter.derive.straggler_cause import (
     cause_of,
     gpus_with_other_tenants,
-    median,
     only_one_reduced,
     recovering_nvlink,
     reduced_clock,
@@ -67,6 +66,7 @@ from exporter.derive.straggler_cause import (
 )
 from exporter.derive.straggler_evidence import GpuEvidence
 from exporter.model import EMPTY, Cause
+from exporter.model.median import median
 
 SLOW = 1.06
 SLOW_PAIR = 1.10

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from exporter.derive.straggler_evidence import GpuEvidence
 from exporter.model import Cause
+from exporter.model.median import median
 
 MORE_WORK = 1.15  # of another tenant, over the median of the group
 MORE_BUSY = 1.20  # the same of busy cycles, which scatter more
@@ -236,10 +237,3 @@ def stands_out(value: float, others: Sequence[float]) -> bool:
     """Return whether a value exceeds the median of the others by more than their scatter."""
     middle = median(others)
     return value - middle > BEYOND * SCATTER * median([abs(other - middle) for other in others])
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one value."""
-    known = sorted(values)
-    upper = len(known) // 2
-    return known[upper] if len(known) % 2 else (known[upper - 1] + known[upper]) / 2

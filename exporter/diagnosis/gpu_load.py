@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from exporter.diagnosis import gpu_actions as action
 from exporter.diagnosis import thresholds as limit
 from exporter.diagnosis.cause_names import CAUSE_NAMES
-from exporter.diagnosis.view import View, location, measured, median, signal
+from exporter.diagnosis.view import View, location, measured, signal
 from exporter.model import CardState, Cause, Signal, Straggler
 from exporter.model.finding import Evidence, Finding, Severity
+from exporter.model.median import median
 from exporter.model.text import Text
 
 GIB = 2**30

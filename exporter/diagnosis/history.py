@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from exporter.diagnosis import thresholds as limit
-from exporter.diagnosis.view import longest_window, median
+from exporter.diagnosis.view import longest_window
 from exporter.model import EMPTY, ReplicaState, Snapshot
+from exporter.model.median import median
 
 SAMPLE_SECONDS = 60.0
 PAST_FROM, PAST_TO = 3600.0, 1800.0  # seconds ago: long enough not to follow a slow decline

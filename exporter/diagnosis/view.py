@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -106,13 +105,6 @@ def requests(replica: ReplicaState, quantity: Quantity) -> float | None:
         return None
     values = [numbers[quantity] for numbers in replica.reading.ranks.values() if quantity in numbers]
     return sum(values) if values else None
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one value."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def measured(name: str, value: float | None, unit: str = "") -> tuple[Evidence, ...]:

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from exporter.derive.straggler import Judgement, Suspicion, judge
-from exporter.derive.straggler_cause import median
 from exporter.derive.straggler_evidence import CounterSample, GpuEvidence, collect_evidence, sample_counters
 from exporter.logs import log_event
 from exporter.model import CardReading, CardState, Cause, GpuAssignment, Straggler, Stragglers
+from exporter.model.median import median
 
 logger = logging.getLogger(__name__)
 
