@@ -15,8 +15,15 @@ def drop_working_directory() -> None:
         sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != working]
 
 
+def drop_inspect_mode() -> None:
+    """Start the process anew without PYTHONINSPECT, with which every exit ends in a traceback and a prompt."""
+    if os.environ.pop("PYTHONINSPECT", ""):
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
 def main() -> int:
     """Run the command line of this process; return the exit code."""
+    drop_inspect_mode()
     drop_working_directory()
     from exporter.cli import signals  # noqa: PLC0415
 

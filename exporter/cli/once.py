@@ -12,6 +12,7 @@ from exporter.cli.exit_codes import FAILED, OK
 from exporter.cli.setup import log_to_stderr, read_settings
 from exporter.config.settings import Settings
 from exporter.runtime.app import App
+from exporter.runtime.memory import raise_descriptor_limit
 
 PATIENCE = 35.0  # seconds; a driver without persistence mode takes up to thirty to initialise
 
@@ -21,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments.config)
     log_to_stderr(settings.log)
     app = App(settings)
+    raise_descriptor_limit()
     app.start()
     try:
         deadline = time.monotonic() + PATIENCE

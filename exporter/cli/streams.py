@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import sys
+import time
+from typing import Any
 
 from exporter.errors import OutputError
+
+_STDERR_SECONDS = 0.5  # in all, however often is written
+_CHUNK = 4096  # bytes; a pipe that is ready takes as many without waiting
+
+
+class _BoundedStderr(io.RawIOBase):
+    """Standard error that a reader who stops cannot block: what it does not take in time is lost."""
+
+    def __init__(self) -> None:
+        self._seconds = _STDERR_SECONDS
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data)
+        size, poll = rest.nbytes, select.poll()
+        poll.register(2, select.POLLOUT)
+        while rest:
+            started = time.monotonic()
+            ready = poll.poll(1000 * self._seconds)
+            self._seconds = max(0.0, self._seconds - (time.monotonic() - started))
+            if not ready:
+                break
+            try:
+                rest = rest[os.write(2, rest[:_CHUNK]) :]
+            except OSError:
+                break
+        return size
+
+
+def bound_stderr() -> None:
+    """Let nothing that is printed to standard error wait longer than half a second in all.
+
+    A daemon that ends with an error ends also where nobody reads why.
+    """
+    sys.stderr = io.TextIOWrapper(_BoundedStderr(), "utf-8", "backslashreplace", write_through=True)
 
 
 def ensure_fds_open() -> None:

@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from exporter.config import parsers
+from exporter.config.discovery import HttpSdSettings
 from exporter.config.parsers import format_duration
-from exporter.config.settings import Settings, Window
+from exporter.config.settings import EngineSettings, GatewaySettings, Settings, Window
 
 
 class WindowUsers(Struct, frozen=True, kw_only=True):
@@ -58,16 +60,25 @@ def config_lint(settings: Settings) -> list[str]:
 
 
 def _plain_tokens(settings: Settings) -> list[str]:
-    """Return a hint for each target on another host that gets its secret unencrypted."""
-    engines = [("engines", engine) for engine in settings.engines]
-    gateways = [("gateways", gateway) for gateway in settings.gateways]
-    return [
-        f"{key}: {target.name} gets its credentials over http, where the network can read them; use https"
-        for key, target in (*engines, *gateways)
-        if (target.bearer_token_file or target.basic_auth)
-        and target.url.startswith("http://")
-        and not _is_loopback(urlsplit(target.url).hostname or "")
+    """Return a hint for each server on another host that gets its secret unencrypted."""
+    discovery = settings.discovery
+    kubernetes = discovery.kubernetes
+    asked = [
+        *[("engines", engine.name, engine.url, _has_secret(engine)) for engine in settings.engines],
+        *[("gateways", gateway.name, gateway.url, _has_secret(gateway)) for gateway in settings.gateways],
+        *[("discovery.http_sd", parsers.host_port(sd.url), sd.url, _has_secret(sd)) for sd in discovery.http_sd],
+        ("discovery.ray_url", "the dashboard", discovery.ray_url, bool(discovery.ray_bearer_token_file)),
+        ("discovery.kubernetes.url", "the API server", kubernetes.url, bool(kubernetes.bearer_token_file)),
     ]
+    return [
+        f"{key}: {name} gets its credentials over http, where the network can read them; use https"
+        for key, name, url, has_secret in asked
+        if has_secret and url and url.startswith("http://") and not _is_loopback(urlsplit(url).hostname or "")
+    ]
+
+
+def _has_secret(target: EngineSettings | GatewaySettings | HttpSdSettings) -> bool:
+    return bool(target.bearer_token_file or target.basic_auth)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from exporter.driver.daemon.source import CardSource
 from exporter.errors import SettingsError
 from exporter.http.server.agent_check import AgentCheckServer
 from exporter.http.server.api import Api
-from exporter.http.server.listener import HttpServer
+from exporter.http.server.listener import HttpServer, ServerLimits
 from exporter.http.server.routes import routes
 from exporter.http.server.web_page import WebPage
 from exporter.log_writer import stderr_writer
@@ -31,6 +31,7 @@ from exporter.runtime.costs import CostTracker
 from exporter.runtime.diagnosis import Diagnosis
 from exporter.runtime.discovery.manager import DiscoveryManager
 from exporter.runtime.gpu_events import GpuEvents
+from exporter.runtime.memory import max_connections
 from exporter.runtime.poll.manager import PollerManager
 from exporter.runtime.publisher import Publisher
 from exporter.runtime.reload import outcome, waiting
@@ -165,7 +166,13 @@ class App:
             api=Api(lambda: self.publisher.snapshot, self._clock),
             web=self._web_page(),
         )
-        self.listener = HttpServer(address.host, address.port, handler, access=access)
+        self.listener = HttpServer(
+            address.host,
+            address.port,
+            handler,
+            ServerLimits(connections=max_connections(ServerLimits().connections)),
+            access=access,
+        )
         if agent := self.settings.agent_check:
             self.agent_check = AgentCheckServer(agent.host, agent.port, lambda: self.publisher.snapshot, self._clock)
             self.agent_check.start()

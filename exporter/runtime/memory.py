@@ -28,6 +28,15 @@ def tune_memory() -> None:
 _MAX_DESCRIPTORS = 65_536  # more are of no use, and programs that close all they might have take long
 
 
+def max_connections(limit: int) -> int:
+    """Return how many clients to serve at once, at most ``limit``.
+
+    Clients who say nothing must leave descriptors for engines, /proc and the driver's worker.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit if soft == resource.RLIM_INFINITY else max(4, min(limit, soft // 4))
+
+
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of descriptors to the hard one: many systems give 1024 or less."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

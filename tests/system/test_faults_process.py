@@ -25,7 +25,7 @@ from exporter.runtime.app import App, Driver
 from tests.support.fault_matrix import OPENMETRICS, Program, alive, bare_environment, cards, configure, programs
 from tests.support.malicious_server import MaliciousServer, Peer, fault
 from tests.support.page_figures import HEALTH, Figures, strictly
-from tests.support.waiting import until
+from tests.support.waiting import CEILING, until
 
 STOP = 2.0 + 3.0  # seconds: what is promised, and what a machine with other work may add
 STAMP = "shardwatch_source_last_success_timestamp_seconds"
@@ -221,6 +221,34 @@ def test_p11_standard_error_without_a_reader_stops_nothing(start, tmp_path):
     assert program.get("/-/healthy")[0] == program.get("/-/ready")[0] == 200, "one GPU answers"
     code, seconds = program.end()
     assert code == 0 and seconds < STOP
+
+
+@pytest.mark.parametrize("fault", ["usage", "configuration", "address"])
+def test_p11_a_start_that_fails_ends_although_nobody_reads_why(tmp_path, fault):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = {
+            "usage": ["--no-such-option"],
+            "configuration": ["--listen", "nonsense"],
+            "address": ["--listen", f"127.0.0.1:{taken.getsockname()[1]}"],
+        }[fault]
+        reader, writer = os.pipe()
+        try:
+            os.set_blocking(writer, False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(writer, b"x" * 4096)
+            os.set_blocking(writer, True)
+            command = [sys.executable, "-m", "exporter", "run", *words]
+            environment = os.environ | {"SHARDWATCH_GPU_ENABLED": "false"}
+            process = subprocess.Popen(command, stderr=writer, env=environment)
+            try:
+                assert process.wait(CEILING) == (1 if fault == "address" else 2)
+            finally:
+                process.kill()
+                process.wait()
+        finally:
+            os.close(reader)
+            os.close(writer)
 
 
 # ---------------------------------------------------------------------- P14: bugs of our own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -415,3 +416,12 @@ def test_a_checkout_that_is_not_installed_names_the_module(monkeypatch, capsys):
 
 def test_the_parser_of_a_command_is_known_to_whoever_runs_it():
     assert isinstance(parser().parse_args(["once"]).command, argparse.ArgumentParser)
+
+
+def test_with_pythoninspect_an_error_is_one_line_and_no_prompt():
+    environment = os.environ | {"PYTHONINSPECT": "1"}
+    command = [sys.executable, "-m", "exporter", "run", "--listen", "nonsense"]
+    ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "HOST:PORT" in ended.stderr
+    assert "Traceback" not in ended.stderr

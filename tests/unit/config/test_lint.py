@@ -199,3 +199,18 @@ def test_credentials_over_http_to_another_host_are_hinted_at(url, hinted, tmp_pa
     hints = [hint for hint in config_lint(parse(text, "test", {})) if "over http" in hint]
     message = "engines: chat gets its credentials over http, where the network can read them; use https"
     assert hints == ([message] if hinted else [])
+
+
+def test_credentials_of_discovery_over_http_are_hinted_at(tmp_path):
+    (tmp_path / "token").write_text("t")
+    token = f"bearer_token_file: {tmp_path}/token"
+    text = (
+        f"discovery:\n  http_sd: [{{url: 'http://inventory/list', {token}}}, {{url: 'https://other/list', {token}}}]\n"
+        f"  ray_url: http://head:8265\n  ray_{token}\n"
+        f"  kubernetes: {{enabled: true, url: 'http://127.0.0.1:8001', {token}}}\n"
+    )
+    hints = [hint for hint in config_lint(parse(text, "test", {})) if "over http" in hint]
+    assert [hint.partition(" gets")[0] for hint in hints] == [
+        "discovery.http_sd: inventory:80",
+        "discovery.ray_url: the dashboard",
+    ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+
+from exporter.runtime import memory
 
 RAISE = """
 import resource
@@ -18,3 +21,9 @@ def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one():
     printed = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True, timeout=60)
     soft, hard = eval(printed.stdout)
     assert soft == min(hard, 65_536) if hard > 0 else soft == 65_536
+
+
+def test_mute_clients_leave_most_descriptors_to_the_rest_of_the_daemon(monkeypatch):
+    for soft, connections in ((64, 16), (8, 4), (1024, 64), (resource.RLIM_INFINITY, 64)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert memory.max_connections(64) == connections
